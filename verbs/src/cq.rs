@@ -1,0 +1,165 @@
+//! Completion queues: polled by one owner, or slept upon through a channel.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use crate::error::{CqError, CreateError};
+use crate::soft::{EventFd, Node, SoftCq};
+use crate::wc::Completion;
+
+/// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    soft: SoftCq,
+}
+
+/// Which completions end a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// Any completion.
+    Any,
+    /// Receives of messages sent as solicited, and errors.
+    Solicited,
+}
+
+/// A completion channel: a descriptor that turns readable when an armed completion queue has something; a mio
+/// [`Source`].
+///
+/// Arm each queue, poll it once more (something may have come in between), and only then sleep. After waking,
+/// [`clear`](CompletionChannel::clear) the channel once for all events so far, and poll.
+#[derive(Debug)]
+pub struct CompletionChannel {
+    bell: Arc<EventFd>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(node: &Arc<Node>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
+        let bell = match channel {
+            Some(channel) => channel.bell.clone(),
+            None => CompletionChannel::new()?.bell,
+        };
+        Ok(CompletionQueue { soft: SoftCq::new(node, depth, bell)? })
+    }
+
+    /// The next completion, if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// [`CqError::Overrun`] once more completions waited than the queue holds.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion<'_>>, CqError> {
+        self.soft.poll()
+    }
+
+    /// Waits for a completion: spins briefly, yields, then sleeps.
+    ///
+    /// # Errors
+    /// [`CqError`] as [`poll`](CompletionQueue::poll), or if the system refuses to wait.
+    pub fn wait(&mut self) -> Result<Completion<'_>, CqError> {
+        self.ready(None)?;
+        match self.soft.poll()? {
+            Some(completion) => Ok(completion),
+            None => Err(CqError::System(io::Error::other("a completion vanished"))),
+        }
+    }
+
+    /// Waits for a completion, no longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`wait`](CompletionQueue::wait), and [`CqError::TimedOut`].
+    pub fn wait_for(&mut self, limit: Duration) -> Result<Completion<'_>, CqError> {
+        self.ready(Some(limit))?;
+        match self.soft.poll()? {
+            Some(completion) => Ok(completion),
+            None => Err(CqError::TimedOut(limit)),
+        }
+    }
+
+    /// Asks for an event at the next completion. Poll once more before sleeping.
+    pub fn arm(&mut self, which: Arm) {
+        self.soft.arm(which);
+    }
+
+    /// Number of completions that the queue holds.
+    pub fn depth(&self) -> u32 {
+        self.soft.depth()
+    }
+
+    pub(crate) fn soft(&self) -> &SoftCq {
+        &self.soft
+    }
+
+    /// Returns once a poll would give something.
+    fn ready(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
+        for spin in 0..SPINS + YIELDS {
+            if self.soft.has_completion()? {
+                return Ok(());
+            }
+            if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        loop {
+            self.soft.bell().clear();
+            self.soft.arm(Arm::Any);
+            if self.soft.has_completion()? {
+                return Ok(());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(CqError::TimedOut(limit.unwrap_or_default()));
+            }
+            self.soft.bell().wait(left)?;
+        }
+    }
+}
+
+/// About 2 us of polling: several times a shared-memory round trip.
+const SPINS: u32 = 400;
+/// Some tens of microseconds for a peer that shares the core, before paying for a sleep and a wake-up.
+const YIELDS: u32 = 64;
+
+impl CompletionChannel {
+    pub(crate) fn new() -> Result<Self, CreateError> {
+        let bell =
+            EventFd::new().map_err(|source| CreateError::System { what: "create an event descriptor", source })?;
+        Ok(CompletionChannel { bell: Arc::new(bell) })
+    }
+
+    /// Takes note of all events so far: the channel is not readable any more until the next.
+    pub fn clear(&self) {
+        self.bell.clear();
+    }
+
+    /// Sleeps until an event comes, or `limit` is over; true if one came.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
+        self.bell.wait(limit)
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+impl Source for CompletionChannel {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).deregister(registry)
+    }
+}

@@ -1,0 +1,117 @@
+//! Asynchronous events: what a device tells outside of completions.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use mio::event::Source;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use crate::error::CreateError;
+use crate::soft::EventFd;
+use crate::types::Qpn;
+
+/// An asynchronous event. Values that this crate does not know are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A completion queue overran.
+    CqError,
+    /// A queue pair failed for a reason of its own.
+    QpFatal(Qpn),
+    /// A queue pair failed because a peer's request was not valid.
+    QpRequestError(Qpn),
+    /// A queue pair failed because a peer accessed memory without right.
+    QpAccessError(Qpn),
+    /// The first message came before the queue pair was told that it is connected.
+    CommunicationEstablished(Qpn),
+    /// The last receive of a queue pair with a shared receive queue is done.
+    LastWqeReached(Qpn),
+    /// A shared receive queue fell below its limit.
+    SrqLimitReached,
+    /// The process that holds the other end is gone.
+    PeerLost(Qpn),
+    /// A code that this crate does not know.
+    Unknown(u32),
+}
+
+/// A reader of a device's asynchronous events; a mio [`Source`].
+///
+/// At most 1,024 events wait; beyond that the oldest are dropped.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    inbox: Arc<Inbox>,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    waiting: Mutex<VecDeque<AsyncEvent>>,
+    bell: EventFd,
+}
+
+/// Where a device puts its events; each reader has an inbox.
+#[derive(Debug, Default)]
+pub(crate) struct EventHub {
+    readers: Mutex<Vec<Weak<Inbox>>>,
+}
+
+impl AsyncEvents {
+    /// The next event, if one waits. Never blocks.
+    pub fn next_event(&mut self) -> Option<AsyncEvent> {
+        let mut waiting = self.inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = waiting.pop_front();
+        if waiting.is_empty() {
+            self.inbox.bell.clear();
+        }
+        event
+    }
+}
+
+impl EventHub {
+    pub(crate) fn subscribe(&self) -> Result<AsyncEvents, CreateError> {
+        let bell =
+            EventFd::new().map_err(|source| CreateError::System { what: "create an event descriptor", source })?;
+        let inbox = Arc::new(Inbox { waiting: Mutex::new(VecDeque::new()), bell });
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&inbox));
+        Ok(AsyncEvents { inbox })
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        tracing::debug!(?event, "asynchronous event");
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|reader| {
+            let Some(inbox) = reader.upgrade() else { return false };
+            let mut waiting = inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() == MAX_WAITING {
+                waiting.pop_front();
+            }
+            waiting.push_back(event);
+            inbox.bell.ring();
+            true
+        });
+    }
+}
+
+const MAX_WAITING: usize = 1024;
+
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.inbox.bell.as_raw_fd()
+    }
+}
+
+impl Source for AsyncEvents {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).deregister(registry)
+    }
+}

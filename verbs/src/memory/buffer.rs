@@ -1,0 +1,99 @@
+//! Ordinary registered memory: derefs to bytes, and moves into the work request it is posted with.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::error::{ExposeFailed, PostError};
+use crate::memory::{Backing, ExposedRegion, Slab};
+use crate::soft::Node;
+use crate::types::Access;
+
+/// Registered memory that this program alone may touch.
+///
+/// It derefs to `[u8]`. Posting moves it into the work request; it comes back with the completion, so that no safe
+/// code can touch memory that a device may be writing:
+///
+/// ```compile_fail,E0382
+/// # use qpair_verbs::*;
+/// # fn f(qp: &mut QueuePair, buf: Buffer) {
+/// qp.recv(buf).post().unwrap();
+/// println!("{}", buf[0]); // moved into the receive
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Buffer {
+    backing: Arc<Backing>,
+    node: Arc<Node>,
+}
+
+/// Whether memory stands on huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Ordinary pages.
+    #[default]
+    No,
+    /// Huge pages where the system has some reserved, else ordinary ones.
+    Try,
+    /// Huge pages, or an error.
+    Require,
+}
+
+impl Buffer {
+    pub(crate) fn new(node: Arc<Node>, backing: Arc<Backing>) -> Self {
+        Buffer { backing, node }
+    }
+
+    /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`].
+    ///
+    /// # Errors
+    /// [`ExposeFailed`] with the buffer, if no remote key is free.
+    pub fn expose(self, access: Access) -> Result<ExposedRegion, ExposeFailed> {
+        ExposedRegion::new(self, access)
+    }
+
+    /// Turns the buffer into a slab, whose received bytes can be shared without copying.
+    pub fn into_slab(self) -> Slab {
+        Slab::new(self)
+    }
+
+    /// The vector that was registered with [`ProtectionDomain::register`](crate::ProtectionDomain::register).
+    ///
+    /// # Errors
+    /// The buffer, if it came from the domain's own allocator.
+    pub fn into_vec(self) -> Result<Vec<u8>, Buffer> {
+        let Buffer { backing, node } = self;
+        backing.into_vec().map_err(|backing| Buffer { backing, node })
+    }
+
+    pub(crate) fn backing(&self) -> &Arc<Backing> {
+        &self.backing
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {
+        if self.backing.domain() == domain { Ok(()) } else { Err(PostError::WrongDomain) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is initialised (zeroed pages or the caller's bytes) and lives as long as `backing`. A
+        // `Buffer` value exists only while no device holds the block: posting and exposing consume it.
+        unsafe { std::slice::from_raw_parts(self.backing.base().as_ptr(), self.backing.len()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `Buffer` is the only holder of its backing (slabs keep theirs apart), so `&mut self`
+        // is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.backing.base().as_ptr(), self.backing.len()) }
+    }
+}

@@ -1,0 +1,325 @@
+//! Memory that a peer may read or write: no slice of it exists in safe code until it is revoked.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::calc::{self, Calc};
+use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
+use crate::memory::{Buffer, RemoteSlice, Sge};
+use crate::soft::{self, KeySpec};
+use crate::types::{Access, Rkey};
+
+/// A region that peers may access with its rkey.
+///
+/// It never yields `&[u8]`: a peer may be writing. Bytes are copied in and out, or accessed atomically. It becomes an
+/// ordinary [`Buffer`] again by [`revoke`](ExposedRegion::revoke), after which no access of a peer can happen any more.
+///
+/// ```compile_fail,E0608
+/// # fn f(region: qpair_verbs::ExposedRegion) {
+/// let first = region[0]; // a peer may be writing it
+/// # }
+/// ```
+pub struct ExposedRegion {
+    shared: Option<Arc<RegionShared>>,
+}
+
+/// What an exposed region and the work requests that name it hold in common.
+pub(crate) struct RegionShared {
+    buffer: Option<Buffer>,
+    access: Access,
+    rkey: Rkey,
+    /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
+    windows: Mutex<Vec<Rkey>>,
+}
+
+/// Part of an exposed region, as local memory of a work request.
+#[derive(Clone)]
+pub struct RegionSlice {
+    region: Arc<RegionShared>,
+    start: usize,
+    len: usize,
+}
+
+impl ExposedRegion {
+    pub(crate) fn new(buffer: Buffer, access: Access) -> Result<Self, ExposeFailed> {
+        let backing = buffer.backing();
+        let spec = KeySpec {
+            addr: backing.base().as_ptr() as u64,
+            len: backing.len() as u64,
+            access,
+            domain: backing.domain(),
+            arena: backing.arena(),
+            bound_qpn: None,
+        };
+        match buffer.node().keys().publish(&spec) {
+            Ok(rkey) => {
+                let shared = RegionShared { buffer: Some(buffer), access, rkey, windows: Mutex::default() };
+                Ok(ExposedRegion { shared: Some(Arc::new(shared)) })
+            }
+            Err(error) => Err(ExposeFailed { error, buffer }),
+        }
+    }
+
+    /// Length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.shared().buffer().backing().len()
+    }
+
+    /// The rights that peers have.
+    pub fn access(&self) -> Access {
+        self.shared().access
+    }
+
+    /// The key that peers present.
+    pub fn rkey(&self) -> Rkey {
+        self.shared().rkey
+    }
+
+    /// The name of `range` for peers: plain data to send to them.
+    ///
+    /// # Panics
+    /// If the range lies outside the region, as slices do.
+    pub fn remote(&self, range: Range<usize>) -> RemoteSlice {
+        let shared = self.shared();
+        let base = shared.buffer().backing().base().as_ptr() as u64;
+        let whole = RemoteSlice { addr: base, len: self.len() as u64, rkey: shared.rkey };
+        whole.slice(range.start as u64..range.end as u64)
+    }
+
+    /// `range` as the local side of work requests.
+    ///
+    /// # Panics
+    /// If the range lies outside the region, as slices do.
+    pub fn local(&self, range: Range<usize>) -> RegionSlice {
+        assert!(range.start <= range.end && range.end <= self.len(), "range outside the region");
+        RegionSlice { region: self.shared().clone(), start: range.start, len: range.end - range.start }
+    }
+
+    /// Copies bytes from `offset` on into `into`. Bytes that a peer writes meanwhile may be old or new.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
+        let at = self.at(offset, into.len())?;
+        // SAFETY: `at` spans `into.len()` bytes of the region; `device_copy` bears concurrent writers.
+        unsafe { soft::device_copy(into.as_mut_ptr(), at, into.len()) };
+        Ok(())
+    }
+
+    /// Copies `from` to `offset` on.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`].
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let at = self.at(offset, from.len())?;
+        // SAFETY: `at` spans `from.len()` bytes of the region; `device_copy` bears concurrent readers and writers.
+        unsafe { soft::device_copy(at, from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Reads the 8 bytes at `offset` atomically (acquire), in the machine's byte order.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    #[inline]
+    pub fn load(&self, offset: usize) -> Result<u64, MemoryError> {
+        Ok(self.word(offset)?.load(Ordering::Acquire))
+    }
+
+    /// Writes the 8 bytes at `offset` atomically (release).
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    #[inline]
+    pub fn store(&self, offset: usize, value: u64) -> Result<(), MemoryError> {
+        self.word(offset)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds to the 8 bytes at `offset`, atomically also towards peers; gives the value before.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemoryError> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.
+    ///
+    /// # Errors
+    /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access.
+    pub fn revoke(mut self) -> Result<Buffer, RevokeFailed> {
+        let Some(shared) = self.shared.take() else { unreachable!("only `revoke` takes it, and consumes the region") };
+        let failed = |why, shared| Err(RevokeFailed { why, region: ExposedRegion { shared: Some(shared) } });
+        if shared.has_windows() {
+            return failed(RevokeBlocked::BoundWindows, shared);
+        }
+        let node = shared.buffer().node().clone();
+        if !node.withdraw(shared.rkey) {
+            return failed(RevokeBlocked::PeerAccess, shared);
+        }
+        match Arc::try_unwrap(shared) {
+            Ok(mut only) => match only.buffer.take() {
+                Some(buffer) => Ok(buffer),
+                None => unreachable!("the buffer leaves a region here alone"),
+            },
+            Err(shared) => failed(RevokeBlocked::PostedWork, shared),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<RegionShared> {
+        match &self.shared {
+            Some(shared) => shared,
+            None => unreachable!("only `revoke` takes it, and consumes the region"),
+        }
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, MemoryError> {
+        let whole = self.len();
+        match offset.checked_add(len) {
+            Some(end) if end <= whole => {
+                // SAFETY: `offset` was just found to lie within the region.
+                Ok(unsafe { self.shared().buffer().backing().base().as_ptr().add(offset) })
+            }
+            _ => Err(MemoryError::Range { start: offset, end: offset.saturating_add(len), len: whole }),
+        }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> Result<&std::sync::atomic::AtomicU64, MemoryError> {
+        let at = self.at(offset, 8)?;
+        if !(at as usize).is_multiple_of(8) {
+            return Err(MemoryError::Misaligned { offset });
+        }
+        // SAFETY: 8 aligned bytes of the region, which lives as long as `self`; all access to exposed memory is atomic
+        // or by `device_copy`.
+        Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) })
+    }
+}
+
+impl fmt::Debug for ExposedRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExposedRegion")
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .field("rkey", &self.rkey())
+            .finish()
+    }
+}
+
+impl fmt::Debug for RegionShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionShared({})", self.rkey)
+    }
+}
+
+impl RegionShared {
+    pub(crate) fn buffer(&self) -> &Buffer {
+        match &self.buffer {
+            Some(buffer) => buffer,
+            None => unreachable!("the buffer leaves a region only when nobody shares it"),
+        }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn add_window(&self, rkey: Rkey) {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner).push(rkey);
+    }
+
+    fn has_windows(&self) -> bool {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.retain(|&rkey| self.buffer().node().keys().is_live(rkey));
+        !windows.is_empty()
+    }
+}
+
+impl Drop for RegionShared {
+    fn drop(&mut self) {
+        // After `revoke` the buffer is gone and so is the key.
+        let Some(buffer) = self.buffer.take() else { return };
+        if !buffer.node().clone().withdraw(self.rkey) {
+            tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
+            std::mem::forget(buffer);
+        }
+    }
+}
+
+impl RegionSlice {
+    /// Copies bytes from `offset` of the slice on into `into`, as [`ExposedRegion::read`].
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
+        let at = self.at(offset, into.len())?;
+        // SAFETY: `at` spans `into.len()` bytes of the region; `device_copy` bears concurrent writers.
+        unsafe { soft::device_copy(into.as_mut_ptr(), at, into.len()) };
+        Ok(())
+    }
+
+    /// Copies `from` to `offset` of the slice on, as [`ExposedRegion::write`].
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`].
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let at = self.at(offset, from.len())?;
+        // SAFETY: `at` spans `from.len()` bytes of the region; `device_copy` bears concurrent readers and writers.
+        unsafe { soft::device_copy(at, from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Combines `from` into the bytes from `offset` of the slice on: `slice = slice op from`, element by element.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::Elements`].
+    pub fn combine(&self, offset: usize, calc: Calc, from: &[u8]) -> Result<(), MemoryError> {
+        if !from.len().is_multiple_of(calc.data_type.size()) {
+            return Err(MemoryError::Elements { len: from.len(), size: calc.data_type.size() });
+        }
+        let at = self.at(offset, from.len())?;
+        // SAFETY: `at` spans `from.len()` bytes, a whole number of elements; `from` is ordinary memory and so elsewhere.
+        // Bytes that a peer writes meanwhile may be old or new, as with a NIC; none is read twice.
+        unsafe { calc::combine_raw(calc, at, at, from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, MemoryError> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.len);
+        let outside = MemoryError::Range { start: offset, end: offset.saturating_add(len), len: self.len };
+        end.ok_or(outside)?;
+        // SAFETY: `offset` was just found to lie within the slice.
+        Ok(unsafe { self.sge().ptr.add(offset) })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn sge(&self) -> Sge {
+        let backing = self.region.buffer().backing();
+        // SAFETY: `start` lies within the region, checked when the slice was made.
+        let ptr = unsafe { backing.base().as_ptr().add(self.start) };
+        Sge { ptr, len: self.len, arena: backing.arena().map(|(id, offset)| (id, offset + self.start)) }
+    }
+
+    pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {
+        self.region.buffer().check_domain(domain)
+    }
+}
+
+impl fmt::Debug for RegionSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionSlice({}, {}..{})", self.region.rkey, self.start, self.start + self.len)
+    }
+}

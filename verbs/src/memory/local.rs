@@ -1,0 +1,136 @@
+//! The local side of a work request, in all its forms.
+
+use std::ops::Range;
+
+use crate::error::PostError;
+use crate::memory::{Buffer, RegionSlice, Slab};
+
+/// Memory that is posted with a work request and comes back with its completion.
+#[derive(Debug, Default)]
+pub enum Local {
+    /// No memory: a message of length zero, or inline data.
+    #[default]
+    None,
+    /// One buffer.
+    Buffer(Buffer),
+    /// A slab.
+    Slab(Slab),
+    /// Several buffers, gathered or scattered in order.
+    List(Vec<Buffer>),
+    /// Part of a region that is exposed; never a slice in safe code.
+    Region(RegionSlice),
+}
+
+/// One piece of local memory, as the device sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sge {
+    pub(crate) ptr: *mut u8,
+    pub(crate) len: usize,
+    /// Arena and offset in it, where peers can map the piece.
+    pub(crate) arena: Option<(u32, usize)>,
+}
+
+impl Local {
+    /// The form in words, for messages.
+    pub fn form(&self) -> &'static str {
+        match self {
+            Local::None => "no memory",
+            Local::Buffer(_) => "a buffer",
+            Local::Slab(_) => "a slab",
+            Local::List(_) => "a list of buffers",
+            Local::Region(_) => "part of an exposed region",
+        }
+    }
+
+    /// Total length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Local::None => 0,
+            Local::Buffer(buffer) => buffer.backing().len(),
+            Local::Slab(slab) => slab.buffer().backing().len(),
+            Local::List(list) => list.iter().map(|buffer| buffer.backing().len()).sum(),
+            Local::Region(slice) => slice.len(),
+        }
+    }
+
+    /// True if there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces, at most `limit`; `range` narrows a memory of one piece.
+    pub(crate) fn pieces(&self) -> usize {
+        match self {
+            Local::None => 0,
+            Local::List(list) => list.len(),
+            Local::Buffer(_) | Local::Slab(_) | Local::Region(_) => 1,
+        }
+    }
+
+    /// Piece `index` as the device sees it.
+    pub(crate) fn piece(&self, index: usize) -> Option<Sge> {
+        match self {
+            Local::Buffer(buffer) if index == 0 => Some(sge(buffer)),
+            Local::Slab(slab) if index == 0 => Some(sge(slab.buffer())),
+            Local::List(list) => list.get(index).map(sge),
+            Local::Region(slice) if index == 0 => Some(slice.sge()),
+            _ => None,
+        }
+    }
+
+    /// Whether it may be posted on a queue pair of `domain`.
+    pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>) -> Result<(), PostError> {
+        match self {
+            Local::None => {}
+            Local::Buffer(buffer) => buffer.check_domain(domain)?,
+            Local::Slab(slab) => {
+                slab.buffer().check_domain(domain)?;
+                if !slab.is_unique() {
+                    return Err(PostError::StillShared);
+                }
+            }
+            Local::List(list) => {
+                if list.len() > crate::soft::MAX_SGE {
+                    return Err(PostError::TooManyPieces { count: list.len(), limit: crate::soft::MAX_SGE });
+                }
+                list.iter().try_for_each(|buffer| buffer.check_domain(domain))?;
+            }
+            Local::Region(slice) => slice.check_domain(domain)?,
+        }
+        match range {
+            Some(range) if range.start > range.end || range.end > self.len() => {
+                Err(PostError::Range { start: range.start, end: range.end, len: self.len() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn sge(buffer: &Buffer) -> Sge {
+    let backing = buffer.backing();
+    Sge { ptr: backing.base().as_ptr(), len: backing.len(), arena: backing.arena() }
+}
+
+impl From<Buffer> for Local {
+    fn from(buffer: Buffer) -> Self {
+        Local::Buffer(buffer)
+    }
+}
+
+impl From<Slab> for Local {
+    fn from(slab: Slab) -> Self {
+        Local::Slab(slab)
+    }
+}
+
+impl From<Vec<Buffer>> for Local {
+    fn from(list: Vec<Buffer>) -> Self {
+        Local::List(list)
+    }
+}
+
+impl From<RegionSlice> for Local {
+    fn from(slice: RegionSlice) -> Self {
+        Local::Region(slice)
+    }
+}

@@ -1,0 +1,89 @@
+//! Memory windows (type 2): a part of a region under a key of its own, bound and withdrawn by work requests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::memory::{RegionShared, RemoteSlice};
+use crate::soft::Node;
+use crate::types::{Access, Rkey};
+
+/// A memory window. [`QueuePair::bind`](crate::QueuePair::bind) gives it a range, rights and a fresh key; the key works
+/// only over the queue pair that bound it. It ends by rebinding, by a local invalidate, by a peer's
+/// SEND with invalidate, or when the window is dropped.
+#[derive(Debug)]
+pub struct MemoryWindow {
+    shared: Arc<WindowShared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct WindowShared {
+    node: Arc<Node>,
+    domain: u64,
+    bound: Mutex<Option<Bound>>,
+}
+
+pub(crate) struct Bound {
+    pub(crate) region: Arc<RegionShared>,
+    pub(crate) rkey: Rkey,
+    pub(crate) remote: RemoteSlice,
+    pub(crate) access: Access,
+}
+
+impl std::fmt::Debug for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bound").field("remote", &self.remote).field("access", &self.access).finish()
+    }
+}
+
+impl MemoryWindow {
+    pub(crate) fn new(node: Arc<Node>, domain: u64) -> Self {
+        MemoryWindow { shared: Arc::new(WindowShared { node, domain, bound: Mutex::new(None) }) }
+    }
+
+    /// The bound range as peers name it, while it is bound.
+    pub fn remote(&self) -> Option<RemoteSlice> {
+        let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.as_ref().filter(|bound| self.shared.node.keys().is_live(bound.rkey)).map(|bound| bound.remote)
+    }
+
+    /// The rights of the bound range, while it is bound.
+    pub fn access(&self) -> Option<Access> {
+        let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.as_ref().filter(|bound| self.shared.node.keys().is_live(bound.rkey)).map(|bound| bound.access)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<WindowShared> {
+        &self.shared
+    }
+}
+
+impl WindowShared {
+    pub(crate) fn domain(&self) -> u64 {
+        self.domain
+    }
+
+    /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
+    pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = bound.as_ref() {
+            if !self.node.withdraw(old.rkey) {
+                return false;
+            }
+        }
+        if let Some(new) = &next {
+            new.region.add_window(new.rkey);
+        }
+        *bound = next;
+        true
+    }
+}
+
+impl Drop for WindowShared {
+    fn drop(&mut self) {
+        if !self.rebind(None) {
+            tracing::error!("a peer sits in the middle of an access to a window; its region stays in use");
+            if let Some(bound) = self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+                std::mem::forget(bound);
+            }
+        }
+    }
+}

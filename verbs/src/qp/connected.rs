@@ -1,0 +1,147 @@
+//! A connected queue pair (RC or UC).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::QpAddress;
+use crate::calc::Calc;
+use crate::error::ModifyError;
+use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
+use crate::qp::{Op, RecvRequest, SendRequest};
+use crate::soft::SoftQp;
+use crate::types::{Access, QpState, QpType, Qpn, Rkey};
+
+/// A connected queue pair. One owner posts; completions come out of its completion queues.
+///
+/// Dropping it moves it to the error state and waits until the peer has left its memory.
+#[derive(Debug)]
+pub struct QueuePair {
+    soft: Arc<SoftQp>,
+}
+
+impl QueuePair {
+    pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
+        QueuePair { soft }
+    }
+
+    /// Sends `local` as one message into the peer's next receive.
+    #[inline]
+    pub fn send(&mut self, local: impl Into<Local>) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: None }, local.into(), None)
+    }
+
+    /// Sends a copy of `data`, taken when posted.
+    #[inline]
+    pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
+        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: None }, Local::None, Some(data))
+    }
+
+    /// Writes `local` to the peer's memory. RC and UC.
+    #[inline]
+    pub fn write(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::Write(remote), local.into(), None)
+    }
+
+    /// Writes a copy of `data`, taken when posted, to the peer's memory. RC and UC.
+    #[inline]
+    pub fn write_inline<'a>(&'a mut self, data: &'a [u8], remote: RemoteSlice) -> SendRequest<'a> {
+        SendRequest::new(&self.soft, Op::Write(remote), Local::None, Some(data))
+    }
+
+    /// Reads the peer's memory into `local`. RC.
+    #[inline]
+    pub fn read(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::Read(remote), local.into(), None)
+    }
+
+    /// Reads the peer's memory and combines it into `local`, element by element: `local = local op remote`.
+    /// RC, on devices with [`read_reduce`](crate::DeviceAttributes::read_reduce).
+    #[inline]
+    pub fn read_reduce(&mut self, local: impl Into<Local>, remote: RemoteSlice, calc: Calc) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::ReadReduce(remote, calc), local.into(), None)
+    }
+
+    /// Compares the 8 bytes at `remote` with `compare` and, if equal, replaces them by `swap`; `local`, of 8 bytes,
+    /// receives the value before. RC. `remote` must be a multiple of 8.
+    #[inline]
+    pub fn compare_swap(
+        &mut self,
+        local: impl Into<Local>,
+        remote: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::CompareSwap { remote, compare, swap }, local.into(), None)
+    }
+
+    /// Adds `add` to the 8 bytes at `remote`; `local`, of 8 bytes, receives the value before. RC. `remote` must be a
+    /// multiple of 8.
+    #[inline]
+    pub fn fetch_add(&mut self, local: impl Into<Local>, remote: RemoteSlice, add: u64) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::FetchAdd { remote, add }, local.into(), None)
+    }
+
+    /// Binds `window` to bytes `range` of `region`, with the rights `access`, for use over this queue pair. The window's
+    /// former key is withdrawn.
+    pub fn bind(
+        &mut self,
+        window: &MemoryWindow,
+        region: &ExposedRegion,
+        range: Range<usize>,
+        access: Access,
+    ) -> SendRequest<'_> {
+        let op = Op::Bind { window: window.shared().clone(), region: region.shared().clone(), range, access };
+        SendRequest::new(&self.soft, op, Local::None, None)
+    }
+
+    /// Withdraws a window's key.
+    pub fn invalidate(&mut self, rkey: Rkey) -> SendRequest<'_> {
+        SendRequest::new(&self.soft, Op::Invalidate(rkey), Local::None, None)
+    }
+
+    /// A receive into `memory`.
+    #[inline]
+    pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
+        RecvRequest::new(&self.soft, memory.into())
+    }
+
+    /// Queue pair number.
+    pub fn number(&self) -> Qpn {
+        self.soft.qpn()
+    }
+
+    /// Service.
+    pub fn qp_type(&self) -> QpType {
+        self.soft.qp_type()
+    }
+
+    /// Address.
+    pub fn address(&self) -> QpAddress {
+        self.soft.address()
+    }
+
+    /// State as of now; the device moves it to [`QpState::Err`] by itself.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        self.soft.state()
+    }
+
+    /// Moves the queue pair to the error state: what is posted completes as flushed.
+    ///
+    /// # Errors
+    /// [`ModifyError`] if the transition table forbids it.
+    pub fn to_error(&mut self) -> Result<(), ModifyError> {
+        self.soft.modify(QpState::Err)
+    }
+
+    /// Which wire carries this connection, and why.
+    pub fn explain(&self) -> String {
+        self.soft.explain()
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.soft.close();
+    }
+}

@@ -1,0 +1,88 @@
+//! A datagram queue pair (UD) and the handles it sends to.
+
+use std::sync::Arc;
+
+use crate::QpAddress;
+use crate::error::{ConnectError, ModifyError};
+use crate::memory::Local;
+use crate::qp::{Op, RecvRequest, SendRequest};
+use crate::soft::{Node, SoftQp, UdTarget};
+use crate::types::{QpState, Qpn};
+
+/// Bytes in front of each received datagram that hold the global route header.
+pub const GRH_BYTES: usize = 40;
+
+/// A datagram queue pair. Messages are at most one MTU; each receive needs [`GRH_BYTES`] more, in front.
+#[derive(Debug)]
+pub struct DatagramQueuePair {
+    soft: Arc<SoftQp>,
+}
+
+/// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
+#[derive(Debug)]
+pub struct AddressHandle {
+    target: UdTarget,
+}
+
+impl DatagramQueuePair {
+    pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
+        DatagramQueuePair { soft }
+    }
+
+    /// Sends `local` as one datagram. It may be lost.
+    #[inline]
+    pub fn send<'a>(&'a mut self, local: impl Into<Local>, to: &'a AddressHandle) -> SendRequest<'a> {
+        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: Some(to) }, local.into(), None)
+    }
+
+    /// Sends a copy of `data`, taken when posted, as one datagram. It may be lost.
+    #[inline]
+    pub fn send_inline<'a>(&'a mut self, data: &'a [u8], to: &'a AddressHandle) -> SendRequest<'a> {
+        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: Some(to) }, Local::None, Some(data))
+    }
+
+    /// A receive into `memory`, whose first [`GRH_BYTES`] take the route header.
+    #[inline]
+    pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
+        RecvRequest::new(&self.soft, memory.into())
+    }
+
+    /// Queue pair number.
+    pub fn number(&self) -> Qpn {
+        self.soft.qpn()
+    }
+
+    /// The address that others make handles from.
+    pub fn address(&self) -> QpAddress {
+        self.soft.address()
+    }
+
+    /// State as of now.
+    pub fn state(&self) -> QpState {
+        self.soft.state()
+    }
+
+    /// Moves the queue pair to the error state: what is posted completes as flushed.
+    ///
+    /// # Errors
+    /// [`ModifyError`] if the transition table forbids it.
+    pub fn to_error(&mut self) -> Result<(), ModifyError> {
+        self.soft.modify(QpState::Err)
+    }
+}
+
+impl Drop for DatagramQueuePair {
+    fn drop(&mut self) {
+        self.soft.close();
+    }
+}
+
+impl AddressHandle {
+    pub(crate) fn new(node: &Arc<Node>, address: &QpAddress) -> Result<Self, ConnectError> {
+        Ok(AddressHandle { target: UdTarget::new(node, address)? })
+    }
+
+    pub(crate) fn target(&self) -> &UdTarget {
+        &self.target
+    }
+}

@@ -1,0 +1,17 @@
+//! Queue pairs: set up by typestate, then posted to. RC and UC connect to one peer; UD sends to address handles.
+//! What may be posted and which transitions are legal stands here; how a request is carried out is the provider's.
+
+mod builder;
+mod connected;
+mod datagram;
+mod request;
+mod transition;
+
+pub use builder::{Prepared, QpBuilder, ReadyToReceive};
+pub use connected::QueuePair;
+pub use datagram::{AddressHandle, DatagramQueuePair, GRH_BYTES};
+pub use request::{RecvRequest, SendRequest};
+pub use transition::{QpAttribute, QpAttributes, Transition, transition};
+
+pub(crate) use request::{Op, SendWr};
+pub(crate) use transition::check;

@@ -1,0 +1,177 @@
+//! qpair's own allocator: memfd-backed arenas that peers map on first use.
+
+use std::collections::HashMap;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::ranges::Ranges;
+use super::segment::{Segment, Writers};
+use crate::memory::{Backing, HugePages};
+
+/// One memfd-backed arena.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    id: u32,
+    segment: Segment,
+    free: Mutex<Ranges>,
+    /// Told when the arena goes, so that peers unmap it.
+    pool: Weak<ArenaPool>,
+}
+
+/// The arenas of one opened device.
+#[derive(Debug)]
+pub(crate) struct ArenaPool {
+    state: Mutex<PoolState>,
+    me: Weak<ArenaPool>,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    next_id: u32,
+    /// All that are alive, for peers that ask.
+    by_id: HashMap<u32, Weak<Arena>>,
+    /// The ones that small blocks come from; kept for the life of the device.
+    shared: Vec<(HugePages, Arc<Arena>)>,
+    /// Numbers of arenas that are gone, until peers were told.
+    gone: Vec<u32>,
+}
+
+impl Arena {
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.segment.base()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segment.len()
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// Takes a block back.
+    pub(crate) fn release(&self, offset: usize, reserved: usize) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).give(offset, reserved);
+    }
+
+    fn take(&self, len: usize, align: usize) -> Option<usize> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).take(len, align)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            let mut state = pool.lock();
+            state.by_id.remove(&self.id);
+            state.gone.push(self.id);
+        }
+    }
+}
+
+impl ArenaPool {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new_cyclic(|me| ArenaPool { state: Mutex::new(PoolState::default()), me: me.clone() })
+    }
+
+    /// A zeroed block of `len` bytes for `domain`, 64-byte aligned, page-aligned from a page on.
+    pub(crate) fn alloc(&self, domain: u64, len: usize, huge: HugePages) -> io::Result<Arc<Backing>> {
+        let align = if len >= PAGE { PAGE } else { LINE };
+        let reserved = len.next_multiple_of(align);
+        if reserved > LARGEST_SHARED {
+            let arena = self.create(reserved, huge)?;
+            let offset = arena.take(reserved, align).ok_or_else(|| io::Error::other("a new arena has no room"))?;
+            return Ok(Backing::in_arena(domain, arena, offset, len, reserved));
+        }
+        let (arena, offset) = self.small(reserved, align, huge)?;
+        let backing = Backing::in_arena(domain, arena, offset, len, reserved);
+        // SAFETY: the block was just taken from the arena and nobody else has it; it spans `len` bytes.
+        unsafe { backing.base().as_ptr().write_bytes(0, len) };
+        Ok(backing)
+    }
+
+    fn small(&self, reserved: usize, align: usize, huge: HugePages) -> io::Result<(Arc<Arena>, usize)> {
+        let found = self.lock().shared.iter().filter(|(pages, _)| *pages == huge).find_map(|(_, arena)| {
+            let offset = arena.take(reserved, align)?;
+            Some((arena.clone(), offset))
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let arena = self.create(SHARED_ARENA, huge)?;
+        let offset = arena.take(reserved, align).ok_or_else(|| io::Error::other("a new arena has no room"))?;
+        self.lock().shared.push((huge, arena.clone()));
+        Ok((arena, offset))
+    }
+
+    fn create(&self, len: usize, huge: HugePages) -> io::Result<Arc<Arena>> {
+        let len = if huge == HugePages::No { len } else { len.next_multiple_of(HUGE_PAGE) };
+        let segment = Segment::create_on("qpair-arena", len, Writers::Peers, huge)?;
+        segment.populate(true);
+        let mut state = self.lock();
+        state.next_id += 1;
+        let id = state.next_id;
+        let free = Mutex::new(Ranges::new(0, len));
+        let arena = Arc::new(Arena { id, segment, free, pool: self.me.clone() });
+        state.by_id.insert(id, Arc::downgrade(&arena));
+        Ok(arena)
+    }
+
+    /// The arena of that number, if it is alive.
+    pub(crate) fn get(&self, id: u32) -> Option<Arc<Arena>> {
+        self.lock().by_id.get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Numbers of arenas that went since the last call.
+    pub(crate) fn take_gone(&self) -> Vec<u32> {
+        std::mem::take(&mut self.lock().gone)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+/// Blocks up to this size share an arena; larger ones get one of their own, so that their memory goes back at once.
+const LARGEST_SHARED: usize = 256 << 10;
+/// Size of a shared arena: some dozens of the largest blocks, and few enough mappings at the peers.
+const SHARED_ARENA: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_blocks_share_an_arena_and_are_zeroed_again() {
+        let pool = ArenaPool::new();
+        let a = pool.alloc(1, 100, HugePages::No).unwrap();
+        let b = pool.alloc(1, 5000, HugePages::No).unwrap();
+        assert_eq!(a.arena().unwrap().0, b.arena().unwrap().0);
+        assert_eq!(b.base().as_ptr() as usize % PAGE, 0);
+        // SAFETY: the block is ours and 100 bytes long.
+        unsafe { a.base().as_ptr().write_bytes(9, 100) };
+        drop(a);
+        let a = pool.alloc(1, 100, HugePages::No).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { a.base().as_ptr().read() }, 0);
+    }
+
+    #[test]
+    fn large_blocks_return_their_memory() {
+        let pool = ArenaPool::new();
+        let block = pool.alloc(1, 4 << 20, HugePages::Try).unwrap();
+        let (id, _) = block.arena().unwrap();
+        assert!(pool.get(id).is_some());
+        drop(block);
+        assert!(pool.get(id).is_none());
+        assert_eq!(pool.take_gone(), [id]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Memory windows: bound and invalidated by requests of the queue pair that they are for.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::exec::Outcome;
+use super::keys::KeySpec;
+use super::qp::Own;
+use crate::memory::{Bound, RegionShared, RemoteSlice, WindowShared};
+use crate::types::{Access, Rkey};
+use crate::wc::WcStatus;
+
+impl Own<'_> {
+    /// Gives the window a range of the region under a fresh key.
+    pub(super) fn bind(
+        &self,
+        window: &Arc<WindowShared>,
+        region: &Arc<RegionShared>,
+        range: &Range<usize>,
+        access: Access,
+    ) -> Outcome {
+        let backing = region.buffer().backing();
+        let domain = self.qp.domain();
+        let fits = range.start < range.end && range.end <= backing.len();
+        let may = region.access().contains(Access::WINDOW_BIND) && !access.contains(Access::WINDOW_BIND);
+        if !fits || !may || window.domain() != domain || backing.domain() != domain {
+            return Outcome::Done(WcStatus::MW_BIND_ERR, 0);
+        }
+        let spec = KeySpec {
+            addr: backing.base().as_ptr() as u64 + range.start as u64,
+            len: (range.end - range.start) as u64,
+            access,
+            domain,
+            arena: backing.arena().map(|(arena, offset)| (arena, offset + range.start)),
+            bound_qpn: Some(self.qpn()),
+        };
+        let keys = self.qp.node().keys();
+        let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
+        let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
+        if window.rebind(Some(Bound { region: region.clone(), rkey, remote, access })) {
+            return Outcome::Done(WcStatus::SUCCESS, 0);
+        }
+        keys.kill(rkey);
+        keys.release(rkey);
+        Outcome::Done(WcStatus::MW_BIND_ERR, 0)
+    }
+
+    /// Withdraws a window's key; only one that this queue pair bound.
+    pub(super) fn invalidate(&self, rkey: Rkey) -> Outcome {
+        let node = self.qp.node();
+        let ours = node.keys().binding(rkey) == Some((self.qpn(), self.qp.domain()));
+        let status = if ours && node.withdraw(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
+        Outcome::Done(status, 0)
+    }
+}

@@ -1,0 +1,97 @@
+//! What opened devices say to each other over their socket. One JSON object per packet, descriptors beside it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::NodeId;
+use crate::types::QpType;
+
+/// A control message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// First in both directions. Carries the public and the shared mapping.
+    Hello { version: u32, node: NodeId, pid: u32, registered: bool },
+    /// Instead of an answer to Hello: why not.
+    Refused(Refusal),
+    /// Asks for a queue pair.
+    Query { request: u32, qpn: u32 },
+    /// The answer to Query, `None` if there is no such queue pair. Carries the bell of its completion queue.
+    Info { request: u32, info: Option<QpInfo> },
+    /// Asks for an arena.
+    MapArena { arena: u32 },
+    /// The answer to MapArena; length 0 if the arena is gone. Carries the arena.
+    Arena { arena: u32, len: u64 },
+    /// An arena is gone; unmap it.
+    ArenaGone { arena: u32 },
+    /// A request to queue pair `qpn` was not valid; it goes to the error state.
+    Fault { qpn: u32, from_qpn: u32, kind: FaultKind },
+    /// Access to memory that this side can not reach, by the owner on this side's behalf.
+    Bounce { request: u32, op: BounceOp },
+    /// The answer to Bounce: `Some` with the former value (atomics, else 0), or `None` if it was refused.
+    Bounced { request: u32, result: Option<u64> },
+}
+
+/// Why a link was refused.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Refusal {
+    /// The peer's user differs.
+    User { ours: u32, theirs: u32 },
+    /// The peer's version differs.
+    Version { ours: u32 },
+    /// The hello made no sense.
+    Malformed,
+}
+
+/// What was wrong with a request, as the responder's device would find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FaultKind {
+    /// Wrong key, range or right.
+    Access,
+    /// Too long for the receive, or not allowed on this kind of queue pair.
+    Request,
+    /// The receive's memory could not be written.
+    Operation,
+}
+
+/// Where the parts of a queue pair lie in its device's mappings.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct QpInfo {
+    pub(crate) qpn: u32,
+    pub(crate) qp_type: QpType,
+    /// `QpPublic` in the public mapping.
+    pub(crate) public: usize,
+    /// Inbound ring in the shared mapping.
+    pub(crate) ring: usize,
+    pub(crate) ring_lines: u32,
+    /// `Receives` in the public mapping: the queue pair's own, or its shared receive queue's.
+    pub(crate) receives: usize,
+    /// Posted receives in the public mapping.
+    pub(crate) wqes: usize,
+    pub(crate) wqe_count: u32,
+    /// Present if receives are claimed.
+    pub(crate) claims: Option<ClaimInfo>,
+    /// `CqPublic` of the receive completion queue in the public mapping.
+    pub(crate) cq: usize,
+}
+
+/// Where a claim table lies in the shared mapping.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ClaimInfo {
+    pub(crate) head: usize,
+    pub(crate) takers: usize,
+    pub(crate) count: u32,
+}
+
+/// An access by way of the bounce area. Lengths are at most one slot of it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum BounceOp {
+    /// Slot to memory named by a key.
+    Write { qpn: u32, rkey: u32, addr: u64, len: u32, slot: u32 },
+    /// Memory named by a key to slot.
+    Read { qpn: u32, rkey: u32, addr: u64, len: u32, slot: u32 },
+    /// Slot to a piece of a posted receive that this side has taken.
+    Receive { qpn: u32, receive: u32, piece: u32, offset: u32, len: u32, slot: u32 },
+    /// Compare and swap.
+    CompareSwap { qpn: u32, rkey: u32, addr: u64, compare: u64, swap: u64 },
+    /// Fetch and add.
+    FetchAdd { qpn: u32, rkey: u32, addr: u64, add: u64 },
+}

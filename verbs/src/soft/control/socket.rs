@@ -1,0 +1,130 @@
+//! Packet sockets between processes of one host: abstract names, peer credentials, descriptors in flight.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, recvmsg, sendmsg, socket_with,
+    sockopt,
+};
+
+use super::Message;
+use crate::address::NodeId;
+
+/// A connected socket. Packets keep their boundaries (SOCK_SEQPACKET).
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+/// A received packet.
+pub(crate) struct Packet {
+    pub(crate) message: Message,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Socket {
+    /// Connects to the device `node` of this host and network namespace.
+    pub(crate) fn connect(node: NodeId) -> io::Result<Self> {
+        let fd = new_socket()?;
+        connect(&fd, &name(node)?)?;
+        Ok(Socket(fd))
+    }
+
+    /// User that runs the process at the other end, as the kernel says.
+    pub(crate) fn peer_user(&self) -> io::Result<u32> {
+        Ok(sockopt::socket_peercred(&self.0)?.uid.as_raw())
+    }
+
+    /// Process at the other end, as the kernel says.
+    pub(crate) fn peer_pid(&self) -> io::Result<i32> {
+        Ok(sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get())
+    }
+
+    /// Limits how long [`recv`](Socket::recv) and [`send`](Socket::send) block.
+    pub(crate) fn set_deadline(&self, limit: Duration) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(limit))?;
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(limit))?;
+        Ok(())
+    }
+
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.0, true)?)
+    }
+
+    /// Sends one message with descriptors. A full socket gives `WouldBlock`.
+    pub(crate) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::other("too many descriptors in one message"));
+        }
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Receives one message; `None` once the other end is closed.
+    pub(crate) fn recv(&self) -> io::Result<Option<Packet>> {
+        let mut bytes = [0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let got = recvmsg(&self.0, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let mut fds = Vec::new();
+        for item in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = item {
+                fds.extend(rights);
+            }
+        }
+        if got.bytes == 0 {
+            return Ok(None);
+        }
+        let message = serde_json::from_slice(&bytes[..got.bytes.min(MAX_MESSAGE)])
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Some(Packet { message, fds }))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Listens under the device's abstract name. Nothing of it is in any file system; it goes with the process.
+pub(crate) fn listen(node: NodeId) -> io::Result<OwnedFd> {
+    let fd = new_socket()?;
+    bind(&fd, &name(node)?)?;
+    rustix::net::listen(&fd, 128)?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(fd)
+}
+
+/// The next connection, if one waits.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<Socket>> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(fd) => Ok(Some(Socket(fd))),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+fn name(node: NodeId) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("qpair-{node}").as_bytes())?)
+}
+
+/// Longest message; the longest there is has some 500 bytes.
+const MAX_MESSAGE: usize = 4096;
+const MAX_FDS: usize = 4;

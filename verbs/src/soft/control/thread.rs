@@ -1,0 +1,216 @@
+//! The control thread: sleeps on the sockets of its device, and ticks while queue pairs are stalled.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use super::serve;
+use super::socket::{Socket, accept};
+use crate::soft::{Link, Node};
+
+/// The handle of a device's control thread.
+#[derive(Debug)]
+pub(crate) struct Control {
+    waker: Waker,
+    inbox: Mutex<Vec<Arc<Link>>>,
+    closing: AtomicBool,
+    /// True while the thread ticks, so that waking it again costs nothing.
+    ticking: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Loop {
+    node: Weak<Node>,
+    control: Arc<Control>,
+    poll: Poll,
+    listener: OwnedFd,
+    greeting: HashMap<Token, (Socket, Instant)>,
+    links: HashMap<Token, Arc<Link>>,
+    next: usize,
+}
+
+impl Control {
+    /// Starts the thread for `node`, which serves `listener`.
+    pub(crate) fn start(node: Weak<Node>, listener: OwnedFd) -> io::Result<Arc<Self>> {
+        let poll = Poll::new()?;
+        poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;
+        let control = Arc::new(Control {
+            waker: Waker::new(poll.registry(), WAKER)?,
+            inbox: Mutex::new(Vec::new()),
+            closing: AtomicBool::new(false),
+            ticking: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        let mut state = Loop {
+            node,
+            control: control.clone(),
+            poll,
+            listener,
+            greeting: HashMap::new(),
+            links: HashMap::new(),
+            next: FIRST_LINK,
+        };
+        let thread = std::thread::Builder::new().name("qpair-control".into()).spawn(move || state.run())?;
+        *control.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(control)
+    }
+
+    /// Hands over a link to watch.
+    pub(crate) fn watch(&self, link: Arc<Link>) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        self.wake();
+    }
+
+    /// Makes the thread tick until no queue pair is stalled. Cheap while it does already.
+    pub(crate) fn attend(&self) {
+        if !self.ticking.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+
+    /// Ends the thread, and waits for it unless this is it.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "could not wake the control thread");
+        }
+    }
+}
+
+impl Loop {
+    fn run(&mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut quiet_since = Instant::now();
+        while !self.control.closing.load(Ordering::Acquire) {
+            let ticking = self.control.ticking.load(Ordering::Acquire);
+            let limit = if ticking { Some(TICK) } else { (!self.greeting.is_empty()).then_some(GREETING) };
+            match self.poll.poll(&mut events, limit) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!(%error, "the control thread can not wait; peers' deaths will not be seen");
+                    return;
+                }
+            }
+            let Some(node) = self.node.upgrade() else { return };
+            for event in &events {
+                self.handle(&node, event.token());
+            }
+            self.drop_slow_greetings();
+            if ticking {
+                if node.tick() {
+                    quiet_since = Instant::now();
+                } else if quiet_since.elapsed() > CALM {
+                    self.control.ticking.store(false, Ordering::Release);
+                    // A queue pair that stalled just before saw `ticking` and did not wake us: look once more.
+                    if node.tick() {
+                        self.control.ticking.store(true, Ordering::Release);
+                    }
+                }
+            } else {
+                quiet_since = Instant::now();
+            }
+        }
+    }
+
+    fn handle(&mut self, node: &Arc<Node>, token: Token) {
+        match token {
+            WAKER => self.take_inbox(),
+            LISTENER => self.accept_all(),
+            _ if self.greeting.contains_key(&token) => self.greet(node, token),
+            _ => {
+                let Some(link) = self.links.get(&token).cloned() else { return };
+                if !serve::drain(node, &link) {
+                    self.links.remove(&token);
+                    let _ = self.poll.registry().deregister(&mut SourceFd(&link.raw_fd()));
+                    node.peer_lost(&link);
+                }
+            }
+        }
+    }
+
+    fn take_inbox(&mut self) {
+        let links = std::mem::take(&mut *self.control.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for link in links {
+            self.add_link(link);
+        }
+    }
+
+    fn add_link(&mut self, link: Arc<Link>) {
+        let token = self.token();
+        match self.poll.registry().register(&mut SourceFd(&link.raw_fd()), token, Interest::READABLE) {
+            Ok(()) => {
+                self.links.insert(token, link);
+            }
+            Err(error) => tracing::error!(%error, "a link can not be watched"),
+        }
+    }
+
+    fn accept_all(&mut self) {
+        use std::os::fd::AsFd;
+        loop {
+            match accept(self.listener.as_fd()) {
+                Ok(Some(socket)) if self.greeting.len() < MAX_GREETING => {
+                    let token = self.token();
+                    match self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE) {
+                        Ok(()) => drop(self.greeting.insert(token, (socket, Instant::now()))),
+                        Err(error) => tracing::error!(%error, "a connection can not be watched"),
+                    }
+                }
+                Ok(Some(_)) => tracing::warn!("too many half-open connections; one is dropped"),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "could not accept a connection");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, node: &Arc<Node>, token: Token) {
+        let Some((socket, _)) = self.greeting.remove(&token) else { return };
+        let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
+        if let Some(link) = serve::greet(node, socket) {
+            let link = node.adopt_unwatched(link);
+            self.add_link(link);
+        }
+    }
+
+    fn drop_slow_greetings(&mut self) {
+        self.greeting.retain(|_, (_, since)| since.elapsed() < GREETING);
+    }
+
+    fn token(&mut self) -> Token {
+        self.next += 1;
+        Token(self.next)
+    }
+}
+
+const WAKER: Token = Token(0);
+const LISTENER: Token = Token(1);
+const FIRST_LINK: usize = 2;
+/// Pause between attempts for stalled queue pairs: well below the shortest RNR timer in use, some percent of a core.
+const TICK: Duration = Duration::from_micros(300);
+/// Time without stalls after which the thread sleeps.
+const CALM: Duration = Duration::from_millis(20);
+/// Time that a new connection has for its first message.
+const GREETING: Duration = Duration::from_secs(2);
+const MAX_GREETING: usize = 256;

@@ -1,0 +1,75 @@
+//! This host as the software device sees it: who it is, and what the device says of itself.
+
+use std::io;
+use std::os::linux::fs::MetadataExt;
+
+use super::{MAX_INLINE, MAX_MESSAGE, MAX_REGION, MAX_SGE, MAX_WR};
+use crate::device::{DeviceAttributes, LinkLayer, PortAttributes, PortState};
+use crate::soft::layout::KEY_SLOTS;
+use crate::types::{Gid, GidEntry, GidKind, Mtu};
+
+/// Identity of the running system.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) boot_id: [u8; 16],
+    pub(crate) namespace: u64,
+}
+
+impl Host {
+    pub(crate) fn this() -> io::Result<Self> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let mut boot_id = [0; 16];
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(io::Error::other)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(io::Error::other)?;
+        }
+        let namespace = std::fs::metadata("/proc/self/ns/net")?.st_ino();
+        Ok(Host { boot_id, namespace })
+    }
+
+    /// A modified EUI-64 of the running system, with the local bit set.
+    fn guid(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.boot_id[..8]);
+        u64::from_be_bytes(bytes) | 0x0200_0000_0000_0000
+    }
+
+    /// Link-local GID of the device's port.
+    pub(crate) fn gid(&self) -> Gid {
+        let mut gid = [0; 16];
+        gid[..2].copy_from_slice(&[0xfe, 0x80]);
+        gid[8..].copy_from_slice(&self.guid().to_be_bytes());
+        Gid(gid)
+    }
+}
+
+pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
+    DeviceAttributes {
+        node_guid: host.guid(),
+        firmware: concat!("qpair ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ports: 1,
+        max_qp: 16384,
+        max_qp_wr: MAX_WR,
+        max_sge: MAX_SGE as u32,
+        max_cqe: 1 << 22,
+        max_mr: KEY_SLOTS as u32,
+        max_srq_wr: MAX_WR,
+        max_mr_size: MAX_REGION as u64,
+        max_message: MAX_MESSAGE,
+        max_inline: MAX_INLINE as u32,
+        atomics_with_cpu: true,
+        read_reduce: true,
+    }
+}
+
+pub(crate) fn port(host: &Host) -> PortAttributes {
+    PortAttributes {
+        state: PortState::Active,
+        max_mtu: Mtu::B4096,
+        active_mtu: Mtu::B4096,
+        lid: 0,
+        link_layer: LinkLayer::SharedMemory,
+        gids: vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2 }],
+    }
+}

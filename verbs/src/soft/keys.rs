@@ -1,0 +1,157 @@
+//! The table of remote keys: what peers may reach, written by its owner, read by every initiator.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::layout::{ANY_QPN, KEY_SLOTS, KEYS_OFFSET, KeyEntry};
+use super::random;
+use super::segment::Segment;
+use crate::error::MemoryError;
+use crate::sync::Ordering;
+use crate::types::{Access, Rkey};
+
+/// What a new key shall open.
+#[derive(Clone, Debug)]
+pub(crate) struct KeySpec {
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    pub(crate) domain: u64,
+    pub(crate) arena: Option<(u32, usize)>,
+    pub(crate) bound_qpn: Option<u32>,
+}
+
+/// A key table: the owner's, or a peer's as mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyView {
+    first: NonNull<KeyEntry>,
+}
+
+// SAFETY: it names atomics.
+unsafe impl Send for KeyView {}
+// SAFETY: as above.
+unsafe impl Sync for KeyView {}
+
+/// The owner's side: which slots are free.
+#[derive(Debug)]
+pub(crate) struct KeyTable {
+    view: KeyView,
+    used: Mutex<Vec<u64>>,
+    _public: Arc<Segment>,
+}
+
+/// A successful look-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    /// Offset of the accessed range in the region's arena; unused if `arena` is 0.
+    pub(crate) arena_offset: u64,
+    pub(crate) arena: u32,
+}
+
+impl KeyView {
+    /// The table in a public mapping; `None` if the mapping is too short.
+    pub(crate) fn in_segment(public: &Segment) -> Option<Self> {
+        // SAFETY: `KeyEntry` is made of atomics, and all access to the table is by them.
+        unsafe { public.array::<KeyEntry>(KEYS_OFFSET, KEY_SLOTS) }.map(|first| KeyView { first })
+    }
+
+    fn entry(&self, slot: usize) -> &KeyEntry {
+        debug_assert!(slot < KEY_SLOTS);
+        // SAFETY: `slot` is below the number of entries, and the mapping outlives the view's users (links and nodes keep
+        // the segment).
+        unsafe { self.first.add(slot % KEY_SLOTS).as_ref() }
+    }
+
+    /// Checks one access. The caller is inside its hazard, so what is granted stays true until it leaves.
+    #[inline(always)]
+    pub(crate) fn check(&self, rkey: Rkey, addr: u64, len: u64, right: Access, domain: u64, qpn: u32) -> Option<Grant> {
+        let entry = self.entry(slot_of(rkey));
+        if entry.tag.load(Ordering::Acquire) != tag_of(rkey) {
+            return None;
+        }
+        let start = entry.addr.load(Ordering::Relaxed);
+        let within = addr.wrapping_sub(start);
+        let size = entry.len.load(Ordering::Relaxed);
+        let bound = entry.bound_qpn.load(Ordering::Relaxed);
+        let fits = addr >= start && within <= size && len <= size - within;
+        let may = entry.access.load(Ordering::Relaxed) & right.bits() == right.bits();
+        if !fits || !may || entry.domain.load(Ordering::Relaxed) != domain || (bound != ANY_QPN && bound != qpn) {
+            return None;
+        }
+        let arena_offset = entry.arena_offset.load(Ordering::Relaxed) + within;
+        Some(Grant { arena_offset, arena: entry.arena.load(Ordering::Relaxed) })
+    }
+}
+
+impl KeyTable {
+    pub(crate) fn new(public: Arc<Segment>) -> Option<Self> {
+        let view = KeyView::in_segment(&public)?;
+        Some(KeyTable { view, used: Mutex::new(vec![0; KEY_SLOTS / 64]), _public: public })
+    }
+
+    /// Makes a key for `spec`. Slot and tag are random, so that all 32 bits are unpredictable.
+    pub(crate) fn publish(&self, spec: &KeySpec) -> Result<Rkey, MemoryError> {
+        let slot = self.take_slot().ok_or(MemoryError::NoKeys { limit: KEY_SLOTS })?;
+        let rkey = Rkey(slot as u32 | u32::from(random::u16()) << 16);
+        let entry = self.view.entry(slot);
+        let (arena, offset) = spec.arena.unwrap_or((0, 0));
+        entry.access.store(spec.access.bits(), Ordering::Relaxed);
+        entry.domain.store(spec.domain, Ordering::Relaxed);
+        entry.addr.store(spec.addr, Ordering::Relaxed);
+        entry.len.store(spec.len, Ordering::Relaxed);
+        entry.arena.store(arena, Ordering::Relaxed);
+        entry.arena_offset.store(offset as u64, Ordering::Relaxed);
+        entry.bound_qpn.store(spec.bound_qpn.unwrap_or(ANY_QPN), Ordering::Relaxed);
+        entry.tag.store(tag_of(rkey), Ordering::Release);
+        Ok(rkey)
+    }
+
+    /// The initiator's view.
+    pub(crate) fn view(&self) -> KeyView {
+        self.view
+    }
+
+    pub(crate) fn is_live(&self, rkey: Rkey) -> bool {
+        self.view.entry(slot_of(rkey)).tag.load(Ordering::Acquire) == tag_of(rkey)
+    }
+
+    /// Which queue pair and domain a live key is bound to.
+    pub(crate) fn binding(&self, rkey: Rkey) -> Option<(u32, u64)> {
+        let entry = self.view.entry(slot_of(rkey));
+        self.is_live(rkey).then(|| (entry.bound_qpn.load(Ordering::Relaxed), entry.domain.load(Ordering::Relaxed)))
+    }
+
+    /// Makes the key dead. The slot stays taken until [`release`](KeyTable::release). True if it was live.
+    pub(crate) fn kill(&self, rkey: Rkey) -> bool {
+        let tag = &self.view.entry(slot_of(rkey)).tag;
+        tag.compare_exchange(tag_of(rkey), 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives a killed key's slot back, once no initiator is in an access any more.
+    pub(crate) fn release(&self, rkey: Rkey) {
+        let slot = slot_of(rkey);
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    fn take_slot(&self) -> Option<usize> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::from(random::u16());
+        (0..KEY_SLOTS).map(|step| (start + step) % KEY_SLOTS).find_map(|slot| {
+            let (word, bit) = (&mut used[slot / 64], 1u64 << (slot % 64));
+            if *word & bit != 0 {
+                return None;
+            }
+            *word |= bit;
+            Some(slot)
+        })
+    }
+}
+
+fn slot_of(rkey: Rkey) -> usize {
+    (rkey.0 & 0xffff) as usize
+}
+
+/// The tag of a live entry: the key's random half, and a bit that makes it differ from 0.
+fn tag_of(rkey: Rkey) -> u32 {
+    rkey.0 & 0xffff_0000 | 1
+}

@@ -1,0 +1,135 @@
+//! What processes share, byte for byte. Two mappings per opened device: `public`, which its owner writes and peers can
+//! only read (the kernel enforces it), and `shared`, which both write.
+//!
+//! `public`: [`NodeHeader`], the key table, then blocks for queue pairs, completion queues and receive queues.
+//! `shared`: inbound rings and claim tables.
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Version of everything in this file and of the control messages.
+pub(crate) const LAYOUT_VERSION: u32 = 1;
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"qpairshm");
+
+/// Size of the public mapping: header, key table and room for some ten thousand queues. Untouched pages cost nothing.
+pub(crate) const PUBLIC_BYTES: usize = 256 << 20;
+/// Size of the shared mapping.
+pub(crate) const SHARED_BYTES: usize = 1 << 30;
+/// Slots of the key table; the low 16 bits of a key are its slot.
+pub(crate) const KEY_SLOTS: usize = 1 << 16;
+pub(crate) const KEYS_OFFSET: usize = 4096;
+/// Start of the blocks in the public mapping.
+pub(crate) const PUBLIC_BLOCKS: usize = KEYS_OFFSET + KEY_SLOTS * size_of::<KeyEntry>();
+
+/// Pieces of memory in one work request.
+pub(crate) const MAX_SGE: usize = 4;
+
+/// Start of the public mapping.
+#[repr(C, align(64))]
+pub(crate) struct NodeHeader {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    /// 1 if the process is registered for membarrier.
+    pub(crate) registered: AtomicU32,
+}
+
+/// One remote key. Fields other than `tag` change only while `tag` is 0 and no initiator is in an access.
+#[repr(C, align(64))]
+pub(crate) struct KeyEntry {
+    /// High 16 bits of the key in the high half, 1 in the low half; 0 while the entry is not live.
+    pub(crate) tag: AtomicU32,
+    pub(crate) access: AtomicU32,
+    pub(crate) domain: AtomicU64,
+    pub(crate) addr: AtomicU64,
+    pub(crate) len: AtomicU64,
+    /// Arena that holds the region, 0 if peers can not map it.
+    pub(crate) arena: AtomicU32,
+    /// Queue pair that the key is for (windows), `ANY_QPN` if any of the domain.
+    pub(crate) bound_qpn: AtomicU32,
+    /// Offset of the region in its arena.
+    pub(crate) arena_offset: AtomicU64,
+}
+
+pub(crate) const ANY_QPN: u32 = u32::MAX;
+
+/// What a queue pair shows to its peer.
+#[repr(C, align(64))]
+pub(crate) struct QpPublic {
+    /// Who this is and how far it is set up: see [`gate`]. 0 while there is no queue pair.
+    pub(crate) gate: AtomicU64,
+    /// Protection domain; keys of others are refused.
+    pub(crate) domain: AtomicU64,
+    /// Rights of peers through this queue pair.
+    pub(crate) access: AtomicU32,
+    pub(crate) qkey: AtomicU32,
+    /// Queue pair at the other end, 0 before it is known.
+    pub(crate) peer_qpn: AtomicU32,
+    /// Pause that a sender makes when no receive is posted, in microseconds.
+    pub(crate) rnr_timer_us: AtomicU32,
+    pub(crate) receives: Receives,
+    /// Slots of the inbound ring that are free again, as a running count.
+    pub(crate) consumed: Line<AtomicU32>,
+    /// This side as initiator: odd while it is inside the peer's memory.
+    pub(crate) hazard: Line<AtomicU32>,
+}
+
+/// Posted receives, as senders see them.
+#[repr(C, align(64))]
+pub(crate) struct Receives {
+    /// Running count of posted receives.
+    pub(crate) posted: AtomicU32,
+    /// 1 once a receive was posted that is shorter than [`RING_INLINE`](super::ring::RING_INLINE) bytes.
+    pub(crate) some_short: AtomicU32,
+}
+
+/// A value with a cache line of its own.
+#[repr(C, align(64))]
+pub(crate) struct Line<T>(pub(crate) T);
+
+/// A completion queue, as senders see it.
+#[repr(C, align(64))]
+pub(crate) struct CqPublic {
+    /// 0: nobody sleeps; else `ARMED_*`.
+    pub(crate) armed: AtomicU32,
+}
+
+pub(crate) const ARMED_SOLICITED: u32 = 1;
+pub(crate) const ARMED_ANY: u32 = 2;
+
+/// A posted receive.
+#[repr(C, align(64))]
+pub(crate) struct RecvWqe {
+    pub(crate) total: AtomicU32,
+    pub(crate) pieces: AtomicU32,
+    pub(crate) piece: [RecvPiece; MAX_SGE],
+}
+
+/// One piece of memory of a posted receive.
+#[repr(C)]
+pub(crate) struct RecvPiece {
+    pub(crate) addr: AtomicU64,
+    pub(crate) arena_offset: AtomicU64,
+    pub(crate) arena: AtomicU32,
+    pub(crate) len: AtomicU32,
+}
+
+/// Of a shared receive queue or datagram queue pair: who took which receive. In the shared mapping.
+#[repr(C, align(64))]
+pub(crate) struct ClaimHead {
+    /// Claims so far in the low half, the last claimer in the high half; bit 31 of the claimer closes the queue.
+    pub(crate) word: AtomicU64,
+}
+
+/// The gate word of a queue pair: its number and how far it is.
+pub(crate) const fn gate(qpn: u32, state: u32) -> u64 {
+    (qpn as u64) << 8 | state as u64
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<KeyEntry>() == 64);
+    assert!(size_of::<NodeHeader>() == 64);
+    assert!(size_of::<QpPublic>() == 256);
+    assert!(size_of::<RecvWqe>() == 128);
+    assert!(size_of::<CqPublic>() == 64);
+    assert!(size_of::<ClaimHead>() == 64);
+};

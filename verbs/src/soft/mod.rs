@@ -1,0 +1,57 @@
+//! The software device: the semantics of a NIC between queue pairs of one host, over shared memory.
+//! The core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
+
+mod arena;
+mod barrier;
+mod bind;
+mod bounce;
+mod claims;
+mod control;
+mod copy;
+mod cq;
+mod eventfd;
+mod exec;
+mod hazard;
+mod host;
+mod keys;
+mod layout;
+mod link;
+mod node;
+mod peer;
+mod qp;
+mod random;
+mod ranges;
+mod receive;
+mod recv_queue;
+mod ring;
+mod segment;
+mod send_queue;
+mod spec;
+mod srq;
+mod ud;
+mod vm;
+
+pub(crate) use arena::Arena;
+pub(crate) use copy::device_copy;
+pub(crate) use cq::SoftCq;
+pub(crate) use eventfd::EventFd;
+pub(crate) use keys::KeySpec;
+pub(crate) use layout::MAX_SGE;
+pub(crate) use link::Link;
+pub(crate) use node::Node;
+pub(crate) use qp::SoftQp;
+pub(crate) use send_queue::Retired;
+pub(crate) use spec::QpSpec;
+pub(crate) use srq::SoftSrq;
+pub(crate) use ud::UdTarget;
+
+/// Name of the device.
+pub(crate) const DEVICE_NAME: &str = "soft0";
+/// Longest region: what a length of 48 bits of address space leaves practical.
+pub(crate) const MAX_REGION: usize = 1 << 40;
+/// Longest message, as on hardware.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+/// Longest inline data. It is consumed when posted, so the bound only limits what a stalled request copies.
+pub(crate) const MAX_INLINE: usize = 64 << 10;
+/// Work requests in one queue.
+pub(crate) const MAX_WR: u32 = 32768;

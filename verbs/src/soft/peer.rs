@@ -1,0 +1,258 @@
+//! The other end of a connection, as an initiator sees it: where its rings, receives and keys lie.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::claims::{Claims, NoClaim};
+use super::control::QpInfo;
+use super::eventfd::EventFd;
+use super::layout::{ARMED_ANY, CqPublic, QpPublic, Receives, RecvWqe, gate};
+use super::link::Link;
+use super::ring::{Lines, Producer, Slot};
+use crate::error::ConnectError;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::types::QpState;
+
+/// A peer's queue pair.
+#[derive(Debug)]
+pub(crate) struct PeerView {
+    pub(crate) link: Arc<Link>,
+    pub(crate) qpn: u32,
+    pub(crate) lines: Lines,
+    pub(crate) producer: Producer,
+    public: NonNull<QpPublic>,
+    receives: NonNull<Receives>,
+    wqes: NonNull<RecvWqe>,
+    wqe_count: u32,
+    claims: Option<Claims>,
+    cq: NonNull<CqPublic>,
+    bell: Option<Arc<EventFd>>,
+    /// Gate words of the two states in which it takes requests.
+    gates: [u64; 2],
+    /// Receives taken so far (own queue), and the count known to be posted.
+    taken: u32,
+    posted: u32,
+    some_short: bool,
+    /// A receive that was claimed and not used yet.
+    claimed: Option<u32>,
+    /// Properties that hold once the peer was seen ready; `None` before.
+    settled: Option<Settled>,
+}
+
+// SAFETY: the pointers name atomics in mappings that `link` keeps.
+unsafe impl Send for PeerView {}
+
+/// Properties of a peer that do not change while it is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    pub(crate) domain: u64,
+    pub(crate) access: u32,
+}
+
+/// What the gate says of a peer.
+pub(crate) enum Gate {
+    /// It takes requests.
+    Open(Settled),
+    /// Not yet.
+    NotYet,
+    /// Not any more.
+    Closed,
+}
+
+impl PeerView {
+    /// Checks what the peer says of its queue pair against its mappings.
+    pub(crate) fn new(link: Arc<Link>, info: &QpInfo, bell: Option<Arc<EventFd>>) -> Result<Self, ConnectError> {
+        let bad = |why| ConnectError::BadAnswer { why };
+        if !info.wqe_count.is_power_of_two() || !info.ring_lines.is_power_of_two() {
+            return Err(bad("a queue's size is no power of two"));
+        }
+        let (public, shared) = (link.public().clone(), link.shared().clone());
+        let short = || bad("a queue lies outside of its memory");
+        // SAFETY: every type here is made of atomics, and all access is by them or by the ring's protocol.
+        let (qp, receives, wqes, cq, ring) = unsafe {
+            (
+                public.at::<QpPublic>(info.public).ok_or_else(short)?,
+                public.at::<Receives>(info.receives).ok_or_else(short)?,
+                public.array::<RecvWqe>(info.wqes, info.wqe_count as usize).ok_or_else(short)?,
+                public.at::<CqPublic>(info.cq).ok_or_else(short)?,
+                shared.array::<Slot>(info.ring, info.ring_lines as usize).ok_or_else(short)?,
+            )
+        };
+        let claims = match &info.claims {
+            None => None,
+            Some(places) if !places.count.is_power_of_two() => {
+                return Err(bad("a claim table's size is no power of two"));
+            }
+            Some(places) => {
+                // SAFETY: as above.
+                let (head, takers) = unsafe {
+                    (
+                        shared.at::<AtomicU64>(places.head).ok_or_else(short)?,
+                        shared.array::<AtomicU32>(places.takers, places.count as usize).ok_or_else(short)?,
+                    )
+                };
+                // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
+                Some(unsafe { Claims::new(head, takers, places.count) })
+            }
+        };
+        // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
+        let lines = unsafe { Lines::new(ring, info.ring_lines) };
+        let gates = [gate(info.qpn, QpState::Rts.code()), gate(info.qpn, QpState::Rtr.code())];
+        Ok(PeerView {
+            link,
+            qpn: info.qpn,
+            lines,
+            producer: Producer::new(lines),
+            public: qp,
+            receives,
+            wqes,
+            wqe_count: info.wqe_count,
+            claims,
+            cq,
+            bell,
+            gates,
+            taken: 0,
+            posted: 0,
+            some_short: false,
+            claimed: None,
+            settled: None,
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn public(&self) -> &QpPublic {
+        // SAFETY: mapped as long as `link` lives.
+        unsafe { self.public.as_ref() }
+    }
+
+    #[inline(always)]
+    fn receives(&self) -> &Receives {
+        // SAFETY: mapped as long as `link` lives.
+        unsafe { self.receives.as_ref() }
+    }
+
+    /// The posted receive of running number `index`.
+    pub(crate) fn wqe(&self, index: u32) -> &RecvWqe {
+        // SAFETY: the index is reduced to the ring's size; mapped as long as `link` lives.
+        unsafe { self.wqes.add((index & (self.wqe_count - 1)) as usize).as_ref() }
+    }
+
+    /// Whether the peer takes requests of queue pair `me` now. The caller is inside its hazard.
+    #[inline(always)]
+    pub(crate) fn gate(&mut self, me: u32) -> Gate {
+        let word = self.public().gate.load(Ordering::Acquire);
+        if word == self.gates[0] || word == self.gates[1] {
+            match self.settled {
+                Some(settled) => Gate::Open(settled),
+                None => self.settle(me),
+            }
+        } else if self.settled.is_none() && word == gate(self.qpn, QpState::Init.code()) {
+            Gate::NotYet
+        } else {
+            Gate::Closed
+        }
+    }
+
+    #[cold]
+    fn settle(&mut self, me: u32) -> Gate {
+        let public = self.public();
+        // A datagram queue pair (no peer) takes from everybody.
+        let theirs = public.peer_qpn.load(Ordering::Acquire);
+        if theirs != me && theirs != 0 {
+            return Gate::Closed;
+        }
+        let settled =
+            Settled { domain: public.domain.load(Ordering::Relaxed), access: public.access.load(Ordering::Relaxed) };
+        self.settled = Some(settled);
+        Gate::Open(settled)
+    }
+
+    /// Makes sure of a receive for the next message: its running number, unless none is posted.
+    #[inline(always)]
+    pub(crate) fn next_receive(&mut self, taker: u32) -> Result<u32, NoClaim> {
+        match self.claims {
+            None => {
+                if self.taken != self.posted || self.refresh() {
+                    Ok(self.taken)
+                } else {
+                    Err(NoClaim::Empty)
+                }
+            }
+            Some(claims) => {
+                if let Some(index) = self.claimed {
+                    return Ok(index);
+                }
+                let index = claims.claim(taker, |index| {
+                    // Posted counts run ahead of claims by at most the ring's size.
+                    let known = self.posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count;
+                    known || {
+                        self.refresh();
+                        self.posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count
+                    }
+                })?;
+                self.claimed = Some(index);
+                Ok(index)
+            }
+        }
+    }
+
+    /// Claims a receive of a datagram queue pair, without memory of earlier ones.
+    pub(crate) fn claim_now(&self, taker: u32) -> Result<u32, NoClaim> {
+        let claims = self.claims.ok_or(NoClaim::Closed)?;
+        let posted = |index: u32| {
+            let posted = self.receives().posted.load(Ordering::Acquire);
+            posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count
+        };
+        claims.claim(taker, posted)
+    }
+
+    /// Notes that the message took the receive.
+    #[inline(always)]
+    pub(crate) fn took_receive(&mut self) {
+        self.claimed = None;
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// Looks how many receives are posted; true if the next is.
+    fn refresh(&mut self) -> bool {
+        let receives = self.receives();
+        // The count is loaded before the flag: a receive that the count covers has set it, if it is short.
+        let posted = receives.posted.load(Ordering::Acquire);
+        let some_short = receives.some_short.load(Ordering::Relaxed) != 0;
+        self.posted = posted;
+        self.some_short |= some_short;
+        self.taken != self.posted
+    }
+
+    /// True if a short message may travel inside the ring: every receive can take it.
+    #[inline(always)]
+    pub(crate) fn takes_any_short(&self) -> bool {
+        !self.some_short
+    }
+
+    /// Room for `lines` more in the inbound ring.
+    #[inline(always)]
+    pub(crate) fn has_room(&mut self, lines: u32) -> bool {
+        // SAFETY: mapped as long as `link` lives. (Not through `public()`: `producer` is borrowed mutably.)
+        let consumed = unsafe { &self.public.as_ref().consumed.0 };
+        self.producer.has_room(lines, consumed)
+    }
+
+    /// Wakes the peer if it sleeps. After a barrier that orders the message before the look at the arming.
+    #[inline(always)]
+    pub(crate) fn wake(&self, solicited: bool) {
+        super::barrier::light(self.link.asymmetric());
+        // SAFETY: mapped as long as `link` lives.
+        let armed = unsafe { self.cq.as_ref() }.armed.load(Ordering::Relaxed);
+        if armed != 0 && (solicited || armed == ARMED_ANY) {
+            self.ring_bell();
+        }
+    }
+
+    #[cold]
+    fn ring_bell(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The receiving side of a queue pair: its posted receives, and the poller's way from ring entries to completions.
+
+use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::device_copy;
+use super::layout::Receives;
+use super::qp::SoftQp;
+use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
+use super::ring::{
+    Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM, Lines,
+};
+use super::spec::QpSpec;
+use super::srq::{ClaimTable, SoftSrq};
+use crate::error::{CreateError, PostError, Rejected};
+use crate::events::AsyncEvent;
+use crate::memory::Local;
+use crate::qp::GRH_BYTES;
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::{QpType, Qpn, Rkey};
+use crate::wc::{Completion, WcOpcode, WcStatus, WorkCompletion};
+
+/// Posted receives and the inbound ring's reading end.
+pub(crate) struct Receiver {
+    own: Option<OwnQueue>,
+    srq: Option<Arc<SoftSrq>>,
+    lines: u32,
+    /// The poller's.
+    poller: UnsafeCell<Option<Poller>>,
+    /// Claims of senders that died before they could fill them (UD).
+    void: Mutex<HashSet<u32>>,
+    some_void: AtomicBool,
+}
+
+// SAFETY: `poller` is used by the owner of the receive completion queue alone; posting by the one poster. The slots'
+// contract is `RecvSlots`'.
+unsafe impl Sync for Receiver {}
+// SAFETY: as above.
+unsafe impl Send for Receiver {}
+
+struct OwnQueue {
+    ring: WqeRing,
+    slots: RecvSlots,
+    depth: u32,
+    /// Written by the poster.
+    posted: AtomicU32,
+    /// Written by the poller.
+    retired: AtomicU32,
+}
+
+struct Poller {
+    consumer: Consumer,
+    /// Claims on the shared receive queue to be flushed, once known.
+    unfinished: Option<Vec<u32>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
+        let (own, lines) = match &spec.srq {
+            Some(srq) => (None, (srq.wqes().count() * 2).clamp(MIN_LINES, MAX_SHARED_LINES)),
+            None => {
+                let count = spec.recv_depth.next_power_of_two();
+                let own = OwnQueue {
+                    ring: WqeRing::new(&spec.node, count)?,
+                    slots: RecvSlots::new(count),
+                    depth: spec.recv_depth,
+                    posted: AtomicU32::new(0),
+                    retired: AtomicU32::new(0),
+                };
+                // Each receive takes at least one line, and a quarter of the ring may be free without the sender
+                // knowing. Datagrams have one line for each receive.
+                let lines = if spec.qp_type == QpType::Ud { count } else { (count * 2).max(MIN_LINES) };
+                (Some(own), lines)
+            }
+        };
+        Ok(Receiver {
+            own,
+            srq: spec.srq.clone(),
+            lines,
+            poller: UnsafeCell::new(None),
+            void: Mutex::default(),
+            some_void: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn ring_lines(&self) -> u32 {
+        self.lines
+    }
+
+    pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
+        *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), unfinished: None });
+        self
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        match (&self.own, &self.srq) {
+            (Some(own), _) => own.depth,
+            (None, Some(srq)) => srq.wqes().count(),
+            (None, None) => 0,
+        }
+    }
+
+    pub(crate) fn wqe_ring(&self) -> Option<&WqeRing> {
+        self.own.as_ref().map(|own| &own.ring)
+    }
+
+    /// Posts a receive; for the one poster.
+    #[inline]
+    pub(crate) fn post(&self, memory: Local, wr_id: u64, receives: &Receives) -> Result<(), Rejected> {
+        let Some(own) = &self.own else {
+            return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
+        };
+        let index = own.posted.load(Ordering::Relaxed);
+        if index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth {
+            return Err(Rejected { error: PostError::ReceiveQueueFull { depth: own.depth }, memory });
+        }
+        let len = own.ring.describe(index, &memory, receives);
+        // SAFETY: the index is not published yet, and retired in its former life.
+        *unsafe { own.slots.slot(index) } = RecvSlot { memory, wr_id, len };
+        let next = index.wrapping_add(1);
+        own.posted.store(next, Ordering::Release);
+        receives.posted.store(next, Ordering::Release);
+        Ok(())
+    }
+
+    /// True if receive `index` is posted and not completed.
+    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
+        self.own.as_ref().is_some_and(|own| {
+            let retired = own.retired.load(Ordering::Acquire);
+            index.wrapping_sub(retired) < own.posted.load(Ordering::Acquire).wrapping_sub(retired)
+        })
+    }
+
+    /// Notes what a dead sender claimed and did not fill.
+    pub(crate) fn void_claims(&self, table: &ClaimTable, taker: u32) {
+        let Some(own) = &self.own else { return };
+        let (retired, count) = (own.retired.load(Ordering::Acquire), table.claims.count());
+        let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
+        for index in (0..count.wrapping_sub(retired)).map(|ahead| retired.wrapping_add(ahead)) {
+            if table.claims.taker_of(index) == taker {
+                void.insert(index);
+            }
+        }
+        self.some_void.store(!void.is_empty(), Ordering::Release);
+    }
+
+    fn take_void(&self, index: u32) -> bool {
+        self.some_void.load(Ordering::Acquire)
+            && self.void.lock().unwrap_or_else(PoisonError::into_inner).remove(&index)
+    }
+
+    /// Keeps the posted memory from ever being freed: a peer may still write it.
+    pub(crate) fn leak(&mut self) {
+        let Some(own) = &self.own else { return };
+        let (mut index, end) = (own.retired.load(Ordering::Acquire), own.posted.load(Ordering::Acquire));
+        while index != end {
+            // SAFETY: `&mut self`: neither poster nor poller is left.
+            std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));
+            index = index.wrapping_add(1);
+        }
+    }
+}
+
+impl SoftQp {
+    /// The next completion of a receive. For the owner of the receive completion queue.
+    #[inline]
+    pub(crate) fn poll_receive<'cq>(&self) -> Option<Completion<'cq>> {
+        // SAFETY: the caller owns the receive completion queue; nobody else touches `poller`.
+        let poller = unsafe { &mut *self.receiver.poller.get() }.as_mut()?;
+        match poller.consumer.peek() {
+            Some(entry) => self.complete(poller, entry),
+            None if self.has_failed() => self.flush(poller),
+            None if self.claims.is_some() => self.complete_void(poller),
+            None => None,
+        }
+    }
+
+    pub(crate) fn has_receive(&self) -> bool {
+        // SAFETY: as in `poll_receive`.
+        let poller = unsafe { &*self.receiver.poller.get() };
+        let Some(poller) = poller else { return false };
+        if poller.consumer.peek().is_some() || self.receiver.some_void.load(Ordering::Acquire) {
+            return true;
+        }
+        if !self.has_failed() || !self.is_settled() {
+            return false;
+        }
+        match (&self.receiver.own, &poller.unfinished) {
+            (Some(own), _) => own.retired.load(Ordering::Relaxed) != own.posted.load(Ordering::Acquire),
+            (None, unfinished) => unfinished.as_ref().is_none_or(|list| !list.is_empty()),
+        }
+    }
+
+    /// Number of receive completions that wait, counted up to `limit`.
+    pub(crate) fn waiting_receives(&self, limit: u32) -> u32 {
+        // SAFETY: as in `poll_receive`.
+        unsafe { &*self.receiver.poller.get() }.as_ref().map_or(0, |poller| poller.consumer.count(limit))
+    }
+
+    /// Turns a ring entry into a completion.
+    #[inline]
+    fn complete<'cq>(&self, poller: &mut Poller, entry: Entry) -> Option<Completion<'cq>> {
+        let Some(mut slot) = self.take_slot(entry.receive) else { return self.nonsense(poller) };
+        let header = if self.qp_type() == QpType::Ud { GRH_BYTES } else { 0 };
+        let total = entry.byte_len as usize + header;
+        let mut status = WcStatus::SUCCESS;
+        let mut invalidated = None;
+        match entry.kind {
+            KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
+            KIND_SEND if entry.flags & FLAG_INLINE != 0 => {
+                if !place_inline(&poller.consumer, &entry, &mut slot) {
+                    return self.nonsense(poller);
+                }
+            }
+            KIND_SEND | KIND_WRITE_IMM => {}
+            KIND_VOID => status = WcStatus::GENERAL_ERR,
+            _ => return self.nonsense(poller),
+        }
+        if entry.flags & FLAG_INVALIDATE != 0 && status.is_success() {
+            let rkey = Rkey(entry.imm);
+            if self.invalidate_for_peer(rkey) { invalidated = Some(rkey) } else { status = WcStatus::LOC_ACCESS_ERR }
+        }
+        poller.consumer.advance(&entry, &self.public().consumed.0);
+        self.retire(entry.receive);
+        let is_datagram = header != 0;
+        if !status.is_success() && !is_datagram {
+            self.fail();
+        }
+        let opcode = if entry.kind == KIND_WRITE_IMM { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV };
+        let wc = WorkCompletion {
+            wr_id: slot.wr_id,
+            status,
+            opcode,
+            qpn: self.qpn(),
+            byte_len: if status.is_success() { total as u32 } else { 0 },
+            imm: (entry.flags & FLAG_IMM != 0).then_some(entry.imm),
+            invalidated,
+            src_qpn: is_datagram.then_some(Qpn(entry.src_qpn)),
+            vendor_err: 0,
+        };
+        Some(Completion::new(wc, slot.memory, None))
+    }
+
+    /// What the peer wrote can not be: the queue pair fails, and what is posted is flushed.
+    #[cold]
+    fn nonsense<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+        tracing::warn!(qpn = %self.qpn(), "the peer's device wrote a completion that can not be; the queue pair fails");
+        if !self.has_failed() {
+            self.node().events().raise(AsyncEvent::QpFatal(self.qpn()));
+            self.fail();
+        }
+        self.flush(poller)
+    }
+
+    /// The next receive that will not be filled any more, of a failed queue pair.
+    #[cold]
+    fn flush<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+        if !self.is_settled() {
+            return None;
+        }
+        let slot = match (&self.receiver.own, &self.receiver.srq) {
+            (Some(own), _) => {
+                let index = own.retired.load(Ordering::Relaxed);
+                if index == own.posted.load(Ordering::Acquire) || self.is_being_filled(index) {
+                    return None;
+                }
+                let slot = self.take_slot(index)?;
+                self.retire(index);
+                slot
+            }
+            (None, Some(srq)) => {
+                let list = poller.unfinished.get_or_insert_with(|| srq.unfinished(self.number()));
+                let found = std::iter::from_fn(|| list.pop()).find_map(|index| srq.take(index));
+                if list.is_empty() && !self.receiver.some_void.swap(true, Ordering::AcqRel) {
+                    self.node().events().raise(AsyncEvent::LastWqeReached(self.qpn()));
+                }
+                found?
+            }
+            (None, None) => return None,
+        };
+        Some(Completion::new(self.failed_receive(&slot, WcStatus::WR_FLUSH_ERR), slot.memory, None))
+    }
+
+    /// True while a live sender has claimed the receive and is filling it (UD).
+    fn is_being_filled(&self, index: u32) -> bool {
+        let Some(table) = &self.claims else { return false };
+        let claimed = table.claims.count().wrapping_sub(index).wrapping_sub(1) < self.receiver.lines;
+        claimed && !self.receiver.take_void(index)
+    }
+
+    /// A receive that a dead sender claimed (UD).
+    fn complete_void<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+        let index = self.receiver.own.as_ref()?.retired.load(Ordering::Relaxed);
+        if !self.receiver.take_void(index) {
+            return None;
+        }
+        let slot = self.take_slot(index)?;
+        poller.consumer.advance(&Entry { lines: 1, ..Entry::default() }, &self.public().consumed.0);
+        self.retire(index);
+        Some(Completion::new(self.failed_receive(&slot, WcStatus::GENERAL_ERR), slot.memory, None))
+    }
+
+    fn failed_receive(&self, slot: &RecvSlot, status: WcStatus) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: slot.wr_id,
+            status,
+            opcode: WcOpcode::RECV,
+            qpn: self.qpn(),
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            src_qpn: None,
+            vendor_err: 0,
+        }
+    }
+
+    /// The receive that a message took: the oldest of the own queue, or the claimed one of the shared.
+    #[inline(always)]
+    fn take_slot(&self, index: u32) -> Option<RecvSlot> {
+        match (&self.receiver.own, &self.receiver.srq) {
+            (Some(own), _) => {
+                let next = own.retired.load(Ordering::Relaxed);
+                if index != next || next == own.posted.load(Ordering::Acquire) {
+                    return None;
+                }
+                // SAFETY: published and not retired, so it is the poller's.
+                Some(std::mem::take(unsafe { own.slots.slot(index) }))
+            }
+            (None, Some(srq)) => srq.take(index),
+            (None, None) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn retire(&self, index: u32) {
+        if let Some(own) = &self.receiver.own {
+            own.retired.store(index.wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound.
+    #[cold]
+    fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
+        self.node().keys().binding(rkey) == Some((self.number(), self.domain())) && self.node().withdraw(rkey)
+    }
+}
+
+/// Copies a short message from the ring into its receive. False if its length makes no sense.
+#[inline(always)]
+fn place_inline(consumer: &Consumer, entry: &Entry, slot: &mut RecvSlot) -> bool {
+    if let Some(piece) = slot.memory.piece(0)
+        && piece.len >= entry.byte_len as usize
+    {
+        return consumer.read(entry, &mut |offset, from, len| {
+            // SAFETY: the message fits the piece, which the poller holds now.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece.ptr.add(offset), len) };
+        });
+    }
+    consumer.read(entry, &mut |offset, from, len| scatter_local(&slot.memory, offset, from, len))
+}
+
+/// Copies to `offset` of a memory of several pieces.
+#[cold]
+fn scatter_local(memory: &Local, offset: usize, from: *const u8, len: usize) {
+    let mut start = 0;
+    for piece in (0..memory.pieces()).filter_map(|index| memory.piece(index)) {
+        let first = offset.clamp(start, start + piece.len);
+        let last = (offset + len).clamp(first, start + piece.len);
+        // SAFETY: `first..last` lies within both the piece and the message.
+        unsafe {
+            device_copy(piece.ptr.add(first - start), from.wrapping_add(first.saturating_sub(offset)), last - first)
+        };
+        start += piece.len;
+    }
+}
+
+/// Room for messages on their way even of a shallow queue.
+const MIN_LINES: u32 = 64;
+/// Of a queue pair with a shared receive queue: beyond this many messages that wait, senders wait (64 KiB a connection).
+const MAX_SHARED_LINES: u32 = 1024;

@@ -1,0 +1,176 @@
+//! Shared mappings: memfd-backed memory of ours, and what peers pass to us.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::memory::HugePages;
+
+/// A mapping of a memfd, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: a segment is an address range; what is shared in it is atomic or guarded by the types laid over it.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// Who but the owner may write a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// The owner alone; peers map it read-only and the kernel enforces it.
+    Owner,
+    /// Peers too.
+    Peers,
+}
+
+impl Segment {
+    /// A new zeroed segment. It can not be resized by anybody, so that no access to it can fault.
+    pub(crate) fn create(name: &str, len: usize, writers: Writers) -> io::Result<Self> {
+        Self::create_on(name, len, writers, HugePages::No)
+    }
+
+    /// The same, on huge pages where asked.
+    pub(crate) fn create_on(name: &str, len: usize, writers: Writers, huge: HugePages) -> io::Result<Self> {
+        let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let tried = match huge {
+            HugePages::No => None,
+            HugePages::Try | HugePages::Require => Some(Self::sealed(name, len, writers, plain | MemfdFlags::HUGETLB)),
+        };
+        match (tried, huge) {
+            (Some(Ok(segment)), _) => Ok(segment),
+            (Some(Err(error)), HugePages::Require) => Err(error),
+            _ => Self::sealed(name, len, writers, plain),
+        }
+    }
+
+    fn sealed(name: &str, len: usize, writers: Writers, flags: MemfdFlags) -> io::Result<Self> {
+        let fd = memfd_create(name, flags)?;
+        ftruncate(&fd, len as u64)?;
+        let base = map(fd.as_fd(), len, true)?;
+        let segment = Segment { base, len, fd };
+        let mut seals = SealFlags::SHRINK | SealFlags::GROW;
+        if writers == Writers::Owner {
+            seals |= SealFlags::FUTURE_WRITE;
+        }
+        fcntl_add_seals(&segment.fd, seals | SealFlags::SEAL)?;
+        Ok(segment)
+    }
+
+    /// Maps what a peer passed. Refuses memory that the peer could shrink under us.
+    pub(crate) fn map_peer(fd: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
+        let seals = fcntl_get_seals(&fd)?;
+        let size = fstat(&fd)?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || u64::try_from(size).unwrap_or(0) < len as u64 || len == 0 {
+            return Err(io::Error::other("the peer's memory is not sealed against shrinking, or too short"));
+        }
+        let base = map(fd.as_fd(), len, writable)?;
+        Ok(Segment { base, len, fd })
+    }
+
+    /// Makes the pages present, so that the data path does not fault. Best effort.
+    pub(crate) fn populate(&self, write: bool) {
+        let advice = if write { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // SAFETY: the range is this mapping; populating changes no contents.
+        if let Err(error) = unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) } {
+            tracing::debug!(%error, len = self.len, "pages are not populated ahead");
+        }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A `T` at `offset`, if it lies within the segment and is aligned for `T`.
+    ///
+    /// # Safety
+    /// `T` is valid for any bit pattern, and all access to these bytes, by whichever process, is by `T`'s atomics.
+    pub(crate) unsafe fn at<T>(&self, offset: usize) -> Option<NonNull<T>> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.array(offset, 1) }
+    }
+
+    /// The first of `count` values of `T` at `offset`, if they lie within the segment and are aligned for `T`.
+    ///
+    /// # Safety
+    /// As [`Segment::at`], for each of the values.
+    pub(crate) unsafe fn array<T>(&self, offset: usize, count: usize) -> Option<NonNull<T>> {
+        let bytes = size_of::<T>().checked_mul(count)?;
+        let end = offset.checked_add(bytes)?;
+        if end > self.len || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: `offset` lies within the mapping.
+        Some(unsafe { self.base.add(offset) }.cast())
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own; whoever keeps pointers into it keeps the segment.
+        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
+            tracing::error!(%error, "could not unmap a segment");
+        }
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
+    let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_segments_can_not_be_mapped_writable_by_others() {
+        let segment = Segment::create("t", 4096, Writers::Owner).unwrap();
+        let copy = segment.fd().try_clone_to_owned().unwrap();
+        assert!(Segment::map_peer(copy, 4096, true).is_err());
+        let copy = segment.fd().try_clone_to_owned().unwrap();
+        let view = Segment::map_peer(copy, 4096, false).unwrap();
+        // SAFETY: both mappings are 4096 bytes; bytes have no invalid pattern.
+        unsafe {
+            segment.base().as_ptr().write_volatile(7);
+            assert_eq!(view.base().as_ptr().read_volatile(), 7);
+        }
+    }
+
+    #[test]
+    fn memory_that_can_shrink_is_refused() {
+        let fd = memfd_create("t", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        assert!(Segment::map_peer(fd, 4096, true).is_err());
+    }
+
+    #[test]
+    fn typed_views_are_bounded_and_aligned() {
+        let segment = Segment::create("t", 4096, Writers::Peers).unwrap();
+        // SAFETY: u64 has no invalid pattern, and nothing is accessed.
+        unsafe {
+            assert!(segment.at::<u64>(4088).is_some());
+            assert!(segment.at::<u64>(4090).is_none());
+            assert!(segment.at::<u64>(4096).is_none());
+            assert!(segment.array::<u64>(0, 513).is_none());
+            assert!(segment.array::<u64>(0, usize::MAX).is_none());
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Send requests between posting and retiring: a ring that the poster fills and the poller empties.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::qp::SoftQp;
+use crate::memory::Local;
+use crate::qp::Op;
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::Qpn;
+use crate::wc::{Completion, WcOpcode, WcStatus, WorkCompletion};
+
+/// One send request.
+#[derive(Debug)]
+pub(crate) struct SendSlot {
+    pub(crate) local: Local,
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: WcOpcode,
+    pub(crate) status: WcStatus,
+    pub(crate) byte_len: u32,
+    /// Whether it completes: it was signaled, or failed.
+    pub(crate) completes: bool,
+    /// What is left to do, of a request that could not be carried out when posted.
+    pub(crate) stalled: Option<Stalled>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Stalled {
+    pub(crate) op: Op<'static>,
+    pub(crate) range: Option<Range<usize>>,
+    pub(crate) inline: Option<Box<[u8]>>,
+    pub(crate) imm: Option<u32>,
+    pub(crate) solicited: bool,
+}
+
+/// The ring. `retired <= ready <= posted`, as running counts.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    slots: Box<[UnsafeCell<SendSlot>]>,
+    mask: u32,
+    depth: u32,
+    /// Written by the poster.
+    posted: Counter,
+    /// End of the last request that completes. Written by whoever carries requests out.
+    ready: Counter,
+    /// Written by the poller.
+    retired: Counter,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counter(AtomicU32);
+
+// SAFETY: a slot belongs to the poster from `retired` on, to whoever carries it out from `posted` on (poster or holder of
+// the progress lock), and to the poller from `ready` on; the counters are stored with release and loaded with acquire.
+unsafe impl Sync for SendQueue {}
+
+impl SendQueue {
+    pub(crate) fn new(depth: u32) -> Self {
+        let count = depth.next_power_of_two();
+        SendQueue {
+            slots: (0..count).map(|_| UnsafeCell::new(SendSlot::empty())).collect(),
+            mask: count - 1,
+            depth,
+            posted: Counter::default(),
+            ready: Counter::default(),
+            retired: Counter::default(),
+        }
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    #[inline(always)]
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted.0.load(Ordering::Acquire)
+    }
+
+    /// True if there is no slot for another request. For the poster.
+    #[inline(always)]
+    pub(crate) fn is_full(&self, posted: u32) -> bool {
+        posted.wrapping_sub(self.retired.0.load(Ordering::Acquire)) >= self.depth
+    }
+
+    #[inline(always)]
+    pub(crate) fn publish(&self, posted: u32) {
+        self.posted.0.store(posted, Ordering::Release);
+    }
+
+    /// Makes everything before `end` visible to the poller.
+    #[inline(always)]
+    pub(crate) fn complete(&self, end: u32) {
+        self.ready.0.store(end, Ordering::Release);
+    }
+
+    /// True if a completion waits. For the poller.
+    #[inline(always)]
+    pub(crate) fn has_completion(&self) -> bool {
+        self.ready.0.load(Ordering::Acquire) != self.retired.0.load(Ordering::Relaxed)
+    }
+
+    /// Number of completions that wait, counted up to `limit`. For the poller.
+    pub(crate) fn waiting(&self, limit: u32) -> u32 {
+        let (mut index, end) = (self.retired.0.load(Ordering::Relaxed), self.ready.0.load(Ordering::Acquire));
+        let mut count = 0;
+        while index != end && count < limit {
+            // SAFETY: the poller's own, between `retired` and `ready`.
+            count += u32::from(unsafe { self.slot(index) }.completes);
+            index = index.wrapping_add(1);
+        }
+        count
+    }
+
+    /// The slot of `index`.
+    ///
+    /// # Safety
+    /// The caller is the one to whom the index belongs: see the comment on `Sync`.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "the contract above makes the access exclusive")]
+    pub(crate) unsafe fn slot(&self, index: u32) -> &mut SendSlot {
+        // SAFETY: exclusive by the contract; the mask keeps the index within the slots.
+        unsafe { &mut *self.slots.get_unchecked((index & self.mask) as usize).get() }
+    }
+
+    /// The next completion, if there is one. For the poller of `qp`'s send completion queue, one at a time.
+    #[inline]
+    pub(crate) fn poll<'cq>(&self, qp: &Arc<SoftQp>) -> Option<Completion<'cq>> {
+        let end = self.ready.0.load(Ordering::Acquire);
+        let start = self.retired.0.load(Ordering::Relaxed);
+        if start == end {
+            return None;
+        }
+        let mut index = start;
+        let mut has_memory = false;
+        loop {
+            // SAFETY: between `retired` and `ready`, so the poller's.
+            let slot = unsafe { self.slot(index) };
+            if slot.completes || index.wrapping_add(1) == end {
+                break;
+            }
+            has_memory |= !matches!(slot.local, Local::None);
+            index = index.wrapping_add(1);
+        }
+        // SAFETY: as above.
+        let slot = unsafe { self.slot(index) };
+        let wc = slot.completion(qp.qpn());
+        let memory = std::mem::take(&mut slot.local);
+        let next = index.wrapping_add(1);
+        let unsignaled = if has_memory {
+            Some(Retired { qp: qp.clone(), next: start, end: index, retire: next })
+        } else {
+            self.retired.0.store(next, Ordering::Release);
+            None
+        };
+        Some(Completion::new(wc, memory, unsignaled))
+    }
+}
+
+impl SendSlot {
+    fn empty() -> Self {
+        SendSlot {
+            local: Local::None,
+            wr_id: 0,
+            opcode: WcOpcode::SEND,
+            status: WcStatus::SUCCESS,
+            byte_len: 0,
+            completes: false,
+            stalled: None,
+        }
+    }
+
+    #[inline(always)]
+    fn completion(&self, qpn: Qpn) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: self.wr_id,
+            status: self.status,
+            opcode: self.opcode,
+            qpn,
+            byte_len: self.byte_len,
+            imm: None,
+            invalidated: None,
+            src_qpn: None,
+            vendor_err: 0,
+        }
+    }
+}
+
+/// Memory of unsignaled requests that a completion retires.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    qp: Arc<SoftQp>,
+    next: u32,
+    end: u32,
+    retire: u32,
+}
+
+impl Retired {
+    /// The oldest that was not taken yet.
+    pub(crate) fn next_memory(&mut self) -> Option<Local> {
+        while self.next != self.end {
+            // SAFETY: `retired` has not moved past these slots, so they are the poller's; the completion borrows the
+            // completion queue, so there is one `Retired` at a time.
+            let slot = unsafe { self.qp.send_queue().slot(self.next) };
+            self.next = self.next.wrapping_add(1);
+            match std::mem::take(&mut slot.local) {
+                Local::None => {}
+                memory => return Some(memory),
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        while self.next_memory().is_some() {}
+        self.qp.send_queue().retired.0.store(self.retire, Ordering::Release);
+    }
+}

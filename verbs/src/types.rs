@@ -1,0 +1,276 @@
+//! The field's small values as types: keys, numbers, addresses, access rights.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// The remote key of a region or memory window; whoever presents it may access that memory.
+///
+/// All 32 bits are unpredictable on the software device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rkey(pub u32);
+
+/// A queue pair number, 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Qpn(pub u32);
+
+/// A packet sequence number, 24 bits; arithmetic on it wraps.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Keeps the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Psn(value & 0x00ff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number `count` packets later, modulo 2^24.
+    #[must_use]
+    pub const fn advance(self, count: u32) -> Self {
+        Psn::new(self.0.wrapping_add(count))
+    }
+}
+
+/// A global identifier: 128 bits, printed as an IPv6 address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Gid(pub [u8; 16]);
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+/// What a GID table entry stands for. Values that this crate does not know are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1 (Ethertype 0x8915).
+    RoceV1,
+    /// RoCE version 2 (UDP port 4791).
+    RoceV2,
+    /// A code that this crate does not know.
+    Unknown(u32),
+}
+
+/// One row of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Position in the table; `sgid_index` elsewhere.
+    pub index: u32,
+    /// The identifier.
+    pub gid: Gid,
+    /// Its kind.
+    pub kind: GidKind,
+}
+
+/// A path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256,
+    /// 512 bytes.
+    B512,
+    /// 1024 bytes.
+    B1024,
+    /// 2048 bytes.
+    B2048,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl Mtu {
+    /// The size in bytes.
+    pub const fn bytes(self) -> u32 {
+        256 << (self as u32)
+    }
+}
+
+/// The service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// The state of a queue pair, as the device last told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Just made; nothing may be posted.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// The send queue drains (hardware only).
+    Sqd,
+    /// The send queue stopped on an error (UC and UD on hardware).
+    Sqe,
+    /// Everything posted is flushed.
+    Err,
+    /// A code that this crate does not know.
+    Unknown(u32),
+}
+
+impl QpState {
+    /// The state for a code of `enum ibv_qp_state`.
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            0 => QpState::Reset,
+            1 => QpState::Init,
+            2 => QpState::Rtr,
+            3 => QpState::Rts,
+            4 => QpState::Sqd,
+            5 => QpState::Sqe,
+            6 => QpState::Err,
+            other => QpState::Unknown(other),
+        }
+    }
+
+    /// The code of `enum ibv_qp_state`.
+    pub const fn code(self) -> u32 {
+        match self {
+            QpState::Reset => 0,
+            QpState::Init => 1,
+            QpState::Rtr => 2,
+            QpState::Rts => 3,
+            QpState::Sqd => 4,
+            QpState::Sqe => 5,
+            QpState::Err => 6,
+            QpState::Unknown(other) => other,
+        }
+    }
+}
+
+/// What a remote peer may do with a region. Combine with `|`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Access(u32);
+
+impl Access {
+    /// Nothing remote.
+    pub const NONE: Access = Access(0);
+    /// The peer may write (RDMA WRITE). `IBV_ACCESS_REMOTE_WRITE`.
+    pub const REMOTE_WRITE: Access = Access(1 << 1);
+    /// The peer may read (RDMA READ). `IBV_ACCESS_REMOTE_READ`.
+    pub const REMOTE_READ: Access = Access(1 << 2);
+    /// The peer may do atomics. `IBV_ACCESS_REMOTE_ATOMIC`.
+    pub const REMOTE_ATOMIC: Access = Access(1 << 3);
+    /// Memory windows may be bound to the region. `IBV_ACCESS_MW_BIND`.
+    pub const WINDOW_BIND: Access = Access(1 << 4);
+    /// Read, write and atomics.
+    pub const REMOTE_ALL: Access = Access(0b1110);
+
+    /// True if every right of `other` is in `self`.
+    pub const fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits, as in `enum ibv_access_flags`.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Access;
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Access {
+    fn bitor_assign(&mut self, other: Access) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(Access, &str); 4] = [
+            (Access::REMOTE_WRITE, "REMOTE_WRITE"),
+            (Access::REMOTE_READ, "REMOTE_READ"),
+            (Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+            (Access::WINDOW_BIND, "WINDOW_BIND"),
+        ];
+        let mut first = true;
+        for (right, name) in NAMES {
+            if self.contains(right) {
+                write!(f, "{}{name}", if first { "" } else { " | " })?;
+                first = false;
+            }
+        }
+        if first { f.write_str("NONE") } else { Ok(()) }
+    }
+}
+
+macro_rules! hex_number {
+    ($($name:ident, $width:literal, $value:expr;)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let value: fn(&$name) -> u32 = $value;
+                write!(f, concat!("0x{:0", $width, "x}"), value(self))
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+    )*};
+}
+
+hex_number! {
+    Rkey, "8", |k| k.0;
+    Qpn, "6", |n| n.0;
+    Psn, "6", |p| p.get();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn psn_wraps_at_24_bits() {
+        assert_eq!(Psn::new(0x00ff_ffff).advance(2).get(), 1);
+        assert_eq!(Psn::new(0x0100_0005).get(), 5);
+    }
+
+    #[test]
+    fn access_prints_its_names() {
+        assert_eq!(format!("{:?}", Access::REMOTE_READ | Access::REMOTE_WRITE), "REMOTE_WRITE | REMOTE_READ");
+        assert_eq!(format!("{:?}", Access::NONE), "NONE");
+        assert!(Access::REMOTE_ALL.contains(Access::REMOTE_ATOMIC));
+        assert!(!Access::REMOTE_READ.contains(Access::REMOTE_WRITE));
+    }
+
+    #[test]
+    fn state_codes_round_trip() {
+        for code in 0..20 {
+            assert_eq!(QpState::from_code(code).code(), code);
+        }
+    }
+
+    #[test]
+    fn mtu_bytes() {
+        assert_eq!([Mtu::B256.bytes(), Mtu::B1024.bytes(), Mtu::B4096.bytes()], [256, 1024, 4096]);
+    }
+}

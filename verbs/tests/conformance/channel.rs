@@ -1,0 +1,200 @@
+//! Completion channels: when they wake, as mio tells.
+
+use qpair_verbs::{Access, Arm, WcOpcode, WcStatus};
+
+use crate::harness::{Command, CqId, Env, Mem, Pair, QpSpec, Work, connect_pair};
+
+two_sided! {
+    an_unarmed_queue_does_not_wake,
+    an_armed_queue_wakes_once,
+    a_sleeper_is_woken_by_a_message,
+    only_solicited_messages_wake_a_queue_armed_for_them,
+    failures_wake_a_queue_armed_for_solicited,
+    a_solicited_write_with_immediate_wakes,
+    completions_of_sends_wake,
+    no_wake_up_is_lost,
+}
+
+one_sided! {
+    one_channel_serves_two_queues,
+    waiting_ends_in_time,
+}
+
+const CQ: CqId = CqId(1);
+
+/// A connection whose far end receives into a queue with a channel.
+fn pair(env: &Env) -> Pair {
+    let (mut near, mut far) = (env.near(), env.far());
+    assert_eq!(far.new_cq_with_channel(64), CQ);
+    connect_pair(&mut near, &QpSpec::rc(), &mut far, &QpSpec { recv_cq: Some(CQ), ..QpSpec::rc() });
+    for wr_id in 0..16 {
+        far.recv(Mem::blank(64), wr_id);
+    }
+    Pair { near, far }
+}
+
+fn send(pair: &mut Pair, solicited: bool) {
+    let work = Work::send(Mem::seeded(8, 1)).signaled();
+    pair.near.post(if solicited { work.solicited() } else { work });
+    pair.near.done().assert_success(WcOpcode::SEND);
+}
+
+fn an_unarmed_queue_does_not_wake(env: &Env) {
+    let mut pair = pair(env);
+    send(&mut pair, false);
+    send(&mut pair, true);
+    assert!(pair.far.sleeps_on(CQ));
+    pair.far.done_on(CQ).assert_success(WcOpcode::RECV);
+}
+
+fn an_armed_queue_wakes_once(env: &Env) {
+    let mut pair = pair(env);
+    for _ in 0..3 {
+        pair.far.arm(CQ, false);
+        assert!(pair.far.sleeps_on(CQ), "nothing came yet");
+        send(&mut pair, false);
+        assert!(pair.far.woken(CQ));
+        pair.far.ask::<()>(Command::ClearChannel { cq: CQ });
+        pair.far.done_on(CQ).assert_success(WcOpcode::RECV);
+        send(&mut pair, false);
+        assert!(pair.far.sleeps_on(CQ), "it was not armed again");
+        pair.far.done_on(CQ).assert_success(WcOpcode::RECV);
+    }
+}
+
+fn a_sleeper_is_woken_by_a_message(env: &Env) {
+    let mut pair = pair(env);
+    for _ in 0..5 {
+        pair.far.arm(CQ, false);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| pair.far.woken(CQ));
+            pair.near.assert_quiet();
+            pair.near.post(Work::send(Mem::seeded(8, 1)).signaled());
+            assert!(sleeper.join().expect("the sleeper"));
+        });
+        pair.near.done().assert_success(WcOpcode::SEND);
+        pair.far.ask::<()>(Command::ClearChannel { cq: CQ });
+        pair.far.done_on(CQ).assert_success(WcOpcode::RECV);
+    }
+}
+
+fn only_solicited_messages_wake_a_queue_armed_for_them(env: &Env) {
+    let mut pair = pair(env);
+    for _ in 0..3 {
+        pair.far.arm(CQ, true);
+        send(&mut pair, false);
+        assert!(pair.far.sleeps_on(CQ));
+        send(&mut pair, true);
+        assert!(pair.far.woken(CQ));
+        pair.far.ask::<()>(Command::ClearChannel { cq: CQ });
+        for _ in 0..2 {
+            pair.far.done_on(CQ).assert_success(WcOpcode::RECV);
+        }
+    }
+}
+
+fn failures_wake_a_queue_armed_for_solicited(env: &Env) {
+    let mut pair = pair(env);
+    pair.far.arm(CQ, true);
+    pair.near.post(Work::send(Mem::seeded(65, 1)).signaled());
+    pair.near.done().assert_status(WcStatus::REM_INV_REQ_ERR);
+    assert!(pair.far.woken(CQ));
+    pair.far.done_on(CQ).assert_status(WcStatus::LOC_LEN_ERR);
+}
+
+fn a_solicited_write_with_immediate_wakes(env: &Env) {
+    let mut pair = pair(env);
+    let target = pair.far.expose(64, Access::REMOTE_WRITE);
+    pair.far.arm(CQ, true);
+    pair.near.post(Work::write(Mem::seeded(64, 1), target.remote).solicited().signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
+    assert!(pair.far.sleeps_on(CQ), "a WRITE takes no receive");
+    pair.near.post(Work::write(Mem::seeded(64, 1), target.remote).imm(1).solicited().signaled());
+    assert!(pair.far.woken(CQ));
+    pair.far.done_on(CQ).assert_success(WcOpcode::RECV_RDMA_WITH_IMM);
+}
+
+fn completions_of_sends_wake(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    assert_eq!(near.new_cq_with_channel(64), CQ);
+    connect_pair(&mut near, &QpSpec { cq: CQ, ..QpSpec::rc() }, &mut far, &QpSpec::rc());
+    let target = far.expose(64, Access::REMOTE_ALL);
+    for work in [Work::write(Mem::seeded(64, 1), target.remote), Work::read(target.remote)] {
+        near.arm(CQ, false);
+        near.post(work.signaled());
+        assert!(near.woken(CQ));
+        near.ask::<()>(Command::ClearChannel { cq: CQ });
+        near.done_on(CQ).assert_status(WcStatus::SUCCESS);
+    }
+    // A message that waits for its receive completes later.
+    near.arm(CQ, false);
+    near.post(Work::send(Mem::seeded(5000, 1)).signaled());
+    assert!(near.sleeps_on(CQ));
+    far.recv(Mem::blank(5000), 0);
+    assert!(near.woken(CQ));
+    near.done_on(CQ).assert_success(WcOpcode::SEND);
+}
+
+fn no_wake_up_is_lost(env: &Env) {
+    const COUNT: u64 = 300;
+    let mut pair = pair(env);
+    std::thread::scope(|scope| {
+        let near = &mut pair.near;
+        scope.spawn(move || {
+            for turn in 0..COUNT {
+                near.post(Work::send(Mem::seeded(8, turn)).signaled());
+                near.done().assert_success(WcOpcode::SEND);
+            }
+        });
+        let mut count = 0;
+        while count < COUNT {
+            pair.far.arm(CQ, false);
+            let mut found = false;
+            while let Some(done) = pair.far.try_done(CQ, std::time::Duration::ZERO) {
+                done.assert_success(WcOpcode::RECV);
+                pair.far.recv(Mem::blank(64), 0);
+                count += 1;
+                found = true;
+            }
+            if !found && count < COUNT {
+                assert!(pair.far.woken(CQ), "a wake-up was lost after {count} messages");
+                pair.far.ask::<()>(Command::ClearChannel { cq: CQ });
+            }
+        }
+    });
+}
+
+fn one_channel_serves_two_queues(env: &Env) {
+    let ctx = env.ctx();
+    let pd = ctx.alloc_pd().unwrap();
+    let channel = ctx.create_channel().unwrap();
+    let mut queues = [ctx.create_cq_on(8, &channel).unwrap(), ctx.create_cq_on(8, &channel).unwrap()];
+    let (a, b) = (pd.rc(&queues[0]).build().unwrap(), pd.rc(&queues[1]).build().unwrap());
+    let addresses = (a.address(), b.address());
+    let mut qps = [a.connect(&addresses.1).unwrap(), b.connect(&addresses.0).unwrap()];
+    let target = pd.expose(8, Access::REMOTE_WRITE).unwrap();
+    for turn in [0, 1, 1, 0] {
+        queues.iter_mut().for_each(|queue| queue.arm(Arm::Any));
+        assert!(!channel.wait(Some(std::time::Duration::ZERO)).unwrap());
+        qps[turn].write_inline(&[1; 8], target.remote(0..8)).signaled().post().unwrap();
+        assert!(channel.wait(Some(crate::harness::LIMIT)).unwrap());
+        channel.clear();
+        let done = queues[turn].poll().unwrap().expect("a completion");
+        assert_eq!((done.status(), done.qpn()), (WcStatus::SUCCESS, qps[turn].number()));
+        drop(done);
+        assert!(queues[1 - turn].poll().unwrap().is_none());
+        // The other stays armed; polling past it is harmless.
+        queues[1 - turn].arm(Arm::Any);
+    }
+    assert_eq!(qps[0].state(), qpair_verbs::QpState::Rts);
+}
+
+fn waiting_ends_in_time(env: &Env) {
+    let limit = std::time::Duration::from_millis(20);
+    let start = std::time::Instant::now();
+    let mut cq = env.ctx().create_cq(4).unwrap();
+    let error = cq.wait_for(limit).unwrap_err();
+    assert!(matches!(error, qpair_verbs::CqError::TimedOut(it) if it == limit), "{error}");
+    assert!(!env.ctx().create_channel().unwrap().wait(Some(limit)).unwrap());
+    assert!(start.elapsed() >= 2 * limit);
+}

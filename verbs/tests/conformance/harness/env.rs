@@ -1,0 +1,99 @@
+//! Where the sides of a case live, and pairs of connected queue pairs.
+
+use std::io::Write;
+
+use qpair_verbs::{Context, QpType};
+
+use super::machine::Machine;
+use super::{Peer, QpId, QpSpec, Side};
+
+/// Where the two sides of a case live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Both in this process, on one opened device.
+    OneContext,
+    /// Both in this process, each with the device opened for itself.
+    TwoContexts,
+    /// The far side in a process of its own.
+    TwoProcesses,
+}
+
+/// What a case runs in: a device, and a placement.
+pub struct Env {
+    device: String,
+    placement: Placement,
+    ctx: Context,
+}
+
+/// Two sides with one queue pair each, connected.
+pub struct Pair {
+    pub near: Side,
+    pub far: Side,
+}
+
+/// Runs a case on the device that `QPAIR_TEST_DEVICE` names (default `soft0`).
+pub fn run(placement: Placement, case: fn(&Env)) {
+    let device = std::env::var("QPAIR_TEST_DEVICE").unwrap_or_else(|_| "soft0".to_owned());
+    let ctx = Context::open(&device).expect("opening the device");
+    case(&Env { device, placement, ctx });
+}
+
+impl Env {
+    pub fn ctx(&self) -> &Context {
+        &self.ctx
+    }
+
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The side that the case drives from here.
+    pub fn near(&self) -> Side {
+        Side::Here(Box::new(Machine::on(self.ctx.clone())))
+    }
+
+    /// The other side. Each call makes another.
+    pub fn far(&self) -> Side {
+        match self.placement {
+            Placement::OneContext => self.near(),
+            Placement::TwoContexts => Side::Here(Box::new(Machine::open(&self.device))),
+            Placement::TwoProcesses => Side::There(Peer::start(&self.device)),
+        }
+    }
+
+    pub fn rc(&self) -> Pair {
+        self.pair(&QpSpec::rc(), &QpSpec::rc())
+    }
+
+    pub fn uc(&self) -> Pair {
+        self.pair(&QpSpec::new(QpType::Uc), &QpSpec::new(QpType::Uc))
+    }
+
+    pub fn pair(&self, near_spec: &QpSpec, far_spec: &QpSpec) -> Pair {
+        let (mut near, mut far) = (self.near(), self.far());
+        connect_pair(&mut near, near_spec, &mut far, far_spec);
+        Pair { near, far }
+    }
+
+    /// True if the device can do it; otherwise says, past the test harness's capture, that the case is skipped.
+    pub fn able(&self, what: &str, able: bool) -> bool {
+        if !able {
+            let case = std::thread::current().name().unwrap_or("?").to_owned();
+            let _ = writeln!(std::io::stderr(), "skipped: {case}: {} can not do {what}", self.device);
+        }
+        able
+    }
+}
+
+/// Makes a queue pair on each side and connects them.
+#[track_caller]
+pub fn connect_pair(near: &mut Side, near_spec: &QpSpec, far: &mut Side, far_spec: &QpSpec) -> (QpId, QpId) {
+    let (a, b) = (near.new_qp(near_spec), far.new_qp(far_spec));
+    near.connect(a.qp, b.address);
+    far.connect(b.qp, a.address);
+    (a.qp, b.qp)
+}

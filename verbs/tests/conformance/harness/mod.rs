@@ -1,0 +1,18 @@
+//! What runs the cases: sides that carry out commands, here or in a peer process, and the values they speak in.
+//! A case is written once; where its two sides live is decided by its [`Placement`].
+
+mod command;
+mod env;
+mod machine;
+mod peer;
+mod posting;
+mod sample;
+mod side;
+mod work;
+
+pub use command::{Abilities, Command, CqId, DomainId, HandleId, Made, QpId, QpSpec, RegionId, SrqId, WindowId};
+pub use env::{Env, Pair, Placement, connect_pair, run};
+pub use peer::{PEER_VARIABLE, Peer, serve};
+pub use sample::{Content, Fill, Mem, Origin, Piece, digest};
+pub use side::{LIMIT, Region, Side};
+pub use work::{Done, Event, Op, Refused, Work};

@@ -1,0 +1,95 @@
+//! The other side as a process of its own: this test binary once more, told over a socket what to do.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use super::machine::{Answer, Machine};
+use super::{Command, LIMIT};
+
+/// Set, to the device's name, in a process that is a peer.
+pub const PEER_VARIABLE: &str = "QPAIR_TEST_PEER";
+
+/// A peer process. It is killed when this is dropped, or when the thread that started it ends.
+pub struct Peer {
+    child: Child,
+    stream: BufReader<UnixStream>,
+}
+
+impl Peer {
+    pub fn start(device: &str) -> Peer {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        ours.set_read_timeout(Some(LIMIT + Duration::from_secs(10))).expect("a time limit");
+        let child = std::process::Command::new(std::env::current_exe().expect("the test binary"))
+            .args(["--exact", "peer_process", "--ignored", "--nocapture"])
+            .env(PEER_VARIABLE, device)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("starting the peer process");
+        Peer { child, stream: BufReader::new(ours) }
+    }
+
+    pub fn ask(&mut self, command: &Command) -> Answer {
+        self.tell(command);
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Ok(0) => Err("the peer process has ended".to_owned()),
+            Ok(_) => serde_json::from_str::<Result<Value, String>>(&line).expect("an answer"),
+            Err(error) => Err(format!("the peer process does not answer: {error}")),
+        }
+    }
+
+    /// Sends a command whose answer nobody waits for; only [`kill`](Peer::kill) may follow.
+    pub fn tell(&mut self, command: &Command) {
+        let mut line = serde_json::to_string(command).expect("a command");
+        line.push('\n');
+        self.stream.get_mut().write_all(line.as_bytes()).expect("telling the peer process");
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the process on the spot, as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killing the peer process");
+        self.child.wait().expect("the peer process's end");
+    }
+
+    /// Stops the process, or lets it go on.
+    pub fn stop(&self, stopped: bool) {
+        let signal = if stopped { Signal::STOP } else { Signal::CONT };
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("signalling the peer process");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Carries out what comes over standard input, until its other end is closed.
+pub fn serve(device: &str) {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("dying with the parent");
+    let stream = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
+    let mut stream = BufReader::new(UnixStream::from(stream));
+    let mut machine = Machine::open(device);
+    let mut line = String::new();
+    while stream.read_line(&mut line).is_ok_and(|len| len != 0) {
+        let command = serde_json::from_str(&line).expect("a command");
+        let mut answer = serde_json::to_string(&machine.run(command)).expect("an answer");
+        answer.push('\n');
+        if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+            break;
+        }
+        line.clear();
+    }
+}

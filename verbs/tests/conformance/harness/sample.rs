@@ -1,0 +1,217 @@
+//! Memory by description: what to fill it with, and what was found in it.
+
+use qpair_verbs::{Buffer, HugePages, Local, ProtectionDomain};
+use serde::{Deserialize, Serialize};
+
+use super::RegionId;
+
+/// Bytes by description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fill {
+    /// Pseudo-random bytes of that seed.
+    Seed(u64),
+    /// One byte, over and over.
+    Byte(u8),
+}
+
+/// Where a buffer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// The domain's allocator.
+    Alloc,
+    /// The same, on huge pages if there are any.
+    Huge,
+    /// A vector of the caller's.
+    Vector,
+}
+
+/// One buffer by description.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Piece {
+    pub origin: Origin,
+    pub len: usize,
+    pub fill: Fill,
+}
+
+/// Local memory of a work request by description.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Mem {
+    None,
+    Inline { len: usize, fill: Fill },
+    Buffer(Piece),
+    Slab(Piece),
+    List(Vec<Piece>),
+    Region { region: RegionId, start: usize, end: usize },
+}
+
+/// What was found in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The memory's form in words.
+    pub form: String,
+    /// Bytes that count: those received, or all.
+    pub len: usize,
+    /// Digest of them.
+    pub digest: u64,
+    /// The first few of them.
+    pub head: Vec<u8>,
+    /// Whether all bytes behind them are still [`BLANK`].
+    pub tail_blank: bool,
+}
+
+/// What receives are filled with before they are posted.
+pub const BLANK: u8 = 0xee;
+
+impl Fill {
+    pub fn bytes(self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.put(&mut bytes);
+        bytes
+    }
+
+    pub fn put(self, into: &mut [u8]) {
+        match self {
+            Fill::Byte(byte) => into.fill(byte),
+            Fill::Seed(seed) => {
+                let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+                for chunk in into.chunks_mut(8) {
+                    // splitmix64
+                    state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    let mut word = state;
+                    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                    word ^= word >> 31;
+                    chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+                }
+            }
+        }
+    }
+}
+
+impl Piece {
+    pub fn make(self, pd: &ProtectionDomain) -> Result<Buffer, String> {
+        let text = |error: qpair_verbs::MemoryError| error.to_string();
+        let mut buffer = match self.origin {
+            Origin::Alloc => pd.alloc(self.len).map_err(text)?,
+            Origin::Huge => pd.alloc_on(self.len, HugePages::Try).map_err(text)?,
+            Origin::Vector => return pd.register(self.fill.bytes(self.len)).map_err(text),
+        };
+        self.fill.put(&mut buffer);
+        Ok(buffer)
+    }
+
+    pub fn from(self, origin: Origin) -> Piece {
+        Piece { origin, ..self }
+    }
+}
+
+impl Origin {
+    pub const ALL: [Origin; 3] = [Origin::Alloc, Origin::Huge, Origin::Vector];
+}
+
+impl Mem {
+    /// A buffer of pseudo-random bytes; none for length zero.
+    pub fn seeded(len: usize, seed: u64) -> Mem {
+        Mem::from(Origin::Alloc, len, Fill::Seed(seed))
+    }
+
+    /// A buffer to receive into.
+    pub fn blank(len: usize) -> Mem {
+        Mem::from(Origin::Alloc, len, Fill::Byte(BLANK))
+    }
+
+    pub fn from(origin: Origin, len: usize, fill: Fill) -> Mem {
+        if len == 0 { Mem::None } else { Mem::Buffer(Piece { origin, len, fill }) }
+    }
+
+    pub fn inline(len: usize, seed: u64) -> Mem {
+        Mem::Inline { len, fill: Fill::Seed(seed) }
+    }
+
+    /// Buffers of these lengths, to gather from, each with a seed of its own.
+    pub fn list(lens: &[usize], seed: u64) -> Mem {
+        Mem::List(
+            (seed..)
+                .zip(lens)
+                .map(|(seed, len)| Piece { origin: Origin::Alloc, len: *len, fill: Fill::Seed(seed) })
+                .collect(),
+        )
+    }
+
+    /// Buffers of these lengths, to scatter to.
+    pub fn blank_list(lens: &[usize]) -> Mem {
+        Mem::List(
+            lens.iter().map(|len| Piece { origin: Origin::Alloc, len: *len, fill: Fill::Byte(BLANK) }).collect(),
+        )
+    }
+
+    /// Buffers with these contents, in order; the bytes of `inline` go by another way.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Mem::None | Mem::Region { .. } => Vec::new(),
+            Mem::Inline { len, fill } => fill.bytes(*len),
+            Mem::Buffer(piece) | Mem::Slab(piece) => piece.fill.bytes(piece.len),
+            Mem::List(list) => list.iter().flat_map(|piece| piece.fill.bytes(piece.len)).collect(),
+        }
+    }
+}
+
+impl Content {
+    /// The first `len` bytes of `memory`, without the `skip` in front of them.
+    pub fn of(memory: Local, skip: usize, len: Option<usize>) -> Content {
+        let form = memory.form().to_owned();
+        let bytes = match memory {
+            Local::Buffer(buffer) => buffer.to_vec(),
+            Local::Slab(slab) => slab.share(0..slab.len()).to_vec(),
+            Local::List(list) => list.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
+            Local::Region(slice) => return Content { len: slice.len(), ..Content::found(form, &[], &[]) },
+            Local::None => Vec::new(),
+        };
+        let end = len.unwrap_or(bytes.len()).min(bytes.len());
+        Content::found(form, &bytes[skip.min(end)..end], &bytes[end..])
+    }
+
+    pub fn found(form: String, bytes: &[u8], tail: &[u8]) -> Content {
+        Content {
+            form,
+            len: bytes.len(),
+            digest: digest(bytes),
+            head: bytes[..bytes.len().min(16)].to_vec(),
+            tail_blank: tail.iter().all(|byte| *byte == BLANK),
+        }
+    }
+
+    /// Asserts that exactly these bytes were found.
+    #[track_caller]
+    pub fn assert_is(&self, bytes: &[u8]) {
+        let want = Content::found(self.form.clone(), bytes, &[]);
+        assert_eq!((self.len, &self.head), (want.len, &want.head), "other bytes than were sent");
+        assert_eq!(self.digest, want.digest, "other bytes than were sent, behind the first 16");
+    }
+
+    /// The eight bytes as a number of this machine.
+    #[track_caller]
+    pub fn word(&self) -> u64 {
+        assert_eq!(self.len, 8, "not eight bytes");
+        u64::from_ne_bytes(self.head[..8].try_into().unwrap())
+    }
+}
+
+/// A digest that changes with each bit of `bytes`, and with their number.
+pub fn digest(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29)
+    })
+}
+
+#[test]
+fn digests_tell_bytes_and_lengths_apart() {
+    let bytes = Fill::Seed(1).bytes(1000);
+    let mut other = bytes.clone();
+    other[999] ^= 1;
+    assert_ne!(digest(&bytes), digest(&other));
+    assert_ne!(digest(&bytes), digest(&bytes[..999]));
+    assert_ne!(digest(&[0]), digest(&[0, 0]));
+}

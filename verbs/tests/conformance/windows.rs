@@ -1,0 +1,188 @@
+//! Memory windows: bound, used, withdrawn in each of the ways there are.
+
+use qpair_verbs::{Access, RemoteSlice, Rkey, WcOpcode, WcStatus};
+
+use crate::harness::{Command, Env, Fill, Mem, Op, Pair, QpId, QpSpec, Region, WindowId, Work, connect_pair};
+
+two_sided! {
+    a_window_opens_its_range_and_no_more,
+    a_window_gives_only_its_rights,
+    a_window_works_over_the_queue_pair_that_bound_it_only,
+    rebinding_withdraws_the_former_key,
+    a_local_invalidate_withdraws_the_key,
+    a_message_withdraws_the_key,
+    a_message_with_a_wrong_key_to_withdraw_fails,
+    dropping_a_window_withdraws_the_key,
+    a_region_with_a_window_can_not_be_revoked,
+    windows_need_a_region_that_allows_them,
+    a_window_must_lie_within_its_region,
+}
+
+const ALL: Access = Access::REMOTE_ALL;
+
+fn bindable() -> Access {
+    Access::REMOTE_ALL | Access::WINDOW_BIND
+}
+
+fn bind(window: WindowId, region: &Region, start: usize, end: usize, access: Access) -> Work {
+    Work::new(Op::Bind { window, region: region.id, start, end, access }, Mem::None).signaled()
+}
+
+/// Binds a window of the far side to bytes 100..200 of a fresh region of 300.
+fn bound(pair: &mut Pair, access: Access) -> (Region, WindowId, RemoteSlice) {
+    let region = pair.far.expose(300, bindable());
+    let window = pair.far.new_window();
+    assert_eq!(pair.far.window_remote(window), None);
+    pair.far.post(bind(window, &region, 100, 200, access));
+    pair.far.done().assert_success(WcOpcode::BIND_MW);
+    let remote = pair.far.window_remote(window).expect("the window is bound");
+    assert_eq!((remote.addr, remote.len), (region.remote.addr + 100, 100));
+    assert_ne!(remote.rkey, region.remote.rkey);
+    (region, window, remote)
+}
+
+fn write_succeeds(pair: &mut Pair, remote: RemoteSlice) {
+    pair.near.post(Work::write(Mem::seeded(remote.len as usize, 1), remote).signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
+}
+
+/// Writes with a key that must not work (any more).
+fn write_fails(pair: &mut Pair, remote: RemoteSlice) {
+    pair.near.post(Work::write(Mem::seeded(remote.len as usize, 2), remote).signaled());
+    pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
+    pair.near.assert_failed();
+}
+
+fn a_window_opens_its_range_and_no_more(env: &Env) {
+    for (shift, len) in [(0_i64, 101), (-1, 100), (100, 1), (-1, 1)] {
+        let mut pair = env.rc();
+        let (region, _, remote) = bound(&mut pair, ALL);
+        write_succeeds(&mut pair, remote);
+        pair.near.post(Work::read(remote).signaled());
+        pair.near.done().assert_success(WcOpcode::RDMA_READ).memory.assert_is(&Fill::Seed(1).bytes(100));
+        let beyond = RemoteSlice { addr: remote.addr.wrapping_add_signed(shift), len, ..remote };
+        write_fails(&mut pair, beyond);
+        pair.far.look_at(&region, 100, 200).assert_is(&Fill::Seed(1).bytes(100));
+        pair.far.look_at(&region, 0, 100).assert_is(&[0; 100]);
+        pair.far.look_at(&region, 200, 300).assert_is(&[0; 100]);
+    }
+}
+
+fn a_window_gives_only_its_rights(env: &Env) {
+    let mut pair = env.rc();
+    let (_, _, remote) = bound(&mut pair, Access::REMOTE_READ);
+    pair.near.post(Work::read(remote).signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_READ).memory.assert_is(&[0; 100]);
+    write_fails(&mut pair, remote);
+}
+
+fn a_window_works_over_the_queue_pair_that_bound_it_only(env: &Env) {
+    let mut pair = env.rc();
+    connect_pair(&mut pair.near, &QpSpec::rc(), &mut pair.far, &QpSpec::rc());
+    let (_, _, remote) = bound(&mut pair, ALL);
+    pair.near.post_on(QpId(1), Work::write(Mem::seeded(100, 3), remote).signaled());
+    pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
+    pair.near.assert_qp_failed(QpId(1));
+    pair.far.assert_qp_failed(QpId(1));
+    write_succeeds(&mut pair, remote);
+}
+
+fn rebinding_withdraws_the_former_key(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window, first) = bound(&mut pair, ALL);
+    pair.far.post(bind(window, &region, 0, 50, ALL));
+    pair.far.done().assert_success(WcOpcode::BIND_MW);
+    let second = pair.far.window_remote(window).expect("the window is bound");
+    assert_ne!(first.rkey, second.rkey);
+    assert_eq!((second.addr, second.len), (region.remote.addr, 50));
+    write_succeeds(&mut pair, second);
+    write_fails(&mut pair, first);
+}
+
+fn a_local_invalidate_withdraws_the_key(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window, remote) = bound(&mut pair, ALL);
+    write_succeeds(&mut pair, remote);
+    pair.far.post(Work::invalidate(remote.rkey).id(5).signaled());
+    assert_eq!(pair.far.done().assert_success(WcOpcode::LOCAL_INV).wr_id, 5);
+    assert_eq!(pair.far.window_remote(window), None);
+    write_fails(&mut pair, remote);
+    pair.far.revoke(&region).expect("no window is bound to it any more");
+}
+
+fn a_message_withdraws_the_key(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window, remote) = bound(&mut pair, ALL);
+    for len in [8, 5000] {
+        pair.far.recv(Mem::blank(len), 0);
+        let (_, _, again) = (region.id, window, pair.far.window_remote(window).expect("the window is bound"));
+        write_succeeds(&mut pair, again);
+        pair.near.post(Work::send(Mem::seeded(len, 4)).invalidating(again.rkey).signaled());
+        let received = pair.far.done().assert_success(WcOpcode::RECV);
+        assert_eq!((received.invalidated, received.imm), (Some(again.rkey), None));
+        received.memory.assert_is(&Fill::Seed(4).bytes(len));
+        pair.near.done().assert_success(WcOpcode::SEND);
+        assert_eq!(pair.far.window_remote(window), None);
+        pair.far.post(bind(window, &region, 100, 200, ALL));
+        pair.far.done().assert_success(WcOpcode::BIND_MW);
+    }
+    write_fails(&mut pair, remote);
+    let last = pair.far.window_remote(window).expect("the window is bound");
+    assert_ne!(last.rkey, remote.rkey);
+}
+
+fn a_message_with_a_wrong_key_to_withdraw_fails(env: &Env) {
+    for wrong in [Rkey(0), Rkey(0xffff_ffff)] {
+        let mut pair = env.rc();
+        let (_, window, _) = bound(&mut pair, ALL);
+        pair.far.recv(Mem::blank(8), 0);
+        pair.near.post(Work::send(Mem::seeded(8, 4)).invalidating(wrong).signaled());
+        pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
+        pair.near.assert_failed();
+        assert!(pair.far.window_remote(window).is_some());
+    }
+}
+
+fn dropping_a_window_withdraws_the_key(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window, remote) = bound(&mut pair, ALL);
+    write_succeeds(&mut pair, remote);
+    pair.far.ask::<()>(Command::DropWindow { window });
+    write_fails(&mut pair, remote);
+    pair.far.revoke(&region).expect("no window is bound to it any more");
+}
+
+fn a_region_with_a_window_can_not_be_revoked(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window, remote) = bound(&mut pair, ALL);
+    assert_eq!(pair.far.revoke(&region).expect_err("a window is bound"), "BoundWindows");
+    write_succeeds(&mut pair, remote);
+    pair.far.ask::<()>(Command::DropWindow { window });
+    let content = pair.far.revoke(&region).expect("no window is bound to it any more");
+    assert_eq!(content.len, 300);
+    write_fails(&mut pair, remote);
+}
+
+fn windows_need_a_region_that_allows_them(env: &Env) {
+    let mut pair = env.rc();
+    let region = pair.far.expose(300, ALL);
+    let window = pair.far.new_window();
+    pair.far.post(bind(window, &region, 0, 100, Access::REMOTE_READ));
+    pair.far.done().assert_status(WcStatus::MW_BIND_ERR);
+    assert_eq!(pair.far.window_remote(window), None);
+    pair.far.assert_failed();
+}
+
+fn a_window_must_lie_within_its_region(env: &Env) {
+    for (start, end) in [(0, 301), (300, 301), (usize::MAX - 1, usize::MAX), (200, 100)] {
+        let mut pair = env.rc();
+        let region = pair.far.expose(300, bindable());
+        let window = pair.far.new_window();
+        // A device may look at the range when it is posted or when it is carried out.
+        match pair.far.try_post(QpId(0), bind(window, &region, start, end, ALL)) {
+            Ok(()) => _ = pair.far.done().assert_status(WcStatus::MW_BIND_ERR),
+            Err(refused) => assert_eq!(refused.kind, "Range"),
+        }
+        assert_eq!(pair.far.window_remote(window), None);
+    }
+}
