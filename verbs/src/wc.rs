@@ -107,6 +107,7 @@ codes!(WcOpcode {
 
 impl WcStatus {
     /// True for [`WcStatus::SUCCESS`].
+    #[inline]
     pub const fn is_success(self) -> bool {
         self.0 == 0
     }
@@ -114,6 +115,7 @@ impl WcStatus {
 
 impl WcOpcode {
     /// True for completions of receives.
+    #[inline]
     pub const fn is_receive(self) -> bool {
         self.0 & 128 != 0
     }
@@ -162,41 +164,49 @@ pub struct Completion<'cq> {
 }
 
 impl Completion<'_> {
+    #[inline(always)]
     pub(crate) fn new(wc: WorkCompletion, memory: Local, unsignaled: Option<soft::Retired>) -> Self {
         Completion { wc, memory, unsignaled, cursor: PhantomData }
     }
 
     /// The plain values, which may be kept.
+    #[inline]
     pub fn values(&self) -> WorkCompletion {
         self.wc
     }
 
     /// The number that the poster gave.
+    #[inline]
     pub fn wr_id(&self) -> u64 {
         self.wc.wr_id
     }
 
     /// Outcome.
+    #[inline]
     pub fn status(&self) -> WcStatus {
         self.wc.status
     }
 
     /// Operation.
+    #[inline]
     pub fn opcode(&self) -> WcOpcode {
         self.wc.opcode
     }
 
     /// Queue pair that the work was posted on.
+    #[inline]
     pub fn qpn(&self) -> Qpn {
         self.wc.qpn
     }
 
     /// Bytes received, read, or written to the local buffer.
+    #[inline]
     pub fn byte_len(&self) -> usize {
         self.wc.byte_len as usize
     }
 
     /// Immediate data.
+    #[inline]
     pub fn imm(&self) -> Option<u32> {
         self.wc.imm
     }
@@ -205,6 +215,7 @@ impl Completion<'_> {
     ///
     /// # Errors
     /// [`CompletionError`](crate::CompletionError) with queue pair, status and provider detail.
+    #[inline]
     pub fn ok(&self) -> Result<(), crate::CompletionError> {
         if self.wc.status.is_success() {
             return Ok(());
@@ -218,6 +229,7 @@ impl Completion<'_> {
     }
 
     /// The memory that was posted with the work request, whatever its form.
+    #[inline]
     pub fn into_memory(mut self) -> Local {
         std::mem::replace(&mut self.memory, Local::None)
     }
@@ -226,6 +238,7 @@ impl Completion<'_> {
     ///
     /// # Errors
     /// [`NoMemory`] if the request carried none (inline data), or memory of another form.
+    #[inline]
     pub fn into_buffer(self) -> Result<Buffer, NoMemory> {
         match self.into_memory() {
             Local::Buffer(buffer) => Ok(buffer),
@@ -237,6 +250,7 @@ impl Completion<'_> {
     ///
     /// # Errors
     /// [`NoMemory`] if the request carried none, or memory of another form.
+    #[inline]
     pub fn into_slab(self) -> Result<Slab, NoMemory> {
         match self.into_memory() {
             Local::Slab(slab) => Ok(slab),

@@ -43,6 +43,7 @@ impl Local {
     }
 
     /// Total length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Local::None => 0,
@@ -59,6 +60,7 @@ impl Local {
     }
 
     /// The pieces, at most `limit`; `range` narrows a memory of one piece.
+    #[inline]
     pub(crate) fn pieces(&self) -> usize {
         match self {
             Local::None => 0,
@@ -68,6 +70,7 @@ impl Local {
     }
 
     /// Piece `index` as the device sees it.
+    #[inline]
     pub(crate) fn piece(&self, index: usize) -> Option<Sge> {
         match self {
             Local::Buffer(buffer) if index == 0 => Some(sge(buffer)),
@@ -79,6 +82,7 @@ impl Local {
     }
 
     /// Whether it may be posted on a queue pair of `domain`.
+    #[inline]
     pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>) -> Result<(), PostError> {
         match self {
             Local::None => {}

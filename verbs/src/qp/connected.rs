@@ -7,7 +7,7 @@ use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::ModifyError;
 use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
-use crate::qp::{Op, RecvRequest, SendRequest};
+use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
 use crate::soft::SoftQp;
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 
@@ -17,53 +17,54 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 #[derive(Debug)]
 pub struct QueuePair {
     soft: Arc<SoftQp>,
+    wr: SendWr,
 }
 
 impl QueuePair {
     pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
-        QueuePair { soft }
+        QueuePair { soft, wr: SendWr::empty() }
     }
 
     /// Sends `local` as one message into the peer's next receive.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, local: impl Into<Local>) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: None }, local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, local.into(), Borrowed::default())
     }
 
     /// Sends a copy of `data`, taken when posted.
-    #[inline]
+    #[inline(always)]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: None }, Local::None, Some(data))
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, Local::None, Borrowed { inline: Some(data), to: None })
     }
 
     /// Writes `local` to the peer's memory. RC and UC.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::Write(remote), local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::Write(remote), local.into(), Borrowed::default())
     }
 
     /// Writes a copy of `data`, taken when posted, to the peer's memory. RC and UC.
-    #[inline]
+    #[inline(always)]
     pub fn write_inline<'a>(&'a mut self, data: &'a [u8], remote: RemoteSlice) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, Op::Write(remote), Local::None, Some(data))
+        SendRequest::new(&self.soft, &mut self.wr, Op::Write(remote), Local::None, Borrowed { inline: Some(data), to: None })
     }
 
     /// Reads the peer's memory into `local`. RC.
-    #[inline]
+    #[inline(always)]
     pub fn read(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::Read(remote), local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::Read(remote), local.into(), Borrowed::default())
     }
 
     /// Reads the peer's memory and combines it into `local`, element by element: `local = local op remote`.
     /// RC, on devices with [`read_reduce`](crate::DeviceAttributes::read_reduce).
-    #[inline]
+    #[inline(always)]
     pub fn read_reduce(&mut self, local: impl Into<Local>, remote: RemoteSlice, calc: Calc) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::ReadReduce(remote, calc), local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::ReadReduce(remote, calc), local.into(), Borrowed::default())
     }
 
     /// Compares the 8 bytes at `remote` with `compare` and, if equal, replaces them by `swap`; `local`, of 8 bytes,
     /// receives the value before. RC. `remote` must be a multiple of 8.
-    #[inline]
+    #[inline(always)]
     pub fn compare_swap(
         &mut self,
         local: impl Into<Local>,
@@ -71,14 +72,14 @@ impl QueuePair {
         compare: u64,
         swap: u64,
     ) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::CompareSwap { remote, compare, swap }, local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::CompareSwap { remote, compare, swap }, local.into(), Borrowed::default())
     }
 
     /// Adds `add` to the 8 bytes at `remote`; `local`, of 8 bytes, receives the value before. RC. `remote` must be a
     /// multiple of 8.
-    #[inline]
+    #[inline(always)]
     pub fn fetch_add(&mut self, local: impl Into<Local>, remote: RemoteSlice, add: u64) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::FetchAdd { remote, add }, local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::FetchAdd { remote, add }, local.into(), Borrowed::default())
     }
 
     /// Binds `window` to bytes `range` of `region`, with the rights `access`, for use over this queue pair. The window's
@@ -91,16 +92,16 @@ impl QueuePair {
         access: Access,
     ) -> SendRequest<'_> {
         let op = Op::Bind { window: window.shared().clone(), region: region.shared().clone(), range, access };
-        SendRequest::new(&self.soft, op, Local::None, None)
+        SendRequest::new(&self.soft, &mut self.wr, op, Local::None, Borrowed::default())
     }
 
     /// Withdraws a window's key.
     pub fn invalidate(&mut self, rkey: Rkey) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, Op::Invalidate(rkey), Local::None, None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::Invalidate(rkey), Local::None, Borrowed::default())
     }
 
     /// A receive into `memory`.
-    #[inline]
+    #[inline(always)]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
         RecvRequest::new(&self.soft, memory.into())
     }
@@ -121,7 +122,7 @@ impl QueuePair {
     }
 
     /// State as of now; the device moves it to [`QpState::Err`] by itself.
-    #[inline]
+    #[inline(always)]
     pub fn state(&self) -> QpState {
         self.soft.state()
     }

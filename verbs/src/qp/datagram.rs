@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::QpAddress;
 use crate::error::{ConnectError, ModifyError};
 use crate::memory::Local;
-use crate::qp::{Op, RecvRequest, SendRequest};
+use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
 use crate::soft::{Node, SoftQp, UdTarget};
 use crate::types::{QpState, Qpn};
 
@@ -16,6 +16,7 @@ pub const GRH_BYTES: usize = 40;
 #[derive(Debug)]
 pub struct DatagramQueuePair {
     soft: Arc<SoftQp>,
+    wr: SendWr,
 }
 
 /// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
@@ -26,19 +27,19 @@ pub struct AddressHandle {
 
 impl DatagramQueuePair {
     pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
-        DatagramQueuePair { soft }
+        DatagramQueuePair { soft, wr: SendWr::empty() }
     }
 
     /// Sends `local` as one datagram. It may be lost.
     #[inline]
     pub fn send<'a>(&'a mut self, local: impl Into<Local>, to: &'a AddressHandle) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: Some(to) }, local.into(), None)
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, local.into(), Borrowed { inline: None, to: Some(to) })
     }
 
     /// Sends a copy of `data`, taken when posted, as one datagram. It may be lost.
     #[inline]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8], to: &'a AddressHandle) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, Op::Send { invalidate: None, to: Some(to) }, Local::None, Some(data))
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, Local::None, Borrowed { inline: Some(data), to: Some(to) })
     }
 
     /// A receive into `memory`, whose first [`GRH_BYTES`] take the route header.

@@ -13,5 +13,5 @@ pub use datagram::{AddressHandle, DatagramQueuePair, GRH_BYTES};
 pub use request::{RecvRequest, SendRequest};
 pub use transition::{QpAttribute, QpAttributes, Transition, transition};
 
-pub(crate) use request::{Op, SendWr};
+pub(crate) use request::{Borrowed, Op, SendWr};
 pub(crate) use transition::check;

@@ -5,17 +5,28 @@ use std::sync::Arc;
 
 use crate::calc::Calc;
 use crate::error::Rejected;
+use crate::qp::AddressHandle;
 use crate::memory::{Local, RegionShared, RemoteSlice, WindowShared};
 use crate::soft::SoftQp;
 use crate::types::{Access, Rkey};
 use crate::wc::WcOpcode;
 
 /// A send request under construction; nothing happens before [`post`](SendRequest::post).
+///
+/// It is built in place, in its queue pair: the refinements move a few words, not the request.
 #[must_use = "a request does nothing until it is posted"]
 #[derive(Debug)]
 pub struct SendRequest<'a> {
     qp: &'a Arc<SoftQp>,
-    wr: SendWr<'a>,
+    wr: &'a mut SendWr,
+    with: Borrowed<'a>,
+}
+
+/// What a send request borrows until it is posted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Borrowed<'a> {
+    pub(crate) inline: Option<&'a [u8]>,
+    pub(crate) to: Option<&'a AddressHandle>,
 }
 
 /// A receive request under construction; nothing happens before [`post`](RecvRequest::post).
@@ -29,8 +40,8 @@ pub struct RecvRequest<'a> {
 
 /// What a send request shall do.
 #[derive(Debug)]
-pub(crate) enum Op<'a> {
-    Send { invalidate: Option<Rkey>, to: Option<&'a crate::AddressHandle> },
+pub(crate) enum Op {
+    Send { invalidate: Option<Rkey> },
     Write(RemoteSlice),
     Read(RemoteSlice),
     ReadReduce(RemoteSlice, Calc),
@@ -40,20 +51,36 @@ pub(crate) enum Op<'a> {
     Invalidate(Rkey),
 }
 
+/// A send request but for what it borrows.
 #[derive(Debug)]
-pub(crate) struct SendWr<'a> {
-    pub(crate) op: Op<'a>,
+pub(crate) struct SendWr {
+    pub(crate) op: Op,
     pub(crate) local: Local,
     pub(crate) range: Option<Range<usize>>,
-    pub(crate) inline: Option<&'a [u8]>,
     pub(crate) imm: Option<u32>,
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
+    /// Every request of the software device is done in order, READs and atomics too: a fence has nothing to wait for.
     pub(crate) fenced: bool,
 }
 
-impl Op<'_> {
+impl SendWr {
+    pub(crate) const fn empty() -> Self {
+        SendWr {
+            op: Op::Send { invalidate: None },
+            local: Local::None,
+            range: None,
+            imm: None,
+            wr_id: 0,
+            signaled: false,
+            solicited: false,
+            fenced: false,
+        }
+    }
+}
+
+impl Op {
     pub(crate) fn opcode(&self) -> WcOpcode {
         match self {
             Op::Send { .. } => WcOpcode::SEND,
@@ -69,68 +96,67 @@ impl Op<'_> {
 }
 
 impl<'a> SendRequest<'a> {
-    #[inline]
-    pub(crate) fn new(qp: &'a Arc<SoftQp>, op: Op<'a>, local: Local, inline: Option<&'a [u8]>) -> Self {
-        let wr = SendWr {
-            op,
-            local,
-            range: None,
-            inline,
-            imm: None,
-            wr_id: 0,
-            signaled: false,
-            solicited: false,
-            fenced: false,
-        };
-        SendRequest { qp, wr }
+    #[inline(always)]
+    pub(crate) fn new(qp: &'a Arc<SoftQp>, wr: &'a mut SendWr, op: Op, local: Local, with: Borrowed<'a>) -> Self {
+        wr.op = op;
+        if !matches!(local, Local::None) {
+            wr.local = local;
+        }
+        wr.range = None;
+        wr.imm = None;
+        wr.wr_id = 0;
+        wr.signaled = false;
+        wr.solicited = false;
+        wr.fenced = false;
+        SendRequest { qp, wr, with }
     }
 
     /// A number that comes back with the completion.
-    #[inline]
-    pub fn id(mut self, wr_id: u64) -> Self {
+    #[inline(always)]
+    pub fn id(self, wr_id: u64) -> Self {
         self.wr.wr_id = wr_id;
         self
     }
 
     /// Asks for a completion. Without it the request retires with the next one that is signaled; errors always complete.
-    #[inline]
-    pub fn signaled(mut self) -> Self {
+    #[inline(always)]
+    pub fn signaled(self) -> Self {
         self.wr.signaled = true;
         self
     }
 
     /// Wakes a receiver that armed its queue for solicited completions.
-    #[inline]
-    pub fn solicited(mut self) -> Self {
+    #[inline(always)]
+    pub fn solicited(self) -> Self {
         self.wr.solicited = true;
         self
     }
 
     /// Starts only after all earlier READs and atomics of this queue pair are done.
-    #[inline]
-    pub fn fenced(mut self) -> Self {
+    #[inline(always)]
+    pub fn fenced(self) -> Self {
         self.wr.fenced = true;
         self
     }
 
     /// Sends immediate data along; an RDMA WRITE then takes a receive of the peer. SEND and WRITE.
-    #[inline]
-    pub fn imm(mut self, imm: u32) -> Self {
+    #[inline(always)]
+    pub fn imm(self, imm: u32) -> Self {
         self.wr.imm = Some(imm);
         self
     }
 
     /// Uses the bytes `range` of the local memory only.
-    #[inline]
-    pub fn range(mut self, range: Range<usize>) -> Self {
+    #[inline(always)]
+    pub fn range(self, range: Range<usize>) -> Self {
         self.wr.range = Some(range);
         self
     }
 
     /// Withdraws the peer's `rkey` with the message. SEND only; other requests ignore it.
-    #[inline]
-    pub fn invalidating(mut self, rkey: Rkey) -> Self {
-        if let Op::Send { invalidate, .. } = &mut self.wr.op {
+    #[inline(always)]
+    pub fn invalidating(self, rkey: Rkey) -> Self {
+        if let Op::Send { invalidate } = &mut self.wr.op {
             *invalidate = Some(rkey);
         }
         self
@@ -141,20 +167,29 @@ impl<'a> SendRequest<'a> {
     /// # Errors
     /// [`Rejected`] with the memory; [`PostError::is_retryable`](crate::PostError::is_retryable) tells whether polling
     /// helps.
-    #[inline]
+    #[inline(always)]
     pub fn post(self) -> Result<(), Rejected> {
-        self.qp.post_send(self.wr)
+        self.qp.post_send(self.wr, self.with)
+    }
+}
+
+impl Drop for SendRequest<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !matches!(self.wr.local, Local::None) {
+            self.wr.local = Local::None;
+        }
     }
 }
 
 impl<'a> RecvRequest<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(qp: &'a Arc<SoftQp>, memory: Local) -> Self {
         RecvRequest { qp, memory, wr_id: 0 }
     }
 
     /// A number that comes back with the completion.
-    #[inline]
+    #[inline(always)]
     pub fn id(mut self, wr_id: u64) -> Self {
         self.wr_id = wr_id;
         self
@@ -164,7 +199,7 @@ impl<'a> RecvRequest<'a> {
     ///
     /// # Errors
     /// [`Rejected`] with the memory.
-    #[inline]
+    #[inline(always)]
     pub fn post(self) -> Result<(), Rejected> {
         self.qp.post_recv(self.memory, self.wr_id)
     }

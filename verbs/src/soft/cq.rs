@@ -36,6 +36,8 @@ pub(crate) struct CqShared {
     offset: usize,
     members: Mutex<Vec<Member>>,
     version: AtomicU32,
+    /// True if this process's light barriers do without a fence.
+    asymmetric: bool,
 }
 
 // SAFETY: the pointer names atomics in a mapping that `node` keeps.
@@ -69,6 +71,7 @@ impl SoftCq {
             offset,
             members: Mutex::default(),
             version: AtomicU32::new(0),
+            asymmetric: super::barrier::registered(),
         };
         Ok(SoftCq {
             shared: Arc::new(shared),
@@ -186,6 +189,7 @@ impl CqShared {
         self.offset
     }
 
+    #[inline(always)]
     fn public(&self) -> &CqPublic {
         // SAFETY: mapped as long as `node` lives.
         unsafe { self.public.as_ref() }
@@ -210,7 +214,7 @@ impl CqShared {
     /// Wakes the owner if it sleeps. After publishing a completion of this process's own.
     #[inline(always)]
     pub(crate) fn notify(&self, solicited: bool) {
-        super::barrier::light(super::barrier::registered());
+        super::barrier::light(self.asymmetric);
         let armed = self.public().armed.load(Ordering::Relaxed);
         if armed != 0 && (solicited || armed == ARMED_ANY) {
             self.bell.ring();

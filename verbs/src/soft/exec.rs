@@ -17,7 +17,7 @@ use super::ring::{
 use super::{device_copy, vm};
 use crate::calc::{self, Calc};
 use crate::memory::{Local, RemoteSlice};
-use crate::qp::Op;
+use crate::qp::{Borrowed, Op};
 use crate::sync::{AtomicU64, Ordering};
 use crate::types::{Access, QpType, Rkey};
 use crate::wc::WcStatus;
@@ -57,10 +57,10 @@ pub(crate) enum Outcome {
 
 /// A request as the executor sees it.
 pub(crate) struct Request<'a> {
-    pub(crate) op: &'a Op<'a>,
+    pub(crate) op: &'a Op,
     pub(crate) local: &'a Local,
     pub(crate) range: Option<&'a Range<usize>>,
-    pub(crate) inline: Option<&'a [u8]>,
+    pub(crate) with: Borrowed<'a>,
     pub(crate) imm: Option<u32>,
     pub(crate) solicited: bool,
 }
@@ -76,7 +76,7 @@ impl Request<'_> {
     /// Length of the local side.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        match (self.inline, self.range) {
+        match (self.with.inline, self.range) {
             (Some(data), _) => data.len(),
             (None, Some(range)) => range.end - range.start,
             (None, None) => self.local.len(),
@@ -86,7 +86,7 @@ impl Request<'_> {
     /// The pieces of the local side, as `(offset, piece)`, until `f` gives `Some`.
     #[inline(always)]
     pub(crate) fn pieces<R>(&self, mut f: impl FnMut(usize, Piece) -> Option<R>) -> Option<R> {
-        if let Some(data) = self.inline {
+        if let Some(data) = self.with.inline {
             return f(0, Piece { ptr: data.as_ptr().cast_mut(), len: data.len() });
         }
         let window = self.range.cloned().unwrap_or(0..usize::MAX);
@@ -118,8 +118,10 @@ impl Sender {
     #[inline]
     pub(crate) fn run(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
         match request.op {
-            Op::Send { invalidate, to: None } => self.send(own, request, *invalidate),
-            Op::Send { to: Some(handle), .. } => handle.target().send(own, &mut self.hazard, request),
+            Op::Send { invalidate } => match request.with.to {
+                None => self.send(own, request, *invalidate),
+                Some(handle) => handle.target().send(own, &mut self.hazard, request),
+            },
             Op::Write(remote) => self.write(own, request, *remote),
             Op::Read(remote) => self.read(own, request, *remote, None),
             Op::ReadReduce(remote, calc) => self.read(own, request, *remote, Some(*calc)),
@@ -591,7 +593,7 @@ unsafe fn take_vm(pid: i32, piece: Piece, from: u64, calc: Option<Calc>) -> std:
 /// Pushes a short message; gathers its pieces first if there are several.
 #[inline(always)]
 fn push_inline(peer: &mut PeerView, entry: Entry, request: &Request<'_>) {
-    if let Some(data) = request.inline {
+    if let Some(data) = request.with.inline {
         peer.producer.push(entry, data);
         return;
     }

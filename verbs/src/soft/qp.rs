@@ -25,7 +25,7 @@ use crate::address::NodeId;
 use crate::error::{ConnectError, CreateError, ModifyError, PostError, Rejected};
 use crate::events::AsyncEvent;
 use crate::memory::{Local, RemoteSlice};
-use crate::qp::{Op, SendWr, check};
+use crate::qp::{Borrowed, Op, SendWr, check};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Access, Mtu, Psn, QpState, QpType, Qpn};
 use crate::wc::WcStatus;
@@ -207,6 +207,7 @@ impl SoftQp {
         self.spec.recv_cq.bell()
     }
 
+    #[inline(always)]
     pub(super) fn public(&self) -> &QpPublic {
         // SAFETY: mapped as long as the node lives, which the spec keeps.
         unsafe { self.public.as_ref() }
@@ -222,6 +223,7 @@ impl SoftQp {
         QpState::from_code(self.state.load(Ordering::Acquire))
     }
 
+    #[inline(always)]
     pub(super) fn has_failed(&self) -> bool {
         self.state.load(Ordering::Acquire) == QpState::Err.code()
     }
@@ -329,17 +331,17 @@ impl SoftQp {
 
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
     #[inline]
-    pub(crate) fn post_send(&self, wr: SendWr<'_>) -> Result<(), Rejected> {
-        if let Err(error) = self.check_send(&wr) {
-            return Err(Rejected { error, memory: wr.local });
+    pub(crate) fn post_send(&self, wr: &mut SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+        if let Err(error) = self.check_send(wr, with) {
+            return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
         let index = self.send.posted();
         if self.send.is_full(index) {
             let error = PostError::SendQueueFull { depth: self.send.depth() };
-            return Err(Rejected { error, memory: wr.local });
+            return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
         if self.carrier.load(Ordering::Acquire) != POSTER {
-            self.post_behind(index, wr);
+            self.post_behind(index, wr, with);
             return Ok(());
         }
         // SAFETY: `carrier` is POSTER, and only the poster, which we are, changes that.
@@ -348,7 +350,7 @@ impl SoftQp {
             op: &wr.op,
             local: &wr.local,
             range: wr.range.as_ref(),
-            inline: wr.inline,
+            with,
             imm: wr.imm,
             solicited: wr.solicited,
         };
@@ -357,7 +359,9 @@ impl SoftQp {
                 // SAFETY: the slot at `posted` is the poster's, since the queue is not full.
                 let slot = unsafe { self.send.slot(index) };
                 let completes = wr.signaled || !status.is_success();
-                slot.local = wr.local;
+                if !matches!(wr.local, Local::None) {
+                    slot.local = std::mem::take(&mut wr.local);
+                }
                 slot.wr_id = wr.wr_id;
                 slot.opcode = wr.op.opcode();
                 slot.status = status;
@@ -372,7 +376,7 @@ impl SoftQp {
             }
             Outcome::Wait(wait) => {
                 sender.waiting = Some((Instant::now(), wait));
-                self.store(index, wr);
+                self.store(index, wr, with);
                 self.send.publish(index.wrapping_add(1));
                 self.carrier.store(PROGRESS, Ordering::Release);
                 self.spec.node.attend();
@@ -383,9 +387,9 @@ impl SoftQp {
 
     /// Posts behind requests that wait.
     #[cold]
-    fn post_behind(&self, index: u32, wr: SendWr<'_>) {
+    fn post_behind(&self, index: u32, wr: &mut SendWr, with: Borrowed<'_>) {
         let guard = lock(&self.progress);
-        self.store(index, wr);
+        self.store(index, wr, with);
         self.send.publish(index.wrapping_add(1));
         // The one in front may be done meanwhile, and the carrier the poster again: carrying out under the lock is right
         // in both cases, since the poster is here.
@@ -394,28 +398,19 @@ impl SoftQp {
     }
 
     /// Keeps a request for later.
-    fn store(&self, index: u32, wr: SendWr<'_>) {
+    #[cold]
+    fn store(&self, index: u32, wr: &mut SendWr, with: Borrowed<'_>) {
         let opcode = wr.op.opcode();
         let stalled = Stalled {
-            op: match wr.op {
-                // Datagrams never wait.
-                Op::Send { invalidate, to: _ } => Op::Send { invalidate, to: None },
-                Op::Write(remote) => Op::Write(remote),
-                Op::Read(remote) => Op::Read(remote),
-                Op::ReadReduce(remote, calc) => Op::ReadReduce(remote, calc),
-                Op::CompareSwap { remote, compare, swap } => Op::CompareSwap { remote, compare, swap },
-                Op::FetchAdd { remote, add } => Op::FetchAdd { remote, add },
-                Op::Bind { window, region, range, access } => Op::Bind { window, region, range, access },
-                Op::Invalidate(rkey) => Op::Invalidate(rkey),
-            },
-            range: wr.range,
-            inline: wr.inline.map(Box::from),
+            op: std::mem::replace(&mut wr.op, Op::Send { invalidate: None }),
+            range: wr.range.clone(),
+            inline: with.inline.map(Box::from),
             imm: wr.imm,
             solicited: wr.solicited,
         };
         // SAFETY: the slot at `posted` is the poster's, since the queue is not full.
         *unsafe { self.send.slot(index) } = SendSlot {
-            local: wr.local,
+            local: std::mem::take(&mut wr.local),
             wr_id: wr.wr_id,
             opcode,
             status: WcStatus::SUCCESS,
@@ -473,7 +468,7 @@ impl SoftQp {
             op: &stalled.op,
             local: &slot.local,
             range: stalled.range.as_ref(),
-            inline: stalled.inline.as_deref(),
+            with: Borrowed { inline: stalled.inline.as_deref(), to: None },
             imm: stalled.imm,
             solicited: stalled.solicited,
         };
@@ -529,9 +524,9 @@ impl SoftQp {
     }
 
     #[inline(always)]
-    fn check_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn check_send(&self, wr: &SendWr, with: Borrowed<'_>) -> Result<(), PostError> {
         let qp_type = self.spec.qp_type;
-        let len = if let Some(data) = wr.inline {
+        let len = if let Some(data) = with.inline {
             if data.len() > MAX_INLINE {
                 return Err(PostError::TooLong { len: data.len(), limit: MAX_INLINE, what: "inline data" });
             }
@@ -553,7 +548,7 @@ impl SoftQp {
             }
         };
         match &wr.op {
-            Op::Send { to: Some(_), .. } if len > Mtu::B4096.bytes() as usize => {
+            Op::Send { .. } if with.to.is_some() && len > Mtu::B4096.bytes() as usize => {
                 Err(PostError::TooLong { len, limit: Mtu::B4096.bytes() as usize, what: "a datagram" })
             }
             Op::Send { .. } => Ok(()),

@@ -28,7 +28,7 @@ pub(crate) struct SendSlot {
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) struct Stalled {
-    pub(crate) op: Op<'static>,
+    pub(crate) op: Op,
     pub(crate) range: Option<Range<usize>>,
     pub(crate) inline: Option<Box<[u8]>>,
     pub(crate) imm: Option<u32>,

@@ -14,7 +14,7 @@ use crate::QpAddress;
 use crate::address::NodeId;
 use crate::error::ConnectError;
 use crate::memory::Local;
-use crate::qp::{GRH_BYTES, Op};
+use crate::qp::{Borrowed, GRH_BYTES, Op};
 use crate::sync::Ordering;
 use crate::types::{Gid, QpState, QpType};
 use crate::wc::WcStatus;
@@ -98,9 +98,9 @@ impl UdTarget {
     /// Puts header and payload into a claimed receive. False if its memory can not be reached.
     fn fill(&self, own: &Own, hazard: &mut Hazard, request: &Request<'_>, receive: u32, len: u32) -> bool {
         let header = self.header(len);
-        let op = Op::Send { invalidate: None, to: None };
+        let op = Op::Send { invalidate: None };
         let head =
-            Request { op: &op, local: &Local::None, range: None, inline: Some(&header), imm: None, solicited: false };
+            Request { op: &op, local: &Local::None, range: None, with: Borrowed { inline: Some(&header), to: None }, imm: None, solicited: false };
         for _ in 0..MAP_ATTEMPTS {
             let write = |to: (&_, u64), piece: Piece| {
                 // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.

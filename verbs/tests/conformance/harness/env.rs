@@ -60,7 +60,7 @@ impl Env {
     pub fn far(&self) -> Side {
         match self.placement {
             Placement::OneContext => self.near(),
-            Placement::TwoContexts => Side::Here(Box::new(Machine::open(&self.device))),
+            Placement::TwoContexts => Side::open(&self.device),
             Placement::TwoProcesses => Side::There(Peer::start(&self.device)),
         }
     }

@@ -88,9 +88,9 @@ impl Machine {
     }
 
     fn add_many(&mut self, QpId(qp): QpId, remote: RemoteSlice, count: u32) -> Answer {
+        let mut word = self.domains[self.qps[qp].domain.0].alloc(8).map_err(text)?;
         let Stage::Connected(connected) = &mut self.qps[qp].stage else { return Err("not connected".to_owned()) };
         let mut sum = 0;
-        let mut word = self.domains[self.qps[qp].domain.0].alloc(8).map_err(text)?;
         for _ in 0..count {
             connected.fetch_add(word, remote, 1).signaled().post().map_err(text)?;
             let done = self.cqs[0].queue.wait_for(LIMIT).map_err(text)?;

@@ -99,10 +99,6 @@ impl Piece {
         self.fill.put(&mut buffer);
         Ok(buffer)
     }
-
-    pub fn from(self, origin: Origin) -> Piece {
-        Piece { origin, ..self }
-    }
 }
 
 impl Origin {

@@ -38,6 +38,11 @@ impl Region {
 }
 
 impl Side {
+    /// A side in this process, with the device opened for itself.
+    pub fn open(device: &str) -> Side {
+        Side::Here(Box::new(Machine::open(device)))
+    }
+
     #[track_caller]
     pub fn ask<T: DeserializeOwned>(&mut self, command: Command) -> T {
         let answer = match self {

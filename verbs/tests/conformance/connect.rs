@@ -1,0 +1,191 @@
+//! Connecting: addresses, states, and connecting to what is not there.
+
+use qpair_verbs::{ConnectError, Gid, NodeId, Qpn, QpAddress, QpState, QpType, SoftAddress, WcOpcode, WcStatus};
+
+use crate::harness::{Command, Env, Fill, Mem, Placement, QpId, QpSpec, Side, Work, connect_pair};
+
+two_sided! {
+    addresses_survive_json,
+    a_half_connected_queue_pair_receives,
+    the_wire_is_explained,
+    a_closed_queue_pair_is_not_there,
+    a_number_made_up_is_not_there,
+    a_closed_device_is_not_there,
+    kinds_must_agree,
+    other_hosts_are_out_of_reach,
+    a_third_queue_pair_does_not_disturb_a_pair,
+    sending_to_a_closed_queue_pair_fails,
+}
+
+one_sided! {
+    a_queue_pair_can_be_connected_to_itself,
+    wrong_kinds_of_activation_are_refused,
+}
+
+fn addresses_survive_json(env: &Env) {
+    let mut far = env.far();
+    let made = far.new_qp(&QpSpec::rc());
+    let text = serde_json::to_string(&made.address).unwrap();
+    assert_eq!(serde_json::from_str::<QpAddress>(&text).unwrap(), made.address);
+    assert!(made.address.qpn.0 < 1 << 24 && made.address.psn.get() < 1 << 24);
+    assert_eq!(made.address.qkey, 0);
+}
+
+fn a_half_connected_queue_pair_receives(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (a, b) = (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()));
+    far.recv_on(b.qp, Mem::blank(5000), 1);
+    far.recv_on(b.qp, Mem::blank(8), 2);
+    let ready = Command::ReadyToReceive { qp: b.qp, address: a.address };
+    far.ask::<Result<(), String>>(ready).expect("the peer is there");
+    assert_eq!(far.state(), QpState::Rtr);
+    near.connect(a.qp, b.address);
+    assert_eq!(near.state(), QpState::Rts);
+    near.post(Work::send(Mem::seeded(5000, 1)).signaled());
+    near.post(Work::send(Mem::seeded(8, 2)).signaled());
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(5000));
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(2).bytes(8));
+    near.done().assert_success(WcOpcode::SEND);
+    near.done().assert_success(WcOpcode::SEND);
+    far.ask::<Result<(), String>>(Command::ReadyToSend { qp: b.qp }).expect("it is in RTR");
+    assert_eq!(far.state(), QpState::Rts);
+    near.recv(Mem::blank(8), 3);
+    far.post(Work::send(Mem::seeded(8, 3)).signaled());
+    near.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(3).bytes(8));
+}
+
+fn the_wire_is_explained(env: &Env) {
+    let mut pair = env.rc();
+    let text: String = pair.near.ask(Command::Explain { qp: QpId(0) });
+    assert!(text.len() > 10, "{text:?} explains nothing");
+}
+
+fn connect_error(near: &mut Side, spec: &QpSpec, address: QpAddress) -> String {
+    let made = near.new_qp(spec);
+    near.try_connect(made.qp, address).expect_err("nothing is there")
+}
+
+fn a_closed_queue_pair_is_not_there(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let made = far.new_qp(&QpSpec::rc());
+    far.drop_qp(made.qp);
+    assert_eq!(connect_error(&mut near, &QpSpec::rc(), made.address), "NoSuchQueuePair");
+}
+
+fn a_number_made_up_is_not_there(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let made = far.new_qp(&QpSpec::rc());
+    for qpn in [0, 1, made.address.qpn.0 ^ 1, made.address.qpn.0 ^ 0x80_0000, 0xff_ffff, u32::MAX] {
+        let address = QpAddress { qpn: Qpn(qpn), ..made.address };
+        assert_eq!(connect_error(&mut near, &QpSpec::rc(), address), "NoSuchQueuePair", "{qpn:#x}");
+    }
+    let fine = near.new_qp(&QpSpec::rc());
+    near.connect(fine.qp, made.address);
+}
+
+fn a_closed_device_is_not_there(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let address = far.new_qp(&QpSpec::rc()).address;
+    drop(far);
+    let error = connect_error(&mut near, &QpSpec::rc(), address);
+    let want = if env.placement() == Placement::OneContext { "NoSuchQueuePair" } else { "PeerGone" };
+    assert_eq!(error, want);
+    let soft = address.soft.map(|soft| SoftAddress { node: NodeId([7; 16]), ..soft });
+    assert_eq!(connect_error(&mut near, &QpSpec::rc(), QpAddress { soft, ..address }), "PeerGone");
+}
+
+fn kinds_must_agree(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let kinds = [QpType::Rc, QpType::Uc, QpType::Ud];
+    for (ours, theirs) in kinds.into_iter().flat_map(|a| kinds.map(|b| (a, b))).filter(|(a, b)| a != b) {
+        if ours == QpType::Ud {
+            continue; // has no peer
+        }
+        let made = far.new_qp(&QpSpec::new(theirs));
+        assert_eq!(connect_error(&mut near, &QpSpec::new(ours), made.address), "TypeMismatch", "{ours:?} {theirs:?}");
+        // An address that lies about its kind leads nowhere either.
+        let lie = QpAddress { qp_type: ours, ..made.address };
+        let spec = QpSpec::new(ours);
+        let liar = near.new_qp(&spec);
+        let error = near.try_connect(liar.qp, lie).expect_err("the kinds differ");
+        assert!(["TypeMismatch", "NoSuchQueuePair"].contains(&error.as_str()), "{error}");
+    }
+}
+
+fn other_hosts_are_out_of_reach(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let address = far.new_qp(&QpSpec::rc()).address;
+    let Some(soft) = address.soft else {
+        _ = env.able("addresses within a host", false);
+        return;
+    };
+    for soft in [
+        None,
+        Some(SoftAddress { host: [1; 16], ..soft }),
+        Some(SoftAddress { namespace: soft.namespace ^ 1, ..soft }),
+    ] {
+        let elsewhere = QpAddress { soft, gid: Gid([9; 16]), ..address };
+        assert_eq!(connect_error(&mut near, &QpSpec::rc(), elsewhere), "NoRoute");
+    }
+}
+
+fn a_third_queue_pair_does_not_disturb_a_pair(env: &Env) {
+    let (mut near, mut far, mut third) = (env.near(), env.far(), env.far());
+    let (a, b) = (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()));
+    near.connect(a.qp, b.address);
+    far.connect(b.qp, a.address);
+    let c = third.new_qp(&QpSpec { rnr_retry: Some(0), ..QpSpec::rc() });
+    far.recv(Mem::blank(8), 1);
+    // Whether it can connect or not: nothing of it arrives.
+    if third.try_connect(c.qp, b.address).is_ok() {
+        third.post(Work::send(Mem::seeded(8, 9)).signaled());
+        let status = third.done().status();
+        assert!(!status.is_success(), "a queue pair took a message of a stranger");
+    }
+    near.post(Work::send(Mem::seeded(8, 1)).signaled());
+    near.done().assert_success(WcOpcode::SEND);
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));
+}
+
+fn sending_to_a_closed_queue_pair_fails(env: &Env) {
+    let mut pair = env.rc();
+    pair.near.recv(Mem::blank(8), 1);
+    let target = pair.far.expose(64, qpair_verbs::Access::REMOTE_ALL);
+    pair.far.drop_qp(QpId(0));
+    pair.near.post(Work::write(Mem::seeded(64, 1), target.remote).id(2).signaled());
+    let done = [pair.near.done(), pair.near.done()];
+    for one in &done {
+        let allowed = [WcStatus::RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR];
+        assert!(allowed.contains(&one.status()), "{one:?}");
+    }
+    pair.near.assert_failed();
+    pair.far.look(&target).assert_is(&[0; 64]);
+    pair.far.revoke(&target).expect("nobody uses it");
+    connect_pair(&mut pair.near, &QpSpec::rc(), &mut pair.far, &QpSpec::rc());
+}
+
+fn a_queue_pair_can_be_connected_to_itself(env: &Env) {
+    let mut side = env.near();
+    let made = side.new_qp(&QpSpec::rc());
+    side.connect(made.qp, made.address);
+    for len in [8, 5000] {
+        side.recv(Mem::blank(len), 1);
+        side.post(Work::send(Mem::seeded(len, 4)).id(2).signaled());
+        let mut done = [side.done(), side.done()];
+        done.sort_by_key(|done| done.wr_id);
+        done[0].memory.assert_is(&Fill::Seed(4).bytes(len));
+        assert_eq!(done.map(|done| (done.wr_id, done.status())), [(1, WcStatus::SUCCESS), (2, WcStatus::SUCCESS)]);
+    }
+}
+
+fn wrong_kinds_of_activation_are_refused(env: &Env) {
+    let ctx = env.ctx();
+    let pd = ctx.alloc_pd().unwrap();
+    let cq = ctx.create_cq(4).unwrap();
+    for prepared in [pd.rc(&cq).build().unwrap(), pd.uc(&cq).build().unwrap()] {
+        let error = prepared.activate().unwrap_err();
+        assert!(matches!(error, ConnectError::Modify(_)), "{error}");
+    }
+    let (a, b) = (pd.ud(&cq).qkey(1).build().unwrap(), pd.ud(&cq).qkey(1).build().unwrap());
+    assert!(a.connect(&b.address()).is_err(), "datagram queue pairs have no peer");
+}

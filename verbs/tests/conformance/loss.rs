@@ -1,0 +1,257 @@
+//! Peers that die, and strangers at the door.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use qpair_verbs::{Access, QpAddress, WcOpcode, WcStatus};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+
+use crate::harness::{Command, CqId, Env, Fill, LIMIT, Mem, Peer, QpId, QpSpec, Side, Work, connect_pair};
+
+two_processes! {
+    a_peer_killed_in_the_middle_of_a_stream_is_noticed,
+    a_peer_killed_while_idle_is_noticed,
+    a_peer_killed_while_a_message_waits_is_noticed,
+    a_peer_killed_before_it_connects_is_noticed,
+    nothing_of_a_killed_peer_stays_behind,
+    what_a_killed_peer_could_reach_can_be_revoked,
+    garbage_at_the_door_does_no_harm,
+    closed_connections_leave_no_descriptors,
+}
+
+/// Within this time a dead peer must be known.
+const DETECTION: Duration = Duration::from_secs(2);
+
+fn process(side: &mut Side) -> &mut Peer {
+    side.peer().expect("a process")
+}
+
+/// Takes completions until `count` requests were flushed (or failed as not answered), all in time.
+fn assert_flushed(near: &mut Side, killed: Instant, count: usize) {
+    let mut flushed = 0;
+    while flushed < count {
+        let left = (killed + DETECTION).saturating_duration_since(Instant::now());
+        let done = near.try_done(CqId(0), left).expect("flushed within the time limit");
+        let failures = [WcStatus::WR_FLUSH_ERR, WcStatus::RETRY_EXC_ERR];
+        if !done.status().is_success() {
+            assert!(failures.contains(&done.status()), "{done:?}");
+            flushed += 1;
+        }
+    }
+    near.assert_failed();
+    assert!(killed.elapsed() < DETECTION + Duration::from_millis(200), "it took {:?}", killed.elapsed());
+}
+
+/// A connection; also the number of its near end.
+fn connected(env: &Env) -> (Side, Side, QpAddress) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (a, b) = (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()));
+    near.connect(a.qp, b.address);
+    far.connect(b.qp, a.address);
+    (near, far, a.address)
+}
+
+fn a_peer_killed_in_the_middle_of_a_stream_is_noticed(env: &Env) {
+    for len in [256 << 10, 4096] {
+        let (mut near, mut far, address) = connected(env);
+        let target = near.expose(len, Access::REMOTE_WRITE);
+        for wr_id in 0..100 {
+            near.recv(Mem::blank(len), wr_id);
+        }
+        process(&mut far).tell(&Command::Stream { qp: QpId(0), remote: target.remote });
+        for _ in 0..20 {
+            near.done().assert_success(WcOpcode::RECV);
+        }
+        let killed = Instant::now();
+        process(&mut far).kill();
+        // Some of the other 80 receives were taken before the end; all come back.
+        let mut back = 0;
+        let mut flushed = false;
+        while back < 80 {
+            let left = (killed + DETECTION).saturating_duration_since(Instant::now());
+            let done = near.try_done(CqId(0), left).expect("flushed within the time limit");
+            assert_eq!(done.status(), if flushed { WcStatus::WR_FLUSH_ERR } else { done.status() });
+            flushed |= !done.status().is_success();
+            back += 1;
+        }
+        near.assert_failed();
+        near.assert_event("PeerLost", Some(address.qpn));
+        near.revoke(&target).expect("the peer is gone");
+    }
+}
+
+fn a_peer_killed_while_idle_is_noticed(env: &Env) {
+    let (mut near, mut far, address) = connected(env);
+    near.recv(Mem::blank(8), 1);
+    near.recv(Mem::blank(8), 2);
+    let killed = Instant::now();
+    process(&mut far).kill();
+    assert_flushed(&mut near, killed, 2);
+    near.assert_event("PeerLost", Some(address.qpn));
+    near.post(Work::send(Mem::seeded(8, 1)).signaled());
+    near.done().assert_status(WcStatus::WR_FLUSH_ERR);
+}
+
+fn a_peer_killed_while_a_message_waits_is_noticed(env: &Env) {
+    let (mut near, mut far, address) = connected(env);
+    near.post(Work::send(Mem::seeded(5000, 1)).signaled());
+    near.post(Work::send(Mem::seeded(8, 1)).signaled());
+    near.assert_quiet();
+    let killed = Instant::now();
+    process(&mut far).kill();
+    assert_flushed(&mut near, killed, 2);
+    near.assert_event("PeerLost", Some(address.qpn));
+}
+
+fn a_peer_killed_before_it_connects_is_noticed(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (a, b) = (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()));
+    near.connect(a.qp, b.address);
+    near.post(Work::send(Mem::seeded(5000, 1)).signaled());
+    let killed = Instant::now();
+    process(&mut far).kill();
+    assert_flushed(&mut near, killed, 1);
+    // Its address is stale now.
+    let late = near.new_qp(&QpSpec::rc());
+    assert_eq!(near.try_connect(late.qp, b.address).expect_err("nobody is there"), "PeerGone");
+}
+
+/// Names of shared memory and temporary files that could be ours.
+fn files() -> HashSet<std::path::PathBuf> {
+    ["/dev/shm", "/tmp"]
+        .into_iter()
+        .flat_map(|folder| std::fs::read_dir(Path::new(folder)).into_iter().flatten())
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.to_string_lossy().contains("qpair"))
+        .collect()
+}
+
+/// Abstract socket names that the process listens or is connected under.
+fn sockets(pid: u32) -> Vec<(SocketType, String)> {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let inodes: HashSet<String> = descriptors
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    names().into_iter().filter(|(inode, ..)| inodes.contains(inode)).map(|(_, kind, name)| (kind, name)).collect()
+}
+
+/// Inode, type and name of every abstract socket of the host.
+fn names() -> Vec<(String, SocketType, String)> {
+    let table = std::fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let kind = SocketType::from_raw(u32::from_str_radix(fields.get(4)?, 16).ok()?);
+            Some(((*fields.get(6)?).to_owned(), kind, fields.get(7)?.strip_prefix('@')?.to_owned()))
+        })
+        .collect()
+}
+
+fn nothing_of_a_killed_peer_stays_behind(env: &Env) {
+    let before = files();
+    let (mut near, mut far, _) = connected(env);
+    let target = far.expose(1 << 20, Access::REMOTE_ALL);
+    near.post(Work::write(Mem::seeded(1 << 20, 1), target.remote).signaled());
+    near.done().assert_success(WcOpcode::RDMA_WRITE);
+    let pid = process(&mut far).pid();
+    let theirs = sockets(pid);
+    if !env.able("being found under an abstract name", !theirs.is_empty()) {
+        return;
+    }
+    near.recv(Mem::blank(8), 1);
+    let killed = Instant::now();
+    process(&mut far).kill();
+    assert_flushed(&mut near, killed, 1);
+    let left: Vec<_> = names().into_iter().filter(|(_, _, name)| theirs.iter().any(|(_, it)| it == name)).collect();
+    assert!(left.is_empty(), "sockets left behind: {left:?}");
+    drop((near, far));
+    let left: Vec<_> = files().difference(&before).cloned().collect();
+    assert!(left.is_empty(), "files left behind: {left:?}");
+}
+
+fn what_a_killed_peer_could_reach_can_be_revoked(env: &Env) {
+    for _ in 0..5 {
+        let (mut near, mut far, _) = connected(env);
+        let target = near.expose(8 << 20, Access::REMOTE_WRITE);
+        near.recv(Mem::blank(8 << 20), 0);
+        process(&mut far).tell(&Command::Stream { qp: QpId(0), remote: target.remote });
+        near.done().assert_success(WcOpcode::RECV);
+        process(&mut far).kill();
+        let start = Instant::now();
+        while let Err(why) = near.revoke(&target) {
+            assert_eq!(why, "PeerAccess");
+            assert!(start.elapsed() < DETECTION, "the region stays in use");
+        }
+    }
+}
+
+/// Connects to a socket under an abstract name.
+fn knock(kind: SocketType, name: &str) -> rustix::io::Result<OwnedFd> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, kind, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket)
+}
+
+fn garbage_at_the_door_does_no_harm(env: &Env) {
+    let (mut near, mut far, _) = connected(env);
+    let doors = sockets(process(&mut far).pid());
+    if !env.able("being found under an abstract name", !doors.is_empty()) {
+        return;
+    }
+    let mut knocked = 0;
+    let mut open = Vec::new();
+    for (seed, (kind, name)) in (0..60_u64).zip(doors.iter().cycle()) {
+        let Ok(socket) = knock(*kind, name) else { continue };
+        knocked += 1;
+        let len = [0, 1, 7, 8, 32, 100, 1000, 4096, 60_000][seed as usize % 9];
+        let fill = if seed % 4 == 3 { Fill::Byte((seed / 4) as u8) } else { Fill::Seed(seed) };
+        for _ in 0..seed % 5 {
+            // The other side may hang up at any time.
+            let _ = rustix::net::send(&socket, &fill.bytes(len), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+        if seed % 3 == 0 {
+            open.push(socket); // says no more, and does not hang up either
+        }
+    }
+    assert!(knocked > 0, "no door opened: {doors:?}");
+    far.recv(Mem::blank(8), 1);
+    near.post(Work::send(Mem::seeded(8, 1)).signaled());
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));
+    near.done().assert_success(WcOpcode::SEND);
+    let mut stranger = env.near();
+    connect_pair(&mut stranger, &QpSpec::rc(), &mut far, &QpSpec::rc());
+    far.recv_on(QpId(1), Mem::blank(8), 2);
+    stranger.post(Work::send(Mem::seeded(8, 2)).signaled());
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(2).bytes(8));
+    drop(open);
+}
+
+fn closed_connections_leave_no_descriptors(env: &Env) {
+    let (mut far, mut counts) = (env.far(), Vec::new());
+    let pid = process(&mut far).pid();
+    for _ in 0..12 {
+        // Another device each time: its mappings and sockets are new to the far side.
+        let mut near = Side::open(env.device());
+        let (a, b) = connect_pair(&mut near, &QpSpec::rc(), &mut far, &QpSpec::rc());
+        let target = far.expose(4096, Access::REMOTE_ALL);
+        near.post_on(a, Work::write(Mem::seeded(4096, 1), target.remote).signaled());
+        near.done().assert_success(WcOpcode::RDMA_WRITE);
+        near.drop_qp(a);
+        drop(near);
+        far.drop_qp(b);
+        far.revoke(&target).expect("nobody uses it");
+        counts.push(std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count());
+    }
+    // A device may close what it does not need any more a little later, but not never.
+    let deadline = Instant::now() + LIMIT;
+    let now = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
+    while now() > counts[1] + 2 {
+        assert!(Instant::now() < deadline, "descriptors pile up: {counts:?}");
+        std::thread::yield_now();
+    }
+}
