@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
@@ -10,7 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::error::{CqError, CreateError};
-use crate::soft::{EventFd, Node, SoftCq};
+use crate::soft::{CqShared, EventFd, Node, SoftCq};
 use crate::wc::Completion;
 
 /// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
@@ -36,6 +36,8 @@ pub enum Arm {
 #[derive(Debug)]
 pub struct CompletionChannel {
     bell: Arc<EventFd>,
+    /// Queues whose events come here.
+    queues: Mutex<Vec<Weak<CqShared>>>,
 }
 
 impl CompletionQueue {
@@ -44,7 +46,11 @@ impl CompletionQueue {
             Some(channel) => channel.bell.clone(),
             None => CompletionChannel::new()?.bell,
         };
-        Ok(CompletionQueue { soft: SoftCq::new(node, depth, bell)? })
+        let soft = SoftCq::new(node, depth, bell)?;
+        if let Some(channel) = channel {
+            channel.queues().push(Arc::downgrade(soft.shared()));
+        }
+        Ok(CompletionQueue { soft })
     }
 
     /// The next completion, if there is one. Never blocks.
@@ -80,7 +86,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for an event at the next completion. Poll once more before sleeping.
+    /// Asks for one event at the next completion. Poll once more before sleeping.
     pub fn arm(&mut self, which: Arm) {
         self.soft.arm(which);
     }
@@ -102,6 +108,12 @@ impl CompletionQueue {
             }
             if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
+        let slept = self.sleep(limit);
+        self.soft.shared().disarm();
+        slept
+    }
+
+    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
         loop {
             self.soft.bell().clear();
@@ -127,12 +139,22 @@ impl CompletionChannel {
     pub(crate) fn new() -> Result<Self, CreateError> {
         let bell =
             EventFd::new().map_err(|source| CreateError::System { what: "create an event descriptor", source })?;
-        Ok(CompletionChannel { bell: Arc::new(bell) })
+        Ok(CompletionChannel { bell: Arc::new(bell), queues: Mutex::default() })
     }
 
-    /// Takes note of all events so far: the channel is not readable any more until the next.
+    /// Takes note of all events so far: the channel is not readable any more until a queue is armed again.
     pub fn clear(&self) {
+        self.queues().retain(|queue| {
+            queue.upgrade().is_some_and(|queue| {
+                queue.disarm();
+                true
+            })
+        });
         self.bell.clear();
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Vec<Weak<CqShared>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps until an event comes, or `limit` is over; true if one came.

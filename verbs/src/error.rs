@@ -37,7 +37,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum CreateError {
     /// A size is zero or above the device's limit.
-    #[error("{what} of {asked} is not possible; the device takes 1 to {limit}")]
+    #[error("{what} of {asked} is not possible; the greatest is {limit}")]
     OutOfRange {
         /// The attribute.
         what: &'static str,

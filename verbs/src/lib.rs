@@ -57,7 +57,7 @@ pub use error::{
     PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
-pub use memory::{Buffer, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab};
+pub use memory::{Buffer, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView};
 pub use pd::ProtectionDomain;
 pub use qp::{
     AddressHandle, DatagramQueuePair, GRH_BYTES, Prepared, QpAttribute, QpAttributes, QpBuilder, QueuePair,

@@ -103,7 +103,7 @@ impl FromStr for DataType {
 /// }
 /// assert_eq!(data_type(&[1.0_f32]), DataType::F32);
 /// ```
-pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static + PartialEq + fmt::Debug + Default {
+pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + 'static + PartialEq + fmt::Debug + Default {
     /// The type's value.
     const TYPE: DataType;
 }

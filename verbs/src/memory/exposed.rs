@@ -243,7 +243,9 @@ impl Drop for RegionShared {
     fn drop(&mut self) {
         // After `revoke` the buffer is gone and so is the key.
         let Some(buffer) = self.buffer.take() else { return };
-        if !buffer.node().clone().withdraw(self.rkey) {
+        let node = buffer.node().clone();
+        let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !windows.into_iter().chain([self.rkey]).all(|rkey| node.withdraw(rkey)) {
             tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
             std::mem::forget(buffer);
         }

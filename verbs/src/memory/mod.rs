@@ -13,7 +13,7 @@ pub use buffer::{Buffer, HugePages};
 pub use exposed::{ExposedRegion, RegionSlice};
 pub use local::Local;
 pub use remote::RemoteSlice;
-pub use slab::Slab;
+pub use slab::{Slab, SlabView};
 pub use window::MemoryWindow;
 
 pub(crate) use backing::Backing;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::memory::{RegionShared, RemoteSlice};
+use crate::memory::RemoteSlice;
 use crate::soft::Node;
 use crate::types::{Access, Rkey};
 
 /// A memory window. [`QueuePair::bind`](crate::QueuePair::bind) gives it a range, rights and a fresh key; the key works
 /// only over the queue pair that bound it. It ends by rebinding, by a local invalidate, by a peer's
-/// SEND with invalidate, or when the window is dropped.
+/// SEND with invalidate, or when the window or its region is dropped.
 #[derive(Debug)]
 pub struct MemoryWindow {
     shared: Arc<WindowShared>,
@@ -22,7 +22,6 @@ pub(crate) struct WindowShared {
 }
 
 pub(crate) struct Bound {
-    pub(crate) region: Arc<RegionShared>,
     pub(crate) rkey: Rkey,
     pub(crate) remote: RemoteSlice,
     pub(crate) access: Access,
@@ -69,9 +68,6 @@ impl WindowShared {
                 return false;
             }
         }
-        if let Some(new) = &next {
-            new.region.add_window(new.rkey);
-        }
         *bound = next;
         true
     }
@@ -81,9 +77,6 @@ impl Drop for WindowShared {
     fn drop(&mut self) {
         if !self.rebind(None) {
             tracing::error!("a peer sits in the middle of an access to a window; its region stays in use");
-            if let Some(bound) = self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-                std::mem::forget(bound);
-            }
         }
     }
 }

@@ -1,15 +1,14 @@
 //! Set-up by typestate: builder, prepared (INIT), ready to receive (RTR), connected (RTS).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::QpAddress;
 use crate::cq::CompletionQueue;
-use crate::error::{ConnectError, CreateError};
+use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::memory::Local;
 use crate::pd::ProtectionDomain;
 use crate::qp::{DatagramQueuePair, QueuePair, RecvRequest};
-use crate::soft::{QpSpec, SoftQp};
+use crate::soft::{OwnedQp, QpSpec, SoftQp};
 use crate::srq::SharedReceiveQueue;
 use crate::types::{Access, QpState, QpType, Qpn};
 
@@ -22,13 +21,13 @@ pub struct QpBuilder {
 /// A queue pair in state INIT: it has an address, takes receives, and waits to be connected.
 #[derive(Debug)]
 pub struct Prepared {
-    soft: Arc<SoftQp>,
+    soft: OwnedQp,
 }
 
 /// A queue pair in state RTR: it receives, and can not send yet.
 #[derive(Debug)]
 pub struct ReadyToReceive {
-    soft: Arc<SoftQp>,
+    soft: OwnedQp,
 }
 
 impl QpBuilder {
@@ -112,7 +111,7 @@ impl QpBuilder {
     /// # Errors
     /// [`CreateError`] if an attribute is out of range, objects of several contexts meet, or the device is full.
     pub fn build(self) -> Result<Prepared, CreateError> {
-        Ok(Prepared { soft: SoftQp::new(self.spec)? })
+        Ok(Prepared { soft: OwnedQp::new(SoftQp::new(self.spec)?) })
     }
 }
 
@@ -154,6 +153,11 @@ impl Prepared {
     /// # Errors
     /// [`ConnectError::Modify`] on RC and UC.
     pub fn activate(self) -> Result<DatagramQueuePair, ConnectError> {
+        if self.soft.qp_type() != QpType::Ud {
+            let (qp_type, from) = (self.soft.qp_type(), self.soft.state());
+            let detail = ": it needs a peer; use connect";
+            return Err(ModifyError { qp_type, from, to: QpState::Rtr, detail }.into());
+        }
         self.soft.modify(QpState::Rtr)?;
         self.soft.modify(QpState::Rts)?;
         Ok(DatagramQueuePair::new(self.soft))

@@ -1,14 +1,13 @@
 //! A connected queue pair (RC or UC).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::ModifyError;
 use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
 use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
-use crate::soft::SoftQp;
+use crate::soft::OwnedQp;
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
@@ -16,12 +15,12 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 /// Dropping it moves it to the error state and waits until the peer has left its memory.
 #[derive(Debug)]
 pub struct QueuePair {
-    soft: Arc<SoftQp>,
+    soft: OwnedQp,
     wr: SendWr,
 }
 
 impl QueuePair {
-    pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
+    pub(crate) fn new(soft: OwnedQp) -> Self {
         QueuePair { soft, wr: SendWr::empty() }
     }
 
@@ -34,7 +33,13 @@ impl QueuePair {
     /// Sends a copy of `data`, taken when posted.
     #[inline(always)]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, Local::None, Borrowed { inline: Some(data), to: None })
+        SendRequest::new(
+            &self.soft,
+            &mut self.wr,
+            Op::Send { invalidate: None },
+            Local::None,
+            Borrowed { inline: Some(data), to: None },
+        )
     }
 
     /// Writes `local` to the peer's memory. RC and UC.
@@ -46,7 +51,13 @@ impl QueuePair {
     /// Writes a copy of `data`, taken when posted, to the peer's memory. RC and UC.
     #[inline(always)]
     pub fn write_inline<'a>(&'a mut self, data: &'a [u8], remote: RemoteSlice) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Write(remote), Local::None, Borrowed { inline: Some(data), to: None })
+        SendRequest::new(
+            &self.soft,
+            &mut self.wr,
+            Op::Write(remote),
+            Local::None,
+            Borrowed { inline: Some(data), to: None },
+        )
     }
 
     /// Reads the peer's memory into `local`. RC.
@@ -72,7 +83,13 @@ impl QueuePair {
         compare: u64,
         swap: u64,
     ) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::CompareSwap { remote, compare, swap }, local.into(), Borrowed::default())
+        SendRequest::new(
+            &self.soft,
+            &mut self.wr,
+            Op::CompareSwap { remote, compare, swap },
+            local.into(),
+            Borrowed::default(),
+        )
     }
 
     /// Adds `add` to the 8 bytes at `remote`; `local`, of 8 bytes, receives the value before. RC. `remote` must be a
@@ -138,11 +155,5 @@ impl QueuePair {
     /// Which wire carries this connection, and why.
     pub fn explain(&self) -> String {
         self.soft.explain()
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        self.soft.close();
     }
 }

@@ -6,7 +6,7 @@ use crate::QpAddress;
 use crate::error::{ConnectError, ModifyError};
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
-use crate::soft::{Node, SoftQp, UdTarget};
+use crate::soft::{Node, OwnedQp, UdTarget};
 use crate::types::{QpState, Qpn};
 
 /// Bytes in front of each received datagram that hold the global route header.
@@ -15,7 +15,7 @@ pub const GRH_BYTES: usize = 40;
 /// A datagram queue pair. Messages are at most one MTU; each receive needs [`GRH_BYTES`] more, in front.
 #[derive(Debug)]
 pub struct DatagramQueuePair {
-    soft: Arc<SoftQp>,
+    soft: OwnedQp,
     wr: SendWr,
 }
 
@@ -26,20 +26,32 @@ pub struct AddressHandle {
 }
 
 impl DatagramQueuePair {
-    pub(crate) fn new(soft: Arc<SoftQp>) -> Self {
+    pub(crate) fn new(soft: OwnedQp) -> Self {
         DatagramQueuePair { soft, wr: SendWr::empty() }
     }
 
     /// Sends `local` as one datagram. It may be lost.
     #[inline]
     pub fn send<'a>(&'a mut self, local: impl Into<Local>, to: &'a AddressHandle) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, local.into(), Borrowed { inline: None, to: Some(to) })
+        SendRequest::new(
+            &self.soft,
+            &mut self.wr,
+            Op::Send { invalidate: None },
+            local.into(),
+            Borrowed { inline: None, to: Some(to) },
+        )
     }
 
     /// Sends a copy of `data`, taken when posted, as one datagram. It may be lost.
     #[inline]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8], to: &'a AddressHandle) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, Local::None, Borrowed { inline: Some(data), to: Some(to) })
+        SendRequest::new(
+            &self.soft,
+            &mut self.wr,
+            Op::Send { invalidate: None },
+            Local::None,
+            Borrowed { inline: Some(data), to: Some(to) },
+        )
     }
 
     /// A receive into `memory`, whose first [`GRH_BYTES`] take the route header.
@@ -69,12 +81,6 @@ impl DatagramQueuePair {
     /// [`ModifyError`] if the transition table forbids it.
     pub fn to_error(&mut self) -> Result<(), ModifyError> {
         self.soft.modify(QpState::Err)
-    }
-}
-
-impl Drop for DatagramQueuePair {
-    fn drop(&mut self) {
-        self.soft.close();
     }
 }
 

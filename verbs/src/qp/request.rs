@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::calc::Calc;
 use crate::error::Rejected;
-use crate::qp::AddressHandle;
 use crate::memory::{Local, RegionShared, RemoteSlice, WindowShared};
+use crate::qp::AddressHandle;
 use crate::soft::SoftQp;
 use crate::types::{Access, Rkey};
 use crate::wc::WcOpcode;

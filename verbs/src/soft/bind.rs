@@ -37,7 +37,8 @@ impl Own<'_> {
         let keys = self.qp.node().keys();
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
-        if window.rebind(Some(Bound { region: region.clone(), rkey, remote, access })) {
+        if window.rebind(Some(Bound { rkey, remote, access })) {
+            region.add_window(rkey);
             return Outcome::Done(WcStatus::SUCCESS, 0);
         }
         keys.kill(rkey);

@@ -195,6 +195,11 @@ impl CqShared {
         unsafe { self.public.as_ref() }
     }
 
+    /// Ends the arming: nobody rings any more.
+    pub(crate) fn disarm(&self) {
+        self.public().armed.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn join(&self, qp: &Arc<SoftQp>, sends: bool, receives: bool) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(Member { qp: qp.clone(), sends, receives });

@@ -367,11 +367,11 @@ impl Link {
     }
 
     /// Tells the peer that a request to its queue pair was not valid.
-    pub(crate) fn report(&self, qpn: u32, from_qpn: u32, kind: FaultKind) {
+    pub(crate) fn report(&self, from: NodeId, qpn: u32, from_qpn: u32, kind: FaultKind) {
         match &self.wire {
             Wire::Local(node) => {
                 if let Some(node) = node.upgrade() {
-                    node.fault(self, qpn, from_qpn, kind);
+                    node.fault(from, qpn, from_qpn, kind);
                 }
             }
             Wire::Remote(_) => self.send(&Message::Fault { qpn, from_qpn, kind }, &[]),

@@ -33,13 +33,13 @@ mod vm;
 
 pub(crate) use arena::Arena;
 pub(crate) use copy::device_copy;
-pub(crate) use cq::SoftCq;
+pub(crate) use cq::{CqShared, SoftCq};
 pub(crate) use eventfd::EventFd;
 pub(crate) use keys::KeySpec;
 pub(crate) use layout::MAX_SGE;
 pub(crate) use link::Link;
 pub(crate) use node::Node;
-pub(crate) use qp::SoftQp;
+pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;

@@ -273,10 +273,10 @@ impl Node {
         link.forget_arena(arena, || self.quiesce_initiators());
     }
 
-    /// A peer found that its request to queue pair `qpn` was not valid.
-    pub(crate) fn fault(&self, link: &Link, qpn: u32, from_qpn: u32, kind: FaultKind) {
+    /// Device `from` found that its request to queue pair `qpn` was not valid.
+    pub(crate) fn fault(&self, from: NodeId, qpn: u32, from_qpn: u32, kind: FaultKind) {
         if let Some(qp) = self.qp(qpn) {
-            qp.fault(link.peer(), from_qpn, kind);
+            qp.fault(from, from_qpn, kind);
         }
     }
 

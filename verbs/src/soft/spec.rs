@@ -56,6 +56,11 @@ impl QpSpec {
         };
         range("a send queue", self.send_depth.into(), MAX_WR.into())?;
         range("a receive queue", self.recv_depth.into(), MAX_WR.into())?;
+        for (what, count) in [("a retry count", self.retry_count), ("an RNR retry count", self.rnr_retry)] {
+            if count > 7 {
+                return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });
+            }
+        }
         for cq in [&self.send_cq, &self.recv_cq] {
             if !Arc::ptr_eq(cq.node(), &self.node) {
                 return Err(CreateError::ForeignObject { what: "the completion queue" });

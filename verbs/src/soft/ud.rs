@@ -99,8 +99,14 @@ impl UdTarget {
     fn fill(&self, own: &Own, hazard: &mut Hazard, request: &Request<'_>, receive: u32, len: u32) -> bool {
         let header = self.header(len);
         let op = Op::Send { invalidate: None };
-        let head =
-            Request { op: &op, local: &Local::None, range: None, with: Borrowed { inline: Some(&header), to: None }, imm: None, solicited: false };
+        let head = Request {
+            op: &op,
+            local: &Local::None,
+            range: None,
+            with: Borrowed { inline: Some(&header), to: None },
+            imm: None,
+            solicited: false,
+        };
         for _ in 0..MAP_ATTEMPTS {
             let write = |to: (&_, u64), piece: Piece| {
                 // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.

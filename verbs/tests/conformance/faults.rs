@@ -2,9 +2,7 @@
 
 use qpair_verbs::{Access, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
-use crate::harness::{
-    DomainId, Env, Fill, Mem, Origin, Pair, Piece, QpId, QpSpec, Region, Work, connect_pair,
-};
+use crate::harness::{DomainId, Env, Fill, Mem, Origin, Pair, Piece, QpId, QpSpec, Region, Work, connect_pair};
 
 two_sided! {
     a_wrong_key_fails,

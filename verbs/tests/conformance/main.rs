@@ -89,5 +89,4 @@ fn peer_process() {
 }
 
 /// Sizes around the limits of inline data, ring lines, pages and copies.
-const SIZES: [usize; 14] =
-    [0, 1, 39, 40, 41, 200, 220, 221, 4095, 4096, 4097, 64 << 10, 1 << 20, 16 << 20];
+const SIZES: [usize; 14] = [0, 1, 39, 40, 41, 200, 220, 221, 4095, 4096, 4097, 64 << 10, 1 << 20, 16 << 20];

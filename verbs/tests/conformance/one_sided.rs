@@ -107,8 +107,8 @@ fn writes_gather_and_reads_scatter(env: &Env) {
 
 fn inline_writes_land(env: &Env) {
     let mut pair = env.rc();
-    let target = pair.far.expose(4096, Access::REMOTE_WRITE);
     let most = pair.near.abilities().max_inline as usize;
+    let target = pair.far.expose(most + 8, Access::REMOTE_WRITE);
     for size in [1, 8, 40, 100, most].into_iter().filter(|size| *size <= most) {
         pair.near.post(Work::write(Mem::inline(size, 4), target.part(5, 5 + size as u64)).signaled());
         assert_eq!(pair.near.done().assert_success(WcOpcode::RDMA_WRITE).memory.form, "no memory");
@@ -202,8 +202,7 @@ fn a_read_sees_the_writes_before_it(env: &Env) {
 fn both_sides_write_at_once(env: &Env) {
     let mut pair = env.rc();
     let len = 50_000;
-    let (ours, theirs) =
-        (pair.near.expose(len, Access::REMOTE_WRITE), pair.far.expose(len, Access::REMOTE_WRITE));
+    let (ours, theirs) = (pair.near.expose(len, Access::REMOTE_WRITE), pair.far.expose(len, Access::REMOTE_WRITE));
     std::thread::scope(|scope| {
         for (side, target, seed) in [(&mut pair.near, theirs, 100), (&mut pair.far, ours, 200)] {
             scope.spawn(move || {
@@ -221,6 +220,9 @@ fn both_sides_write_at_once(env: &Env) {
 fn a_stopped_peer_does_not_hold_up_one_sided_work(env: &Env) {
     let mut pair = env.rc();
     let target = pair.far.expose(1 << 20, Access::REMOTE_ALL);
+    // The first access may need the peer's help, to set up its memory.
+    pair.near.post(Work::read(target.part(0, 8)).signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_READ);
     pair.far.peer().expect("a process").stop(true);
     for len in [8, 4096, 1 << 20] {
         pair.near.post(Work::write(Mem::seeded(len, 9), target.part(0, len as u64)).signaled());

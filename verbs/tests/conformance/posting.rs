@@ -1,8 +1,8 @@
 //! What can not be posted is refused with a typed error, and the memory is handed back.
 
 use qpair_verbs::{
-    Access, Buffer, CompletionQueue, Context, Local, PostError, ProtectionDomain, QpState, QueuePair, Rejected, WcOpcode,
-    WcStatus,
+    Access, Buffer, CompletionQueue, Context, Local, PostError, ProtectionDomain, QpState, QueuePair, Rejected,
+    WcOpcode, WcStatus,
 };
 
 use crate::harness::Env;
@@ -260,10 +260,9 @@ fn inline_data_has_a_limit(env: &Env) {
     let target = ground.pd.expose(limit + 1, Access::REMOTE_ALL).unwrap();
     let data = vec![5; limit + 1];
     let remote = target.remote(0..limit + 1);
-    for error in [
-        refused(ground.a.send_inline(&data).post(), 0),
-        refused(ground.a.write_inline(&data, remote).post(), 0),
-    ] {
+    for error in
+        [refused(ground.a.send_inline(&data).post(), 0), refused(ground.a.write_inline(&data, remote).post(), 0)]
+    {
         assert!(matches!(error, PostError::TooLong { len, limit: most, .. } if len == limit + 1 && most == limit));
     }
     ground.a.write_inline(&data[..limit], target.remote(0..limit)).id(1).signaled().post().unwrap();

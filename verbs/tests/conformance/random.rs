@@ -56,8 +56,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(What::CompareSwap),
     ];
     let len = prop_oneof![Just(0), 1..300_usize, 200..240_usize, 4000..4200_usize, 1..ROOM];
-    let step = (what, 0..ROOM, len, 0..1000_u64, any::<bool>())
-        .prop_map(|(what, offset, len, seed, signaled)| Step { what, offset, len, seed, signaled });
+    let step = (what, 0..ROOM, len, 0..1000_u64, any::<bool>()).prop_map(|(what, offset, len, seed, signaled)| Step {
+        what,
+        offset,
+        len,
+        seed,
+        signaled,
+    });
     proptest::collection::vec(step, 1..50)
 }
 
@@ -119,9 +124,7 @@ impl Mix {
             What::SendInline => (Work::send(inline), WcOpcode::SEND, Vec::new()),
             What::Write => (Work::write(mem, part), WcOpcode::RDMA_WRITE, data.clone()),
             What::WriteInline => (Work::write(inline, part), WcOpcode::RDMA_WRITE, Vec::new()),
-            What::WriteImmediate => {
-                (Work::write(mem, part).imm(step.seed as u32), WcOpcode::RDMA_WRITE, data.clone())
-            }
+            What::WriteImmediate => (Work::write(mem, part).imm(step.seed as u32), WcOpcode::RDMA_WRITE, data.clone()),
             What::Read => (Work::read(part), WcOpcode::RDMA_READ, self.model[offset..offset + len].to_vec()),
             What::FetchAdd => {
                 (Work::fetch_add(word_part, step.seed), WcOpcode::FETCH_ADD, before.to_ne_bytes().to_vec())

@@ -67,10 +67,8 @@ fn memory_of_every_origin_is_combined(env: &Env) {
 
 fn part_of_a_buffer_is_combined(env: &Env) {
     let Some(mut pair) = pair(env) else { return };
-    let source = pair.far.expose_piece(
-        Piece { origin: Origin::Alloc, len: 800, fill: Fill::Seed(1) },
-        Access::REMOTE_READ,
-    );
+    let source =
+        pair.far.expose_piece(Piece { origin: Origin::Alloc, len: 800, fill: Fill::Seed(1) }, Access::REMOTE_READ);
     // Neither end of the ranges is a multiple of the element's size.
     pair.near.post(reduce(Mem::seeded(1000, 2), source.part(5, 405), SUM).range(3, 403));
     let done = pair.near.done().assert_success(WcOpcode::READ_REDUCE);

@@ -85,7 +85,7 @@ fn handle(node: &Arc<Node>, link: &Arc<Link>, packet: Packet) {
         },
         Message::Arena { arena, len } => link.install_arena(arena, len, fds.pop()),
         Message::ArenaGone { arena } => node.forget_arena(link, arena),
-        Message::Fault { qpn, from_qpn, kind } => node.fault(link, qpn, from_qpn, kind),
+        Message::Fault { qpn, from_qpn, kind } => node.fault(link.peer(), qpn, from_qpn, kind),
         Message::Bounce { request, op } => {
             let result = node.bounce(link, op);
             link.send(&Message::Bounced { request, result }, &[]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use qpair_verbs::{
-    CompletionQueue, CqError, Local, ProtectionDomain, QueuePair, Qpn, Rejected, RemoteSlice, SendRequest, WcOpcode,
+    CompletionQueue, CqError, Local, ProtectionDomain, Qpn, QueuePair, Rejected, RemoteSlice, SendRequest, WcOpcode,
     WcStatus,
 };
 

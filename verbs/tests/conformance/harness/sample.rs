@@ -136,9 +136,7 @@ impl Mem {
 
     /// Buffers of these lengths, to scatter to.
     pub fn blank_list(lens: &[usize]) -> Mem {
-        Mem::List(
-            lens.iter().map(|len| Piece { origin: Origin::Alloc, len: *len, fill: Fill::Byte(BLANK) }).collect(),
-        )
+        Mem::List(lens.iter().map(|len| Piece { origin: Origin::Alloc, len: *len, fill: Fill::Byte(BLANK) }).collect())
     }
 
     /// Buffers with these contents, in order; the bytes of `inline` go by another way.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::machine::Machine;
 use super::{
-    Abilities, Command, Content, CqId, Done, DomainId, Event, Fill, HandleId, Made, Mem, Origin, Peer, Piece, QpId,
+    Abilities, Command, Content, CqId, DomainId, Done, Event, Fill, HandleId, Made, Mem, Origin, Peer, Piece, QpId,
     QpSpec, Refused, RegionId, SrqId, WindowId, Work,
 };
 

@@ -1,0 +1,221 @@
+//! SEND: into the peer's ring if it is short, else straight into its posted receive.
+
+use super::{LOST, Outcome, Piece, Request, Sender, Wait};
+use crate::soft::claims::NoClaim;
+use crate::soft::control::{BounceOp, FaultKind};
+use crate::soft::layout::{MAX_SGE, RecvPiece};
+use crate::soft::link::Reach;
+use crate::soft::peer::PeerView;
+use crate::soft::qp::Own;
+use crate::soft::ring::{
+    Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
+};
+use crate::soft::{barrier, device_copy, vm};
+use crate::sync::Ordering;
+use crate::types::Rkey;
+use crate::wc::WcStatus;
+
+impl Sender {
+    pub(super) fn send(&mut self, own: &Own, request: &Request<'_>, invalidate: Option<Rkey>) -> Outcome {
+        let len = request.len();
+        let Some(peer) = &mut self.peer else { return LOST };
+        let mut flags = if request.solicited { FLAG_SOLICITED } else { 0 };
+        let mut word = 0;
+        if let Some(imm) = request.imm {
+            (flags, word) = (flags | FLAG_IMM, imm);
+        } else if let Some(rkey) = invalidate {
+            (flags, word) = (flags | FLAG_INVALIDATE, rkey.0);
+        }
+        let lines = lines_for(len.min(RING_INLINE));
+        if !peer.has_room(lines) {
+            return own.or_dropped(Wait::Room);
+        }
+        self.hazard.enter_light(own.hazard());
+        barrier::light(peer.link.asymmetric());
+        if let Some(outcome) = own.gate(peer) {
+            self.hazard.leave(own.hazard());
+            return outcome;
+        }
+        let receive = match peer.next_receive(peer.qpn) {
+            Ok(receive) => receive,
+            Err(NoClaim::Empty) => {
+                self.hazard.leave(own.hazard());
+                return own.or_dropped(Wait::Receive);
+            }
+            Err(NoClaim::Closed) => {
+                self.hazard.leave(own.hazard());
+                return LOST;
+            }
+        };
+        let mut entry = Entry { kind: KIND_SEND, flags, byte_len: len as u32, imm: word, receive, ..Entry::default() };
+        if len <= RING_INLINE && peer.takes_any_short() {
+            entry.flags |= FLAG_INLINE;
+            push_inline(peer, entry, request);
+            self.hazard.leave(own.hazard());
+        } else {
+            // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
+            // receive's owner does (`enter_error`).
+            let fits = len as u64 <= u64::from(peer.wqe(receive).total.load(Ordering::Relaxed));
+            if fits && let Some(waiting) = self.place(own, request, receive) {
+                return waiting;
+            }
+            let Some(peer) = &mut self.peer else { return LOST };
+            peer.producer.push(entry, &[]);
+            self.hazard.leave(own.hazard());
+            if !fits {
+                peer.took_receive();
+                peer.wake(true);
+                return own.refused(peer, WcStatus::REM_INV_REQ_ERR, None);
+            }
+        }
+        let Some(peer) = &mut self.peer else { return LOST };
+        peer.took_receive();
+        peer.wake(request.solicited);
+        Outcome::Done(WcStatus::SUCCESS, len as u32)
+    }
+
+    /// Puts the message into the receive `receive`. `Some` if it has to wait or failed; the hazard is left then.
+    fn place(&mut self, own: &Own, request: &Request<'_>, receive: u32) -> Option<Outcome> {
+        let peer = self.peer.as_ref()?;
+        if self.bouncing.is_none() {
+            let result = scatter(peer, receive, 0, request, |to, piece| {
+                // SAFETY: the receive is ours until we publish its completion, its owner waits for the hazard, and the
+                // local piece is posted memory.
+                unsafe { put(peer, to, piece.ptr, piece.len) }
+            });
+            match result {
+                Ok(()) => return None,
+                Err(NotPut::Pending) => return Some(self.leave(own, Outcome::Wait(Wait::Memory))),
+                Err(NotPut::Fault) => {
+                    self.hazard.leave(own.hazard());
+                    let peer = self.peer.as_ref()?;
+                    return Some(own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)));
+                }
+                Err(NotPut::Bounce) => {}
+            }
+        }
+        self.hazard.leave(own.hazard());
+        let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
+            let (piece, offset, room) = locate(peer, receive, done)?;
+            let len = room.min(want);
+            Some((len, BounceOp::Receive { qpn: peer.qpn, receive, piece, offset, len: len as u32, slot }))
+        });
+        waiting.or_else(|| self.enter_again(own))
+    }
+
+    /// Enters the peer's memory again after a bounce. `Some`, with the hazard left, if the peer closed meanwhile.
+    pub(super) fn enter_again(&mut self, own: &Own) -> Option<Outcome> {
+        self.hazard.enter(own.hazard());
+        let outcome = own.gate(self.peer.as_mut()?);
+        if outcome.is_some() {
+            self.hazard.leave(own.hazard());
+        }
+        outcome
+    }
+}
+
+/// Why a piece was not put into a receive.
+pub(crate) enum NotPut {
+    Pending,
+    Bounce,
+    Fault,
+}
+
+/// Calls `put` for each stretch of the message that lies in one piece of the receive, whose first `start` bytes are left.
+#[inline]
+pub(crate) fn scatter(
+    peer: &PeerView,
+    receive: u32,
+    start: u64,
+    request: &Request<'_>,
+    mut put: impl FnMut((&RecvPiece, u64), Piece) -> Result<(), NotPut>,
+) -> Result<(), NotPut> {
+    let wqe = peer.wqe(receive);
+    let count = (wqe.pieces.load(Ordering::Relaxed) as usize).min(MAX_SGE);
+    let (mut index, mut used) = (0, start);
+    let failed = request.pieces(|_, mut piece| {
+        while piece.len > 0 {
+            let Some(to) = wqe.piece[..count].get(index) else { return Some(NotPut::Fault) };
+            let size = u64::from(to.len.load(Ordering::Relaxed));
+            let part = size.saturating_sub(used).min(piece.len as u64) as usize;
+            if part == 0 {
+                (index, used) = (index + 1, used.saturating_sub(size));
+                continue;
+            }
+            if let Err(error) = put((to, used), Piece { ptr: piece.ptr, len: part }) {
+                return Some(error);
+            }
+            used += part as u64;
+            // SAFETY: `part` is at most the piece's length.
+            piece = Piece { ptr: unsafe { piece.ptr.add(part) }, len: piece.len - part };
+        }
+        None
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// Copies into a piece of a receive, from `offset` on.
+///
+/// # Safety
+/// `from` is readable for `len` bytes; the caller is inside its hazard and has taken the receive.
+#[inline]
+pub(crate) unsafe fn put(
+    peer: &PeerView,
+    (piece, offset): (&RecvPiece, u64),
+    from: *const u8,
+    len: usize,
+) -> Result<(), NotPut> {
+    let addr = piece.addr.load(Ordering::Relaxed).wrapping_add(offset);
+    let at = piece.arena_offset.load(Ordering::Relaxed).wrapping_add(offset);
+    match peer.link.reach(piece.arena.load(Ordering::Relaxed), at, len as u64, addr) {
+        Reach::Mapped(to) => {
+            // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
+            unsafe { device_copy(to.as_ptr(), from, len) };
+            Ok(())
+        }
+        Reach::Pending => Err(NotPut::Pending),
+        Reach::Unmapped => match peer.link.pid() {
+            Some(pid) if peer.link.vm_allowed() => {
+                // SAFETY: by the caller's word.
+                unsafe { vm::write(pid, addr, from, len) }.map_err(|error| match error.raw_os_error() {
+                    Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
+                        peer.link.vm_refused();
+                        NotPut::Bounce
+                    }
+                    _ => NotPut::Fault,
+                })
+            }
+            _ => Err(NotPut::Bounce),
+        },
+    }
+}
+
+/// Piece, offset in it and room there of byte `done` of a receive.
+fn locate(peer: &PeerView, receive: u32, done: usize) -> Option<(u32, u32, usize)> {
+    let wqe = peer.wqe(receive);
+    let mut start = 0;
+    for (index, piece) in wqe.piece.iter().enumerate().take(wqe.pieces.load(Ordering::Relaxed) as usize) {
+        let len = piece.len.load(Ordering::Relaxed) as usize;
+        if done < start + len {
+            return Some((index as u32, (done - start) as u32, start + len - done));
+        }
+        start += len;
+    }
+    None
+}
+
+/// Pushes a short message; gathers its pieces first if there are several.
+#[inline(always)]
+fn push_inline(peer: &mut PeerView, entry: Entry, request: &Request<'_>) {
+    if let Some(data) = request.with.inline {
+        peer.producer.push(entry, data);
+        return;
+    }
+    let mut bytes = [0u8; RING_INLINE];
+    request.pieces(|offset, piece| {
+        // SAFETY: the message has at most RING_INLINE bytes; the pieces are posted memory.
+        unsafe { device_copy(bytes.as_mut_ptr().add(offset), piece.ptr, piece.len) };
+        None::<()>
+    });
+    peer.producer.push(entry, &bytes[..entry.byte_len as usize]);
+}

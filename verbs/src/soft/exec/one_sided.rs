@@ -1,0 +1,269 @@
+//! WRITE, READ, READ with reduction, and atomics: the key is checked, then the peer's memory is touched directly.
+
+use super::{LOST, Outcome, Piece, Request, Sender, Wait};
+use crate::calc::{self, Calc};
+use crate::memory::RemoteSlice;
+use crate::soft::claims::NoClaim;
+use crate::soft::control::{BounceOp, FaultKind};
+use crate::soft::link::Reach;
+use crate::soft::peer::{Gate, PeerView, Settled};
+use crate::soft::qp::Own;
+use crate::soft::ring::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_WRITE_IMM};
+use crate::soft::{device_copy, vm};
+use crate::sync::{AtomicU64, Ordering};
+use crate::types::Access;
+use crate::wc::WcStatus;
+
+impl Sender {
+    pub(super) fn write(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice) -> Outcome {
+        let Some(peer) = &mut self.peer else { return LOST };
+        let len = remote.len;
+        if request.imm.is_some() && !peer.has_room(1) {
+            return own.or_dropped(Wait::Room);
+        }
+        self.hazard.enter(own.hazard());
+        let settled = match peer.gate(own.qpn()) {
+            Gate::Open(settled) => settled,
+            Gate::NotYet => return self.leave(own, own.or_dropped(Wait::Peer)),
+            Gate::Closed => return self.leave(own, own.or_lost()),
+        };
+        let mut receive = None;
+        if request.imm.is_some() {
+            match peer.next_receive(peer.qpn) {
+                Ok(index) => receive = Some(index),
+                Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
+                Err(NoClaim::Closed) => return self.leave(own, LOST),
+            }
+        }
+        if len > 0 {
+            match reach(peer, settled, remote, Access::REMOTE_WRITE) {
+                Found::At(to) => {
+                    request.pieces(|offset, piece| {
+                        // SAFETY: the key granted `len` bytes at `to`, its owner waits for the hazard, and the pieces
+                        // add up to `len` bytes of posted memory.
+                        unsafe { device_copy(to.add(offset), piece.ptr, piece.len) };
+                        None::<()>
+                    });
+                }
+                Found::Vm(pid) => {
+                    let failed = request.pieces(|offset, piece| {
+                        // SAFETY: the piece is posted memory.
+                        unsafe { vm::write(pid, remote.addr + offset as u64, piece.ptr, piece.len) }.err()
+                    });
+                    if let Some(error) = failed {
+                        self.hazard.leave(own.hazard());
+                        return self.vm_failed(own, &error);
+                    }
+                }
+                Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
+                Found::Bounce => {
+                    self.hazard.leave(own.hazard());
+                    let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
+                        let (addr, rkey) = (remote.addr + done as u64, remote.rkey.0);
+                        Some((want, BounceOp::Write { qpn: peer.qpn, rkey, addr, len: want as u32, slot }))
+                    });
+                    if let Some(outcome) = waiting.or_else(|| self.enter_again(own)) {
+                        return outcome;
+                    }
+                }
+                Found::Refused => {
+                    self.hazard.leave(own.hazard());
+                    let Some(peer) = &self.peer else { return LOST };
+                    return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
+                }
+            }
+        }
+        let Some(peer) = &mut self.peer else { return LOST };
+        if let (Some(imm), Some(receive)) = (request.imm, receive) {
+            let flags = FLAG_IMM | if request.solicited { FLAG_SOLICITED } else { 0 };
+            let entry = Entry { kind: KIND_WRITE_IMM, flags, byte_len: len as u32, imm, receive, ..Entry::default() };
+            peer.producer.push(entry, &[]);
+            peer.took_receive();
+        }
+        self.hazard.leave(own.hazard());
+        if request.imm.is_some() {
+            peer.wake(request.solicited);
+        }
+        Outcome::Done(WcStatus::SUCCESS, len as u32)
+    }
+
+    pub(super) fn read(
+        &mut self,
+        own: &Own,
+        request: &Request<'_>,
+        remote: RemoteSlice,
+        calc: Option<Calc>,
+    ) -> Outcome {
+        let Some(peer) = &mut self.peer else { return LOST };
+        let len = remote.len;
+        self.hazard.enter(own.hazard());
+        let settled = match peer.gate(own.qpn()) {
+            Gate::Open(settled) => settled,
+            Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
+            Gate::Closed => return self.leave(own, LOST),
+        };
+        if len == 0 {
+            return self.leave(own, Outcome::Done(WcStatus::SUCCESS, 0));
+        }
+        match reach(peer, settled, remote, Access::REMOTE_READ) {
+            Found::At(from) => {
+                request.pieces(|offset, piece| {
+                    // SAFETY: the key granted `len` bytes at `from`, its owner waits for the hazard; the pieces are
+                    // posted memory and add up to `len` bytes.
+                    unsafe { take(piece, from.add(offset), calc) };
+                    None::<()>
+                });
+                self.leave(own, Outcome::Done(WcStatus::SUCCESS, len as u32))
+            }
+            Found::Vm(pid) => {
+                let failed = request.pieces(|offset, piece| {
+                    // SAFETY: the piece is posted memory.
+                    unsafe { take_vm(pid, piece, remote.addr + offset as u64, calc) }.err()
+                });
+                self.hazard.leave(own.hazard());
+                match failed {
+                    Some(error) => self.vm_failed(own, &error),
+                    None => Outcome::Done(WcStatus::SUCCESS, len as u32),
+                }
+            }
+            Found::Pending => self.leave(own, Outcome::Wait(Wait::Memory)),
+            Found::Bounce => {
+                self.hazard.leave(own.hazard());
+                self.bounce_in(own, request, remote, calc)
+            }
+            Found::Refused => {
+                self.hazard.leave(own.hazard());
+                let Some(peer) = &self.peer else { return LOST };
+                own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access))
+            }
+        }
+    }
+
+    pub(super) fn atomic(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice, atomic: Atomic) -> Outcome {
+        let Some(peer) = &mut self.peer else { return LOST };
+        if !remote.addr.is_multiple_of(8) || remote.len != 8 {
+            return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
+        }
+        self.hazard.enter(own.hazard());
+        let settled = match peer.gate(own.qpn()) {
+            Gate::Open(settled) => settled,
+            Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
+            Gate::Closed => return self.leave(own, LOST),
+        };
+        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC) {
+            Found::At(at) => {
+                // SAFETY: the key granted 8 bytes at `at`; arenas and caller memory keep the alignment of the address,
+                // which was checked; all access to exposed memory is atomic or by `device_copy`.
+                let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+                let old = atomic.apply(word);
+                self.hazard.leave(own.hazard());
+                old
+            }
+            Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
+            Found::Vm(_) | Found::Bounce => {
+                self.hazard.leave(own.hazard());
+                match self.bounce_atomic(own, remote, atomic) {
+                    Ok(old) => old,
+                    Err(outcome) => return outcome.unwrap_or_else(|| self.bounce_refused(own)),
+                }
+            }
+            Found::Refused => {
+                self.hazard.leave(own.hazard());
+                let Some(peer) = &self.peer else { return LOST };
+                return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
+            }
+        };
+        request.pieces(|_, piece| {
+            // SAFETY: the posted memory holds 8 bytes, checked when posting.
+            unsafe { device_copy(piece.ptr, old.to_ne_bytes().as_ptr(), 8.min(piece.len)) };
+            Some(())
+        });
+        Outcome::Done(WcStatus::SUCCESS, 8)
+    }
+}
+
+/// An atomic operation.
+#[derive(Clone, Copy)]
+pub(crate) enum Atomic {
+    CompareSwap(u64, u64),
+    FetchAdd(u64),
+}
+
+impl Atomic {
+    /// Does it; the value before.
+    pub(crate) fn apply(self, word: &AtomicU64) -> u64 {
+        match self {
+            Atomic::CompareSwap(compare, swap) => {
+                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+            Atomic::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
+        }
+    }
+}
+
+/// Where the memory that a key grants can be touched.
+enum Found {
+    At(*mut u8),
+    Vm(i32),
+    Pending,
+    Bounce,
+    Refused,
+}
+
+/// Checks the key for one access. The caller is inside its hazard.
+#[inline(always)]
+fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access) -> Found {
+    let may = settled.access & right.bits() == right.bits();
+    let keys = peer.link.keys();
+    let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.qpn);
+    let Some(grant) = granted.filter(|_| may) else { return Found::Refused };
+    match peer.link.reach(grant.arena, grant.arena_offset, remote.len, remote.addr) {
+        Reach::Mapped(at) => Found::At(at.as_ptr()),
+        Reach::Pending => Found::Pending,
+        Reach::Unmapped => match peer.link.pid() {
+            Some(pid) if peer.link.vm_allowed() => Found::Vm(pid),
+            _ => Found::Bounce,
+        },
+    }
+}
+
+/// Takes bytes into a local piece: copied, or combined.
+///
+/// # Safety
+/// `from` is readable and the piece writable for the piece's length, and they do not overlap.
+#[inline]
+pub(crate) unsafe fn take(piece: Piece, from: *const u8, calc: Option<Calc>) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match calc {
+            None => device_copy(piece.ptr, from, piece.len),
+            Some(calc) => calc::combine_raw(calc, piece.ptr, piece.ptr, from, piece.len),
+        }
+    }
+}
+
+/// The same, from memory of another process that is not mapped.
+///
+/// # Safety
+/// The piece is writable for its length.
+unsafe fn take_vm(pid: i32, piece: Piece, from: u64, calc: Option<Calc>) -> std::io::Result<()> {
+    let Some(calc) = calc else {
+        // SAFETY: passed on to the caller.
+        return unsafe { vm::read(pid, piece.ptr, from, piece.len) };
+    };
+    let mut part = [0u8; 4096];
+    let mut done = 0;
+    while done < piece.len {
+        let len = part.len().min(piece.len - done);
+        // SAFETY: `part` holds `len` bytes, and `done + len` stays within the piece.
+        unsafe {
+            vm::read(pid, part.as_mut_ptr(), from + done as u64, len)?;
+            let to = piece.ptr.add(done);
+            calc::combine_raw(calc, to, to, part.as_ptr(), len);
+        }
+        done += len;
+    }
+    Ok(())
+}
