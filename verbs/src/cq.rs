@@ -67,10 +67,12 @@ impl CompletionQueue {
     /// # Errors
     /// [`CqError`] as [`poll`](CompletionQueue::poll), or if the system refuses to wait.
     pub fn wait(&mut self) -> Result<Completion<'_>, CqError> {
-        self.ready(None)?;
-        match self.soft.poll()? {
-            Some(completion) => Ok(completion),
-            None => Err(CqError::System(io::Error::other("a completion vanished"))),
+        loop {
+            self.ready(None)?;
+            // A queue pair may say that it has something, and turn out to have been closed.
+            if let Some(completion) = self.soft.poll()? {
+                return Ok(completion);
+            }
         }
     }
 
@@ -79,10 +81,13 @@ impl CompletionQueue {
     /// # Errors
     /// As [`wait`](CompletionQueue::wait), and [`CqError::TimedOut`].
     pub fn wait_for(&mut self, limit: Duration) -> Result<Completion<'_>, CqError> {
-        self.ready(Some(limit))?;
-        match self.soft.poll()? {
-            Some(completion) => Ok(completion),
-            None => Err(CqError::TimedOut(limit)),
+        let deadline = Instant::now() + limit;
+        loop {
+            self.ready(Some(deadline.saturating_duration_since(Instant::now())))
+                .map_err(|error| if let CqError::TimedOut(_) = error { CqError::TimedOut(limit) } else { error })?;
+            if let Some(completion) = self.soft.poll()? {
+                return Ok(completion);
+            }
         }
     }
 
@@ -108,8 +113,13 @@ impl CompletionQueue {
             }
             if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
+        if limit == Some(Duration::ZERO) {
+            return Err(CqError::TimedOut(Duration::ZERO));
+        }
+        // An arming of the caller's outlives this sleep, one of the sleep's own does not.
+        let before = self.soft.shared().armed();
         let slept = self.sleep(limit);
-        self.soft.shared().disarm();
+        self.soft.shared().set_armed(before);
         slept
     }
 
@@ -146,7 +156,7 @@ impl CompletionChannel {
     pub fn clear(&self) {
         self.queues().retain(|queue| {
             queue.upgrade().is_some_and(|queue| {
-                queue.disarm();
+                queue.set_armed(0);
                 true
             })
         });

@@ -348,6 +348,14 @@ pub enum PostError {
     /// The state does not allow it.
     #[error("nothing can be posted in state {0:?}; connect the queue pair first")]
     State(QpState),
+    /// A piece of memory is no whole number of elements.
+    #[error("a piece of {len} bytes is no whole number of elements of {size} bytes; cut the memory between elements")]
+    PartialElement {
+        /// Length of the piece.
+        len: usize,
+        /// Size of an element.
+        size: usize,
+    },
     /// Too many pieces.
     #[error("{count} pieces of memory exceed the limit of {limit}")]
     TooManyPieces {

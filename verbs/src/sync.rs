@@ -1,19 +1,19 @@
 //! Atomics of the lock-free parts: the standard ones, or loom's when the model is checked.
 
-#[cfg(loom)]
+#[cfg(all(loom, test))]
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `std`'s cell with loom's interface.
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
-#[cfg(not(loom))]
+#[cfg(not(all(loom, test)))]
 impl<T> UnsafeCell<T> {
     #[cfg(test)]
     pub(crate) const fn new(value: T) -> Self {

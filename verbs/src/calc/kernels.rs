@@ -42,7 +42,8 @@ pub fn combine(calc: Calc, dst: &mut [u8], src: &[u8]) -> Result<(), CalcError> 
 ///
 /// # Safety
 /// - `dst` is valid for writes, `a` and `b` for reads, of `len` bytes during the call.
-/// - `dst` either equals `a` or does not overlap it, and does not overlap `b`.
+/// - `dst` either equals `a` or does not overlap it. If it overlaps `b`, values are unspecified: the
+///   kernels work on raw pointers, which may alias.
 /// - Nobody else accesses `dst`, or writes `a` or `b`, during the call. Where a peer process can
 ///   break this in spite of its protocol, the values of the elements it wrote are unspecified;
 ///   no address or length in a kernel is computed from the data.

@@ -63,10 +63,8 @@ impl WindowShared {
     /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
     pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = bound.as_ref() {
-            if !self.node.withdraw(old.rkey) {
-                return false;
-            }
+        if bound.as_ref().is_some_and(|old| !self.node.withdraw(old.rkey)) {
+            return false;
         }
         *bound = next;
         true

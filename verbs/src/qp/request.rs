@@ -179,6 +179,9 @@ impl Drop for SendRequest<'_> {
         if !matches!(self.wr.local, Local::None) {
             self.wr.local = Local::None;
         }
+        if matches!(self.wr.op, Op::Bind { .. }) {
+            self.wr.op = Op::Send { invalidate: None };
+        }
     }
 }
 

@@ -49,7 +49,7 @@ impl Own<'_> {
     /// Withdraws a window's key; only one that this queue pair bound.
     pub(super) fn invalidate(&self, rkey: Rkey) -> Outcome {
         let node = self.qp.node();
-        let ours = node.keys().binding(rkey) == Some((self.qpn(), self.qp.domain()));
+        let ours = node.keys().view().is_bound(rkey, self.qpn(), self.qp.domain());
         let status = if ours && node.withdraw(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
         Outcome::Done(status, 0)
     }

@@ -176,7 +176,7 @@ impl Sender {
         let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return Answer::Refused };
         let Some(request) = bouncing.request else { return Answer::Done(0) };
         match peer.link.bounce_result(request) {
-            None => return Answer::Waiting,
+            None => Answer::Waiting,
             Some(result) => {
                 bouncing.request = None;
                 result.map_or(Answer::Refused, Answer::Done)

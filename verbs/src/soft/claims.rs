@@ -132,4 +132,33 @@ mod model {
             }
         });
     }
+
+    /// The owner asks for takers while a sender claims: every receive that it counts has the right name.
+    #[test]
+    fn the_owner_knows_each_taker_at_once() {
+        loom::model(|| {
+            let shared = Arc::new((AtomicU64::new(0), [AtomicU32::new(0), AtomicU32::new(0)]));
+            let view = |shared: &(AtomicU64, [AtomicU32; 2])| {
+                // SAFETY: the `Arc` keeps the words; 2 is a power of two.
+                unsafe { Claims::new(NonNull::from(&shared.0), NonNull::from(&shared.1[0]), 2) }
+            };
+            let theirs = shared.clone();
+            let sender = thread::spawn(move || {
+                let claims = view(&theirs);
+                [claims.claim(5, |_| true), claims.claim(6, |_| true)]
+            });
+            let claims = view(&shared);
+            let counted = claims.count();
+            for index in 0..counted {
+                assert_eq!(claims.taker_of(index), 5 + index);
+            }
+            claims.close();
+            let sealed = claims.count();
+            for (index, claim) in sender.join().unwrap().into_iter().enumerate() {
+                let before = index < sealed as usize;
+                assert_eq!(claim, if before { Ok(index as u32) } else { Err(NoClaim::Closed) });
+            }
+            assert_eq!(claims.count(), sealed);
+        });
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// after all others, which programs rely on that watch the end of a buffer, as they do with NICs.
 ///
 /// # Safety
-/// Both ranges are mapped for `len` bytes and do not overlap.
+/// Both ranges are mapped for `len` bytes. They may overlap.
 #[inline]
 pub(crate) unsafe fn device_copy(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: each arm stays within the `len` bytes that the caller vouches for.
@@ -21,15 +21,19 @@ pub(crate) unsafe fn device_copy(to: *mut u8, from: *const u8, len: usize) {
                 AtomicU64::from_ptr(to.cast()).store(value, Ordering::Release);
             }
             1..=8 => {
-                for i in 0..len {
-                    to.add(i).write_volatile(from.add(i).read_volatile());
+                let mut bytes = [0; 8];
+                for (i, byte) in bytes[..len].iter_mut().enumerate() {
+                    *byte = from.add(i).read_volatile();
+                }
+                for (i, byte) in bytes[..len].iter().enumerate() {
+                    to.add(i).write_volatile(*byte);
                 }
             }
             _ => {
                 let body = len - 8;
+                let tail = from.add(body).cast::<u64>().read_unaligned();
                 OPAQUE(to, from, body);
                 std::sync::atomic::fence(Ordering::Release);
-                let tail = from.add(body).cast::<u64>().read_unaligned();
                 to.add(body).cast::<u64>().write_unaligned(tail);
             }
         }
@@ -38,14 +42,14 @@ pub(crate) unsafe fn device_copy(to: *mut u8, from: *const u8, len: usize) {
 
 type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize);
 
-/// `memcpy` behind a pointer that the compiler does not see through.
+/// `memmove` behind a pointer that the compiler does not see through.
 static OPAQUE: Copy = copy_out_of_line;
 
 #[inline(never)]
 unsafe extern "C" fn copy_out_of_line(to: *mut u8, from: *const u8, len: usize) {
     let (to, from, len) = black_box((to, from, len));
     // SAFETY: the caller of `device_copy` vouches for both ranges.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    unsafe { std::ptr::copy(from, to, len) };
 }
 
 #[cfg(test)]

@@ -195,9 +195,14 @@ impl CqShared {
         unsafe { self.public.as_ref() }
     }
 
-    /// Ends the arming: nobody rings any more.
-    pub(crate) fn disarm(&self) {
-        self.public().armed.store(0, Ordering::Relaxed);
+    /// The arming: 0 or `ARMED_*`.
+    pub(crate) fn armed(&self) -> u32 {
+        self.public().armed.load(Ordering::Relaxed)
+    }
+
+    /// Ends an arming (0), or sets back one that was there before.
+    pub(crate) fn set_armed(&self, value: u32) {
+        self.public().armed.store(value, Ordering::Relaxed);
     }
 
     pub(crate) fn join(&self, qp: &Arc<SoftQp>, sends: bool, receives: bool) {

@@ -83,6 +83,16 @@ impl KeyView {
     }
 }
 
+impl KeyView {
+    /// True if the key is live and bound to that queue pair, which may withdraw it.
+    pub(crate) fn is_bound(&self, rkey: Rkey, qpn: u32, domain: u64) -> bool {
+        let entry = self.entry(slot_of(rkey));
+        entry.tag.load(Ordering::Acquire) == tag_of(rkey)
+            && entry.bound_qpn.load(Ordering::Relaxed) == qpn
+            && entry.domain.load(Ordering::Relaxed) == domain
+    }
+}
+
 impl KeyTable {
     pub(crate) fn new(public: Arc<Segment>) -> Option<Self> {
         let view = KeyView::in_segment(&public)?;
@@ -115,12 +125,6 @@ impl KeyTable {
         self.view.entry(slot_of(rkey)).tag.load(Ordering::Acquire) == tag_of(rkey)
     }
 
-    /// Which queue pair and domain a live key is bound to.
-    pub(crate) fn binding(&self, rkey: Rkey) -> Option<(u32, u64)> {
-        let entry = self.view.entry(slot_of(rkey));
-        self.is_live(rkey).then(|| (entry.bound_qpn.load(Ordering::Relaxed), entry.domain.load(Ordering::Relaxed)))
-    }
-
     /// Makes the key dead. The slot stays taken until [`release`](KeyTable::release). True if it was live.
     pub(crate) fn kill(&self, rkey: Rkey) -> bool {
         let tag = &self.view.entry(slot_of(rkey)).tag;
@@ -136,14 +140,10 @@ impl KeyTable {
     fn take_slot(&self) -> Option<usize> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let start = usize::from(random::u16());
-        (0..KEY_SLOTS).map(|step| (start + step) % KEY_SLOTS).find_map(|slot| {
-            let (word, bit) = (&mut used[slot / 64], 1u64 << (slot % 64));
-            if *word & bit != 0 {
-                return None;
-            }
-            *word |= bit;
-            Some(slot)
-        })
+        let free = |slot: &usize| used[slot / 64] & 1 << (slot % 64) == 0;
+        let slot = (0..KEY_SLOTS).map(|step| (start + step) % KEY_SLOTS).find(free)?;
+        used[slot / 64] |= 1 << (slot % 64);
+        Some(slot)
     }
 }
 

@@ -11,7 +11,7 @@ use super::link::Link;
 use super::ring::{Lines, Producer, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::types::QpState;
+use crate::types::{QpState, Rkey};
 
 /// A peer's queue pair.
 #[derive(Debug)]
@@ -228,6 +228,11 @@ impl PeerView {
     #[inline(always)]
     pub(crate) fn takes_any_short(&self) -> bool {
         !self.some_short
+    }
+
+    /// True if a message may withdraw that key: it is bound to the peer's queue pair.
+    pub(crate) fn may_withdraw(&self, rkey: Rkey) -> bool {
+        self.settled.is_some_and(|settled| self.link.keys().is_bound(rkey, self.qpn, settled.domain))
     }
 
     /// Room for `lines` more in the inbound ring.

@@ -179,7 +179,7 @@ impl SoftQp {
 
     pub(crate) fn has_receive(&self) -> bool {
         // SAFETY: as in `poll_receive`.
-        let poller = unsafe { &*self.receiver.poller.get() };
+        let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
         if poller.consumer.peek().is_some() || self.receiver.some_void.load(Ordering::Acquire) {
             return true;
@@ -187,10 +187,16 @@ impl SoftQp {
         if !self.has_failed() || !self.is_settled() {
             return false;
         }
-        match (&self.receiver.own, &poller.unfinished) {
+        match (&self.receiver.own, &self.receiver.srq) {
             (Some(own), _) => own.retired.load(Ordering::Relaxed) != own.posted.load(Ordering::Acquire),
-            (None, unfinished) => unfinished.as_ref().is_none_or(|list| !list.is_empty()),
+            (None, Some(srq)) => !self.unfinished(poller, srq).is_empty(),
+            (None, None) => false,
         }
+    }
+
+    /// What peers claimed of the shared receive queue and left unfinished, of a failed queue pair.
+    fn unfinished<'p>(&self, poller: &'p mut Poller, srq: &SoftSrq) -> &'p mut Vec<u32> {
+        poller.unfinished.get_or_insert_with(|| srq.unfinished(self.number()))
     }
 
     /// Number of receive completions that wait, counted up to `limit`.
@@ -271,11 +277,8 @@ impl SoftQp {
                 slot
             }
             (None, Some(srq)) => {
-                let list = poller.unfinished.get_or_insert_with(|| srq.unfinished(self.number()));
+                let list = self.unfinished(poller, srq);
                 let found = std::iter::from_fn(|| list.pop()).find_map(|index| srq.take(index));
-                if list.is_empty() && !self.receiver.some_void.swap(true, Ordering::AcqRel) {
-                    self.node().events().raise(AsyncEvent::LastWqeReached(self.qpn()));
-                }
                 found?
             }
             (None, None) => return None,
@@ -343,7 +346,8 @@ impl SoftQp {
     /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound.
     #[cold]
     fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
-        self.node().keys().binding(rkey) == Some((self.number(), self.domain())) && self.node().withdraw(rkey)
+        let keys = self.node().keys().view();
+        keys.is_bound(rkey, self.number(), self.domain()) && self.node().withdraw(rkey)
     }
 }
 

@@ -324,8 +324,8 @@ mod model {
 
     use super::*;
 
-    /// Two-line messages over a ring of four lines, which wraps: every byte arrives, and loom's cells prove that the two
-    /// ends never touch a body at once.
+    /// Messages of one line and of two over a ring of four lines, which wraps: every byte arrives, and loom's cells prove
+    /// that the two ends never touch a body at once.
     #[test]
     fn producer_and_consumer_take_turns() {
         loom::model(|| {
@@ -337,34 +337,40 @@ mod model {
                 // SAFETY: the `Arc` keeps the four lines.
                 let lines = unsafe { Lines::new(NonNull::from(&theirs.0[0]), 4) };
                 let mut producer = Producer::new(lines);
-                for serial in 0..3u32 {
-                    let data = [serial as u8 + 1; FIRST + 2];
-                    while !producer.has_room(2, &theirs.1) {
+                for (serial, len) in LENGTHS.into_iter().enumerate() {
+                    let data = [serial as u8 + 1; RING_INLINE];
+                    while !producer.has_room(lines_for(len), &theirs.1) {
                         thread::yield_now();
                     }
-                    producer.push(Entry { byte_len: data.len() as u32, receive: serial, ..Entry::default() }, &data);
+                    let entry = Entry { byte_len: len as u32, receive: serial as u32, ..Entry::default() };
+                    producer.push(entry, &data[..len]);
                 }
             });
             // SAFETY: as above.
             let lines = unsafe { Lines::new(NonNull::from(&shared.0[0]), 4) };
             let mut consumer = Consumer::new(lines);
-            for serial in 0..3u32 {
+            for (serial, len) in LENGTHS.into_iter().enumerate() {
                 let entry = loop {
                     match consumer.peek() {
                         Some(entry) => break entry,
                         None => thread::yield_now(),
                     }
                 };
-                assert_eq!(entry.receive, serial);
+                assert_eq!((entry.receive as usize, entry.byte_len as usize), (serial, len));
                 let mut sum = 0;
-                consumer.read(&entry, &mut |_, from, len| {
+                let whole = consumer.read(&entry, &mut |_, from, len| {
                     // SAFETY: `from` holds `len` bytes.
-                    sum += unsafe { std::slice::from_raw_parts(from, len) }.iter().map(|&b| u32::from(b)).sum::<u32>();
+                    sum +=
+                        unsafe { std::slice::from_raw_parts(from, len) }.iter().map(|&b| usize::from(b)).sum::<usize>();
                 });
-                assert_eq!(sum, (serial + 1) * (FIRST as u32 + 2));
+                assert!(whole);
+                assert_eq!(sum, (serial + 1) * len);
                 consumer.advance(&entry, &shared.1);
             }
             producer.join().unwrap();
         });
     }
+
+    /// One line, two, two, one, two: each line of the ring is a first line and a continuation in turn.
+    const LENGTHS: [usize; 5] = [3, FIRST + 2, FIRST + BODY, 0, FIRST + 1];
 }

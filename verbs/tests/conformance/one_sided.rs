@@ -3,7 +3,7 @@
 use qpair_verbs::{Access, WcOpcode};
 
 use crate::SIZES;
-use crate::harness::{Env, Fill, Mem, Origin, Piece, Region, Side, Work};
+use crate::harness::{Env, Fill, Mem, Origin, Piece, QpSpec, Region, Side, Work};
 
 two_sided! {
     writes_of_every_size_land,
@@ -19,6 +19,10 @@ two_sided! {
     a_write_is_there_when_the_next_message_arrives,
     a_read_sees_the_writes_before_it,
     both_sides_write_at_once,
+}
+
+one_sided! {
+    source_and_target_may_overlap,
 }
 
 two_processes! {
@@ -215,6 +219,28 @@ fn both_sides_write_at_once(env: &Env) {
     });
     pair.near.look(&ours).assert_is(&Fill::Seed(249).bytes(len));
     pair.far.look(&theirs).assert_is(&Fill::Seed(149).bytes(len));
+}
+
+fn source_and_target_may_overlap(env: &Env) {
+    let mut side = env.near();
+    let (a, b) = (side.new_qp(&QpSpec::rc()), side.new_qp(&QpSpec::rc()));
+    side.connect(a.qp, b.address);
+    side.connect(b.qp, a.address);
+    let region = seeded(&mut side, 20_000, 8);
+    let local = |start: usize, end: usize| Mem::Region { region: region.id, start, end };
+    for (from, to, len) in [(0, 1, 8), (0, 7, 100), (100, 0, 5000), (0, 100, 15_000), (50, 50, 9000), (4, 0, 8)] {
+        let remote = region.part(to as u64, (to + len) as u64);
+        // What the overlap holds afterwards is not defined; that nothing else changes, is.
+        side.fill(&region, Fill::Seed(8));
+        side.post(Work::write(local(from, from + len), remote).signaled());
+        side.done().assert_success(WcOpcode::RDMA_WRITE);
+        let mut read = Work::read(remote).signaled();
+        read.mem = local(from, from + len);
+        side.post(read);
+        side.done().assert_success(WcOpcode::RDMA_READ);
+        let end = from.max(to) + len;
+        side.look_at(&region, end, 20_000).assert_is(&Fill::Seed(8).bytes(20_000)[end..]);
+    }
 }
 
 fn a_stopped_peer_does_not_hold_up_one_sided_work(env: &Env) {

@@ -115,7 +115,7 @@ fn a_message_withdraws_the_key(env: &Env) {
     let (region, window, remote) = bound(&mut pair, ALL);
     for len in [8, 5000] {
         pair.far.recv(Mem::blank(len), 0);
-        let (_, _, again) = (region.id, window, pair.far.window_remote(window).expect("the window is bound"));
+        let again = pair.far.window_remote(window).expect("the window is bound");
         write_succeeds(&mut pair, again);
         pair.near.post(Work::send(Mem::seeded(len, 4)).invalidating(again.rkey).signaled());
         let received = pair.far.done().assert_success(WcOpcode::RECV);
@@ -126,19 +126,27 @@ fn a_message_withdraws_the_key(env: &Env) {
         pair.far.post(bind(window, &region, 100, 200, ALL));
         pair.far.done().assert_success(WcOpcode::BIND_MW);
     }
-    write_fails(&mut pair, remote);
     let last = pair.far.window_remote(window).expect("the window is bound");
+    pair.far.recv(Mem::None, 1);
+    pair.near.post(Work::send(Mem::None).invalidating(last.rkey).signaled());
+    pair.near.done().assert_success(WcOpcode::SEND);
+    assert_eq!(pair.far.done().assert_success(WcOpcode::RECV).invalidated, Some(last.rkey));
+    pair.far.revoke(&region).expect("no window is bound to it any more");
+    write_fails(&mut pair, last);
     assert_ne!(last.rkey, remote.rkey);
 }
 
 fn a_message_with_a_wrong_key_to_withdraw_fails(env: &Env) {
-    for wrong in [Rkey(0), Rkey(0xffff_ffff)] {
+    for of_region in [true, false] {
         let mut pair = env.rc();
-        let (_, window, _) = bound(&mut pair, ALL);
+        let (region, window, remote) = bound(&mut pair, ALL);
+        // The key of a region is not for peers to withdraw.
+        let wrong = if of_region { region.remote.rkey } else { Rkey(remote.rkey.0 ^ 0x1000) };
         pair.far.recv(Mem::blank(8), 0);
         pair.near.post(Work::send(Mem::seeded(8, 4)).invalidating(wrong).signaled());
         pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
         pair.near.assert_failed();
+        pair.far.assert_failed();
         assert!(pair.far.window_remote(window).is_some());
     }
 }

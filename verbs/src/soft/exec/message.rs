@@ -36,6 +36,12 @@ impl Sender {
             self.hazard.leave(own.hazard());
             return outcome;
         }
+        if let Some(rkey) = invalidate
+            && !peer.may_withdraw(rkey)
+        {
+            self.hazard.leave(own.hazard());
+            return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
+        }
         let receive = match peer.next_receive(peer.qpn) {
             Ok(receive) => receive,
             Err(NoClaim::Empty) => {

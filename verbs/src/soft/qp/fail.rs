@@ -96,6 +96,9 @@ impl SoftQp {
         *leaving = None;
         drop(leaving);
         if !self.settled.swap(true, Ordering::AcqRel) {
+            if self.spec.srq.is_some() {
+                self.spec.node.events().raise(AsyncEvent::LastWqeReached(self.qpn()));
+            }
             self.spec.recv_cq.notify(true);
         }
         true

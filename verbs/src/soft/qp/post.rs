@@ -240,7 +240,11 @@ impl SoftQp {
             Op::Send { .. } => Ok(()),
             Op::Write(remote) => same(remote),
             _ if qp_type != QpType::Rc => Err(PostError::NotSupported { what: "this operation", qp_type }),
-            Op::Read(remote) | Op::ReadReduce(remote, _) => same(remote),
+            Op::Read(remote) => same(remote),
+            Op::ReadReduce(remote, calc) => {
+                whole_elements(&wr.local, len, calc.data_type.size())?;
+                same(remote)
+            }
             Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => same(remote),
             Op::Bind { .. } | Op::Invalidate(_) => Ok(()),
         }
@@ -254,4 +258,11 @@ impl SoftQp {
             Err(error) => Err(Rejected { error, memory }),
         }
     }
+}
+
+/// Refuses memory that cuts an element.
+fn whole_elements(local: &Local, len: usize, size: usize) -> Result<(), PostError> {
+    let pieces = (0..local.pieces()).filter_map(|index| local.piece(index)).map(|piece| piece.len);
+    let mut all = pieces.filter(|_| local.pieces() > 1).chain([len]);
+    all.find(|len| !len.is_multiple_of(size)).map_or(Ok(()), |len| Err(PostError::PartialElement { len, size }))
 }

@@ -89,6 +89,8 @@ pub struct Abilities {
 pub enum Command {
     /// `Abilities`
     Abilities,
+    /// `()`: guards this process's memory against other processes without special rights.
+    Guard,
     /// `DomainId`
     NewDomain,
     /// `CqId`. With a channel of its own if asked.
@@ -109,6 +111,8 @@ pub enum Command {
     DropQp { qp: QpId },
     /// `u32`: code of the state. Waits until it is `want`, if given, no longer than `limit`.
     State { qp: QpId, want: Option<u32>, limit: u64 },
+    /// `Qpn`
+    Number { qp: QpId },
     /// `String`
     Explain { qp: QpId },
     /// `(RegionId, RemoteSlice)`

@@ -102,6 +102,10 @@ impl Machine {
                     read_reduce: able.read_reduce,
                 })
             }
+            Command::Guard => {
+                let guarded = rustix::process::DumpableBehavior::NotDumpable;
+                answer(rustix::process::set_dumpable_behavior(guarded).map_err(text)?)
+            }
             Command::NewDomain => {
                 self.domains.push(self.ctx.alloc_pd().map_err(text)?);
                 answer(DomainId(self.domains.len() - 1))
@@ -132,6 +136,12 @@ impl Machine {
                 answer(())
             }
             Command::State { qp, want, limit } => self.state(qp, want, limit),
+            Command::Number { qp } => match &self.qps[qp.0].stage {
+                Stage::Prepared(qp) => answer(qp.number()),
+                Stage::Connected(qp) => answer(qp.number()),
+                Stage::Datagram(qp) => answer(qp.number()),
+                Stage::Ready(_) | Stage::Gone => Err("it tells no number".to_owned()),
+            },
             Command::Explain { qp } => match &self.qps[qp.0].stage {
                 Stage::Connected(qp) => answer(qp.explain()),
                 _ => Err("not connected".to_owned()),

@@ -184,9 +184,13 @@ fn completion(
     limit: u64,
     is_datagram: impl Fn(Qpn) -> bool,
 ) -> Result<Option<Done>, String> {
-    let mut completion = match queue.wait_for(Duration::from_millis(limit)) {
-        Ok(completion) => completion,
-        Err(CqError::TimedOut(_)) => return Ok(None),
+    let next = match limit {
+        0 => queue.poll(),
+        _ => queue.wait_for(Duration::from_millis(limit)).map(Some),
+    };
+    let mut completion = match next {
+        Ok(Some(completion)) => completion,
+        Ok(None) | Err(CqError::TimedOut(_)) => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
     let retired = std::iter::from_fn(|| completion.next_retired()).map(|memory| Content::of(memory, 0, None)).collect();

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// How long what must happen may take: far more than it should, so that a loaded machine fails no case.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(10);
 /// How long to look for what must not happen.
 const QUIET: Duration = Duration::from_millis(30);
 
@@ -99,6 +99,10 @@ impl Side {
 
     pub fn to_error(&mut self, qp: QpId) {
         self.ask(Command::ToError { qp })
+    }
+
+    pub fn number(&mut self, qp: QpId) -> Qpn {
+        self.ask(Command::Number { qp })
     }
 
     pub fn state(&mut self) -> QpState {
