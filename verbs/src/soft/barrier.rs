@@ -18,7 +18,9 @@ pub(crate) fn registered() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
         let wanted = (GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED) as i64;
-        membarrier(QUERY) & wanted == wanted && membarrier(REGISTER_GLOBAL_EXPEDITED) == 0
+        !super::switches::no_membarrier()
+            && membarrier(QUERY) & wanted == wanted
+            && membarrier(REGISTER_GLOBAL_EXPEDITED) == 0
     })
 }
 

@@ -106,13 +106,13 @@ impl SoftCq {
                 self.cursor = 0;
                 continue;
             };
+            self.cursor = if place + 1 >= count { 0 } else { place + 1 };
             if let Some(completion) = member.poll() {
                 if self.may_overrun {
                     self.check_overrun()?;
                 }
                 return Ok(Some(completion));
             }
-            self.cursor = if place + 1 >= count { 0 } else { place + 1 };
         }
         Ok(None)
     }

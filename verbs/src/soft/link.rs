@@ -13,6 +13,7 @@ use super::keys::KeyView;
 use super::layout::{LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, SHARED_BYTES};
 use super::node::Node;
 use super::segment::Segment;
+use super::switches;
 use crate::address::NodeId;
 use crate::error::ConnectError;
 
@@ -119,7 +120,7 @@ impl Link {
             next_request: AtomicU32::new(1),
             answers: Mutex::default(),
             answered: Condvar::new(),
-            vm: AtomicU8::new(VM_UNTRIED),
+            vm: AtomicU8::new(if switches::no_process_vm() { VM_REFUSED } else { VM_UNTRIED }),
         };
         Ok(Link {
             peer,

@@ -28,6 +28,7 @@ mod segment;
 mod send_queue;
 mod spec;
 mod srq;
+mod switches;
 mod ud;
 mod vm;
 

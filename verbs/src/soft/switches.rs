@@ -1,0 +1,15 @@
+//! Switches that turn off what a system may refuse, so that the ways around it can be tried anywhere.
+
+/// `QPAIR_NO_PROCESS_VM=1`: memory that can not be mapped goes through the bounce area at once.
+pub(crate) fn no_process_vm() -> bool {
+    is_on("QPAIR_NO_PROCESS_VM")
+}
+
+/// `QPAIR_NO_MEMBARRIER=1`: every light barrier is a fence.
+pub(crate) fn no_membarrier() -> bool {
+    is_on("QPAIR_NO_MEMBARRIER")
+}
+
+fn is_on(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| value == "1")
+}
