@@ -90,3 +90,13 @@ impl Context {
         self.node.events().subscribe()
     }
 }
+
+impl Device {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// As [`Context::open`].
+    pub fn open(&self) -> Result<Context, OpenError> {
+        Context::open(self.name())
+    }
+}

@@ -1,7 +1,5 @@
 //! The devices of this machine, and what each can do.
 
-use crate::context::Context;
-use crate::error::OpenError;
 use crate::soft;
 use crate::types::{GidEntry, Mtu};
 
@@ -100,13 +98,5 @@ impl Device {
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Opens the device.
-    ///
-    /// # Errors
-    /// As [`Context::open`].
-    pub fn open(&self) -> Result<Context, OpenError> {
-        Context::open(&self.name)
     }
 }

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::address::NodeId;
 use crate::memory::{Buffer, ExposedRegion, Local};
+use crate::status::{WcOpcode, WcStatus};
 use crate::types::{Access, QpState, QpType, Qpn};
-use crate::wc::{WcOpcode, WcStatus};
 
 /// Opening a device failed.
 #[derive(Debug, Error)]

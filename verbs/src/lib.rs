@@ -44,6 +44,7 @@ mod pd;
 mod qp;
 mod soft;
 mod srq;
+mod status;
 mod sync;
 mod types;
 mod wc;
@@ -64,5 +65,6 @@ pub use qp::{
     ReadyToReceive, RecvRequest, SendRequest, Transition, transition,
 };
 pub use srq::SharedReceiveQueue;
+pub use status::{WcOpcode, WcStatus};
 pub use types::{Access, Gid, GidEntry, GidKind, Mtu, Psn, QpState, QpType, Qpn, Rkey};
-pub use wc::{Completion, WcOpcode, WcStatus, WorkCompletion};
+pub use wc::{Completion, WorkCompletion};

@@ -8,8 +8,8 @@ use crate::error::Rejected;
 use crate::memory::{Local, RegionShared, RemoteSlice, WindowShared};
 use crate::qp::AddressHandle;
 use crate::soft::SoftQp;
+use crate::status::WcOpcode;
 use crate::types::{Access, Rkey};
-use crate::wc::WcOpcode;
 
 /// A send request under construction; nothing happens before [`post`](SendRequest::post).
 ///

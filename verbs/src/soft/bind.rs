@@ -7,8 +7,8 @@ use super::exec::Outcome;
 use super::keys::KeySpec;
 use super::qp::Own;
 use crate::memory::{Bound, RegionShared, RemoteSlice, WindowShared};
+use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
-use crate::wc::WcStatus;
 
 impl Own<'_> {
     /// Gives the window a range of the region under a fresh key.

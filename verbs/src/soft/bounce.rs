@@ -12,9 +12,9 @@ use super::peer::PeerView;
 use super::qp::Own;
 use crate::calc::Calc;
 use crate::memory::RemoteSlice;
+use crate::status::WcStatus;
 use crate::sync::AtomicU64;
 use crate::types::{Access, Rkey};
-use crate::wc::WcStatus;
 
 /// A request under way through the bounce area.
 #[derive(Debug)]

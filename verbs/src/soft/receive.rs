@@ -18,9 +18,10 @@ use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
 use crate::memory::Local;
 use crate::qp::GRH_BYTES;
+use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{QpType, Qpn, Rkey};
-use crate::wc::{Completion, WcOpcode, WcStatus, WorkCompletion};
+use crate::wc::{Completion, WorkCompletion};
 
 /// Posted receives and the inbound ring's reading end.
 pub(crate) struct Receiver {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::qp::SoftQp;
 use crate::memory::Local;
 use crate::qp::Op;
+use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::Qpn;
-use crate::wc::{Completion, WcOpcode, WcStatus, WorkCompletion};
+use crate::wc::{Completion, WorkCompletion};
 
 /// One send request.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use crate::address::NodeId;
 use crate::error::ConnectError;
 use crate::memory::Local;
 use crate::qp::{Borrowed, GRH_BYTES, Op};
+use crate::status::WcStatus;
 use crate::sync::Ordering;
 use crate::types::{Gid, QpState, QpType};
-use crate::wc::WcStatus;
 
 /// Where an address handle leads.
 #[derive(Debug)]

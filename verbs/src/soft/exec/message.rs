@@ -11,9 +11,9 @@ use crate::soft::ring::{
     Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
 };
 use crate::soft::{barrier, device_copy, vm};
+use crate::status::WcStatus;
 use crate::sync::Ordering;
 use crate::types::Rkey;
-use crate::wc::WcStatus;
 
 impl Sender {
     pub(super) fn send(&mut self, own: &Own, request: &Request<'_>, invalidate: Option<Rkey>) -> Outcome {

@@ -17,8 +17,8 @@ use crate::soft::control::FaultKind;
 use crate::soft::hazard::Hazard;
 use crate::soft::peer::{Gate, PeerView};
 use crate::soft::qp::Own;
+use crate::status::WcStatus;
 use crate::types::QpType;
-use crate::wc::WcStatus;
 
 /// The initiator's state of one queue pair. Used by one thread at a time: the poster, or who holds the progress lock.
 #[derive(Debug)]

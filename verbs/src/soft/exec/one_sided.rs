@@ -10,9 +10,9 @@ use crate::soft::peer::{Gate, PeerView, Settled};
 use crate::soft::qp::Own;
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_WRITE_IMM};
 use crate::soft::{device_copy, vm};
+use crate::status::WcStatus;
 use crate::sync::{AtomicU64, Ordering};
 use crate::types::Access;
-use crate::wc::WcStatus;
 
 impl Sender {
     pub(super) fn write(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice) -> Outcome {

@@ -10,9 +10,9 @@ use crate::qp::{Borrowed, Op, SendWr};
 use crate::soft::exec::{Outcome, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
+use crate::status::WcStatus;
 use crate::sync::Ordering;
 use crate::types::{Mtu, QpType};
-use crate::wc::WcStatus;
 
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
