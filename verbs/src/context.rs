@@ -42,12 +42,12 @@ impl Context {
 
     /// Limits and abilities.
     pub fn attributes(&self) -> DeviceAttributes {
-        self.node.attributes()
+        self.node.home().attributes()
     }
 
     /// Port `number`, counted from 1; `None` if there is no such port.
     pub fn port(&self, number: u8) -> Option<PortAttributes> {
-        (number == 1).then(|| self.node.port())
+        (number == 1).then(|| self.node.home().port())
     }
 
     /// Allocates a protection domain.
@@ -63,7 +63,7 @@ impl Context {
     /// # Errors
     /// [`CreateError`] if the depth is not possible or the system refuses an event descriptor.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, CreateError> {
-        CompletionQueue::new(&self.node, depth, None)
+        CompletionQueue::new(self.node.home(), depth, None)
     }
 
     /// Creates a completion queue whose events go to `channel`.
@@ -71,7 +71,7 @@ impl Context {
     /// # Errors
     /// As [`create_cq`](Context::create_cq).
     pub fn create_cq_on(&self, depth: u32, channel: &CompletionChannel) -> Result<CompletionQueue, CreateError> {
-        CompletionQueue::new(&self.node, depth, Some(channel))
+        CompletionQueue::new(self.node.home(), depth, Some(channel))
     }
 
     /// Creates a completion channel, for sleeping until something completes.
@@ -87,7 +87,7 @@ impl Context {
     /// # Errors
     /// [`CreateError::System`] if the system refuses an event descriptor.
     pub fn events(&self) -> Result<AsyncEvents, CreateError> {
-        self.node.events().subscribe()
+        self.node.home().events().subscribe()
     }
 }
 

@@ -10,7 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::error::{CqError, CreateError};
-use crate::soft::{CqShared, EventFd, Node, SoftCq};
+use crate::soft::{CqShared, EventFd, Home, SoftCq};
 use crate::wc::Completion;
 
 /// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
@@ -41,12 +41,12 @@ pub struct CompletionChannel {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(node: &Arc<Node>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
         let bell = match channel {
             Some(channel) => channel.bell.clone(),
             None => CompletionChannel::new()?.bell,
         };
-        let soft = SoftCq::new(node, depth, bell)?;
+        let soft = SoftCq::new(home, depth, bell)?;
         if let Some(channel) = channel {
             channel.queues().push(Arc::downgrade(soft.shared()));
         }

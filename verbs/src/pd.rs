@@ -41,11 +41,11 @@ impl ProtectionDomain {
     /// As [`alloc`](ProtectionDomain::alloc), and [`MemoryError::NoHugePages`] if they are required.
     pub fn alloc_on(&self, len: usize, huge: HugePages) -> Result<Buffer, MemoryError> {
         check_length(len)?;
-        let backing = self.node.arenas().alloc(self.id, len, huge).map_err(|source| match huge {
+        let backing = self.node.home().arenas().alloc(self.id, len, huge).map_err(|source| match huge {
             HugePages::Require => MemoryError::NoHugePages { len, source },
             HugePages::No | HugePages::Try => MemoryError::NoMemory { len, source },
         })?;
-        Ok(Buffer::new(self.node.clone(), backing))
+        Ok(Buffer::new(self.node.home().clone(), backing))
     }
 
     /// Registers a vector of the caller's. [`Buffer::into_vec`] gives it back.
@@ -57,7 +57,7 @@ impl ProtectionDomain {
     /// [`MemoryError::Length`] if it is empty or too long.
     pub fn register(&self, vector: Vec<u8>) -> Result<Buffer, MemoryError> {
         check_length(vector.len())?;
-        Ok(Buffer::new(self.node.clone(), Backing::from_vec(self.id, vector)))
+        Ok(Buffer::new(self.node.home().clone(), Backing::from_vec(self.id, vector)))
     }
 
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.
@@ -77,7 +77,7 @@ impl ProtectionDomain {
         check_length(len)?;
         // SAFETY: passed on to the caller.
         let backing = unsafe { Backing::foreign(self.id, base, len, owner) };
-        Ok(Buffer::new(self.node.clone(), backing))
+        Ok(Buffer::new(self.node.home().clone(), backing))
     }
 
     /// Allocates `len` zeroed bytes that peers may access as `access` says.
@@ -93,7 +93,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`CreateError`] if the device has no more.
     pub fn create_window(&self) -> Result<MemoryWindow, CreateError> {
-        Ok(MemoryWindow::new(self.node.clone(), self.id))
+        Ok(MemoryWindow::new(self.node.home().clone(), self.id))
     }
 
     /// A shared receive queue for `depth` receives.
@@ -101,7 +101,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`CreateError`] if the depth is not possible.
     pub fn create_srq(&self, depth: u32) -> Result<SharedReceiveQueue, CreateError> {
-        SharedReceiveQueue::new(&self.node, self.id, depth)
+        SharedReceiveQueue::new(self.node.home(), self.id, depth)
     }
 
     /// A reliable connection, whose completions go to `cq`.

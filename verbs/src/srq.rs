@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{CreateError, Rejected};
 use crate::memory::Local;
-use crate::soft::{Node, SoftSrq};
+use crate::soft::{Home, SoftSrq};
 
 /// A shared receive queue. The queue pairs made with it take their receives from here.
 #[derive(Debug)]
@@ -13,8 +13,8 @@ pub struct SharedReceiveQueue {
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(node: &Arc<Node>, domain: u64, depth: u32) -> Result<Self, CreateError> {
-        Ok(SharedReceiveQueue { soft: SoftSrq::new(node, domain, depth)? })
+    pub(crate) fn new(home: &Arc<Home>, domain: u64, depth: u32) -> Result<Self, CreateError> {
+        Ok(SharedReceiveQueue { soft: SoftSrq::new(home, domain, depth)? })
     }
 
     /// Posts a receive into `memory`; `wr_id` comes back with its completion.

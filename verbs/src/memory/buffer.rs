@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{ExposeFailed, PostError};
 use crate::memory::{Backing, ExposedRegion, Slab};
-use crate::soft::Node;
+use crate::soft::Home;
 use crate::types::Access;
 
 /// Registered memory that this program alone may touch.
@@ -23,7 +23,7 @@ use crate::types::Access;
 #[derive(Debug)]
 pub struct Buffer {
     backing: Arc<Backing>,
-    node: Arc<Node>,
+    home: Arc<Home>,
 }
 
 /// Whether memory stands on huge pages.
@@ -39,8 +39,8 @@ pub enum HugePages {
 }
 
 impl Buffer {
-    pub(crate) fn new(node: Arc<Node>, backing: Arc<Backing>) -> Self {
-        Buffer { backing, node }
+    pub(crate) fn new(home: Arc<Home>, backing: Arc<Backing>) -> Self {
+        Buffer { backing, home }
     }
 
     /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`].
@@ -61,16 +61,16 @@ impl Buffer {
     /// # Errors
     /// The buffer, if it came from the domain's own allocator.
     pub fn into_vec(self) -> Result<Vec<u8>, Buffer> {
-        let Buffer { backing, node } = self;
-        backing.into_vec().map_err(|backing| Buffer { backing, node })
+        let Buffer { backing, home } = self;
+        backing.into_vec().map_err(|backing| Buffer { backing, home })
     }
 
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         &self.backing
     }
 
-    pub(crate) fn node(&self) -> &Arc<Node> {
-        &self.node
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        &self.home
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {

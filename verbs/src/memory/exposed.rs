@@ -53,7 +53,7 @@ impl ExposedRegion {
             arena: backing.arena(),
             bound_qpn: None,
         };
-        match buffer.node().keys().publish(&spec) {
+        match buffer.home().keys().publish(&spec) {
             Ok(rkey) => {
                 let shared = RegionShared { buffer: Some(buffer), access, rkey, windows: Mutex::default() };
                 Ok(ExposedRegion { shared: Some(Arc::new(shared)) })
@@ -157,8 +157,8 @@ impl ExposedRegion {
         if shared.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
-        let node = shared.buffer().node().clone();
-        if !node.withdraw(shared.rkey) {
+        let home = shared.buffer().home().clone();
+        if !home.withdraw(shared.rkey) {
             return failed(RevokeBlocked::PeerAccess, shared);
         }
         match Arc::try_unwrap(shared) {
@@ -234,7 +234,7 @@ impl RegionShared {
 
     fn has_windows(&self) -> bool {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.retain(|&rkey| self.buffer().node().keys().is_live(rkey));
+        windows.retain(|&rkey| self.buffer().home().keys().is_live(rkey));
         !windows.is_empty()
     }
 }
@@ -243,9 +243,9 @@ impl Drop for RegionShared {
     fn drop(&mut self) {
         // After `revoke` the buffer is gone and so is the key.
         let Some(buffer) = self.buffer.take() else { return };
-        let node = buffer.node().clone();
+        let home = buffer.home().clone();
         let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if !windows.into_iter().chain([self.rkey]).all(|rkey| node.withdraw(rkey)) {
+        if !windows.into_iter().chain([self.rkey]).all(|rkey| home.withdraw(rkey)) {
             tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
             std::mem::forget(buffer);
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::memory::RemoteSlice;
-use crate::soft::Node;
+use crate::soft::Home;
 use crate::types::{Access, Rkey};
 
 /// A memory window. [`QueuePair::bind`](crate::QueuePair::bind) gives it a range, rights and a fresh key; the key works
@@ -16,7 +16,7 @@ pub struct MemoryWindow {
 
 #[derive(Debug)]
 pub(crate) struct WindowShared {
-    node: Arc<Node>,
+    home: Arc<Home>,
     domain: u64,
     bound: Mutex<Option<Bound>>,
 }
@@ -34,20 +34,20 @@ impl std::fmt::Debug for Bound {
 }
 
 impl MemoryWindow {
-    pub(crate) fn new(node: Arc<Node>, domain: u64) -> Self {
-        MemoryWindow { shared: Arc::new(WindowShared { node, domain, bound: Mutex::new(None) }) }
+    pub(crate) fn new(home: Arc<Home>, domain: u64) -> Self {
+        MemoryWindow { shared: Arc::new(WindowShared { home, domain, bound: Mutex::new(None) }) }
     }
 
     /// The bound range as peers name it, while it is bound.
     pub fn remote(&self) -> Option<RemoteSlice> {
         let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.as_ref().filter(|bound| self.shared.node.keys().is_live(bound.rkey)).map(|bound| bound.remote)
+        bound.as_ref().filter(|bound| self.shared.home.keys().is_live(bound.rkey)).map(|bound| bound.remote)
     }
 
     /// The rights of the bound range, while it is bound.
     pub fn access(&self) -> Option<Access> {
         let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.as_ref().filter(|bound| self.shared.node.keys().is_live(bound.rkey)).map(|bound| bound.access)
+        bound.as_ref().filter(|bound| self.shared.home.keys().is_live(bound.rkey)).map(|bound| bound.access)
     }
 
     pub(crate) fn shared(&self) -> &Arc<WindowShared> {
@@ -63,7 +63,7 @@ impl WindowShared {
     /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
     pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if bound.as_ref().is_some_and(|old| !self.node.withdraw(old.rkey)) {
+        if bound.as_ref().is_some_and(|old| !self.home.withdraw(old.rkey)) {
             return false;
         }
         *bound = next;

@@ -6,7 +6,7 @@ use crate::QpAddress;
 use crate::error::{ConnectError, ModifyError};
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
-use crate::soft::{Node, OwnedQp, UdTarget};
+use crate::soft::{self, Node, OwnedQp, UdTarget};
 use crate::types::{QpState, Qpn};
 
 /// Bytes in front of each received datagram that hold the global route header.
@@ -86,7 +86,7 @@ impl DatagramQueuePair {
 
 impl AddressHandle {
     pub(crate) fn new(node: &Arc<Node>, address: &QpAddress) -> Result<Self, ConnectError> {
-        Ok(AddressHandle { target: UdTarget::new(node, address)? })
+        Ok(AddressHandle { target: soft::resolve(node, address)? })
     }
 
     pub(crate) fn target(&self) -> &UdTarget {

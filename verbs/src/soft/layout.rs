@@ -4,7 +4,10 @@
 //! `public`: [`NodeHeader`], the key table, then blocks for queue pairs, completion queues and receive queues.
 //! `shared`: inbound rings and claim tables.
 
+use serde::{Deserialize, Serialize};
+
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::types::QpType;
 
 /// Version of everything in this file and of the control messages.
 pub(crate) const LAYOUT_VERSION: u32 = 1;
@@ -77,7 +80,7 @@ pub(crate) struct QpPublic {
 pub(crate) struct Receives {
     /// Running count of posted receives.
     pub(crate) posted: AtomicU32,
-    /// 1 once a receive was posted that is shorter than [`RING_INLINE`](super::ring::RING_INLINE) bytes.
+    /// 1 once a receive was posted that is shorter than `ring::RING_INLINE` bytes.
     pub(crate) some_short: AtomicU32,
 }
 
@@ -117,6 +120,46 @@ pub(crate) struct RecvPiece {
 pub(crate) struct ClaimHead {
     /// Claims so far in the low half, the last claimer in the high half; bit 31 of the claimer closes the queue.
     pub(crate) word: AtomicU64,
+}
+
+/// Where the parts of a queue pair lie in its device's mappings.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct QpInfo {
+    pub(crate) qpn: u32,
+    pub(crate) qp_type: QpType,
+    /// `QpPublic` in the public mapping.
+    pub(crate) public: usize,
+    /// Inbound ring in the shared mapping.
+    pub(crate) ring: usize,
+    pub(crate) ring_lines: u32,
+    /// `Receives` in the public mapping: the queue pair's own, or its shared receive queue's.
+    pub(crate) receives: usize,
+    /// Posted receives in the public mapping.
+    pub(crate) wqes: usize,
+    pub(crate) wqe_count: u32,
+    /// Present if receives are claimed.
+    pub(crate) claims: Option<ClaimInfo>,
+    /// `CqPublic` of the receive completion queue in the public mapping.
+    pub(crate) cq: usize,
+}
+
+/// Where a claim table lies in the shared mapping.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ClaimInfo {
+    pub(crate) head: usize,
+    pub(crate) takers: usize,
+    pub(crate) count: u32,
+}
+
+/// What was wrong with a request, as the responder's device would find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FaultKind {
+    /// Wrong key, range or right.
+    Access,
+    /// Too long for the receive, or not allowed on this kind of queue pair.
+    Request,
+    /// The receive's memory could not be written.
+    Operation,
 }
 
 /// The gate word of a queue pair: its number and how far it is.

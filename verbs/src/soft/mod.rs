@@ -2,26 +2,26 @@
 //! The core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arena;
+mod atomic;
 mod barrier;
-mod bind;
-mod bounce;
 mod claims;
 mod control;
 mod copy;
 mod cq;
+mod cq_shared;
 mod eventfd;
 mod exec;
 mod hazard;
+mod home;
 mod host;
 mod keys;
 mod layout;
-mod link;
 mod node;
 mod peer;
 mod qp;
 mod random;
 mod ranges;
-mod receive;
+mod receiver;
 mod recv_queue;
 mod ring;
 mod segment;
@@ -34,17 +34,19 @@ mod vm;
 
 pub(crate) use arena::Arena;
 pub(crate) use copy::device_copy;
-pub(crate) use cq::{CqShared, SoftCq};
+pub(crate) use cq::SoftCq;
+pub(crate) use cq_shared::CqShared;
 pub(crate) use eventfd::EventFd;
+pub(crate) use exec::UdTarget;
+pub(crate) use home::Home;
 pub(crate) use keys::KeySpec;
 pub(crate) use layout::MAX_SGE;
-pub(crate) use link::Link;
 pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
-pub(crate) use ud::UdTarget;
+pub(crate) use ud::resolve;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";

@@ -4,10 +4,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::claims::{Claims, NoClaim};
-use super::control::QpInfo;
+use super::control::Link;
 use super::eventfd::EventFd;
-use super::layout::{ARMED_ANY, CqPublic, QpPublic, Receives, RecvWqe, gate};
-use super::link::Link;
+use super::layout::{ARMED_ANY, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate};
 use super::ring::{Lines, Producer, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

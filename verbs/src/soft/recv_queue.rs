@@ -4,8 +4,8 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::home::Home;
 use super::layout::{Receives, RecvWqe};
-use super::node::Node;
 use super::ring::RING_INLINE;
 use crate::error::CreateError;
 use crate::memory::Local;
@@ -14,13 +14,13 @@ use crate::sync::Ordering;
 /// Posted receives as senders see them: a ring in the public mapping.
 #[derive(Debug)]
 pub(crate) struct WqeRing {
-    node: Arc<Node>,
+    home: Arc<Home>,
     first: NonNull<RecvWqe>,
     offset: usize,
     count: u32,
 }
 
-// SAFETY: it names atomics in a mapping that `node` keeps.
+// SAFETY: it names atomics in a mapping that `home` keeps.
 unsafe impl Send for WqeRing {}
 // SAFETY: as above.
 unsafe impl Sync for WqeRing {}
@@ -44,13 +44,13 @@ pub(crate) struct RecvSlots {
 unsafe impl Sync for RecvSlots {}
 
 impl WqeRing {
-    pub(crate) fn new(node: &Arc<Node>, count: u32) -> Result<Self, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, count: u32) -> Result<Self, CreateError> {
         debug_assert!(count.is_power_of_two());
         let full = CreateError::Exhausted { what: "receive queue" };
-        let Some(offset) = node.take_public(count as usize * size_of::<RecvWqe>()) else { return Err(full) };
+        let Some(offset) = home.take_public(count as usize * size_of::<RecvWqe>()) else { return Err(full) };
         // SAFETY: `RecvWqe` is made of atomics, and the block is ours.
-        let Some(first) = (unsafe { node.public().array::<RecvWqe>(offset, count as usize) }) else { return Err(full) };
-        Ok(WqeRing { node: node.clone(), first, offset, count })
+        let Some(first) = (unsafe { home.public().array::<RecvWqe>(offset, count as usize) }) else { return Err(full) };
+        Ok(WqeRing { home: home.clone(), first, offset, count })
     }
 
     pub(crate) fn offset(&self) -> usize {
@@ -64,7 +64,7 @@ impl WqeRing {
     /// Describes receive `index` to senders; the caller publishes the count afterwards.
     #[inline]
     pub(crate) fn describe(&self, index: u32, memory: &Local, receives: &Receives) -> usize {
-        // SAFETY: the index is reduced to the ring's size; the block is mapped as long as `node` lives.
+        // SAFETY: the index is reduced to the ring's size; the block is mapped as long as `home` lives.
         let wqe = unsafe { self.first.add((index & (self.count - 1)) as usize).as_ref() };
         let mut total = 0;
         let pieces = memory.pieces();
@@ -97,7 +97,7 @@ impl WqeRing {
 
     /// Gives the block back; only once no sender can reach it.
     pub(crate) fn free(&self) {
-        self.node.give_public(self.offset, self.count as usize * size_of::<RecvWqe>());
+        self.home.give_public(self.offset, self.count as usize * size_of::<RecvWqe>());
     }
 }
 

@@ -4,7 +4,6 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::qp::SoftQp;
 use crate::memory::Local;
 use crate::qp::Op;
 use crate::status::{WcOpcode, WcStatus};
@@ -126,9 +125,9 @@ impl SendQueue {
         unsafe { &mut *self.slots.get_unchecked((index & self.mask) as usize).get() }
     }
 
-    /// The next completion, if there is one. For the poller of `qp`'s send completion queue, one at a time.
+    /// The next completion, if there is one. For the poller, one at a time.
     #[inline]
-    pub(crate) fn poll<'cq>(&self, qp: &Arc<SoftQp>) -> Option<Completion<'cq>> {
+    pub(crate) fn poll<'cq>(self: &Arc<Self>, qpn: Qpn) -> Option<Completion<'cq>> {
         let end = self.ready.0.load(Ordering::Acquire);
         let start = self.retired.0.load(Ordering::Relaxed);
         if start == end {
@@ -147,11 +146,11 @@ impl SendQueue {
         }
         // SAFETY: as above.
         let slot = unsafe { self.slot(index) };
-        let wc = slot.completion(qp.qpn());
+        let wc = slot.completion(qpn);
         let memory = std::mem::take(&mut slot.local);
         let next = index.wrapping_add(1);
         let unsignaled = if has_memory {
-            Some(Retired { qp: qp.clone(), next: start, end: index, retire: next })
+            Some(Retired { queue: self.clone(), next: start, end: index, retire: next })
         } else {
             self.retired.0.store(next, Ordering::Release);
             None
@@ -192,7 +191,7 @@ impl SendSlot {
 /// Memory of unsignaled requests that a completion retires.
 #[derive(Debug)]
 pub(crate) struct Retired {
-    qp: Arc<SoftQp>,
+    queue: Arc<SendQueue>,
     next: u32,
     end: u32,
     retire: u32,
@@ -204,7 +203,7 @@ impl Retired {
         while self.next != self.end {
             // SAFETY: `retired` has not moved past these slots, so they are the poller's; the completion borrows the
             // completion queue, so there is one `Retired` at a time.
-            let slot = unsafe { self.qp.send_queue().slot(self.next) };
+            let slot = unsafe { self.queue.slot(self.next) };
             self.next = self.next.wrapping_add(1);
             match std::mem::take(&mut slot.local) {
                 Local::None => {}
@@ -218,6 +217,6 @@ impl Retired {
 impl Drop for Retired {
     fn drop(&mut self) {
         while self.next_memory().is_some() {}
-        self.qp.send_queue().retired.0.store(self.retire, Ordering::Release);
+        self.queue.retired.0.store(self.retire, Ordering::Release);
     }
 }

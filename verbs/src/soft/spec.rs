@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cq::CqShared;
+use super::MAX_WR;
+use super::cq_shared::CqShared;
 use super::node::Node;
 use super::srq::SoftSrq;
-use super::{MAX_WR, SoftQp};
 use crate::error::CreateError;
 use crate::types::{Access, QpType};
 
@@ -43,7 +43,7 @@ impl QpSpec {
             access: Access::REMOTE_ALL,
             retry_count: 7,
             ack_timeout: Duration::from_millis(500),
-            rnr_retry: SoftQp::RNR_FOREVER,
+            rnr_retry: RNR_FOREVER,
             min_rnr_timer: Duration::from_micros(640),
             qkey: 0,
         }
@@ -62,7 +62,7 @@ impl QpSpec {
             }
         }
         for cq in [&self.send_cq, &self.recv_cq] {
-            if !Arc::ptr_eq(cq.node(), &self.node) {
+            if !Arc::ptr_eq(cq.home(), self.node.home()) {
                 return Err(CreateError::ForeignObject { what: "the completion queue" });
             }
         }
@@ -70,10 +70,13 @@ impl QpSpec {
             if self.qp_type != QpType::Rc {
                 return Err(CreateError::NotSupported { what: "a shared receive queue", qp_type: self.qp_type });
             }
-            if !Arc::ptr_eq(srq.node(), &self.node) || srq.domain() != self.domain {
+            if !Arc::ptr_eq(srq.home(), self.node.home()) || srq.domain() != self.domain {
                 return Err(CreateError::ForeignObject { what: "the shared receive queue" });
             }
         }
         Ok(())
     }
 }
+
+/// The count of RNR retries that means: without end.
+pub(crate) const RNR_FOREVER: u8 = 7;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::MAX_WR;
 use super::claims::Claims;
-use super::control::ClaimInfo;
-use super::layout::{ClaimHead, Receives};
-use super::node::Node;
+use super::home::Home;
+use super::layout::{ClaimHead, ClaimInfo, Receives};
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
@@ -17,7 +16,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// A shared receive queue. One poster; each queue pair's poller takes what its messages claimed.
 #[derive(Debug)]
 pub(crate) struct SoftSrq {
-    node: Arc<Node>,
+    home: Arc<Home>,
     domain: u64,
     depth: u32,
     wqes: WqeRing,
@@ -31,7 +30,7 @@ pub(crate) struct SoftSrq {
     limit: AtomicU32,
 }
 
-// SAFETY: the pointer names atomics in a mapping that `node` keeps; the slots follow `RecvSlots`' contract: the poster
+// SAFETY: the pointer names atomics in a mapping that `home` keeps; the slots follow `RecvSlots`' contract: the poster
 // fills a slot while it is not live, whoever wins its `live` word empties it.
 unsafe impl Send for SoftSrq {}
 // SAFETY: as above.
@@ -49,44 +48,44 @@ pub(crate) struct ClaimTable {
 }
 
 impl ClaimTable {
-    pub(crate) fn new(node: &Arc<Node>, count: u32) -> Result<Self, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, count: u32) -> Result<Self, CreateError> {
         let full = || CreateError::Exhausted { what: "claim table" };
-        let head_offset = node.take_shared(size_of::<ClaimHead>()).ok_or_else(full)?;
-        let takers_offset = node.take_shared(count as usize * size_of::<AtomicU32>()).ok_or_else(full)?;
+        let head_offset = home.take_shared(size_of::<ClaimHead>()).ok_or_else(full)?;
+        let takers_offset = home.take_shared(count as usize * size_of::<AtomicU32>()).ok_or_else(full)?;
         // SAFETY: the types are atomics, and the blocks are ours.
         let (head, takers) = unsafe {
             (
-                node.shared().at::<AtomicU64>(head_offset).ok_or_else(full)?,
-                node.shared().array::<AtomicU32>(takers_offset, count as usize).ok_or_else(full)?,
+                home.shared().at::<AtomicU64>(head_offset).ok_or_else(full)?,
+                home.shared().array::<AtomicU32>(takers_offset, count as usize).ok_or_else(full)?,
             )
         };
-        // SAFETY: the mapping lives as long as `node`, which whoever holds the table holds too; the count is a power of
+        // SAFETY: the mapping lives as long as `home`, which whoever holds the table holds too; the count is a power of
         // two, as the rings it belongs to.
         let claims = unsafe { Claims::new(head, takers, count) };
         Ok(ClaimTable { claims, info: ClaimInfo { head: head_offset, takers: takers_offset, count } })
     }
 
-    pub(crate) fn free(&self, node: &Node) {
-        node.give_shared(self.info.head, size_of::<ClaimHead>());
-        node.give_shared(self.info.takers, self.info.count as usize * size_of::<AtomicU32>());
+    pub(crate) fn free(&self, home: &Home) {
+        home.give_shared(self.info.head, size_of::<ClaimHead>());
+        home.give_shared(self.info.takers, self.info.count as usize * size_of::<AtomicU32>());
     }
 }
 
 impl SoftSrq {
-    pub(crate) fn new(node: &Arc<Node>, domain: u64, depth: u32) -> Result<Arc<Self>, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, domain: u64, depth: u32) -> Result<Arc<Self>, CreateError> {
         if depth == 0 || depth > MAX_WR {
             let limit = MAX_WR.into();
             return Err(CreateError::OutOfRange { what: "a shared receive queue", asked: depth.into(), limit });
         }
         let full = || CreateError::Exhausted { what: "shared receive queue" };
         let count = depth.next_power_of_two();
-        let wqes = WqeRing::new(node, count)?;
-        let receives_offset = node.take_public(size_of::<Receives>()).ok_or_else(full)?;
+        let wqes = WqeRing::new(home, count)?;
+        let receives_offset = home.take_public(size_of::<Receives>()).ok_or_else(full)?;
         // SAFETY: the type is made of atomics, and the block is ours.
-        let receives = unsafe { node.public().at::<Receives>(receives_offset) }.ok_or_else(full)?;
-        let table = ClaimTable::new(node, count)?;
+        let receives = unsafe { home.public().at::<Receives>(receives_offset) }.ok_or_else(full)?;
+        let table = ClaimTable::new(home, count)?;
         Ok(Arc::new(SoftSrq {
-            node: node.clone(),
+            home: home.clone(),
             domain,
             depth,
             wqes,
@@ -100,8 +99,8 @@ impl SoftSrq {
         }))
     }
 
-    pub(crate) fn node(&self) -> &Arc<Node> {
-        &self.node
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        &self.home
     }
 
     pub(crate) fn domain(&self) -> u64 {
@@ -131,7 +130,7 @@ impl SoftSrq {
         if live.load(Ordering::Acquire) != FREE {
             return Err(Rejected { error: PostError::ReceiveQueueFull { depth: self.depth }, memory });
         }
-        // SAFETY: mapped as long as `node` lives.
+        // SAFETY: mapped as long as `home` lives.
         let receives = unsafe { self.receives.as_ref() };
         let len = self.wqes.describe(index, &memory, receives);
         // SAFETY: the slot is not live, so it is the poster's.
@@ -156,7 +155,7 @@ impl SoftSrq {
         live.store(FREE, Ordering::Release);
         let limit = self.limit.load(Ordering::Relaxed);
         if limit != 0 && self.available() < limit && self.limit.swap(0, Ordering::Relaxed) != 0 {
-            self.node.events().raise(AsyncEvent::SrqLimitReached);
+            self.home.events().raise(AsyncEvent::SrqLimitReached);
         }
         Some(slot)
     }
@@ -195,7 +194,7 @@ impl Drop for SoftSrq {
     fn drop(&mut self) {
         // Every queue pair that used it is gone, and each of them made sure that its peer has left.
         self.wqes.free();
-        self.node.give_public(self.receives_offset, size_of::<Receives>());
-        self.table.free(&self.node);
+        self.home.give_public(self.receives_offset, size_of::<Receives>());
+        self.table.free(&self.home);
     }
 }

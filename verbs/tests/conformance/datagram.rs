@@ -150,7 +150,7 @@ fn handles_are_for_datagram_queue_pairs(env: &Env) {
 fn failing_the_queue_pair_flushes_it(env: &Env) {
     let (mut near, _, _far, _, to) = sides(env);
     near.recv(Mem::blank(100), 1);
-    near.to_error(QpId(0));
+    near.fail_qp(QpId(0));
     assert_eq!(near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 1);
     near.post(Work::send_to(to, Mem::seeded(8, 0)).id(2).signaled());
     assert_eq!(near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 2);

@@ -224,7 +224,7 @@ fn failing_a_queue_pair_flushes_it_in_order(env: &Env) {
     for wr_id in 0..10 {
         pair.near.recv(Mem::blank(8 + wr_id as usize), wr_id);
     }
-    pair.near.to_error(QpId(0));
+    pair.near.fail_qp(QpId(0));
     pair.near.assert_failed();
     for wr_id in 0..10 {
         let done = pair.near.done().assert_status(WcStatus::WR_FLUSH_ERR);

@@ -10,8 +10,8 @@ two_sided! {
     memory_of_every_origin_is_combined,
     part_of_a_buffer_is_combined,
     exposed_memory_is_combined,
-    partial_elements_do_no_harm,
-    elements_may_span_pieces,
+    partial_elements_are_refused,
+    pieces_hold_whole_elements,
     lengths_must_agree,
     a_wrong_right_fails,
 }
@@ -90,33 +90,35 @@ fn exposed_memory_is_combined(env: &Env) {
     pair.near.look(&ours).assert_is(&combined(SUM, &Fill::Seed(1).bytes(4096), &Fill::Seed(2).bytes(4096)));
 }
 
-fn partial_elements_do_no_harm(env: &Env) {
+fn partial_elements_are_refused(env: &Env) {
     let Some(mut pair) = pair(env) else { return };
-    let source = Piece { origin: Origin::Alloc, len: 100, fill: Fill::Seed(5) };
-    let source = pair.far.expose_piece(source, Access::REMOTE_READ);
-    // One and a half elements: refused when posted, or failed when carried out.
-    match pair.near.try_post(QpId(0), reduce(Mem::seeded(12, 1), source.part(0, 12), SUM)) {
-        Err(refused) => assert_eq!(refused.memory_len, 12),
-        Ok(()) => {
-            let done = pair.near.done();
-            assert!(!done.status().is_success(), "{done:?}");
-            done.memory.assert_is(&Fill::Seed(1).bytes(12));
-        }
+    let source = pair.far.expose(100, Access::REMOTE_READ);
+    for len in [1, 7, 12, 99] {
+        let refused = pair.near.try_post(QpId(0), reduce(Mem::seeded(len, 1), source.part(0, len as u64), SUM));
+        let refused = refused.expect_err("not a whole number of elements");
+        assert_eq!((refused.kind.as_str(), refused.retryable, refused.memory_len), ("PartialElement", false, len));
     }
+    pair.near.post(reduce(Mem::seeded(16, 0), source.part(0, 16), SUM));
+    pair.near.done().assert_success(WcOpcode::READ_REDUCE).memory.assert_is(&Fill::Seed(0).bytes(16));
 }
 
-fn elements_may_span_pieces(env: &Env) {
+fn pieces_hold_whole_elements(env: &Env) {
     let Some(mut pair) = pair(env) else { return };
     if !env.able("lists of three pieces", pair.near.abilities().max_sge >= 3) {
         return;
     }
-    for lens in [[16, 8, 24], [12, 20, 16], [1, 46, 1]] {
-        let fill = Fill::Seed(6);
-        let source = pair.far.expose_piece(Piece { origin: Origin::Alloc, len: 48, fill }, Access::REMOTE_READ);
+    let fill = Fill::Seed(6);
+    let source = pair.far.expose_piece(Piece { origin: Origin::Alloc, len: 48, fill }, Access::REMOTE_READ);
+    for lens in [[16, 8, 24], [12, 20, 16], [1, 46, 1], [24, 20, 4]] {
         let ours = Mem::list(&lens, 1);
-        pair.near.post(reduce(ours.clone(), source.remote, SUM));
-        let done = pair.near.done().assert_success(WcOpcode::READ_REDUCE);
-        done.memory.assert_is(&combined(SUM, &ours.bytes(), &fill.bytes(48)));
+        let posted = pair.near.try_post(QpId(0), reduce(ours.clone(), source.remote, SUM));
+        if lens.iter().all(|len| len % 8 == 0) {
+            posted.expect("whole elements");
+            let done = pair.near.done().assert_success(WcOpcode::READ_REDUCE);
+            done.memory.assert_is(&combined(SUM, &ours.bytes(), &fill.bytes(48)));
+        } else {
+            assert_eq!(posted.expect_err("an element in two pieces").kind, "PartialElement");
+        }
     }
 }
 

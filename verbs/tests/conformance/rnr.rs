@@ -111,7 +111,7 @@ fn a_waiting_message_is_flushed(env: &Env) {
     pair.near.post(Work::send(Mem::seeded(5000, 1)).id(1).signaled());
     pair.near.post(Work::send(Mem::seeded(8, 1)).id(2));
     pair.near.assert_quiet();
-    pair.near.to_error(QpId(0));
+    pair.near.fail_qp(QpId(0));
     for wr_id in [1, 2] {
         assert_eq!(pair.near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, wr_id);
     }

@@ -152,7 +152,7 @@ fn a_failed_queue_pair_leaves_the_receives_to_the_others(env: &Env) {
         far.srq_post(srq, Mem::blank(8), wr_id);
     }
     let doomed = far.number(QpId(0));
-    far.to_error(QpId(0));
+    far.fail_qp(QpId(0));
     far.assert_event("LastWqeReached", Some(doomed));
     assert_eq!(far.try_done(CqId(0), std::time::Duration::from_millis(20)).map(|done| done.status()), None);
     for _ in 0..4 {

@@ -98,7 +98,7 @@ fn reads_and_atomics_are_refused(env: &Env) {
 fn failing_the_queue_pair_flushes_it(env: &Env) {
     let mut pair = env.uc();
     pair.near.recv(Mem::blank(8), 1);
-    pair.near.to_error(QpId(0));
+    pair.near.fail_qp(QpId(0));
     assert_eq!(pair.near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 1);
     pair.near.post(Work::send(Mem::seeded(8, 0)).id(2).signaled());
     assert_eq!(pair.near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 2);

@@ -1,18 +1,18 @@
 //! Linking two opened devices: the active side.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::link::Link;
 use super::message::{Message, Refusal};
 use super::socket::Socket;
 use crate::address::NodeId;
 use crate::error::ConnectError;
+use crate::soft::home::Home;
 use crate::soft::layout::LAYOUT_VERSION;
-use crate::soft::{Link, Node};
 
 /// Links to the device `peer` of another process: checks its user, exchanges mappings.
-pub(crate) fn establish(node: &Arc<Node>, peer: NodeId) -> Result<Arc<Link>, ConnectError> {
+pub(crate) fn establish(home: &Home, peer: NodeId) -> Result<Link, ConnectError> {
     let socket = Socket::connect(peer).map_err(|source| match source.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ConnectError::PeerGone { node: peer },
         _ => system("connect to the peer's device")(source),
@@ -23,7 +23,7 @@ pub(crate) fn establish(node: &Arc<Node>, peer: NodeId) -> Result<Arc<Link>, Con
         return Err(ConnectError::OtherUser { ours, theirs });
     }
     socket.set_deadline(DEADLINE).map_err(system("set a deadline"))?;
-    socket.send(&node.hello(), &node.mappings()).map_err(system("greet the peer's device"))?;
+    socket.send(&Message::hello(home.id()), &home.mappings()).map_err(system("greet the peer's device"))?;
     let packet = match socket.recv() {
         Ok(Some(packet)) => packet,
         Ok(None) => return Err(ConnectError::PeerGone { node: peer }),
@@ -44,8 +44,7 @@ pub(crate) fn establish(node: &Arc<Node>, peer: NodeId) -> Result<Arc<Link>, Con
         }
         Message::Hello { registered, .. } => {
             socket.set_nonblocking().map_err(system("set up the link"))?;
-            let link = Link::remote(peer, socket, packet.fds, registered)?;
-            Ok(node.adopt(link))
+            Link::remote(peer, socket, packet.fds, registered)
         }
         Message::Refused(Refusal::User { ours, theirs }) => Err(ConnectError::OtherUser { ours: theirs, theirs: ours }),
         Message::Refused(Refusal::Version { ours }) => {

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::address::NodeId;
-use crate::types::QpType;
+use crate::soft::barrier;
+use crate::soft::layout::{FaultKind, LAYOUT_VERSION, QpInfo};
 
 /// A control message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +31,14 @@ pub(crate) enum Message {
     Bounced { request: u32, result: Option<u64> },
 }
 
+impl Message {
+    /// This side's greeting.
+    pub(crate) fn hello(node: NodeId) -> Self {
+        let registered = barrier::registered();
+        Message::Hello { version: LAYOUT_VERSION, node, pid: std::process::id(), registered }
+    }
+}
+
 /// Why a link was refused.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Refusal {
@@ -39,46 +48,6 @@ pub(crate) enum Refusal {
     Version { ours: u32 },
     /// The hello made no sense.
     Malformed,
-}
-
-/// What was wrong with a request, as the responder's device would find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FaultKind {
-    /// Wrong key, range or right.
-    Access,
-    /// Too long for the receive, or not allowed on this kind of queue pair.
-    Request,
-    /// The receive's memory could not be written.
-    Operation,
-}
-
-/// Where the parts of a queue pair lie in its device's mappings.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct QpInfo {
-    pub(crate) qpn: u32,
-    pub(crate) qp_type: QpType,
-    /// `QpPublic` in the public mapping.
-    pub(crate) public: usize,
-    /// Inbound ring in the shared mapping.
-    pub(crate) ring: usize,
-    pub(crate) ring_lines: u32,
-    /// `Receives` in the public mapping: the queue pair's own, or its shared receive queue's.
-    pub(crate) receives: usize,
-    /// Posted receives in the public mapping.
-    pub(crate) wqes: usize,
-    pub(crate) wqe_count: u32,
-    /// Present if receives are claimed.
-    pub(crate) claims: Option<ClaimInfo>,
-    /// `CqPublic` of the receive completion queue in the public mapping.
-    pub(crate) cq: usize,
-}
-
-/// Where a claim table lies in the shared mapping.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct ClaimInfo {
-    pub(crate) head: usize,
-    pub(crate) takers: usize,
-    pub(crate) count: u32,
 }
 
 /// An access by way of the bounce area. Lengths are at most one slot of it.

@@ -2,15 +2,16 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
+use super::link::Link;
 use super::message::{Message, Refusal};
+use super::remote_access;
 use super::socket::{Packet, Socket};
+use crate::soft::home::Home;
 use crate::soft::layout::LAYOUT_VERSION;
-use crate::soft::{Link, Node};
 
 /// Answers the first message of a new connection; the link, if it was a greeting that can be accepted.
-pub(super) fn greet(node: &Arc<Node>, socket: Socket) -> Option<Link> {
+pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
     let packet = match socket.recv() {
         Ok(Some(packet)) => packet,
         Ok(None) => return None,
@@ -29,7 +30,7 @@ pub(super) fn greet(node: &Arc<Node>, socket: Socket) -> Option<Link> {
     if version != LAYOUT_VERSION {
         return refuse(&socket, Refusal::Version { ours: LAYOUT_VERSION });
     }
-    if let Err(error) = socket.send(&node.hello(), &node.mappings()) {
+    if let Err(error) = socket.send(&Message::hello(home.id()), &home.mappings()) {
         tracing::debug!(%error, "a peer left while greeting");
         return None;
     }
@@ -49,10 +50,10 @@ fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
 }
 
 /// Handles all that waits on a link; false once it is over.
-pub(super) fn drain(node: &Arc<Node>, link: &Arc<Link>) -> bool {
+pub(crate) fn drain(home: &Home, link: &Link) -> bool {
     loop {
         match link.socket().map(Socket::recv) {
-            Some(Ok(Some(packet))) => handle(node, link, packet),
+            Some(Ok(Some(packet))) => handle(home, link, packet),
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return true,
             Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; the link ends");
@@ -63,20 +64,20 @@ pub(super) fn drain(node: &Arc<Node>, link: &Arc<Link>) -> bool {
     }
 }
 
-fn handle(node: &Arc<Node>, link: &Arc<Link>, packet: Packet) {
+fn handle(home: &Home, link: &Link, packet: Packet) {
     let Packet { message, mut fds } = packet;
     match message {
         Message::Query { request, qpn } => {
-            let found = node.qp(qpn);
+            let found = home.member(qpn);
             let info = found.as_ref().map(|qp| qp.info());
             let answer = Message::Info { request, info };
             match &found {
-                Some(qp) => link.send(&answer, &[qp.recv_bell().as_fd()]),
+                Some(qp) => link.send(&answer, &[qp.bell().as_fd()]),
                 None => link.send(&answer, &[]),
             }
         }
         Message::Info { request, info } => link.answered(request, info.map(|info| (info, fds.pop()))),
-        Message::MapArena { arena } => match node.arenas().get(arena) {
+        Message::MapArena { arena } => match home.arenas().get(arena) {
             Some(found) => {
                 let answer = Message::Arena { arena, len: found.len() as u64 };
                 link.send(&answer, &[found.segment().fd()]);
@@ -84,10 +85,14 @@ fn handle(node: &Arc<Node>, link: &Arc<Link>, packet: Packet) {
             None => link.send(&Message::Arena { arena, len: 0 }, &[]),
         },
         Message::Arena { arena, len } => link.install_arena(arena, len, fds.pop()),
-        Message::ArenaGone { arena } => node.forget_arena(link, arena),
-        Message::Fault { qpn, from_qpn, kind } => node.fault(link.peer(), qpn, from_qpn, kind),
+        Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
+        Message::Fault { qpn, from_qpn, kind } => {
+            if let Some(member) = home.member(qpn) {
+                member.fault(link.peer(), from_qpn, kind);
+            }
+        }
         Message::Bounce { request, op } => {
-            let result = node.bounce(link, op);
+            let result = home.as_engine(|| remote_access::serve(home, link, op));
             link.send(&Message::Bounced { request, result }, &[]);
         }
         Message::Bounced { request, result } => link.bounced(request, result),

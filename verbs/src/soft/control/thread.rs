@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::serve;
+use super::link::Link;
 use super::socket::{Socket, accept};
-use crate::soft::{Link, Node};
 
 /// The handle of a device's control thread.
 #[derive(Debug)]
@@ -26,8 +25,20 @@ pub(crate) struct Control {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What the thread calls: the device that it serves.
+pub(crate) trait Handler: Send + Sync {
+    /// Answers the first message of a new connection; the link, if it can be accepted.
+    fn greet(&self, socket: Socket) -> Option<Arc<Link>>;
+    /// Handles all that waits on a link; false once it is over.
+    fn drain(&self, link: &Link) -> bool;
+    /// The other end of a link is gone.
+    fn lost(&self, link: &Arc<Link>);
+    /// Tries stalled work again; true if there is more to do.
+    fn tick(&self) -> bool;
+}
+
 struct Loop {
-    node: Weak<Node>,
+    handler: Weak<dyn Handler>,
     control: Arc<Control>,
     poll: Poll,
     listener: OwnedFd,
@@ -37,8 +48,8 @@ struct Loop {
 }
 
 impl Control {
-    /// Starts the thread for `node`, which serves `listener`.
-    pub(crate) fn start(node: Weak<Node>, listener: OwnedFd) -> io::Result<Arc<Self>> {
+    /// Starts the thread for `handler`, which serves `listener`.
+    pub(crate) fn start(handler: Weak<dyn Handler>, listener: OwnedFd) -> io::Result<Arc<Self>> {
         let poll = Poll::new()?;
         poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;
         let control = Arc::new(Control {
@@ -49,7 +60,7 @@ impl Control {
             thread: Mutex::new(None),
         });
         let mut state = Loop {
-            node,
+            handler,
             control: control.clone(),
             poll,
             listener,
@@ -110,18 +121,18 @@ impl Loop {
                     return;
                 }
             }
-            let Some(node) = self.node.upgrade() else { return };
+            let Some(handler) = self.handler.upgrade() else { return };
             for event in &events {
-                self.handle(&node, event.token());
+                self.handle(&*handler, event.token());
             }
             self.drop_slow_greetings();
             if ticking {
-                if node.tick() {
+                if handler.tick() {
                     quiet_since = Instant::now();
                 } else if quiet_since.elapsed() > CALM {
                     self.control.ticking.store(false, Ordering::Release);
                     // A queue pair that stalled just before saw `ticking` and did not wake us: look once more.
-                    if node.tick() {
+                    if handler.tick() {
                         self.control.ticking.store(true, Ordering::Release);
                     }
                 }
@@ -131,17 +142,17 @@ impl Loop {
         }
     }
 
-    fn handle(&mut self, node: &Arc<Node>, token: Token) {
+    fn handle(&mut self, handler: &dyn Handler, token: Token) {
         match token {
             WAKER => self.take_inbox(),
             LISTENER => self.accept_all(),
-            _ if self.greeting.contains_key(&token) => self.greet(node, token),
+            _ if self.greeting.contains_key(&token) => self.greet(handler, token),
             _ => {
                 let Some(link) = self.links.get(&token).cloned() else { return };
-                if !serve::drain(node, &link) {
+                if !handler.drain(&link) {
                     self.links.remove(&token);
                     let _ = self.poll.registry().deregister(&mut SourceFd(&link.raw_fd()));
-                    node.peer_lost(&link);
+                    handler.lost(&link);
                 }
             }
         }
@@ -185,11 +196,10 @@ impl Loop {
         }
     }
 
-    fn greet(&mut self, node: &Arc<Node>, token: Token) {
+    fn greet(&mut self, handler: &dyn Handler, token: Token) {
         let Some((socket, _)) = self.greeting.remove(&token) else { return };
         let _ = self.poll.registry().deregister(&mut SourceFd(&socket.as_raw_fd()));
-        if let Some(link) = serve::greet(node, socket) {
-            let link = node.adopt_unwatched(link);
+        if let Some(link) = handler.greet(socket) {
             self.add_link(link);
         }
     }

@@ -1,12 +1,12 @@
 //! SEND: into the peer's ring if it is short, else straight into its posted receive.
 
-use super::{LOST, Outcome, Piece, Request, Sender, Wait};
+use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
+use super::sender::Sender;
 use crate::soft::claims::NoClaim;
-use crate::soft::control::{BounceOp, FaultKind};
+use crate::soft::control::{BounceOp, Reach};
+use crate::soft::layout::FaultKind;
 use crate::soft::layout::{MAX_SGE, RecvPiece};
-use crate::soft::link::Reach;
 use crate::soft::peer::PeerView;
-use crate::soft::qp::Own;
 use crate::soft::ring::{
     Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
 };
@@ -30,26 +30,26 @@ impl Sender {
         if !peer.has_room(lines) {
             return own.or_dropped(Wait::Room);
         }
-        self.hazard.enter_light(own.hazard());
+        self.hazard.enter_light(own.hazard);
         barrier::light(peer.link.asymmetric());
         if let Some(outcome) = own.gate(peer) {
-            self.hazard.leave(own.hazard());
+            self.hazard.leave(own.hazard);
             return outcome;
         }
         if let Some(rkey) = invalidate
             && !peer.may_withdraw(rkey)
         {
-            self.hazard.leave(own.hazard());
+            self.hazard.leave(own.hazard);
             return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
         }
         let receive = match peer.next_receive(peer.qpn) {
             Ok(receive) => receive,
             Err(NoClaim::Empty) => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 return own.or_dropped(Wait::Receive);
             }
             Err(NoClaim::Closed) => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 return LOST;
             }
         };
@@ -57,7 +57,7 @@ impl Sender {
         if len <= RING_INLINE && peer.takes_any_short() {
             entry.flags |= FLAG_INLINE;
             push_inline(peer, entry, request);
-            self.hazard.leave(own.hazard());
+            self.hazard.leave(own.hazard);
         } else {
             // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
             // receive's owner does (`enter_error`).
@@ -67,7 +67,7 @@ impl Sender {
             }
             let Some(peer) = &mut self.peer else { return LOST };
             peer.producer.push(entry, &[]);
-            self.hazard.leave(own.hazard());
+            self.hazard.leave(own.hazard);
             if !fits {
                 peer.took_receive();
                 peer.wake(true);
@@ -93,14 +93,14 @@ impl Sender {
                 Ok(()) => return None,
                 Err(NotPut::Pending) => return Some(self.leave(own, Outcome::Wait(Wait::Memory))),
                 Err(NotPut::Fault) => {
-                    self.hazard.leave(own.hazard());
+                    self.hazard.leave(own.hazard);
                     let peer = self.peer.as_ref()?;
                     return Some(own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)));
                 }
                 Err(NotPut::Bounce) => {}
             }
         }
-        self.hazard.leave(own.hazard());
+        self.hazard.leave(own.hazard);
         let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
             let (piece, offset, room) = locate(peer, receive, done)?;
             let len = room.min(want);
@@ -111,10 +111,10 @@ impl Sender {
 
     /// Enters the peer's memory again after a bounce. `Some`, with the hazard left, if the peer closed meanwhile.
     pub(super) fn enter_again(&mut self, own: &Own) -> Option<Outcome> {
-        self.hazard.enter(own.hazard());
+        self.hazard.enter(own.hazard);
         let outcome = own.gate(self.peer.as_mut()?);
         if outcome.is_some() {
-            self.hazard.leave(own.hazard());
+            self.hazard.leave(own.hazard);
         }
         outcome
     }

@@ -1,17 +1,18 @@
 //! WRITE, READ, READ with reduction, and atomics: the key is checked, then the peer's memory is touched directly.
 
-use super::{LOST, Outcome, Piece, Request, Sender, Wait};
+use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
+use super::sender::{Sender, take};
 use crate::calc::{self, Calc};
 use crate::memory::RemoteSlice;
+use crate::soft::atomic::Atomic;
 use crate::soft::claims::NoClaim;
-use crate::soft::control::{BounceOp, FaultKind};
-use crate::soft::link::Reach;
+use crate::soft::control::{BounceOp, Reach};
+use crate::soft::layout::FaultKind;
 use crate::soft::peer::{Gate, PeerView, Settled};
-use crate::soft::qp::Own;
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_WRITE_IMM};
 use crate::soft::{device_copy, vm};
 use crate::status::WcStatus;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::AtomicU64;
 use crate::types::Access;
 
 impl Sender {
@@ -21,8 +22,8 @@ impl Sender {
         if request.imm.is_some() && !peer.has_room(1) {
             return own.or_dropped(Wait::Room);
         }
-        self.hazard.enter(own.hazard());
-        let settled = match peer.gate(own.qpn()) {
+        self.hazard.enter(own.hazard);
+        let settled = match peer.gate(own.qpn) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, own.or_dropped(Wait::Peer)),
             Gate::Closed => return self.leave(own, own.or_lost()),
@@ -51,13 +52,13 @@ impl Sender {
                         unsafe { vm::write(pid, remote.addr + offset as u64, piece.ptr, piece.len) }.err()
                     });
                     if let Some(error) = failed {
-                        self.hazard.leave(own.hazard());
+                        self.hazard.leave(own.hazard);
                         return self.vm_failed(own, &error);
                     }
                 }
                 Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
                 Found::Bounce => {
-                    self.hazard.leave(own.hazard());
+                    self.hazard.leave(own.hazard);
                     let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
                         let (addr, rkey) = (remote.addr + done as u64, remote.rkey.0);
                         Some((want, BounceOp::Write { qpn: peer.qpn, rkey, addr, len: want as u32, slot }))
@@ -67,7 +68,7 @@ impl Sender {
                     }
                 }
                 Found::Refused => {
-                    self.hazard.leave(own.hazard());
+                    self.hazard.leave(own.hazard);
                     let Some(peer) = &self.peer else { return LOST };
                     return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
                 }
@@ -80,7 +81,7 @@ impl Sender {
             peer.producer.push(entry, &[]);
             peer.took_receive();
         }
-        self.hazard.leave(own.hazard());
+        self.hazard.leave(own.hazard);
         if request.imm.is_some() {
             peer.wake(request.solicited);
         }
@@ -96,8 +97,8 @@ impl Sender {
     ) -> Outcome {
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;
-        self.hazard.enter(own.hazard());
-        let settled = match peer.gate(own.qpn()) {
+        self.hazard.enter(own.hazard);
+        let settled = match peer.gate(own.qpn) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
@@ -120,7 +121,7 @@ impl Sender {
                     // SAFETY: the piece is posted memory.
                     unsafe { take_vm(pid, piece, remote.addr + offset as u64, calc) }.err()
                 });
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 match failed {
                     Some(error) => self.vm_failed(own, &error),
                     None => Outcome::Done(WcStatus::SUCCESS, len as u32),
@@ -128,11 +129,11 @@ impl Sender {
             }
             Found::Pending => self.leave(own, Outcome::Wait(Wait::Memory)),
             Found::Bounce => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 self.bounce_in(own, request, remote, calc)
             }
             Found::Refused => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 let Some(peer) = &self.peer else { return LOST };
                 own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access))
             }
@@ -144,8 +145,8 @@ impl Sender {
         if !remote.addr.is_multiple_of(8) || remote.len != 8 {
             return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
         }
-        self.hazard.enter(own.hazard());
-        let settled = match peer.gate(own.qpn()) {
+        self.hazard.enter(own.hazard);
+        let settled = match peer.gate(own.qpn) {
             Gate::Open(settled) => settled,
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
@@ -156,19 +157,19 @@ impl Sender {
                 // which was checked; all access to exposed memory is atomic or by `device_copy`.
                 let word = unsafe { AtomicU64::from_ptr(at.cast()) };
                 let old = atomic.apply(word);
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 old
             }
             Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
             Found::Vm(_) | Found::Bounce => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 match self.bounce_atomic(own, remote, atomic) {
                     Ok(old) => old,
                     Err(outcome) => return outcome.unwrap_or_else(|| self.bounce_refused(own)),
                 }
             }
             Found::Refused => {
-                self.hazard.leave(own.hazard());
+                self.hazard.leave(own.hazard);
                 let Some(peer) = &self.peer else { return LOST };
                 return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
             }
@@ -179,27 +180,6 @@ impl Sender {
             Some(())
         });
         Outcome::Done(WcStatus::SUCCESS, 8)
-    }
-}
-
-/// An atomic operation.
-#[derive(Clone, Copy)]
-pub(crate) enum Atomic {
-    CompareSwap(u64, u64),
-    FetchAdd(u64),
-}
-
-impl Atomic {
-    /// Does it; the value before.
-    pub(crate) fn apply(self, word: &AtomicU64) -> u64 {
-        match self {
-            Atomic::CompareSwap(compare, swap) => {
-                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(old) | Err(old) => old,
-                }
-            }
-            Atomic::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
-        }
     }
 }
 
@@ -229,22 +209,7 @@ fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access) 
     }
 }
 
-/// Takes bytes into a local piece: copied, or combined.
-///
-/// # Safety
-/// `from` is readable and the piece writable for the piece's length, and they do not overlap.
-#[inline]
-pub(crate) unsafe fn take(piece: Piece, from: *const u8, calc: Option<Calc>) {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        match calc {
-            None => device_copy(piece.ptr, from, piece.len),
-            Some(calc) => calc::combine_raw(calc, piece.ptr, piece.ptr, from, piece.len),
-        }
-    }
-}
-
-/// The same, from memory of another process that is not mapped.
+/// Takes bytes from memory of another process that is not mapped.
 ///
 /// # Safety
 /// The piece is writable for its length.

@@ -3,12 +3,13 @@
 use std::sync::{MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::{Own, POSTER, PROGRESS, SoftQp, lock};
+use super::core::{POSTER, PROGRESS, SoftQp, lock};
 use crate::error::{PostError, Rejected};
 use crate::memory::{Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
-use crate::soft::exec::{Outcome, Request, Sender, Wait};
+use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
+use crate::soft::spec::RNR_FOREVER;
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
@@ -65,7 +66,7 @@ impl SoftQp {
                 self.store(index, wr, with);
                 self.send.publish(index.wrapping_add(1));
                 self.carrier.store(PROGRESS, Ordering::Release);
-                self.spec.node.attend();
+                self.home().attend();
             }
         }
         Ok(())
@@ -178,7 +179,14 @@ impl SoftQp {
         if self.has_failed() {
             return Outcome::Done(WcStatus::WR_FLUSH_ERR, 0);
         }
-        sender.run(&Own { qp: self }, request)
+        let own = Own {
+            home: self.home(),
+            hazard: self.hazard_word(),
+            domain: self.spec.domain,
+            qpn: self.qpn,
+            qp_type: self.spec.qp_type,
+        };
+        sender.run(&own, request)
     }
 
     /// The status of a request that has waited as long as the queue pair's attributes allow.
@@ -188,7 +196,7 @@ impl SoftQp {
             Wait::Receive => {
                 let pause = sender.peer.as_ref()?.public().rnr_timer_us.load(Ordering::Relaxed);
                 let limit = Duration::from_micros(pause.into()) * (u32::from(spec.rnr_retry) + 1);
-                let over = spec.rnr_retry < Self::RNR_FOREVER && since.elapsed() > limit;
+                let over = spec.rnr_retry < RNR_FOREVER && since.elapsed() > limit;
                 over.then_some(WcStatus::RNR_RETRY_EXC_ERR)
             }
             Wait::Room => None,

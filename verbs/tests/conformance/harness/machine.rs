@@ -130,7 +130,7 @@ impl Machine {
                 self.qps[qp.0].stage = Stage::Datagram(active);
                 answer(())
             }
-            Command::ToError { qp } => self.to_error(qp),
+            Command::ToError { qp } => self.fail_qp(qp),
             Command::DropQp { qp } => {
                 self.qps[qp.0].stage = Stage::Gone;
                 answer(())
@@ -284,7 +284,7 @@ impl Machine {
         Ok(())
     }
 
-    fn to_error(&mut self, qp: QpId) -> Answer {
+    fn fail_qp(&mut self, qp: QpId) -> Answer {
         match &mut self.qps[qp.0].stage {
             Stage::Connected(qp) => answer(qp.to_error().map_err(text)?),
             Stage::Datagram(qp) => answer(qp.to_error().map_err(text)?),

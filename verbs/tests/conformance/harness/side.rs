@@ -97,7 +97,7 @@ impl Side {
         self.ask(Command::DropQp { qp })
     }
 
-    pub fn to_error(&mut self, qp: QpId) {
+    pub fn fail_qp(&mut self, qp: QpId) {
         self.ask(Command::ToError { qp })
     }
 

@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::exec::Outcome;
-use super::keys::KeySpec;
-use super::qp::Own;
+use super::request::{Outcome, Own};
 use crate::memory::{Bound, RegionShared, RemoteSlice, WindowShared};
+use crate::soft::keys::KeySpec;
 use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
 
@@ -20,7 +19,7 @@ impl Own<'_> {
         access: Access,
     ) -> Outcome {
         let backing = region.buffer().backing();
-        let domain = self.qp.domain();
+        let domain = self.domain;
         let fits = range.start < range.end && range.end <= backing.len();
         let may = region.access().contains(Access::WINDOW_BIND) && !access.contains(Access::WINDOW_BIND);
         if !fits || !may || window.domain() != domain || backing.domain() != domain {
@@ -32,9 +31,9 @@ impl Own<'_> {
             access,
             domain,
             arena: backing.arena().map(|(arena, offset)| (arena, offset + range.start)),
-            bound_qpn: Some(self.qpn()),
+            bound_qpn: Some(self.qpn),
         };
-        let keys = self.qp.node().keys();
+        let keys = self.home.keys();
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
         if window.rebind(Some(Bound { rkey, remote, access })) {
@@ -48,8 +47,8 @@ impl Own<'_> {
 
     /// Withdraws a window's key; only one that this queue pair bound.
     pub(super) fn invalidate(&self, rkey: Rkey) -> Outcome {
-        let node = self.qp.node();
-        let ours = node.keys().view().is_bound(rkey, self.qpn(), self.qp.domain());
+        let node = self.home;
+        let ours = node.keys().view().is_bound(rkey, self.qpn, self.domain);
         let status = if ours && node.withdraw(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
         Outcome::Done(status, 0)
     }

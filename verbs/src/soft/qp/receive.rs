@@ -1,168 +1,20 @@
-//! The receiving side of a queue pair: its posted receives, and the poller's way from ring entries to completions.
+//! The poller's way from ring entries to completions of receives.
 
-use std::cell::UnsafeCell;
-use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use super::device_copy;
-use super::layout::Receives;
-use super::qp::SoftQp;
-use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
-use super::ring::{
-    Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM, Lines,
-};
-use super::spec::QpSpec;
-use super::srq::{ClaimTable, SoftSrq};
-use crate::error::{CreateError, PostError, Rejected};
+use super::core::SoftQp;
 use crate::events::AsyncEvent;
 use crate::memory::Local;
 use crate::qp::GRH_BYTES;
+use crate::soft::device_copy;
+use crate::soft::receiver::Poller;
+use crate::soft::recv_queue::RecvSlot;
+use crate::soft::ring::{
+    Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM,
+};
+use crate::soft::srq::SoftSrq;
 use crate::status::{WcOpcode, WcStatus};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 use crate::types::{QpType, Qpn, Rkey};
 use crate::wc::{Completion, WorkCompletion};
-
-/// Posted receives and the inbound ring's reading end.
-pub(crate) struct Receiver {
-    own: Option<OwnQueue>,
-    srq: Option<Arc<SoftSrq>>,
-    lines: u32,
-    /// The poller's.
-    poller: UnsafeCell<Option<Poller>>,
-    /// Claims of senders that died before they could fill them (UD).
-    void: Mutex<HashSet<u32>>,
-    some_void: AtomicBool,
-}
-
-// SAFETY: `poller` is used by the owner of the receive completion queue alone; posting by the one poster. The slots'
-// contract is `RecvSlots`'.
-unsafe impl Sync for Receiver {}
-// SAFETY: as above.
-unsafe impl Send for Receiver {}
-
-struct OwnQueue {
-    ring: WqeRing,
-    slots: RecvSlots,
-    depth: u32,
-    /// Written by the poster.
-    posted: AtomicU32,
-    /// Written by the poller.
-    retired: AtomicU32,
-}
-
-struct Poller {
-    consumer: Consumer,
-    /// Claims on the shared receive queue to be flushed, once known.
-    unfinished: Option<Vec<u32>>,
-}
-
-impl Receiver {
-    pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
-        let (own, lines) = match &spec.srq {
-            Some(srq) => (None, (srq.wqes().count() * 2).clamp(MIN_LINES, MAX_SHARED_LINES)),
-            None => {
-                let count = spec.recv_depth.next_power_of_two();
-                let own = OwnQueue {
-                    ring: WqeRing::new(&spec.node, count)?,
-                    slots: RecvSlots::new(count),
-                    depth: spec.recv_depth,
-                    posted: AtomicU32::new(0),
-                    retired: AtomicU32::new(0),
-                };
-                // Each receive takes at least one line, and a quarter of the ring may be free without the sender
-                // knowing. Datagrams have one line for each receive.
-                let lines = if spec.qp_type == QpType::Ud { count } else { (count * 2).max(MIN_LINES) };
-                (Some(own), lines)
-            }
-        };
-        Ok(Receiver {
-            own,
-            srq: spec.srq.clone(),
-            lines,
-            poller: UnsafeCell::new(None),
-            void: Mutex::default(),
-            some_void: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn ring_lines(&self) -> u32 {
-        self.lines
-    }
-
-    pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
-        *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), unfinished: None });
-        self
-    }
-
-    pub(crate) fn depth(&self) -> u32 {
-        match (&self.own, &self.srq) {
-            (Some(own), _) => own.depth,
-            (None, Some(srq)) => srq.wqes().count(),
-            (None, None) => 0,
-        }
-    }
-
-    pub(crate) fn wqe_ring(&self) -> Option<&WqeRing> {
-        self.own.as_ref().map(|own| &own.ring)
-    }
-
-    /// Posts a receive; for the one poster.
-    #[inline]
-    pub(crate) fn post(&self, memory: Local, wr_id: u64, receives: &Receives) -> Result<(), Rejected> {
-        let Some(own) = &self.own else {
-            return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
-        };
-        let index = own.posted.load(Ordering::Relaxed);
-        if index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth {
-            return Err(Rejected { error: PostError::ReceiveQueueFull { depth: own.depth }, memory });
-        }
-        let len = own.ring.describe(index, &memory, receives);
-        // SAFETY: the index is not published yet, and retired in its former life.
-        *unsafe { own.slots.slot(index) } = RecvSlot { memory, wr_id, len };
-        let next = index.wrapping_add(1);
-        own.posted.store(next, Ordering::Release);
-        receives.posted.store(next, Ordering::Release);
-        Ok(())
-    }
-
-    /// True if receive `index` is posted and not completed.
-    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
-        self.own.as_ref().is_some_and(|own| {
-            let retired = own.retired.load(Ordering::Acquire);
-            index.wrapping_sub(retired) < own.posted.load(Ordering::Acquire).wrapping_sub(retired)
-        })
-    }
-
-    /// Notes what a dead sender claimed and did not fill.
-    pub(crate) fn void_claims(&self, table: &ClaimTable, taker: u32) {
-        let Some(own) = &self.own else { return };
-        let (retired, count) = (own.retired.load(Ordering::Acquire), table.claims.count());
-        let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
-        for index in (0..count.wrapping_sub(retired)).map(|ahead| retired.wrapping_add(ahead)) {
-            if table.claims.taker_of(index) == taker {
-                void.insert(index);
-            }
-        }
-        self.some_void.store(!void.is_empty(), Ordering::Release);
-    }
-
-    fn take_void(&self, index: u32) -> bool {
-        self.some_void.load(Ordering::Acquire)
-            && self.void.lock().unwrap_or_else(PoisonError::into_inner).remove(&index)
-    }
-
-    /// Keeps the posted memory from ever being freed: a peer may still write it.
-    pub(crate) fn leak(&mut self) {
-        let Some(own) = &self.own else { return };
-        let (mut index, end) = (own.retired.load(Ordering::Acquire), own.posted.load(Ordering::Acquire));
-        while index != end {
-            // SAFETY: `&mut self`: neither poster nor poller is left.
-            std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));
-            index = index.wrapping_add(1);
-        }
-    }
-}
 
 impl SoftQp {
     /// The next completion of a receive. For the owner of the receive completion queue.
@@ -255,7 +107,7 @@ impl SoftQp {
     fn nonsense<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
         tracing::warn!(qpn = %self.qpn(), "the peer's device wrote a completion that can not be; the queue pair fails");
         if !self.has_failed() {
-            self.node().events().raise(AsyncEvent::QpFatal(self.qpn()));
+            self.home().events().raise(AsyncEvent::QpFatal(self.qpn()));
             self.fail();
         }
         self.flush(poller)
@@ -347,8 +199,8 @@ impl SoftQp {
     /// Withdraws a window's key on the peer's demand; only a window that this queue pair bound.
     #[cold]
     fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
-        let keys = self.node().keys().view();
-        keys.is_bound(rkey, self.number(), self.domain()) && self.node().withdraw(rkey)
+        let keys = self.home().keys().view();
+        keys.is_bound(rkey, self.number(), self.domain()) && self.home().withdraw(rkey)
     }
 }
 
@@ -380,8 +232,3 @@ fn scatter_local(memory: &Local, offset: usize, from: *const u8, len: usize) {
         start += piece.len;
     }
 }
-
-/// Room for messages on their way even of a shallow queue.
-const MIN_LINES: u32 = 64;
-/// Of a queue pair with a shared receive queue: beyond this many messages that wait, senders wait (64 KiB a connection).
-const MAX_SHARED_LINES: u32 = 1024;

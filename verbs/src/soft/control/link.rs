@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::control::{BounceOp, FaultKind, Message, QpInfo, Socket};
-use super::eventfd::EventFd;
-use super::keys::KeyView;
-use super::layout::{LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, SHARED_BYTES};
-use super::node::Node;
-use super::segment::Segment;
-use super::switches;
+use super::message::{BounceOp, Message};
+use super::socket::Socket;
 use crate::address::NodeId;
 use crate::error::ConnectError;
+use crate::soft::eventfd::EventFd;
+use crate::soft::home::Home;
+use crate::soft::keys::KeyView;
+use crate::soft::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
+use crate::soft::segment::Segment;
+use crate::soft::{barrier, switches};
 
 /// A link. Local links lead to a device that this process opened too; remote ones to another process.
 #[derive(Debug)]
@@ -26,13 +27,14 @@ pub(crate) struct Link {
     keys: KeyView,
     /// True if light barriers do without a fence on this link.
     asymmetric: bool,
-    dead: AtomicBool,
+    number: u64,
+    dead: Arc<AtomicBool>,
     wire: Wire,
 }
 
 #[derive(Debug)]
 enum Wire {
-    Local(Weak<Node>),
+    Local(Weak<Home>),
     Remote(Box<Remote>),
 }
 
@@ -77,15 +79,16 @@ pub(crate) enum Reach {
 
 impl Link {
     /// A link to a device of this process.
-    pub(crate) fn local(node: &Arc<Node>) -> Self {
+    pub(crate) fn local(home: &Arc<Home>) -> Self {
         Link {
-            peer: node.id(),
-            public: node.public().clone(),
-            shared: node.shared().clone(),
-            keys: node.keys().view(),
-            asymmetric: super::barrier::registered(),
-            dead: AtomicBool::new(false),
-            wire: Wire::Local(Arc::downgrade(node)),
+            peer: home.id(),
+            public: home.public().clone(),
+            shared: home.shared().clone(),
+            keys: home.keys().view(),
+            asymmetric: barrier::registered(),
+            number: next_number(),
+            dead: Arc::default(),
+            wire: Wire::Local(Arc::downgrade(home)),
         }
     }
 
@@ -127,14 +130,25 @@ impl Link {
             public: Arc::new(public),
             shared: Arc::new(shared),
             keys,
-            asymmetric: registered && super::barrier::registered(),
-            dead: AtomicBool::new(false),
+            asymmetric: registered && barrier::registered(),
+            number: next_number(),
+            dead: Arc::default(),
             wire: Wire::Remote(Box::new(remote)),
         })
     }
 
     pub(crate) fn peer(&self) -> NodeId {
         self.peer
+    }
+
+    /// A number of this link's own.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// True once the other end is gone, for whoever outlives the link.
+    pub(crate) fn dead_flag(&self) -> &Arc<AtomicBool> {
+        &self.dead
     }
 
     pub(crate) fn public(&self) -> &Arc<Segment> {
@@ -202,10 +216,10 @@ impl Link {
     pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Option<Arc<EventFd>>), ConnectError> {
         let missing = ConnectError::NoSuchQueuePair { qpn: crate::Qpn(qpn) };
         match &self.wire {
-            Wire::Local(node) => {
-                let node = node.upgrade().ok_or(ConnectError::PeerGone { node: self.peer })?;
-                let qp = node.qp(qpn).ok_or(missing)?;
-                Ok((qp.info(), Some(qp.recv_bell().clone())))
+            Wire::Local(home) => {
+                let home = home.upgrade().ok_or(ConnectError::PeerGone { node: self.peer })?;
+                let qp = home.member(qpn).ok_or(missing)?;
+                Ok((qp.info(), Some(qp.bell().clone())))
             }
             Wire::Remote(remote) => {
                 let request = remote.open_request();
@@ -370,9 +384,9 @@ impl Link {
     /// Tells the peer that a request to its queue pair was not valid.
     pub(crate) fn report(&self, from: NodeId, qpn: u32, from_qpn: u32, kind: FaultKind) {
         match &self.wire {
-            Wire::Local(node) => {
-                if let Some(node) = node.upgrade() {
-                    node.fault(from, qpn, from_qpn, kind);
+            Wire::Local(home) => {
+                if let Some(member) = home.upgrade().and_then(|home| home.member(qpn)) {
+                    member.fault(from, from_qpn, kind);
                 }
             }
             Wire::Remote(_) => self.send(&Message::Fault { qpn, from_qpn, kind }, &[]),
@@ -415,6 +429,11 @@ impl Drop for Remote {
             }
         }
     }
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Mapped arenas of one peer; further ones are reached without mapping.

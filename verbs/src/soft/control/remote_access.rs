@@ -1,0 +1,56 @@
+//! Access to this process's memory on behalf of a peer that can not reach it.
+
+use super::link::Link;
+use super::message::BounceOp;
+use crate::soft::atomic::Atomic;
+use crate::soft::device_copy;
+use crate::soft::home::Home;
+use crate::sync::AtomicU64;
+use crate::types::{Access, Rkey};
+
+/// Carries out a bounce for a peer; the caller is inside the engine's hazard. `None` if it is refused.
+pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
+    let granted = |qpn, rkey, addr, len: u32, right: Access| {
+        let qp = home.member(qpn)?;
+        let may = qp.is_peer(link.peer()) && qp.access().contains(right);
+        home.keys().view().check(Rkey(rkey), addr, len.into(), right, qp.domain(), qpn).filter(|_| may)
+    };
+    let area = |slot: u32, len: u32| {
+        // SAFETY: bytes have no invalid pattern.
+        unsafe { link.shared().array::<u8>(slot as usize, len as usize) }.map(std::ptr::NonNull::as_ptr)
+    };
+    match op {
+        BounceOp::Write { qpn, rkey, addr, len, slot } => {
+            granted(qpn, rkey, addr, len, Access::REMOTE_WRITE)?;
+            // SAFETY: the key grants `len` bytes at `addr` of this process until the engine's hazard is left.
+            unsafe { device_copy(addr as *mut u8, area(slot, len)?, len as usize) };
+            Some(0)
+        }
+        BounceOp::Read { qpn, rkey, addr, len, slot } => {
+            granted(qpn, rkey, addr, len, Access::REMOTE_READ)?;
+            // SAFETY: as above.
+            unsafe { device_copy(area(slot, len)?, addr as *const u8, len as usize) };
+            Some(0)
+        }
+        BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
+            let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer()))?;
+            let (to, room) = qp.posted_piece(receive, piece)?;
+            if u64::from(offset) + u64::from(len) > room {
+                return None;
+            }
+            // SAFETY: the receive is posted and stays so until the engine's hazard is left; the range was checked.
+            unsafe { device_copy((to + u64::from(offset)) as *mut u8, area(slot, len)?, len as usize) };
+            Some(0)
+        }
+        BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {
+            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            // SAFETY: the key grants 8 aligned bytes at `addr` until the engine's hazard is left.
+            Some(Atomic::CompareSwap(compare, swap).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
+        }
+        BounceOp::FetchAdd { qpn, rkey, addr, add } => {
+            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            // SAFETY: as above.
+            Some(Atomic::FetchAdd(add).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
+        }
+    }
+}

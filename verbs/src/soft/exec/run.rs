@@ -1,0 +1,28 @@
+//! Carrying out send requests, whatever they ask for.
+
+use super::request::{Outcome, Own, Request};
+use super::sender::Sender;
+use crate::qp::Op;
+use crate::soft::atomic::Atomic;
+
+impl Sender {
+    /// Carries out one request, or says what it waits for.
+    #[inline]
+    pub(crate) fn run(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
+        match request.op {
+            Op::Send { invalidate } => match request.with.to {
+                None => self.send(own, request, *invalidate),
+                Some(handle) => handle.target().send(own, &mut self.hazard, request),
+            },
+            Op::Write(remote) => self.write(own, request, *remote),
+            Op::Read(remote) => self.read(own, request, *remote, None),
+            Op::ReadReduce(remote, calc) => self.read(own, request, *remote, Some(*calc)),
+            Op::CompareSwap { remote, compare, swap } => {
+                self.atomic(own, request, *remote, Atomic::CompareSwap(*compare, *swap))
+            }
+            Op::FetchAdd { remote, add } => self.atomic(own, request, *remote, Atomic::FetchAdd(*add)),
+            Op::Bind { window, region, range, access } => own.bind(window, region, range, *access),
+            Op::Invalidate(rkey) => own.invalidate(*rkey),
+        }
+    }
+}

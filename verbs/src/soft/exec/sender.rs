@@ -1,0 +1,95 @@
+//! The initiator's state of a queue pair, and what all kinds of requests do with it.
+
+use std::time::Instant;
+
+use super::bounce_area::Bouncing;
+use super::request::{Outcome, Own, Piece, Wait};
+use crate::calc::{self, Calc};
+use crate::soft::device_copy;
+use crate::soft::hazard::Hazard;
+use crate::soft::layout::FaultKind;
+use crate::soft::peer::{Gate, PeerView};
+use crate::status::WcStatus;
+use crate::types::QpType;
+
+/// The initiator's state of one queue pair. Used by one thread at a time: the poster, or who holds the progress lock.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) peer: Option<PeerView>,
+    pub(crate) hazard: Hazard,
+    /// Requests carried out so far, as a running count.
+    pub(crate) executed: u32,
+    /// Since when the request in front waits, and for what.
+    pub(crate) waiting: Option<(Instant, Wait)>,
+    pub(crate) bouncing: Option<Bouncing>,
+}
+
+impl Sender {
+    pub(crate) const fn new() -> Self {
+        Sender { peer: None, hazard: Hazard::new(), executed: 0, waiting: None, bouncing: None }
+    }
+
+    #[inline(always)]
+    pub(super) fn leave(&mut self, own: &Own, outcome: Outcome) -> Outcome {
+        self.hazard.leave(own.hazard);
+        outcome
+    }
+
+    /// A system-call copy did not work: for good (the memory is gone), or because the system forbids such copies.
+    pub(super) fn vm_failed(&mut self, own: &Own, error: &std::io::Error) -> Outcome {
+        let Some(peer) = &self.peer else { return super::request::LOST };
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
+                peer.link.vm_refused();
+                Outcome::Wait(Wait::Memory)
+            }
+            Some(libc::ESRCH) => super::request::LOST,
+            _ => own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)),
+        }
+    }
+
+    pub(crate) fn bounce_end(&mut self) {
+        if let (Some(peer), Some(bouncing)) = (&self.peer, self.bouncing.take()) {
+            bouncing.abandon(&peer.link);
+        }
+    }
+}
+
+impl Own<'_> {
+    /// `None` if the peer's gate is open, else what comes of the request. The caller is inside its hazard.
+    #[inline(always)]
+    pub(super) fn gate(&self, peer: &mut PeerView) -> Option<Outcome> {
+        match peer.gate(self.qpn) {
+            Gate::Open(_) => None,
+            Gate::NotYet => Some(self.or_dropped(Wait::Peer)),
+            Gate::Closed => Some(self.or_lost()),
+        }
+    }
+
+    /// The responder refused: a reliable connection fails on both sides, an unreliable one drops the message.
+    #[cold]
+    pub(crate) fn refused(&self, peer: &PeerView, status: WcStatus, kind: Option<FaultKind>) -> Outcome {
+        if self.qp_type != QpType::Rc {
+            return Outcome::Done(WcStatus::SUCCESS, 0);
+        }
+        if let Some(kind) = kind {
+            peer.link.report(self.home.id(), peer.qpn, self.qpn, kind);
+        }
+        Outcome::Done(status, 0)
+    }
+}
+
+/// Takes bytes into a local piece: copied, or combined.
+///
+/// # Safety
+/// `from` is readable and the piece writable for the piece's length, and they do not overlap.
+#[inline]
+pub(crate) unsafe fn take(piece: Piece, from: *const u8, calc: Option<Calc>) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match calc {
+            None => device_copy(piece.ptr, from, piece.len),
+            Some(calc) => calc::combine_raw(calc, piece.ptr, piece.ptr, from, piece.len),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What an opened device owns by itself: its mappings, keys, memory and the queue pairs that live on it.
+//! Peers, links and threads come above.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::arena::ArenaPool;
+use super::eventfd::EventFd;
+use super::hazard::{Hazard, Sighting};
+use super::host::{self, Host};
+use super::keys::KeyTable;
+use super::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
+use super::ranges::Ranges;
+use super::segment::{Segment, Writers};
+use super::{barrier, random};
+use crate::address::{NodeId, SoftAddress};
+use crate::error::OpenError;
+use crate::events::EventHub;
+use crate::types::{Access, Rkey};
+
+/// The home of everything that one opened device owns.
+pub(crate) struct Home {
+    id: NodeId,
+    host: Host,
+    public: Arc<Segment>,
+    shared: Arc<Segment>,
+    public_blocks: Mutex<Ranges>,
+    shared_blocks: Mutex<Ranges>,
+    keys: KeyTable,
+    arenas: Arc<ArenaPool>,
+    events: EventHub,
+    members: Mutex<HashMap<u32, Weak<dyn Member>>>,
+    /// The control thread as initiator on behalf of peers.
+    engine: (AtomicU32, Mutex<Hazard>),
+    /// Has the control thread try stalled work again.
+    alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// A queue pair, as its home and the control thread know it.
+pub(crate) trait Member: Send + Sync {
+    /// Where its parts lie, for peers.
+    fn info(&self) -> QpInfo;
+    /// The bell of its receive completion queue.
+    fn bell(&self) -> &Arc<EventFd>;
+    /// Protection domain.
+    fn domain(&self) -> u64;
+    /// Rights of its peer.
+    fn access(&self) -> Access;
+    /// True if its peer is on that device.
+    fn is_peer(&self, node: NodeId) -> bool;
+    /// Its own hazard.
+    fn hazard(&self) -> &AtomicU32;
+    /// A glance at its peer's hazard.
+    fn sight_peer(&self) -> Option<PeerSighting>;
+    /// The piece of a posted receive that a peer may fill, as address and length.
+    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)>;
+    /// A peer's word that its own request was not valid.
+    fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
+    /// The link of that number, to that device, is over.
+    fn link_lost(&self, link: u64, peer: NodeId);
+    /// Tries stalled work again; true if there is more to do.
+    fn tick(&self) -> bool;
+}
+
+/// A glance at a peer's hazard.
+pub(crate) struct PeerSighting {
+    /// Keeps the word mapped.
+    _memory: Arc<Segment>,
+    /// True once the peer's process is gone.
+    dead: Arc<AtomicBool>,
+    word: NonNull<AtomicU32>,
+    sight: Sighting,
+}
+
+// SAFETY: the pointer names an atomic in a mapping that `_memory` keeps.
+unsafe impl Send for PeerSighting {}
+
+impl PeerSighting {
+    /// # Safety
+    /// `word` lies in `memory`.
+    pub(crate) unsafe fn take(memory: Arc<Segment>, dead: Arc<AtomicBool>, word: NonNull<AtomicU32>) -> Self {
+        // SAFETY: mapped as long as `memory` lives.
+        let sight = Sighting::take(unsafe { word.as_ref() });
+        PeerSighting { _memory: memory, dead, word, sight }
+    }
+
+    /// True once the access seen is over.
+    pub(crate) fn is_over(&self) -> bool {
+        // SAFETY: mapped as long as `_memory` lives.
+        self.dead.load(Ordering::Acquire) || self.sight.is_over(unsafe { self.word.as_ref() })
+    }
+}
+
+impl Home {
+    pub(crate) fn new() -> Result<Arc<Self>, OpenError> {
+        let soft = |what| move |source: io::Error| OpenError::Soft { what, source };
+        let host = Host::this().map_err(soft("identify this host"))?;
+        let public =
+            Segment::create("qpair-public", PUBLIC_BYTES, Writers::Owner).map_err(soft("create its memory"))?;
+        let shared =
+            Segment::create("qpair-shared", SHARED_BYTES, Writers::Peers).map_err(soft("create its memory"))?;
+        let (public, shared) = (Arc::new(public), Arc::new(shared));
+        write_header(&public);
+        let Some(keys) = KeyTable::new(public.clone()) else {
+            return Err(soft("lay out its memory")(io::Error::other("the public mapping is too short")));
+        };
+        Ok(Arc::new(Home {
+            id: NodeId(random::bytes()),
+            host,
+            public,
+            shared,
+            public_blocks: Mutex::new(Ranges::new(PUBLIC_BLOCKS, PUBLIC_BYTES)),
+            shared_blocks: Mutex::new(Ranges::new(0, SHARED_BYTES)),
+            keys,
+            arenas: ArenaPool::new(),
+            events: EventHub::default(),
+            members: Mutex::default(),
+            engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
+            alarm: OnceLock::new(),
+        }))
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    pub(crate) fn public(&self) -> &Arc<Segment> {
+        &self.public
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Segment> {
+        &self.shared
+    }
+
+    pub(crate) fn keys(&self) -> &KeyTable {
+        &self.keys
+    }
+
+    pub(crate) fn arenas(&self) -> &ArenaPool {
+        &self.arenas
+    }
+
+    pub(crate) fn events(&self) -> &EventHub {
+        &self.events
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn address(&self) -> SoftAddress {
+        SoftAddress { host: self.host.boot_id, namespace: self.host.namespace, node: self.id }
+    }
+
+    /// A zeroed block of the public mapping.
+    pub(crate) fn take_public(&self, len: usize) -> Option<usize> {
+        take_block(&self.public, &self.public_blocks, len)
+    }
+
+    pub(crate) fn give_public(&self, offset: usize, len: usize) {
+        lock(&self.public_blocks).give(offset, block_len(len));
+    }
+
+    /// A zeroed block of the shared mapping.
+    pub(crate) fn take_shared(&self, len: usize) -> Option<usize> {
+        take_block(&self.shared, &self.shared_blocks, len)
+    }
+
+    pub(crate) fn give_shared(&self, offset: usize, len: usize) {
+        lock(&self.shared_blocks).give(offset, block_len(len));
+    }
+
+    /// Registers a queue pair under a fresh unpredictable number.
+    pub(crate) fn add<M: Member + 'static>(&self, make: impl FnOnce(u32) -> Arc<M>) -> Arc<M> {
+        let mut members = lock(&self.members);
+        let qpn = loop {
+            // 0 and 1 are reserved for management, 0xffffff for multicast.
+            let qpn = random::u32() & 0x00ff_ffff;
+            if (2..0x00ff_ffff).contains(&qpn) && !members.contains_key(&qpn) {
+                break qpn;
+            }
+        };
+        let made = make(qpn);
+        let member: Arc<dyn Member> = made.clone();
+        members.insert(qpn, Arc::downgrade(&member));
+        made
+    }
+
+    pub(crate) fn remove(&self, qpn: u32) {
+        lock(&self.members).remove(&qpn);
+    }
+
+    pub(crate) fn member(&self, qpn: u32) -> Option<Arc<dyn Member>> {
+        lock(&self.members).get(&qpn).and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn members(&self) -> Vec<Arc<dyn Member>> {
+        lock(&self.members).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Says whom to call when work stalls; once.
+    pub(crate) fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
+        let _ = self.alarm.set(Box::new(alarm));
+    }
+
+    /// Has the control thread try stalled work again.
+    pub(crate) fn attend(&self) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm();
+        }
+    }
+
+    /// What a greeting carries: public, then shared.
+    pub(crate) fn mappings(&self) -> [BorrowedFd<'_>; 2] {
+        [self.public.fd(), self.shared.fd()]
+    }
+
+    /// Runs `access` as an initiator on behalf of a peer: what a key grants now stays granted meanwhile.
+    pub(crate) fn as_engine<R>(&self, access: impl FnOnce() -> R) -> R {
+        let (word, hazard) = &self.engine;
+        let mut hazard = lock(hazard);
+        hazard.enter(word);
+        let result = access();
+        hazard.leave(word);
+        result
+    }
+
+    /// Withdraws a key and waits until no access with it is under way. False if a peer does not leave: the memory must
+    /// not be touched then.
+    pub(crate) fn withdraw(&self, rkey: Rkey) -> bool {
+        let was_live = self.keys.kill(rkey);
+        fence(Ordering::SeqCst);
+        if !self.quiesce_peers() {
+            return false;
+        }
+        if was_live {
+            self.keys.release(rkey);
+        }
+        true
+    }
+
+    /// Waits until every peer that is inside an access to this device now has left it.
+    fn quiesce_peers(&self) -> bool {
+        let engine = Sighting::take(&self.engine.0);
+        let inside: Vec<_> = self.members().iter().filter_map(|qp| qp.sight_peer()).collect();
+        let deadline = Instant::now() + LEAVE;
+        wait_until(deadline, || inside.iter().all(PeerSighting::is_over) && engine.is_over(&self.engine.0))
+    }
+
+    /// Waits until every initiator of this device that is inside an access now has left it.
+    pub(crate) fn quiesce_initiators(&self) -> bool {
+        barrier::heavy();
+        let qps = self.members();
+        let inside: Vec<_> = qps.iter().map(|qp| (qp, Sighting::take(qp.hazard()))).collect();
+        wait_until(Instant::now() + LEAVE, || inside.iter().all(|(qp, sight)| sight.is_over(qp.hazard())))
+    }
+
+    pub(crate) fn attributes(&self) -> crate::DeviceAttributes {
+        host::attributes(&self.host)
+    }
+
+    pub(crate) fn port(&self) -> crate::PortAttributes {
+        host::port(&self.host)
+    }
+}
+
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Home").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+fn write_header(public: &Segment) {
+    // SAFETY: the header is made of atomics; the mapping is fresh.
+    let Some(header) = (unsafe { public.at::<NodeHeader>(0) }) else { return };
+    // SAFETY: mapped as long as `public` lives.
+    let header = unsafe { header.as_ref() };
+    header.registered.store(barrier::registered().into(), Ordering::Relaxed);
+    header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+}
+
+fn take_block(segment: &Segment, blocks: &Mutex<Ranges>, len: usize) -> Option<usize> {
+    let len = block_len(len);
+    let offset = lock(blocks).take(len, BLOCK)?;
+    // SAFETY: the block lies within the segment and was free: nobody of this device uses it, and peers leave a block
+    // before it is given back (gates and hazards).
+    unsafe { segment.base().add(offset).write_bytes(0, len) };
+    Some(offset)
+}
+
+fn block_len(len: usize) -> usize {
+    len.next_multiple_of(BLOCK)
+}
+
+fn wait_until(deadline: Instant, mut done: impl FnMut() -> bool) -> bool {
+    for spin in 0u32.. {
+        if done() {
+            return true;
+        }
+        if spin < 1000 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+            if Instant::now() > deadline {
+                return false;
+            }
+        }
+    }
+    false
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Longest stay of a peer in an access: copying the longest message takes a second or so, a stopped process is not
+/// waited for.
+const LEAVE: Duration = Duration::from_secs(3);
+const BLOCK: usize = 256;

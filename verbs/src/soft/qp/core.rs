@@ -1,0 +1,200 @@
+//! A queue pair of the software device: its parts, and what they say of it.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::QpAddress;
+use crate::address::NodeId;
+use crate::soft::control::Link;
+use crate::soft::eventfd::EventFd;
+use crate::soft::exec::Sender;
+use crate::soft::home::{Home, PeerSighting};
+use crate::soft::layout::QpPublic;
+use crate::soft::receiver::Receiver;
+use crate::soft::ring::{RING_INLINE, Slot};
+use crate::soft::send_queue::SendQueue;
+use crate::soft::spec::QpSpec;
+use crate::soft::srq::ClaimTable;
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::{Mtu, Psn, QpState, QpType, Qpn};
+
+/// A queue pair.
+///
+/// Three parties use it: the poster (the owner of `QueuePair`, by `&mut`), the pollers (the owners of its completion
+/// queues), and the control thread. Requests are carried out by the poster; once one has to wait, by whoever holds
+/// `progress`, until none waits.
+pub(crate) struct SoftQp {
+    pub(super) spec: QpSpec,
+    pub(super) qpn: u32,
+    pub(super) psn: Psn,
+    pub(super) state: AtomicU32,
+    pub(super) public: NonNull<QpPublic>,
+    pub(super) public_offset: usize,
+    pub(super) ring_offset: usize,
+    pub(super) ring_lines: u32,
+    pub(super) send: Arc<SendQueue>,
+    pub(super) sender: UnsafeCell<Sender>,
+    /// [`POSTER`] or [`PROGRESS`]: who carries requests out.
+    pub(super) carrier: AtomicU8,
+    pub(super) progress: Mutex<()>,
+    pub(super) receiver: Receiver,
+    pub(super) claims: Option<ClaimTable>,
+    pub(super) peer: OnceLock<Connected>,
+    /// The peer as seen when this queue pair failed, until it has left our memory.
+    pub(super) leaving: Mutex<Option<PeerSighting>>,
+    /// True once a failed queue pair's peer has left: receives may be flushed and memory freed.
+    pub(super) settled: AtomicBool,
+}
+
+// SAFETY: `sender` is used by the poster while `carrier` is POSTER, else under `progress`; `public` names atomics in a
+// mapping that the node keeps; the receiver's contract is its own.
+unsafe impl Send for SoftQp {}
+// SAFETY: as above.
+unsafe impl Sync for SoftQp {}
+
+/// The other end, once connected.
+pub(super) struct Connected {
+    pub(super) link: Arc<Link>,
+    pub(super) node: NodeId,
+    pub(super) qpn: u32,
+    pub(super) public: NonNull<QpPublic>,
+}
+
+pub(super) const POSTER: u8 = 0;
+pub(super) const PROGRESS: u8 = 1;
+
+impl SoftQp {
+    pub(crate) fn number(&self) -> u32 {
+        self.qpn
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        Qpn(self.qpn)
+    }
+
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.spec.qp_type
+    }
+
+    pub(super) fn home(&self) -> &Arc<Home> {
+        self.spec.node.home()
+    }
+
+    pub(crate) fn domain(&self) -> u64 {
+        self.spec.domain
+    }
+
+    pub(crate) fn recv_depth(&self) -> u32 {
+        self.receiver.depth()
+    }
+
+    pub(crate) fn send_queue(&self) -> &Arc<SendQueue> {
+        &self.send
+    }
+
+    pub(super) fn recv_bell(&self) -> &Arc<EventFd> {
+        self.spec.recv_cq.bell()
+    }
+
+    #[inline(always)]
+    pub(super) fn public(&self) -> &QpPublic {
+        // SAFETY: mapped as long as the node lives, which the spec keeps.
+        unsafe { self.public.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn hazard_word(&self) -> &AtomicU32 {
+        &self.public().hazard.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_code(self.state.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    pub(super) fn has_failed(&self) -> bool {
+        self.state.load(Ordering::Acquire) == QpState::Err.code()
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn address(&self) -> QpAddress {
+        QpAddress {
+            qp_type: self.spec.qp_type,
+            qpn: self.qpn(),
+            psn: self.psn,
+            gid: self.home().host().gid(),
+            lid: 0,
+            mtu: Mtu::B4096,
+            qkey: self.spec.qkey,
+            soft: Some(self.home().address()),
+        }
+    }
+
+    /// A glance at the peer's hazard.
+    pub(super) fn sight_peer(&self) -> Option<PeerSighting> {
+        let peer = self.peer.get()?;
+        // SAFETY: the peer's public mapping is mapped as long as the link lives.
+        let word = NonNull::from(unsafe { &peer.public.as_ref().hazard.0 });
+        // SAFETY: the word lies in that mapping.
+        Some(unsafe { PeerSighting::take(peer.link.public().clone(), peer.link.dead_flag().clone(), word) })
+    }
+
+    /// Which wire carries the connection, and why.
+    pub(crate) fn explain(&self) -> String {
+        match self.peer.get() {
+            None => "not connected".to_owned(),
+            Some(peer) => {
+                let where_ = if peer.link.is_local() { "in this process" } else { "in another process of this host" };
+                let barrier = if peer.link.asymmetric() { "membarrier" } else { "fences" };
+                format!(
+                    "shm wire to queue pair {} of device {}: the peer is {where_} (same boot id and network \
+                     namespace); messages up to {RING_INLINE} bytes travel in the ring; ordering by {barrier}",
+                    Qpn(peer.qpn),
+                    peer.node
+                )
+            }
+        }
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        self.home().remove(self.qpn);
+        let sender = self.sender.get_mut();
+        sender.bounce_end();
+        // Datagram senders come and go without a hazard of ours: their blocks are never used for anything else.
+        if !self.is_settled() || self.claims.is_some() {
+            if self.claims.is_none() {
+                tracing::error!(qpn = %self.qpn(), "the peer sits in an access; the queue pair's memory is leaked");
+                self.receiver.leak();
+            }
+            return;
+        }
+        let home = self.home();
+        home.give_public(self.public_offset, size_of::<QpPublic>());
+        home.give_shared(self.ring_offset, self.ring_lines as usize * size_of::<Slot>());
+        if let Some(ring) = self.receiver.wqe_ring() {
+            ring.free();
+        }
+    }
+}
+
+impl std::fmt::Debug for SoftQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftQp")
+            .field("qpn", &self.qpn())
+            .field("type", &self.spec.qp_type)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

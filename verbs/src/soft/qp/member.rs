@@ -1,0 +1,107 @@
+//! A queue pair as its home and the control thread know it.
+
+use std::sync::Arc;
+
+use super::core::{POSTER, SoftQp};
+use crate::address::NodeId;
+use crate::events::AsyncEvent;
+use crate::soft::eventfd::EventFd;
+use crate::soft::exec::taker;
+use crate::soft::home::{Member, PeerSighting};
+use crate::soft::layout::{FaultKind, QpInfo, QpPublic};
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::Access;
+
+impl Member for SoftQp {
+    fn info(&self) -> QpInfo {
+        let (receives, wqes, wqe_count) = match &self.spec.srq {
+            Some(srq) => (srq.receives_offset(), srq.wqes().offset(), srq.wqes().count()),
+            None => {
+                let own = self.public_offset + std::mem::offset_of!(QpPublic, receives);
+                let (offset, count) = self.receiver.wqe_ring().map_or((0, 1), |ring| (ring.offset(), ring.count()));
+                (own, offset, count)
+            }
+        };
+        let claims = match &self.spec.srq {
+            Some(srq) => Some(srq.claim_info()),
+            None => self.claims.as_ref().map(|table| table.info),
+        };
+        QpInfo {
+            qpn: self.qpn,
+            qp_type: self.spec.qp_type,
+            public: self.public_offset,
+            ring: self.ring_offset,
+            ring_lines: self.ring_lines,
+            receives,
+            wqes,
+            wqe_count,
+            claims,
+            cq: self.spec.recv_cq.offset(),
+        }
+    }
+
+    fn bell(&self) -> &Arc<EventFd> {
+        self.recv_bell()
+    }
+
+    fn domain(&self) -> u64 {
+        self.spec.domain
+    }
+
+    fn access(&self) -> Access {
+        self.spec.access
+    }
+
+    fn is_peer(&self, node: NodeId) -> bool {
+        self.peer.get().is_some_and(|peer| peer.node == node)
+    }
+
+    fn hazard(&self) -> &AtomicU32 {
+        self.hazard_word()
+    }
+
+    fn sight_peer(&self) -> Option<PeerSighting> {
+        SoftQp::sight_peer(self)
+    }
+
+    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)> {
+        let ring = match &self.spec.srq {
+            Some(srq) => srq.is_outstanding(receive).then(|| srq.wqes())?,
+            None => self.receiver.is_outstanding(receive).then(|| self.receiver.wqe_ring())??,
+        };
+        ring.piece(receive, piece)
+    }
+
+    fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind) {
+        if !self.peer.get().is_some_and(|peer| peer.node == from && peer.qpn == from_qpn) || self.has_failed() {
+            return;
+        }
+        self.home().events().raise(match kind {
+            FaultKind::Access => AsyncEvent::QpAccessError(self.qpn()),
+            FaultKind::Request => AsyncEvent::QpRequestError(self.qpn()),
+            FaultKind::Operation => AsyncEvent::QpFatal(self.qpn()),
+        });
+        self.fail();
+    }
+
+    fn link_lost(&self, link: u64, peer: NodeId) {
+        if let Some(table) = &self.claims {
+            self.receiver.void_claims(table, taker(peer));
+            self.spec.recv_cq.notify(true);
+        }
+        if self.peer.get().is_some_and(|peer| peer.link.number() == link) {
+            let failed_before = self.has_failed();
+            self.fail();
+            self.try_settle();
+            if !failed_before {
+                self.home().events().raise(AsyncEvent::PeerLost(self.qpn()));
+            }
+        }
+    }
+
+    fn tick(&self) -> bool {
+        self.progress();
+        let unsettled = self.has_failed() && !self.is_settled() && !self.try_settle();
+        unsettled || self.carrier.load(Ordering::Relaxed) != POSTER
+    }
+}

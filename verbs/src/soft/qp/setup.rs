@@ -1,0 +1,159 @@
+//! Making, connecting and changing the state of a queue pair; closing it when its owner drops it.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::core::{Connected, POSTER, SoftQp};
+use crate::QpAddress;
+use crate::error::{ConnectError, CreateError, ModifyError};
+use crate::qp::check;
+use crate::soft::cq_shared::Entry;
+use crate::soft::exec::Sender;
+use crate::soft::layout::{QpPublic, gate};
+use crate::soft::peer::PeerView;
+use crate::soft::random;
+use crate::soft::receiver::Receiver;
+use crate::soft::ring::{Lines, Slot};
+use crate::soft::send_queue::SendQueue;
+use crate::soft::spec::QpSpec;
+use crate::soft::srq::ClaimTable;
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::{Psn, QpState, QpType};
+
+/// The owner of a queue pair: closes it when dropped.
+#[derive(Debug)]
+pub(crate) struct OwnedQp(Arc<SoftQp>);
+
+impl OwnedQp {
+    pub(crate) fn new(qp: Arc<SoftQp>) -> Self {
+        OwnedQp(qp)
+    }
+}
+
+impl std::ops::Deref for OwnedQp {
+    type Target = Arc<SoftQp>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Arc<SoftQp> {
+        &self.0
+    }
+}
+
+impl Drop for OwnedQp {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl SoftQp {
+    pub(crate) fn new(spec: QpSpec) -> Result<Arc<Self>, CreateError> {
+        spec.check()?;
+        let full = || CreateError::Exhausted { what: "queue pair" };
+        let home = spec.node.home().clone();
+        let receiver = Receiver::new(&spec)?;
+        let claims =
+            if spec.qp_type == QpType::Ud { Some(ClaimTable::new(&home, receiver.ring_lines())?) } else { None };
+        let public_offset = home.take_public(size_of::<QpPublic>()).ok_or_else(full)?;
+        // SAFETY: the type is made of atomics, and the block is ours.
+        let public = unsafe { home.public().at::<QpPublic>(public_offset) }.ok_or_else(full)?;
+        let ring_lines = receiver.ring_lines();
+        let ring_offset = home.take_shared(ring_lines as usize * size_of::<Slot>()).ok_or_else(full)?;
+        // SAFETY: the ring's protocol rules all access; the block is ours.
+        let ring = unsafe { home.shared().array::<Slot>(ring_offset, ring_lines as usize) }.ok_or_else(full)?;
+        // SAFETY: the mapping lives as long as the device, which the spec keeps.
+        let lines = unsafe { Lines::new(ring, ring_lines) };
+        let qp = home.add(|qpn| {
+            Arc::new(SoftQp {
+                qpn,
+                psn: Psn::new(random::u32()),
+                state: AtomicU32::new(QpState::Init.code()),
+                public,
+                public_offset,
+                ring_offset,
+                ring_lines,
+                send: Arc::new(SendQueue::new(spec.send_depth)),
+                sender: UnsafeCell::new(Sender::new()),
+                carrier: AtomicU8::new(POSTER),
+                progress: Mutex::new(()),
+                receiver: receiver.with_ring(lines),
+                claims,
+                peer: OnceLock::new(),
+                leaving: Mutex::new(None),
+                settled: AtomicBool::new(false),
+                spec,
+            })
+        });
+        let view = qp.public();
+        view.domain.store(qp.spec.domain, Ordering::Relaxed);
+        view.access.store(qp.spec.access.bits(), Ordering::Relaxed);
+        view.qkey.store(qp.spec.qkey, Ordering::Relaxed);
+        let pause = u32::try_from(qp.spec.min_rnr_timer.as_micros()).unwrap_or(u32::MAX);
+        view.rnr_timer_us.store(pause, Ordering::Relaxed);
+        view.gate.store(gate(qp.qpn, QpState::Init.code()), Ordering::Release);
+        let same = Arc::ptr_eq(&qp.spec.send_cq, &qp.spec.recv_cq);
+        let entry = |sends, receives| Entry { qp: qp.clone(), qpn: qp.qpn, sends, receives };
+        qp.spec.send_cq.join(entry(true, same));
+        if !same {
+            qp.spec.recv_cq.join(entry(false, true));
+        }
+        Ok(qp)
+    }
+
+    /// Links to the peer and goes to RTR.
+    pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
+        let (ours, theirs) = (self.spec.qp_type, address.qp_type);
+        if ours != theirs || ours == QpType::Ud {
+            return Err(ConnectError::TypeMismatch { ours, theirs });
+        }
+        check(ours, self.state(), QpState::Rtr)?;
+        let soft = address.soft.as_ref().ok_or(ConnectError::NoRoute {
+            why: "it is on a network, and this device reaches software devices of its own host only",
+        })?;
+        let link = self.spec.node.link_to(soft)?;
+        let (info, bell) = link.query(address.qpn.0)?;
+        if info.qpn != address.qpn.0 || info.qp_type != theirs {
+            return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
+        }
+        let view = PeerView::new(link.clone(), &info, bell)?;
+        let public = NonNull::from(view.public());
+        self.public().peer_qpn.store(address.qpn.0, Ordering::Release);
+        // SAFETY: nothing is posted before RTS, so nobody carries out requests yet; set-up is by one owner.
+        unsafe { (*self.sender.get()).peer = Some(view) };
+        let connected = Connected { link: link.clone(), node: link.peer(), qpn: address.qpn.0, public };
+        if self.peer.set(connected).is_err() {
+            return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
+        }
+        self.modify(QpState::Rtr)?;
+        // Had the peer died before it was entered above, nobody would tell this queue pair.
+        if link.is_dead() {
+            self.fail();
+        }
+        Ok(())
+    }
+
+    /// Changes the state, if the table allows it.
+    pub(crate) fn modify(&self, to: QpState) -> Result<(), ModifyError> {
+        let from = self.state();
+        check(self.spec.qp_type, from, to)?;
+        if to == QpState::Err {
+            self.fail();
+            return Ok(());
+        }
+        let moved = self.state.compare_exchange(from.code(), to.code(), Ordering::AcqRel, Ordering::Acquire);
+        if moved.is_err() {
+            return Err(ModifyError {
+                qp_type: self.spec.qp_type,
+                from: self.state(),
+                to,
+                detail: ": it failed meanwhile",
+            });
+        }
+        self.public().gate.store(gate(self.qpn, to.code()), Ordering::Release);
+        if self.has_failed() {
+            self.public().gate.store(gate(self.qpn, QpState::Err.code()), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}

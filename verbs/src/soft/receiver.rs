@@ -1,0 +1,162 @@
+//! The receiving side of a queue pair: its posted receives and the inbound ring's reading end.
+
+use std::cell::UnsafeCell;
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::layout::Receives;
+use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
+use super::ring::{Consumer, Lines};
+use super::spec::QpSpec;
+use super::srq::{ClaimTable, SoftSrq};
+use crate::error::{CreateError, PostError, Rejected};
+use crate::memory::Local;
+use crate::sync::{AtomicU32, Ordering};
+use crate::types::QpType;
+
+/// Posted receives and the inbound ring's reading end.
+pub(crate) struct Receiver {
+    pub(super) own: Option<OwnQueue>,
+    pub(super) srq: Option<Arc<SoftSrq>>,
+    pub(super) lines: u32,
+    /// The poller's.
+    pub(super) poller: UnsafeCell<Option<Poller>>,
+    /// Claims of senders that died before they could fill them (UD).
+    void: Mutex<HashSet<u32>>,
+    pub(super) some_void: AtomicBool,
+}
+
+// SAFETY: `poller` is used by the owner of the receive completion queue alone; posting by the one poster. The slots'
+// contract is `RecvSlots`'.
+unsafe impl Sync for Receiver {}
+// SAFETY: as above.
+unsafe impl Send for Receiver {}
+
+pub(super) struct OwnQueue {
+    ring: WqeRing,
+    pub(super) slots: RecvSlots,
+    depth: u32,
+    /// Written by the poster.
+    pub(super) posted: AtomicU32,
+    /// Written by the poller.
+    pub(super) retired: AtomicU32,
+}
+
+pub(super) struct Poller {
+    pub(super) consumer: Consumer,
+    /// Claims on the shared receive queue to be flushed, once known.
+    pub(super) unfinished: Option<Vec<u32>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
+        let (own, lines) = match &spec.srq {
+            Some(srq) => (None, (srq.wqes().count() * 2).clamp(MIN_LINES, MAX_SHARED_LINES)),
+            None => {
+                let count = spec.recv_depth.next_power_of_two();
+                let own = OwnQueue {
+                    ring: WqeRing::new(spec.node.home(), count)?,
+                    slots: RecvSlots::new(count),
+                    depth: spec.recv_depth,
+                    posted: AtomicU32::new(0),
+                    retired: AtomicU32::new(0),
+                };
+                // Each receive takes at least one line, and a quarter of the ring may be free without the sender
+                // knowing. Datagrams have one line for each receive.
+                let lines = if spec.qp_type == QpType::Ud { count } else { (count * 2).max(MIN_LINES) };
+                (Some(own), lines)
+            }
+        };
+        Ok(Receiver {
+            own,
+            srq: spec.srq.clone(),
+            lines,
+            poller: UnsafeCell::new(None),
+            void: Mutex::default(),
+            some_void: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn ring_lines(&self) -> u32 {
+        self.lines
+    }
+
+    pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
+        *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), unfinished: None });
+        self
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        match (&self.own, &self.srq) {
+            (Some(own), _) => own.depth,
+            (None, Some(srq)) => srq.wqes().count(),
+            (None, None) => 0,
+        }
+    }
+
+    pub(crate) fn wqe_ring(&self) -> Option<&WqeRing> {
+        self.own.as_ref().map(|own| &own.ring)
+    }
+
+    /// Posts a receive; for the one poster.
+    #[inline]
+    pub(crate) fn post(&self, memory: Local, wr_id: u64, receives: &Receives) -> Result<(), Rejected> {
+        let Some(own) = &self.own else {
+            return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
+        };
+        let index = own.posted.load(Ordering::Relaxed);
+        if index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth {
+            return Err(Rejected { error: PostError::ReceiveQueueFull { depth: own.depth }, memory });
+        }
+        let len = own.ring.describe(index, &memory, receives);
+        // SAFETY: the index is not published yet, and retired in its former life.
+        *unsafe { own.slots.slot(index) } = RecvSlot { memory, wr_id, len };
+        let next = index.wrapping_add(1);
+        own.posted.store(next, Ordering::Release);
+        receives.posted.store(next, Ordering::Release);
+        Ok(())
+    }
+
+    /// True if receive `index` is posted and not completed.
+    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
+        self.own.as_ref().is_some_and(|own| {
+            let retired = own.retired.load(Ordering::Acquire);
+            index.wrapping_sub(retired) < own.posted.load(Ordering::Acquire).wrapping_sub(retired)
+        })
+    }
+
+    /// Notes what a dead sender claimed and did not fill.
+    pub(crate) fn void_claims(&self, table: &ClaimTable, taker: u32) {
+        let Some(own) = &self.own else { return };
+        let (retired, count) = (own.retired.load(Ordering::Acquire), table.claims.count());
+        let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
+        for index in (0..count.wrapping_sub(retired)).map(|ahead| retired.wrapping_add(ahead)) {
+            if table.claims.taker_of(index) == taker {
+                void.insert(index);
+            }
+        }
+        self.some_void.store(!void.is_empty(), Ordering::Release);
+    }
+
+    pub(super) fn take_void(&self, index: u32) -> bool {
+        self.some_void.load(Ordering::Acquire)
+            && self.void.lock().unwrap_or_else(PoisonError::into_inner).remove(&index)
+    }
+
+    /// Keeps the posted memory from ever being freed: a peer may still write it.
+    pub(crate) fn leak(&mut self) {
+        let Some(own) = &self.own else { return };
+        let (mut index, end) = (own.retired.load(Ordering::Acquire), own.posted.load(Ordering::Acquire));
+        while index != end {
+            // SAFETY: `&mut self`: neither poster nor poller is left.
+            std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));
+            index = index.wrapping_add(1);
+        }
+    }
+}
+
+/// Room for messages on their way even of a shallow queue.
+const MIN_LINES: u32 = 64;
+/// Of a queue pair with a shared receive queue: beyond this many messages that wait, senders wait (64 KiB a connection).
+const MAX_SHARED_LINES: u32 = 1024;
