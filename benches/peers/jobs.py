@@ -1,0 +1,155 @@
+"""The commands: one job is one program run once, which gives values for one or more points of a table."""
+
+import dataclasses
+import os
+import pathlib
+import shlex
+import shutil
+from typing import Callable, Dict, List, Optional
+
+import outputs
+from processes import free_port, output_of, output_with_server
+
+KIB, MIB = 1 << 10, 1 << 20
+
+# Open MPI refuses to run as root unless it is told so twice.
+OPEN_MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    program: str  # as it stands in the tables
+    command: str  # as a person would type it
+    run: Callable[[], Dict[str, float]]  # {point name: value}
+
+
+def sized(name, size):
+    """The name of a point: `WRITE 64 KiB`."""
+    for unit, factor in (("MiB", MIB), ("KiB", KIB)):
+        if size % factor == 0:
+            return f"{name} {size // factor} {unit}"
+    return f"{name} {size} B"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """Where the programs are, and how long they run. Each function returns a job, or None where its program is
+    missing."""
+
+    programs: pathlib.Path
+    qpair: Optional[pathlib.Path]
+    cores: List[int]
+    quick: bool
+
+    def flag(self, point):
+        command = [str(self.programs / "limits"), "flag", *map(str, self.cores)]
+        return self.job("flag ping-pong", command, lambda text: {point: outputs.limits(text)})
+
+    def memcpy(self, size, point):
+        command = [str(self.programs / "limits"), "memcpy", str(size), str(self.cores[0])]
+        return self.job("memcpy", command, lambda text: {point: outputs.limits(text)})
+
+    # ---- UCX ----
+
+    def ucx_latency(self, transports, size, point):
+        return self.ucx("tag_lat", transports, size, outputs.ucx_latency, point)
+
+    def ucx_tag_bandwidth(self, transports, size, point):
+        return self.ucx("tag_bw", transports, size, outputs.ucx_bandwidth, point)
+
+    def ucx_put_bandwidth(self, transports, size, point):
+        return self.ucx("ucp_put_bw", transports, size, outputs.ucx_bandwidth, point)
+
+    def ucx(self, test, transports, size, parse, point):
+        if not shutil.which("ucx_perftest"):
+            return None
+        env = {"UCX_TLS": transports, "UCX_WARN_UNUSED_ENV_VARS": "n"}
+        count = self.iterations(test, size)
+        options = ["-t", test, "-s", str(size), "-n", str(count), "-w", str(min(count, 1000)), "-f", "-v"]
+
+        def commands(port):
+            here, there = (["taskset", "-c", str(core), "ucx_perftest"] for core in self.cores)
+            return there + ["-p", port], here + ["127.0.0.1", "-p", port] + options
+
+        def run():
+            port = free_port()
+            return {point: parse(output_with_server(*commands(str(port)), port, env))}
+
+        server, client = (typed(command, env) for command in commands("13337"))
+        return Job(f"UCX {test.replace('ucp_', '')} {transports}", f"{server} & {client}", run)
+
+    def iterations(self, test, size):
+        """So many that a run takes about half a second at 10 GB/s, or 0.3 us each."""
+        if size < 4 * KIB:
+            count = 1_000_000
+        else:
+            count = max(100, 5_000_000_000 // size)
+        if test == "ucp_put_bw" and size <= 64 * KIB:
+            count *= 4  # from cache: four times as fast
+        return max(50, count // 5) if self.quick else count
+
+    # ---- MPI ----
+
+    def open_mpi(self, operation, sizes, named, ranks=2, program="Open MPI"):
+        cores = ",".join(map(str, self.cores))
+        launch = ["mpirun.openmpi", "-n", str(ranks), "--cpu-list", cores, "--bind-to"]
+        if ranks <= len(self.cores):
+            launch += ["core"]
+        else:
+            launch += ["core:overload-allowed", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+        return self.mpi(program, launch, "mpibench-openmpi", operation, sizes, named, OPEN_MPI_ENV)
+
+    def mpich(self, operation, sizes, named, program="MPICH"):
+        launch = ["mpirun.mpich", "-n", "2", "-bind-to", "user:" + ",".join(map(str, self.cores))]
+        return self.mpi(program, launch, "mpibench-mpich", operation, sizes, named, {})
+
+    def mpi(self, program, launch, binary, operation, sizes, named, env):
+        least, most, factor = sizes
+        seconds = "0.1" if self.quick else "0.3"
+        command = launch + [str(self.programs / binary), operation, str(least), str(most), str(factor), seconds]
+
+        def parse(text):
+            return {sized(named, size): us for size, us in outputs.mpibench(text).items()}
+
+        return self.job(program, command, parse, env)
+
+    # ---- qpair ----
+
+    def qpair_latency(self, test, size, point):
+        return self.perf(test, size, lambda text: {point: outputs.qpair_latency(text)})
+
+    def qpair_bandwidth(self, test, size, point):
+        return self.perf(test, size, lambda text: {point: outputs.qpair_bandwidth(text)})
+
+    def perf(self, test, size, parse):
+        return self.qpair_job(["perf", test, "--local", "-s", str(size), "--json"], parse)
+
+    def qpair_all_reduce(self, ranks, sizes, named):
+        least, most, factor = map(str, sizes)
+
+        def parse(text):
+            return {sized(named, size): us for size, us in outputs.qpair_collective(text).items()}
+
+        return self.qpair_job(["bench", "all-reduce", "-n", str(ranks), "-b", least, "-e", most, "-f", factor,
+                               "--json"], parse)
+
+    def qpair_job(self, arguments, parse):
+        if not self.qpair:
+            return None
+        command = ["taskset", "-c", ",".join(map(str, self.cores)), str(self.qpair), *arguments]
+        return self.job("qpair", command, parse)
+
+    # ---- all ----
+
+    def job(self, program, command, parse, env=None):
+        """A job that runs `command`, unless one of the programs in it was not built or is not installed."""
+        if any(not shutil.which(part) for part in [command[0]] + [part for part in command if part.startswith("/")]):
+            return None
+        return Job(program, typed(command, env), lambda: parse(output_of(command, env)))
+
+
+def typed(command, env):
+    """`command` as a person would type it, who has its programs in the path."""
+    settings = [f"{name}={value}" for name, value in (env or {}).items()]
+    names = [pathlib.Path(part).name if part.startswith("/") else part for part in command]
+    return shlex.join(settings + names)

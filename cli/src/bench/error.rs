@@ -1,0 +1,110 @@
+//! What can go wrong in a benchmark.
+
+use std::io;
+
+use qpair::collectives::tune::Algorithm;
+use qpair::collectives::{BootstrapError, CollectiveError};
+use qpair::verbs::calc::DataType;
+use thiserror::Error;
+
+use crate::ranks::JobError;
+use crate::size::Size;
+
+/// A benchmark that did not run to its end, or found wrong results.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// The local ranks could not be started, or one failed.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// There is no size to measure.
+    #[error("there is no size from {begin} to {end}; begin with at least 1 byte, and not beyond the end")]
+    Range {
+        /// The first size.
+        begin: Size,
+        /// The last size.
+        end: Size,
+    },
+    /// Not addressable on this machine.
+    #[error("{size} bytes are more than this machine can address; end with a smaller size")]
+    TooLarge {
+        /// The size.
+        size: Size,
+    },
+    /// The root is no rank.
+    #[error("there is no rank {root} among {ranks}; give --root a number from 0 to {}", ranks - 1)]
+    NoSuchRoot {
+        /// The root asked for.
+        root: usize,
+        /// Number of ranks.
+        ranks: usize,
+    },
+    /// The algorithm does another collective.
+    #[error("{algorithm} is no algorithm for {collective}; `qpair bench {collective} --help` names those there are")]
+    Algorithm {
+        /// The algorithm asked for.
+        algorithm: Algorithm,
+        /// The collective.
+        collective: &'static str,
+    },
+    /// The arguments and the launcher disagree.
+    #[error(
+        "-n {asked} was given, but a launcher started {launched} ranks; leave -n out, or start it without a launcher"
+    )]
+    RankCount {
+        /// What the arguments say.
+        asked: u32,
+        /// What the launcher says.
+        launched: u32,
+    },
+    /// WORLD_SIZE is no number.
+    #[error("WORLD_SIZE is `{text}`, which is no number of ranks; unset RANK and WORLD_SIZE to start local ranks")]
+    WorldSize {
+        /// Its value.
+        text: String,
+    },
+    /// The results of an operation are not known here.
+    #[error("results of {0} can not be checked; give --no-check")]
+    NotCheckable(String),
+    /// A type that the benchmark does not know.
+    #[error("vectors of {0} can not be measured; choose f32, f64, i32 or i64")]
+    NotMeasurable(DataType),
+    /// The ranks did not find each other.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// An operation failed.
+    #[error("{what}: {source}")]
+    Collective {
+        /// The operation.
+        what: String,
+        /// Why.
+        source: CollectiveError,
+    },
+    /// Results were wrong.
+    #[error("{wrong} elements were wrong, at {sizes} of {measured} sizes; the table shows where")]
+    Wrong {
+        /// Number of wrong elements, of all ranks.
+        wrong: u64,
+        /// Sizes at which there were some.
+        sizes: usize,
+        /// Sizes in all.
+        measured: usize,
+    },
+    /// The table could not be printed.
+    #[error("could not print: {0}")]
+    Print(#[from] io::Error),
+}
+
+impl BenchError {
+    /// What the command shall exit with: 2 where the arguments are to blame.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            BenchError::Job(error) => error.exit_code(),
+            BenchError::Range { .. }
+            | BenchError::TooLarge { .. }
+            | BenchError::NoSuchRoot { .. }
+            | BenchError::Algorithm { .. }
+            | BenchError::RankCount { .. } => 2,
+            _ => 1,
+        }
+    }
+}

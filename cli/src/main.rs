@@ -1,0 +1,145 @@
+//! The `qpair` command: launches ranks, measures collectives, verbs and transport, lists devices.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod devices;
+mod launch;
+mod machine;
+mod perf;
+mod period;
+mod ranks;
+mod size;
+mod table;
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use thiserror::Error;
+use tracing_subscriber::EnvFilter;
+
+/// RDMA transport middleware: launches ranks, measures collectives, verbs and transport, lists devices.
+#[derive(Debug, Parser)]
+#[command(name = "qpair", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Examples:
+  qpair devices                          what RDMA devices there are
+  qpair bench all-reduce -n 4            4 ranks on this machine, 8 B to 64 MiB
+  qpair perf write-lat --local           one-sided latency between two processes
+  qpair launch -n 4 -- ./train           run a program as 4 ranks
+
+Set RUST_LOG=debug (or qpair_transport=trace, ...) to see what happens inside.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Launch(launch::LaunchArgs),
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    Perf(perf::PerfArgs),
+    Devices(devices::DevicesArgs),
+    #[command(name = "__rank", hide = true)]
+    Rank(ranks::EnterArgs),
+}
+
+/// What made a command fail.
+#[derive(Debug, Error)]
+enum CommandError {
+    #[error(transparent)]
+    Launch(#[from] ranks::JobError),
+    #[error(transparent)]
+    Bench(#[from] bench::BenchError),
+    #[error(transparent)]
+    Perf(#[from] perf::PerfError),
+    #[error(transparent)]
+    Devices(#[from] devices::DevicesError),
+    #[error(transparent)]
+    Enter(#[from] ranks::EnterError),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", report(&error));
+            error.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), CommandError> {
+    match command {
+        Command::Launch(args) => launch::run(args)?,
+        Command::Bench(command) => bench::run(&command)?,
+        Command::Perf(args) => perf::run(&args)?,
+        Command::Devices(args) => devices::run(&args)?,
+        Command::Rank(args) => return Err(ranks::enter(&args).into()),
+    }
+    Ok(())
+}
+
+fn start_logging() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}
+
+impl CommandError {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            CommandError::Launch(error) => error.exit_code().into(),
+            CommandError::Bench(error) => error.exit_code().into(),
+            CommandError::Perf(error) => error.exit_code().into(),
+            // As shells do for commands that can not be run.
+            CommandError::Enter(ranks::EnterError::Exec { .. }) => 127.into(),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// The error, and each cause that its message does not already tell.
+fn report(error: &dyn Error) -> String {
+    let mut text = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(&format!("\n  caused by: {message}"));
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_report_tells_each_cause_once() {
+        #[derive(Debug, Error)]
+        #[error("could not start: {source}")]
+        struct Inlined {
+            source: io::Error,
+        }
+        #[derive(Debug, Error)]
+        #[error("no luck")]
+        struct Apart {
+            #[source]
+            inner: Inlined,
+        }
+        let error = Apart { inner: Inlined { source: io::Error::other("disk on fire") } };
+        assert_eq!(report(&error), "error: no luck\n  caused by: could not start: disk on fire");
+    }
+}

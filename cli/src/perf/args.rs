@@ -1,0 +1,300 @@
+//! Arguments of `perf`, and what both sides must know of them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::error::PerfError;
+use crate::period::Period;
+use crate::size::Size;
+
+/// Measures verbs and messages between two processes.
+///
+/// Without HOST it serves; with the name or address of a server it is the client, and prints the results. --local does
+/// both, each process on a core of its own where there are two. The client's parameters count for both sides.
+///
+/// Latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
+/// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb; min,
+/// median, p99 and max are of single operations.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  qpair perf write-lat --local                       8-byte WRITE ping-pong, both sides here
+  qpair perf write-bw --local -s 64K,1M,16M          bandwidth, and memcpy in the same run
+  qpair perf write-lat --local --post-poll           cost of posting and polling
+  qpair perf tag-lat --local -a                      messages of all sizes
+  qpair perf read-bw                                 serves once
+  qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it")]
+pub struct PerfArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub test: Test,
+    /// The server to be client to; serve if there is none
+    #[arg(conflicts_with_all = ["local", "forever"])]
+    pub host: Option<String>,
+    /// TCP port over which both sides find each other; 0 lets a server choose
+    #[arg(short, long, default_value_t = 18515)]
+    pub port: u16,
+    /// Sizes in bytes, separated by commas; take K, M, G [default: 8 for latency, 64K for bandwidth]
+    #[arg(short, long, value_name = "SIZES", value_delimiter = ',', conflicts_with = "all")]
+    pub size: Vec<Size>,
+    /// All powers of two from 8 B to 16 MiB
+    #[arg(short, long)]
+    pub all: bool,
+    /// Operations per size [default: as many as --duration allows]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub iters: Option<u64>,
+    /// Time per size: 2, 500ms [default: 1s, with several sizes 300ms]
+    #[arg(short = 'D', long, value_name = "TIME")]
+    pub duration: Option<Period>,
+    /// Requests outstanding at once in bandwidth measurements
+    #[arg(short = 't', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: u32,
+    /// One request in so many is signaled in bandwidth measurements [default: 32, at most half of --depth]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub signal_every: Option<u32>,
+    /// Start the serving process too
+    #[arg(long, conflicts_with = "forever")]
+    pub local: bool,
+    /// Serve one client after another, without end
+    #[arg(long)]
+    pub forever: bool,
+    /// Core to run on; with --local two, for client and server [default with --local: the first two]
+    #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
+    pub cpu: Vec<usize>,
+    /// Device to open
+    #[arg(short, long, default_value = "soft0")]
+    pub device: String,
+    /// Address to serve at
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub bind: IpAddr,
+    /// Print one JSON object per result
+    #[arg(long)]
+    pub json: bool,
+    /// Measure what posting and polling an 8-byte WRITE costs the caller. With write-lat only
+    #[arg(long)]
+    pub post_poll: bool,
+    /// Print nothing but the port when serving
+    #[arg(long, hide = true)]
+    pub announce: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// RDMA WRITE ping-pong, each side polling its memory
+    WriteLat,
+    /// RDMA WRITE bandwidth
+    WriteBw,
+    /// RDMA READ, whole operation
+    ReadLat,
+    /// RDMA READ bandwidth
+    ReadBw,
+    /// SEND ping-pong
+    SendLat,
+    /// SEND bandwidth
+    SendBw,
+    /// FETCH_ADD, whole operation
+    AtomicLat,
+    /// Tagged message ping-pong, over the transport
+    TagLat,
+    /// Tagged message bandwidth, over the transport
+    TagBw,
+}
+
+/// What the client asks of the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// The measurement.
+    pub test: Test,
+    /// The longest message in bytes.
+    pub max_size: u64,
+    /// Requests outstanding at once.
+    pub depth: u32,
+    /// One request in so many is signaled.
+    pub signal_every: u32,
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// So many operations.
+    Operations(u64),
+    /// As many as fit this time.
+    Time(Duration),
+}
+
+impl Test {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::WriteLat => "write-lat",
+            Test::WriteBw => "write-bw",
+            Test::ReadLat => "read-lat",
+            Test::ReadBw => "read-bw",
+            Test::SendLat => "send-lat",
+            Test::SendBw => "send-bw",
+            Test::AtomicLat => "atomic-lat",
+            Test::TagLat => "tag-lat",
+            Test::TagBw => "tag-bw",
+        }
+    }
+
+    /// True if it measures bandwidth, false if latency.
+    pub fn is_bandwidth(self) -> bool {
+        matches!(self, Test::WriteBw | Test::ReadBw | Test::SendBw | Test::TagBw)
+    }
+
+    /// True if it goes through the transport.
+    pub fn is_tagged(self) -> bool {
+        matches!(self, Test::TagLat | Test::TagBw)
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl PerfArgs {
+    /// The sizes to measure, in the order given.
+    ///
+    /// # Errors
+    /// [`PerfError::Size`] for a size that the measurement does not have.
+    pub fn sizes(&self) -> Result<Vec<usize>, PerfError> {
+        if self.test == Test::AtomicLat {
+            return self.atomic_size();
+        }
+        let default = [Size(if self.test.is_bandwidth() { 64 << 10 } else { 8 })];
+        let all: Vec<Size> = (3..=24).map(|shift| Size(1 << shift)).collect();
+        let asked = match (self.all, self.size.as_slice()) {
+            (true, _) => all.as_slice(),
+            (false, []) => &default,
+            (false, sizes) => sizes,
+        };
+        let mut sizes = asked.iter().map(|&size| self.checked(size)).collect::<Result<Vec<_>, _>>()?;
+        sizes.dedup();
+        Ok(sizes)
+    }
+
+    /// What the server must know.
+    ///
+    /// # Errors
+    /// [`PerfError::Options`] if options do not fit together, and as [`sizes`](PerfArgs::sizes).
+    pub fn parameters(&self) -> Result<Parameters, PerfError> {
+        if self.post_poll && self.test != Test::WriteLat {
+            return Err(PerfError::Options("--post-poll measures WRITEs: give it with write-lat".to_owned()));
+        }
+        let signal_every = self.signal_every.unwrap_or(DEFAULT_SIGNAL_EVERY.min((self.depth / 2).max(1)));
+        if signal_every > self.depth {
+            return Err(PerfError::Options(format!(
+                "of {} outstanding requests none would be signaled: give --signal-every {0} or less",
+                self.depth
+            )));
+        }
+        let longest = self.sizes()?.into_iter().max().unwrap_or(8);
+        Ok(Parameters { test: self.test, max_size: longest as u64, depth: self.depth, signal_every })
+    }
+
+    /// How much to measure per size.
+    ///
+    /// # Errors
+    /// As [`sizes`](PerfArgs::sizes).
+    pub fn effort(&self) -> Result<Effort, PerfError> {
+        let default = if self.sizes()?.len() > 1 { Duration::from_millis(300) } else { Duration::from_secs(1) };
+        Ok(match (self.iters, self.duration) {
+            (Some(operations), _) => Effort::Operations(operations),
+            (None, Some(time)) => Effort::Time(time.0),
+            (None, None) => Effort::Time(default),
+        })
+    }
+
+    fn atomic_size(&self) -> Result<Vec<usize>, PerfError> {
+        match self.size.iter().find(|size| size.0 != 8) {
+            Some(&size) => Err(PerfError::Size { test: self.test, size, why: "atomics work on 8 bytes" }),
+            None => Ok(vec![8]),
+        }
+    }
+
+    fn checked(&self, size: Size) -> Result<usize, PerfError> {
+        let refuse = |why| PerfError::Size { test: self.test, size, why };
+        match usize::try_from(size.0) {
+            Ok(0) => Err(refuse("give at least 1")),
+            // The last 8 bytes tell the other side that the message is there.
+            Ok(bytes) if self.test == Test::WriteLat => Ok(bytes.max(8)),
+            Ok(bytes) => Ok(bytes),
+            Err(_) => Err(refuse("this machine can not address so much")),
+        }
+    }
+}
+
+const DEFAULT_SIGNAL_EVERY: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        perf: PerfArgs,
+    }
+
+    fn args(line: &str) -> PerfArgs {
+        Line::try_parse_from(std::iter::once("perf").chain(line.split(' '))).expect("a valid line").perf
+    }
+
+    #[test]
+    fn sizes_have_defaults_lists_and_ranges() {
+        assert_eq!(args("write-lat").sizes().expect("valid"), [8]);
+        assert_eq!(args("read-bw").sizes().expect("valid"), [65536]);
+        assert_eq!(args("send-bw -s 8,64K,1M").sizes().expect("valid"), [8, 65536, 1 << 20]);
+        let all = args("tag-lat -a").sizes().expect("valid");
+        assert_eq!((all.len(), all[0], all[21]), (22, 8, 16 << 20));
+        assert_eq!(args("write-lat -s 1,2,8,16").sizes().expect("valid"), [8, 16]);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_typed_errors() {
+        assert!(matches!(args("atomic-lat -s 16").sizes(), Err(PerfError::Size { .. })));
+        assert!(matches!(args("send-lat -s 0").sizes(), Err(PerfError::Size { .. })));
+        assert_eq!(args("atomic-lat -s 8").sizes().expect("valid"), [8]);
+    }
+
+    #[test]
+    fn at_least_one_request_of_a_window_is_signaled() {
+        assert_eq!(args("write-bw").parameters().expect("valid").signal_every, 32);
+        assert_eq!(args("write-bw -t 1").parameters().expect("valid").signal_every, 1);
+        let error = args("write-bw -t 4 --signal-every 5").parameters().expect_err("none signaled");
+        assert!(error.to_string().contains("--signal-every 4"), "{error}");
+    }
+
+    #[test]
+    fn effort_is_operations_or_time() {
+        assert_eq!(args("write-lat -n 100").effort().expect("valid"), Effort::Operations(100));
+        assert_eq!(args("write-lat -D 2").effort().expect("valid"), Effort::Time(Duration::from_secs(2)));
+        assert_eq!(args("write-lat -a").effort().expect("valid"), Effort::Time(Duration::from_millis(300)));
+    }
+
+    #[test]
+    fn a_server_is_not_a_client() {
+        for line in ["write-lat host --local", "write-lat host --forever", "write-lat -a -s 8", "no-test"] {
+            assert!(Line::try_parse_from(std::iter::once("perf").chain(line.split(' '))).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn names_on_the_wire_are_those_of_the_command_line() {
+        for test in Test::value_variants() {
+            let value = test.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), test.name());
+            assert_eq!(serde_json::to_value(test).expect("plain data"), test.name());
+        }
+    }
+}

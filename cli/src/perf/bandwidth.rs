@@ -1,0 +1,194 @@
+//! Streams of WRITEs, READs and SENDs with a window of outstanding requests.
+
+use std::time::{Duration, Instant};
+
+use super::args::{Effort, Test};
+use super::error::PerfError;
+use super::exchange::{Exchange, Round};
+use super::memcpy::Memcpy;
+use super::session::{INLINE, Session};
+use super::stats::Samples;
+use super::watch::Watch;
+
+/// Bandwidth of one size.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    /// Bytes of each message.
+    pub size: usize,
+    /// Messages measured.
+    pub messages: u64,
+    /// Seconds per message, median over slices of the run.
+    pub seconds: f64,
+    /// Seconds that a memcpy of the same size takes, measured between the slices.
+    pub memcpy: f64,
+}
+
+/// A stream that can be measured, on the client's side.
+pub trait Stream {
+    /// Sends so many messages of so many bytes; returns when all are there.
+    ///
+    /// # Errors
+    /// What the device or the other side says.
+    fn run(&mut self, exchange: &Exchange, round: Round) -> Result<(), PerfError>;
+}
+
+/// WRITEs, READs or SENDs of a session.
+#[derive(Debug)]
+pub struct VerbsStream<'a> {
+    session: &'a mut Session,
+    kind: Test,
+    inline: [u8; INLINE],
+}
+
+/// Measures `stream` with messages of `size` bytes, in slices, with memcpy between them.
+///
+/// # Errors
+/// What the stream or the other side says.
+pub fn measure(
+    exchange: &mut Exchange,
+    stream: &mut impl Stream,
+    size: usize,
+    effort: Effort,
+) -> Result<Bandwidth, PerfError> {
+    let fitting = calibrate(exchange, stream, size, effort)?;
+    let slice = (fitting / SLICES).max(1);
+    let mut memcpy = Memcpy::new(size);
+    let (mut times, mut copies) = (Samples::default(), Samples::default());
+    for _ in 0..SLICES {
+        copies.push(memcpy.seconds(MEMCPY_TIME));
+        times.push(timed(exchange, stream, Round { size, count: slice })?.as_secs_f64() / slice as f64);
+    }
+    Ok(Bandwidth { size, messages: slice * SLICES, seconds: times.median(), memcpy: copies.median() })
+}
+
+fn timed(exchange: &mut Exchange, stream: &mut impl Stream, round: Round) -> Result<Duration, PerfError> {
+    exchange.start(round)?;
+    let start = Instant::now();
+    stream.run(exchange, round)?;
+    let time = start.elapsed();
+    exchange.finish_round()?;
+    Ok(time)
+}
+
+/// Messages that the effort amounts to.
+fn calibrate(exchange: &mut Exchange, stream: &mut impl Stream, size: usize, effort: Effort) -> Result<u64, PerfError> {
+    // The first messages touch memory for the first time.
+    timed(exchange, stream, Round { size, count: 2 })?;
+    let mut count = 4;
+    loop {
+        let seconds = timed(exchange, stream, Round { size, count })?.as_secs_f64().max(1e-9);
+        let budget = match effort {
+            Effort::Operations(operations) => return Ok(operations),
+            Effort::Time(time) => time.as_secs_f64(),
+        };
+        if seconds > CALIBRATION_TIME || seconds * 8.0 > budget {
+            return Ok((budget / seconds * count as f64).clamp(1.0, MAX_MESSAGES) as u64);
+        }
+        count *= 4;
+    }
+}
+
+impl<'a> VerbsStream<'a> {
+    /// A stream of the kind that `test` measures.
+    pub fn new(session: &'a mut Session, kind: Test) -> Self {
+        VerbsStream { session, kind, inline: [0; INLINE] }
+    }
+
+    /// How many messages may be posted now, if `outstanding` are.
+    #[inline]
+    fn window(&self, outstanding: u64, sent: u64) -> Result<u64, PerfError> {
+        let session = &self.session;
+        let window = u64::from(session.depth).saturating_sub(outstanding);
+        if self.kind != Test::SendBw {
+            return Ok(window);
+        }
+        // Never more than the receiver has receives for: nothing is ever retried.
+        let received = session.inbox.load(session.credit_at())?;
+        let ahead = sent.saturating_sub(received);
+        Ok(window.min(u64::from(session.receives).saturating_sub(ahead)))
+    }
+
+    #[inline]
+    fn post(&mut self, size: usize, number: u64, signaled: bool) -> Result<(), PerfError> {
+        let session = &mut *self.session;
+        let remote = session.remote.slice(0..size as u64);
+        let request = match self.kind {
+            Test::ReadBw => session.qp.read(session.outbox.local(0..size), remote),
+            Test::SendBw if size <= INLINE => session.qp.send_inline(&self.inline[..size]),
+            Test::SendBw => session.qp.send(session.outbox.local(0..size)),
+            _ if size <= INLINE => session.qp.write_inline(&self.inline[..size], remote),
+            _ => session.qp.write(session.outbox.local(0..size), remote),
+        };
+        let request = request.id(number);
+        if signaled {
+            request.signaled().post()?
+        } else {
+            request.post()?
+        }
+        Ok(())
+    }
+}
+
+impl Stream for VerbsStream<'_> {
+    fn run(&mut self, exchange: &Exchange, round: Round) -> Result<(), PerfError> {
+        let every = u64::from(self.session.signal_every);
+        let before = self.session.counters().sent;
+        let (mut posted, mut retired) = (0, 0);
+        let mut watch = Watch::new(exchange);
+        while retired < round.count {
+            let window = self.window(posted - retired, before + posted)?.min(round.count - posted);
+            for _ in 0..window {
+                posted += 1;
+                let signaled = posted.is_multiple_of(every) || posted == round.count;
+                self.post(round.size, posted, signaled)?;
+            }
+            match self.session.send_cq.poll()? {
+                Some(done) => {
+                    done.ok()?;
+                    retired = done.wr_id();
+                    watch.progress();
+                }
+                None if window > 0 => watch.progress(),
+                None => watch.idle(Some(&self.session.qp))?,
+            }
+        }
+        self.session.counters().sent = before + round.count;
+        Ok(())
+    }
+}
+
+/// The server's part of a SEND round: takes the messages, and tells how far it is.
+///
+/// # Errors
+/// What the device says, or that the client is gone.
+pub fn sink(session: &mut Session, exchange: &Exchange, round: Round) -> Result<(), PerfError> {
+    let target = session.remote_at(session.credit_at(), 8);
+    let every = u64::from(session.receives / 4);
+    let mut watch = Watch::new(exchange);
+    let mut left = round.count;
+    while left > 0 {
+        let Some(done) = session.recv_cq.poll()? else {
+            watch.idle(Some(&session.qp))?;
+            continue;
+        };
+        done.ok()?;
+        session.qp.recv(done.into_memory()).post()?;
+        watch.progress();
+        left -= 1;
+        session.counters().received += 1;
+        let received = session.counters().received;
+        if received.is_multiple_of(every) || left == 0 {
+            session.qp.write_inline(&received.to_ne_bytes(), target).signaled().post()?;
+            session.wait_sent(exchange)?;
+        }
+    }
+    Ok(())
+}
+
+/// A run is cut into so many slices, with memcpy between them; medians are over slices.
+const SLICES: u64 = 7;
+/// Seconds of memcpy per slice.
+const MEMCPY_TIME: f64 = 0.02;
+/// Seconds after which the time of one message is known well enough.
+const CALIBRATION_TIME: f64 = 0.02;
+const MAX_MESSAGES: f64 = 1e12;

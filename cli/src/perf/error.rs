@@ -1,0 +1,168 @@
+//! What can go wrong in a measurement between two processes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use qpair::transport::{self, CloseReason, ListenError, OpError, RecvFailure, SendCopyError, SendFailure, WorkerError};
+use qpair::verbs::{CompletionError, ConnectError, CqError, CreateError, MemoryError, OpenError, PostError, Rejected};
+use thiserror::Error;
+
+use super::args::Test;
+use crate::machine::PinError;
+use crate::size::Size;
+
+/// A measurement that did not run to its end.
+#[derive(Debug, Error)]
+pub enum PerfError {
+    /// The port to serve at is in use.
+    #[error("port {port} is taken; give another with --port (the client must give the same)")]
+    PortTaken {
+        /// The port.
+        port: u16,
+    },
+    /// The server could not listen.
+    #[error("can not listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Nobody serves there.
+    #[error("no server at {host}:{port}: {source}; start `qpair perf {test}` there first")]
+    NoServer {
+        /// Host that was asked for.
+        host: String,
+        /// Port that was asked for.
+        port: u16,
+        /// The measurement asked for.
+        test: Test,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The control connection broke.
+    #[error("the control connection to the other side failed: {0}")]
+    Exchange(io::Error),
+    /// The other side is gone.
+    #[error("the other side closed the connection; its own output tells why")]
+    PeerClosed,
+    /// The other side said what is no message here.
+    #[error("the other side's message makes no sense ({why}); is it a `qpair perf` of release {}?", env!("CARGO_PKG_VERSION"))]
+    Garbled {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The other side is of another version.
+    #[error(
+        "the other side is release {release}, with version {theirs} of this protocol; this side has {ours}: use the same release"
+    )]
+    Version {
+        /// Its release.
+        release: String,
+        /// Its protocol version.
+        theirs: u32,
+        /// This side's.
+        ours: u32,
+    },
+    /// The other side can not do the measurement.
+    #[error("the other side refused: {0}")]
+    Refused(String),
+    /// The device did not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A queue could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Memory could not be had or reached.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The queue pairs did not connect.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A request was refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A completion queue failed.
+    #[error(transparent)]
+    Poll(#[from] CqError),
+    /// A request failed.
+    #[error(transparent)]
+    Completion(#[from] CompletionError),
+    /// The queue pair failed without telling of a request.
+    #[error("the queue pair went to the error state; the other side's output tells why")]
+    QueuePairFailed,
+    /// The worker failed.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The worker could not listen.
+    #[error(transparent)]
+    WorkerListen(#[from] ListenError),
+    /// The worker could not begin to connect.
+    #[error(transparent)]
+    WorkerConnect(#[from] transport::ConnectError),
+    /// The workers did not connect.
+    #[error("the other side's worker did not connect within {0:?}; is its process stopped?")]
+    NoConnection(Duration),
+    /// The connection between the workers ended.
+    #[error(transparent)]
+    Closed(#[from] CloseReason),
+    /// A message was not taken.
+    #[error(transparent)]
+    Send(#[from] SendFailure),
+    /// A message was not copied.
+    #[error(transparent)]
+    SendCopy(#[from] SendCopyError),
+    /// A receive was not taken.
+    #[error(transparent)]
+    Receive(#[from] RecvFailure),
+    /// A message did not come about.
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    /// An atomic operation gave a wrong value.
+    #[error("fetch-and-add returned {found}, where {expected} must be; the device is at fault")]
+    WrongValue {
+        /// What came.
+        found: u64,
+        /// What must come.
+        expected: u64,
+    },
+    /// The process could not be bound to a core.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// A size that the measurement does not have.
+    #[error("{test} can not be measured with {size} bytes: {why}")]
+    Size {
+        /// The measurement.
+        test: Test,
+        /// The size.
+        size: Size,
+        /// What it needs.
+        why: &'static str,
+    },
+    /// Options that do not fit the measurement.
+    #[error("{0}")]
+    Options(String),
+    /// The serving process of --local did not start.
+    #[error("could not start the serving process: {0}")]
+    Local(io::Error),
+    /// The results could not be printed.
+    #[error("could not print: {0}")]
+    Print(io::Error),
+}
+
+impl PerfError {
+    /// What the command shall exit with: 2 where the arguments are to blame.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            PerfError::Options(_) | PerfError::Size { .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl From<Rejected> for PerfError {
+    fn from(rejected: Rejected) -> Self {
+        PerfError::Post(rejected.error)
+    }
+}

@@ -1,0 +1,45 @@
+//! `qpair perf`: verbs and messages between two processes, as perftest measures them.
+//! A TCP connection brings the sides together (`exchange`); the client leads (`client`), the server follows (`server`).
+
+mod args;
+mod bandwidth;
+mod client;
+mod error;
+mod exchange;
+mod latency;
+mod local;
+mod memcpy;
+mod onesided;
+mod pingpong;
+mod postpoll;
+mod report;
+mod server;
+mod session;
+mod stats;
+mod tagged;
+mod watch;
+
+pub use args::PerfArgs;
+pub use error::PerfError;
+
+use crate::machine;
+
+/// Serves, measures against a server, or does both.
+///
+/// # Errors
+/// [`PerfError`] if options do not fit together, the sides do not meet, or either fails.
+pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
+    args.parameters()?;
+    if args.local {
+        return local::run(args);
+    }
+    match args.cpu.as_slice() {
+        [] => {}
+        [cpu] => machine::pin_to(*cpu)?,
+        _ => return Err(PerfError::Options("this is one process: give --cpu one core".to_owned())),
+    }
+    match &args.host {
+        Some(host) => client::run(args, host, args.port, None),
+        None => server::run(args),
+    }
+}

@@ -1,0 +1,215 @@
+//! What the client prints: a header that says what runs on what, and a row or JSON object per size.
+
+use std::io;
+
+use serde::Serialize;
+
+use super::args::{Parameters, PerfArgs, Test};
+use super::bandwidth::Bandwidth;
+use super::error::PerfError;
+use super::latency::Latency;
+use super::postpoll::PostPoll;
+use crate::machine;
+use crate::table::{self, Column, RowTable};
+
+/// Prints results as they come.
+#[derive(Debug)]
+pub struct Report {
+    test: Test,
+    parameters: Parameters,
+    json: bool,
+    table: RowTable,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyRow {
+    test: Test,
+    size: usize,
+    operations: u64,
+    typical_us: f64,
+    min_us: f64,
+    median_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct BandwidthRow {
+    test: Test,
+    size: usize,
+    messages: u64,
+    depth: u32,
+    signal_every: u32,
+    mb_s: f64,
+    mmsg_s: f64,
+    memcpy_gb_s: f64,
+    ratio: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct PostPollRow {
+    test: &'static str,
+    signal_every: u64,
+    operations: u64,
+    min_ns: f64,
+    median_ns: f64,
+    p99_ns: f64,
+}
+
+impl Report {
+    /// Prints the header. `how` tells over what the sides are connected, `cpus` which cores they are bound to.
+    ///
+    /// # Errors
+    /// If standard output fails, or the options are not valid.
+    pub fn begin(args: &PerfArgs, how: &str, cpus: Option<(usize, usize)>) -> Result<Self, PerfError> {
+        let columns = match (args.post_poll, args.test.is_bandwidth()) {
+            (true, _) => &POST_POLL[..],
+            (false, true) => &BANDWIDTH,
+            (false, false) => &LATENCY,
+        };
+        let report =
+            Report { test: args.test, parameters: args.parameters()?, json: args.json, table: RowTable::new(columns) };
+        if !args.json {
+            report.header(args, how, cpus).map_err(PerfError::Print)?;
+        }
+        Ok(report)
+    }
+
+    fn header(&self, args: &PerfArgs, how: &str, cpus: Option<(usize, usize)>) -> io::Result<()> {
+        let what = if args.post_poll { "cost of posting and polling 8-byte WRITEs" } else { describe(self.test) };
+        table::print(&format!("# qpair {} perf {}: {what}", env!("CARGO_PKG_VERSION"), self.test))?;
+        table::print(&format!("# {how}"))?;
+        let bound = cpus.map_or("not bound".to_owned(), |(client, server)| {
+            format!("client on cpu {client}, server on cpu {server}")
+        });
+        table::print(&format!("# {}; {bound}", machine::describe()))?;
+        if self.test.is_bandwidth() {
+            let Parameters { depth, signal_every, .. } = self.parameters;
+            let signaled =
+                if self.test.is_tagged() { String::new() } else { format!(", 1 in {signal_every} signaled") };
+            table::print(&format!("# {depth} outstanding{signaled}; 1 MB = 10^6 B, 1 GB = 10^9 B"))?;
+        }
+        table::print("#")?;
+        table::print(&self.table.header())
+    }
+
+    /// Prints a latency.
+    ///
+    /// # Errors
+    /// If standard output fails.
+    pub fn latency(&self, of: &Latency) -> Result<(), PerfError> {
+        let row = LatencyRow {
+            test: self.test,
+            size: of.size,
+            operations: of.operations,
+            typical_us: of.typical * 1e6,
+            min_us: of.min * 1e6,
+            median_us: of.median * 1e6,
+            p99_us: of.p99 * 1e6,
+            max_us: of.max * 1e6,
+        };
+        let times = [row.typical_us, row.min_us, row.median_us, row.p99_us, row.max_us];
+        let cells = [row.size.to_string(), row.operations.to_string()].into_iter();
+        self.print(&row, &cells.chain(times.map(|time| format!("{time:.3}"))).collect::<Vec<_>>())
+    }
+
+    /// Prints a bandwidth.
+    ///
+    /// # Errors
+    /// If standard output fails.
+    pub fn bandwidth(&self, of: &Bandwidth) -> Result<(), PerfError> {
+        let row = BandwidthRow {
+            test: self.test,
+            size: of.size,
+            messages: of.messages,
+            depth: self.parameters.depth,
+            signal_every: self.parameters.signal_every,
+            mb_s: of.size as f64 / of.seconds / 1e6,
+            mmsg_s: 1e-6 / of.seconds,
+            memcpy_gb_s: of.size as f64 / of.memcpy / 1e9,
+            ratio: of.memcpy / of.seconds,
+        };
+        self.print(
+            &row,
+            &[
+                row.size.to_string(),
+                row.messages.to_string(),
+                format!("{:.1}", row.mb_s),
+                format!("{:.4}", row.mmsg_s),
+                format!("{:.2}", row.memcpy_gb_s),
+                format!("{:.2}", row.ratio),
+            ],
+        )
+    }
+
+    /// Prints a cost of posting and polling.
+    ///
+    /// # Errors
+    /// If standard output fails.
+    pub fn post_poll(&self, of: &PostPoll) -> Result<(), PerfError> {
+        let row = PostPollRow {
+            test: "post-poll",
+            signal_every: of.signal_every,
+            operations: of.operations,
+            min_ns: of.min * 1e9,
+            median_ns: of.median * 1e9,
+            p99_ns: of.p99 * 1e9,
+        };
+        let signaled = if row.signal_every == 1 { "each".to_owned() } else { format!("1 in {}", row.signal_every) };
+        let cells = [signaled, row.operations.to_string()].into_iter();
+        let times = [row.min_ns, row.median_ns, row.p99_ns].map(|time| format!("{time:.1}"));
+        self.print(&row, &cells.chain(times).collect::<Vec<_>>())
+    }
+
+    fn print(&self, row: &impl Serialize, cells: &[String]) -> Result<(), PerfError> {
+        let line = if self.json {
+            serde_json::to_string(row).map_err(|error| PerfError::Print(error.into()))?
+        } else {
+            self.table.row(cells)
+        };
+        table::print(&line).map_err(PerfError::Print)
+    }
+}
+
+fn describe(test: Test) -> &'static str {
+    match test {
+        Test::WriteLat => "RDMA WRITE ping-pong, one way (half a round trip)",
+        Test::WriteBw => "stream of RDMA WRITEs",
+        Test::ReadLat => "RDMA READ, from post to completion",
+        Test::ReadBw => "stream of RDMA READs",
+        Test::SendLat => "SEND ping-pong, one way (half a round trip)",
+        Test::SendBw => "stream of SENDs",
+        Test::AtomicLat => "FETCH_ADD, from post to completion",
+        Test::TagLat => "tagged message ping-pong, one way (half a round trip)",
+        Test::TagBw => "stream of tagged messages",
+    }
+}
+
+const SIZE: Column = Column { name: "size", unit: "(B)", width: 10 };
+
+const LATENCY: [Column; 7] = [
+    SIZE,
+    Column { name: "operations", unit: "", width: 11 },
+    Column { name: "typical", unit: "(us)", width: 10 },
+    Column { name: "min", unit: "(us)", width: 10 },
+    Column { name: "median", unit: "(us)", width: 10 },
+    Column { name: "p99", unit: "(us)", width: 10 },
+    Column { name: "max", unit: "(us)", width: 10 },
+];
+
+const BANDWIDTH: [Column; 6] = [
+    SIZE,
+    Column { name: "messages", unit: "", width: 11 },
+    Column { name: "bandwidth", unit: "(MB/s)", width: 10 },
+    Column { name: "rate", unit: "(Mmsg/s)", width: 10 },
+    Column { name: "memcpy", unit: "(GB/s)", width: 8 },
+    Column { name: "of memcpy", unit: "(ratio)", width: 9 },
+];
+
+const POST_POLL: [Column; 5] = [
+    Column { name: "signaled", unit: "", width: 10 },
+    Column { name: "operations", unit: "", width: 11 },
+    Column { name: "min", unit: "(ns)", width: 8 },
+    Column { name: "median", unit: "(ns)", width: 8 },
+    Column { name: "p99", unit: "(ns)", width: 8 },
+];

@@ -1,0 +1,89 @@
+//! Passes a rank's output on, line by line, each with the rank in front.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+/// Copies `from` to `to` until it ends. Each line gets `prefix` and is written by one call, so that lines of several
+/// ranks do not mix. A last line without a newline gets one; a line beyond [`MAX_LINE`] is cut in two.
+///
+/// # Errors
+/// If reading or writing fails; then the writer's end of `from` breaks too once it is dropped.
+pub fn relay(from: impl Read, prefix: &str, mut to: impl Write) -> io::Result<()> {
+    let mut from = BufReader::with_capacity(BUFFER, from);
+    let mut line = prefix.as_bytes().to_vec();
+    loop {
+        line.truncate(prefix.len());
+        if from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        to.write_all(&line)?;
+        to.flush()?;
+    }
+}
+
+/// The prefix of rank `rank` among `ranks`: as wide for each.
+pub fn prefix(rank: u32, ranks: u32) -> String {
+    let width = ranks.saturating_sub(1).to_string().len();
+    format!("[{rank:>width$}] ")
+}
+
+/// Bytes of a line that are held back at most, waiting for its end.
+const MAX_LINE: u64 = 1 << 20;
+/// Bytes read at once.
+const BUFFER: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relayed(input: &[u8]) -> String {
+        let mut out = Vec::new();
+        relay(input, "[3] ", &mut out).expect("memory does not fail");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn each_line_gets_the_rank() {
+        assert_eq!(relayed(b"a\n\nbc\n"), "[3] a\n[3] \n[3] bc\n");
+        assert_eq!(relayed(b""), "");
+    }
+
+    #[test]
+    fn a_last_line_without_newline_gets_one() {
+        assert_eq!(relayed(b"a\nrest"), "[3] a\n[3] rest\n");
+    }
+
+    #[test]
+    fn a_line_without_end_does_not_fill_the_memory() {
+        let long = vec![b'x'; MAX_LINE as usize + 1];
+        let out = relayed(&long);
+        assert_eq!(out.lines().count(), 2);
+        assert_eq!(out.matches('x').count(), long.len());
+    }
+
+    #[test]
+    fn each_line_is_one_write() {
+        struct Writes(Vec<Vec<u8>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writes = Writes(Vec::new());
+        relay(&b"one\ntwo\n"[..], "[0] ", &mut writes).expect("memory does not fail");
+        assert_eq!(writes.0, [b"[0] one\n".to_vec(), b"[0] two\n".to_vec()]);
+    }
+
+    #[test]
+    fn prefixes_are_equally_wide() {
+        assert_eq!(prefix(3, 4), "[3] ");
+        assert_eq!(prefix(3, 16), "[ 3] ");
+        assert_eq!(prefix(15, 16), "[15] ");
+    }
+}

@@ -1,0 +1,125 @@
+//! What this process knows of the end of ranks. The first fault counts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::client::StoreClient;
+use crate::fault::Fault;
+
+/// The first fault, and the ranks that have left.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    raised: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    fault: Option<Fault>,
+    left: Vec<bool>,
+}
+
+impl Alarm {
+    pub(crate) fn new(ranks: u32) -> Arc<Self> {
+        let state = State { fault: None, left: vec![false; ranks as usize] };
+        Arc::new(Alarm { raised: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Whether there is a fault.
+    #[inline]
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    /// The first fault.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.lock().fault.clone()
+    }
+
+    /// Takes note of a fault. Gives the first one. A rank that has left is not gone.
+    pub(crate) fn raise(&self, fault: Fault) -> Fault {
+        let mut state = self.lock();
+        let fault = match fault {
+            Fault::Gone { rank } if state.left.get(rank as usize) == Some(&true) => Fault::Left { rank },
+            fault => fault,
+        };
+        let first = state.fault.get_or_insert(fault).clone();
+        self.raised.store(true, Ordering::Release);
+        self.changed.notify_all();
+        first
+    }
+
+    /// A rank has dropped its communicator.
+    pub(crate) fn leave(&self, rank: u32) {
+        if let Some(left) = self.lock().left.get_mut(rank as usize) {
+            *left = true;
+        }
+    }
+
+    pub(crate) fn has_left(&self, rank: u32) -> bool {
+        self.lock().left.get(rank as usize) == Some(&true)
+    }
+
+    /// Waits for a fault.
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Fault> {
+        let waiting = self.changed.wait_timeout_while(self.lock(), limit, |state| state.fault.is_none());
+        waiting.unwrap_or_else(PoisonError::into_inner).0.fault.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a rank tells the others of a fault, and hears of theirs.
+#[derive(Debug)]
+pub(crate) enum Watch {
+    /// All ranks are in this process.
+    Shared(Arc<Alarm>),
+    /// By way of rank 0's store.
+    Store(StoreClient),
+}
+
+impl Watch {
+    #[inline]
+    pub(crate) fn alarm(&self) -> &Alarm {
+        match self {
+            Watch::Shared(alarm) => alarm,
+            Watch::Store(client) => client.alarm(),
+        }
+    }
+
+    /// Tells all ranks of a fault. Gives the one that counts, which may be another.
+    pub(crate) fn report(&mut self, fault: Fault) -> Fault {
+        match self {
+            Watch::Shared(alarm) => alarm.raise(fault),
+            Watch::Store(client) => client.report(fault),
+        }
+    }
+
+    /// Tells all ranks that this one drops its communicator.
+    pub(crate) fn leave(&mut self, rank: u32) {
+        match self {
+            Watch::Shared(alarm) => alarm.leave(rank),
+            Watch::Store(client) => client.leave(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_fault_counts() {
+        let alarm = Alarm::new(3);
+        assert!(!alarm.is_raised());
+        alarm.leave(1);
+        assert_eq!(alarm.raise(Fault::Gone { rank: 1 }), Fault::Left { rank: 1 });
+        assert_eq!(alarm.raise(Fault::Gone { rank: 2 }), Fault::Left { rank: 1 });
+        assert!(alarm.is_raised());
+        assert_eq!(alarm.wait(Duration::ZERO), Some(Fault::Left { rank: 1 }));
+    }
+}

@@ -1,0 +1,264 @@
+//! The communicator.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use qpair_verbs::calc::{DataType, Element, ReduceOp};
+
+use super::buffer::CommBuffer;
+use super::core::{Core, Ended};
+use super::explain::Explanation;
+use super::pending::Start;
+use crate::bootstrap::{Environment, Watch, Whereabouts};
+use crate::error::{BootstrapError, CollectiveError};
+use crate::execute::{Key, Memory, Net, Patience};
+use crate::fault::Fault;
+use crate::plan::Collective;
+use crate::tune::{Algorithm, Tuning};
+
+/// One rank of a group that works together. All ranks call the same operations in the same order.
+///
+/// It makes progress only within its calls, and belongs to one thread at a time. An error that
+/// [is fatal](CollectiveError::is_fatal) ends it, on all ranks: each later call returns the same error at once, and
+/// buffers are the caller's again. Dropping it says goodbye to the other ranks.
+///
+/// ```
+/// use qpair_collectives::{Communicator, ReduceOp};
+///
+/// let ranks = Communicator::group(3)?; // as threads of this process; `from_env` for processes
+/// std::thread::scope(|scope| {
+///     for comm in ranks {
+///         scope.spawn(move || {
+///             let mut vector = comm.buffer::<f32>(1000)?;
+///             vector.fill(comm.rank() as f32);
+///             comm.all_reduce(&mut vector, ReduceOp::Sum)?;
+///             assert_eq!(vector[..], [3.0; 1000]);
+///             Ok::<(), qpair_collectives::CollectiveError>(())
+///         });
+///     }
+/// });
+/// # Ok::<(), qpair_collectives::BootstrapError>(())
+/// ```
+#[derive(Debug)]
+pub struct Communicator {
+    core: RefCell<Core>,
+    id: u64,
+    rank: u32,
+    size: u32,
+    local_rank: u32,
+    places: Vec<Whereabouts>,
+    wish: RefCell<Wish>,
+}
+
+/// The algorithms asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wish {
+    all_reduce: Algorithm,
+    broadcast: Algorithm,
+    barrier: Algorithm,
+}
+
+impl Communicator {
+    /// One of the ranks that a launcher started as processes. It reads torchrun's variables: RANK, WORLD_SIZE,
+    /// LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Waits for the other ranks, for 60 s at most; see [`Environment`].
+    ///
+    /// # Errors
+    /// [`BootstrapError`], which says what to do.
+    pub fn from_env() -> Result<Self, BootstrapError> {
+        Environment::from_env()?.connect()
+    }
+
+    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, places: Vec<Whereabouts>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (rank, size) = (net.me, net.ranks());
+        let patience = patience(rank, &places);
+        Communicator {
+            core: RefCell::new(Core::new(net, watch, patience)),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            rank,
+            size,
+            local_rank,
+            places,
+            wish: RefCell::default(),
+        }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank as usize
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// This rank's number on its host, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.local_rank as usize
+    }
+
+    /// A vector of `len` elements, all zero, in memory registered for this communicator.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`] if there is no memory.
+    pub fn buffer<T: Element>(&self, len: usize) -> Result<CommBuffer<T>, CollectiveError> {
+        let memory = match len.saturating_mul(T::TYPE.size()) {
+            0 => None,
+            bytes => Some(self.core.borrow().domain().alloc(bytes)?),
+        };
+        Ok(CommBuffer::new(memory, self.id))
+    }
+
+    /// Combines the vectors of all ranks, element by element: each rank's becomes the result, with the same bits on all.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; what is then in the vector is not specified.
+    #[inline]
+    pub fn all_reduce<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
+        let key = self.key(Collective::AllReduce, vector.len(), Some(T::TYPE), Some(op));
+        self.operate(vector, &key)
+    }
+
+    /// Gives the root's vector to all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; what is then in the vector is not specified.
+    #[inline]
+    pub fn broadcast<T: Element>(&self, vector: &mut CommBuffer<T>, root: usize) -> Result<(), CollectiveError> {
+        let key = self.key(self.broadcast_from(root)?, vector.len(), Some(T::TYPE), None);
+        self.operate(vector, &key)
+    }
+
+    /// Returns once all ranks have called it.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        let key = self.key(Collective::Barrier, 0, None, None);
+        self.core.borrow_mut().operate(&key, Memory::None).1
+    }
+
+    /// Starts an operation and goes on: it is waited for later. Those started are carried out in order.
+    ///
+    /// ```
+    /// # use qpair_collectives::{Communicator, ReduceOp};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let gradient = comm.buffer::<f64>(1 << 10)?;
+    /// let pending = comm.start().all_reduce(gradient, ReduceOp::Sum)?; // the buffer is inside
+    /// // compute ...
+    /// let gradient = pending.wait()?;
+    /// # assert_eq!(gradient.len(), 1 << 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start(&self) -> Start<'_> {
+        Start::new(self)
+    }
+
+    /// Which algorithm to use for the collectives that it does; [`Algorithm::Auto`] for all. All ranks must ask for the
+    /// same.
+    pub fn set_algorithm(&self, algorithm: Algorithm) {
+        let mut wish = self.wish.borrow_mut();
+        if algorithm.does(Collective::AllReduce) {
+            wish.all_reduce = algorithm;
+        }
+        if algorithm.does(Collective::Broadcast { root: 0 }) {
+            wish.broadcast = algorithm;
+        }
+        if algorithm.does(Collective::Barrier) {
+            wish.barrier = algorithm;
+        }
+    }
+
+    /// Where algorithms give way to each other. All ranks must set the same, between the same operations.
+    pub fn set_tuning(&self, tuning: Tuning) {
+        let mut core = self.core.borrow_mut();
+        core.run_all();
+        let most = core.net.as_ref().map_or(0, |net| net.eager() as u64);
+        core.tuning = Tuning { eager: tuning.eager.min(most), ..tuning };
+        core.cache.clear();
+    }
+
+    /// How long this rank waits for another before it gives up, 300 s unless set. Time in which nothing comes counts.
+    pub fn set_timeout(&self, limit: Duration) {
+        self.core.borrow_mut().limit = limit;
+    }
+
+    /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.
+    pub fn explain(&self) -> Explanation {
+        Explanation::new(&self.core.borrow(), self.rank, &self.places)
+    }
+
+    #[inline]
+    pub(super) fn key(
+        &self,
+        collective: Collective,
+        elements: usize,
+        data_type: Option<DataType>,
+        op: Option<ReduceOp>,
+    ) -> Key {
+        let wish = self.wish.borrow();
+        let wish = match collective {
+            Collective::AllReduce => wish.all_reduce,
+            Collective::Broadcast { .. } => wish.broadcast,
+            Collective::Barrier => wish.barrier,
+        };
+        Key { collective, elements: elements as u64, data_type, op, wish }
+    }
+
+    pub(super) fn broadcast_from(&self, root: usize) -> Result<Collective, CollectiveError> {
+        if root >= self.size() {
+            return Err(CollectiveError::NoSuchRoot { root, ranks: self.size() });
+        }
+        Ok(Collective::Broadcast { root: root as u32 })
+    }
+
+    #[inline]
+    fn operate<T: Element>(&self, vector: &mut CommBuffer<T>, key: &Key) -> Result<(), CollectiveError> {
+        if vector.owner() != self.id {
+            return Err(CollectiveError::ForeignBuffer);
+        }
+        let data = vector.take().map_or(Memory::None, Memory::Plain);
+        let (memory, result): Ended = self.core.borrow_mut().operate(key, data);
+        vector.put(memory);
+        result
+    }
+
+    pub(super) fn core(&self) -> &RefCell<Core> {
+        &self.core
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        let core = self.core.get_mut();
+        if std::thread::panicking() {
+            core.watch.report(Fault::Failed { rank: self.rank, reason: "it panicked".into() });
+        } else if core.error().is_none() {
+            core.limit = core.limit.min(LAST_LIMIT);
+            core.run_all();
+        }
+        core.watch.leave(self.rank);
+        if let Some(net) = &mut core.net {
+            net.say_goodbye();
+        }
+    }
+}
+
+/// How a rank waits: by whether each rank of its machine has a core of its own.
+fn patience(rank: u32, places: &[Whereabouts]) -> Patience {
+    let Some(own) = places.get(rank as usize) else { return Patience::new(1, 1) };
+    let beside: Vec<_> = places.iter().filter(|place| place.machine == own.machine).collect();
+    let mut cores: Vec<_> = beside.iter().flat_map(|place| &place.cores).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    Patience::new(beside.len(), cores.len())
+}
+
+/// How long operations that were started, and not waited for, may take when the communicator is dropped.
+const LAST_LIMIT: Duration = Duration::from_secs(5);

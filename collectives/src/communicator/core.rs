@@ -1,0 +1,320 @@
+//! The inside of a communicator: the operation that runs, those that wait, and what ended it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use qpair_verbs::{Buffer, ProtectionDomain};
+
+use crate::bootstrap::Watch;
+use crate::error::CollectiveError;
+use crate::execute::{Compiled, Exec, Key, Memory, Net, Patience, PlanCache, Run};
+use crate::fault::{Fault, Outcome};
+use crate::tune::Tuning;
+
+/// The inside of a communicator.
+#[derive(Debug)]
+pub(super) struct Core {
+    /// `None` once the communicator is of no use any more.
+    pub(super) net: Option<Net>,
+    pub(super) watch: Watch,
+    pub(super) cache: PlanCache,
+    pub(super) tuning: Tuning,
+    pub(super) patience: Patience,
+    pub(super) limit: Duration,
+    domain: ProtectionDomain,
+    me: u32,
+    ranks: u32,
+    run: Run,
+    error: Option<CollectiveError>,
+    /// The operation that runs, if it was started to be waited for later.
+    running: Option<Ticket>,
+    waiting: VecDeque<Waiting>,
+    done: Vec<Done>,
+    forgotten: Vec<Ticket>,
+    next: u64,
+}
+
+/// An operation that was started to be waited for later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    key: Key,
+    data: Memory,
+}
+
+/// How an operation ended, with its memory.
+#[derive(Debug)]
+struct Done {
+    ticket: Ticket,
+    ended: Ended,
+}
+
+/// How an operation ended, with its memory.
+pub(super) type Ended = (Option<Buffer>, Result<(), CollectiveError>);
+
+impl Core {
+    pub(super) fn new(net: Net, watch: Watch, patience: Patience) -> Self {
+        let (me, ranks) = (net.me, net.ranks());
+        Core {
+            domain: net.domain().clone(),
+            net: Some(net),
+            watch,
+            cache: PlanCache::default(),
+            tuning: Tuning::default(),
+            patience,
+            limit: LIMIT,
+            me,
+            ranks,
+            run: Run::new(ranks),
+            error: None,
+            running: None,
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            forgotten: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Runs an operation to its end, after those that were started before.
+    #[inline]
+    pub(super) fn operate(&mut self, key: &Key, data: Memory) -> Ended {
+        if self.run.is_active() || !self.waiting.is_empty() {
+            let ticket = self.enqueue(*key, data);
+            return self.wait_for(ticket);
+        }
+        if let Err(ended) = self.begin(key, data) {
+            return ended;
+        }
+        match self.exec().and_then(|mut exec| exec.complete_all()) {
+            Ok(()) => (self.finish(), Ok(())),
+            Err(fault) => self.fail(*fault),
+        }
+    }
+
+    /// Starts an operation, if none is before it.
+    pub(super) fn start(&mut self, key: Key, data: Memory) -> Ticket {
+        let ticket = self.enqueue(key, data);
+        self.progress();
+        ticket
+    }
+
+    /// Does what can be done at once.
+    pub(super) fn progress(&mut self) {
+        for _ in 0..ROUNDS {
+            if self.running.is_none() && !self.start_next() {
+                return;
+            }
+            let advanced = self.exec().and_then(|mut exec| Ok((exec.advance()?, exec.is_complete())));
+            match advanced {
+                Ok((_, true)) => self.end_running(),
+                Ok((true, false)) => {}
+                Ok((false, false)) => return,
+                Err(fault) => self.fail_running(*fault),
+            }
+        }
+    }
+
+    /// Runs operations until that one is done.
+    pub(super) fn wait_for(&mut self, ticket: Ticket) -> Ended {
+        loop {
+            if let Some(ended) = self.take_done(ticket) {
+                return ended;
+            }
+            if self.running.is_none() && !self.start_next() {
+                // An operation is waiting, running or done until its end was taken.
+                return (None, Err(self.unknown()));
+            }
+            self.run_to_end();
+        }
+    }
+
+    /// Whether that operation is done.
+    pub(super) fn is_done(&self, ticket: Ticket) -> bool {
+        self.done.iter().any(|done| done.ticket == ticket)
+    }
+
+    pub(super) fn take_done(&mut self, ticket: Ticket) -> Option<Ended> {
+        let at = self.done.iter().position(|done| done.ticket == ticket)?;
+        Some(self.done.swap_remove(at).ended)
+    }
+
+    /// Runs what was started to its end.
+    pub(super) fn run_all(&mut self) {
+        while self.running.is_some() || self.start_next() {
+            self.run_to_end();
+        }
+    }
+
+    /// Nobody waits for that operation any more; it is carried out all the same.
+    pub(super) fn forget(&mut self, ticket: Ticket) {
+        if self.take_done(ticket).is_none() {
+            self.forgotten.push(ticket);
+        }
+    }
+
+    /// What ended the communicator.
+    pub(super) fn error(&self) -> Option<&CollectiveError> {
+        self.error.as_ref()
+    }
+
+    fn enqueue(&mut self, key: Key, data: Memory) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.waiting.push_back(Waiting { ticket, key, data });
+        ticket
+    }
+
+    /// Starts the next operation; those that can not start are done. False if none waits.
+    fn start_next(&mut self) -> bool {
+        while let Some(Waiting { ticket, key, data }) = self.waiting.pop_front() {
+            match self.begin(&key, data) {
+                Ok(()) => {
+                    self.running = Some(ticket);
+                    return true;
+                }
+                Err(ended) => self.keep(ticket, ended),
+            }
+        }
+        false
+    }
+
+    fn run_to_end(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        match self.exec().and_then(|mut exec| exec.complete_all()) {
+            Ok(()) => self.end_running(),
+            Err(fault) => self.fail_running(*fault),
+        }
+    }
+
+    fn end_running(&mut self) {
+        let Some(ticket) = self.running.take() else { return };
+        let ended = (self.finish(), Ok(()));
+        self.keep(ticket, ended);
+    }
+
+    fn fail_running(&mut self, fault: Fault) {
+        let ended = self.fail(fault);
+        if let Some(ticket) = self.running.take() {
+            self.keep(ticket, ended);
+        }
+    }
+
+    /// Keeps how an operation ended until someone asks.
+    fn keep(&mut self, ticket: Ticket, ended: Ended) {
+        match self.forgotten.iter().position(|forgotten| *forgotten == ticket) {
+            Some(at) => drop(self.forgotten.swap_remove(at)),
+            None => self.done.push(Done { ticket, ended }),
+        }
+    }
+
+    /// Starts an operation on `data`.
+    #[inline]
+    fn begin(&mut self, key: &Key, data: Memory) -> Result<(), Ended> {
+        if self.error.is_some() || self.watch.alarm().is_raised() {
+            return Err(self.refuse(data));
+        }
+        let eager = self.tuning.eager as usize;
+        if let Err(error) = self.cache.find(key, (self.me, self.ranks), &self.tuning, eager) {
+            return Err((data.into_buffer(&self.domain), Err(error)));
+        }
+        let Some(plan) = self.cache.current() else { return Err((None, Err(self.unknown()))) };
+        let domain = &self.domain;
+        let alloc = |len| domain.alloc(len).map_err(CollectiveError::from);
+        if let Err(error) = self.run.prepare(plan, data, alloc) {
+            // The other ranks have begun, or will.
+            return Err(self.fail(Fault::Failed { rank: self.me, reason: error.to_string() }));
+        }
+        match self.exec().and_then(|mut exec| exec.start()) {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(self.fail(*fault)),
+        }
+    }
+
+    /// The executor on the current operation.
+    #[inline]
+    fn exec(&mut self) -> Outcome<Exec<'_>> {
+        match (&mut self.net, self.cache.current()) {
+            (Some(net), Some(plan)) => Ok(Exec {
+                net,
+                plan,
+                run: &mut self.run,
+                alarm: self.watch.alarm(),
+                patience: self.patience,
+                limit: self.limit,
+            }),
+            _ => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
+        }
+    }
+
+    /// Ends the operation that is complete; gives its memory.
+    #[inline]
+    fn finish(&mut self) -> Option<Buffer> {
+        let (data, scratch) = self.run.finish();
+        if !matches!(scratch, Memory::None) {
+            let scratch = scratch.into_buffer(&self.domain);
+            self.run.keep_scratch(scratch);
+        }
+        data.into_buffer(&self.domain)
+    }
+
+    /// The communicator ends, here and on all ranks. Gives the memory of the operation.
+    #[cold]
+    fn fail(&mut self, fault: Fault) -> Ended {
+        let verdict = self.watch.report(fault);
+        let rank = match &verdict {
+            Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
+            Fault::TimedOut { .. } | Fault::Differs(_) => None,
+        };
+        let place = self.exec().ok().and_then(|exec| exec.place(rank));
+        let error = CollectiveError::new(verdict, place);
+        tracing::debug!(rank = self.me, %error, "the communicator ends");
+        self.error = Some(error.clone());
+        // Its queue pairs let go of the memory.
+        self.net = None;
+        let (data, _scratch) = self.run.abandon();
+        (data.into_buffer(&self.domain), Err(error))
+    }
+
+    /// The communicator has ended before.
+    #[cold]
+    fn refuse(&mut self, data: Memory) -> Ended {
+        let error = match &self.error {
+            Some(error) => error.clone(),
+            None => {
+                let fault = self.watch.alarm().fault();
+                let fault = fault.unwrap_or(Fault::Failed { rank: self.me, reason: "aborted".into() });
+                let error = CollectiveError::new(fault, None);
+                self.error = Some(error.clone());
+                self.net = None;
+                self.run.abandon();
+                error
+            }
+        };
+        (data.into_buffer(&self.domain), Err(error))
+    }
+
+    #[cold]
+    fn unknown(&self) -> CollectiveError {
+        let fault = Fault::Failed { rank: self.me, reason: "there is no such operation".into() };
+        CollectiveError::new(fault, None)
+    }
+
+    pub(super) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
+        self.cache.iter()
+    }
+}
+
+/// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Rounds of one call that does not wait.
+const ROUNDS: u32 = 64;

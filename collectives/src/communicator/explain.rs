@@ -1,0 +1,54 @@
+//! What was decided, in words.
+
+use std::fmt;
+
+use super::core::Core;
+use crate::bootstrap::Whereabouts;
+
+/// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    lines: Vec<String>,
+}
+
+impl Explanation {
+    pub(super) fn new(core: &Core, rank: u32, places: &[Whereabouts]) -> Self {
+        let mut lines = vec![format!("rank {rank} of {}", places.len())];
+        if let Some(error) = core.error() {
+            lines.push(format!("ended: {error}"));
+        }
+        for (other, place) in (0_u32..).zip(places) {
+            let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
+            let link = link.unwrap_or_else(|| "this rank".into());
+            lines.push(format!("rank {other}: {} on {} cores, {link}", place.host, place.cores.len()));
+        }
+        let (spins, yields) = (core.patience.spins, core.patience.yields);
+        lines.push(format!(
+            "waiting: {spins} polls, {}; then {yields} polls between which the core is given away; then sleep, \
+             and give up after {:?}",
+            if spins > 0 { "as each rank here has a core" } else { "as ranks here share cores" },
+            core.limit
+        ));
+        let tuning = &core.tuning;
+        lines.push(format!(
+            "messages of up to {} bytes are copied, longer ones are read by their receiver, in segments of {} bytes",
+            tuning.eager, tuning.segment
+        ));
+        lines.push(format!(
+            "all-reduce: recursive doubling up to {} bytes, then direct among up to {} ranks, else ring",
+            tuning.recursive_doubling_to, tuning.direct_to_ranks
+        ));
+        lines.push(format!("broadcast: binomial tree up to {} bytes, then chain", tuning.tree_to));
+        for plan in core.plans() {
+            let how = if plan.is_large() { "read by peers" } else { "copied" };
+            lines.push(format!("plan: {}, {} steps here, messages {how}", plan.call(), plan.len()));
+        }
+        Explanation { lines }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}

@@ -1,0 +1,39 @@
+//! Ranks that are threads of one process.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::comm::Communicator;
+use crate::bootstrap::{Alarm, Watch, whereabouts};
+use crate::error::BootstrapError;
+use crate::execute::{MAX_RANKS, Net, NetSettings};
+
+impl Communicator {
+    /// `ranks` ranks within this process, in order, for a thread each.
+    ///
+    /// Each is used as if it were a process of its own: an operation waits for all others, so that one thread can not
+    /// run two of them.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Size`] if the number is 0 or too large; if the system refuses a resource.
+    pub fn group(ranks: usize) -> Result<Vec<Communicator>, BootstrapError> {
+        let size = u32::try_from(ranks).ok().filter(|size| (1..=MAX_RANKS).contains(size));
+        let size = size.ok_or(BootstrapError::Size { size: ranks, limit: MAX_RANKS })?;
+        let mut nets = Vec::with_capacity(ranks);
+        for rank in 0..size {
+            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default())?);
+        }
+        let token = getrandom::u64().map_err(|error| BootstrapError::System {
+            what: "draw a random number",
+            source: std::io::Error::other(error.to_string()),
+        })?;
+        let addresses: Vec<_> = nets.iter().map(Net::address).collect();
+        let alarm = Alarm::new(size);
+        let places = vec![whereabouts(); ranks];
+        let communicator = |mut net: Net| {
+            net.meet(addresses.iter().copied(), token);
+            let rank = net.me;
+            Communicator::new(net, Watch::Shared(alarm.clone()), rank, places.clone())
+        };
+        Ok(nets.into_iter().map(communicator).collect())
+    }
+}

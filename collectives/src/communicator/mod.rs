@@ -1,0 +1,14 @@
+//! What the application holds: communicators, buffers, and operations under way.
+//! A communicator queues operations and gives each in turn to the executor.
+
+mod buffer;
+mod comm;
+mod core;
+mod explain;
+mod group;
+mod pending;
+
+pub use buffer::CommBuffer;
+pub use comm::Communicator;
+pub use explain::Explanation;
+pub use pending::{OperationFailed, Pending, Start};

@@ -1,0 +1,296 @@
+//! Errors: of meeting the other ranks, and of operations.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qpair_transport::{ListenError, WorkerError};
+use qpair_verbs::MemoryError;
+use thiserror::Error;
+
+use crate::fault::{Fault, Mismatch, Place};
+use crate::tune::TuneError;
+
+/// The ranks did not find each other.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// A variable is not set.
+    #[error("{name} is not set: {hint}, as `qpair launch` and torchrun do")]
+    Unset {
+        /// The variable.
+        name: &'static str,
+        /// What to set it to.
+        hint: &'static str,
+    },
+    /// A variable's value makes no sense.
+    #[error("{name} is `{value}`: {hint}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What to set it to.
+        hint: &'static str,
+    },
+    /// There is no such rank.
+    #[error("{name} is {rank}, but WORLD_SIZE is {size}: ranks are numbered from 0 to {}", size - 1)]
+    NoSuchRank {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        rank: u32,
+        /// WORLD_SIZE.
+        size: u32,
+    },
+    /// Too many ranks, or none.
+    #[error("{size} ranks are not possible: choose 1 to {limit}")]
+    Size {
+        /// The number asked for.
+        size: usize,
+        /// The most.
+        limit: u32,
+    },
+    /// Another program listens at the port where the ranks are to meet.
+    #[error("port {port} of {host} is taken: set MASTER_PORT to a free port, the same for all ranks")]
+    PortTaken {
+        /// MASTER_ADDR.
+        host: String,
+        /// MASTER_PORT.
+        port: u16,
+    },
+    /// Rank 0 can not listen where the ranks are to meet.
+    #[error("rank 0 can not listen at {host}:{port}: {source}; set MASTER_ADDR to an address of rank 0's host")]
+    Bind {
+        /// MASTER_ADDR.
+        host: String,
+        /// MASTER_PORT.
+        port: u16,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// MASTER_ADDR leads nowhere.
+    #[error("MASTER_ADDR `{host}` is no address and no known name ({source}): set it to the host of rank 0")]
+    Resolve {
+        /// MASTER_ADDR.
+        host: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Rank 0 does not answer.
+    #[error(
+        "rank 0 does not answer at {host}:{port} within {limit:?} ({source}): is it started, and are MASTER_ADDR and \
+         MASTER_PORT the same for all ranks?"
+    )]
+    NoAnswer {
+        /// MASTER_ADDR.
+        host: String,
+        /// MASTER_PORT.
+        port: u16,
+        /// How long was waited.
+        limit: Duration,
+        /// The last attempt's error.
+        source: io::Error,
+    },
+    /// Something else answers.
+    #[error("what answers at {host}:{port} is no rank 0 of this release ({what}): set MASTER_PORT to a free port")]
+    Stranger {
+        /// MASTER_ADDR.
+        host: String,
+        /// MASTER_PORT.
+        port: u16,
+        /// What it said.
+        what: String,
+    },
+    /// Ranks are missing.
+    #[error("{} of {size} did not arrive within {limit:?}: start all ranks, or see why they ended", ranks(missing))]
+    Absent {
+        /// The ranks that are missing.
+        missing: Vec<u32>,
+        /// The number of ranks.
+        size: u32,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Rank 0 did not let this rank in.
+    #[error("rank 0 refused rank {rank}: {reason}")]
+    Refused {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A rank ended while the ranks gathered.
+    #[error("rank {rank} ended before all ranks had arrived: see its output")]
+    RankGone {
+        /// The rank.
+        rank: u32,
+    },
+    /// The transport is not to be had.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The transport can not listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refused.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// An operation did not come about.
+///
+/// After the first five the communicator is of no use any more: each later call returns the same error at once.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// A rank ended.
+    #[error("rank {rank} is gone{}: see its output", waited(*rank, place.as_ref()))]
+    RankGone {
+        /// The rank.
+        rank: u32,
+        /// Where this rank was waiting.
+        place: Option<Box<Place>>,
+    },
+    /// A rank dropped its communicator while others needed it.
+    #[error(
+        "rank {rank} has dropped its communicator{}: all ranks must call the same operations",
+        waited(*rank, place.as_ref())
+    )]
+    RankLeft {
+        /// The rank.
+        rank: u32,
+        /// Where this rank was waiting.
+        place: Option<Box<Place>>,
+    },
+    /// A rank waited too long for another.
+    #[error(
+        "rank {by} gave up after {limit:?}: it waited for rank {} at {place}; see what that rank does, or raise the \
+         limit with set_timeout", place.rank
+    )]
+    TimedOut {
+        /// The rank that waited.
+        by: u32,
+        /// Where, and for whom.
+        place: Box<Place>,
+        /// The limit.
+        limit: Duration,
+    },
+    /// Two ranks were asked for different things.
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
+    /// A rank can not go on by itself.
+    #[error("rank {rank} failed: {reason}")]
+    RankFailed {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        reason: Arc<str>,
+    },
+    /// The root is no rank.
+    #[error("there is no rank {root} among {ranks}: choose a root from 0 to {}", ranks - 1)]
+    NoSuchRoot {
+        /// The root asked for.
+        root: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
+    /// The buffer is another communicator's.
+    #[error("the buffer belongs to another communicator: make it with this one's `buffer`")]
+    ForeignBuffer,
+    /// No memory.
+    #[error(transparent)]
+    Memory(Arc<MemoryError>),
+    /// The algorithm does not do the collective.
+    #[error(transparent)]
+    Algorithm(#[from] TuneError),
+    /// A plan is wrong, and was not run.
+    #[error("the plan is wrong, which is a bug of its algorithm: {0}; choose another with set_algorithm")]
+    Plan(Arc<str>),
+}
+
+impl CollectiveError {
+    pub(crate) fn new(fault: Fault, place: Option<Place>) -> Self {
+        let place = place.map(Box::new);
+        match fault {
+            Fault::Gone { rank } => Self::RankGone { rank, place },
+            Fault::Left { rank } => Self::RankLeft { rank, place },
+            Fault::TimedOut { by, place, limit } => Self::TimedOut { by, place: Box::new(place), limit },
+            Fault::Differs(mismatch) => Self::Mismatch(Box::new(mismatch)),
+            Fault::Failed { rank, reason } => Self::RankFailed { rank, reason: reason.into() },
+        }
+    }
+
+    /// Whether the communicator is of no use any more.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Self::RankGone { .. }
+                | Self::RankLeft { .. }
+                | Self::TimedOut { .. }
+                | Self::Mismatch(_)
+                | Self::RankFailed { .. }
+        )
+    }
+}
+
+impl From<MemoryError> for CollectiveError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(Arc::new(error))
+    }
+}
+
+/// Where this rank waited, in parentheses.
+fn waited(rank: u32, place: Option<&Box<Place>>) -> String {
+    match place {
+        Some(place) if place.rank == rank => format!(" (waited for it at {place})"),
+        Some(place) => format!(" (waited for rank {} at {place})", place.rank),
+        None => String::new(),
+    }
+}
+
+/// Ranks in words: at most eight of them.
+fn ranks(ranks: &[u32]) -> impl fmt::Display {
+    let shown: Vec<_> = ranks.iter().take(8).map(u32::to_string).collect();
+    let rest = ranks.len() - shown.len();
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::Call;
+    use crate::plan::{Collective, PlanHash};
+    use crate::tune::Algorithm;
+
+    #[test]
+    fn a_dead_rank_is_named_with_the_place() {
+        let call = Call {
+            collective: Collective::AllReduce,
+            data_type: Some(qpair_verbs::calc::DataType::F32),
+            op: Some(qpair_verbs::calc::ReduceOp::Sum),
+            elements: 1 << 20,
+            algorithm: Algorithm::Ring,
+            hash: PlanHash(0),
+        };
+        let place = Place { rank: 2, step: 7, call };
+        let error = |place| CollectiveError::new(Fault::Gone { rank: 2 }, place).to_string();
+        let words = "rank 2 is gone (waited for it at step 7 of ring all-reduce of 4 MiB): see its output";
+        assert_eq!(error(Some(place)), words);
+        assert_eq!(error(None), "rank 2 is gone: see its output");
+    }
+
+    #[test]
+    fn missing_ranks_are_named() {
+        let limit = Duration::from_secs(60);
+        let absent = |missing| BootstrapError::Absent { missing, size: 20, limit }.to_string();
+        assert!(absent(vec![3]).starts_with("rank 3 of 20 did not arrive within 60s"));
+        assert!(absent((1..12).collect()).starts_with("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more of 20"));
+    }
+}

@@ -1,0 +1,78 @@
+//! The plans that were compiled.
+
+use super::compile::{Compiled, Key};
+use super::tag::MAX_PLANS;
+use crate::error::CollectiveError;
+use crate::tune::Tuning;
+
+/// A short list of compiled plans. The last one used is found by one comparison.
+#[derive(Debug, Default)]
+pub(crate) struct PlanCache {
+    plans: Vec<Compiled>,
+    /// When each was used last.
+    used: Vec<u64>,
+    current: usize,
+    clock: u64,
+    next: u16,
+}
+
+impl PlanCache {
+    /// Makes the plan for `key` the current one, compiling it if need be.
+    ///
+    /// # Errors
+    /// As [`Compiled::new`].
+    #[inline]
+    pub(crate) fn find(
+        &mut self,
+        key: &Key,
+        (me, ranks): (u32, u32),
+        tuning: &Tuning,
+        eager: usize,
+    ) -> Result<(), CollectiveError> {
+        if self.plans.get(self.current).is_none_or(|plan| plan.key != *key) {
+            self.current = match self.plans.iter().position(|plan| plan.key == *key) {
+                Some(at) => at,
+                None => self.add(Compiled::new(*key, me, ranks, tuning, eager)?),
+            };
+            self.clock += 1;
+            self.used[self.current] = self.clock;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut plan: Compiled) -> usize {
+        plan.number = self.next;
+        self.next = (self.next + 1) % MAX_PLANS;
+        let steps = |plans: &[Compiled]| plans.iter().map(Compiled::len).sum::<usize>();
+        while self.plans.len() >= MAX_CACHED || (!self.plans.is_empty() && steps(&self.plans) > MAX_STEPS) {
+            let oldest = (0..self.plans.len()).min_by_key(|&at| self.used[at]).unwrap_or(0);
+            self.plans.swap_remove(oldest);
+            self.used.swap_remove(oldest);
+        }
+        self.plans.push(plan);
+        self.used.push(0);
+        self.plans.len() - 1
+    }
+
+    /// The plan of the operation that runs.
+    #[inline]
+    pub(crate) fn current(&mut self) -> Option<&mut Compiled> {
+        self.plans.get_mut(self.current)
+    }
+
+    /// Forgets all plans, for a new tuning.
+    pub(crate) fn clear(&mut self) {
+        self.plans.clear();
+        self.used.clear();
+    }
+
+    /// All plans.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Compiled> {
+        self.plans.iter()
+    }
+}
+
+/// Enough for the buckets of a large model; few enough to go through.
+const MAX_CACHED: usize = 128;
+/// Some 64 MiB.
+const MAX_STEPS: usize = 1 << 19;

@@ -1,0 +1,26 @@
+//! Runs plans over the transport: each plan is compiled once for this rank, then run by counting dependencies.
+//! In steady state a step costs no allocation, lock or look-up by hash.
+
+mod cache;
+mod call;
+mod compile;
+mod differ;
+mod exec;
+mod memory;
+mod net;
+mod pull;
+mod run;
+mod stash;
+mod tag;
+mod wait;
+
+pub(crate) use cache::PlanCache;
+pub use call::Call;
+pub(crate) use call::size;
+pub(crate) use compile::{Compiled, Key};
+pub(crate) use exec::Exec;
+pub(crate) use memory::Memory;
+pub(crate) use net::{Net, NetSettings};
+pub(crate) use run::Run;
+pub(crate) use tag::MAX_RANKS;
+pub(crate) use wait::Patience;

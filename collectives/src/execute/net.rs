@@ -1,0 +1,242 @@
+//! The worker, and what this rank knows of its peers: where they are, how to reach them, what their plan numbers mean.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use qpair_transport::{CloseReason, Config, EndpointId, Listener, Worker};
+use qpair_verbs::ProtectionDomain;
+
+use super::call::Call;
+use super::compile::Compiled;
+use super::tag::{Fields, Kind, MAX_PLANS};
+use crate::error::BootstrapError;
+use crate::fault::{Fault, Outcome};
+
+/// This rank's connections.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(super) worker: Worker,
+    pub(crate) me: u32,
+    pub(super) peers: Vec<Peer>,
+    /// What shows that a connection is meant for this communicator.
+    token: u64,
+    /// Changes when a connection ends: plans then look at their peers again.
+    pub(super) epoch: u64,
+    listener: Listener,
+    eager: usize,
+}
+
+/// Another rank.
+#[derive(Debug)]
+pub(super) struct Peer {
+    address: SocketAddr,
+    pub(super) link: Link,
+    /// What its plan numbers stand for.
+    calls: Vec<Option<Call>>,
+}
+
+/// How far the connection to a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Not needed so far, or the peer is to connect.
+    None,
+    /// This side connects.
+    Dialing(EndpointId),
+    /// Messages flow.
+    Up(EndpointId),
+    /// It ended; `left` if the peer said goodbye.
+    Closed { left: bool },
+}
+
+/// How a rank's worker is set up; the same on all ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetSettings {
+    /// Longest message that is copied, in bytes.
+    pub(crate) eager: usize,
+    /// Messages that a peer may have under way to this rank.
+    pub(crate) window: u32,
+}
+
+impl Default for NetSettings {
+    /// By measurement, see `Tuning`.
+    fn default() -> Self {
+        NetSettings { eager: 16 << 10, window: 32 }
+    }
+}
+
+impl Net {
+    /// A worker for a rank among `ranks`, that listens at any port of `ip`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Worker`], [`BootstrapError::Listen`].
+    pub(crate) fn new(me: u32, ranks: u32, ip: IpAddr, settings: NetSettings) -> Result<Net, BootstrapError> {
+        let config = Config::default()
+            .eager_limit(settings.eager)
+            .window(settings.window)
+            .endpoints(ranks.max(2) as usize)
+            .hold_unmatched(true)
+            // A peer answers when it comes to its next operation; how long to wait for that is decided here.
+            .connect_timeout(FOREVER)
+            .patience(0, 0);
+        let mut worker = Worker::new(config)?;
+        let listener = worker.listen((ip, 0))?;
+        Ok(Net { worker, me, peers: Vec::new(), token: 0, epoch: 1, listener, eager: settings.eager })
+    }
+
+    /// Where its worker listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
+    /// Takes note of the other ranks, and of the communicator's token.
+    pub(crate) fn meet(&mut self, addresses: impl Iterator<Item = SocketAddr>, token: u64) {
+        self.peers = addresses.map(|address| Peer { address, link: Link::None, calls: Vec::new() }).collect();
+        self.token = token;
+    }
+
+    pub(crate) fn ranks(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        self.worker.domain()
+    }
+
+    /// Longest message that is copied.
+    pub(crate) fn eager(&self) -> usize {
+        self.eager
+    }
+
+    /// The connection to `rank` in words.
+    pub(crate) fn describe(&self, rank: u32) -> String {
+        let Some(peer) = self.peers.get(rank as usize) else { return "unknown".into() };
+        match peer.link {
+            Link::None => format!("not connected ({})", peer.address),
+            Link::Dialing(_) => format!("connecting to {}", peer.address),
+            Link::Closed { .. } => format!("closed ({})", peer.address),
+            Link::Up(ep) => match self.worker.explain(ep) {
+                Some(explanation) => explanation.to_string(),
+                None => "closed".into(),
+            },
+        }
+    }
+
+    /// Begins to connect to the peers of `plan` that this rank is to connect to. True once all are connected.
+    ///
+    /// Of two ranks the lower connects: both know from the plan that they need each other.
+    pub(super) fn connect(&mut self, plan: &mut Compiled) -> Outcome<bool> {
+        let mut up = true;
+        for planned in &mut plan.peers {
+            let peer = &mut self.peers[planned.rank as usize];
+            match peer.link {
+                Link::Up(ep) => planned.ep = Some(ep),
+                Link::Closed { left } => return Err(ended(planned.rank, left)),
+                Link::None if self.me < planned.rank => {
+                    let failed = |reason| Fault::Failed { rank: self.me, reason };
+                    let ep = self.worker.connect(peer.address).map_err(|error| failed(error.to_string()))?;
+                    peer.link = Link::Dialing(ep);
+                    let hello = Fields { kind: Kind::Hello, rank: self.me, plan: 0, sequence: 0, message: 0 };
+                    let token = Bytes::copy_from_slice(&self.token.to_le_bytes());
+                    let sent = self.worker.send(ep, hello.encode(), token);
+                    sent.map_err(|error| failed(error.to_string()))?;
+                    up = false;
+                }
+                Link::None | Link::Dialing(_) => up = false,
+            }
+        }
+        Ok(up)
+    }
+
+    /// Tells the peers of `plan` what its number stands for.
+    pub(super) fn announce(&mut self, plan: &Compiled) -> Outcome<()> {
+        let failed = |reason| Box::new(Fault::Failed { rank: self.me, reason });
+        let text = serde_json::to_vec(&plan.call).map_err(|error| failed(error.to_string()))?;
+        let text = Bytes::from(text);
+        let fields = Fields { kind: Kind::Announce, rank: self.me, plan: plan.number, sequence: 0, message: 0 };
+        for peer in plan.peers.iter().filter(|peer| peer.sends > 0) {
+            let Some(ep) = peer.ep else { continue };
+            let sent = self.worker.send(ep, fields.encode(), text.clone());
+            sent.map_err(|error| failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// A connection of this side is up.
+    pub(super) fn connected(&mut self, ep: EndpointId) {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.link == Link::Dialing(ep)) {
+            peer.link = Link::Up(ep);
+        }
+    }
+
+    /// A peer that connected says who it is. One that does not belong here is turned away.
+    pub(super) fn hello(&mut self, ep: EndpointId, rank: u32, token: &[u8]) {
+        let expected = token == self.token.to_le_bytes() && rank < self.me;
+        match self.peers.get_mut(rank as usize) {
+            Some(peer) if expected && peer.link == Link::None => peer.link = Link::Up(ep),
+            _ => {
+                tracing::warn!(rank, "a connection that is not for this communicator is closed");
+                self.worker.close(ep);
+            }
+        }
+    }
+
+    /// A peer says what its plan number stands for.
+    pub(super) fn announced(&mut self, ep: EndpointId, rank: u32, plan: u16, text: &[u8]) -> Outcome<()> {
+        let Some(peer) = self.peers.get_mut(rank as usize).filter(|peer| peer.link == Link::Up(ep)) else {
+            return Ok(());
+        };
+        let call = serde_json::from_slice(text).map_err(|error| {
+            let reason = format!("it announced a plan that this release does not understand: {error}");
+            Box::new(Fault::Failed { rank, reason })
+        })?;
+        if peer.calls.len() <= plan as usize {
+            peer.calls.resize(plan as usize + 1, None);
+        }
+        debug_assert!(plan < MAX_PLANS);
+        peer.calls[plan as usize] = Some(call);
+        Ok(())
+    }
+
+    /// What a peer's plan number stands for.
+    pub(super) fn call(&self, rank: u32, plan: u16) -> Option<&Call> {
+        self.peers.get(rank as usize)?.calls.get(plan as usize)?.as_ref()
+    }
+
+    /// Whose connection it is.
+    pub(super) fn rank_of(&self, ep: EndpointId) -> Option<u32> {
+        let of = |peer: &Peer| matches!(peer.link, Link::Up(other) | Link::Dialing(other) if other == ep);
+        self.peers.iter().position(of).map(|rank| rank as u32)
+    }
+
+    /// A connection ended. Gives the rank, and the fault that it is if that rank is needed.
+    pub(super) fn closed(&mut self, ep: EndpointId, reason: &CloseReason) -> Option<(u32, Box<Fault>)> {
+        let rank = self.rank_of(ep)?;
+        let peer = &mut self.peers[rank as usize];
+        tracing::debug!(rank, %reason, "a connection ended");
+        self.epoch += 1;
+        let left = matches!(reason, CloseReason::Remote);
+        peer.link = Link::Closed { left };
+        Some((rank, ended(rank, left)))
+    }
+
+    /// Says goodbye to all peers: what was sent before is delivered. Takes a bounded time.
+    pub(crate) fn say_goodbye(&mut self) {
+        let up: Vec<_> = self.peers.iter().filter_map(|peer| if let Link::Up(ep) = peer.link { Some(ep) } else { None }).collect();
+        up.iter().for_each(|&ep| self.worker.close(ep));
+        // The goodbyes are posted by polling. Whether the peers answer is theirs.
+        for _ in 0..FAREWELL_POLLS {
+            if !matches!(self.worker.poll(), Ok(Some(_))) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// The fault that a closed connection to a rank is, for whoever needs it.
+fn ended(rank: u32, left: bool) -> Box<Fault> {
+    Box::new(if left { Fault::Left { rank } } else { Fault::Gone { rank } })
+}
+
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+const FAREWELL_POLLS: u32 = 64;

@@ -1,0 +1,190 @@
+//! The state of the operation that runs: which steps wait, which are under way, which are done.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use qpair_transport::{Message, OpId};
+use qpair_verbs::Buffer;
+
+use super::call::Call;
+use super::compile::Compiled;
+use super::memory::Memory;
+use super::stash::Stash;
+use super::wait::Wait;
+use crate::error::CollectiveError;
+use crate::plan::Buffer as Named;
+
+/// The state of the operation that runs. It is used again for the next one, so that nothing is allocated once it has
+/// served the largest plan.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The number of the operation that runs, or of the next.
+    pub(super) number: u64,
+    pub(super) active: bool,
+    /// By step: how many steps it still waits for.
+    pub(super) counts: Vec<u32>,
+    pub(super) states: Vec<State>,
+    /// By step: the message for it, if that came first. Empty between operations.
+    pub(super) messages: Vec<Option<Message>>,
+    /// By slot: how many messages came or were offered.
+    pub(super) arrived: Vec<u32>,
+    /// Steps not complete.
+    pub(super) open: usize,
+    /// Steps that may start.
+    pub(super) ready: VecDeque<u32>,
+    /// Sends that wait for room at the peer.
+    pub(super) blocked: VecDeque<u32>,
+    /// Receives that may be pulled. The first in the program goes first, so that what was reduced is handed out while
+    /// it is in the cache.
+    pub(super) pulls: BinaryHeap<Reverse<u32>>,
+    /// Sends that the peer has to read, oldest first.
+    pub(super) sends: VecDeque<(OpId, u32)>,
+    pub(super) data: Memory,
+    pub(super) scratch: Memory,
+    pub(super) stash: Stash,
+    pub(super) wait: Wait,
+    /// What the last operations were, by number.
+    history: [Option<Call>; HISTORY],
+    /// Scratch of former operations.
+    spare: Option<Buffer>,
+}
+
+/// How far a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It may not start.
+    Waiting,
+    /// It may not start, and its message is offered.
+    Offered,
+    /// It may not start, and its message was given away by the copy before it.
+    Given,
+    /// It has started, and waits for its peer.
+    Started,
+    /// It is done.
+    Done,
+}
+
+impl Run {
+    pub(crate) fn new(ranks: u32) -> Self {
+        Run {
+            number: 0,
+            active: false,
+            counts: Vec::new(),
+            states: Vec::new(),
+            messages: Vec::new(),
+            arrived: Vec::new(),
+            open: 0,
+            ready: VecDeque::new(),
+            blocked: VecDeque::new(),
+            pulls: BinaryHeap::new(),
+            sends: VecDeque::new(),
+            data: Memory::None,
+            scratch: Memory::None,
+            stash: Stash::new(64 * ranks as usize),
+            wait: Wait::default(),
+            history: [None; HISTORY],
+            spare: None,
+        }
+    }
+
+    /// Whether an operation runs.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    #[inline]
+    pub(super) fn sequence(&self) -> u16 {
+        self.number as u16
+    }
+
+    #[inline]
+    pub(super) fn memory(&mut self, named: Named) -> &mut Memory {
+        match named {
+            Named::Data => &mut self.data,
+            Named::Scratch => &mut self.scratch,
+        }
+    }
+
+    /// Makes ready to run `plan` on `data`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`] if there is none for scratch, or memory can not be exposed; the data is kept.
+    #[inline]
+    pub(crate) fn prepare(
+        &mut self,
+        plan: &Compiled,
+        data: Memory,
+        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        self.data = data;
+        self.counts.clear();
+        self.counts.extend_from_slice(plan.graph.dep_counts());
+        self.states.clear();
+        self.states.resize(plan.len(), State::Waiting);
+        self.arrived.clear();
+        self.arrived.resize(plan.peers.len(), 0);
+        self.open = plan.len();
+        self.history[self.number as usize % HISTORY] = Some(plan.call);
+        if self.messages.len() < plan.len() {
+            self.reserve(plan);
+        }
+        if plan.scratch > 0 {
+            self.scratch = match self.spare.take() {
+                Some(buffer) if buffer.len() >= plan.scratch => Memory::Plain(buffer),
+                _ => Memory::Plain(alloc(plan.scratch)?),
+            };
+        }
+        if plan.large {
+            self.data.expose()?;
+            self.scratch.expose()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn reserve(&mut self, plan: &Compiled) {
+        let len = plan.len();
+        self.messages.resize_with(len, || None);
+        self.ready.reserve(len);
+        self.blocked.reserve(len);
+        self.pulls.reserve(len);
+        self.sends.reserve(len);
+    }
+
+    /// Ends the operation, and gives its data and scratch.
+    #[inline]
+    pub(crate) fn finish(&mut self) -> (Memory, Memory) {
+        self.active = false;
+        self.number += 1;
+        (std::mem::take(&mut self.data), std::mem::take(&mut self.scratch))
+    }
+
+    /// Keeps scratch for the next operation that needs some.
+    pub(crate) fn keep_scratch(&mut self, buffer: Option<Buffer>) {
+        let kept = self.spare.as_ref().map_or(0, |buffer| buffer.len());
+        if let Some(buffer) = buffer.filter(|buffer| buffer.len() >= kept) {
+            self.spare = Some(buffer);
+        }
+    }
+
+    /// What operation `number` was, if it was one of the last.
+    pub(super) fn past(&self, number: u64) -> Option<Call> {
+        let recent = number <= self.number && self.number - number < HISTORY as u64;
+        if recent { self.history[number as usize % HISTORY] } else { None }
+    }
+
+    /// Drops all that belongs to the operation but its memory, which it gives: data, then scratch.
+    pub(crate) fn abandon(&mut self) -> (Memory, Memory) {
+        self.active = false;
+        self.messages.iter_mut().for_each(|message| *message = None);
+        self.stash.clear();
+        self.ready.clear();
+        self.blocked.clear();
+        self.pulls.clear();
+        self.sends.clear();
+        (std::mem::take(&mut self.data), std::mem::take(&mut self.scratch))
+    }
+}
+
+/// Operations that are remembered, to tell what a late message was for.
+const HISTORY: usize = 32;

@@ -1,0 +1,105 @@
+//! How a rank waits: it spins, then gives way, then sleeps.
+
+use std::time::{Duration, Instant};
+
+/// How long to do what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    /// Polls without giving way.
+    pub(crate) spins: u32,
+    /// Then, polls between which it gives way. Then it sleeps.
+    pub(crate) yields: u32,
+}
+
+/// How far a wait is.
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    polls: u32,
+    since: Option<Instant>,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// Poll again.
+    Poll,
+    /// Sleep for so long at most.
+    Sleep(Duration),
+    /// Give up.
+    Over,
+}
+
+impl Patience {
+    /// For `ranks` ranks that share `cores` cores.
+    ///
+    /// Where each has its own, it spins for some half a millisecond, since being woken takes 30 us and more. Where they
+    /// share, spinning only keeps the awaited rank from running, so it gives way at once; to give way takes
+    /// half a microsecond where nobody else wants to run, so that it comes to a millisecond before it sleeps.
+    pub(crate) fn new(ranks: usize, cores: usize) -> Self {
+        if ranks <= cores { Patience { spins: 20_000, yields: 500 } } else { Patience { spins: 0, yields: 2_000 } }
+    }
+}
+
+impl Wait {
+    /// Something happened.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.polls = 0;
+        self.since = None;
+    }
+
+    /// Nothing happened.
+    #[inline]
+    pub(super) fn pause(&mut self, patience: Patience, limit: Duration) -> Pause {
+        self.polls = self.polls.saturating_add(1);
+        if self.polls < patience.spins {
+            std::hint::spin_loop();
+            return Pause::Poll;
+        }
+        self.give_way(patience, limit)
+    }
+
+    #[cold]
+    fn give_way(&mut self, patience: Patience, limit: Duration) -> Pause {
+        if self.polls < patience.spins + patience.yields {
+            std::thread::yield_now();
+            return Pause::Poll;
+        }
+        let waited = match self.since {
+            Some(since) => since.elapsed(),
+            None => {
+                self.since = Some(Instant::now());
+                Duration::ZERO
+            }
+        };
+        if waited >= limit { Pause::Over } else { Pause::Sleep(NAP.min(limit - waited)) }
+    }
+}
+
+/// Between two looks at what the other ranks have to say about faults.
+const NAP: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_spins_yields_sleeps_and_gives_up() {
+        let patience = Patience { spins: 3, yields: 2 };
+        let mut wait = Wait::default();
+        let limit = Duration::from_secs(3600);
+        for _ in 0..4 {
+            assert_eq!(wait.pause(patience, limit), Pause::Poll);
+        }
+        assert_eq!(wait.pause(patience, limit), Pause::Sleep(NAP));
+        assert_eq!(wait.pause(patience, Duration::ZERO), Pause::Over);
+        wait.reset();
+        assert_eq!(wait.pause(patience, Duration::ZERO), Pause::Poll);
+    }
+
+    #[test]
+    fn ranks_that_share_cores_give_way_at_once() {
+        assert_eq!(Patience::new(4, 2).spins, 0);
+        assert!(Patience::new(2, 2).spins > 0);
+    }
+}

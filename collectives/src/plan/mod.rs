@@ -1,0 +1,16 @@
+//! What a plan is: plain data, for all ranks of one collective. Nothing here runs or checks it.
+
+mod graph;
+mod hash;
+mod listing;
+mod program;
+mod spec;
+mod step;
+mod whole;
+
+pub use graph::Graph;
+pub use hash::PlanHash;
+pub use program::{Program, Step};
+pub use spec::{Collective, Elements, Grain, Ranks};
+pub use step::{Buffer, Slice, StepKind};
+pub use whole::{FORMAT, Plan};

@@ -1,0 +1,154 @@
+//! One step of a rank, and the memory it names.
+
+use serde::{Deserialize, Serialize};
+
+/// Memory of a rank that steps name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Buffer {
+    /// The user's vector: input and output.
+    Data,
+    /// Memory of the executor, as large as the plan declares; undefined at the start.
+    Scratch,
+}
+
+/// A range of elements of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slice {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The first element.
+    pub offset: u64,
+    /// The number of elements.
+    pub len: u64,
+}
+
+impl Slice {
+    /// No elements: what a barrier's signals carry.
+    pub const EMPTY: Slice = Slice::data(0, 0);
+
+    /// `len` elements of the user's vector from `offset`.
+    pub const fn data(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Data, offset, len }
+    }
+
+    /// `len` elements of scratch from `offset`.
+    pub const fn scratch(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Scratch, offset, len }
+    }
+
+    /// The element after the last one; `None` if that is no `u64`.
+    pub const fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.len)
+    }
+
+    /// Whether the two share an element.
+    pub fn overlaps(&self, other: &Slice) -> bool {
+        self.buffer == other.buffer
+            && self.len > 0
+            && other.len > 0
+            && self.offset < other.offset.saturating_add(other.len)
+            && other.offset < self.offset.saturating_add(self.len)
+    }
+}
+
+/// What a step does.
+///
+/// Messages match by order: the k-th [`Send`](Self::Send) of rank a to rank b, in a's program
+/// order, is the k-th receive at b from a, in b's program order. Their lengths are equal; zero is
+/// a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepKind {
+    /// Gives `src` to `peer`. The receiver may read `src` at any time from the step's start to its
+    /// completion, which comes when the data has been taken; or it is copied out at once.
+    Send {
+        /// The receiving rank.
+        peer: u32,
+        /// What is sent.
+        src: Slice,
+    },
+    /// Fills `dst` with a message. `dst` may be written at any time from start to completion.
+    Recv {
+        /// The sending rank.
+        peer: u32,
+        /// Where the message goes.
+        dst: Slice,
+    },
+    /// Combines a message into `dst`: each element becomes `dst op received`.
+    RecvReduce {
+        /// The sending rank.
+        peer: u32,
+        /// The first operand, and the result.
+        dst: Slice,
+    },
+    /// Copies `src` to `dst`.
+    Copy {
+        /// What is read.
+        src: Slice,
+        /// What is written.
+        dst: Slice,
+    },
+    /// Combines `src` into `dst`: each element becomes `dst op src`.
+    Reduce {
+        /// The second operand.
+        src: Slice,
+        /// The first operand, and the result.
+        dst: Slice,
+    },
+}
+
+impl StepKind {
+    /// The other rank, if the step is one side of a message.
+    pub const fn peer(&self) -> Option<u32> {
+        match self {
+            Self::Send { peer, .. } | Self::Recv { peer, .. } | Self::RecvReduce { peer, .. } => Some(*peer),
+            Self::Copy { .. } | Self::Reduce { .. } => None,
+        }
+    }
+
+    /// What the step reads and leaves as it is.
+    pub const fn src(&self) -> Option<Slice> {
+        match self {
+            Self::Send { src, .. } | Self::Copy { src, .. } | Self::Reduce { src, .. } => Some(*src),
+            Self::Recv { .. } | Self::RecvReduce { .. } => None,
+        }
+    }
+
+    /// What the step writes.
+    pub const fn dst(&self) -> Option<Slice> {
+        match self {
+            Self::Recv { dst, .. }
+            | Self::RecvReduce { dst, .. }
+            | Self::Copy { dst, .. }
+            | Self::Reduce { dst, .. } => Some(*dst),
+            Self::Send { .. } => None,
+        }
+    }
+
+    /// The number of elements that the step moves or combines.
+    pub const fn elements(&self) -> u64 {
+        match self {
+            Self::Send { src, .. } => src.len,
+            Self::Recv { dst, .. }
+            | Self::RecvReduce { dst, .. }
+            | Self::Copy { dst, .. }
+            | Self::Reduce { dst, .. } => dst.len,
+        }
+    }
+
+    /// Whether the step sends a message.
+    pub const fn is_send(&self) -> bool {
+        matches!(self, Self::Send { .. })
+    }
+
+    /// Whether the step takes a message.
+    pub const fn is_recv(&self) -> bool {
+        matches!(self, Self::Recv { .. } | Self::RecvReduce { .. })
+    }
+
+    /// Whether the step calculates.
+    pub const fn is_reduction(&self) -> bool {
+        matches!(self, Self::RecvReduce { .. } | Self::Reduce { .. })
+    }
+}

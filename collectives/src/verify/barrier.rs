@@ -1,0 +1,47 @@
+//! That a barrier holds every rank until all have entered.
+
+use super::error::VerifyError;
+use super::matching::Matching;
+use super::rank_set::RankSet;
+use super::replay::{At, Event, replay};
+use crate::plan::{Graph, Plan};
+
+/// Follows who has entered before what. Only a message tells of another rank, and only the
+/// receiver: a send may complete before its receive starts.
+pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<(), VerifyError> {
+    let ranks = plan.ranks.0;
+    let entered = |rank| RankSet::one(ranks, rank);
+    // By rank and step: who has entered before the step is complete.
+    let mut known: Vec<Vec<RankSet>> =
+        plan.by_rank().map(|(rank, program)| vec![entered(rank); program.len()]).collect();
+    replay(plan, matching, graphs, |event| {
+        match event {
+            Event::Local(at) => {
+                let set = before(plan, &known, at);
+                known[at.rank as usize][at.step as usize] = set;
+            }
+            Event::Transfer { send, recv } => {
+                let told = before(plan, &known, send);
+                let set = before(plan, &known, recv).union(&told);
+                known[send.rank as usize][send.step as usize] = told;
+                known[recv.rank as usize][recv.step as usize] = set;
+            }
+        }
+        Ok(())
+    })?;
+    let all = RankSet::all(ranks);
+    for (rank, known) in (0..).zip(&known) {
+        let heard = known.iter().fold(entered(rank), |set, step| set.union(step));
+        if let Some(missing) = all.first_beyond(&heard) {
+            return Err(VerifyError::Barrier { rank, missing });
+        }
+    }
+    Ok(())
+}
+
+/// Who has entered before a step starts.
+fn before(plan: &Plan, known: &[Vec<RankSet>], at: At) -> RankSet {
+    let own = RankSet::one(plan.ranks.0, at.rank);
+    let deps = plan.programs[at.rank as usize].deps(at.step).iter();
+    deps.fold(own, |set, &dep| set.union(&known[at.rank as usize][dep as usize]))
+}

@@ -1,0 +1,33 @@
+//! The algorithms under test.
+
+use qpair_collectives::{Elements, Grain, Plan, Ranks, algorithms};
+
+/// An algorithm with all parameters but ranks, length and grain.
+#[derive(Debug, Clone, Copy)]
+pub enum Case {
+    Ring,
+    RecursiveDoubling,
+    Direct,
+    Binomial,
+    Chain,
+    Barrier,
+}
+
+pub const ALL: [Case; 6] =
+    [Case::Ring, Case::RecursiveDoubling, Case::Direct, Case::Binomial, Case::Chain, Case::Barrier];
+
+pub const ALL_REDUCE: [Case; 3] = [Case::Ring, Case::RecursiveDoubling, Case::Direct];
+
+/// A plan with segments of `segment` elements; a broadcast's root is the middle rank.
+pub fn plan(case: Case, n: u32, len: u64, segment: u64) -> Plan {
+    let (ranks, elements) = (Ranks(n), Elements(len));
+    let grain = Grain { element_size: 8, segment };
+    match case {
+        Case::Ring => algorithms::ring_all_reduce(ranks, elements, grain),
+        Case::RecursiveDoubling => algorithms::recursive_doubling_all_reduce(ranks, elements, grain),
+        Case::Direct => algorithms::direct_all_reduce(ranks, elements, grain),
+        Case::Binomial => algorithms::binomial_broadcast(ranks, n / 2, elements, grain),
+        Case::Chain => algorithms::chain_broadcast(ranks, n / 2, elements, grain),
+        Case::Barrier => algorithms::dissemination_barrier(ranks),
+    }
+}

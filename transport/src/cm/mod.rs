@@ -1,0 +1,11 @@
+//! The connection manager: two workers find each other over TCP and exchange what their queue pairs need. The stream
+//! stays open afterwards: when it hangs up, the peer is gone.
+
+mod hello;
+mod sockets;
+mod stream;
+
+pub use hello::HandshakeError;
+pub(crate) use hello::{Hello, Message};
+pub(crate) use sockets::{Notice, SocketId, Sockets};
+pub(crate) use stream::StreamEnd;

@@ -1,0 +1,105 @@
+//! Keepalive: when to probe a silent peer, and when to give it up.
+
+use std::time::Duration;
+
+/// Decides from the time and the signs of life what to do. Times count from any fixed moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keepalive {
+    interval: Duration,
+    detection: Duration,
+    /// Something came since the last look at the clock.
+    heard: bool,
+    last: Duration,
+    probe: Option<Duration>,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pulse {
+    /// Nothing.
+    Quiet,
+    /// Post a probe: a zero-byte WRITE, whose completion is the sign of life.
+    Probe,
+    /// The probe was not answered in time.
+    Lost,
+}
+
+impl Keepalive {
+    pub(crate) fn new(interval: Duration, detection: Duration) -> Self {
+        Keepalive { interval, detection, heard: false, last: Duration::ZERO, probe: None }
+    }
+
+    /// A sign of life.
+    #[inline]
+    pub(crate) fn heard(&mut self) {
+        self.heard = true;
+    }
+
+    pub(crate) fn start(&mut self, now: Duration) {
+        self.last = now;
+    }
+
+    /// The probe completed.
+    pub(crate) fn answered(&mut self) {
+        self.probe = None;
+        self.heard = true;
+    }
+
+    pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
+        if std::mem::take(&mut self.heard) {
+            self.last = now;
+        }
+        match self.probe {
+            Some(since) if now.saturating_sub(since) >= self.detection => Pulse::Lost,
+            Some(_) => Pulse::Quiet,
+            None if now.saturating_sub(self.last) >= self.interval => {
+                self.probe = Some(now);
+                Pulse::Probe
+            }
+            None => Pulse::Quiet,
+        }
+    }
+
+    /// The probe could not be posted; it will be tried again.
+    pub(crate) fn postponed(&mut self) {
+        self.probe = None;
+    }
+
+    /// When [`tick`](Keepalive::tick) has something to do next.
+    pub(crate) fn due(&self) -> Duration {
+        match self.probe {
+            Some(since) => since + self.detection,
+            None => self.last + self.interval,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_silent_peer_is_probed_and_then_lost() {
+        let mut keepalive = Keepalive::new(SECOND, 2 * SECOND);
+        keepalive.start(SECOND);
+        assert_eq!(keepalive.tick(SECOND * 3 / 2), Pulse::Quiet);
+        assert_eq!(keepalive.due(), 2 * SECOND);
+        assert_eq!(keepalive.tick(2 * SECOND), Pulse::Probe);
+        assert_eq!(keepalive.tick(3 * SECOND), Pulse::Quiet);
+        assert_eq!(keepalive.due(), 4 * SECOND);
+        assert_eq!(keepalive.tick(4 * SECOND), Pulse::Lost);
+    }
+
+    #[test]
+    fn an_answer_or_a_message_puts_the_probe_off() {
+        let mut keepalive = Keepalive::new(SECOND, SECOND);
+        assert_eq!(keepalive.tick(SECOND), Pulse::Probe);
+        keepalive.answered();
+        assert_eq!(keepalive.tick(SECOND * 3 / 2), Pulse::Quiet);
+        keepalive.heard();
+        assert_eq!(keepalive.tick(SECOND * 9 / 4), Pulse::Quiet);
+        assert_eq!(keepalive.tick(SECOND * 13 / 4), Pulse::Probe);
+    }
+}

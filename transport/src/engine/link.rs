@@ -1,0 +1,497 @@
+//! One side of one connection: what may be sent, what an arriving message means, and how the connection ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use qpair_verbs::{RemoteSlice, Rkey};
+use thiserror::Error;
+
+use super::credits::{Credits, Grants};
+use super::exposed::Exposures;
+use super::inbox::{Arrival, Held, Inbox, Offered, Placed, Posted, Pulled, Start};
+use super::keepalive::{Keepalive, Pulse};
+use super::slots::{Work, WorkSlots};
+use super::wire::{Header, Kind, Offer, WireError};
+
+/// The protocol of one connection.
+///
+/// `P` is a payload on its way out, `M` memory of a posted receive, `B` the body of a message that must wait.
+#[derive(Debug)]
+pub(crate) struct Link<P, M, B> {
+    phase: Phase,
+    peer_closed: bool,
+    /// The CLOSE of this side: its work number, then that it is done.
+    close: CloseSent,
+    our_epoch: u32,
+    peer_epoch: u32,
+    next_out: u32,
+    next_in: u32,
+    credits: Credits,
+    grants: Grants,
+    slots: WorkSlots,
+    queue: VecDeque<Pending<P>>,
+    finished: VecDeque<(u32, u64)>,
+    exposures: Exposures<P>,
+    inbox: Inbox<M, B>,
+    keepalive: Keepalive,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not connected yet; sends queue. `closing`: the application closed it already.
+    Opening { closing: bool },
+    /// Messages flow.
+    Open,
+    /// This side or the peer closes: no new sends; what was accepted goes out.
+    Flushing,
+    /// CLOSE is sent. The peer may still be flushing.
+    Closing,
+    /// Both sides are done, or the connection failed.
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseSent {
+    No,
+    Posted(u32),
+    Done,
+}
+
+/// What a connection is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkConfig {
+    /// Receive slots given to the peer.
+    pub(crate) window: u32,
+    /// Send slots of the queue pair.
+    pub(crate) depth: u32,
+    /// Session epoch of this side.
+    pub(crate) epoch: u32,
+    /// Unmatched offers wait for a receive.
+    pub(crate) hold: bool,
+    /// Silence before a probe.
+    pub(crate) keepalive: Duration,
+    /// How long a probe may take.
+    pub(crate) detection: Duration,
+}
+
+/// What the peer said while connecting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerTerms {
+    /// Session epoch of the peer.
+    pub(crate) epoch: u32,
+    /// Receive slots that it gives.
+    pub(crate) credits: u32,
+}
+
+/// A header to send, and the request to send it with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) header: Header,
+    pub(crate) work: Work,
+}
+
+/// A message that waits for a credit.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pending<P> {
+    pub(crate) op: u64,
+    pub(crate) tag: u64,
+    pub(crate) len: u64,
+    /// Where it can be read, if it is to be offered.
+    pub(crate) remote: Option<RemoteSlice>,
+    pub(crate) payload: P,
+}
+
+/// Something to post.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step<P, M> {
+    /// A header alone.
+    Control(Frame),
+    /// A queued eager message.
+    Eager { frame: Frame, op: u64, payload: P },
+    /// A queued ready-to-send.
+    Offer { frame: Frame, offer: Offer },
+    /// A payload to read, on a slot from [`Link::take_slot`]; [`Link::stall`] if there is no memory for it.
+    Pull(Start<M>),
+}
+
+/// Why a message can not go out at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// Not connected yet, no credit or slot, or others wait: it may be queued.
+    Later,
+    /// The connection takes no more messages.
+    Closed,
+}
+
+/// Something that no correct peer does. The connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Not a message of this protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// Another session.
+    #[error("a message of session {got:#010x} in session {expected:#010x}")]
+    Epoch {
+        /// This session's epoch of the peer.
+        expected: u32,
+        /// The message's.
+        got: u32,
+    },
+    /// A message is missing or came twice.
+    #[error("message {got} came where {expected} was due")]
+    Sequence {
+        /// The number that was due.
+        expected: u32,
+        /// The number that came.
+        got: u32,
+    },
+    /// A credit count that can not be.
+    #[error("the peer says that it gave {said} slots when {used} are used")]
+    Credits {
+        /// Slots given, as the peer says.
+        said: u32,
+        /// Slots used.
+        used: u32,
+    },
+    /// A message without a credit for it.
+    #[error("a message came for which no credit was given")]
+    NoCredit,
+    /// A rendezvous was reported as finished that was not, or not of that length.
+    #[error("the peer finished message {id:#x}, which was not offered in that length")]
+    Finished {
+        /// Message id.
+        id: u64,
+    },
+    /// Data after the peer had closed.
+    #[error("a message came after the peer had closed")]
+    AfterClose,
+}
+
+/// Receive slots of a connection beyond those that credits count: two for credit messages (see `Grants::is_due`),
+/// one for CLOSE, one to spare.
+pub(crate) const RESERVED_SLOTS: u32 = 4;
+
+impl<P, M, B> Link<P, M, B> {
+    pub(crate) fn new(config: &LinkConfig) -> Self {
+        Link {
+            phase: Phase::Opening { closing: false },
+            peer_closed: false,
+            close: CloseSent::No,
+            our_epoch: config.epoch,
+            peer_epoch: 0,
+            next_out: 0,
+            next_in: 0,
+            credits: Credits::default(),
+            grants: Grants::new(config.window),
+            slots: WorkSlots::new(config.depth),
+            queue: VecDeque::new(),
+            finished: VecDeque::new(),
+            exposures: Exposures::new(),
+            inbox: Inbox::new(config.hold),
+            keepalive: Keepalive::new(config.keepalive, config.detection),
+        }
+    }
+
+    /// Both sides are connected.
+    pub(crate) fn open(&mut self, terms: &PeerTerms, now: Duration) -> Result<(), Violation> {
+        let Phase::Opening { closing } = self.phase else { return Ok(()) };
+        self.peer_epoch = terms.epoch;
+        self.credits.update(terms.credits)?;
+        self.keepalive.start(now);
+        self.phase = if closing { Phase::Flushing } else { Phase::Open };
+        Ok(())
+    }
+
+    /// A header for an eager message that goes out at once.
+    #[inline]
+    pub(crate) fn eager(&mut self, tag: u64, len: u64) -> Result<Frame, Blocked> {
+        self.may_send()?;
+        Ok(self.frame(Kind::Eager, tag, len, false))
+    }
+
+    /// A ready-to-send that goes out at once; else the payload comes back.
+    pub(crate) fn offer(
+        &mut self,
+        op: u64,
+        tag: u64,
+        remote: RemoteSlice,
+        payload: P,
+    ) -> Result<(Frame, Offer), (Blocked, P)> {
+        match self.may_send() {
+            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, tag, remote, payload)),
+            Ok(()) => Err((Blocked::Later, payload)),
+            Err(blocked) => Err((blocked, payload)),
+        }
+    }
+
+    /// Queues a message; [`next_step`](Link::next_step) gives it when it may go out.
+    pub(crate) fn enqueue(&mut self, pending: Pending<P>) {
+        self.queue.push_back(pending);
+    }
+
+    /// Messages that wait for credits.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// True if [`next_step`](Link::next_step) may give something.
+    #[inline]
+    pub(crate) fn has_steps(&self) -> bool {
+        !self.queue.is_empty()
+            || !self.finished.is_empty()
+            || self.inbox.is_startable()
+            || self.phase == Phase::Flushing
+    }
+
+    /// What to post next, if anything can be.
+    pub(crate) fn next_step(&mut self) -> Option<Step<P, M>> {
+        if matches!(self.phase, Phase::Opening { .. } | Phase::Closed) || self.slots.available() == 0 {
+            return None;
+        }
+        if self.credits.available() > 0 {
+            if let Some((id, len)) = self.finished.pop_front() {
+                return Some(Step::Control(self.frame(Kind::Finished, u64::from(id), len, false)));
+            }
+            let offers = self.queue.front().is_some_and(|next| next.remote.is_some());
+            if !(offers && self.exposures.is_full())
+                && let Some(next) = self.queue.pop_front()
+            {
+                return Some(match next.remote {
+                    None => {
+                        let frame = self.frame(Kind::Eager, next.tag, next.len, false);
+                        Step::Eager { frame, op: next.op, payload: next.payload }
+                    }
+                    Some(remote) => {
+                        let (frame, offer) = self.offer_frame(next.op, next.tag, remote, next.payload);
+                        Step::Offer { frame, offer }
+                    }
+                });
+            }
+        }
+        if let Some(start) = self.inbox.start() {
+            return Some(Step::Pull(start));
+        }
+        if self.phase == Phase::Flushing && self.queue.is_empty() && self.exposures.is_empty() {
+            let frame = self.frame(Kind::Close, 0, 0, true);
+            self.phase = Phase::Closing;
+            self.close = CloseSent::Posted(frame.work.number);
+            return Some(Step::Control(frame));
+        }
+        None
+    }
+
+    /// A credit message, if one is due and nothing else carries the credits.
+    #[inline]
+    pub(crate) fn credit(&mut self) -> Option<Frame> {
+        // A peer that has closed still needs credits to say what it has read, as long as this side waits for that.
+        let flows = match self.phase {
+            Phase::Open | Phase::Flushing => true,
+            Phase::Closing => !self.peer_closed,
+            Phase::Opening { .. } | Phase::Closed => false,
+        };
+        if !self.grants.is_due() || !flows || self.slots.available() == 0 {
+            return None;
+        }
+        Some(self.frame(Kind::Credit, 0, 0, false))
+    }
+
+    /// Checks an arriving header against the session and takes note of its credits.
+    #[inline]
+    pub(crate) fn accept(&mut self, header: &Header) -> Result<(), Violation> {
+        if header.epoch != self.peer_epoch || header.sequence != self.next_in {
+            return Err(self.strange(header));
+        }
+        self.next_in = self.next_in.wrapping_add(1);
+        self.credits.update(header.credits)?;
+        self.keepalive.heard();
+        if header.kind.takes_credit() {
+            self.grants.receive()?;
+        }
+        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Credit) {
+            return Err(Violation::AfterClose);
+        }
+        Ok(())
+    }
+
+    /// Matches an eager message; `body` makes what is kept of it if it must wait.
+    #[inline]
+    pub(crate) fn on_eager(&mut self, header: &Header, body: impl FnOnce() -> B) -> Arrival<M> {
+        self.inbox.eager(header.tag, header.length, body)
+    }
+
+    /// Matches a ready-to-send.
+    pub(crate) fn on_offer(&mut self, header: &Header, offer: Offer) -> Offered<M> {
+        self.inbox.offer(header.tag, header.length, offer)
+    }
+
+    /// The peer has read a payload, which comes back.
+    pub(crate) fn on_finished(&mut self, header: &Header) -> Result<(u64, P), Violation> {
+        self.exposures.finish(header.tag, header.length)
+    }
+
+    /// The peer sends nothing more.
+    pub(crate) fn on_close(&mut self) {
+        self.peer_closed = true;
+        if self.phase == Phase::Open {
+            self.phase = Phase::Flushing;
+        }
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post(&mut self, posted: Posted<M>) -> Placed<M> {
+        self.inbox.post(posted)
+    }
+
+    /// A payload can not be read into its receive, which fails and is given; `None` if it had none.
+    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<u64> {
+        self.inbox.unmatch(key, offer)
+    }
+
+    /// A payload will not be read, since the connection broke. Gives the receive.
+    pub(crate) fn pull_failed(&mut self, key: u32) -> Option<u64> {
+        self.inbox.pulled(key)?.op
+    }
+
+    /// A payload was read; the peer is told with the next steps.
+    pub(crate) fn pulled(&mut self, key: u32) -> Option<Pulled> {
+        let pulled = self.inbox.pulled(key)?;
+        if self.phase != Phase::Closed {
+            self.finished.push_back((pulled.id, pulled.len));
+        }
+        Some(pulled)
+    }
+
+    /// A payload can not be read for want of memory.
+    pub(crate) fn stall(&mut self, start: Start<M>) {
+        self.inbox.stall(start);
+    }
+
+    /// There is memory again.
+    pub(crate) fn resume(&mut self) -> bool {
+        self.inbox.resume()
+    }
+
+    /// The next message that waited and is to be delivered now.
+    #[inline]
+    pub(crate) fn next_held(&mut self) -> Option<Held<M, B>> {
+        self.inbox.next_held()
+    }
+
+    /// A receive slot is free again.
+    #[inline]
+    pub(crate) fn give_slot(&mut self) {
+        self.grants.give();
+    }
+
+    /// Receive slots that the peer may still take.
+    pub(crate) fn outstanding_slots(&self) -> u32 {
+        self.grants.outstanding()
+    }
+
+    /// A slot for a request that carries no header: a READ or a probe; always signaled.
+    pub(crate) fn take_slot(&mut self) -> Option<Work> {
+        (self.slots.available() > 0).then(|| self.slots.take(true))
+    }
+
+    /// A signaled request completed.
+    #[inline]
+    pub(crate) fn retire(&mut self, number: u32) {
+        self.slots.retire(number);
+        self.keepalive.heard();
+        if self.close == CloseSent::Posted(number) {
+            self.close = CloseSent::Done;
+        }
+    }
+
+    /// The application closes: what was accepted still goes out.
+    pub(crate) fn close(&mut self) {
+        match self.phase {
+            Phase::Opening { .. } => self.phase = Phase::Opening { closing: true },
+            Phase::Open => self.phase = Phase::Flushing,
+            Phase::Flushing | Phase::Closing | Phase::Closed => {}
+        }
+        self.inbox.release_offers();
+    }
+
+    /// True once both sides have sent all and know it.
+    #[inline]
+    pub(crate) fn is_finished(&self) -> bool {
+        self.peer_closed && self.phase == Phase::Closing && self.close == CloseSent::Done
+    }
+
+    /// Ends the connection. What can not come true any more comes back: sends, then receives.
+    pub(crate) fn abort(&mut self) -> (Vec<(u64, P)>, Vec<Posted<M>>) {
+        self.phase = Phase::Closed;
+        self.finished.clear();
+        let mut sends: Vec<_> = self.exposures.drain().collect();
+        sends.extend(self.queue.drain(..).map(|pending| (pending.op, pending.payload)));
+        (sends, self.inbox.drain())
+    }
+
+    /// Session epoch of this side.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.our_epoch
+    }
+
+    /// Credits to send, rendezvous that the peer has to read, posted receives, and arrivals that wait.
+    pub(crate) fn counts(&self) -> (u32, usize, usize, usize) {
+        let (posted, waiting) = self.inbox.counts();
+        (self.credits.available(), self.exposures.len(), posted, waiting)
+    }
+
+    pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
+        self.keepalive.tick(now)
+    }
+
+    /// The probe completed, or could not be posted.
+    pub(crate) fn probe_done(&mut self, posted: bool) {
+        if posted { self.keepalive.answered() } else { self.keepalive.postponed() }
+    }
+
+    /// When [`tick`](Link::tick) has something to do next.
+    pub(crate) fn due(&self) -> Duration {
+        self.keepalive.due()
+    }
+
+    #[inline]
+    fn may_send(&self) -> Result<(), Blocked> {
+        if self.phase == Phase::Open
+            && self.queue.is_empty()
+            && self.credits.available() > 0
+            && self.slots.available() > 0
+        {
+            return Ok(());
+        }
+        match self.phase {
+            Phase::Opening { closing: false } | Phase::Open => Err(Blocked::Later),
+            _ => Err(Blocked::Closed),
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, kind: Kind, tag: u64, length: u64, signal: bool) -> Frame {
+        if kind.takes_credit() {
+            self.credits.take();
+        }
+        let sequence = self.next_out;
+        self.next_out = sequence.wrapping_add(1);
+        let header = Header { kind, epoch: self.our_epoch, sequence, credits: self.grants.tell(), tag, length };
+        Frame { header, work: self.slots.take(signal) }
+    }
+
+    fn offer_frame(&mut self, op: u64, tag: u64, remote: RemoteSlice, payload: P) -> (Frame, Offer) {
+        let id = self.exposures.insert(op, remote.len, payload);
+        let frame = self.frame(Kind::ReadyToSend, tag, remote.len, false);
+        (frame, Offer { addr: remote.addr, rkey: Rkey(remote.rkey.0), id })
+    }
+
+    #[cold]
+    fn strange(&self, header: &Header) -> Violation {
+        if header.epoch != self.peer_epoch {
+            return Violation::Epoch { expected: self.peer_epoch, got: header.epoch };
+        }
+        Violation::Sequence { expected: self.next_in, got: header.sequence }
+    }
+}

@@ -1,0 +1,74 @@
+//! Send slots of the queue pair: how many requests may be posted, and which of them must be signaled.
+
+/// The slots of a send queue. Unsignaled requests retire with the next signaled one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkSlots {
+    depth: u32,
+    /// Requests between two signaled ones.
+    interval: u32,
+    posted: u32,
+    retired: u32,
+    signaled: u32,
+}
+
+/// One request to post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Running number, to be handed back by [`WorkSlots::retire`].
+    pub(crate) number: u32,
+    /// Whether to ask for a completion.
+    pub(crate) signal: bool,
+}
+
+impl WorkSlots {
+    /// `depth` is at least 4.
+    pub(crate) fn new(depth: u32) -> Self {
+        WorkSlots { depth, interval: (depth / 4).max(1), posted: 0, retired: 0, signaled: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn available(&self) -> u32 {
+        self.depth - self.posted.wrapping_sub(self.retired)
+    }
+
+    /// Takes a slot; the caller has seen that there is one. `signal`: the request must be signaled in any case.
+    #[inline]
+    pub(crate) fn take(&mut self, signal: bool) -> Work {
+        debug_assert!(self.available() > 0);
+        self.posted = self.posted.wrapping_add(1);
+        let signal = signal || self.posted.wrapping_sub(self.signaled) >= self.interval;
+        if signal {
+            self.signaled = self.posted;
+        }
+        Work { number: self.posted, signal }
+    }
+
+    /// The request of that number completed, and with it all before.
+    #[inline]
+    pub(crate) fn retire(&mut self, number: u32) {
+        let ahead = number.wrapping_sub(self.retired);
+        if ahead <= self.posted.wrapping_sub(self.retired) {
+            self.retired = number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_full_queue_has_a_signaled_request() {
+        let mut slots = WorkSlots::new(8);
+        let works: Vec<_> = (0..8).map(|_| slots.take(false)).collect();
+        assert_eq!(slots.available(), 0);
+        let signaled: Vec<_> = works.iter().filter(|work| work.signal).map(|work| work.number).collect();
+        assert_eq!(signaled, [2, 4, 6, 8]);
+        slots.retire(6);
+        assert_eq!(slots.available(), 6);
+        slots.retire(4);
+        assert_eq!(slots.available(), 6, "an older number changes nothing");
+        slots.retire(77);
+        assert_eq!(slots.available(), 6, "nor does one that was not posted");
+    }
+}

@@ -1,0 +1,7 @@
+//! The engine alone: by state, as a simulated pair in virtual time, and over random operations.
+
+mod matching;
+mod pair;
+mod random;
+mod states;
+mod wire;

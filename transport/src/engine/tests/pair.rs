@@ -1,0 +1,318 @@
+//! Two links joined by a simulated reliable connection: messages and completions take random times, in order each; every
+//! receive takes a slot that must be there. Virtual time; no thread.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use qpair_verbs::{RemoteSlice, Rkey};
+
+use crate::engine::*;
+
+pub(super) const EAGER_LIMIT: u64 = 100;
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
+
+/// Xorshift: small, seeded, good enough to shuffle.
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Message { header: [u8; HEADER_BYTES], serial: u64, offer: Option<[u8; OFFER_BYTES]> },
+    Done { number: u32 },
+    Read { key: u32, number: u32, op: Option<u64>, serial: u64 },
+    SlotFree { credited: bool },
+}
+
+/// How a message reached the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Received,
+    Into(u64),
+}
+
+pub(super) struct Side {
+    pub(super) link: Link<u64, (), u64>,
+    /// Receive slots that are posted.
+    slots: u32,
+    pub(super) delivered: Vec<(u64, u64, Way)>,
+    pub(super) sent: Vec<u64>,
+    pub(super) failed: Vec<u64>,
+    /// Serials by the address that was exposed for them.
+    exposed: BTreeMap<u64, u64>,
+    last_out: u64,
+    last_done: u64,
+    pub(super) credit_messages: u32,
+    pub(super) serials: Vec<(u64, u64)>,
+}
+
+pub(super) struct Pair {
+    pub(super) sides: [Side; 2],
+    events: BinaryHeap<Reverse<(u64, u64, usize, What)>>,
+    pub(super) dice: Dice,
+    pub(super) now: u64,
+    order: u64,
+    next: u64,
+    /// Longest time for which the application keeps a message.
+    pub(super) hold: u64,
+}
+
+impl Pair {
+    pub(super) fn new(window: u32, depth: u32, hold_offers: bool, seed: u64) -> Self {
+        let side = |epoch| {
+            let config = LinkConfig {
+                window,
+                depth,
+                epoch,
+                hold: hold_offers,
+                keepalive: Duration::from_secs(1),
+                detection: Duration::from_secs(1),
+            };
+            Side {
+                link: Link::new(&config),
+                slots: window + RESERVED_SLOTS,
+                delivered: Vec::new(),
+                sent: Vec::new(),
+                failed: Vec::new(),
+                exposed: BTreeMap::new(),
+                last_out: 0,
+                last_done: 0,
+                credit_messages: 0,
+                serials: Vec::new(),
+            }
+        };
+        Pair {
+            sides: [side(10), side(11)],
+            events: BinaryHeap::new(),
+            dice: Dice::new(seed),
+            now: 0,
+            order: 0,
+            next: 0,
+            hold: 50,
+        }
+    }
+
+    pub(super) fn established(window: u32, depth: u32, seed: u64) -> Self {
+        let mut pair = Pair::new(window, depth, false, seed);
+        pair.open(window);
+        pair
+    }
+
+    pub(super) fn open(&mut self, window: u32) {
+        for side in [A, B] {
+            let terms = PeerTerms { epoch: 11 - side as u32, credits: window };
+            self.sides[side].link.open(&terms, Duration::ZERO).unwrap();
+            self.pump(side);
+        }
+    }
+
+    /// Sends a message as the driver does; gives its serial number, which is its op too.
+    pub(super) fn send(&mut self, side: usize, tag: u64, len: u64) -> Option<u64> {
+        let serial = self.next;
+        let link = &mut self.sides[side].link;
+        if len <= EAGER_LIMIT {
+            match link.eager(tag, len) {
+                Ok(frame) => {
+                    self.sides[side].sent.push(serial);
+                    self.post(side, &frame, serial, None);
+                }
+                Err(Blocked::Later) => {
+                    link.enqueue(Pending { op: serial, tag, len, remote: None, payload: serial });
+                }
+                Err(Blocked::Closed) => return None,
+            }
+        } else {
+            let remote = RemoteSlice { addr: serial << 20, len, rkey: Rkey(7) };
+            self.sides[side].exposed.insert(remote.addr, serial);
+            match self.sides[side].link.offer(serial, tag, remote, serial) {
+                Ok((frame, offer)) => self.post(side, &frame, serial, Some(offer)),
+                Err((Blocked::Later, payload)) => {
+                    let pending = Pending { op: serial, tag, len, remote: Some(remote), payload };
+                    self.sides[side].link.enqueue(pending);
+                }
+                Err((Blocked::Closed, _)) => return None,
+            }
+        }
+        self.sides[side].serials.push((tag, serial));
+        self.next += 1;
+        Some(serial)
+    }
+
+    /// Posts a receive. `None`: the message next for it does not fit.
+    pub(super) fn recv(&mut self, side: usize, tag: u64, limit: u64) -> Option<u64> {
+        let op = 1 << 32 | self.next;
+        self.next += 1;
+        let posted = Posted { op, tag, fit: Fit { limit, granule: 1 }, memory: () };
+        let placed = self.sides[side].link.post(posted);
+        self.pump(side);
+        (!matches!(placed, Placed::Misfit { .. })).then_some(op)
+    }
+
+    pub(super) fn close(&mut self, side: usize) {
+        self.sides[side].link.close();
+        self.pump(side);
+    }
+
+    /// Handles the next `count` events; false if there are none left.
+    pub(super) fn run(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(Reverse((time, _, side, what))) = self.events.pop() else { return false };
+            self.now = time;
+            self.handle(side, what);
+            self.pump(side);
+            let available = self.sides[side].link.counts().0;
+            assert!(available <= credits_limit(), "{available} credits");
+        }
+        true
+    }
+
+    pub(super) fn run_all(&mut self) {
+        let mut events = 0;
+        while self.run(1) {
+            events += 1;
+            assert!(events < 1_000_000, "the pair does not come to rest");
+        }
+    }
+
+    fn handle(&mut self, side: usize, what: What) {
+        match what {
+            What::Message { header, serial, offer } => self.message(side, &header, serial, offer),
+            What::Done { number } => self.sides[side].link.retire(number),
+            What::Read { key, number, op, serial } => {
+                self.sides[side].link.retire(number);
+                let pulled = self.sides[side].link.pulled(key).expect("a read completes once");
+                assert_eq!(pulled.op, op);
+                self.deliver(side, pulled.tag, serial, pulled.op);
+                self.release(side);
+            }
+            What::SlotFree { credited } => {
+                self.sides[side].slots += 1;
+                if credited {
+                    self.sides[side].link.give_slot();
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, side: usize, bytes: &[u8], serial: u64, offer: Option<[u8; OFFER_BYTES]>) {
+        let header = Header::parse(&HeaderView::new_checked(bytes).unwrap());
+        let me = &mut self.sides[side];
+        me.link.accept(&header).unwrap();
+        let mut keep = 0;
+        match header.kind {
+            Kind::Eager => {
+                match me.link.on_eager(&header, || serial) {
+                    Arrival::Unmatched => self.deliver(side, header.tag, serial, None),
+                    Arrival::Matched(posted) => self.deliver(side, header.tag, serial, Some(posted.op)),
+                    Arrival::Held => {}
+                    Arrival::Misfit { posted, held } => {
+                        me.failed.push(posted.op);
+                        if !held {
+                            self.deliver(side, header.tag, serial, None);
+                        }
+                    }
+                }
+                keep = 1 + self.dice.below(self.hold);
+            }
+            Kind::ReadyToSend => {
+                let misfit = me.link.on_offer(&header, Offer::parse(&offer.unwrap()).unwrap());
+                if let Offered::Misfit(posted) = misfit {
+                    me.failed.push(posted.op);
+                }
+            }
+            Kind::Finished => {
+                let (op, payload) = me.link.on_finished(&header).unwrap();
+                me.exposed.retain(|_, serial| *serial != payload);
+                me.sent.push(op);
+            }
+            Kind::Credit => {}
+            Kind::Close => me.link.on_close(),
+        }
+        let credited = header.kind.takes_credit();
+        self.at(self.now + keep, side, What::SlotFree { credited });
+        self.release(side);
+    }
+
+    fn release(&mut self, side: usize) {
+        while let Some(held) = self.sides[side].link.next_held() {
+            self.deliver(side, held.tag, held.body, held.posted.map(|posted| posted.op));
+        }
+    }
+
+    fn deliver(&mut self, side: usize, tag: u64, serial: u64, op: Option<u64>) {
+        let way = op.map_or(Way::Received, Way::Into);
+        self.sides[side].delivered.push((tag, serial, way));
+    }
+
+    fn pump(&mut self, side: usize) {
+        while let Some(step) = self.sides[side].link.next_step() {
+            match step {
+                Step::Control(frame) => self.post(side, &frame, 0, None),
+                Step::Eager { frame, op, payload } => {
+                    self.sides[side].sent.push(op);
+                    self.post(side, &frame, payload, None);
+                }
+                Step::Offer { frame, offer } => self.post(side, &frame, 0, Some(offer)),
+                Step::Pull(start) => {
+                    let work = self.sides[side].link.take_slot().expect("a step comes with a slot");
+                    let serial = self.sides[1 - side].exposed[&start.offer.addr];
+                    let op = start.posted.map(|posted| posted.op);
+                    let done = self.done_time(side);
+                    self.at(done, side, What::Read { key: start.key, number: work.number, op, serial });
+                }
+            }
+        }
+        if let Some(frame) = self.sides[side].link.credit() {
+            self.sides[side].credit_messages += 1;
+            self.post(side, &frame, 0, None);
+        }
+    }
+
+    fn post(&mut self, side: usize, frame: &Frame, serial: u64, offer: Option<Offer>) {
+        let peer = &mut self.sides[1 - side];
+        assert!(peer.slots > 0, "a message without a receive (RNR)");
+        peer.slots -= 1;
+        let mut header = [0; HEADER_BYTES];
+        frame.header.emit(&mut header);
+        let offer = offer.map(|offer| {
+            let mut bytes = [0; OFFER_BYTES];
+            offer.emit(&mut bytes);
+            bytes
+        });
+        let time = (self.now + 1 + self.dice.below(20)).max(self.sides[side].last_out);
+        self.sides[side].last_out = time;
+        self.at(time, 1 - side, What::Message { header, serial, offer });
+        if frame.work.signal {
+            let done = self.done_time(side);
+            self.at(done, side, What::Done { number: frame.work.number });
+        }
+    }
+
+    fn done_time(&mut self, side: usize) -> u64 {
+        let time = (self.now + 1 + self.dice.below(30)).max(self.sides[side].last_done);
+        self.sides[side].last_done = time;
+        time
+    }
+
+    fn at(&mut self, time: u64, side: usize, what: What) {
+        self.order += 1;
+        self.events.push(Reverse((time, self.order, side, what)));
+    }
+}
+
+fn credits_limit() -> u32 {
+    64
+}

@@ -1,0 +1,162 @@
+//! Settings of a worker.
+
+use std::time::Duration;
+
+use super::error::WorkerError;
+use crate::engine::HEADER_BYTES;
+
+/// Settings of a worker. The defaults suit a few dozen peers.
+///
+/// ```
+/// use std::time::Duration;
+/// use qpair_transport::Config;
+///
+/// let config = Config::default().eager_limit(4096).keepalive(Duration::from_secs(1), Duration::from_secs(1));
+/// # let _ = config;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) eager_limit: usize,
+    pub(crate) window: u32,
+    pub(crate) endpoints: usize,
+    pub(crate) send_depth: u32,
+    pub(crate) queue_limit: usize,
+    pub(crate) pool_limit: usize,
+    pub(crate) hold_unmatched: bool,
+    pub(crate) keepalive: Duration,
+    pub(crate) detection: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) spin: u32,
+    pub(crate) yields: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
+            eager_limit: 8192,
+            window: 64,
+            endpoints: 64,
+            send_depth: 128,
+            queue_limit: 1 << 16,
+            pool_limit: 1 << 30,
+            hold_unmatched: false,
+            keepalive: Duration::from_millis(500),
+            detection: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(5),
+            close_timeout: Duration::from_secs(5),
+            // Some ten times the latency between two cores, so that an answer under way is never slept upon.
+            spin: 400,
+            // A fraction of a millisecond for a peer that shares the core: sleeping and waking cost more.
+            yields: 256,
+        }
+    }
+}
+
+impl Config {
+    /// Longest message that is copied into the peer's slabs, in bytes (default 8192); longer ones are read by the peer.
+    /// The smaller limit of both sides counts.
+    #[must_use]
+    pub fn eager_limit(mut self, bytes: usize) -> Self {
+        self.eager_limit = bytes;
+        self
+    }
+
+    /// Messages that each peer may have under way to this worker (default 64). Each takes a slab of the eager limit.
+    #[must_use]
+    pub fn window(mut self, messages: u32) -> Self {
+        self.window = messages;
+        self
+    }
+
+    /// Greatest number of connections (default 64).
+    #[must_use]
+    pub fn endpoints(mut self, count: usize) -> Self {
+        self.endpoints = count;
+        self
+    }
+
+    /// Send slots of each queue pair (default 128).
+    #[must_use]
+    pub fn send_depth(mut self, requests: u32) -> Self {
+        self.send_depth = requests;
+        self
+    }
+
+    /// Messages of one connection that may wait for room at the peer (default 65,536).
+    #[must_use]
+    pub fn queue_limit(mut self, messages: usize) -> Self {
+        self.queue_limit = messages;
+        self
+    }
+
+    /// Bytes of the worker's own memory for long messages without a posted receive, and for copies of long `Bytes`
+    /// (default 1 GiB, each). Beyond it, such messages wait, and such sends fail.
+    #[must_use]
+    pub fn pool_limit(mut self, bytes: usize) -> Self {
+        self.pool_limit = bytes;
+        self
+    }
+
+    /// Lets long messages without a posted receive wait for one, instead of receiving them into memory of the worker's
+    /// own (default false). For applications that post a receive for every message; they are never copied then.
+    #[must_use]
+    pub fn hold_unmatched(mut self, hold: bool) -> Self {
+        self.hold_unmatched = hold;
+        self
+    }
+
+    /// Silence after which a peer is probed (default 500 ms), and how long it may take to answer (default 1 s). A
+    /// process that ends is noticed at once, by its socket.
+    #[must_use]
+    pub fn keepalive(mut self, interval: Duration, detection: Duration) -> Self {
+        (self.keepalive, self.detection) = (interval, detection);
+        self
+    }
+
+    /// How long connecting may take, and a handshake that a peer began (default 5 s).
+    #[must_use]
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// How long a peer may take to finish a close (default 5 s).
+    #[must_use]
+    pub fn close_timeout(mut self, limit: Duration) -> Self {
+        self.close_timeout = limit;
+        self
+    }
+
+    /// How [`Worker::wait`](crate::Worker::wait) waits: polls without giving way (default 400), then polls between
+    /// which it yields the core (default 256), then it sleeps.
+    #[must_use]
+    pub fn patience(mut self, spin: u32, yields: u32) -> Self {
+        (self.spin, self.yields) = (spin, yields);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), WorkerError> {
+        let range = |what, asked: u64, least: u64, most: u64| {
+            if (least..=most).contains(&asked) {
+                Ok(())
+            } else {
+                Err(WorkerError::Config { what, asked, least, most })
+            }
+        };
+        range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
+        range("a window", self.window.into(), 1, 4096)?;
+        range("a number of endpoints", self.endpoints as u64, 1, 4096)?;
+        range("a send depth", self.send_depth.into(), 8, 16384)?;
+        range("a queue limit", self.queue_limit as u64, 1, u32::MAX.into())?;
+        Ok(())
+    }
+
+    pub(crate) fn slab_bytes(&self) -> usize {
+        HEADER_BYTES + self.eager_limit
+    }
+}
+
+/// Slabs below this would make the software device place short messages in two steps.
+const LEAST_EAGER: u64 = 256;

@@ -1,0 +1,23 @@
+//! What a worker did, in numbers.
+
+/// Counts since the worker was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Messages copied to peers.
+    pub eager_sent: u64,
+    /// Messages offered to peers for reading.
+    pub rendezvous_sent: u64,
+    /// Messages received by copy.
+    pub eager_received: u64,
+    /// Messages received by reading.
+    pub rendezvous_received: u64,
+    /// Messages that went for nothing but to give credits back.
+    pub credits_sent: u64,
+    /// Messages that had to wait before they could be sent.
+    pub queued: u64,
+    /// Handshakes of peers that failed.
+    pub rejected: u64,
+    /// Connections lost, or ended by an error.
+    pub lost: u64,
+}

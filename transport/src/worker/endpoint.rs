@@ -1,0 +1,219 @@
+//! One end of a connection as the worker sees it: protocol, queue pair, and how far it is.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use qpair_verbs::{Buffer, ExposedRegion, Prepared, QueuePair, RemoteSlice};
+use slab::Slab;
+
+use super::error::CloseReason;
+use super::ids::{EndpointId, ListenerId};
+use super::message::Message;
+use super::payload::Payload;
+use super::table::QpTable;
+use super::target::Target;
+use crate::cm::SocketId;
+use crate::engine::{Link, PeerTerms};
+
+/// One end of a connection. What every message touches stands first.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Endpoint {
+    pub(crate) link: Link<Carried, Target, Message>,
+    pub(crate) qp: Option<QueuePair>,
+    /// Longest eager payload.
+    pub(crate) eager_limit: usize,
+    pub(crate) id: EndpointId,
+    pub(crate) stage: Stage,
+    /// READs with the device, oldest first.
+    pub(crate) reads: VecDeque<Reading>,
+    /// Messages with the device that went from buffers of the pool.
+    pub(crate) copies: usize,
+    pub(crate) socket: Option<SocketId>,
+    pub(crate) peer: SocketAddr,
+    /// The application closed it.
+    pub(crate) closed_here: bool,
+    /// A close must be over by then.
+    pub(crate) deadline: Option<Duration>,
+    /// The connection broke, at that time: it ends once what had come before is delivered.
+    pub(crate) broken: Option<(CloseReason, Duration)>,
+    /// Where the peer came in, until the application is told of it.
+    pub(crate) listener: Option<ListenerId>,
+    /// Receive slots are reserved for it.
+    pub(crate) reserved: bool,
+    /// What the end of the connection cut off.
+    pub(crate) cut: Vec<(u64, Carried)>,
+    pub(crate) span: tracing::Span,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// TCP connects; further addresses to try after this one.
+    Dialing { others: VecDeque<SocketAddr> },
+    /// Our hello is sent; the peer's is awaited.
+    Greeting(Prepared),
+    /// This side is connected; that the other is, is not known yet.
+    HalfOpen,
+    /// Both sides are connected.
+    Up,
+    /// It ends, once nothing of it is with the device any more.
+    Ending { reason: CloseReason, since: Duration },
+}
+
+/// A READ with the device.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) key: u32,
+    /// Where the payload goes once it is read, if the device can not do that itself.
+    pub(crate) staged: Option<Target>,
+}
+
+/// A payload on its way out.
+#[derive(Debug)]
+pub(crate) enum Carried {
+    /// To be copied when its turn comes.
+    Bytes(Bytes),
+    /// To be copied when its turn comes.
+    Buffer(Buffer),
+    /// The application's own region.
+    Remote(RemoteSlice),
+    /// A buffer, exposed for the peer to read.
+    Region(ExposedRegion),
+    /// A copy of these bytes in a buffer of the pool, exposed for the peer to read.
+    Copy(ExposedRegion, Bytes),
+}
+
+impl Carried {
+    /// The payload as it came; `Err` if its memory must be taken back from the peer first.
+    pub(crate) fn into_payload(self) -> Result<Payload, Carried> {
+        match self {
+            Carried::Bytes(bytes) => Ok(Payload::Bytes(bytes)),
+            Carried::Buffer(buffer) => Ok(Payload::Buffer(buffer)),
+            Carried::Remote(remote) => Ok(Payload::Exposed(remote)),
+            exposed => Err(exposed),
+        }
+    }
+}
+
+/// What a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// A message that went inline, or a CLOSE.
+    Send = 0,
+    /// A message that went from a buffer of the pool.
+    SendBuffer = 1,
+    /// A READ.
+    Read = 2,
+    /// A keepalive probe.
+    Probe = 3,
+}
+
+/// A work request's number: job, endpoint, generation and running number.
+#[inline]
+pub(crate) fn wr_id(job: Job, id: EndpointId, number: u32) -> u64 {
+    u64::from(number) | u64::from(id.index) << 32 | u64::from(id.generation & 0x3ffff) << 44 | (job as u64) << 62
+}
+
+/// The parts of a work request's number.
+#[inline]
+pub(crate) fn parse_wr_id(wr_id: u64) -> (Job, usize, u32, u32) {
+    let job = match wr_id >> 62 {
+        0 => Job::Send,
+        1 => Job::SendBuffer,
+        2 => Job::Read,
+        _ => Job::Probe,
+    };
+    (job, (wr_id >> 32) as usize & 0xfff, (wr_id >> 44) as u32 & 0x3ffff, wr_id as u32)
+}
+
+/// All endpoints of a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Endpoints {
+    slots: Slab<Endpoint>,
+    by_qpn: QpTable,
+    generation: u32,
+}
+
+impl Endpoints {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Puts in what `make` makes for the given id.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(EndpointId) -> Endpoint) -> EndpointId {
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.slots.vacant_entry();
+        let id = EndpointId { index: entry.key() as u32, generation: self.generation };
+        entry.insert(make(id));
+        id
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Endpoint> {
+        let endpoint = self.slots.try_remove(index)?;
+        if let Some(qp) = &endpoint.qp {
+            self.by_qpn.remove(qp.number().0);
+        }
+        Some(endpoint)
+    }
+
+    /// The queue pair of endpoint `index` is connected.
+    pub(crate) fn attach(&mut self, index: usize, qp: QueuePair, terms: &PeerTerms, now: Duration) {
+        let Some(endpoint) = self.slots.get_mut(index) else { return };
+        self.by_qpn.insert(qp.number().0, index as u32);
+        endpoint.qp = Some(qp);
+        if let Err(violation) = endpoint.link.open(terms, now) {
+            // The hello's values were checked when it was read.
+            tracing::error!(parent: &endpoint.span, %violation, "a checked hello was refused");
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.slots.get(id.index as usize).filter(|endpoint| endpoint.id.generation == id.generation)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.slots.get_mut(id.index as usize).filter(|endpoint| endpoint.id.generation == id.generation)
+    }
+
+    #[inline]
+    pub(crate) fn at(&mut self, index: usize) -> Option<&mut Endpoint> {
+        self.slots.get_mut(index)
+    }
+
+    #[inline]
+    pub(crate) fn index_of(&self, qpn: u32) -> Option<usize> {
+        self.by_qpn.get(qpn).map(|index| index as usize)
+    }
+
+    pub(crate) fn by_socket(&self, socket: SocketId) -> Option<usize> {
+        self.slots.iter().find(|(_, endpoint)| endpoint.socket == Some(socket)).map(|(index, _)| index)
+    }
+
+    /// All indices are below.
+    pub(crate) fn bound(&self) -> usize {
+        self.slots.capacity()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> + '_ {
+        self.slots.iter().map(|(_, endpoint)| endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_numbers_round_trip() {
+        for job in [Job::Send, Job::SendBuffer, Job::Read, Job::Probe] {
+            let id = EndpointId { index: 4095, generation: 0xffff_ffff };
+            let (back, index, generation, number) = parse_wr_id(wr_id(job, id, 0xdead_beef));
+            assert_eq!((back, index, generation, number), (job, 4095, 0x3ffff, 0xdead_beef));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Errors, one type per operation. Each message says what to do next.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use qpair_verbs::calc::Calc;
+use qpair_verbs::{CompletionError, CqError, CreateError, Local, MemoryError, OpenError, PostError};
+use thiserror::Error;
+
+use super::ids::EndpointId;
+use super::payload::Payload;
+use crate::cm::HandshakeError;
+use crate::engine::Violation;
+
+/// A worker could not be made, or can not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A queue could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The completion queue failed.
+    #[error(transparent)]
+    CompletionQueue(#[from] CqError),
+    /// A setting is out of range.
+    #[error("{what} of {asked} is not possible; choose {least} to {most}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// The value asked for.
+        asked: u64,
+        /// The least value.
+        least: u64,
+        /// The greatest value.
+        most: u64,
+    },
+    /// The system refused.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Listening failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The address could not be understood or found.
+    #[error("the address to listen at could not be resolved: {0}")]
+    Address(io::Error),
+    /// The address could not be taken.
+    #[error("can not listen at {address}: {source}; choose another port, or 0 for any free one")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Too many listeners.
+    #[error("a worker listens at {limit} addresses at most; stop listening at some")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Connecting could not even begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address could not be understood or found.
+    #[error("the address to connect to could not be resolved: {0}")]
+    Address(io::Error),
+    /// All endpoints are in use.
+    #[error("all {limit} endpoints of this worker are in use; close some, or raise Config::endpoints")]
+    TooManyEndpoints {
+        /// The limit.
+        limit: usize,
+    },
+    /// The system refused.
+    #[error("can not connect to {address}: {source}")]
+    System {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// A connection that did not come up.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// Nobody listens there.
+    #[error("nobody listens at {0}: start the peer first, or check host and port")]
+    Refused(SocketAddr),
+    /// The way there is closed.
+    #[error("no connection to {address}: {source}; check the address, the network and its filters")]
+    Unreachable {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No answer in time.
+    #[error("{address} did not finish the handshake within {limit:?}: is it busy, stopped, or another kind of server?")]
+    TimedOut {
+        /// The address.
+        address: SocketAddr,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The peer does not speak this protocol, or said what makes no sense.
+    #[error("{address}: {error}")]
+    Handshake {
+        /// The address.
+        address: SocketAddr,
+        /// What is wrong.
+        error: HandshakeError,
+    },
+    /// The peer said no.
+    #[error("{address} refused the connection: {reason}")]
+    Rejected {
+        /// The address.
+        address: SocketAddr,
+        /// Its words.
+        reason: Box<str>,
+    },
+    /// The queue pairs could not be connected.
+    #[error("the queue pair could not be connected: {0}")]
+    QueuePair(#[from] Box<qpair_verbs::ConnectError>),
+    /// No queue pair or memory for it.
+    #[error(transparent)]
+    Resources(#[from] Box<ResourceError>),
+}
+
+/// A queue pair, or memory for its messages, was not to be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ResourceError {
+    /// No queue pair.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// No memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A request was refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No endpoint left.
+    #[error("all {limit} endpoints of this worker are in use; close some, or raise Config::endpoints")]
+    TooManyEndpoints {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// This side closed it; everything sent before was delivered.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed it; everything sent before was delivered.
+    #[error("closed by the peer")]
+    Remote,
+    /// It never came up.
+    #[error(transparent)]
+    Failed(#[from] ConnectFailure),
+    /// The peer is gone, or can not be reached.
+    #[error("the peer is lost: {0}; it has ended, or its host can not be reached")]
+    PeerLost(Lost),
+    /// The peer did not let go of the connection in time.
+    #[error("the peer did not finish closing within {0:?}; what it had not read is lost")]
+    CloseTimedOut(Duration),
+    /// The device refused something.
+    #[error(transparent)]
+    Completion(CompletionError),
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(Violation),
+    /// A request was refused, or memory ran out.
+    #[error(transparent)]
+    Resources(Box<ResourceError>),
+}
+
+/// How the loss of a peer was noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Its socket hung up.
+    #[error("its socket hung up")]
+    HungUp,
+    /// The queue pair could not reach it.
+    #[error("{0}")]
+    Completion(CompletionError),
+    /// The device put the queue pair into the error state.
+    #[error("the device put the queue pair into the error state")]
+    QueuePair,
+    /// It did not answer a probe.
+    #[error("it did not answer a probe within {0:?}")]
+    Silent(Duration),
+}
+
+/// Sending failed; the payload is handed back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct SendError {
+    /// Why.
+    #[source]
+    pub error: SendFailure,
+    /// What was to be sent.
+    pub payload: Payload,
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendFailure {
+    /// No such connection.
+    #[error("endpoint {0} is closed; connect again")]
+    Unknown(EndpointId),
+    /// The connection is ending.
+    #[error("endpoint {0} is closing and takes no more messages; connect again")]
+    Closing(EndpointId),
+    /// Too many messages wait.
+    #[error("{limit} messages wait for the peer already; poll, and send when some are sent")]
+    QueueFull {
+        /// The limit.
+        limit: usize,
+    },
+    /// The message is too long for the device.
+    #[error("{len} bytes exceed the longest message of {limit} bytes; send it in parts")]
+    TooLong {
+        /// Length.
+        len: u64,
+        /// Greatest length.
+        limit: u64,
+    },
+    /// The payload could not be exposed, or copied.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// A copy was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendCopyError {
+    /// The peer has no room now, or the connection is not up yet.
+    #[error("the peer has no room for another message now; poll and try again")]
+    WouldBlock,
+    /// The data is above the eager limit.
+    #[error("{len} bytes exceed the eager limit of {limit}; use `send`")]
+    TooLong {
+        /// Length.
+        len: usize,
+        /// Eager limit of this connection.
+        limit: usize,
+    },
+    /// No such connection, or it is ending.
+    #[error("endpoint {0} is closed or closing; connect again")]
+    Closed(EndpointId),
+}
+
+/// A receive could not be posted; the memory is handed back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct RecvError {
+    /// Why.
+    #[source]
+    pub error: RecvFailure,
+    /// What was to be received into.
+    pub memory: Local,
+}
+
+/// Why a receive was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecvFailure {
+    /// No such connection, or it is ending.
+    #[error("endpoint {0} is closed; connect again")]
+    Closed(EndpointId),
+    /// A reduction needs one piece of memory.
+    #[error("a reduction goes into a buffer, a slab or a region, not into {0}")]
+    Form(&'static str),
+    /// A slab that is shared.
+    #[error("`Bytes` of this slab are still alive; drop them before receiving into it")]
+    StillShared,
+    /// The message that is there does not fit.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+}
+
+/// A message and a receive that do not go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// The message is longer than the memory.
+    #[error("a message of {len} bytes came for a receive of {room}; give more memory")]
+    TooLong {
+        /// Length of the message.
+        len: u64,
+        /// Length of the memory.
+        room: u64,
+    },
+    /// The message ends within an element.
+    #[error("a message of {len} bytes is no whole number of elements for a {calc}")]
+    Partial {
+        /// Length of the message.
+        len: u64,
+        /// The reduction.
+        calc: Calc,
+    },
+}
+
+/// Why an operation did not come about.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// The connection ended before; its `Closed` event, which follows, says why.
+    #[error("the connection ended before; see its Closed event")]
+    Closed,
+    /// The message went to [`Event::Received`](crate::Event::Received) instead.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// The device does not take the memory.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The memory could not be written.
+    #[error("the memory could not take the message: {0}")]
+    Memory(Box<str>),
+}

@@ -1,0 +1,77 @@
+//! What carries a connection, and why.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::config::Config;
+use super::endpoint::{Endpoint, Stage};
+
+/// What carries a connection, and how it stands; printed for people.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The peer's TCP address.
+    pub peer: SocketAddr,
+    /// How far the connection is.
+    pub stage: &'static str,
+    /// Which wire carries it, and why; empty before it is up.
+    pub wire: String,
+    /// Longest message that is copied, in bytes.
+    pub eager_limit: usize,
+    /// Slots that this side gives to the peer.
+    pub window: u32,
+    /// Messages that may be sent now.
+    pub credits: u32,
+    /// Messages that wait for credits.
+    pub queued: usize,
+    /// Payloads that the peer has still to read.
+    pub offered: usize,
+    /// Posted receives without a message.
+    pub posted: usize,
+    /// Messages that wait for a receive, for memory, or for one of their tag that came before.
+    pub waiting: usize,
+}
+
+impl Explanation {
+    pub(super) fn of(endpoint: &Endpoint, config: &Config) -> Self {
+        let (credits, offered, posted, waiting) = endpoint.link.counts();
+        Explanation {
+            peer: endpoint.peer,
+            stage: match endpoint.stage {
+                Stage::Dialing { .. } => "TCP connects",
+                Stage::Greeting(_) => "handshake",
+                Stage::HalfOpen => "handshake, this side is ready",
+                Stage::Up if endpoint.closed_here => "closing",
+                Stage::Up => "up",
+                Stage::Ending { .. } => "ending",
+            },
+            wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),
+            eager_limit: endpoint.eager_limit,
+            window: config.window,
+            credits,
+            queued: endpoint.link.queued(),
+            offered,
+            posted,
+            waiting,
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "peer {}: {}", self.peer, self.stage)?;
+        if !self.wire.is_empty() {
+            writeln!(f, "wire: {}", self.wire)?;
+        }
+        writeln!(
+            f,
+            "up to {} bytes copied (the smaller eager limit of both sides), longer ones read by the receiver",
+            self.eager_limit
+        )?;
+        write!(
+            f,
+            "window {}, credits {}, queued {}, offered {}, posted {}, waiting {}",
+            self.window, self.credits, self.queued, self.offered, self.posted, self.waiting
+        )
+    }
+}

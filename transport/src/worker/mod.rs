@@ -1,0 +1,233 @@
+//! The driver: polls the completion queue, feeds the engine, posts what it says, hands out events. One thread's own.
+//! `send`, `receive` and `poll` are the hot path; `service`, `handshake` and `ending` run beside it.
+
+mod config;
+mod counters;
+mod ending;
+mod endpoint;
+mod error;
+mod event;
+mod explain;
+mod handshake;
+mod ids;
+mod message;
+mod payload;
+mod poll;
+mod pool;
+mod receive;
+mod send;
+mod service;
+mod slabs;
+mod table;
+mod target;
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain};
+
+pub use config::Config;
+pub use counters::Counters;
+pub use error::{
+    CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, OpError, RecvError, RecvFailure,
+    ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
+};
+pub use event::{Event, Flow, Returned};
+pub use explain::Explanation;
+pub use ids::{EndpointId, Listener, ListenerId, OpId, Tag};
+pub use message::Message;
+pub use payload::Payload;
+
+use crate::cm::{SocketId, Sockets};
+use crate::engine::RESERVED_SLOTS;
+use ending::Withheld;
+use endpoint::Endpoints;
+use pool::Pool;
+use slabs::EagerSlabs;
+
+/// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
+/// each thread has its own: nothing is shared between workers.
+///
+/// It makes progress only while [`poll`](Worker::poll), [`wait`](Worker::wait) or [`run`](Worker::run) is called.
+#[derive(Debug)]
+pub struct Worker {
+    // Touched by every message.
+    cq: CompletionQueue,
+    ready: VecDeque<Event>,
+    endpoints: Endpoints,
+    slabs: EagerSlabs,
+    /// Where messages are put together before they are posted.
+    frame: Box<[u8]>,
+    max_inline: usize,
+    countdown: u32,
+    /// Connections that broke and wait for the queue to run empty.
+    broken: usize,
+    counters: Counters,
+    next_op: u64,
+    // Touched now and then.
+    pool: Pool,
+    withheld: Vec<Withheld>,
+    sockets: Sockets,
+    incoming: Vec<Incoming>,
+    channel: CompletionChannel,
+    pace: service::Pace,
+    config: Config,
+    max_message: u64,
+    read_reduce: bool,
+    start: Instant,
+    pd: ProtectionDomain,
+    context: Context,
+}
+
+/// A peer that connected and has not said hello yet.
+#[derive(Debug)]
+struct Incoming {
+    socket: SocketId,
+    listener: ListenerId,
+    peer: SocketAddr,
+}
+
+impl Worker {
+    /// A worker on the software device, `soft0`.
+    ///
+    /// # Errors
+    /// As [`on`](Worker::on), and [`WorkerError::Open`].
+    pub fn new(config: Config) -> Result<Worker, WorkerError> {
+        Worker::on(Context::open("soft0")?, config)
+    }
+
+    /// A worker on an opened device.
+    ///
+    /// # Errors
+    /// [`WorkerError`] if a setting is out of range, or the device or the system refuses a resource.
+    pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
+        config.check()?;
+        let system = |what| move |source| WorkerError::System { what, source };
+        let attributes = context.attributes();
+        let pd = context.alloc_pd()?;
+        let mut channel = context.create_channel()?;
+        let slots = config.endpoints as u32 * (config.window + RESERVED_SLOTS);
+        let receives = slots.min(attributes.max_srq_wr);
+        let completions = slots.saturating_add(config.endpoints as u32 * config.send_depth);
+        let cq = context.create_cq_on(completions.min(attributes.max_cqe), &channel)?;
+        let srq = pd.create_srq(receives)?;
+        let mut sockets =
+            Sockets::new(config.connect_timeout).map_err(system("create a poll for the sockets"))?;
+        sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
+        Ok(Worker {
+            cq,
+            ready: VecDeque::with_capacity(256),
+            endpoints: Endpoints::default(),
+            slabs: EagerSlabs::new(&pd, srq, config.slab_bytes()),
+            frame: vec![0; config.slab_bytes()].into(),
+            max_inline: attributes.max_inline as usize,
+            countdown: 1,
+            broken: 0,
+            counters: Counters::default(),
+            next_op: 1,
+            pool: Pool::new(&pd, config.pool_limit),
+            withheld: Vec::new(),
+            sockets,
+            incoming: Vec::new(),
+            channel,
+            pace: service::Pace::new(),
+            max_message: attributes.max_message.into(),
+            read_reduce: attributes.read_reduce,
+            config,
+            start: Instant::now(),
+            pd,
+            context,
+        })
+    }
+
+    /// The protection domain: for allocating buffers to send and receive, and regions to expose.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Listens at a TCP address for peers that want to connect. A name that needs to be looked up blocks.
+    ///
+    /// # Errors
+    /// [`ListenError`] if the address can not be resolved or taken.
+    pub fn listen(&mut self, addr: impl ToSocketAddrs) -> Result<Listener, ListenError> {
+        if self.sockets.listeners() >= LISTENERS {
+            return Err(ListenError::TooMany { limit: LISTENERS });
+        }
+        let mut last = None;
+        for address in addr.to_socket_addrs().map_err(ListenError::Address)? {
+            match self.sockets.listen(address) {
+                Ok((key, address)) => return Ok(Listener { id: ListenerId(key as u32), address }),
+                Err(source) => last = Some(ListenError::Bind { address, source }),
+            }
+        }
+        Err(last.unwrap_or_else(|| ListenError::Address(no_address())))
+    }
+
+    /// Stops listening. Connections that were accepted stay.
+    pub fn stop_listening(&mut self, listener: Listener) {
+        self.sockets.stop_listening(listener.id.0 as usize);
+    }
+
+    /// Begins to connect to a worker that listens at a TCP address. Messages may be sent at once; they go out when the
+    /// connection is up. [`Event::Connected`] or [`Event::Closed`] follows. A name that needs to be looked up blocks.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if the address can not be resolved, or there is no endpoint left.
+    pub fn connect(&mut self, addr: impl ToSocketAddrs) -> Result<EndpointId, ConnectError> {
+        let addresses = addr.to_socket_addrs().map_err(ConnectError::Address)?.collect();
+        self.dial(addresses)
+    }
+
+    /// Closes a connection: what was sent before is delivered, then both sides get [`Event::Closed`]. The peer's messages
+    /// still come until then.
+    pub fn close(&mut self, ep: EndpointId) {
+        self.begin_close(ep);
+    }
+
+    /// Polls and waits for events, and hands each to `f`, until that says [`Flow::Stop`].
+    ///
+    /// # Errors
+    /// As [`poll`](Worker::poll).
+    pub fn run(&mut self, mut f: impl FnMut(Event, &mut Worker) -> Flow) -> Result<(), WorkerError> {
+        loop {
+            if let Some(event) = self.wait(None)?
+                && f(event, self) == Flow::Stop
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What carries a connection, and how it stands. `None` if there is no such connection.
+    pub fn explain(&self, ep: EndpointId) -> Option<Explanation> {
+        self.endpoints.get(ep).map(|endpoint| Explanation::of(endpoint, &self.config))
+    }
+
+    /// Time since the worker was made.
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn op(&mut self) -> u64 {
+        self.next_op += 1;
+        self.next_op
+    }
+}
+
+fn no_address() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")
+}
+
+/// Listening addresses of a worker.
+const LISTENERS: usize = 64;

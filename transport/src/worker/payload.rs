@@ -1,0 +1,65 @@
+//! What can be sent.
+
+use bytes::Bytes;
+use qpair_verbs::{Buffer, RemoteSlice};
+
+/// The contents of one message.
+///
+/// Up to the eager limit it is copied when sent. Above it, a `Buffer` is exposed to the peer, which reads it without
+/// any copy in between; `Bytes`, whose memory is not registered, are copied into a buffer of the worker's pool first.
+#[derive(Debug)]
+pub enum Payload {
+    /// Shared bytes.
+    Bytes(Bytes),
+    /// Registered memory, sent whole. [`Event::Sent`](crate::Event::Sent) gives it back.
+    Buffer(Buffer),
+    /// A range of a region that the application exposed with `REMOTE_READ` and keeps until
+    /// [`Event::Sent`](crate::Event::Sent). Always read by the peer, whatever its length.
+    Exposed(RemoteSlice),
+}
+
+impl Payload {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Payload::Bytes(bytes) => bytes.len() as u64,
+            Payload::Buffer(buffer) => buffer.len() as u64,
+            Payload::Exposed(remote) => remote.len,
+        }
+    }
+
+    /// True if there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Payload::Bytes(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Payload::Bytes(bytes.into())
+    }
+}
+
+impl From<&'static [u8]> for Payload {
+    fn from(bytes: &'static [u8]) -> Self {
+        Payload::Bytes(Bytes::from_static(bytes))
+    }
+}
+
+impl From<Buffer> for Payload {
+    fn from(buffer: Buffer) -> Self {
+        Payload::Buffer(buffer)
+    }
+}
+
+impl From<RemoteSlice> for Payload {
+    fn from(remote: RemoteSlice) -> Self {
+        Payload::Exposed(remote)
+    }
+}

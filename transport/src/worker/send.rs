@@ -1,0 +1,256 @@
+//! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
+
+use qpair_verbs::{Access, MemoryError, PostError, RemoteSlice};
+
+use super::Worker;
+use super::endpoint::{Carried, Endpoint, Job, wr_id};
+use super::error::{CloseReason, ResourceError, SendCopyError, SendError, SendFailure};
+use super::event::Event;
+use super::ids::{EndpointId, OpId, Tag};
+use super::payload::Payload;
+use super::pool::Pool;
+use crate::engine::{Blocked, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
+
+impl Worker {
+    /// Sends a message: copied if it is no longer than the eager limit, else read by the peer when it receives it.
+    /// [`Event::Sent`] hands the payload back, or [`Event::Failed`].
+    ///
+    /// # Errors
+    /// [`SendError`] with the payload, if the connection is closed or closing, too many messages wait already, or the
+    /// payload can not be exposed.
+    pub fn send(&mut self, ep: EndpointId, tag: Tag, payload: impl Into<Payload>) -> Result<OpId, SendError> {
+        let payload = payload.into();
+        let op = self.op();
+        let refused = |error, payload| Err(SendError { error, payload });
+        let Some(endpoint) = self.endpoints.get_mut(ep) else {
+            return refused(SendFailure::Unknown(ep), payload);
+        };
+        let len = payload.len();
+        if len > self.max_message {
+            return refused(SendFailure::TooLong { len, limit: self.max_message }, payload);
+        }
+        if endpoint.link.queued() >= self.config.queue_limit {
+            return refused(SendFailure::QueueFull { limit: self.config.queue_limit }, payload);
+        }
+        let data: &[u8] = match &payload {
+            Payload::Bytes(bytes) if bytes.len() <= endpoint.eager_limit => bytes,
+            Payload::Buffer(buffer) if buffer.len() <= endpoint.eager_limit => buffer,
+            _ => return self.send_long(ep, op, tag, payload),
+        };
+        match endpoint.link.eager(tag.0, len) {
+            Ok(frame) => {
+                self.counters.eager_sent += 1;
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, data);
+                self.ready.push_back(Event::Sent { op: OpId(op), payload });
+                self.check(ep.index as usize, posted);
+            }
+            Err(Blocked::Later) => {
+                let payload = match payload {
+                    Payload::Bytes(bytes) => Carried::Bytes(bytes),
+                    Payload::Buffer(buffer) => Carried::Buffer(buffer),
+                    Payload::Exposed(remote) => Carried::Remote(remote),
+                };
+                self.counters.queued += 1;
+                endpoint.link.enqueue(Pending { op, tag: tag.0, len, remote: None, payload });
+            }
+            Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
+        }
+        Ok(OpId(op))
+    }
+
+    /// Sends a copy of `data`, no longer than the eager limit. No event follows, and nothing is queued.
+    ///
+    /// # Errors
+    /// [`SendCopyError::WouldBlock`] while the peer has no room or the connection is not up: poll and try again.
+    #[inline]
+    pub fn send_copy(&mut self, ep: EndpointId, tag: Tag, data: &[u8]) -> Result<(), SendCopyError> {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(SendCopyError::Closed(ep)) };
+        if data.len() > endpoint.eager_limit {
+            return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.eager_limit });
+        }
+        let frame = match endpoint.link.eager(tag.0, data.len() as u64) {
+            Ok(frame) => frame,
+            Err(Blocked::Later) => return Err(SendCopyError::WouldBlock),
+            Err(Blocked::Closed) => return Err(SendCopyError::Closed(ep)),
+        };
+        self.counters.eager_sent += 1;
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, data);
+        if posted.is_err() {
+            self.check(ep.index as usize, posted);
+        }
+        Ok(())
+    }
+
+    /// Offers a payload for reading.
+    fn send_long(&mut self, ep: EndpointId, op: u64, tag: Tag, payload: Payload) -> Result<OpId, SendError> {
+        let (carried, remote) = match self.expose(payload) {
+            Ok(exposed) => exposed,
+            Err((error, payload)) => return Err(SendError { error: SendFailure::Memory(error), payload }),
+        };
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(OpId(op)) };
+        match endpoint.link.offer(op, tag.0, remote, carried) {
+            Ok((frame, offer)) => {
+                self.counters.rendezvous_sent += 1;
+                let mut body = [0; OFFER_BYTES];
+                offer.emit(&mut body);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, &body);
+                self.check(ep.index as usize, posted);
+                Ok(OpId(op))
+            }
+            Err((Blocked::Later, payload)) => {
+                self.counters.queued += 1;
+                let pending = Pending { op, tag: tag.0, len: remote.len, remote: Some(remote), payload };
+                endpoint.link.enqueue(pending);
+                Ok(OpId(op))
+            }
+            Err((Blocked::Closed, carried)) => match self.take_back(carried) {
+                Ok(payload) => Err(SendError { error: SendFailure::Closing(ep), payload }),
+                Err(carried) => {
+                    self.withhold(op, carried, true);
+                    Ok(OpId(op))
+                }
+            },
+        }
+    }
+
+    /// Makes a long payload readable for the peer.
+    fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
+        match payload {
+            Payload::Exposed(remote) => Ok((Carried::Remote(remote), remote)),
+            Payload::Buffer(buffer) => {
+                let len = buffer.len();
+                match buffer.expose(Access::REMOTE_READ) {
+                    Ok(region) => {
+                        let remote = region.remote(0..len);
+                        Ok((Carried::Region(region), remote))
+                    }
+                    Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
+                }
+            }
+            Payload::Bytes(bytes) => {
+                let mut buffer = match self.pool.buffer(bytes.len()) {
+                    Ok(buffer) => buffer,
+                    Err(error) => return Err((error, Payload::Bytes(bytes))),
+                };
+                buffer[..bytes.len()].copy_from_slice(&bytes);
+                match buffer.expose(Access::REMOTE_READ) {
+                    Ok(region) => {
+                        let remote = region.remote(0..bytes.len());
+                        Ok((Carried::Copy(region, bytes), remote))
+                    }
+                    Err(failed) => {
+                        self.pool.give_buffer(failed.buffer);
+                        Err((failed.error, Payload::Bytes(bytes)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Posts all that the engine has to post for an endpoint.
+    pub(super) fn pump(&mut self, index: usize) {
+        loop {
+            let Some(endpoint) = self.endpoints.at(index) else { return };
+            if endpoint.qp.is_none() {
+                return;
+            }
+            let Some(step) = endpoint.link.next_step() else { return };
+            let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
+            let posted = match step {
+                Step::Control(frame) => post(endpoint, scratch, pool, inline, &frame, &[]),
+                Step::Eager { frame, op, payload } => {
+                    self.counters.eager_sent += 1;
+                    let posted = match &payload {
+                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, &frame, bytes),
+                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, &frame, buffer),
+                        // Only payloads that are copied are queued as eager.
+                        _ => post(endpoint, scratch, pool, inline, &frame, &[]),
+                    };
+                    if let Ok(payload) = payload.into_payload() {
+                        self.ready.push_back(Event::Sent { op: OpId(op), payload });
+                    }
+                    posted
+                }
+                Step::Offer { frame, offer } => {
+                    self.counters.rendezvous_sent += 1;
+                    let mut body = [0; OFFER_BYTES];
+                    offer.emit(&mut body);
+                    post(endpoint, scratch, pool, inline, &frame, &body)
+                }
+                Step::Pull(start) => {
+                    self.pull(index, start);
+                    continue;
+                }
+            };
+            if posted.is_err() {
+                return self.check(index, posted);
+            }
+        }
+    }
+
+    /// Gives credits back by a message of their own, if that is due.
+    #[inline]
+    pub(super) fn return_credits(&mut self, ep: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        if let Some(frame) = endpoint.link.credit() {
+            self.counters.credits_sent += 1;
+            let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, &[]);
+            self.check(ep.index as usize, posted);
+        }
+    }
+
+    /// A request that was refused ends the connection: the engine posts only what there is room for.
+    pub(super) fn check(&mut self, index: usize, posted: Result<(), ResourceError>) {
+        if let Err(error) = posted {
+            self.break_off(index, CloseReason::Resources(Box::new(error)));
+        }
+    }
+}
+
+/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline.
+#[inline]
+fn post(
+    endpoint: &mut Endpoint,
+    scratch: &mut [u8],
+    pool: &mut Pool,
+    max_inline: usize,
+    frame: &Frame,
+    body: &[u8],
+) -> Result<(), ResourceError> {
+    let len = HEADER_BYTES + body.len();
+    if len > max_inline {
+        return post_buffer(endpoint, pool, frame, body);
+    }
+    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
+    let message = &mut scratch[..len];
+    let Some((header, rest)) = message.split_first_chunk_mut::<HEADER_BYTES>() else { return Err(not_connected()) };
+    frame.header.emit(header);
+    rest.copy_from_slice(body);
+    let request = qp.send_inline(message).id(wr_id(Job::Send, endpoint.id, frame.work.number));
+    let request = if frame.work.signal { request.signaled() } else { request };
+    request.post().map_err(|rejected| ResourceError::Post(rejected.error))
+}
+
+#[cold]
+fn post_buffer(endpoint: &mut Endpoint, pool: &mut Pool, frame: &Frame, body: &[u8]) -> Result<(), ResourceError> {
+    let len = HEADER_BYTES + body.len();
+    let mut buffer = pool.buffer(len)?;
+    if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
+        frame.header.emit(header);
+        rest[..body.len()].copy_from_slice(body);
+    }
+    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
+    let id = wr_id(Job::SendBuffer, endpoint.id, frame.work.number);
+    match qp.send(buffer).range(0..len).id(id).signaled().post() {
+        Ok(()) => {
+            endpoint.copies += 1;
+            Ok(())
+        }
+        Err(rejected) => Err(ResourceError::Post(rejected.error)),
+    }
+}
+
+#[cold]
+fn not_connected() -> ResourceError {
+    ResourceError::Post(PostError::State(qpair_verbs::QpState::Init))
+}

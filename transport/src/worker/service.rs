@@ -1,0 +1,143 @@
+//! What is done beside the messages, now and then: sockets, timers, memory that was withheld.
+
+use std::time::Duration;
+
+use qpair_verbs::{Local, QpState, RemoteSlice, Rkey};
+
+use super::Worker;
+use super::endpoint::{Job, Stage, wr_id};
+use super::error::{CloseReason, Lost, WorkerError};
+use crate::engine::Pulse;
+
+/// How often polls look at the clock, and when the sockets were last seen to.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Polls between two looks at the clock.
+    stride: u32,
+    last: Duration,
+    serviced: Duration,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO }
+    }
+
+    /// The clock was looked at: polls until the next time, which shall come in some tens of microseconds.
+    fn next_stride(&mut self, now: Duration) -> u32 {
+        let elapsed = now.saturating_sub(std::mem::replace(&mut self.last, now));
+        self.stride = match elapsed {
+            long if long > Duration::from_micros(200) => (self.stride / 8).max(1),
+            short if short < Duration::from_micros(25) => (self.stride * 2).min(STRIDE),
+            _ => self.stride,
+        };
+        self.stride
+    }
+}
+
+impl Worker {
+    /// Looks at the clock, and at the sockets if it is time.
+    #[cold]
+    pub(super) fn tick(&mut self) -> Result<(), WorkerError> {
+        let now = self.now();
+        self.countdown = self.pace.next_stride(now);
+        let interval = if self.sockets.pending() > 0 { CONNECTING } else { INTERVAL };
+        if now.saturating_sub(self.pace.serviced) >= interval {
+            self.service(now, Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Sees to sockets and timers; sleeps for the sockets and the completion channel up to `limit`.
+    pub(super) fn service(&mut self, now: Duration, limit: Option<Duration>) -> Result<(), WorkerError> {
+        let slept = limit != Some(Duration::ZERO);
+        let system = |source| WorkerError::System { what: "poll the sockets", source };
+        self.sockets.poll(limit, now).map_err(system)?;
+        let now = if slept { self.now() } else { now };
+        self.pace.serviced = now;
+        self.sockets.expire(now);
+        while !self.sockets.notices().is_empty() {
+            for notice in std::mem::take(self.sockets.notices()) {
+                self.notice(notice);
+            }
+        }
+        for index in 0..self.endpoints.bound() {
+            self.timers(index, now);
+        }
+        if self.broken > 0 {
+            self.end_broken(Some(now.saturating_sub(DRAIN_LIMIT)));
+        }
+        if !self.withheld.is_empty() {
+            self.retry_withheld();
+        }
+        Ok(())
+    }
+
+    /// When something is to be done that no socket tells of.
+    pub(super) fn next_timer(&self) -> Option<Duration> {
+        self.endpoints
+            .iter()
+            .flat_map(|endpoint| {
+                let due = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
+                let ending = matches!(endpoint.stage, Stage::Ending { .. }).then_some(Duration::ZERO);
+                [due, endpoint.deadline, ending]
+            })
+            .flatten()
+            .min()
+    }
+
+    fn timers(&mut self, index: usize, now: Duration) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        match endpoint.stage {
+            Stage::Dialing { .. } | Stage::Greeting(_) | Stage::HalfOpen => {}
+            Stage::Ending { since, .. } => {
+                if now.saturating_sub(since) >= FLUSH_LIMIT {
+                    self.remove(index);
+                }
+                return;
+            }
+            Stage::Up => {
+                if endpoint.qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err) {
+                    return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
+                }
+                match endpoint.link.tick(now) {
+                    Pulse::Quiet => {}
+                    Pulse::Probe => self.probe(index),
+                    Pulse::Lost => {
+                        let lost = Lost::Silent(self.config.detection);
+                        return self.break_off(index, CloseReason::PeerLost(lost));
+                    }
+                }
+            }
+        }
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
+            self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
+        }
+    }
+
+    /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help.
+    fn probe(&mut self, index: usize) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let (Some(work), Some(qp)) = (endpoint.link.take_slot(), &mut endpoint.qp) else {
+            // A full send queue is a probe itself: its completions are awaited.
+            return endpoint.link.probe_done(false);
+        };
+        let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+        let id = wr_id(Job::Probe, endpoint.id, work.number);
+        if let Err(rejected) = qp.write(Local::None, nowhere).id(id).signaled().post() {
+            self.check(index, Err(rejected.error.into()));
+        }
+    }
+}
+
+/// Most polls between two looks at the clock.
+const STRIDE: u32 = 256;
+/// Time between two looks at the sockets, each of which is a system call.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// The same while connections are being made.
+const CONNECTING: Duration = Duration::from_micros(20);
+/// How long what came before a break may take to be delivered.
+const DRAIN_LIMIT: Duration = Duration::from_millis(100);
+/// How long a device may take to flush a broken queue pair.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);

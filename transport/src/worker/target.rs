@@ -1,0 +1,72 @@
+//! Memory of a posted receive: whether a message fits, and putting one there that came with a slab.
+
+use qpair_verbs::Local;
+use qpair_verbs::calc::{Calc, combine};
+
+use super::error::{Misfit, OpError, RecvFailure};
+use crate::engine::Fit;
+
+/// Memory of a posted receive, and what is to be done with it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) memory: Local,
+    pub(crate) calc: Option<Calc>,
+}
+
+impl Target {
+    /// Which lengths it takes.
+    pub(crate) fn fit(&self) -> Fit {
+        let granule = self.calc.map_or(1, |calc| calc.data_type.size() as u32);
+        Fit { limit: self.memory.len() as u64, granule }
+    }
+
+    /// Why a message of `len` bytes does not fit.
+    pub(crate) fn misfit(&self, len: u64) -> Misfit {
+        let room = self.memory.len() as u64;
+        match self.calc {
+            Some(calc) if len <= room => Misfit::Partial { len, calc },
+            _ => Misfit::TooLong { len, room },
+        }
+    }
+
+    /// Whether anything can be received into it.
+    pub(crate) fn check(&self) -> Result<(), RecvFailure> {
+        match &self.memory {
+            Local::Slab(slab) if !slab.is_unique() => Err(RecvFailure::StillShared),
+            Local::List(_) | Local::None if self.calc.is_some() => Err(RecvFailure::Form(self.memory.form())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts `message`, which fits, into the memory.
+    pub(crate) fn put(&mut self, message: &[u8]) -> Result<(), OpError> {
+        let len = message.len();
+        match (&mut self.memory, self.calc) {
+            (Local::None, _) => {}
+            (Local::Buffer(buffer), None) => buffer[..len].copy_from_slice(message),
+            (Local::Buffer(buffer), Some(calc)) => combine(calc, &mut buffer[..len], message).map_err(failed)?,
+            (Local::Slab(slab), calc) => {
+                let Some(room) = slab.get_mut() else { return Err(failed(RecvFailure::StillShared)) };
+                match calc {
+                    None => room[..len].copy_from_slice(message),
+                    Some(calc) => combine(calc, &mut room[..len], message).map_err(failed)?,
+                }
+            }
+            (Local::List(list), _) => {
+                let mut rest = message;
+                for buffer in list {
+                    let (part, after) = rest.split_at(rest.len().min(buffer.len()));
+                    buffer[..part.len()].copy_from_slice(part);
+                    rest = after;
+                }
+            }
+            (Local::Region(slice), None) => slice.write(0, message).map_err(failed)?,
+            (Local::Region(slice), Some(calc)) => slice.combine(0, calc, message).map_err(failed)?,
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> OpError {
+    OpError::Memory(error.to_string().into())
+}

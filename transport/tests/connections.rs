@@ -1,0 +1,258 @@
+//! How connections begin and end: refused, garbled, slow, closed in the middle of traffic, too many.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use qpair_transport::{
+    CloseReason, Config, ConnectError, ConnectFailure, Event, HandshakeError, Lost, Returned, SendCopyError,
+    SendFailure, Tag, Worker, WorkerError,
+};
+use support::*;
+
+fn closed(event: Event) -> CloseReason {
+    match event {
+        Event::Closed { reason, .. } => reason,
+        other => panic!("{}", brief(&other)),
+    }
+}
+
+/// An address at which nobody listens.
+fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn connecting_to_nothing_says_so() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let address = nowhere();
+    let ep = worker.connect(address).unwrap();
+    worker.send(ep, Tag(1), &b"lost"[..]).unwrap();
+    assert!(matches!(next(&mut worker), Event::Failed { returned: Returned::Payload(_), .. }));
+    let reason = closed(next(&mut worker));
+    assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Refused(at)) if at == address), "{reason}");
+    assert!(reason.to_string().contains("start the peer first"), "{reason}");
+    let error = worker.send(ep, Tag(1), &b"again"[..]).unwrap_err().error;
+    assert!(matches!(error, SendFailure::Unknown(id) if id == ep));
+    assert_eq!(worker.send_copy(ep, Tag(1), b"again"), Err(SendCopyError::Closed(ep)));
+    assert!(matches!(worker.connect("no such name"), Err(ConnectError::Address(_))));
+}
+
+#[test]
+fn a_server_of_another_kind_is_told_from_a_silent_one() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut worker = Worker::new(Config::default().connect_timeout(Duration::from_millis(300))).unwrap();
+    let address = server.local_addr().unwrap();
+    worker.connect(address).unwrap();
+    let (mut stream, _) = server.accept().unwrap();
+    stream.write_all(b"220 smtp.example.org ESMTP\r\n").unwrap();
+    let reason = closed(next(&mut worker));
+    let expected = HandshakeError::Magic;
+    assert!(matches!(&reason, CloseReason::Failed(ConnectFailure::Handshake { error, .. }) if *error == expected), "{reason}");
+
+    let start = Instant::now();
+    worker.connect(address).unwrap();
+    let (_silent, _) = server.accept().unwrap();
+    let reason = closed(next(&mut worker));
+    assert!(matches!(reason, CloseReason::Failed(ConnectFailure::TimedOut { .. })), "{reason}");
+    assert!(start.elapsed() < Duration::from_secs(3));
+
+    worker.connect(address).unwrap();
+    drop(server.accept().unwrap());
+    let reason = closed(next(&mut worker));
+    assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { error: HandshakeError::HungUp, .. })), "{reason}");
+}
+
+#[test]
+fn garbage_on_the_port_is_turned_away() {
+    let mut worker = Worker::new(Config::default().connect_timeout(Duration::from_millis(300))).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let cases: [(&[u8], HandshakeError); 5] = [
+        (b"GET / HTTP/1.1\r\n\r\n", HandshakeError::Magic),
+        (b"QPTR\x63\x01\0\0", HandshakeError::Version(0x63)),
+        (b"QPTR\x01\x01\xff\xff", HandshakeError::TooLong { len: 65535, limit: 2048 }),
+        (b"QPTR\x01\x03\0\0", HandshakeError::Unexpected(3)),
+        (b"QPTR", HandshakeError::TimedOut),
+    ];
+    for (bytes, expected) in cases {
+        let mut stream = TcpStream::connect(listener.local_addr()).unwrap();
+        stream.write_all(bytes).unwrap();
+        match next(&mut worker) {
+            Event::Rejected { error, listener: by, .. } => assert_eq!((error, by), (expected, listener.id())),
+            other => panic!("{}", brief(&other)),
+        }
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        assert!(matches!(stream.read(&mut [0; 16]), Ok(0) | Err(_)), "the stream is closed");
+    }
+    drop(TcpStream::connect(listener.local_addr()).unwrap());
+    assert!(matches!(next(&mut worker), Event::Rejected { error: HandshakeError::HungUp, .. }));
+    assert_eq!(worker.counters().rejected, 6);
+    let ep = worker.connect(listener.local_addr()).unwrap();
+    worker.send(ep, Tag(1), &b"still works"[..]).unwrap();
+    while !matches!(next(&mut worker), Event::Received { .. }) {}
+}
+
+#[test]
+fn a_close_in_the_middle_of_traffic_loses_nothing() {
+    let mut pair = Pair::with(Config::default().window(4), Config::default().window(4));
+    for at in 0..300usize {
+        let len = if at % 7 == 0 { 20_000 } else { 30 };
+        pair.a.send(pair.ep_a, Tag(1), pattern(len, at)).unwrap();
+        pair.b.send(pair.ep_b, Tag(1), pattern(len, at)).unwrap();
+    }
+    let memory = pair.a.domain().alloc(10).unwrap();
+    pair.a.recv_into(pair.ep_a, Tag(77), memory, None).unwrap();
+    pair.a.close(pair.ep_a);
+    let error = pair.a.send(pair.ep_a, Tag(1), &b"late"[..]).unwrap_err().error;
+    assert!(matches!(error, SendFailure::Closing(_)));
+    let (mut seen_a, mut seen_b) = (0, 0);
+    let (mut end_a, mut end_b) = (None, None);
+    let (mut sent_a, mut sent_b, mut failed) = (0, 0, 0);
+    let start = Instant::now();
+    while end_a.is_none() || end_b.is_none() {
+        let polled = [(pair.a.poll().unwrap(), 0), (pair.b.poll().unwrap(), 1)];
+        for (event, side) in polled {
+            let (seen, sent, end) =
+                if side == 0 { (&mut seen_a, &mut sent_a, &mut end_a) } else { (&mut seen_b, &mut sent_b, &mut end_b) };
+            match event {
+                Some(Event::Received { message, .. }) => {
+                    let len = if *seen % 7 == 0 { 20_000 } else { 30 };
+                    assert!(message == pattern(len, *seen), "message {seen} of side {side}");
+                    *seen += 1;
+                }
+                Some(Event::Sent { .. }) => *sent += 1,
+                Some(Event::Failed { returned: Returned::Memory(_), .. }) => failed += 1,
+                Some(Event::Closed { reason, .. }) => *end = Some(reason),
+                Some(other) => panic!("{}", brief(&other)),
+                None => {}
+            }
+        }
+        assert!(start.elapsed() < LIMIT, "a {seen_a}, b {seen_b}, {end_a:?}, {end_b:?}");
+    }
+    assert_eq!((seen_a, seen_b, sent_a, sent_b, failed), (300, 300, 300, 300, 1));
+    assert!(matches!(end_a, Some(CloseReason::Local)), "{end_a:?}");
+    assert!(matches!(end_b, Some(CloseReason::Remote)), "{end_b:?}");
+}
+
+#[test]
+fn closing_from_both_sides_and_again_and_again() {
+    let mut a = Worker::new(Config::default().endpoints(2)).unwrap();
+    let mut b = Worker::new(Config::default().endpoints(2)).unwrap();
+    let listener = b.listen("127.0.0.1:0").unwrap();
+    for round in 0..50usize {
+        let ep = a.connect(listener.local_addr()).unwrap();
+        a.send(ep, Tag(1), pattern(9000, round)).unwrap();
+        if round % 3 == 0 {
+            a.close(ep);
+        }
+        let (mut ends, mut messages) = (0, 0);
+        let start = Instant::now();
+        while ends < 2 {
+            let event = a.poll().unwrap();
+            ends += event.iter().filter(|event| is_closed(event)).count();
+            match b.poll().unwrap() {
+                Some(Event::Received { ep, message, .. }) => {
+                    assert!(message == pattern(9000, round));
+                    messages += 1;
+                    b.close(ep);
+                }
+                Some(Event::Closed { reason, .. }) => {
+                    assert!(matches!(reason, CloseReason::Local | CloseReason::Remote), "{reason}");
+                    ends += 1;
+                }
+                _ => {}
+            }
+            assert!(start.elapsed() < LIMIT, "round {round}: {ends} ends");
+        }
+        assert_eq!(messages, 1);
+    }
+    assert_eq!((a.counters().lost, b.counters().lost), (0, 0));
+}
+
+#[test]
+fn a_worker_that_goes_away_is_lost_to_its_peer() {
+    let mut pair = Pair::new();
+    pair.a.send_copy(pair.ep_a, Tag(1), b"last words").unwrap();
+    let Pair { a, mut b, ep_b, .. } = pair;
+    drop(a);
+    let start = Instant::now();
+    match next(&mut b) {
+        Event::Received { message, .. } => assert!(message == b"last words"),
+        other => panic!("{}", brief(&other)),
+    }
+    let reason = closed(next(&mut b));
+    assert!(matches!(reason, CloseReason::PeerLost(Lost::HungUp | Lost::QueuePair | Lost::Completion(_))), "{reason}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(matches!(b.send(ep_b, Tag(1), &b""[..]).unwrap_err().error, SendFailure::Unknown(_)));
+    assert_eq!(b.counters().lost, 1);
+}
+
+#[test]
+fn regions_of_pending_operations_are_free_once_the_worker_is_gone() {
+    let mut pair = Pair::new();
+    let region = pair.b.domain().expose(20_000, qpair_verbs::Access::REMOTE_READ).unwrap();
+    pair.b.recv_into(pair.ep_b, Tag(1), region.local(0..20_000), None).unwrap();
+    pair.b.recv_into(pair.ep_b, Tag(2), region.local(0..100), None).unwrap();
+    pair.a.send(pair.ep_a, Tag(1), pattern(20_000, 1)).unwrap();
+    // One poll each: the READ may be with the device when the worker goes.
+    pair.b.poll().unwrap();
+    let start = Instant::now();
+    drop(pair.b);
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(region.revoke().is_ok());
+}
+
+#[test]
+fn too_many_connections_are_refused_on_either_side() {
+    let mut a = Worker::new(Config::default().endpoints(1)).unwrap();
+    let mut b = Worker::new(Config::default().endpoints(1)).unwrap();
+    let listener = b.listen("127.0.0.1:0").unwrap();
+    a.connect(listener.local_addr()).unwrap();
+    assert!(matches!(a.connect(listener.local_addr()), Err(ConnectError::TooManyEndpoints { limit: 1 })));
+    while !matches!(a.poll().unwrap(), Some(Event::Connected { .. })) {
+        b.poll().unwrap();
+    }
+    let mut c = Worker::new(Config::default()).unwrap();
+    c.connect(listener.local_addr()).unwrap();
+    let reason = loop {
+        b.poll().unwrap();
+        if let Some(event) = c.poll().unwrap() {
+            break closed(event);
+        }
+    };
+    assert!(matches!(&reason, CloseReason::Failed(ConnectFailure::Rejected { .. })), "{reason}");
+    assert!(reason.to_string().contains("raise Config::endpoints"), "{reason}");
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let refused = |config: Config| match Worker::new(config) {
+        Err(WorkerError::Config { what, .. }) => what,
+        other => panic!("{:?}", other.map(|_| ())),
+    };
+    assert_eq!(refused(Config::default().eager_limit(10)), "an eager limit");
+    assert_eq!(refused(Config::default().window(0)), "a window");
+    assert_eq!(refused(Config::default().endpoints(0)), "a number of endpoints");
+    assert_eq!(refused(Config::default().send_depth(2)), "a send depth");
+}
+
+#[test]
+fn a_listener_can_be_stopped_and_a_port_taken() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let error = worker.listen(listener.local_addr()).unwrap_err();
+    assert!(error.to_string().contains("choose another port"), "{error}");
+    worker.stop_listening(listener);
+    assert!(TcpStream::connect(listener.local_addr()).is_err());
+}
+
+#[test]
+fn waiting_ends_at_its_limit() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let start = Instant::now();
+    assert!(worker.wait(Some(Duration::from_millis(30))).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(30));
+    assert!(start.elapsed() < Duration::from_secs(5));
+}

@@ -1,0 +1,119 @@
+//! Two workers of one thread, polled in turn.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::time::{Duration, Instant};
+
+use qpair_transport::{Config, EndpointId, Event, Message, OpId, Payload, Tag, Worker};
+
+/// No test waits longer.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// Two connected workers.
+pub struct Pair {
+    pub a: Worker,
+    pub b: Worker,
+    /// `a`'s end.
+    pub ep_a: EndpointId,
+    /// `b`'s end.
+    pub ep_b: EndpointId,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        Pair::with(Config::default(), Config::default())
+    }
+
+    pub fn with(config_a: Config, config_b: Config) -> Pair {
+        let mut a = Worker::new(config_a).unwrap();
+        let mut b = Worker::new(config_b).unwrap();
+        let listener = b.listen("127.0.0.1:0").unwrap();
+        let ep_a = a.connect(listener.local_addr()).unwrap();
+        let (mut connected, mut accepted) = (false, None);
+        let start = Instant::now();
+        while !connected || accepted.is_none() {
+            match a.poll().unwrap() {
+                Some(Event::Connected { ep }) => {
+                    assert_eq!(ep, ep_a);
+                    connected = true;
+                }
+                Some(other) => panic!("{}", brief(&other)),
+                None => {}
+            }
+            match b.poll().unwrap() {
+                Some(Event::Accepted { ep, listener: by }) => {
+                    assert_eq!(by, listener.id());
+                    accepted = Some(ep);
+                }
+                Some(other) => panic!("{}", brief(&other)),
+                None => {}
+            }
+            assert!(start.elapsed() < LIMIT, "no connection");
+        }
+        Pair { a, b, ep_a, ep_b: accepted.unwrap() }
+    }
+
+    /// Polls both until `done` of all events so far, of `a` and of `b`.
+    pub fn until(&mut self, mut done: impl FnMut(&[Event], &[Event]) -> bool) -> (Vec<Event>, Vec<Event>) {
+        let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        while !done(&of_a, &of_b) {
+            of_a.extend(self.a.poll().unwrap());
+            of_b.extend(self.b.poll().unwrap());
+            if start.elapsed() > LIMIT {
+                let show = |events: &[Event]| events.iter().map(brief).collect::<Vec<_>>();
+                panic!("too long; a: {:?}, b: {:?}", show(&of_a), show(&of_b));
+            }
+        }
+        (of_a, of_b)
+    }
+}
+
+/// The next event of `worker`.
+pub fn next(worker: &mut Worker) -> Event {
+    worker.wait(Some(LIMIT)).unwrap().expect("an event in time")
+}
+
+/// Bytes that differ by length and seed.
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(97)) as u8).collect()
+}
+
+/// An event in few words.
+pub fn brief(event: &Event) -> String {
+    match event {
+        Event::Received { tag, message, .. } => format!("Received tag {tag}, {} bytes", message.len()),
+        Event::ReceivedInto { op, tag, len, .. } => format!("ReceivedInto {op}, tag {tag}, {len} bytes"),
+        Event::Sent { op, .. } => format!("Sent {op}"),
+        Event::Failed { op, error, .. } => format!("Failed {op}: {error}"),
+        Event::Closed { reason, .. } => format!("Closed: {reason}"),
+        Event::Rejected { error, .. } => format!("Rejected: {error}"),
+        Event::Offered { tag, len, .. } => format!("Offered tag {tag}, {len} bytes"),
+        Event::Connected { .. } => "Connected".into(),
+        Event::Accepted { .. } => "Accepted".into(),
+        _ => "another event".into(),
+    }
+}
+
+pub fn received(events: &[Event]) -> Vec<(Tag, &Message)> {
+    let pick = |event| match event {
+        &Event::Received { tag, ref message, .. } => Some((tag, message)),
+        _ => None,
+    };
+    events.iter().filter_map(pick).collect()
+}
+
+pub fn sent(events: &[Event]) -> Vec<(OpId, &Payload)> {
+    let pick = |event| match event {
+        &Event::Sent { op, ref payload } => Some((op, payload)),
+        _ => None,
+    };
+    events.iter().filter_map(pick).collect()
+}
+
+pub fn count(events: &[Event], which: impl Fn(&Event) -> bool) -> usize {
+    events.iter().filter(|event| which(event)).count()
+}
+
+pub fn is_closed(event: &Event) -> bool {
+    matches!(event, Event::Closed { .. })
+}

@@ -1,0 +1,202 @@
+//! Two workers at once, in two threads and in two processes: floods, long messages, a peer that is killed.
+
+mod support;
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use qpair_transport::{
+    CloseReason, Config, EndpointId, Event, Lost, Payload, Returned, SendCopyError, Tag, Worker,
+};
+use support::*;
+
+const PEER: &str = "QPAIR_TEST_PEER";
+const ROLE: &str = "QPAIR_TEST_ROLE";
+const FLOOD: u64 = 100_000;
+
+/// Sends `FLOOD` short messages and receives as many, in order.
+fn flood(worker: &mut Worker, ep: EndpointId) {
+    let (mut sent, mut seen) = (0u64, 0u64);
+    let start = Instant::now();
+    while sent < FLOOD || seen < FLOOD {
+        if sent < FLOOD {
+            match worker.send_copy(ep, Tag(sent), &sent.to_le_bytes()) {
+                Ok(()) => sent += 1,
+                Err(SendCopyError::WouldBlock) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Every so often by sleeping: the wake-up must not be lost.
+        let event = if sent % 1000 == 7 { worker.wait(Some(Duration::from_millis(5))) } else { worker.poll() };
+        match event.unwrap() {
+            Some(Event::Received { tag, message, .. }) => {
+                assert_eq!(tag, Tag(seen));
+                assert!(message == seen.to_le_bytes(), "message {seen}");
+                seen += 1;
+            }
+            Some(other) => panic!("{}", brief(&other)),
+            None => std::thread::yield_now(),
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{sent} sent, {seen} seen");
+    }
+}
+
+fn connected(worker: &mut Worker) -> EndpointId {
+    match next(worker) {
+        Event::Connected { ep } | Event::Accepted { ep, .. } => ep,
+        other => panic!("{}", brief(&other)),
+    }
+}
+
+/// Waits for the other side's end, having closed this one.
+fn part(worker: &mut Worker, ep: EndpointId) {
+    worker.close(ep);
+    loop {
+        match next(worker) {
+            Event::Closed { reason: CloseReason::Local | CloseReason::Remote, .. } => return,
+            Event::Closed { reason, .. } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_flood_both_ways_between_threads() {
+    let mut a = Worker::new(Config::default()).unwrap();
+    let listener = a.listen("127.0.0.1:0").unwrap();
+    let other = std::thread::spawn(move || {
+        let mut b = Worker::new(Config::default()).unwrap();
+        b.connect(listener.local_addr()).unwrap();
+        let ep = connected(&mut b);
+        flood(&mut b, ep);
+        part(&mut b, ep);
+    });
+    let ep = connected(&mut a);
+    flood(&mut a, ep);
+    part(&mut a, ep);
+    other.join().unwrap();
+}
+
+/// This program again, as the peer of the test that is called `role`.
+fn spawn(role: &str, worker: &mut Worker) -> Child {
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "as_a_peer", "--nocapture", "--include-ignored"])
+        .env(PEER, listener.local_addr().to_string())
+        .env(ROLE, role)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "the other process of the tests below"]
+fn as_a_peer() {
+    let (Ok(address), Ok(role)) = (env::var(PEER), env::var(ROLE)) else { return };
+    let mut worker = Worker::new(Config::default()).unwrap();
+    worker.connect(address.as_str()).unwrap();
+    let ep = connected(&mut worker);
+    match role.as_str() {
+        "flood" => {
+            flood(&mut worker, ep);
+            part(&mut worker, ep);
+        }
+        "echo" => loop {
+            match next(&mut worker) {
+                Event::Received { tag, message, .. } => {
+                    worker.send(ep, tag, message.into_bytes()).unwrap();
+                }
+                Event::Closed { .. } => return,
+                _ => {}
+            }
+        },
+        "sit" => loop {
+            // Receives nothing, so that everything sent to it stays under way.
+            std::thread::park();
+        },
+        other => panic!("unknown role {other}"),
+    }
+}
+
+#[test]
+fn a_flood_both_ways_between_processes() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let mut peer = spawn("flood", &mut worker);
+    let ep = connected(&mut worker);
+    flood(&mut worker, ep);
+    part(&mut worker, ep);
+    assert!(peer.wait().unwrap().success());
+}
+
+#[test]
+fn messages_of_every_size_come_back_from_another_process() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let mut peer = spawn("echo", &mut worker);
+    let ep = connected(&mut worker);
+    for (seed, len) in [0, 1, 188, 189, 8192, 8193, 100_001, (3 << 20) + 17].into_iter().enumerate() {
+        worker.send(ep, Tag(seed as u64), pattern(len, seed)).unwrap();
+        let (mut sent, mut back) = (false, false);
+        while !sent || !back {
+            match next(&mut worker) {
+                Event::Sent { .. } => sent = true,
+                Event::Received { tag, message, .. } => {
+                    assert_eq!(tag, Tag(seed as u64));
+                    assert!(message == pattern(len, seed), "{len} bytes");
+                    back = true;
+                }
+                other => panic!("{}", brief(&other)),
+            }
+        }
+    }
+    part(&mut worker, ep);
+    assert!(peer.wait().unwrap().success());
+}
+
+fn lost(reason: &CloseReason) -> bool {
+    matches!(reason, CloseReason::PeerLost(Lost::HungUp | Lost::QueuePair | Lost::Completion(_)))
+}
+
+#[test]
+fn a_killed_peer_is_reported_in_time_and_everything_is_handed_back() {
+    for sleeping in [false, true] {
+        let mut worker = Worker::new(Config::default()).unwrap();
+        let mut peer = spawn("sit", &mut worker);
+        let ep = connected(&mut worker);
+        let buffer = worker.domain().alloc(1 << 20).unwrap();
+        let long = worker.send(ep, Tag(1), buffer).unwrap();
+        let memory = worker.domain().alloc(100).unwrap();
+        let receive = worker.recv_into(ep, Tag(2), memory, None).unwrap();
+        let mut queued = 0;
+        for _ in 0..200 {
+            worker.send(ep, Tag(3), &b"short"[..]).unwrap();
+            queued += 1;
+        }
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        let start = Instant::now();
+        let (mut sent, mut failed, mut seen_long, mut seen_receive) = (0, 0, false, false);
+        let reason = loop {
+            let event = if sleeping { worker.wait(Some(LIMIT)).unwrap() } else { worker.poll().unwrap() };
+            match event {
+                Some(Event::Sent { .. }) => sent += 1,
+                Some(Event::Failed { op, returned: Returned::Payload(Payload::Buffer(buffer)), .. }) => {
+                    assert_eq!((op, buffer.len()), (long, 1 << 20));
+                    seen_long = true;
+                }
+                Some(Event::Failed { returned: Returned::Payload(_), .. }) => failed += 1,
+                Some(Event::Failed { op, returned: Returned::Memory(_), .. }) => {
+                    assert_eq!(op, receive);
+                    seen_receive = true;
+                }
+                Some(Event::Closed { reason, .. }) => break reason,
+                Some(other) => panic!("{}", brief(&other)),
+                None => {}
+            }
+            assert!(start.elapsed() < Duration::from_secs(2), "not noticed in time");
+        };
+        assert!(lost(&reason), "{reason}");
+        assert_eq!(sent + failed, queued);
+        assert!(seen_long && seen_receive);
+    }
+}
