@@ -59,7 +59,7 @@ impl CompletionQueue {
     /// [`CqError::Overrun`] once more completions waited than the queue holds.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completion<'_>>, CqError> {
-        self.soft.poll()
+        Ok(if self.soft.advance()? { Some(Completion::new(self.soft.current())) } else { None })
     }
 
     /// Waits for a completion: spins briefly, yields, then sleeps.
@@ -70,8 +70,8 @@ impl CompletionQueue {
         loop {
             self.ready(None)?;
             // A queue pair may say that it has something, and turn out to have been closed.
-            if let Some(completion) = self.soft.poll()? {
-                return Ok(completion);
+            if self.soft.advance()? {
+                return Ok(Completion::new(self.soft.current()));
             }
         }
     }
@@ -85,8 +85,8 @@ impl CompletionQueue {
         loop {
             self.ready(Some(deadline.saturating_duration_since(Instant::now())))
                 .map_err(|error| if let CqError::TimedOut(_) = error { CqError::TimedOut(limit) } else { error })?;
-            if let Some(completion) = self.soft.poll()? {
-                return Ok(completion);
+            if self.soft.advance()? {
+                return Ok(Completion::new(self.soft.current()));
             }
         }
     }

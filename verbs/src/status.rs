@@ -3,11 +3,11 @@
 use std::fmt;
 
 /// Status of a completion: a code of `enum ibv_wc_status`. Unknown codes are kept and printed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WcStatus(pub u32);
 
 /// Operation of a completion: a code of `enum ibv_wc_opcode`. Unknown codes are kept and printed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WcOpcode(pub u32);
 
 macro_rules! codes {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Rkey(pub u32);
 
 /// A queue pair number, 24 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Qpn(pub u32);
 
 /// A packet sequence number, 24 bits; arithmetic on it wraps.

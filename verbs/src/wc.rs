@@ -1,7 +1,5 @@
 //! Work completions: what the device says of a finished work request.
 
-use std::marker::PhantomData;
-
 use crate::error::NoMemory;
 use crate::memory::{Buffer, Local, Slab};
 use crate::soft;
@@ -9,7 +7,7 @@ use crate::status::{WcOpcode, WcStatus};
 use crate::types::{Qpn, Rkey};
 
 /// The plain values of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkCompletion {
     /// The number that the poster gave, 0 if none.
     pub wr_id: u64,
@@ -44,58 +42,65 @@ pub struct WorkCompletion {
 /// ```
 #[derive(Debug)]
 pub struct Completion<'cq> {
-    wc: WorkCompletion,
-    memory: Local,
-    unsignaled: Option<soft::Retired>,
-    cursor: PhantomData<&'cq mut ()>,
+    at: &'cq mut Current,
+}
+
+/// The place in a completion queue where the completion at its cursor stands: it is filled in place and lent out.
+#[derive(Debug, Default)]
+pub(crate) struct Current {
+    pub(crate) wc: WorkCompletion,
+    pub(crate) memory: Local,
+    pub(crate) unsignaled: Option<soft::Retired>,
+}
+
+impl<'cq> Completion<'cq> {
+    #[inline(always)]
+    pub(crate) fn new(at: &'cq mut Current) -> Self {
+        Completion { at }
+    }
 }
 
 impl Completion<'_> {
-    #[inline(always)]
-    pub(crate) fn new(wc: WorkCompletion, memory: Local, unsignaled: Option<soft::Retired>) -> Self {
-        Completion { wc, memory, unsignaled, cursor: PhantomData }
-    }
-
     /// The plain values, which may be kept.
     #[inline]
     pub fn values(&self) -> WorkCompletion {
-        self.wc
+        self.at.wc
     }
 
     /// The number that the poster gave.
     #[inline]
     pub fn wr_id(&self) -> u64 {
-        self.wc.wr_id
+        self.at.wc.wr_id
     }
 
     /// Outcome.
     #[inline]
     pub fn status(&self) -> WcStatus {
-        self.wc.status
+        self.at.wc.status
     }
 
     /// Operation.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
-        self.wc.opcode
+        self.at.wc.opcode
     }
 
     /// Queue pair that the work was posted on.
     #[inline]
     pub fn qpn(&self) -> Qpn {
-        self.wc.qpn
+        self.at.wc.qpn
     }
 
     /// Bytes received, read, or written to the local buffer.
     #[inline]
     pub fn byte_len(&self) -> usize {
-        self.wc.byte_len as usize
+        self.at.wc.byte_len as usize
     }
 
     /// Immediate data.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.wc.imm
+        self.at.wc.imm
     }
 
     /// An error for any status but success.
@@ -104,21 +109,21 @@ impl Completion<'_> {
     /// [`CompletionError`](crate::CompletionError) with queue pair, status and provider detail.
     #[inline]
     pub fn ok(&self) -> Result<(), crate::CompletionError> {
-        if self.wc.status.is_success() {
+        if self.at.wc.status.is_success() {
             return Ok(());
         }
         Err(crate::CompletionError {
-            qpn: self.wc.qpn,
-            opcode: self.wc.opcode,
-            status: self.wc.status,
-            vendor_err: self.wc.vendor_err,
+            qpn: self.at.wc.qpn,
+            opcode: self.at.wc.opcode,
+            status: self.at.wc.status,
+            vendor_err: self.at.wc.vendor_err,
         })
     }
 
     /// The memory that was posted with the work request, whatever its form.
     #[inline]
-    pub fn into_memory(mut self) -> Local {
-        std::mem::replace(&mut self.memory, Local::None)
+    pub fn into_memory(self) -> Local {
+        std::mem::take(&mut self.at.memory)
     }
 
     /// The buffer that was posted with the work request.
@@ -149,6 +154,18 @@ impl Completion<'_> {
     ///
     /// What is not taken is dropped with the completion.
     pub fn next_retired(&mut self) -> Option<Local> {
-        self.unsignaled.as_mut()?.next_memory()
+        self.at.unsignaled.as_mut()?.next_memory()
+    }
+}
+
+impl Drop for Completion<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !matches!(self.at.memory, Local::None) {
+            self.at.memory = Local::None;
+        }
+        if self.at.unsignaled.is_some() {
+            self.at.unsignaled = None;
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::qp::SoftQp;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
 use crate::events::AsyncEvent;
-use crate::wc::Completion;
+use crate::wc::Current;
 
 /// The owner's end.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(crate) struct SoftCq {
     /// True if the queue pairs could produce more completions than the queue holds.
     may_overrun: bool,
     failed: bool,
+    current: Current,
 }
 
 /// A queue pair that completes here.
@@ -42,6 +43,7 @@ impl SoftCq {
             cursor: 0,
             may_overrun: false,
             failed: false,
+            current: Current::default(),
         })
     }
 
@@ -57,9 +59,15 @@ impl SoftCq {
         self.shared.bell()
     }
 
-    /// The next completion, from one of the next `SCAN` queue pairs in turn.
+    /// The completion at the cursor.
+    #[inline(always)]
+    pub(crate) fn current(&mut self) -> &mut Current {
+        &mut self.current
+    }
+
+    /// Moves on to the next completion, from one of the next `SCAN` queue pairs in turn; false if there is none.
     #[inline]
-    pub(crate) fn poll<'cq>(&mut self) -> Result<Option<Completion<'cq>>, CqError> {
+    pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
         self.refresh()?;
         let count = self.members.len();
         for _ in 0..count.min(SCAN) {
@@ -69,14 +77,14 @@ impl SoftCq {
                 continue;
             };
             self.cursor = if place + 1 >= count { 0 } else { place + 1 };
-            if let Some(completion) = member.poll() {
+            if member.poll(&mut self.current) {
                 if self.may_overrun {
                     self.check_overrun()?;
                 }
-                return Ok(Some(completion));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// True if a poll would give something; looks at every queue pair.
@@ -145,14 +153,9 @@ impl Member {
     }
 
     #[inline(always)]
-    fn poll<'cq>(&self) -> Option<Completion<'cq>> {
+    fn poll(&self, into: &mut Current) -> bool {
         self.qp.progress();
-        if self.sends
-            && let Some(completion) = self.qp.send_queue().poll(self.qp.qpn())
-        {
-            return Some(completion);
-        }
-        if self.receives { self.qp.poll_receive() } else { None }
+        self.sends && self.qp.send_queue().poll(self.qp.qpn(), into) || self.receives && self.qp.poll_receive(into)
     }
 
     fn has_completion(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::qp::Op;
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::Qpn;
-use crate::wc::{Completion, WorkCompletion};
+use crate::wc::{Current, WorkCompletion};
 
 /// One send request.
 #[derive(Debug)]
@@ -125,13 +125,13 @@ impl SendQueue {
         unsafe { &mut *self.slots.get_unchecked((index & self.mask) as usize).get() }
     }
 
-    /// The next completion, if there is one. For the poller, one at a time.
+    /// Takes the next completion, if there is one. For the poller, one at a time.
     #[inline]
-    pub(crate) fn poll<'cq>(self: &Arc<Self>, qpn: Qpn) -> Option<Completion<'cq>> {
+    pub(crate) fn poll(self: &Arc<Self>, qpn: Qpn, into: &mut Current) -> bool {
         let end = self.ready.0.load(Ordering::Acquire);
         let start = self.retired.0.load(Ordering::Relaxed);
         if start == end {
-            return None;
+            return false;
         }
         let mut index = start;
         let mut has_memory = false;
@@ -146,16 +146,15 @@ impl SendQueue {
         }
         // SAFETY: as above.
         let slot = unsafe { self.slot(index) };
-        let wc = slot.completion(qpn);
-        let memory = std::mem::take(&mut slot.local);
+        into.wc = slot.completion(qpn);
+        into.memory = std::mem::take(&mut slot.local);
         let next = index.wrapping_add(1);
-        let unsignaled = if has_memory {
-            Some(Retired { queue: self.clone(), next: start, end: index, retire: next })
+        if has_memory {
+            into.unsignaled = Some(Retired { queue: self.clone(), next: start, end: index, retire: next });
         } else {
             self.retired.0.store(next, Ordering::Release);
-            None
-        };
-        Some(Completion::new(wc, memory, unsignaled))
+        }
+        true
     }
 }
 

@@ -15,6 +15,13 @@ two_sided! {
     other_hosts_are_out_of_reach,
     a_third_queue_pair_does_not_disturb_a_pair,
     sending_to_a_closed_queue_pair_fails,
+    both_sides_can_connect_at_the_same_time,
+    many_queue_pairs_share_a_completion_queue,
+    the_smallest_queues_work,
+}
+
+two_processes! {
+    connecting_to_a_stopped_process_times_out,
 }
 
 one_sided! {
@@ -163,6 +170,80 @@ fn sending_to_a_closed_queue_pair_fails(env: &Env) {
     pair.far.look(&target).assert_is(&[0; 64]);
     pair.far.revoke(&target).expect("nobody uses it");
     connect_pair(&mut pair.near, &QpSpec::rc(), &mut pair.far, &QpSpec::rc());
+}
+
+fn both_sides_can_connect_at_the_same_time(env: &Env) {
+    for round in 0..8 {
+        let (mut near, mut far) = (Side::open(env.device()), env.far());
+        let pairs: Vec<_> = (0..4).map(|_| (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()))).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| pairs.iter().for_each(|(a, b)| near.connect(a.qp, b.address)));
+            scope.spawn(|| pairs.iter().for_each(|(a, b)| far.connect(b.qp, a.address)));
+        });
+        for (a, b) in &pairs {
+            far.recv_on(b.qp, Mem::blank(5000), round);
+            near.post_on(a.qp, Work::send(Mem::seeded(5000, round)).signaled());
+            near.done().assert_success(WcOpcode::SEND);
+            far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(round).bytes(5000));
+            near.recv_on(a.qp, Mem::blank(8), round);
+            far.post_on(b.qp, Work::send(Mem::seeded(8, round)).signaled());
+            far.done().assert_success(WcOpcode::SEND);
+            near.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(round).bytes(8));
+        }
+    }
+}
+
+fn many_queue_pairs_share_a_completion_queue(env: &Env) {
+    const COUNT: u64 = 200;
+    let (mut near, mut far) = (env.near(), env.far());
+    let cq = far.new_cq_with_channel(4096);
+    let ours = QpSpec { recv_depth: Some(4), send_depth: Some(4), ..QpSpec::rc() };
+    let theirs = QpSpec { cq, ..ours.clone() };
+    let pairs: Vec<_> = (0..COUNT).map(|_| connect_pair(&mut near, &ours, &mut far, &theirs)).collect();
+    for (wr_id, (a, b)) in (0..).zip(&pairs).step_by(7) {
+        far.recv_on(*b, Mem::blank(8), wr_id);
+        near.post_on(*a, Work::send(Mem::seeded(8, wr_id)).signaled());
+        near.done().assert_success(WcOpcode::SEND);
+        // What came before the arming wakes nobody: one poll has to find it, whichever queue pair it is of.
+        far.arm(cq, false);
+        let done = far.try_done(cq, std::time::Duration::ZERO).expect("a poll found nothing, though something waits");
+        assert_eq!((done.wr_id, done.status()), (wr_id, WcStatus::SUCCESS));
+        assert!(far.try_done(cq, std::time::Duration::ZERO).is_none());
+    }
+}
+
+fn the_smallest_queues_work(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    let (near_cq, far_cq) = (near.new_cq(1), far.new_cq(1));
+    let spec = |cq| QpSpec { cq, recv_depth: Some(1), send_depth: Some(1), ..QpSpec::rc() };
+    connect_pair(&mut near, &spec(near_cq), &mut far, &spec(far_cq));
+    let target = far.expose(5000, qpair_verbs::Access::REMOTE_ALL);
+    for turn in 0..50 {
+        let len = [8, 221, 5000][turn as usize % 3];
+        far.recv(Mem::blank(len), turn);
+        near.post(Work::send(Mem::seeded(len, turn)).id(turn).signaled());
+        assert_eq!(far.done_on(far_cq).assert_success(WcOpcode::RECV).wr_id, turn);
+        assert_eq!(near.done_on(near_cq).assert_success(WcOpcode::SEND).wr_id, turn);
+        near.post(Work::write(Mem::seeded(len, turn), target.part(0, len as u64)).signaled());
+        near.done_on(near_cq).assert_success(WcOpcode::RDMA_WRITE);
+        near.post(Work::read(target.part(0, len as u64)).signaled());
+        let done = near.done_on(near_cq).assert_success(WcOpcode::RDMA_READ);
+        done.memory.assert_is(&Fill::Seed(turn).bytes(len));
+    }
+}
+
+fn connecting_to_a_stopped_process_times_out(env: &Env) {
+    let (mut near, mut far) = (Side::open(env.device()), env.far());
+    let made = far.new_qp(&QpSpec::rc());
+    let peer = far.peer().expect("a process");
+    peer.stop(true);
+    let start = std::time::Instant::now();
+    let error = connect_error(&mut near, &QpSpec::rc(), made.address);
+    assert_eq!(error, "TimedOut");
+    assert!(start.elapsed() < crate::harness::LIMIT, "{:?}", start.elapsed());
+    peer.stop(false);
+    let late = near.new_qp(&QpSpec::rc());
+    near.connect(late.qp, made.address);
 }
 
 fn a_queue_pair_can_be_connected_to_itself(env: &Env) {

@@ -69,6 +69,7 @@ mod one_sided;
 mod order;
 mod overrun;
 mod posting;
+mod races;
 mod random;
 mod read_reduce;
 mod rnr;

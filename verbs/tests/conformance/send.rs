@@ -21,6 +21,7 @@ two_sided! {
     receives_can_be_posted_before_connecting,
     a_message_sent_before_the_peer_connects_arrives,
     two_pairs_do_not_mix,
+    messages_complete_though_the_receiver_does_not_poll,
 }
 
 fn messages_of_every_size_arrive(env: &Env) {
@@ -248,5 +249,21 @@ fn two_pairs_do_not_mix(env: &Env) {
     for _ in 0..20 {
         let done = far.done().assert_success(WcOpcode::RECV);
         done.memory.assert_is(&Fill::Seed(done.wr_id).bytes(64));
+    }
+}
+
+fn messages_complete_though_the_receiver_does_not_poll(env: &Env) {
+    for len in [8, 220, 221, 5000] {
+        let mut pair = env.rc();
+        (0..128).for_each(|wr_id| pair.far.recv(Mem::blank(len), wr_id));
+        for turn in 0..128 {
+            pair.near.post(Work::send(Mem::seeded(len, turn)).id(turn).signaled());
+        }
+        for turn in 0..128 {
+            assert_eq!(pair.near.done().assert_success(WcOpcode::SEND).wr_id, turn);
+        }
+        for turn in 0..128 {
+            pair.far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(turn).bytes(len));
+        }
     }
 }

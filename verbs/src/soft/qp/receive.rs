@@ -14,19 +14,20 @@ use crate::soft::srq::SoftSrq;
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::Ordering;
 use crate::types::{QpType, Qpn, Rkey};
-use crate::wc::{Completion, WorkCompletion};
+use crate::wc::{Current, WorkCompletion};
 
 impl SoftQp {
     /// The next completion of a receive. For the owner of the receive completion queue.
     #[inline]
-    pub(crate) fn poll_receive<'cq>(&self) -> Option<Completion<'cq>> {
+    pub(crate) fn poll_receive(&self, into: &mut Current) -> bool {
         // SAFETY: the caller owns the receive completion queue; nobody else touches `poller`.
-        let poller = unsafe { &mut *self.receiver.poller.get() }.as_mut()?;
+        let poller = unsafe { &mut *self.receiver.poller.get() };
+        let Some(poller) = poller else { return false };
         match poller.consumer.peek() {
-            Some(entry) => self.complete(poller, entry),
-            None if self.has_failed() => self.flush(poller),
-            None if self.claims.is_some() => self.complete_void(poller),
-            None => None,
+            Some(entry) => self.complete(poller, entry, into),
+            None if self.has_failed() => self.flush(poller, into).is_some(),
+            None if self.claims.is_some() => self.complete_void(poller, into).is_some(),
+            None => false,
         }
     }
 
@@ -60,8 +61,8 @@ impl SoftQp {
 
     /// Turns a ring entry into a completion.
     #[inline]
-    fn complete<'cq>(&self, poller: &mut Poller, entry: Entry) -> Option<Completion<'cq>> {
-        let Some(mut slot) = self.take_slot(entry.receive) else { return self.nonsense(poller) };
+    fn complete(&self, poller: &mut Poller, entry: Entry, into: &mut Current) -> bool {
+        let Some(mut slot) = self.take_slot(entry.receive) else { return self.nonsense(poller, into) };
         let header = if self.qp_type() == QpType::Ud { GRH_BYTES } else { 0 };
         let total = entry.byte_len as usize + header;
         let mut status = WcStatus::SUCCESS;
@@ -70,12 +71,12 @@ impl SoftQp {
             KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
             KIND_SEND if entry.flags & FLAG_INLINE != 0 => {
                 if !place_inline(&poller.consumer, &entry, &mut slot) {
-                    return self.nonsense(poller);
+                    return self.nonsense(poller, into);
                 }
             }
             KIND_SEND | KIND_WRITE_IMM => {}
             KIND_VOID => status = WcStatus::GENERAL_ERR,
-            _ => return self.nonsense(poller),
+            _ => return self.nonsense(poller, into),
         }
         if entry.flags & FLAG_INVALIDATE != 0 && status.is_success() {
             let rkey = Rkey(entry.imm);
@@ -88,7 +89,7 @@ impl SoftQp {
             self.fail();
         }
         let opcode = if entry.kind == KIND_WRITE_IMM { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV };
-        let wc = WorkCompletion {
+        into.wc = WorkCompletion {
             wr_id: slot.wr_id,
             status,
             opcode,
@@ -99,23 +100,24 @@ impl SoftQp {
             src_qpn: is_datagram.then_some(Qpn(entry.src_qpn)),
             vendor_err: 0,
         };
-        Some(Completion::new(wc, slot.memory, None))
+        into.memory = slot.memory;
+        true
     }
 
     /// What the peer wrote can not be: the queue pair fails, and what is posted is flushed.
     #[cold]
-    fn nonsense<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+    fn nonsense(&self, poller: &mut Poller, into: &mut Current) -> bool {
         tracing::warn!(qpn = %self.qpn(), "the peer's device wrote a completion that can not be; the queue pair fails");
         if !self.has_failed() {
             self.home().events().raise(AsyncEvent::QpFatal(self.qpn()));
             self.fail();
         }
-        self.flush(poller)
+        self.flush(poller, into).is_some()
     }
 
     /// The next receive that will not be filled any more, of a failed queue pair.
     #[cold]
-    fn flush<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+    fn flush(&self, poller: &mut Poller, into: &mut Current) -> Option<()> {
         if !self.is_settled() {
             return None;
         }
@@ -136,7 +138,8 @@ impl SoftQp {
             }
             (None, None) => return None,
         };
-        Some(Completion::new(self.failed_receive(&slot, WcStatus::WR_FLUSH_ERR), slot.memory, None))
+        self.fail_receive(slot, WcStatus::WR_FLUSH_ERR, into);
+        Some(())
     }
 
     /// True while a live sender has claimed the receive and is filling it (UD).
@@ -147,7 +150,7 @@ impl SoftQp {
     }
 
     /// A receive that a dead sender claimed (UD).
-    fn complete_void<'cq>(&self, poller: &mut Poller) -> Option<Completion<'cq>> {
+    fn complete_void(&self, poller: &mut Poller, into: &mut Current) -> Option<()> {
         let index = self.receiver.own.as_ref()?.retired.load(Ordering::Relaxed);
         if !self.receiver.take_void(index) {
             return None;
@@ -155,21 +158,19 @@ impl SoftQp {
         let slot = self.take_slot(index)?;
         poller.consumer.advance(&Entry { lines: 1, ..Entry::default() }, &self.public().consumed.0);
         self.retire(index);
-        Some(Completion::new(self.failed_receive(&slot, WcStatus::GENERAL_ERR), slot.memory, None))
+        self.fail_receive(slot, WcStatus::GENERAL_ERR, into);
+        Some(())
     }
 
-    fn failed_receive(&self, slot: &RecvSlot, status: WcStatus) -> WorkCompletion {
-        WorkCompletion {
+    fn fail_receive(&self, slot: RecvSlot, status: WcStatus, into: &mut Current) {
+        into.wc = WorkCompletion {
             wr_id: slot.wr_id,
             status,
             opcode: WcOpcode::RECV,
             qpn: self.qpn(),
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qpn: None,
-            vendor_err: 0,
-        }
+            ..WorkCompletion::default()
+        };
+        into.memory = slot.memory;
     }
 
     /// The receive that a message took: the oldest of the own queue, or the claimed one of the shared.

@@ -117,8 +117,8 @@ pub enum Command {
     Explain { qp: QpId },
     /// `(RegionId, RemoteSlice)`
     Expose { domain: DomainId, piece: Piece, access: Access },
-    /// `Result<Content, String>`: what blocks it; the region is then kept.
-    Revoke { region: RegionId },
+    /// `Result<Content, String>`: what blocks it; the region is then kept. Fails if the memory changes within `watch`.
+    Revoke { region: RegionId, watch: u64 },
     /// `Content`
     Look { region: RegionId, start: usize, end: usize },
     /// `()`
@@ -149,8 +149,10 @@ pub enum Command {
     Completion { cq: CqId, limit: u64 },
     /// `u64`: sum of the values before. Adds `count` times over `qp`, one after the other.
     AddMany { qp: QpId, remote: qpair_verbs::RemoteSlice, count: u32 },
-    /// Never answers before it fails: writes and sends to the peer without end, polling in between.
-    Stream { qp: QpId, remote: qpair_verbs::RemoteSlice },
+    /// `String`: the failure that ended it. Writes, and sends if asked, to the peer without end, polling in between.
+    Stream { qp: QpId, remote: qpair_verbs::RemoteSlice, sends: bool },
+    /// `()`, never: sends datagrams of `len` bytes without end.
+    StreamTo { qp: QpId, to: HandleId, len: usize },
     /// `bool`: the event came within `limit`.
     AwaitEvent { event: super::Event, limit: u64 },
     /// `()`

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::{
     Abilities, Command, Content, CqId, DomainId, Event, HandleId, Made, Piece, QpId, QpSpec, RegionId, SrqId, WindowId,
+    digest,
 };
 
 /// A value of the type that the command names, or why there is none.
@@ -169,7 +170,8 @@ impl Machine {
             | Command::PostSend { .. }
             | Command::Completion { .. }
             | Command::AddMany { .. }
-            | Command::Stream { .. } => self.run_posting(command),
+            | Command::Stream { .. }
+            | Command::StreamTo { .. } => self.run_posting(command),
             Command::AwaitEvent { event, limit } => answer(self.await_event(&event, limit).map_err(text)?),
             Command::Arm { cq, solicited } => {
                 use qpair_verbs::Arm;
@@ -193,7 +195,7 @@ impl Machine {
     fn run_memory(&mut self, command: Command) -> Answer {
         match command {
             Command::Expose { domain, piece, access } => self.expose(domain, piece, access),
-            Command::Revoke { region } => self.revoke(region),
+            Command::Revoke { region, watch } => self.revoke(region, watch),
             Command::Look { region, start, end } => {
                 let mut bytes = vec![0; end - start];
                 self.region(region)?.read(start, &mut bytes).map_err(text)?;
@@ -316,10 +318,18 @@ impl Machine {
         answer((RegionId(self.regions.len() - 1), remote))
     }
 
-    fn revoke(&mut self, RegionId(region): RegionId) -> Answer {
+    fn revoke(&mut self, RegionId(region): RegionId, watch: u64) -> Answer {
         let taken = self.regions[region].take().ok_or("the region was revoked")?;
         answer(match taken.revoke() {
-            Ok(buffer) => Ok(Content::of(buffer.into(), 0, None)),
+            Ok(buffer) => {
+                let (before, end) = (digest(&buffer), Instant::now() + Duration::from_millis(watch));
+                while watch > 0 && Instant::now() < end {
+                    if digest(std::hint::black_box(&buffer)) != before {
+                        return Err("memory changed after it was revoked".to_owned());
+                    }
+                }
+                Ok(Content::of(buffer.into(), 0, None))
+            }
             Err(failed) => {
                 self.regions[region] = Some(failed.region);
                 Err(format!("{:?}", failed.why))

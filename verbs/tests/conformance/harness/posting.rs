@@ -33,7 +33,8 @@ impl Machine {
                 answer(completion(&mut self.cqs[cq.0].queue, limit, is_datagram)?)
             }
             Command::AddMany { qp, remote, count } => self.add_many(qp, remote, count),
-            Command::Stream { qp, remote } => self.stream(qp, remote),
+            Command::Stream { qp, remote, sends } => self.stream(qp, remote, sends),
+            Command::StreamTo { qp, to, len } => self.stream_to(qp, to, len),
             other => Err(format!("{other:?} does not concern posting")),
         }
     }
@@ -102,23 +103,37 @@ impl Machine {
     }
 
     /// Keeps WRITEs and SENDs of several sizes under way until one of them fails.
-    fn stream(&mut self, QpId(qp): QpId, remote: RemoteSlice) -> Answer {
+    fn stream(&mut self, QpId(qp): QpId, remote: RemoteSlice, sends: bool) -> Answer {
         let pd = &self.domains[self.qps[qp].domain.0];
         let Stage::Connected(connected) = &mut self.qps[qp].stage else { return Err("not connected".to_owned()) };
         let queue = &mut self.cqs[0].queue;
         for turn in 0.. {
-            let len = [8, 200, 4096, remote.len as usize][turn % 4];
-            let buffer = pd.alloc(len).map_err(text)?;
+            let len = [8, 200, 4096, remote.len as usize][turn % 4].min(remote.len as usize);
+            let mut buffer = pd.alloc(len).map_err(text)?;
+            buffer.fill(turn as u8);
             let request = match turn % 3 {
-                0 => connected.send(buffer),
+                0 if sends => connected.send(buffer),
                 _ => connected.write(buffer, remote.slice(0..len as u64)),
             };
             request.signaled().post().map_err(text)?;
             if turn >= 8 {
-                queue.wait_for(LIMIT).map_err(text)?.ok().map_err(text)?;
+                let done = queue.wait_for(LIMIT).map_err(text)?;
+                if let Err(error) = done.ok() {
+                    return answer(error.status.to_string());
+                }
             }
         }
         unreachable!("the stream is without end")
+    }
+
+    fn stream_to(&mut self, QpId(qp): QpId, HandleId(to): HandleId, len: usize) -> Answer {
+        let pd = &self.domains[self.qps[qp].domain.0];
+        let Stage::Datagram(datagram) = &mut self.qps[qp].stage else { return Err("no datagrams".to_owned()) };
+        let queue = &mut self.cqs[0].queue;
+        loop {
+            datagram.send(pd.alloc(len).map_err(text)?, &self.handles[to]).signaled().post().map_err(text)?;
+            queue.wait_for(LIMIT).map_err(text)?.ok().map_err(text)?;
+        }
     }
 }
 

@@ -140,7 +140,12 @@ impl Side {
     }
 
     pub fn revoke(&mut self, region: &Region) -> Result<Content, String> {
-        self.ask(Command::Revoke { region: region.id })
+        self.revoke_and_watch(region, Duration::ZERO)
+    }
+
+    /// The same, and asserts that the memory does not change any more for a while.
+    pub fn revoke_and_watch(&mut self, region: &Region, watch: Duration) -> Result<Content, String> {
+        self.ask(Command::Revoke { region: region.id, watch: watch.as_millis() as u64 })
     }
 
     /// What the region holds now.
