@@ -21,12 +21,13 @@ const EAGER: usize = 8192;
 
 fn main() -> Outcome {
     let named: Vec<usize> = env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
-    let sizes = if named.is_empty() { vec![8, 64, 256, 1024, 4096, 8192, 65536, 1 << 20, 16 << 20] } else { named };
+    let or = |sizes: &[usize]| if named.is_empty() { sizes.to_vec() } else { named.clone() };
+    let sizes = or(&[8, 64, 256, 1024, 4096, 8192, 65536, 1 << 20, 16 << 20]);
     if let Ok(address) = env::var(PEER) {
         return serve(&address, &sizes);
     }
     if env::args().any(|arg| arg == "cost") {
-        return cost();
+        return cost(&or(&[8, 188, 1024, 8192]));
     }
     let cores = std::thread::available_parallelism()?.get();
     pin(0)?;
@@ -75,25 +76,39 @@ fn main() -> Outcome {
 }
 
 /// What one message costs in all, both sides on one core: code alone, no waiting for another core's memory.
-fn cost() -> Outcome {
+fn cost(sizes: &[usize]) -> Outcome {
     let mut worker = Worker::new(Config::default())?;
     let listener = worker.listen("127.0.0.1:0")?;
     let ep = worker.connect(listener.local_addr())?;
     while !matches!(worker.wait(None)?, Some(Event::Accepted { .. })) {}
-    for size in [8, 188, 1024, 8192] {
+    println!("both sides on one core, ns a message; least of {ROUNDS} rounds");
+    println!("{:>10} {:>8} {:>8} {:>8}", "bytes", "send", "receive", "drop and post again");
+    for &size in sizes {
         let data = vec![1; size];
-        let mut least = f64::MAX;
+        let mut least = [f64::MAX; 3];
         for _ in 0..ROUNDS {
-            let start = Instant::now();
-            for _ in 0..COST {
-                worker.send_copy(ep, PING, &data)?;
-                while !matches!(worker.poll()?, Some(Event::Received { .. })) {}
-                // A poll that finds nothing, as there are in practice: it posts the slab again.
-                worker.poll()?;
+            let mut times = [0.0; 3];
+            for _ in 0..COST / BATCH {
+                let start = Instant::now();
+                for _ in 0..BATCH {
+                    worker.send_copy(ep, PING, &data)?;
+                }
+                let sent = Instant::now();
+                let mut events = Vec::with_capacity(BATCH);
+                while events.len() < BATCH {
+                    events.extend(worker.poll()?);
+                }
+                let received = Instant::now();
+                drop(events);
+                for _ in 0..BATCH / 4 {
+                    worker.poll()?;
+                }
+                let parts = [sent - start, received - sent, received.elapsed()];
+                times.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part.as_secs_f64());
             }
-            least = least.min(start.elapsed().as_secs_f64() * 1e9 / COST as f64);
+            least.iter_mut().zip(times).for_each(|(least, time)| *least = least.min(time * 1e9 / COST as f64));
         }
-        println!("{size} B sent, received and polled for on one core: {least:.1} ns");
+        println!("{size:>10} {:>8.1} {:>8.1} {:>8.1}", least[0], least[1], least[2]);
     }
     Ok(())
 }
@@ -223,5 +238,6 @@ fn pin(core: usize) -> Outcome {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
-const COST: usize = 200_000;
+const COST: usize = 320_000;
+const BATCH: usize = 16;
 const STREAM: usize = 5_000_000;

@@ -193,6 +193,19 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether the root is a rank.
+    ///
+    /// # Errors
+    /// [`BenchError::NoSuchRoot`] if not.
+    pub fn check_root(&self, ranks: usize) -> Result<(), BenchError> {
+        match self.collective {
+            Collective::Broadcast { root } if root >= ranks => Err(BenchError::NoSuchRoot { root, ranks }),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Collective {
     /// The name on the command line.
     pub fn name(self) -> &'static str {

@@ -85,11 +85,14 @@ impl<'a, T: Scalar> Meter<'a, T> {
             Effort::Time(budget) => budget.as_secs_f64(),
         };
         let mut trial = 1;
+        let mut each = f64::INFINITY;
         loop {
             let own = self.timed(vector, trial)?.as_secs_f64();
             // All ranks must come to the same decision.
             let seconds = self.over_ranks(own, ReduceOp::Max)?.max(1e-9);
-            let fitting = (budget / seconds * trial as f64) as u64;
+            // A trial that was interrupted tells nothing.
+            each = each.min(seconds / trial as f64);
+            let fitting = (budget / each) as u64;
             if seconds * TRIAL_PART >= budget || trial >= MAX_ITERATIONS {
                 return Ok(fitting.clamp(1, MAX_ITERATIONS));
             }

@@ -32,7 +32,12 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
             }
             sweep::run(&plan)
         }
-        None => Ok(spawn(settings)?),
+        None => {
+            let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
+            // One message, and not one per rank.
+            plan.check_root(ranks as usize)?;
+            Ok(spawn(settings, ranks)?)
+        }
     }
 }
 
@@ -47,12 +52,12 @@ fn world_size() -> Result<Option<u32>, BenchError> {
 }
 
 /// Runs this very command as local ranks. Rank 0 prints the table.
-fn spawn(settings: &Settings) -> Result<(), JobError> {
+fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let failed = |source: io::Error| JobError::System { what: "find this program".to_owned(), source };
     let program = std::env::current_exe().map_err(failed)?;
     let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
     let job = Job {
-        ranks: settings.ranks.unwrap_or(DEFAULT_RANKS),
+        ranks,
         command,
         port: settings.port,
         output: Output::PrefixedErrors,

@@ -105,8 +105,9 @@ impl<'a> Report<'a> {
         let measured = self.busbw.len();
         let average = self.busbw.iter().sum::<f64>() / measured.max(1) as f64;
         if self.prints && !self.plan.json {
+            let sizes = if measured == 1 { "size" } else { "sizes" };
             let checked = if self.plan.check { "all results checked" } else { "results not checked" };
-            table::print(&format!("#\n# average busbw: {average:.3} GB/s over {measured} sizes; {checked}"))?;
+            table::print(&format!("#\n# average busbw: {average:.3} GB/s over {measured} {sizes}; {checked}"))?;
         }
         let sizes = self.wrong.iter().filter(|&&wrong| wrong != 0).count();
         match self.wrong.iter().sum() {

@@ -3,7 +3,7 @@
 use qpair::collectives::Communicator;
 use qpair::verbs::calc::DataType;
 
-use super::args::{Collective, Plan};
+use super::args::Plan;
 use super::check::Scalar;
 use super::error::BenchError;
 use super::measure::Meter;
@@ -15,11 +15,7 @@ use super::report::Report;
 /// [`BenchError`] if the ranks do not find each other, an operation fails or a result is wrong.
 pub fn run(plan: &Plan) -> Result<(), BenchError> {
     let comm = Communicator::from_env()?;
-    if let Collective::Broadcast { root } = plan.collective
-        && root >= comm.size()
-    {
-        return Err(BenchError::NoSuchRoot { root, ranks: comm.size() });
-    }
+    plan.check_root(comm.size())?;
     comm.set_algorithm(plan.algorithm);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
     match plan.dtype {

@@ -44,7 +44,7 @@ pub struct PerfArgs {
     #[arg(short, long)]
     pub all: bool,
     /// Operations per size [default: as many as --duration allows]
-    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..=1 << 26))]
     pub iters: Option<u64>,
     /// Time per size: 2, 500ms [default: 1s, with several sizes 300ms]
     #[arg(short = 'D', long, value_name = "TIME")]

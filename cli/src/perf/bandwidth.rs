@@ -75,14 +75,17 @@ fn calibrate(exchange: &mut Exchange, stream: &mut impl Stream, size: usize, eff
     // The first messages touch memory for the first time.
     timed(exchange, stream, Round { size, count: 2 })?;
     let mut count = 4;
+    let mut each = f64::INFINITY;
     loop {
         let seconds = timed(exchange, stream, Round { size, count })?.as_secs_f64().max(1e-9);
         let budget = match effort {
             Effort::Operations(operations) => return Ok(operations),
             Effort::Time(time) => time.as_secs_f64(),
         };
+        // A trial that was interrupted tells nothing.
+        each = each.min(seconds / count as f64);
         if seconds > CALIBRATION_TIME || seconds * 8.0 > budget {
-            return Ok((budget / seconds * count as f64).clamp(1.0, MAX_MESSAGES) as u64);
+            return Ok((budget / each).clamp(1.0, MAX_MESSAGES) as u64);
         }
         count *= 4;
     }

@@ -84,6 +84,7 @@ fn calibrate(
     effort: Effort,
 ) -> Result<(f64, u64), PerfError> {
     let mut count = 8;
+    let mut each = f64::INFINITY;
     loop {
         exchange.start(Round { size, count })?;
         let start = Instant::now();
@@ -92,7 +93,8 @@ fn calibrate(
         }
         let seconds = start.elapsed().as_secs_f64();
         exchange.finish_round()?;
-        let each = (seconds / count as f64).max(1e-9);
+        // A trial that was interrupted tells nothing.
+        each = each.min((seconds / count as f64).max(1e-9));
         let (enough, fitting) = match effort {
             Effort::Operations(operations) => (count >= operations, operations),
             Effort::Time(time) => (seconds * 8.0 > time.as_secs_f64(), (time.as_secs_f64() / each) as u64),
@@ -148,4 +150,4 @@ const WARM_UP: u64 = 16;
 /// Seconds after which the time of one operation is known well enough.
 const CALIBRATION_TIME: f64 = 0.02;
 /// Bounds the memory for samples to some hundred MiB.
-const MAX_OPERATIONS: u64 = 1 << 27;
+const MAX_OPERATIONS: u64 = 1 << 26;

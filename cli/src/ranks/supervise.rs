@@ -1,7 +1,7 @@
 //! Watches over the ranks of a job until all have ended: one thread per wait, one loop that decides.
 
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -151,10 +151,7 @@ impl Supervisor {
 
     fn next_event(&self, deadline: Option<Instant>) -> Option<Event> {
         let Some(deadline) = deadline else { return self.events.recv().ok() };
-        match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
     /// Takes the status of a rank that ended, after killing what it left behind. Its number can not have been given

@@ -217,7 +217,14 @@ impl Net {
         self.epoch += 1;
         let left = matches!(reason, CloseReason::Remote);
         peer.link = Link::Closed { left };
-        Some((rank, ended(rank, left)))
+        let fault = match reason {
+            CloseReason::Remote | CloseReason::PeerLost(_) | CloseReason::Failed(_) => ended(rank, left),
+            broken => {
+                let reason = format!("its connection to rank {rank} broke: {broken}");
+                Box::new(Fault::Failed { rank: self.me, reason })
+            }
+        };
+        Some((rank, fault))
     }
 
     /// Says goodbye to all peers: what was sent before is delivered. Takes a bounded time.

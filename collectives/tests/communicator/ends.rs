@@ -1,0 +1,145 @@
+//! Ranks that leave, panic or keep others waiting; and arguments that make no sense.
+
+use std::time::{Duration, Instant};
+
+use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+
+use crate::support::group;
+
+#[test]
+fn a_rank_that_leaves_is_named_on_all_others() {
+    for len in [4, 200_000] {
+        group(5, |comm| {
+            let mut vector = comm.buffer::<f32>(len).unwrap();
+            vector.fill(1.0);
+            comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+            if comm.rank() == 2 {
+                return;
+            }
+            let error = loop {
+                match comm.all_reduce(&mut vector, ReduceOp::Sum) {
+                    Ok(()) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, CollectiveError::RankLeft { rank: 2, .. }), "{error}");
+            assert!(error.is_fatal());
+            // The memory is the caller's again.
+            vector.fill(7.0);
+            assert_eq!(vector.len(), len);
+            let start = Instant::now();
+            let again = comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap_err();
+            assert_eq!(again.to_string(), error.to_string());
+            assert_eq!(vector[len - 1], 7.0);
+            assert!(start.elapsed() < Duration::from_secs(1));
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_before_it_was_ever_met_is_named() {
+    group(3, |comm| {
+        if comm.rank() == 1 {
+            return;
+        }
+        let error = comm.barrier().unwrap_err();
+        assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_rank_that_has_done_its_part_may_leave() {
+    for len in [1, 100_000] {
+        group(4, |comm| {
+            let mut vector = comm.buffer::<f64>(len).unwrap();
+            vector.fill(2.0 * comm.rank() as f64);
+            for _ in 0..3 {
+                comm.broadcast(&mut vector, 3).unwrap();
+            }
+            assert!(vector.iter().all(|&element| element == 6.0));
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_panics_is_named() {
+    let comms = Communicator::group(3).unwrap();
+    std::thread::scope(|scope| {
+        let threads = comms.into_iter().map(|comm| {
+            scope.spawn(move || {
+                comm.barrier().unwrap();
+                if comm.rank() == 1 {
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }
+                comm.barrier().unwrap_err()
+            })
+        });
+        let ends: Vec<_> = threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join()).collect();
+        assert!(ends[1].is_err());
+        for end in [&ends[0], &ends[2]] {
+            let error = end.as_ref().expect("an error, not a panic");
+            assert!(matches!(error, CollectiveError::RankFailed { rank: 1, .. }), "{error}");
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
+    let (done, over) = std::sync::mpsc::channel::<()>();
+    let over = std::sync::Mutex::new(over);
+    let done = std::sync::Mutex::new(Some(done));
+    let waiting = std::sync::atomic::AtomicUsize::new(2);
+    group(3, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            // Until the others are through.
+            let _ = over.lock().unwrap().recv();
+            return;
+        }
+        comm.set_timeout(Duration::from_millis(200));
+        let mut vector = comm.buffer::<f32>(1 << 20).unwrap();
+        let error = comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap_err();
+        let CollectiveError::TimedOut { place, limit, .. } = &error else { panic!("{error}") };
+        assert_eq!((place.rank, *limit), (1, Duration::from_millis(200)));
+        assert!(error.to_string().contains("of direct all-reduce of 4 MiB"), "{error}");
+        if waiting.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) == 1 {
+            done.lock().unwrap().take();
+        }
+    });
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_and_change_nothing() {
+    let others = Communicator::group(1).unwrap();
+    let others = std::sync::Mutex::new(others);
+    group(2, |comm| {
+        let mut vector = comm.buffer::<f32>(4).unwrap();
+        let error = comm.broadcast(&mut vector, 2).unwrap_err();
+        assert!(matches!(error, CollectiveError::NoSuchRoot { root: 2, ranks: 2 }), "{error}");
+        assert!(error.to_string().contains("choose a root from 0 to 1"), "{error}");
+        assert!(!error.is_fatal());
+        let mut foreign = others.lock().unwrap()[0].buffer::<f32>(4).unwrap();
+        let error = comm.all_reduce(&mut foreign, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, CollectiveError::ForeignBuffer), "{error}");
+        assert!(matches!(comm.buffer::<f64>(usize::MAX / 8), Err(CollectiveError::Memory(_))));
+        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+    });
+    assert!(matches!(
+        Communicator::group(0),
+        Err(qpair_collectives::BootstrapError::Size { size: 0, .. })
+    ));
+}
+
+#[test]
+fn what_was_decided_is_explained() {
+    group(2, |comm| {
+        let mut vector = comm.buffer::<f32>(1 << 16).unwrap();
+        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+        comm.barrier().unwrap();
+        let words = comm.explain().to_string();
+        for part in ["rank 0 of 2", "all-reduce (sum) of 65536 f32 by direct", "waiting:", "barrier by dissemination"] {
+            assert!(words.contains(part) || comm.rank() == 1, "{part}: {words}");
+        }
+    });
+}

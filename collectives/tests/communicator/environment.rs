@@ -1,0 +1,35 @@
+//! Variables of a launcher, as this process has them.
+
+use std::process::Command;
+
+/// What a process says that has these variables and no others of a launcher.
+fn says(variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "processes::rank", "--nocapture"]).env("QPAIR_TEST_ROLE", "connect");
+    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn from_env_names_the_variable_that_is_missing() {
+    let words = says(&[("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")]);
+    assert!(words.contains("RANK is not set: set it to this process's number"), "{words}");
+    let words = says(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")]);
+    assert!(words.contains("MASTER_PORT is not set"), "{words}");
+}
+
+#[test]
+fn from_env_names_a_rank_that_does_not_exist() {
+    let words = says(&[
+        ("RANK", "2"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "4242"),
+    ]);
+    assert!(words.contains("RANK is 2, but WORLD_SIZE is 2: ranks are numbered from 0 to 1"), "{words}");
+}

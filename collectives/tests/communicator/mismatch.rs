@@ -1,0 +1,140 @@
+//! Ranks that are asked for different things: an error that names both, on all ranks, and never a hang.
+
+use std::time::{Duration, Instant};
+
+use qpair_collectives::tune::{Algorithm, Tuning};
+use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+
+use crate::support::group;
+
+/// Runs `work` on each rank, then two barriers, until an error; checks that all name ranks `one` and `other`, and gives
+/// the words.
+fn differ(
+    ranks: usize,
+    (one, other): (u32, u32),
+    work: impl Fn(&Communicator) -> Result<(), CollectiveError> + Sync,
+) -> String {
+    let start = Instant::now();
+    let errors = group(ranks, |comm| {
+        comm.set_timeout(Duration::from_secs(60));
+        let result = work(&comm).and_then(|()| comm.barrier()).and_then(|()| comm.barrier());
+        let error = result.expect_err("ranks that differ");
+        let again = comm.barrier().expect_err("the communicator is over");
+        assert_eq!(again.to_string(), error.to_string());
+        error
+    });
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}: {errors:?}", start.elapsed());
+    for error in &errors {
+        let CollectiveError::Mismatch(mismatch) = error else { panic!("{error}") };
+        let mut named = [mismatch.one.rank, mismatch.other.rank];
+        named.sort_unstable();
+        assert_eq!(named, [one.min(other), one.max(other)], "{error}");
+        assert_eq!(error.to_string(), errors[0].to_string());
+    }
+    errors[0].to_string()
+}
+
+fn sum(comm: &Communicator, len: usize, op: ReduceOp) -> Result<(), CollectiveError> {
+    comm.all_reduce(&mut comm.buffer::<f32>(len)?, op)
+}
+
+#[test]
+fn a_count() {
+    for (right, wrong) in [(100, 101), (100_000, 100_001), (100, 100_000), (0, 1)] {
+        let words = differ(2, (0, 1), |comm| sum(comm, if comm.rank() == 1 { wrong } else { right }, ReduceOp::Sum));
+        assert!(words.contains(&format!("of {wrong} f32")), "{words}");
+        assert!(words.contains("all ranks must call the same operations"), "{words}");
+    }
+}
+
+#[test]
+fn a_count_after_both_were_used() {
+    for lens in [[100, 101], [100_000, 100_001]] {
+        differ(2, (0, 1), |comm| {
+            sum(comm, lens[0], ReduceOp::Sum)?;
+            sum(comm, lens[1], ReduceOp::Sum)?;
+            sum(comm, lens[comm.rank()], ReduceOp::Sum)
+        });
+    }
+}
+
+#[test]
+fn an_operation() {
+    for len in [10, 100_000] {
+        let ops = [ReduceOp::Sum, ReduceOp::Max];
+        let words = differ(2, (0, 1), |comm| sum(comm, len, ops[comm.rank()]));
+        assert!(words.contains("(sum)") && words.contains("(max)"), "{words}");
+    }
+}
+
+#[test]
+fn a_type() {
+    let words = differ(2, (0, 1), |comm| {
+        if comm.rank() == 0 {
+            return sum(comm, 50, ReduceOp::Sum);
+        }
+        comm.all_reduce(&mut comm.buffer::<i32>(50)?, ReduceOp::Sum)
+    });
+    assert!(words.contains("50 f32") && words.contains("50 i32"), "{words}");
+}
+
+#[test]
+fn a_root() {
+    for len in [10, 100_000] {
+        let words = differ(2, (0, 1), |comm| {
+            let mut vector = comm.buffer::<f32>(len)?;
+            comm.broadcast(&mut vector, comm.rank())
+        });
+        assert!(words.contains("from rank 0") && words.contains("from rank 1"), "{words}");
+    }
+}
+
+#[test]
+fn an_order() {
+    let words = differ(2, (0, 1), |comm| {
+        let mut vector = comm.buffer::<f32>(10)?;
+        if comm.rank() == 0 {
+            comm.all_reduce(&mut vector, ReduceOp::Sum)?;
+            comm.broadcast(&mut vector, 0)
+        } else {
+            comm.broadcast(&mut vector, 0)?;
+            comm.all_reduce(&mut vector, ReduceOp::Sum)
+        }
+    });
+    assert!(words.contains("all-reduce") && words.contains("broadcast"), "{words}");
+}
+
+#[test]
+fn one_operation_more() {
+    let words = differ(2, (0, 1), |comm| {
+        comm.barrier()?;
+        if comm.rank() == 0 { sum(comm, 0, ReduceOp::Sum)? } else { sum(comm, 10, ReduceOp::Sum)? }
+        Ok(())
+    });
+    assert!(words.contains("operation 1"), "{words}");
+}
+
+#[test]
+fn an_algorithm_or_a_tuning() {
+    let words = differ(2, (0, 1), |comm| {
+        comm.set_algorithm([Algorithm::Ring, Algorithm::Direct][comm.rank()]);
+        sum(comm, 1000, ReduceOp::Sum)
+    });
+    assert!(words.contains("by ring") && words.contains("by direct"), "{words}");
+    differ(2, (0, 1), |comm| {
+        comm.set_tuning(Tuning { segment: [1 << 10, 2 << 10][comm.rank()], ..Tuning::default() });
+        sum(comm, 100_000, ReduceOp::Sum)
+    });
+}
+
+#[test]
+fn all_ranks_hear_of_two_that_differ() {
+    let errors = group(5, |comm| {
+        let len = if comm.rank() == 3 { 20_001 } else { 20_000 };
+        let error = sum(&comm, len, ReduceOp::Sum).and_then(|()| comm.barrier()).expect_err("rank 3 differs");
+        let CollectiveError::Mismatch(mismatch) = error else { panic!("{error}") };
+        assert!(mismatch.one.rank == 3 || mismatch.other.rank == 3, "{mismatch}");
+        mismatch.to_string()
+    });
+    assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
+}

@@ -1,0 +1,91 @@
+//! Operations that are started, and waited for later.
+
+use qpair_collectives::tune::Tuning;
+use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+
+use crate::support::group;
+
+#[test]
+fn several_are_carried_out_in_order() {
+    for tuning in [Tuning::default(), Tuning { eager: 16, segment: 256, ..Tuning::default() }] {
+        group(3, |comm| {
+            comm.set_tuning(tuning);
+            let pending: Vec<_> = (0..8)
+                .map(|i| {
+                    let mut vector = comm.buffer::<f64>(100 * i).unwrap();
+                    vector.fill(i as f64);
+                    comm.start().all_reduce(vector, ReduceOp::Sum).unwrap()
+                })
+                .collect();
+            comm.barrier().unwrap();
+            // Waited for in another order.
+            for (i, pending) in pending.into_iter().enumerate().rev() {
+                let vector = pending.wait().unwrap();
+                assert_eq!(vector.len(), 100 * i);
+                assert!(vector.iter().all(|&sum| sum == 3.0 * i as f64));
+            }
+        });
+    }
+}
+
+#[test]
+fn testing_makes_progress() {
+    group(2, |comm| {
+        let mut vector = comm.buffer::<i64>(3).unwrap();
+        vector.fill(1 + comm.rank() as i64);
+        let mut pending = comm.start().all_reduce(vector, ReduceOp::Prod).unwrap();
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        assert_eq!(pending.wait().unwrap()[..], [2, 2, 2]);
+    });
+}
+
+#[test]
+fn one_that_is_dropped_is_carried_out_all_the_same() {
+    group(3, |comm| {
+        let mut vector = comm.buffer::<f32>(10).unwrap();
+        vector.fill(1.0);
+        let pending = comm.start().broadcast(vector, 2).unwrap();
+        if comm.rank() == 0 {
+            drop(pending);
+        } else {
+            assert_eq!(pending.wait().unwrap()[9], 1.0);
+        }
+        comm.barrier().unwrap();
+        // And one with nothing after it, when the communicator is dropped.
+        let last = comm.start().all_reduce(comm.buffer::<f32>(10).unwrap(), ReduceOp::Sum).unwrap();
+        if comm.rank() != 0 {
+            last.wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_can_not_start_gives_the_buffer_back() {
+    let mut groups = [Communicator::group(1).unwrap(), Communicator::group(1).unwrap()];
+    let (one, two) = (groups[0].remove(0), groups[1].remove(0));
+    let failed = one.start().all_reduce(two.buffer::<i32>(5).unwrap(), ReduceOp::Sum).unwrap_err();
+    assert!(matches!(failed.error, CollectiveError::ForeignBuffer));
+    let failed = two.start().broadcast(failed.buffer, 1).unwrap_err();
+    assert!(matches!(failed.error, CollectiveError::NoSuchRoot { root: 1, ranks: 1 }));
+    assert_eq!(failed.buffer.len(), 5);
+    assert!(failed.to_string().contains("choose a root from 0 to 0"), "{failed}");
+}
+
+#[test]
+fn after_an_error_the_buffers_come_back() {
+    group(2, |comm| {
+        if comm.rank() == 1 {
+            return;
+        }
+        let vectors = [comm.buffer::<f32>(100_000).unwrap(), comm.buffer::<f32>(3).unwrap()];
+        let pending = vectors.map(|vector| comm.start().all_reduce(vector, ReduceOp::Sum).unwrap());
+        for (pending, len) in pending.into_iter().zip([100_000, 3]) {
+            let mut failed = pending.wait().unwrap_err();
+            assert!(matches!(failed.error, CollectiveError::RankLeft { rank: 1, .. }), "{failed}");
+            assert_eq!(failed.buffer.len(), len);
+            failed.buffer.fill(1.0);
+        }
+    });
+}
