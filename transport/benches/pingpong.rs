@@ -239,5 +239,5 @@ fn pin(core: usize) -> Outcome {
 }
 
 const COST: usize = 320_000;
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 const STREAM: usize = 5_000_000;

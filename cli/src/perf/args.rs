@@ -1,13 +1,12 @@
 //! Arguments of `perf`, and what both sides must know of them.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
 
 use super::error::PerfError;
+use super::test::{Effort, Parameters, Test};
 use crate::period::Period;
 use crate::size::Size;
 
@@ -79,85 +78,6 @@ pub struct PerfArgs {
     /// Print nothing but the port when serving
     #[arg(long, hide = true)]
     pub announce: bool,
-}
-
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Test {
-    /// RDMA WRITE ping-pong, each side polling its memory
-    WriteLat,
-    /// RDMA WRITE bandwidth
-    WriteBw,
-    /// RDMA READ, whole operation
-    ReadLat,
-    /// RDMA READ bandwidth
-    ReadBw,
-    /// SEND ping-pong
-    SendLat,
-    /// SEND bandwidth
-    SendBw,
-    /// FETCH_ADD, whole operation
-    AtomicLat,
-    /// Tagged message ping-pong, over the transport
-    TagLat,
-    /// Tagged message bandwidth, over the transport
-    TagBw,
-}
-
-/// What the client asks of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parameters {
-    /// The measurement.
-    pub test: Test,
-    /// The longest message in bytes.
-    pub max_size: u64,
-    /// Requests outstanding at once.
-    pub depth: u32,
-    /// One request in so many is signaled.
-    pub signal_every: u32,
-}
-
-/// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// So many operations.
-    Operations(u64),
-    /// As many as fit this time.
-    Time(Duration),
-}
-
-impl Test {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::WriteLat => "write-lat",
-            Test::WriteBw => "write-bw",
-            Test::ReadLat => "read-lat",
-            Test::ReadBw => "read-bw",
-            Test::SendLat => "send-lat",
-            Test::SendBw => "send-bw",
-            Test::AtomicLat => "atomic-lat",
-            Test::TagLat => "tag-lat",
-            Test::TagBw => "tag-bw",
-        }
-    }
-
-    /// True if it measures bandwidth, false if latency.
-    pub fn is_bandwidth(self) -> bool {
-        matches!(self, Test::WriteBw | Test::ReadBw | Test::SendBw | Test::TagBw)
-    }
-
-    /// True if it goes through the transport.
-    pub fn is_tagged(self) -> bool {
-        matches!(self, Test::TagLat | Test::TagBw)
-    }
-}
-
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
 }
 
 impl PerfArgs {
@@ -237,6 +157,8 @@ const DEFAULT_SIGNAL_EVERY: u32 = 32;
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+
+    use clap::ValueEnum as _;
 
     use super::*;
 

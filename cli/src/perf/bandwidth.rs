@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::args::{Effort, Test};
 use super::error::PerfError;
 use super::exchange::{Exchange, Round};
 use super::memcpy::Memcpy;
 use super::session::{INLINE, Session};
 use super::stats::Samples;
+use super::test::{Effort, Test};
 use super::watch::Watch;
 
 /// Bandwidth of one size.

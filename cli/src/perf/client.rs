@@ -2,10 +2,10 @@
 
 use std::net::TcpStream;
 
-use super::args::{Effort, PerfArgs, Test};
+use super::args::PerfArgs;
 use super::bandwidth::{self, VerbsStream};
 use super::error::PerfError;
-use super::exchange::{Exchange, Reply, Request, Side};
+use super::exchange::{Exchange, Request};
 use super::latency;
 use super::onesided::{FetchAdd, Read};
 use super::pingpong::{SendPingPong, WritePingPong};
@@ -13,6 +13,7 @@ use super::postpoll;
 use super::report::Report;
 use super::session::{Session, Unconnected};
 use super::tagged;
+use super::test::{Effort, Test};
 
 /// Measures against the server at `host`. `cpus` is what the header says of client and server.
 ///
@@ -32,7 +33,7 @@ pub fn run(args: &PerfArgs, host: &str, port: u16, cpus: Option<(usize, usize)>)
         tagged::run(args, parameters, &mut exchange, &sizes, effort, cpus)?;
     } else {
         let session = Unconnected::new(&args.device, &parameters)?;
-        let theirs = prepare(&mut exchange, &Request::Prepare(parameters, session.side()))?;
+        let theirs = exchange.prepare(&Request::Prepare(parameters, session.side()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
         tracing::info!("{why}");
@@ -42,19 +43,6 @@ pub fn run(args: &PerfArgs, host: &str, port: u16, cpus: Option<(usize, usize)>)
             .map_err(|error| session.explain_failure(error))?;
     }
     exchange.send(&Request::Finish)
-}
-
-/// Asks the server to prepare, and says where it can be reached.
-///
-/// # Errors
-/// [`PerfError::Refused`] if it can not.
-pub fn prepare(exchange: &mut Exchange, request: &Request) -> Result<Side, PerfError> {
-    exchange.send(request)?;
-    match exchange.receive()? {
-        Reply::Prepared(side) => Ok(side),
-        Reply::Refused(why) => Err(PerfError::Refused(why)),
-        other => Err(PerfError::Garbled { why: format!("{other:?} out of turn") }),
-    }
 }
 
 /// The wire's name: an explanation starts with it, and goes on with what the header has no room for.

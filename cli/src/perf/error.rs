@@ -8,7 +8,7 @@ use qpair::transport::{self, CloseReason, ListenError, OpError, RecvFailure, Sen
 use qpair::verbs::{CompletionError, ConnectError, CqError, CreateError, MemoryError, OpenError, PostError, Rejected};
 use thiserror::Error;
 
-use super::args::Test;
+use super::test::Test;
 use crate::machine::PinError;
 use crate::size::Size;
 

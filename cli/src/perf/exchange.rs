@@ -10,8 +10,8 @@ use rustix::net::{RecvFlags, recv};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::args::Parameters;
 use super::error::PerfError;
+use super::test::Parameters;
 
 /// One side of the control connection.
 #[derive(Debug)]
@@ -83,6 +83,19 @@ pub struct Round {
 }
 
 impl Exchange {
+    /// Asks the server to prepare, and says where it can be reached.
+    ///
+    /// # Errors
+    /// [`PerfError::Refused`] if it can not.
+    pub fn prepare(&mut self, request: &Request) -> Result<Side, PerfError> {
+        self.send(request)?;
+        match self.receive()? {
+            Reply::Prepared(side) => Ok(side),
+            Reply::Refused(why) => Err(PerfError::Refused(why)),
+            other => Err(PerfError::Garbled { why: format!("{other:?} out of turn") }),
+        }
+    }
+
     /// Greets the other side.
     ///
     /// # Errors

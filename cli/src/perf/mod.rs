@@ -17,6 +17,7 @@ mod server;
 mod session;
 mod stats;
 mod tagged;
+mod test;
 mod watch;
 
 pub use args::PerfArgs;

@@ -4,11 +4,12 @@ use std::io;
 
 use serde::Serialize;
 
-use super::args::{Parameters, PerfArgs, Test};
+use super::args::PerfArgs;
 use super::bandwidth::Bandwidth;
 use super::error::PerfError;
 use super::latency::Latency;
 use super::postpoll::PostPoll;
+use super::test::{Parameters, Test};
 use crate::machine;
 use crate::table::{self, Column, RowTable};
 

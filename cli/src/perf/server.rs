@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use super::args::{Parameters, PerfArgs, Test};
+use super::args::PerfArgs;
 use super::bandwidth;
 use super::error::PerfError;
 use super::exchange::{Exchange, Reply, Request, Round, Side};
 use super::pingpong;
 use super::session::{Session, Unconnected};
 use super::tagged;
+use super::test::{Parameters, Test};
 
 /// Serves one client, or one after another without end.
 ///

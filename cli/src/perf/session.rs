@@ -5,9 +5,9 @@ use qpair::verbs::{
     RemoteSlice,
 };
 
-use super::args::Parameters;
 use super::error::PerfError;
 use super::exchange::{Exchange, Side};
+use super::test::Parameters;
 use super::watch::Watch;
 
 /// A connected queue pair, and what a measurement needs around it.

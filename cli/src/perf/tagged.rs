@@ -6,13 +6,13 @@ use std::time::Duration;
 use qpair::transport::{Config, EndpointId, Event, Listener, SendCopyError, Tag, Worker};
 use qpair::verbs::{Access, Context, ExposedRegion};
 
-use super::args::{Effort, Parameters, PerfArgs, Test};
+use super::args::PerfArgs;
 use super::bandwidth::{self, Stream};
-use super::client;
 use super::error::PerfError;
 use super::exchange::{Exchange, Request, Round, Side};
 use super::latency::{self, Operation};
 use super::report::Report;
+use super::test::{Effort, Parameters, Test};
 use super::watch::Watch;
 
 /// The server: a worker that listens, and its connection to the client.
@@ -109,7 +109,7 @@ pub fn run(
 ) -> Result<(), PerfError> {
     let depth = parameters.depth;
     let mut worker = worker(&args.device)?;
-    let theirs = client::prepare(exchange, &Request::Prepare(parameters, Side::Connecting))?;
+    let theirs = exchange.prepare(&Request::Prepare(parameters, Side::Connecting))?;
     let Side::Worker { port } = theirs else {
         return Err(PerfError::Garbled { why: format!("{theirs:?} is no worker") });
     };

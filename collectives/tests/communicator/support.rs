@@ -4,7 +4,6 @@ use qpair_collectives::{Communicator, Element, ReduceOp};
 
 /// Runs `rank` on `ranks` threads, a communicator each; gives what they return, by rank.
 pub fn group<R: Send>(ranks: usize, rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let _ = tracing_subscriber::fmt().with_env_filter("debug").with_writer(std::io::stderr).try_init();
     let group = Communicator::group(ranks).expect("a group");
     let rank = &rank;
     std::thread::scope(|scope| {

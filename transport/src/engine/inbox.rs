@@ -139,16 +139,14 @@ impl<M, B> Inbox<M, B> {
         }
     }
 
-    /// An eager message came; `body` makes what is kept of it, if it must wait.
+    /// True if no receive is posted and no message waits.
     #[inline]
-    pub(crate) fn eager(&mut self, tag: u64, len: u64, body: impl FnOnce() -> B) -> Arrival<M> {
-        if self.posted.is_empty() && self.waiting.is_empty() {
-            return Arrival::Unmatched;
-        }
-        self.eager_slow(tag, len, body)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.posted.is_empty() && self.waiting.is_empty()
     }
 
-    fn eager_slow(&mut self, tag: u64, len: u64, body: impl FnOnce() -> B) -> Arrival<M> {
+    /// An eager message came; `body` makes what is kept of it, if it must wait.
+    pub(crate) fn eager(&mut self, tag: u64, len: u64, body: impl FnOnce() -> B) -> Arrival<M> {
         let behind = self.waiting.iter().any(|other| other.tag == tag);
         // While an earlier one of its tag has no receive, there is none for this one either.
         let posted = self.take_posted(tag);

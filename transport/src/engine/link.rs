@@ -315,6 +315,12 @@ impl<P, M, B> Link<P, M, B> {
         Ok(())
     }
 
+    /// True if an eager message simply goes to the application, and nothing is to be posted after it.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.inbox.is_empty() && !self.has_steps()
+    }
+
     /// Matches an eager message; `body` makes what is kept of it if it must wait.
     #[inline]
     pub(crate) fn on_eager(&mut self, header: &Header, body: impl FnOnce() -> B) -> Arrival<M> {

@@ -105,7 +105,7 @@ impl Worker {
                 Err(exposed) => endpoint.cut.push((op, exposed)),
             }
         }
-        endpoint.stage = Stage::Ending { reason, since: now };
+        (endpoint.stage, endpoint.up) = (Stage::Ending { reason, since: now }, false);
         if let Some(socket) = endpoint.socket.take() {
             self.sockets.close(socket);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Endpoint {
     /// Longest eager payload.
     pub(crate) eager_limit: usize,
     pub(crate) id: EndpointId,
+    /// The stage is [`Stage::Up`].
+    pub(crate) up: bool,
     pub(crate) stage: Stage,
     /// READs with the device, oldest first.
     pub(crate) reads: VecDeque<Reading>,

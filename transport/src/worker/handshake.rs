@@ -134,6 +134,7 @@ impl Worker {
         let Stage::Greeting(prepared) = std::mem::replace(&mut endpoint.stage, Stage::Up) else { return };
         match prepared.connect(&theirs.address) {
             Ok(qp) => {
+                endpoint.up = true;
                 endpoint.eager_limit = endpoint.eager_limit.min(theirs.eager_limit as usize);
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
@@ -155,7 +156,7 @@ impl Worker {
             return;
         }
         let Some(listener) = endpoint.listener.take() else { return };
-        endpoint.stage = Stage::Up;
+        (endpoint.stage, endpoint.up) = (Stage::Up, true);
         if let Some(socket) = endpoint.socket {
             self.sockets.settle(socket);
         }
@@ -302,6 +303,7 @@ fn endpoint(
         qp: None,
         eager_limit,
         id,
+        up: false,
         stage,
         reads: VecDeque::new(),
         copies: 0,

@@ -109,7 +109,7 @@ impl Worker {
         let mut channel = context.create_channel()?;
         let slots = config.endpoints as u32 * (config.window + RESERVED_SLOTS);
         let receives = slots.min(attributes.max_srq_wr);
-        let completions = slots.saturating_add(config.endpoints as u32 * config.send_depth);
+        let completions = 1 << 22;
         let cq = context.create_cq_on(completions.min(attributes.max_cqe), &channel)?;
         let srq = pd.create_srq(receives)?;
         let mut sockets =

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{Arm, WcOpcode};
+use qpair_verbs::{Arm, Local, WcOpcode};
 
 use super::Worker;
 use super::error::WorkerError;
@@ -91,16 +91,23 @@ impl Worker {
     }
 
     /// Takes completions until one gives an event, at most a batch.
-    #[inline]
+    #[inline(always)]
     fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else { return Ok(self.idle()) };
-            let wc = completion.values();
-            let memory = completion.into_memory();
-            let event = if wc.opcode == WcOpcode::RECV {
-                self.received(&wc, memory)
-            } else {
-                self.completed(&wc, memory)
+            if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
+                let (qpn, len) = (completion.qpn(), completion.byte_len());
+                if let Local::Slab(slab) = completion.into_memory()
+                    && let Some(event) = self.received(qpn, len, slab)
+                {
+                    return Ok(Some(event));
+                }
+                continue;
+            }
+            let (wc, memory) = (completion.values(), completion.into_memory());
+            let event = match wc.opcode {
+                WcOpcode::RECV => self.receive_failed(&wc, memory),
+                _ => self.completed(&wc, memory),
             };
             if event.is_some() {
                 return Ok(event);

@@ -1,7 +1,7 @@
 //! Receiving: what an arriving message, or a finished READ, means for the application.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, Slab, WorkCompletion};
+use qpair_verbs::{Local, Qpn, Slab, WorkCompletion};
 
 use super::Worker;
 use super::endpoint::{Job, Reading, Stage, parse_wr_id, wr_id};
@@ -51,50 +51,43 @@ impl Worker {
         Ok(OpId(op))
     }
 
-    /// A receive completed. Events beyond the first are put into `ready`.
-    #[inline]
-    pub(super) fn received(&mut self, wc: &WorkCompletion, memory: Local) -> Option<Event> {
-        let Local::Slab(slab) = memory else { return self.strange_receive(wc) };
-        let Some(index) = self.endpoints.index_of(wc.qpn.0) else {
+    /// A message came. Events beyond the first are put into `ready`.
+    ///
+    /// This is the way of a short message that nothing else has to do with: it should stay short.
+    #[inline(always)]
+    pub(super) fn received(&mut self, qpn: Qpn, len: usize, slab: Slab) -> Option<Event> {
+        let Some(index) = self.endpoints.index_of(qpn.0) else {
             // Of a connection that ended; its slots went back as if this had not come.
             self.slabs.repost(slab);
             return None;
         };
         let endpoint = self.endpoints.at(index)?;
-        let len = wc.byte_len as usize;
-        let header = match check(wc, &slab) {
-            Ok(header) => header,
-            Err(reason) => return self.refuse_message(index, slab, reason),
+        let header = match HeaderView::new_checked(slab.get(..len).unwrap_or_default()) {
+            Ok(view) => Header::parse(&view),
+            Err(error) => return self.refuse_message(index, slab, error.into()),
         };
         if let Err(violation) = endpoint.link.accept(&header) {
-            return self.refuse_message(index, slab, CloseReason::Protocol(violation));
+            return self.refuse_message(index, slab, violation);
         }
-        if header.kind != Kind::Eager || !matches!(endpoint.stage, Stage::Up) {
+        let ep = endpoint.id;
+        if header.kind != Kind::Eager
+            || header.length != (len - HEADER_BYTES) as u64
+            || !endpoint.up
+            || !endpoint.link.is_plain()
+        {
             return self.received_other(index, &header, slab, len);
         }
         self.counters.eager_received += 1;
-        let ep = endpoint.id;
-        let arrival = endpoint.link.on_eager(&header, || Message::new(slab.share(HEADER_BYTES..len)));
-        let more = endpoint.link.has_steps();
-        let event = match arrival {
-            Arrival::Unmatched => {
-                let message = Message::new(slab.share(HEADER_BYTES..len));
-                self.slabs.lend(slab, ep);
-                Some(Event::Received { ep, tag: Tag(header.tag), message })
-            }
-            arrival => self.matched(ep, header.tag, arrival, slab, len),
-        };
-        if more {
-            self.pump(index);
-        }
+        let message = Message::new(slab.share(HEADER_BYTES..len));
+        self.slabs.lend(slab, ep);
         if self.slabs.lent() >= BUSY {
             self.reclaim(2);
         }
-        event
+        Some(Event::Received { ep, tag: Tag(header.tag), message })
     }
 
     /// An eager message that does not simply go to the application.
-    fn matched(
+    fn arrived(
         &mut self,
         ep: EndpointId,
         tag: u64,
@@ -121,14 +114,21 @@ impl Worker {
                 self.slabs.lend(slab, ep);
                 Some(failed)
             }
-            Arrival::Unmatched | Arrival::Held => {
+            Arrival::Unmatched => {
+                let message = Message::new(slab.share(HEADER_BYTES..len));
+                self.slabs.lend(slab, ep);
+                Some(Event::Received { ep, tag: Tag(tag), message })
+            }
+            Arrival::Held => {
                 self.slabs.lend(slab, ep);
                 None
             }
         }
     }
 
-    /// Anything but an eager message on a connection that is up.
+    /// A message that is not the plain case.
+    #[cold]
+    #[inline(never)]
     fn received_other(&mut self, index: usize, header: &Header, slab: Slab, len: usize) -> Option<Event> {
         // The first message says as much as the handshake's last: the peer is connected.
         self.announce(index);
@@ -140,17 +140,14 @@ impl Worker {
             return self.ready.pop_front();
         }
         match header.kind {
+            Kind::Eager if header.length != (len - HEADER_BYTES) as u64 => {
+                let error = WireError::Length { said: header.length, got: len - HEADER_BYTES };
+                return self.refuse_message(index, slab, error.into());
+            }
             Kind::Eager => {
                 self.counters.eager_received += 1;
                 let arrival = endpoint.link.on_eager(header, || Message::new(slab.share(HEADER_BYTES..len)));
-                let event = match arrival {
-                    Arrival::Unmatched => {
-                        let message = Message::new(slab.share(HEADER_BYTES..len));
-                        self.slabs.lend(slab, ep);
-                        Some(Event::Received { ep, tag: Tag(header.tag), message })
-                    }
-                    arrival => self.matched(ep, header.tag, arrival, slab, len),
-                };
+                let event = self.arrived(ep, header.tag, arrival, slab, len);
                 self.ready.extend(event);
             }
             Kind::ReadyToSend => {
@@ -200,6 +197,7 @@ impl Worker {
     }
 
     /// A request of this side completed.
+    #[inline(never)]
     pub(super) fn completed(&mut self, wc: &WorkCompletion, memory: Local) -> Option<Event> {
         let (job, index, generation, number) = parse_wr_id(wc.wr_id);
         let endpoint = self.endpoints.at(index).filter(|endpoint| endpoint.id.generation & 0x3ffff == generation);
@@ -355,37 +353,27 @@ impl Worker {
         self.ready.pop_front()
     }
 
-    /// A message that may not be, or a receive that failed: the connection breaks.
+    /// A message that no correct peer sends: the connection breaks.
     #[cold]
-    fn refuse_message(&mut self, index: usize, slab: Slab, reason: CloseReason) -> Option<Event> {
+    #[inline(never)]
+    fn refuse_message(&mut self, index: usize, slab: Slab, violation: Violation) -> Option<Event> {
         self.slabs.repost(slab);
-        self.break_off(index, reason);
+        self.break_off(index, CloseReason::Protocol(violation));
         None
     }
 
+    /// A receive that failed: the connection breaks.
     #[cold]
-    fn strange_receive(&mut self, wc: &WorkCompletion) -> Option<Event> {
+    #[inline(never)]
+    pub(super) fn receive_failed(&mut self, wc: &WorkCompletion, memory: Local) -> Option<Event> {
+        if let Local::Slab(slab) = memory {
+            self.slabs.repost(slab);
+        }
         if let Some(index) = self.endpoints.index_of(wc.qpn.0) {
             self.break_off(index, reason_of(wc));
         }
         None
     }
-}
-
-/// Reads and checks the header of a received message.
-#[inline]
-fn check(wc: &WorkCompletion, slab: &Slab) -> Result<Header, CloseReason> {
-    if !wc.status.is_success() {
-        return Err(reason_of(wc));
-    }
-    let len = wc.byte_len as usize;
-    let bytes = slab.get(..len).unwrap_or(slab);
-    let wrong = |error| CloseReason::Protocol(Violation::Wire(error));
-    let header = Header::parse(&HeaderView::new_checked(bytes).map_err(wrong)?);
-    if header.kind == Kind::Eager && header.length != (len - HEADER_BYTES) as u64 {
-        return Err(wrong(WireError::Length { said: header.length, got: len - HEADER_BYTES }));
-    }
-    Ok(header)
 }
 
 /// Puts a message into the memory of its receive.
