@@ -88,6 +88,9 @@ impl CompletionQueue {
             if self.soft.advance()? {
                 return Ok(Completion::new(self.soft.current()));
             }
+            if Instant::now() > deadline {
+                return Err(CqError::TimedOut(limit));
+            }
         }
     }
 

@@ -49,18 +49,19 @@ impl Claims {
         unsafe { self.takers.add((index & self.mask) as usize).as_ref() }
     }
 
-    /// Takes the next receive below `posted()` for `me` (not 0, below 2^31); its running number.
+    /// Takes the next receive for `me` (not 0, below 2^31): its running number, and what `posted` said of it.
+    ///
+    /// `posted` says of a running number whether such a receive is posted. What it reads of the receive is right if the
+    /// claim succeeds: its place is used again only after the claim.
     #[inline]
-    pub(crate) fn claim(&self, me: u32, mut posted: impl FnMut(u32) -> bool) -> Result<u32, NoClaim> {
+    pub(crate) fn claim<R>(&self, me: u32, mut posted: impl FnMut(u32) -> Option<R>) -> Result<(u32, R), NoClaim> {
         let mut word = self.head().load(Ordering::Acquire);
         loop {
             let (index, last) = (word as u32, (word >> 32) as u32);
             if last & CLOSED != 0 {
                 return Err(NoClaim::Closed);
             }
-            if !posted(index) {
-                return Err(NoClaim::Empty);
-            }
+            let Some(receive) = posted(index) else { return Err(NoClaim::Empty) };
             if last != 0 {
                 // Name the one before: its taker may have died before it could. `index - 1` is written only while the
                 // head still says `index`, by whoever moves on next; all write the same.
@@ -68,7 +69,7 @@ impl Claims {
             }
             let next = u64::from(index.wrapping_add(1)) | u64::from(me) << 32;
             match self.head().compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(index),
+                Ok(_) => return Ok((index, receive)),
                 Err(now) => word = now,
             }
         }
@@ -118,13 +119,15 @@ mod model {
             let theirs = shared.clone();
             let other = thread::spawn(move || {
                 let claims = view(&theirs);
-                [claims.claim(7, |i| i < 3), claims.claim(7, |i| i < 3)]
+                [claims.claim(7, |i| (i < 3).then_some(())), claims.claim(7, |i| (i < 3).then_some(()))]
             });
             let claims = view(&shared);
-            let mine = [claims.claim(9, |i| i < 3), claims.claim(9, |i| i < 3)];
+            let mine = [claims.claim(9, |i| (i < 3).then_some(())), claims.claim(9, |i| (i < 3).then_some(()))];
             let theirs = other.join().unwrap();
-            let taken = |list: &[Result<u32, NoClaim>]| list.iter().filter_map(|c| c.ok()).collect::<Vec<_>>();
-            let (mine, theirs) = (taken(&mine), taken(&theirs));
+            let taken = |list: [Result<(u32, ()), NoClaim>; 2]| {
+                list.iter().filter_map(|claim| claim.ok()).map(|(index, ())| index).collect::<Vec<_>>()
+            };
+            let (mine, theirs) = (taken(mine), taken(theirs));
             assert_eq!(mine.len() + theirs.len(), 3);
             for index in 0..3 {
                 assert_eq!(claims.taker_of(index), if mine.contains(&index) { 9 } else { 7 });
@@ -145,7 +148,7 @@ mod model {
             let theirs = shared.clone();
             let sender = thread::spawn(move || {
                 let claims = view(&theirs);
-                [claims.claim(5, |_| true), claims.claim(6, |_| true)]
+                [claims.claim(5, |_| Some(())), claims.claim(6, |_| Some(()))]
             });
             let claims = view(&shared);
             let counted = claims.count();
@@ -156,7 +159,7 @@ mod model {
             let sealed = claims.count();
             for (index, claim) in sender.join().unwrap().into_iter().enumerate() {
                 let before = index < sealed as usize;
-                assert_eq!(claim, if before { Ok(index as u32) } else { Err(NoClaim::Closed) });
+                assert_eq!(claim, if before { Ok((index as u32, ())) } else { Err(NoClaim::Closed) });
             }
             assert_eq!(claims.count(), sealed);
         });

@@ -1,5 +1,6 @@
 //! Completion queues: no queue at all, but a cursor over the queue pairs that complete here.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cq_shared::{CqShared, Entry};
@@ -7,6 +8,7 @@ use super::eventfd::EventFd;
 use super::home::Home;
 use super::layout::{ARMED_ANY, ARMED_SOLICITED};
 use super::qp::SoftQp;
+use super::srq::SoftSrq;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
 use crate::events::AsyncEvent;
@@ -65,12 +67,12 @@ impl SoftCq {
         &mut self.current
     }
 
-    /// Moves on to the next completion, from one of the next `SCAN` queue pairs in turn; false if there is none.
+    /// Moves on to the next completion, looking at each queue pair in turn; false if there is none.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
         self.refresh()?;
         let count = self.members.len();
-        for _ in 0..count.min(SCAN) {
+        for _ in 0..count {
             let place = self.cursor;
             let Some(member) = self.members.get(place) else {
                 self.cursor = 0;
@@ -122,7 +124,10 @@ impl SoftCq {
         let (entries, version) = self.shared.snapshot();
         self.version = version;
         self.members = entries.into_iter().filter_map(Member::of).collect();
-        let most: u64 = self.members.iter().map(Member::most).sum();
+        // Queue pairs of one shared receive queue share its receives.
+        let shared: HashMap<_, u32> = self.members.iter().filter_map(Member::shared_receives).collect();
+        let own: u64 = self.members.iter().map(Member::most).sum();
+        let most = own + shared.into_values().map(u64::from).sum::<u64>();
         self.may_overrun = most > u64::from(self.shared.depth());
         self.cursor = 0;
     }
@@ -169,13 +174,16 @@ impl Member {
         sends + receives
     }
 
-    /// Most completions that can ever wait.
+    /// The shared receive queue whose receives complete here, and its depth.
+    fn shared_receives(&self) -> Option<(*const SoftSrq, u32)> {
+        let srq = self.qp.shared_receives().filter(|_| self.receives)?;
+        Some((Arc::as_ptr(srq), srq.depth()))
+    }
+
+    /// Most completions of its own that can ever wait.
     fn most(&self) -> u64 {
         let sends = if self.sends { self.qp.send_queue().depth() } else { 0 };
-        let receives = if self.receives { self.qp.recv_depth() } else { 0 };
+        let receives = if self.receives { self.qp.own_recv_depth() } else { 0 };
         u64::from(sends) + u64::from(receives)
     }
 }
-
-/// Queue pairs that one poll looks at, at most: a bound on the time of a poll. Each takes some nanoseconds.
-const SCAN: usize = 64;

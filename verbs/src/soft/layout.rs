@@ -137,6 +137,8 @@ pub(crate) struct QpInfo {
     /// Posted receives in the public mapping.
     pub(crate) wqes: usize,
     pub(crate) wqe_count: u32,
+    /// Of a shared receive queue: which slot of `wqes` a running number stands for, in the public mapping.
+    pub(crate) order: Option<usize>,
     /// Present if receives are claimed.
     pub(crate) claims: Option<ClaimInfo>,
     /// `CqPublic` of the receive completion queue in the public mapping.
@@ -160,6 +162,16 @@ pub(crate) enum FaultKind {
     Request,
     /// The receive's memory could not be written.
     Operation,
+}
+
+/// An entry of a shared receive queue's order: a running number and its slot. 0 stands for none.
+pub(crate) const fn ordered(index: u32, slot: u32) -> u64 {
+    (index as u64) << 32 | (slot + 1) as u64
+}
+
+/// The slot of running number `index`, if the entry is about it.
+pub(crate) const fn slot_of(entry: u64, index: u32) -> Option<u32> {
+    if (entry >> 32) as u32 == index { (entry as u32).checked_sub(1) } else { None }
 }
 
 /// The gate word of a queue pair: its number and how far it is.

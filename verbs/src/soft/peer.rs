@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::claims::{Claims, NoClaim};
 use super::control::Link;
 use super::eventfd::EventFd;
-use super::layout::{ARMED_ANY, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate};
+use super::layout::{ARMED_ANY, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
 use super::ring::{Lines, Producer, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,10 @@ pub(crate) struct PeerView {
     receives: NonNull<Receives>,
     wqes: NonNull<RecvWqe>,
     wqe_count: u32,
+    /// Lines kept for messages placed directly, so that each posted receive has one.
+    reserve: u32,
     claims: Option<Claims>,
+    order: Option<NonNull<AtomicU64>>,
     cq: NonNull<CqPublic>,
     bell: Option<Arc<EventFd>>,
     /// Gate words of the two states in which it takes requests.
@@ -33,13 +36,22 @@ pub(crate) struct PeerView {
     posted: u32,
     some_short: bool,
     /// A receive that was claimed and not used yet.
-    claimed: Option<u32>,
+    claimed: Option<Receive>,
     /// Properties that hold once the peer was seen ready; `None` before.
     settled: Option<Settled>,
 }
 
 // SAFETY: the pointers name atomics in mappings that `link` keeps.
 unsafe impl Send for PeerView {}
+
+/// A receive that the next message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Receive {
+    /// Running number.
+    pub(crate) index: u32,
+    /// Where it is described; not looked up for a message that travels in the ring.
+    pub(crate) slot: u32,
+}
 
 /// Properties of a peer that do not change while it is connected.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +106,13 @@ impl PeerView {
                 Some(unsafe { Claims::new(head, takers, places.count) })
             }
         };
+        let order = match info.order {
+            // SAFETY: as above.
+            Some(offset) => {
+                Some(unsafe { public.array::<AtomicU64>(offset, info.wqe_count as usize) }.ok_or_else(short)?)
+            }
+            None => None,
+        };
         // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
         let lines = unsafe { Lines::new(ring, info.ring_lines) };
         let gates = [gate(info.qpn, QpState::Rts.code()), gate(info.qpn, QpState::Rtr.code())];
@@ -106,7 +125,9 @@ impl PeerView {
             receives,
             wqes,
             wqe_count: info.wqe_count,
+            reserve: (info.wqe_count * 2).min(info.ring_lines / 2),
             claims,
+            order,
             cq,
             bell,
             gates,
@@ -130,10 +151,22 @@ impl PeerView {
         unsafe { self.receives.as_ref() }
     }
 
-    /// The posted receive of running number `index`.
-    pub(crate) fn wqe(&self, index: u32) -> &RecvWqe {
-        // SAFETY: the index is reduced to the ring's size; mapped as long as `link` lives.
-        unsafe { self.wqes.add((index & (self.wqe_count - 1)) as usize).as_ref() }
+    /// The posted receive in `slot`.
+    pub(crate) fn wqe(&self, slot: u32) -> &RecvWqe {
+        // SAFETY: the slot is reduced to the ring's size; mapped as long as `link` lives.
+        unsafe { self.wqes.add((slot & (self.wqe_count - 1)) as usize).as_ref() }
+    }
+
+    /// The slot of the receive with running number `index`.
+    fn slot(&self, index: u32) -> Option<u32> {
+        match self.order {
+            None => Some(index),
+            Some(order) => {
+                // SAFETY: the index is reduced to the ring's size; mapped as long as `link` lives.
+                let entry = unsafe { order.add((index & (self.wqe_count - 1)) as usize).as_ref() };
+                slot_of(entry.load(Ordering::Acquire), index)
+            }
+        }
     }
 
     /// Whether the peer takes requests of queue pair `me` now. The caller is inside its hazard.
@@ -166,33 +199,43 @@ impl PeerView {
         Gate::Open(settled)
     }
 
-    /// Makes sure of a receive for the next message: its running number, unless none is posted.
+    /// Makes sure of a receive for the next message, unless none is posted. Where it is described is looked up only if
+    /// `described`: that costs a cache line which the owner wrote last.
     #[inline(always)]
-    pub(crate) fn next_receive(&mut self, taker: u32) -> Result<u32, NoClaim> {
+    pub(crate) fn next_receive(&mut self, taker: u32, described: bool) -> Result<Receive, NoClaim> {
         match self.claims {
             None => {
-                if self.taken != self.posted || self.refresh() {
-                    Ok(self.taken)
-                } else {
-                    Err(NoClaim::Empty)
-                }
+                let receive = Receive { index: self.taken, slot: self.taken };
+                if self.taken != self.posted || self.refresh() { Ok(receive) } else { Err(NoClaim::Empty) }
             }
             Some(claims) => {
-                if let Some(index) = self.claimed {
-                    return Ok(index);
+                if let Some(receive) = self.claimed {
+                    return Ok(receive);
                 }
-                let index = claims.claim(taker, |index| {
+                let (index, slot) = claims.claim(taker, |index| {
                     // Posted counts run ahead of claims by at most the ring's size.
                     let known = self.posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count;
-                    known || {
+                    let posted = known || {
                         self.refresh();
                         self.posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count
+                    };
+                    if !posted {
+                        return None;
                     }
+                    // Overtaken: the place tells of a later receive, and the compare-and-swap will fail.
+                    Some(if described { self.slot(index).unwrap_or(0) } else { index })
                 })?;
-                self.claimed = Some(index);
-                Ok(index)
+                let receive = Receive { index, slot };
+                self.claimed = Some(receive);
+                Ok(receive)
             }
         }
+    }
+
+    /// The same receive with its slot looked up, unless its place is used again already.
+    #[cold]
+    pub(crate) fn described(&self, receive: Receive) -> Option<Receive> {
+        self.slot(receive.index).map(|slot| Receive { slot, ..receive })
     }
 
     /// Claims a receive of a datagram queue pair, without memory of earlier ones.
@@ -200,9 +243,9 @@ impl PeerView {
         let claims = self.claims.ok_or(NoClaim::Closed)?;
         let posted = |index: u32| {
             let posted = self.receives().posted.load(Ordering::Acquire);
-            posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count
+            (posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count).then_some(())
         };
-        claims.claim(taker, posted)
+        claims.claim(taker, posted).map(|(index, ())| index)
     }
 
     /// Notes that the message took the receive.
@@ -232,6 +275,12 @@ impl PeerView {
     /// True if a message may withdraw that key: it is bound to the peer's queue pair.
     pub(crate) fn may_withdraw(&self, rkey: Rkey) -> bool {
         self.settled.is_some_and(|settled| self.link.keys().is_bound(rkey, self.qpn, settled.domain))
+    }
+
+    /// Room for a message inside the ring, besides the reserve.
+    #[inline(always)]
+    pub(crate) fn has_room_inside(&mut self, lines: u32) -> bool {
+        self.has_room(lines + self.reserve)
     }
 
     /// Room for `lines` more in the inbound ring.

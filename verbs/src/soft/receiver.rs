@@ -24,7 +24,7 @@ pub(crate) struct Receiver {
     pub(super) poller: UnsafeCell<Option<Poller>>,
     /// Claims of senders that died before they could fill them (UD).
     void: Mutex<HashSet<u32>>,
-    pub(super) some_void: AtomicBool,
+    some_void: AtomicBool,
 }
 
 // SAFETY: `poller` is used by the owner of the receive completion queue alone; posting by the one poster. The slots'
@@ -52,7 +52,7 @@ pub(super) struct Poller {
 impl Receiver {
     pub(crate) fn new(spec: &QpSpec) -> Result<Self, CreateError> {
         let (own, lines) = match &spec.srq {
-            Some(srq) => (None, (srq.wqes().count() * 2).clamp(MIN_LINES, MAX_SHARED_LINES)),
+            Some(srq) => (None, (srq.wqes().count() * LINES_PER_RECEIVE).clamp(MIN_LINES, MAX_SHARED_LINES)),
             None => {
                 let count = spec.recv_depth.next_power_of_two();
                 let own = OwnQueue {
@@ -62,9 +62,8 @@ impl Receiver {
                     posted: AtomicU32::new(0),
                     retired: AtomicU32::new(0),
                 };
-                // Each receive takes at least one line, and a quarter of the ring may be free without the sender
-                // knowing. Datagrams have one line for each receive.
-                let lines = if spec.qp_type == QpType::Ud { count } else { (count * 2).max(MIN_LINES) };
+                // Datagrams have one line for each receive.
+                let lines = if spec.qp_type == QpType::Ud { count } else { (count * LINES_PER_RECEIVE).max(MIN_LINES) };
                 (Some(own), lines)
             }
         };
@@ -87,12 +86,8 @@ impl Receiver {
         self
     }
 
-    pub(crate) fn depth(&self) -> u32 {
-        match (&self.own, &self.srq) {
-            (Some(own), _) => own.depth,
-            (None, Some(srq)) => srq.wqes().count(),
-            (None, None) => 0,
-        }
+    pub(crate) fn own_depth(&self) -> u32 {
+        self.own.as_ref().map_or(0, |own| own.depth)
     }
 
     pub(crate) fn wqe_ring(&self) -> Option<&WqeRing> {
@@ -139,9 +134,20 @@ impl Receiver {
         self.some_void.store(!void.is_empty(), Ordering::Release);
     }
 
+    /// True if a dead sender claimed receive `index`; forgets it.
     pub(super) fn take_void(&self, index: u32) -> bool {
+        self.some_void.load(Ordering::Acquire) && {
+            let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = void.remove(&index);
+            self.some_void.store(!void.is_empty(), Ordering::Release);
+            found
+        }
+    }
+
+    /// True if a dead sender claimed receive `index`.
+    pub(super) fn is_void(&self, index: u32) -> bool {
         self.some_void.load(Ordering::Acquire)
-            && self.void.lock().unwrap_or_else(PoisonError::into_inner).remove(&index)
+            && self.void.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
     }
 
     /// Keeps the posted memory from ever being freed: a peer may still write it.
@@ -156,7 +162,11 @@ impl Receiver {
     }
 }
 
+/// Half of the ring is kept for messages placed directly, one line each: as many as there are receives, and a quarter of
+/// the ring may be free without the sender knowing. So a message finds room whenever it finds a receive, polled or not.
+const LINES_PER_RECEIVE: u32 = 4;
 /// Room for messages on their way even of a shallow queue.
 const MIN_LINES: u32 = 64;
-/// Of a queue pair with a shared receive queue: beyond this many messages that wait, senders wait (64 KiB a connection).
-const MAX_SHARED_LINES: u32 = 1024;
+/// Of a queue pair with a shared receive queue: beyond half of this many messages that wait, senders wait until the
+/// receiver polls (128 KiB a connection).
+const MAX_SHARED_LINES: u32 = 2048;

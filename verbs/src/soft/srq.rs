@@ -1,12 +1,13 @@
 //! Shared receive queues: receives that several queue pairs take by claim.
 
+use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MAX_WR;
 use super::claims::Claims;
 use super::home::Home;
-use super::layout::{ClaimHead, ClaimInfo, Receives};
+use super::layout::{ClaimHead, ClaimInfo, Receives, ordered, slot_of};
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
@@ -14,6 +15,10 @@ use crate::memory::Local;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A shared receive queue. One poster; each queue pair's poller takes what its messages claimed.
+///
+/// Receives are claimed in the order of their running numbers and complete in any order. A receive lives in a slot; the
+/// order says which slot a number stands for. A place of the order is used again once its number is claimed; should that
+/// receive still be under way then, it is noted among the displaced.
 #[derive(Debug)]
 pub(crate) struct SoftSrq {
     home: Arc<Home>,
@@ -22,12 +27,26 @@ pub(crate) struct SoftSrq {
     wqes: WqeRing,
     receives: NonNull<Receives>,
     receives_offset: usize,
+    order: NonNull<AtomicU64>,
+    order_offset: usize,
     table: ClaimTable,
     slots: RecvSlots,
-    /// Per slot of the ring: `LIVE` while a receive is posted there and not taken by a completion.
+    /// Per slot: `LIVE` while a receive is posted there and not taken by a completion.
     live: Box<[AtomicU32]>,
+    /// Per slot: running number of its receive.
+    number: Box<[AtomicU32]>,
+    /// A bit per slot: 1 while it is free.
+    free: Box<[AtomicU64]>,
+    displaced: Mutex<HashMap<u32, Displaced>>,
     posted: AtomicU32,
     limit: AtomicU32,
+}
+
+/// A receive under way whose place in the order tells of a later one.
+#[derive(Clone, Copy, Debug)]
+struct Displaced {
+    slot: u32,
+    taker: u32,
 }
 
 // SAFETY: the pointer names atomics in a mapping that `home` keeps; the slots follow `RecvSlots`' contract: the poster
@@ -83,7 +102,14 @@ impl SoftSrq {
         let receives_offset = home.take_public(size_of::<Receives>()).ok_or_else(full)?;
         // SAFETY: the type is made of atomics, and the block is ours.
         let receives = unsafe { home.public().at::<Receives>(receives_offset) }.ok_or_else(full)?;
+        let order_offset = home.take_public(count as usize * size_of::<AtomicU64>()).ok_or_else(full)?;
+        // SAFETY: as above.
+        let order = unsafe { home.public().array::<AtomicU64>(order_offset, count as usize) }.ok_or_else(full)?;
         let table = ClaimTable::new(home, count)?;
+        let free = (0..depth.div_ceil(64)).map(|word| match depth - word * 64 {
+            rest @ 0..64 => AtomicU64::new((1 << rest) - 1),
+            _ => AtomicU64::new(u64::MAX),
+        });
         Ok(Arc::new(SoftSrq {
             home: home.clone(),
             domain,
@@ -91,9 +117,14 @@ impl SoftSrq {
             wqes,
             receives,
             receives_offset,
+            order,
+            order_offset,
             table,
             slots: RecvSlots::new(count),
-            live: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            live: (0..count).map(|_| AtomicU32::new(FREE)).collect(),
+            number: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            free: free.collect(),
+            displaced: Mutex::default(),
             posted: AtomicU32::new(0),
             limit: AtomicU32::new(0),
         }))
@@ -115,6 +146,10 @@ impl SoftSrq {
         self.receives_offset
     }
 
+    pub(crate) fn order_offset(&self) -> usize {
+        self.order_offset
+    }
+
     pub(crate) fn claim_info(&self) -> ClaimInfo {
         self.table.info
     }
@@ -125,17 +160,19 @@ impl SoftSrq {
         if let Err(error) = memory.check(self.domain, None) {
             return Err(Rejected { error, memory });
         }
-        let index = self.posted.load(Ordering::Relaxed);
-        let live = self.live_word(index);
-        if live.load(Ordering::Acquire) != FREE {
+        let Some(slot) = self.take_free() else {
             return Err(Rejected { error: PostError::ReceiveQueueFull { depth: self.depth }, memory });
-        }
+        };
+        let index = self.posted.load(Ordering::Relaxed);
+        self.make_room(index);
         // SAFETY: mapped as long as `home` lives.
         let receives = unsafe { self.receives.as_ref() };
-        let len = self.wqes.describe(index, &memory, receives);
-        // SAFETY: the slot is not live, so it is the poster's.
-        *unsafe { self.slots.slot(index) } = RecvSlot { memory, wr_id, len };
-        live.store(LIVE, Ordering::Release);
+        let len = self.wqes.describe(slot, &memory, receives);
+        // SAFETY: the slot is free, so it is the poster's.
+        *unsafe { self.slots.slot(slot) } = RecvSlot { memory, wr_id, len };
+        self.number[slot as usize].store(index, Ordering::Relaxed);
+        self.live[slot as usize].store(LIVE, Ordering::Release);
+        self.order(index).store(ordered(index, slot), Ordering::Release);
         let next = index.wrapping_add(1);
         self.posted.store(next, Ordering::Relaxed);
         receives.posted.store(next, Ordering::Release);
@@ -145,48 +182,119 @@ impl SoftSrq {
     /// Takes the receive that a message claimed; `None` if no such receive is outstanding.
     #[inline]
     pub(crate) fn take(&self, index: u32) -> Option<RecvSlot> {
-        if !self.is_outstanding(index) {
+        let slot = self.slot(index)?;
+        let live = &self.live[slot as usize];
+        live.compare_exchange(LIVE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        if self.number[slot as usize].load(Ordering::Relaxed) != index {
+            // Two takers of one number, which only a peer that lies brings about: the slot has a new life already.
+            live.store(LIVE, Ordering::Release);
             return None;
         }
-        let live = self.live_word(index);
-        live.compare_exchange(LIVE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        // SAFETY: only one taker wins the slot's word, and the poster waits until it is 0.
-        let slot = std::mem::take(unsafe { self.slots.slot(index) });
+        // SAFETY: only one taker wins the slot's word, and the poster waits until the slot is free.
+        let taken = std::mem::take(unsafe { self.slots.slot(slot) });
         live.store(FREE, Ordering::Release);
+        self.free[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::Release);
         let limit = self.limit.load(Ordering::Relaxed);
         if limit != 0 && self.available() < limit && self.limit.swap(0, Ordering::Relaxed) != 0 {
             self.home.events().raise(AsyncEvent::SrqLimitReached);
         }
-        Some(slot)
+        Some(taken)
     }
 
-    /// True if receive `index` is posted and not taken.
-    pub(crate) fn is_outstanding(&self, index: u32) -> bool {
-        let behind = self.posted.load(Ordering::Acquire).wrapping_sub(index).wrapping_sub(1);
-        behind < self.wqes.count() && self.live_word(index).load(Ordering::Acquire) == LIVE
+    /// Slot of a receive that is posted and not taken.
+    pub(crate) fn outstanding(&self, index: u32) -> Option<u32> {
+        let slot = slot_of(self.order(index).load(Ordering::Acquire), index)
+            .or_else(|| self.displaced().get(&index).map(|displaced| displaced.slot))?;
+        self.holds(slot, index).then_some(slot)
     }
 
     /// Receives that messages to queue pair `qpn` claimed and that never completed.
     pub(crate) fn unfinished(&self, qpn: u32) -> Vec<u32> {
-        let end = self.table.claims.count();
-        let window = self.wqes.count().min(end);
-        (1..=window)
-            .rev()
-            .map(|back| end.wrapping_sub(back))
-            .filter(|&index| self.is_outstanding(index) && self.table.claims.taker_of(index) == qpn)
-            .collect()
+        let claimed = self.table.claims.count();
+        let numbers = self.number.iter().map(|number| number.load(Ordering::Acquire));
+        let mut found: Vec<u32> = numbers
+            .zip(0..)
+            .filter(|&(index, slot)| {
+                let behind = claimed.wrapping_sub(index).wrapping_sub(1);
+                let is_claimed = behind < u32::MAX / 2;
+                is_claimed && self.holds(slot, index) && self.taker(index, behind) == qpn
+            })
+            .map(|(index, _)| index)
+            .collect();
+        // Handed out from the end: the oldest last.
+        found.sort_unstable_by_key(|index| claimed.wrapping_sub(*index));
+        found
+    }
+
+    /// Who claimed receive `index`, `behind` claims ago.
+    fn taker(&self, index: u32, behind: u32) -> u32 {
+        match self.displaced().get(&index) {
+            Some(displaced) => displaced.taker,
+            None if behind < self.wqes.count() => self.table.claims.taker_of(index),
+            None => 0,
+        }
+    }
+
+    /// Slot of the receive with running number `index`, for its one taker.
+    #[inline]
+    fn slot(&self, index: u32) -> Option<u32> {
+        let entry = self.order(index).load(Ordering::Acquire);
+        slot_of(entry, index).or_else(|| self.displaced().remove(&index).map(|displaced| displaced.slot))
+    }
+
+    /// Before the place of `index` is used again: the receive it tells of is claimed, and may still be under way.
+    #[inline]
+    fn make_room(&self, index: u32) {
+        let before = index.wrapping_sub(self.wqes.count());
+        let Some(slot) = slot_of(self.order(index).load(Ordering::Relaxed), before) else { return };
+        if self.holds(slot, before) {
+            self.displace(slot, before);
+        }
+    }
+
+    #[cold]
+    fn displace(&self, slot: u32, index: u32) {
+        let taker = self.table.claims.taker_of(index);
+        let mut displaced = self.displaced();
+        displaced.retain(|&index, displaced| self.holds(displaced.slot, index));
+        displaced.insert(index, Displaced { slot, taker });
+    }
+
+    fn holds(&self, slot: u32, index: u32) -> bool {
+        self.live[slot as usize].load(Ordering::Acquire) == LIVE
+            && self.number[slot as usize].load(Ordering::Relaxed) == index
+    }
+
+    fn take_free(&self) -> Option<u32> {
+        self.free.iter().zip(0u32..).find_map(|(word, place)| {
+            let bits = word.load(Ordering::Acquire);
+            let bit = bits.trailing_zeros();
+            (bits != 0).then(|| {
+                word.fetch_and(!(1 << bit), Ordering::Relaxed);
+                place * 64 + bit
+            })
+        })
+    }
+
+    fn order(&self, index: u32) -> &AtomicU64 {
+        // SAFETY: the index is reduced to the ring's size; mapped as long as `home` lives.
+        unsafe { self.order.add((index & (self.wqes.count() - 1)) as usize).as_ref() }
+    }
+
+    fn displaced(&self) -> MutexGuard<'_, HashMap<u32, Displaced>> {
+        self.displaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn arm_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    pub(crate) fn available(&self) -> u32 {
-        self.posted.load(Ordering::Acquire).wrapping_sub(self.table.claims.count())
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
     }
 
-    fn live_word(&self, index: u32) -> &AtomicU32 {
-        &self.live[(index & (self.wqes.count() - 1)) as usize]
+    pub(crate) fn available(&self) -> u32 {
+        self.posted.load(Ordering::Acquire).wrapping_sub(self.table.claims.count())
     }
 }
 
@@ -195,6 +303,7 @@ impl Drop for SoftSrq {
         // Every queue pair that used it is gone, and each of them made sure that its peer has left.
         self.wqes.free();
         self.home.give_public(self.receives_offset, size_of::<Receives>());
+        self.home.give_public(self.order_offset, self.wqes.count() as usize * size_of::<AtomicU64>());
         self.table.free(&self.home);
     }
 }

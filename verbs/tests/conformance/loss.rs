@@ -1,12 +1,14 @@
 //! Peers that die, and strangers at the door.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{Access, GRH_BYTES, QpAddress, QpType, WcOpcode, WcStatus};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType};
 
 use crate::harness::{Command, CqId, Env, Fill, LIMIT, Mem, Peer, QpId, QpSpec, Side, Work, connect_pair};
 
@@ -262,6 +264,31 @@ fn knock(kind: SocketType, name: &str) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Sends `bytes` and as many descriptors of an empty memory file. The other side may hang up at any time.
+fn throw(socket: &OwnedFd, bytes: &[u8], descriptors: usize) {
+    let file = rustix::fs::memfd_create("stranger", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
+    let files = vec![file.as_fd(); descriptors];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors == 0 || ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags);
+}
+
+/// What is thrown: nothing, noise, and texts that nearly make sense.
+fn garbage(seed: usize) -> Vec<u8> {
+    let id = [7; 16];
+    match seed % 12 {
+        turn @ 0..6 => Fill::Seed(seed as u64).bytes([0, 1, 8, 100, 4096, 60_000][turn]),
+        6 => vec![(seed / 12) as u8; 300],
+        7 => b"[".repeat(30_000),
+        8 => br#"{"Query":{"request":1,"qpn":5}}"#.to_vec(),
+        9 => format!(r#"{{"Hello":{{"version":1,"node":{id:?},"pid":1,"registered":true}}}}"#).into_bytes(),
+        10 => format!(r#"{{"Hello":{{"version":4000000000,"node":{id:?},"pid":0,"registered":false}}}}"#).into_bytes(),
+        _ => br#"{"Arena":{"arena":4294967295,"len":18446744073709551615}}"#.to_vec(),
+    }
+}
+
 fn garbage_at_the_door_does_no_harm(env: &Env) {
     let (mut near, mut far, _) = connected(env);
     let doors = sockets(process(&mut far).pid());
@@ -270,15 +297,10 @@ fn garbage_at_the_door_does_no_harm(env: &Env) {
     }
     let mut knocked = 0;
     let mut open = Vec::new();
-    for (seed, (kind, name)) in (0..60_u64).zip(doors.iter().cycle()) {
+    for (seed, (kind, name)) in (0..120).zip(doors.iter().cycle()) {
         let Ok(socket) = knock(*kind, name) else { continue };
         knocked += 1;
-        let len = [0, 1, 7, 8, 32, 100, 1000, 4096, 60_000][seed as usize % 9];
-        let fill = if seed % 4 == 3 { Fill::Byte((seed / 4) as u8) } else { Fill::Seed(seed) };
-        for _ in 0..seed % 5 {
-            // The other side may hang up at any time.
-            let _ = rustix::net::send(&socket, &fill.bytes(len), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-        }
+        (0..seed % 4).for_each(|turn| throw(&socket, &garbage(seed + turn), seed / 12 % 4));
         if seed % 3 == 0 {
             open.push(socket); // says no more, and does not hang up either
         }
@@ -288,7 +310,7 @@ fn garbage_at_the_door_does_no_harm(env: &Env) {
     near.post(Work::send(Mem::seeded(8, 1)).signaled());
     far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));
     near.done().assert_success(WcOpcode::SEND);
-    let mut stranger = env.near();
+    let mut stranger = Side::open(env.device());
     connect_pair(&mut stranger, &QpSpec::rc(), &mut far, &QpSpec::rc());
     far.recv_on(QpId(1), Mem::blank(8), 2);
     stranger.post(Work::send(Mem::seeded(8, 2)).signaled());

@@ -6,7 +6,7 @@ use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
 use crate::soft::layout::FaultKind;
 use crate::soft::layout::{MAX_SGE, RecvPiece};
-use crate::soft::peer::PeerView;
+use crate::soft::peer::{PeerView, Receive};
 use crate::soft::ring::{
     Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
 };
@@ -26,8 +26,8 @@ impl Sender {
         } else if let Some(rkey) = invalidate {
             (flags, word) = (flags | FLAG_INVALIDATE, rkey.0);
         }
-        let lines = lines_for(len.min(RING_INLINE));
-        if !peer.has_room(lines) {
+        let inside = len <= RING_INLINE && peer.takes_any_short() && peer.has_room_inside(lines_for(len));
+        if !inside && !peer.has_room(1) {
             return own.or_dropped(Wait::Room);
         }
         self.hazard.enter_light(own.hazard);
@@ -42,7 +42,7 @@ impl Sender {
             self.hazard.leave(own.hazard);
             return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
         }
-        let receive = match peer.next_receive(peer.qpn) {
+        let receive = match peer.next_receive(peer.qpn, !inside) {
             Ok(receive) => receive,
             Err(NoClaim::Empty) => {
                 self.hazard.leave(own.hazard);
@@ -53,26 +53,39 @@ impl Sender {
                 return LOST;
             }
         };
-        let mut entry = Entry { kind: KIND_SEND, flags, byte_len: len as u32, imm: word, receive, ..Entry::default() };
-        if len <= RING_INLINE && peer.takes_any_short() {
+        let mut entry = Entry {
+            kind: KIND_SEND,
+            flags,
+            byte_len: len as u32,
+            imm: word,
+            receive: receive.index,
+            ..Entry::default()
+        };
+        // A look at the receives may have shown a short one just now. Its slot is there to be found, but for a place used
+        // again already: then the owner finds out whether the message fits.
+        let placed =
+            if inside && !peer.takes_any_short() { peer.described(receive) } else { (!inside).then_some(receive) };
+        let Some(receive) = placed else {
             entry.flags |= FLAG_INLINE;
             push_inline(peer, entry, request);
             self.hazard.leave(own.hazard);
-        } else {
-            // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
-            // receive's owner does (`enter_error`).
-            let fits = len as u64 <= u64::from(peer.wqe(receive).total.load(Ordering::Relaxed));
-            if fits && let Some(waiting) = self.place(own, request, receive) {
-                return waiting;
-            }
-            let Some(peer) = &mut self.peer else { return LOST };
-            peer.producer.push(entry, &[]);
-            self.hazard.leave(own.hazard);
-            if !fits {
-                peer.took_receive();
-                peer.wake(true);
-                return own.refused(peer, WcStatus::REM_INV_REQ_ERR, None);
-            }
+            peer.took_receive();
+            peer.wake(request.solicited);
+            return Outcome::Done(WcStatus::SUCCESS, len as u32);
+        };
+        // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
+        // receive's owner does (`enter_error`).
+        let fits = len as u64 <= u64::from(peer.wqe(receive.slot).total.load(Ordering::Relaxed));
+        if fits && let Some(waiting) = self.place(own, request, receive) {
+            return waiting;
+        }
+        let Some(peer) = &mut self.peer else { return LOST };
+        peer.producer.push(entry, &[]);
+        self.hazard.leave(own.hazard);
+        if !fits {
+            peer.took_receive();
+            peer.wake(true);
+            return own.refused(peer, WcStatus::REM_INV_REQ_ERR, None);
         }
         let Some(peer) = &mut self.peer else { return LOST };
         peer.took_receive();
@@ -81,10 +94,10 @@ impl Sender {
     }
 
     /// Puts the message into the receive `receive`. `Some` if it has to wait or failed; the hazard is left then.
-    fn place(&mut self, own: &Own, request: &Request<'_>, receive: u32) -> Option<Outcome> {
+    fn place(&mut self, own: &Own, request: &Request<'_>, receive: Receive) -> Option<Outcome> {
         let peer = self.peer.as_ref()?;
         if self.bouncing.is_none() {
-            let result = scatter(peer, receive, 0, request, |to, piece| {
+            let result = scatter(peer, receive.slot, 0, request, |to, piece| {
                 // SAFETY: the receive is ours until we publish its completion, its owner waits for the hazard, and the
                 // local piece is posted memory.
                 unsafe { put(peer, to, piece.ptr, piece.len) }
@@ -102,9 +115,12 @@ impl Sender {
         }
         self.hazard.leave(own.hazard);
         let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
-            let (piece, offset, room) = locate(peer, receive, done)?;
+            let (piece, offset, room) = locate(peer, receive.slot, done)?;
             let len = room.min(want);
-            Some((len, BounceOp::Receive { qpn: peer.qpn, receive, piece, offset, len: len as u32, slot }))
+            Some((
+                len,
+                BounceOp::Receive { qpn: peer.qpn, receive: receive.index, piece, offset, len: len as u32, slot },
+            ))
         });
         waiting.or_else(|| self.enter_again(own))
     }

@@ -30,8 +30,8 @@ impl Sender {
         };
         let mut receive = None;
         if request.imm.is_some() {
-            match peer.next_receive(peer.qpn) {
-                Ok(index) => receive = Some(index),
+            match peer.next_receive(peer.qpn, false) {
+                Ok(next) => receive = Some(next.index),
                 Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
                 Err(NoClaim::Closed) => return self.leave(own, LOST),
             }

@@ -16,7 +16,7 @@ use crate::soft::receiver::Receiver;
 use crate::soft::ring::{RING_INLINE, Slot};
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
-use crate::soft::srq::ClaimTable;
+use crate::soft::srq::{ClaimTable, SoftSrq};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Mtu, Psn, QpState, QpType, Qpn};
 
@@ -86,8 +86,13 @@ impl SoftQp {
         self.spec.domain
     }
 
-    pub(crate) fn recv_depth(&self) -> u32 {
-        self.receiver.depth()
+    /// Receives that its own queue holds; 0 with a shared one.
+    pub(crate) fn own_recv_depth(&self) -> u32 {
+        self.receiver.own_depth()
+    }
+
+    pub(crate) fn shared_receives(&self) -> Option<&Arc<SoftSrq>> {
+        self.spec.srq.as_ref()
     }
 
     pub(crate) fn send_queue(&self) -> &Arc<SendQueue> {

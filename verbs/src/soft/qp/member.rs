@@ -35,6 +35,7 @@ impl Member for SoftQp {
             receives,
             wqes,
             wqe_count,
+            order: self.spec.srq.as_ref().map(|srq| srq.order_offset()),
             claims,
             cq: self.spec.recv_cq.offset(),
         }
@@ -65,11 +66,10 @@ impl Member for SoftQp {
     }
 
     fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)> {
-        let ring = match &self.spec.srq {
-            Some(srq) => srq.is_outstanding(receive).then(|| srq.wqes())?,
-            None => self.receiver.is_outstanding(receive).then(|| self.receiver.wqe_ring())??,
-        };
-        ring.piece(receive, piece)
+        match &self.spec.srq {
+            Some(srq) => srq.wqes().piece(srq.outstanding(receive)?, piece),
+            None => self.receiver.wqe_ring().filter(|_| self.receiver.is_outstanding(receive))?.piece(receive, piece),
+        }
     }
 
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind) {

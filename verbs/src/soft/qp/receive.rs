@@ -35,7 +35,8 @@ impl SoftQp {
         // SAFETY: as in `poll_receive`.
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
-        if poller.consumer.peek().is_some() || self.receiver.some_void.load(Ordering::Acquire) {
+        let next = self.receiver.own.as_ref().map_or(0, |own| own.retired.load(Ordering::Relaxed));
+        if poller.consumer.peek().is_some() || self.receiver.is_void(next) {
             return true;
         }
         if !self.has_failed() || !self.is_settled() {
@@ -194,6 +195,8 @@ impl SoftQp {
     fn retire(&self, index: u32) {
         if let Some(own) = &self.receiver.own {
             own.retired.store(index.wrapping_add(1), Ordering::Release);
+            // A sender that died after it had filled the receive.
+            self.receiver.take_void(index);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Where the sides of a case live, and pairs of connected queue pairs.
 
 use std::io::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use qpair_verbs::{Context, QpType};
 
@@ -35,8 +37,25 @@ pub struct Pair {
 pub fn run(placement: Placement, case: fn(&Env)) {
     let device = std::env::var("QPAIR_TEST_DEVICE").unwrap_or_else(|_| "soft0".to_owned());
     let ctx = Context::open(&device).expect("opening the device");
+    let _watch = watch();
     case(&Env { device, placement, ctx });
 }
+
+/// Ends the test process if the returned value lives longer than any case may take: a hang is a failure too.
+fn watch() -> Sender<()> {
+    let (alive, over) = channel();
+    let case = std::thread::current().name().unwrap_or("?").to_owned();
+    std::thread::spawn(move || {
+        if over.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            let _ = writeln!(std::io::stderr(), "{case} hangs");
+            std::process::abort();
+        }
+    });
+    alive
+}
+
+/// Several times what the slowest case takes under a sanitizer.
+const HANG: Duration = Duration::from_secs(180);
 
 impl Env {
     pub fn ctx(&self) -> &Context {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
 use super::machine::{Answer, Machine};
@@ -62,10 +62,14 @@ impl Peer {
         self.child.wait().expect("the peer process's end");
     }
 
-    /// Stops the process, or lets it go on.
+    /// Stops the process, or lets it go on. Once this returns, all its threads have stopped.
     pub fn stop(&self, stopped: bool) {
+        let pid = Pid::from_child(&self.child);
         let signal = if stopped { Signal::STOP } else { Signal::CONT };
-        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("signalling the peer process");
+        kill_process(pid, signal).expect("signalling the peer process");
+        if stopped {
+            waitpid(Some(pid), WaitOptions::UNTRACED).expect("the peer process's stop");
+        }
     }
 }
 
