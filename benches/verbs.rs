@@ -14,6 +14,7 @@
 //! | one copy per WRITE, SEND, READ | `transfer`: each against `memcpy` of that size in the same run |
 //! | no staging copy under a reduction | `reduce`: `read_reduce` against a plain loop in the same run |
 //! | spin first, then sleep | `event`: the price of arming and waking, which polling does without |
+#![allow(missing_docs, reason = "what criterion_group makes is public")]
 
 use std::hint::black_box;
 use std::time::Duration;

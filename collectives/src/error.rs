@@ -150,7 +150,7 @@ pub enum BootstrapError {
 #[non_exhaustive]
 pub enum CollectiveError {
     /// A rank ended.
-    #[error("rank {rank} is gone{}: see its output", waited(*rank, place.as_ref()))]
+    #[error("rank {rank} is gone{}: see its output", waited(*rank, place.as_deref()))]
     RankGone {
         /// The rank.
         rank: u32,
@@ -160,7 +160,7 @@ pub enum CollectiveError {
     /// A rank dropped its communicator while others needed it.
     #[error(
         "rank {rank} has dropped its communicator{}: all ranks must call the same operations",
-        waited(*rank, place.as_ref())
+        waited(*rank, place.as_deref())
     )]
     RankLeft {
         /// The rank.
@@ -246,7 +246,7 @@ impl From<MemoryError> for CollectiveError {
 }
 
 /// Where this rank waited, in parentheses.
-fn waited(rank: u32, place: Option<&Box<Place>>) -> String {
+fn waited(rank: u32, place: Option<&Place>) -> String {
     match place {
         Some(place) if place.rank == rank => format!(" (waited for it at {place})"),
         Some(place) => format!(" (waited for rank {} at {place})", place.rank),

@@ -58,5 +58,5 @@ pub use fault::{Mismatch, Place, Side};
 pub use plan::{
     Buffer, Collective, Elements, FORMAT, Grain, Graph, Plan, PlanHash, Program, Ranks, Slice, Step, StepKind,
 };
-pub use verify::{OutputFault, VerifyError};
 pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
+pub use verify::{OutputFault, VerifyError};

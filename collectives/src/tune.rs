@@ -115,7 +115,13 @@ impl Default for Tuning {
     /// of each segment are too small. A chain of 4 ranks takes two hops more than a tree, and half
     /// the copies in a row: even at about 64 KiB.
     fn default() -> Self {
-        Self { recursive_doubling_to: 8 << 10, direct_to_ranks: 64, tree_to: 64 << 10, segment: 128 << 10, eager: 16 << 10 }
+        Self {
+            recursive_doubling_to: 8 << 10,
+            direct_to_ranks: 64,
+            tree_to: 64 << 10,
+            segment: 128 << 10,
+            eager: 16 << 10,
+        }
     }
 }
 

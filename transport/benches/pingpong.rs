@@ -54,7 +54,7 @@ fn main() -> Outcome {
             for _ in 0..rounds {
                 memory.post(&mut worker, ep)?;
                 send(&mut worker, ep, &mut memory)?;
-                receive(&mut worker, ep, &mut memory)?;
+                receive(&mut worker, &mut memory)?;
             }
             if round > 0 {
                 times.push(start.elapsed().as_secs_f64() * 1e6 / (2 * rounds) as f64);
@@ -123,7 +123,7 @@ fn serve(address: &str, sizes: &[usize]) -> Outcome {
         let mut memory = Memory::new(&worker, size)?;
         memory.post(&mut worker, ep)?;
         for left in (0..(ROUNDS + 1) * repetitions(size)).rev() {
-            receive(&mut worker, ep, &mut memory)?;
+            receive(&mut worker, &mut memory)?;
             if left > 0 {
                 memory.post(&mut worker, ep)?;
             }
@@ -205,7 +205,7 @@ fn send(worker: &mut Worker, ep: EndpointId, memory: &mut Memory) -> Outcome {
 }
 
 #[inline]
-fn receive(worker: &mut Worker, ep: EndpointId, memory: &mut Memory) -> Outcome {
+fn receive(worker: &mut Worker, memory: &mut Memory) -> Outcome {
     match memory {
         Memory::Short(_) => loop {
             match worker.poll()? {

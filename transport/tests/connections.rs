@@ -50,7 +50,10 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
     stream.write_all(b"220 smtp.example.org ESMTP\r\n").unwrap();
     let reason = closed(next(&mut worker));
     let expected = HandshakeError::Magic;
-    assert!(matches!(&reason, CloseReason::Failed(ConnectFailure::Handshake { error, .. }) if *error == expected), "{reason}");
+    assert!(
+        matches!(&reason, CloseReason::Failed(ConnectFailure::Handshake { error, .. }) if *error == expected),
+        "{reason}"
+    );
 
     let start = Instant::now();
     worker.connect(address).unwrap();
@@ -62,7 +65,10 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
     worker.connect(address).unwrap();
     drop(server.accept().unwrap());
     let reason = closed(next(&mut worker));
-    assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { error: HandshakeError::HungUp, .. })), "{reason}");
+    assert!(
+        matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { error: HandshakeError::HungUp, .. })),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -138,8 +144,13 @@ fn a_close_in_the_middle_of_traffic_loses_nothing() {
 
 #[test]
 fn closing_from_both_sides_and_again_and_again() {
-    let mut a = Worker::new(Config::default().endpoints(2)).unwrap();
-    let mut b = Worker::new(Config::default().endpoints(2)).unwrap();
+    again_and_again(Config::default().endpoints(2).window(9));
+    again_and_again(Config::default().endpoints(2).window(9).shared_receives(true));
+}
+
+fn again_and_again(config: Config) {
+    let mut a = Worker::new(config.clone()).unwrap();
+    let mut b = Worker::new(config).unwrap();
     let listener = b.listen("127.0.0.1:0").unwrap();
     for round in 0..50usize {
         let ep = a.connect(listener.local_addr()).unwrap();

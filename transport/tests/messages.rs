@@ -10,13 +10,17 @@ use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, Local};
 use support::*;
 
-const RAGGED: [usize; 16] = [
-    0, 1, 7, 8, 33, 188, 189, 220, 4095, 8191, 8192, 8193, 12_345, 65_537, (1 << 20) + 3, (4 << 20) - 1,
-];
+const RAGGED: [usize; 16] =
+    [0, 1, 7, 8, 33, 188, 189, 220, 4095, 8191, 8192, 8193, 12_345, 65_537, (1 << 20) + 3, (4 << 20) - 1];
 
 #[test]
 fn every_size_arrives_as_it_was_both_ways() {
-    let mut pair = Pair::new();
+    every_size(Pair::new());
+    let shared = || Config::default().shared_receives(true);
+    every_size(Pair::with(shared(), shared()));
+}
+
+fn every_size(mut pair: Pair) {
     for (seed, len) in RAGGED.into_iter().enumerate() {
         pair.a.send(pair.ep_a, Tag(seed as u64), pattern(len, seed)).unwrap();
         pair.b.send(pair.ep_b, Tag(seed as u64), pattern(len, seed + 100)).unwrap();
@@ -180,8 +184,12 @@ fn without_credit_a_copy_is_refused_and_a_send_waits() {
 
 #[test]
 fn kept_messages_stay_as_they_are_and_the_stream_goes_on() {
-    let config = || Config::default().window(8);
-    let mut pair = Pair::with(config(), config());
+    let config = |shared| Config::default().window(8).shared_receives(shared);
+    kept_messages(Pair::with(config(false), config(false)));
+    kept_messages(Pair::with(config(true), config(true)));
+}
+
+fn kept_messages(mut pair: Pair) {
     let mut kept = Vec::new();
     let mut count = 0;
     for at in 0..400usize {
@@ -318,7 +326,7 @@ fn a_worker_may_talk_to_itself() {
     while received(&seen).len() < 2 || sent(&seen).len() < 2 {
         seen.push(next(&mut worker));
     }
-    assert!(received(&seen)[0].1 == &b"before it is up");
+    assert!(*received(&seen)[0].1 == b"before it is up");
     assert_eq!(count(&seen, |event| matches!(event, Event::Accepted { .. } | Event::Connected { .. })), 2);
     let text = worker.explain(ep).unwrap().to_string();
     assert!(text.contains("up to 8192 bytes copied"), "{text}");

@@ -6,9 +6,7 @@ use std::env;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use qpair_transport::{
-    CloseReason, Config, EndpointId, Event, Lost, Payload, Returned, SendCopyError, Tag, Worker,
-};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Lost, Payload, Returned, SendCopyError, Tag, Worker};
 use support::*;
 
 const PEER: &str = "QPAIR_TEST_PEER";

@@ -82,9 +82,7 @@ impl Joining {
                 Ok(Roster { token, members })
             }
             Ok(FromStore::Refused { reason }) => Err(BootstrapError::Refused { rank: self.rank, reason }),
-            Ok(FromStore::Absent { missing, limit }) => {
-                Err(BootstrapError::Absent { missing, size: self.size, limit })
-            }
+            Ok(FromStore::Absent { missing, limit }) => Err(BootstrapError::Absent { missing, size: self.size, limit }),
             Ok(FromStore::Verdict(Fault::Gone { rank })) => Err(BootstrapError::RankGone { rank }),
             Ok(other) => Err(stranger(&format!("{other:?}"))),
             Err(Hearing::Strange(line)) => Err(stranger(&line)),
@@ -184,7 +182,8 @@ fn read(reader: &mut BufReader<TcpStream>, deadline: Option<Instant>, limit: usi
             }
             Ok(_) if line.len() >= limit => return Err(Hearing::Strange("a line too long".into())),
             Ok(_) => return Err(Hearing::Over(ErrorKind::UnexpectedEof.into())),
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(error) => return Err(Hearing::Over(error)),
         }
     }

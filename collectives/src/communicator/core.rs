@@ -123,11 +123,12 @@ impl Core {
             if let Some(ended) = self.take_done(ticket) {
                 return ended;
             }
-            if self.running.is_none() && !self.start_next() {
-                // An operation is waiting, running or done until its end was taken.
-                return (None, Err(self.unknown()));
+            if self.running.is_some() || self.start_next() {
+                self.run_to_end();
+            } else {
+                // None that waited could be started. It is among them, unless its end was taken before.
+                return self.take_done(ticket).unwrap_or_else(|| (None, Err(self.unknown())));
             }
-            self.run_to_end();
         }
     }
 

@@ -4,6 +4,7 @@ use qpair_transport::EndpointId;
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
 
 use super::call::Call;
+use super::lower::{Lowered, Way, lower};
 use super::tag::MAX_MESSAGES;
 use crate::error::CollectiveError;
 use crate::plan::{Buffer, Collective, Elements, Graph, Plan, Program, Ranks, Slice, StepKind};
@@ -33,8 +34,8 @@ pub(crate) struct Compiled {
     pub(super) peers: Vec<PlanPeer>,
     /// Slots by rank.
     slots: Vec<u16>,
-    /// Receives by slot and message.
-    receives: Vec<u32>,
+    /// Receives, then sends, each by slot and message.
+    messages: Vec<u32>,
     /// Whether memory is exposed, for peers to read what they receive.
     pub(super) large: bool,
     pub(super) scratch: usize,
@@ -50,10 +51,20 @@ pub(super) struct PlanPeer {
     pub(super) ep: Option<EndpointId>,
     /// The peer's number for the plan, once it was seen and found to stand for the same.
     pub(super) theirs: Option<u16>,
-    /// Its receives: where they begin in `receives`, and how many they are.
-    start: u32,
-    pub(super) receives: u32,
-    pub(super) sends: u32,
+    /// The receives from it: where they begin in `messages`, and how many they are.
+    receives: (u32, u32),
+    /// The sends to it, likewise.
+    sends: (u32, u32),
+    /// Words and messages that it sends in an operation.
+    pub(super) expected: u32,
+    /// How often this rank reads or writes its memory.
+    pub(super) reaches: u32,
+    /// Whether it reads or writes this rank's memory.
+    pub(super) reached: bool,
+    /// Steps of this rank that can not go before it has begun.
+    pub(super) opened: Vec<u32>,
+    /// Steps of this rank that are done when it does nothing more to this rank's memory.
+    pub(super) ended: Vec<u32>,
 }
 
 /// A step, in bytes.
@@ -67,6 +78,10 @@ pub(super) struct Step {
     pub(super) src: Span,
     /// What a receive, copy or reduction writes.
     pub(super) dst: Span,
+    /// How its message goes.
+    pub(super) way: Way,
+    /// The peer's memory of the message.
+    pub(super) remote: Span,
     /// The send that gives away what this copy makes, and is its only reader.
     pub(super) send: Option<u32>,
 }
@@ -112,28 +127,30 @@ impl Compiled {
         let none = Program::new();
         let program = plan.program(me).unwrap_or(&none);
         let graph = Graph::of(program);
-        let (peers, slots) = peers(program, plan.ranks.0);
-        let size = plan.element_size as usize;
-        let step = |(kind, &message): (&StepKind, &u32)| {
-            step(kind, kind.peer().map_or(0, |peer| slots[peer as usize]), message, size)
-        };
-        let kinds = program.steps().iter().map(|step| &step.kind);
-        let mut steps: Vec<Step> = kinds.zip(graph.messages()).map(step).collect();
         if graph.messages().iter().any(|&message| message >= MAX_MESSAGES) {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
+        let size = plan.element_size as usize;
         let large = plan.programs.iter().flat_map(Program::steps).any(|step| {
-            step.kind.is_send() && step.kind.elements().saturating_mul(u64::from(plan.element_size)) > eager as u64
+            step.kind.is_send() && step.kind.elements().saturating_mul(size as u64) > eager as u64
         });
-        if !large {
+        let (mut peers, slots) = peers(program, plan.ranks.0);
+        let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
+        let kinds = program.steps().iter().map(|step| &step.kind);
+        let mut steps: Vec<Step> =
+            kinds.zip(graph.messages()).map(|(kind, &message)| step(kind, slot(kind), message, size)).collect();
+        if large {
+            for (step, lowered) in steps.iter_mut().zip(lower(plan, me)?) {
+                let Some(Lowered { way, remote }) = lowered else { continue };
+                (step.way, step.remote) = (way, span(remote, size));
+            }
+        } else {
             fuse(&mut steps, program);
         }
-        let mut receives = vec![0; peers.iter().map(|peer| peer.receives as usize).sum()];
-        for (number, step) in (0..).zip(&steps).filter(|(_, step)| step.what.is_receive()) {
-            receives[(peers[step.slot as usize].start + step.message) as usize] = number;
-        }
+        let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
         let calc = key.data_type.zip(key.op).map(|(data_type, op)| Calc { data_type, op });
+        let scratch = plan.scratch as usize * size;
         Ok(Compiled {
             key,
             call,
@@ -143,9 +160,9 @@ impl Compiled {
             first,
             peers,
             slots,
-            receives,
+            messages,
             large,
-            scratch: plan.scratch as usize * size,
+            scratch,
             calc,
             introduced: 0,
         })
@@ -160,8 +177,14 @@ impl Compiled {
     /// The receive of that message, if there is such a message.
     #[inline]
     pub(super) fn receive(&self, slot: u16, message: u32) -> Option<u32> {
-        let peer = &self.peers[slot as usize];
-        if message < peer.receives { self.receives.get((peer.start + message) as usize).copied() } else { None }
+        let (start, count) = self.peers[slot as usize].receives;
+        if message < count { self.messages.get((start + message) as usize).copied() } else { None }
+    }
+
+    /// The send of that message, if there is such a message.
+    pub(super) fn send(&self, slot: u16, message: u32) -> Option<u32> {
+        let (start, count) = self.peers[slot as usize].sends;
+        if message < count { self.messages.get((start + message) as usize).copied() } else { None }
     }
 
     /// What it does.
@@ -182,8 +205,8 @@ impl Compiled {
 
 impl What {
     #[inline]
-    pub(super) fn is_receive(self) -> bool {
-        matches!(self, What::Recv | What::RecvReduce)
+    pub(super) fn is_message(self) -> bool {
+        matches!(self, What::Send | What::Recv | What::RecvReduce)
     }
 }
 
@@ -193,30 +216,73 @@ const NO_SLOT: u16 = u16::MAX;
 fn peers(program: &Program, ranks: u32) -> (Vec<PlanPeer>, Vec<u16>) {
     let mut slots = vec![NO_SLOT; ranks as usize];
     let mut peers: Vec<PlanPeer> = Vec::new();
-    for kind in program.steps().iter().map(|step| &step.kind) {
-        let Some(rank) = kind.peer() else { continue };
+    for rank in program.steps().iter().filter_map(|step| step.kind.peer()) {
         let slot = &mut slots[rank as usize];
         if *slot == NO_SLOT {
             *slot = peers.len() as u16;
-            peers.push(PlanPeer { rank, ep: None, theirs: None, start: 0, receives: 0, sends: 0 });
+            peers.push(PlanPeer {
+                rank,
+                ep: None,
+                theirs: None,
+                receives: (0, 0),
+                sends: (0, 0),
+                expected: 0,
+                reaches: 0,
+                reached: false,
+                opened: Vec::new(),
+                ended: Vec::new(),
+            });
         }
-        let peer = &mut peers[*slot as usize];
-        peer.receives += u32::from(kind.is_recv());
-        peer.sends += u32::from(kind.is_send());
-    }
-    let mut start = 0;
-    for peer in &mut peers {
-        peer.start = start;
-        start += peer.receives;
     }
     (peers, slots)
 }
 
+/// Lists the steps of each message, and counts for each peer what it sends and what is done to whose memory.
+fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
+    for step in steps {
+        let Some(peer) = peers.get_mut(step.slot as usize) else { continue };
+        match step.what {
+            What::Send => peer.sends.1 += 1,
+            What::Recv | What::RecvReduce => peer.receives.1 += 1,
+            What::Copy | What::Reduce => {}
+        }
+    }
+    let mut start = 0;
+    for peer in peers.iter_mut() {
+        peer.receives.0 = start;
+        peer.sends.0 = start + peer.receives.1;
+        start += peer.receives.1 + peer.sends.1;
+    }
+    let mut messages = vec![0; start as usize];
+    for (number, step) in (0..).zip(steps).filter(|(_, step)| step.what.is_message()) {
+        let peer = &mut peers[step.slot as usize];
+        let receive = step.what != What::Send;
+        let start = if receive { peer.receives.0 } else { peer.sends.0 };
+        messages[(start + step.message) as usize] = number;
+        let (ours, word, opened, ended) = match step.way {
+            Way::Copied => (None, receive, false, false),
+            Way::Read { told, .. } if receive => (Some(true), told, !told, false),
+            Way::Read { acknowledged, .. } => (Some(false), acknowledged, false, !acknowledged),
+            Way::Written { told } if receive => (Some(false), told, false, !told),
+            Way::Written { .. } => (Some(true), false, true, false),
+        };
+        peer.expected += u32::from(word);
+        peer.reaches += u32::from(ours == Some(true));
+        peer.reached |= ours == Some(false);
+        peer.opened.extend(opened.then_some(number));
+        peer.ended.extend(ended.then_some(number));
+    }
+    for peer in peers.iter_mut() {
+        peer.expected += u32::from(peer.reaches > 0) + u32::from(peer.reached);
+    }
+    messages
+}
+
+fn span(slice: Slice, size: usize) -> Span {
+    Span { buffer: slice.buffer, start: slice.offset as usize * size, len: slice.len as usize * size }
+}
+
 fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
-    let span = |slice: Option<Slice>| {
-        let slice = slice.unwrap_or(Slice::EMPTY);
-        Span { buffer: slice.buffer, start: slice.offset as usize * size, len: slice.len as usize * size }
-    };
     let what = match kind {
         StepKind::Send { .. } => What::Send,
         StepKind::Recv { .. } => What::Recv,
@@ -224,7 +290,8 @@ fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
         StepKind::Copy { .. } => What::Copy,
         StepKind::Reduce { .. } => What::Reduce,
     };
-    Step { what, slot, message, src: span(kind.src()), dst: span(kind.dst()), send: None }
+    let [src, dst] = [kind.src(), kind.dst()].map(|slice| span(slice.unwrap_or(Slice::EMPTY), size));
+    Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), send: None }
 }
 
 /// Finds copies to scratch that only a send reads, which waits for nothing else: the send may as well take the data
@@ -273,17 +340,17 @@ mod tests {
     fn each_message_finds_its_receive() {
         for wish in [Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Direct] {
             let plan = compiled(wish, 2, 5, 1000, 1 << 20);
-            let receives = plan.steps.iter().filter(|step| step.what.is_receive()).count();
+            let receives = plan.steps.iter().filter(|step| step.what.is_message() && step.what != What::Send).count();
             let mut found = 0;
             for (slot, peer) in plan.peers.iter().enumerate() {
                 assert_eq!(plan.slot(peer.rank), Some(slot as u16));
-                for message in 0..peer.receives {
+                for message in 0..peer.receives.1 {
                     let step = plan.receive(slot as u16, message).unwrap();
                     let step = &plan.steps[step as usize];
-                    assert!(step.what.is_receive() && step.message == message && step.slot == slot as u16);
+                    assert!(step.what != What::Send && step.message == message && step.slot == slot as u16);
                     found += 1;
                 }
-                assert_eq!(plan.receive(slot as u16, peer.receives), None);
+                assert_eq!(plan.receive(slot as u16, peer.receives.1), None);
             }
             assert_eq!(found, receives);
             assert_eq!(plan.slot(2), None);

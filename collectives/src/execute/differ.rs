@@ -1,73 +1,55 @@
 //! Messages that do not belong to the operation that runs: of another one, or of a rank that was asked for another.
 
-use qpair_transport::EndpointId;
+use qpair_transport::{EndpointId, Message};
 
 use super::call::Call;
 use super::exec::Exec;
 use super::net::Link;
-use super::stash::{Arrival, Early};
+use super::stash::Early;
 use super::tag::{Fields, Kind};
 use crate::fault::{Fault, Mismatch, Outcome, Side};
 
 impl Exec<'_> {
     /// Something came that is not for the operation that runs.
-    pub(super) fn arrived_other(&mut self, ep: EndpointId, fields: Fields, arrival: Arrival) -> Outcome<()> {
-        match (fields.kind, arrival) {
-            (Kind::Hello, Arrival::Message(message)) => self.net.hello(ep, fields.rank, &message),
-            (Kind::Announce, Arrival::Message(message)) => {
-                return self.net.announced(ep, fields.rank, fields.plan, &message);
-            }
-            (Kind::Data, arrival) => {
-                if self.net.peers.get(fields.rank as usize).is_none_or(|peer| peer.link != Link::Up(ep)) {
-                    tracing::warn!(rank = fields.rank, "a message of a rank on a connection that is not its own");
-                    return Ok(());
-                }
-                return self.of_another(fields, arrival);
-            }
-            (Kind::Hello | Kind::Announce, Arrival::Offer(_)) => {}
+    pub(super) fn arrived_other(&mut self, ep: EndpointId, fields: Fields, message: Message) -> Outcome<()> {
+        let known = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
+        match fields.kind {
+            Kind::Hello => self.net.hello(ep, fields.rank, &message),
+            Kind::Announce => return self.net.announced(ep, fields.rank, fields.plan, &message),
+            _ if known => return self.of_another(fields, message),
+            _ => tracing::warn!(rank = fields.rank, "a message of a rank on a connection that is not its own"),
         }
         Ok(())
     }
 
-    fn of_another(&mut self, fields: Fields, arrival: Arrival) -> Outcome<()> {
+    fn of_another(&mut self, fields: Fields, contents: Message) -> Outcome<()> {
         let ahead = fields.sequence.wrapping_sub(self.run.sequence()) as i16;
-        if ahead < 0 {
+        if ahead < 0 || (ahead > 0 && self.run.is_active() && self.lacks(fields.rank)) {
             return Err(self.differs(fields));
         }
-        if ahead > 0 && self.run.is_active() && self.lacks(fields.rank) {
-            return Err(self.differs(fields));
-        }
-        let Fields { rank, plan, sequence, message, .. } = fields;
-        self.run.stash.push(Early { rank, plan, sequence, message, arrival });
+        self.run.stash.push(Early { fields, contents });
         Ok(())
     }
 
     /// Delivers what came before the operation began.
     #[cold]
     pub(super) fn unstash(&mut self) -> Outcome<()> {
-        while let Some(early) = self.run.stash.take_due(self.run.sequence()) {
-            let Early { rank, plan, sequence, message, arrival } = early;
-            let fields = Fields { kind: Kind::Data, rank, plan, sequence, message };
-            if sequence != self.run.sequence() {
+        while let Some(Early { fields, contents }) = self.run.stash.take_due(self.run.sequence()) {
+            if fields.sequence != self.run.sequence() {
                 return Err(self.differs(fields));
             }
-            self.deliver(None, fields, arrival)?;
+            self.deliver(None, fields, contents)?;
         }
         // A peer that is in a later operation has sent all that it has for this one.
         let lacking = (0..self.net.ranks()).filter(|&rank| self.lacks(rank));
         let ahead = lacking.filter_map(|rank| self.run.stash.first_of(rank)).next();
-        match ahead {
-            Some(&Early { rank, plan, sequence, message, .. }) => {
-                Err(self.differs(Fields { kind: Kind::Data, rank, plan, sequence, message }))
-            }
-            None => Ok(()),
-        }
+        ahead.map_or(Ok(()), |early| Err(self.differs(early.fields)))
     }
 
-    /// Whether messages of `rank` for the operation that runs have not come.
-    fn lacks(&self, rank: u32) -> bool {
+    /// Whether something of `rank` for the operation that runs has not come.
+    pub(super) fn lacks(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
-        self.run.arrived[slot as usize] < self.plan.peers[slot as usize].receives
+        self.run.arrived[slot as usize] < self.plan.peers[slot as usize].expected
     }
 
     /// A peer's plan number comes for the first time: does it stand for the same?

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use qpair_transport::{EndpointId, Event, Message, SendCopyError, Tag, WorkerError};
+use qpair_transport::{EndpointId, Event, Message, OpError, Tag, WorkerError};
 
-use super::compile::{Compiled, Span, Step, What};
-use super::memory::Memory;
+use super::compile::{Compiled, Step, What};
 use super::net::{Link, Net};
-use super::run::{Run, State};
-use super::stash::Arrival;
+use super::run::{Run, State, Word};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause};
 use crate::bootstrap::Alarm;
@@ -34,6 +32,9 @@ impl Exec<'_> {
         }
         self.run.active = true;
         self.run.wait.reset();
+        if self.plan.large {
+            self.begin()?;
+        }
         self.run.ready.extend(&self.plan.first);
         if !self.run.stash.is_empty() {
             self.unstash()?;
@@ -44,7 +45,7 @@ impl Exec<'_> {
     /// Runs it to its end.
     #[inline]
     pub(crate) fn complete_all(&mut self) -> Outcome<()> {
-        while self.run.open > 0 {
+        while !self.is_complete() {
             if !self.advance()? {
                 self.idle()?;
             }
@@ -55,19 +56,17 @@ impl Exec<'_> {
     /// Whether it is complete.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.run.open == 0
+        self.run.open == 0 && self.run.blocked.is_empty()
     }
 
     /// Does what can be done at once, once. False if that was nothing.
     #[inline]
     pub(crate) fn advance(&mut self) -> Outcome<bool> {
-        let mut busy = false;
         if !self.run.blocked.is_empty() {
             self.retry()?;
         }
-        if let Some(step) = self.run.pulls.pop() {
-            self.pull(step.0)?;
-            busy = true;
+        if !self.run.transfers.is_empty() {
+            self.transfer()?;
         }
         match self.net.worker.poll() {
             Ok(Some(event)) => {
@@ -76,7 +75,7 @@ impl Exec<'_> {
                 self.start_ready()?;
                 Ok(true)
             }
-            Ok(None) => Ok(busy),
+            Ok(None) => Ok(false),
             Err(error) => Err(self.broken(&error)),
         }
     }
@@ -135,23 +134,28 @@ impl Exec<'_> {
     fn start_step(&mut self, number: u32) -> Outcome<()> {
         let step = self.plan.steps[number as usize];
         match step.what {
+            What::Send | What::Recv | What::RecvReduce if step.way.is_direct() => {
+                return self.start_direct(number, &step);
+            }
             What::Send if self.run.states[number as usize] == State::Given => self.complete(number),
             What::Send => {
                 self.run.states[number as usize] = State::Started;
-                self.send(number, &step)?;
+                let word = Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(number) };
+                if self.try_say(word)? {
+                    self.complete(number);
+                } else {
+                    self.run.blocked.push_back(word);
+                }
             }
             What::Recv | What::RecvReduce => {
                 if let Some(message) = self.run.messages[number as usize].take() {
                     return self.take(number, &message);
                 }
-                if self.run.states[number as usize] == State::Offered {
-                    self.run.pulls.push(std::cmp::Reverse(number));
-                }
                 self.run.states[number as usize] = State::Started;
             }
             What::Copy => {
                 match step.send {
-                    Some(send) if self.give(send, step.src)? => self.run.states[send as usize] = State::Given,
+                    Some(send) if self.give(send, number)? => self.run.states[send as usize] = State::Given,
                     _ => self.local(&step)?,
                 }
                 self.complete(number);
@@ -167,7 +171,10 @@ impl Exec<'_> {
     /// A step is done: those that waited for it alone are ready.
     #[inline]
     pub(super) fn complete(&mut self, number: u32) {
-        self.run.states[number as usize] = State::Done;
+        let state = &mut self.run.states[number as usize];
+        if std::mem::replace(state, State::Done) == State::Done {
+            return;
+        }
         self.run.open -= 1;
         for &dependent in self.plan.graph.dependents(number) {
             let count = &mut self.run.counts[dependent as usize];
@@ -178,50 +185,22 @@ impl Exec<'_> {
         }
     }
 
+    /// Sends what step `copy` would copy as the message of step `send`. False if the peer has no room for it now.
     #[inline]
-    fn send(&mut self, number: u32, step: &Step) -> Outcome<()> {
-        if self.plan.large && step.src.len > 0 {
-            return self.offer(number, step);
-        }
-        if self.give(number, step.src)? {
-            self.complete(number);
-        } else {
-            self.run.blocked.push_back(number);
-        }
-        Ok(())
-    }
-
-    /// Sends a copy of `src` as the message of step `number`. False if the peer has no room for it now.
-    #[inline]
-    fn give(&mut self, number: u32, src: Span) -> Outcome<bool> {
-        let step = &self.plan.steps[number as usize];
-        let (tag, slot) = (self.tag(step.message), step.slot);
-        let peer = &self.plan.peers[slot as usize];
-        let memory: &Memory = match src.buffer {
-            crate::plan::Buffer::Data => &self.run.data,
-            crate::plan::Buffer::Scratch => &self.run.scratch,
-        };
-        let bytes = if src.len == 0 { Some(&[][..]) } else { memory.bytes(src) };
-        let (Some(ep), Some(bytes)) = (peer.ep, bytes) else { return Err(self.inconsistent(number)) };
-        match self.net.worker.send_copy(ep, tag, bytes) {
-            Ok(()) => Ok(true),
-            Err(SendCopyError::WouldBlock) => Ok(false),
-            // The event that says why is on its way.
-            Err(SendCopyError::Closed(_)) if self.is_up(slot) => Ok(false),
-            Err(_) => Err(Box::new(Fault::Gone { rank: self.plan.peers[slot as usize].rank })),
-        }
+    fn give(&mut self, send: u32, copy: u32) -> Outcome<bool> {
+        let step = &self.plan.steps[send as usize];
+        self.try_say(Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(copy) })
     }
 
     /// Sends what had to wait for room.
     #[cold]
     fn retry(&mut self) -> Outcome<()> {
         for _ in 0..self.run.blocked.len() {
-            let Some(number) = self.run.blocked.pop_front() else { break };
-            let src = self.plan.steps[number as usize].src;
-            if self.give(number, src)? {
+            let Some(word) = self.run.blocked.pop_front() else { break };
+            if !self.try_say(word)? {
+                self.run.blocked.push_back(word);
+            } else if let Some(number) = word.step {
                 self.complete(number);
-            } else {
-                self.run.blocked.push_back(number);
             }
         }
         self.start_ready()
@@ -229,23 +208,18 @@ impl Exec<'_> {
 
     /// The tag of a message of this rank.
     #[inline]
-    pub(super) fn tag(&self, message: u32) -> Tag {
+    pub(super) fn tag(&self, kind: Kind, message: u32) -> Tag {
         let (rank, plan, sequence) = (self.net.me, self.plan.number, self.run.sequence());
-        Fields { kind: Kind::Data, rank, plan, sequence, message }.encode()
+        Fields { kind, rank, plan, sequence, message }.encode()
     }
 
     #[inline]
     fn handle(&mut self, event: Event) -> Outcome<()> {
         match event {
-            Event::Received { ep, tag, message } => self.arrived(ep, tag, Arrival::Message(message)),
-            Event::Offered { ep, tag, len } => self.arrived(ep, tag, Arrival::Offer(len)),
-            Event::ReceivedInto { tag, memory, len, .. } => {
+            Event::Received { ep, tag, message } => self.arrived(ep, tag, message),
+            Event::Got { op, memory, .. } | Event::Put { op, memory, .. } => {
                 drop(memory);
-                self.pulled(tag, len)
-            }
-            Event::Sent { op, .. } => {
-                self.given(op);
-                Ok(())
+                self.transferred(op)
             }
             other => self.handle_other(other),
         }
@@ -262,11 +236,9 @@ impl Exec<'_> {
                     return Err(fault);
                 }
             }
-            Event::Failed { ep, error, .. } => {
-                // An operation on a connection that ends fails first; what it means is told by the end.
-                if self.net.rank_of(ep).is_some() && !matches!(error, qpair_transport::OpError::Closed) {
-                    return Err(self.failed(error.to_string()));
-                }
+            // An operation on a connection that ends fails first; what it means is told by the end.
+            Event::Failed { ep, error, .. } if error != OpError::Closed && self.net.rank_of(ep).is_some() => {
+                return Err(self.failed(error.to_string()));
             }
             Event::Rejected { peer, error, .. } => tracing::debug!(%peer, %error, "a connection was not made"),
             _ => {}
@@ -276,32 +248,36 @@ impl Exec<'_> {
 
     /// Something came from a peer.
     #[inline]
-    fn arrived(&mut self, ep: EndpointId, tag: Tag, arrival: Arrival) -> Outcome<()> {
+    fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<()> {
         let Some(fields) = Fields::decode(tag) else { return Ok(()) };
-        if fields.kind != Kind::Data || fields.sequence != self.run.sequence() || !self.run.active {
-            return self.arrived_other(ep, fields, arrival);
+        let other = matches!(fields.kind, Kind::Hello | Kind::Announce);
+        if other || fields.sequence != self.run.sequence() || !self.run.active {
+            return self.arrived_other(ep, fields, message);
         }
-        self.deliver(Some(ep), fields, arrival)
+        self.deliver(Some(ep), fields, message)
     }
 
     /// Something came for the operation that runs. Without a connection, it was checked before.
     #[inline]
-    pub(super) fn deliver(&mut self, ep: Option<EndpointId>, fields: Fields, arrival: Arrival) -> Outcome<()> {
+    pub(super) fn deliver(&mut self, ep: Option<EndpointId>, fields: Fields, message: Message) -> Outcome<()> {
         let Some(slot) = self.plan.slot(fields.rank) else { return Err(self.differs(fields)) };
         let peer = &self.plan.peers[slot as usize];
         if (ep.is_some() && peer.ep != ep) || peer.theirs != Some(fields.plan) {
             self.check_peer(slot, fields)?;
         }
-        let Some(number) = self.plan.receive(slot, fields.message) else { return Err(self.differs(fields)) };
         self.run.arrived[slot as usize] += 1;
-        let state = self.run.states[number as usize];
-        match arrival {
-            Arrival::Message(message) if state == State::Started => self.take(number, &message),
-            Arrival::Message(message) => {
+        if fields.kind != Kind::Data {
+            return self.told(slot, fields, &message);
+        }
+        let Some(number) = self.plan.receive(slot, fields.message) else { return Err(self.differs(fields)) };
+        match self.run.states[number as usize] {
+            _ if self.plan.steps[number as usize].way.is_direct() => self.told(slot, fields, &message),
+            State::Started => self.take(number, &message),
+            State::Done => Err(self.differs(fields)),
+            _ => {
                 self.run.messages[number as usize] = Some(message);
                 Ok(())
             }
-            Arrival::Offer(len) => self.offered(number, len),
         }
     }
 
@@ -329,18 +305,18 @@ impl Exec<'_> {
     /// Whether the operation still waits for something of `rank`.
     fn needs(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
-        let open = |(step, state): (&Step, &State)| {
-            step.slot == slot && !matches!(step.what, What::Copy | What::Reduce) && *state != State::Done
+        let open = |(number, step): (usize, &Step)| {
+            let came = self.run.messages[number].is_some();
+            step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
         };
-        !self.run.active || self.plan.steps.iter().zip(&self.run.states).any(open)
+        !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
     }
 
     /// Where this rank waits: for `rank`, if it waits for that.
     pub(crate) fn place(&self, rank: Option<u32>) -> Option<Place> {
         let waits = |(number, step): (u32, &Step)| {
             let started = self.run.active && self.run.states.get(number as usize) == Some(&State::Started);
-            let remote = !matches!(step.what, What::Copy | What::Reduce);
-            (started && remote).then(|| (self.plan.peers[step.slot as usize].rank, number))
+            (started && step.what.is_message()).then(|| (self.plan.peers[step.slot as usize].rank, number))
         };
         let mut waiting = (0..).zip(&self.plan.steps).filter_map(waits);
         let first = waiting.next();

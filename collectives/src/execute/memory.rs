@@ -1,4 +1,4 @@
-//! Memory of an operation: ordinary while its messages are copied, exposed while peers read it.
+//! Memory of an operation: ordinary while its messages are copied, exposed while peers reach it.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ pub(crate) enum Memory {
     None,
     /// Ours alone.
     Plain(Buffer),
-    /// Peers may read it.
+    /// Peers may read and write it.
     Exposed(ExposedRegion),
 }
 
 impl Memory {
-    /// Lets peers read it.
+    /// Lets peers read and write it.
     pub(super) fn expose(&mut self) -> Result<(), MemoryError> {
         *self = match std::mem::take(self) {
-            Memory::Plain(buffer) => match buffer.expose(Access::REMOTE_READ) {
+            Memory::Plain(buffer) => match buffer.expose(Access::REMOTE_READ | Access::REMOTE_WRITE) {
                 Ok(region) => Memory::Exposed(region),
                 Err(failed) => {
                     *self = Memory::Plain(failed.buffer);
@@ -67,15 +67,16 @@ impl Memory {
         }
     }
 
-    /// The name of a span for peers, if they may read it.
-    pub(super) fn remote(&self, span: Span) -> Option<RemoteSlice> {
+    /// Its name for peers, if they may reach it.
+    pub(super) fn remote(&self) -> Option<RemoteSlice> {
         match self {
-            Memory::Exposed(region) => Some(region.remote(span.start..span.start + span.len)),
+            Memory::Exposed(region) => Some(region.remote(0..region.len())),
             Memory::None | Memory::Plain(_) => None,
         }
     }
 
-    /// A span as the memory of a posted receive, if peers may read it.
+    /// A span as the local memory of a read or write, if peers may reach it.
+    #[inline]
     pub(super) fn local(&self, span: Span) -> Option<Local> {
         match self {
             Memory::Exposed(region) => Some(Local::Region(region.local(span.start..span.start + span.len))),

@@ -154,7 +154,7 @@ impl Net {
         let text = serde_json::to_vec(&plan.call).map_err(|error| failed(error.to_string()))?;
         let text = Bytes::from(text);
         let fields = Fields { kind: Kind::Announce, rank: self.me, plan: plan.number, sequence: 0, message: 0 };
-        for peer in plan.peers.iter().filter(|peer| peer.sends > 0) {
+        for peer in &plan.peers {
             let Some(ep) = peer.ep else { continue };
             let sent = self.worker.send(ep, fields.encode(), text.clone());
             sent.map_err(|error| failed(error.to_string()))?;
@@ -229,7 +229,8 @@ impl Net {
 
     /// Says goodbye to all peers: what was sent before is delivered. Takes a bounded time.
     pub(crate) fn say_goodbye(&mut self) {
-        let up: Vec<_> = self.peers.iter().filter_map(|peer| if let Link::Up(ep) = peer.link { Some(ep) } else { None }).collect();
+        let up: Vec<_> =
+            self.peers.iter().filter_map(|peer| if let Link::Up(ep) = peer.link { Some(ep) } else { None }).collect();
         up.iter().for_each(|&ep| self.worker.close(ep));
         // The goodbyes are posted by polling. Whether the peers answer is theirs.
         for _ in 0..FAREWELL_POLLS {

@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
-use qpair_verbs::Buffer;
+use qpair_verbs::{Buffer, RemoteSlice};
 
 use super::call::Call;
 use super::compile::Compiled;
 use super::memory::Memory;
 use super::stash::Stash;
+use super::tag::Kind;
 use super::wait::Wait;
 use crate::error::CollectiveError;
 use crate::plan::Buffer as Named;
@@ -28,17 +29,25 @@ pub(crate) struct Run {
     pub(super) messages: Vec<Option<Message>>,
     /// By slot: how many messages came or were offered.
     pub(super) arrived: Vec<u32>,
-    /// Steps not complete.
+    /// By slot: where the peer's memory is, once it has begun.
+    pub(super) begun: Vec<Option<Reach>>,
+    /// By slot: how often this rank still reads or writes the peer's memory.
+    pub(super) reaches: Vec<u32>,
+    /// By slot: whether the peer still reads or writes this rank's memory.
+    pub(super) reached: Vec<bool>,
+    /// Steps not complete, and peers that are not done with this rank's memory.
     pub(super) open: usize,
     /// Steps that may start.
     pub(super) ready: VecDeque<u32>,
-    /// Sends that wait for room at the peer.
-    pub(super) blocked: VecDeque<u32>,
-    /// Receives that may be pulled. The first in the program goes first, so that what was reduced is handed out while
-    /// it is in the cache.
-    pub(super) pulls: BinaryHeap<Reverse<u32>>,
-    /// Sends that the peer has to read, oldest first.
-    pub(super) sends: VecDeque<(OpId, u32)>,
+    /// What waits for room at the peer.
+    pub(super) blocked: VecDeque<Word>,
+    /// Reads and writes that may be done. The first in the program goes first, so that what was reduced is handed out
+    /// while it is in the cache.
+    pub(super) transfers: BinaryHeap<Reverse<u32>>,
+    /// Reads and writes that the device does.
+    pub(super) posted: VecDeque<(OpId, u32)>,
+    /// Reads among them.
+    pub(super) gets: u32,
     pub(super) data: Memory,
     pub(super) scratch: Memory,
     pub(super) stash: Stash,
@@ -49,12 +58,29 @@ pub(crate) struct Run {
     spare: Option<Buffer>,
 }
 
+/// A peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    pub(super) data: RemoteSlice,
+    pub(super) scratch: Option<RemoteSlice>,
+}
+
+/// Something to say to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) slot: u16,
+    pub(super) kind: Kind,
+    pub(super) message: u32,
+    /// The step whose message it is, if it has contents.
+    pub(super) step: Option<u32>,
+}
+
 /// How far a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// It may not start.
     Waiting,
-    /// It may not start, and its message is offered.
+    /// It may not start, and its message may be read.
     Offered,
     /// It may not start, and its message was given away by the copy before it.
     Given,
@@ -73,11 +99,15 @@ impl Run {
             states: Vec::new(),
             messages: Vec::new(),
             arrived: Vec::new(),
+            begun: Vec::new(),
+            reaches: Vec::new(),
+            reached: Vec::new(),
             open: 0,
             ready: VecDeque::new(),
             blocked: VecDeque::new(),
-            pulls: BinaryHeap::new(),
-            sends: VecDeque::new(),
+            transfers: BinaryHeap::new(),
+            posted: VecDeque::new(),
+            gets: 0,
             data: Memory::None,
             scratch: Memory::None,
             stash: Stash::new(64 * ranks as usize),
@@ -137,6 +167,14 @@ impl Run {
         if plan.large {
             self.data.expose()?;
             self.scratch.expose()?;
+            self.gets = 0;
+            self.begun.clear();
+            self.begun.resize(plan.peers.len(), None);
+            self.reaches.clear();
+            self.reaches.extend(plan.peers.iter().map(|peer| peer.reaches));
+            self.reached.clear();
+            self.reached.extend(plan.peers.iter().map(|peer| peer.reached));
+            self.open += plan.peers.iter().filter(|peer| peer.reached).count();
         }
         Ok(())
     }
@@ -146,9 +184,9 @@ impl Run {
         let len = plan.len();
         self.messages.resize_with(len, || None);
         self.ready.reserve(len);
-        self.blocked.reserve(len);
-        self.pulls.reserve(len);
-        self.sends.reserve(len);
+        self.blocked.reserve(len + 2 * plan.peers.len());
+        self.transfers.reserve(len);
+        self.posted.reserve(len);
     }
 
     /// Ends the operation, and gives its data and scratch.
@@ -180,8 +218,8 @@ impl Run {
         self.stash.clear();
         self.ready.clear();
         self.blocked.clear();
-        self.pulls.clear();
-        self.sends.clear();
+        self.transfers.clear();
+        self.posted.clear();
         (std::mem::take(&mut self.data), std::mem::take(&mut self.scratch))
     }
 }

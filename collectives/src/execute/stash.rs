@@ -4,23 +4,14 @@ use std::collections::VecDeque;
 
 use qpair_transport::Message;
 
-/// What came for an operation.
-#[derive(Debug)]
-pub(super) enum Arrival {
-    /// A message, in the slab that it landed in.
-    Message(Message),
-    /// The offer of a message of so many bytes, which waits in the transport.
-    Offer(u64),
-}
+use super::tag::Fields;
 
 /// A message that came early.
 #[derive(Debug)]
 pub(super) struct Early {
-    pub(super) rank: u32,
-    pub(super) plan: u16,
-    pub(super) sequence: u16,
-    pub(super) message: u32,
-    pub(super) arrival: Arrival,
+    pub(super) fields: Fields,
+    /// The slab that it landed in.
+    pub(super) contents: Message,
 }
 
 /// Messages that came early, in their order.
@@ -47,14 +38,13 @@ impl Stash {
 
     /// The first one that is due at operation `sequence`, or overdue.
     pub(super) fn take_due(&mut self, sequence: u16) -> Option<Early> {
-        let due = |early: &Early| sequence.wrapping_sub(early.sequence) < u16::MAX / 2;
-        let at = self.early.iter().position(due)?;
+        let at = self.early.iter().position(|early| is_due(sequence, early.fields.sequence))?;
         self.early.remove(at)
     }
 
     /// The first of `rank`'s.
     pub(super) fn first_of(&self, rank: u32) -> Option<&Early> {
-        self.early.iter().find(|early| early.rank == rank)
+        self.early.iter().find(|early| early.fields.rank == rank)
     }
 
     pub(super) fn clear(&mut self) {
@@ -62,20 +52,18 @@ impl Stash {
     }
 }
 
+/// Whether what is for operation `other` is due at operation `sequence`, or overdue. The numbers wrap.
+fn is_due(sequence: u16, other: u16) -> bool {
+    sequence.wrapping_sub(other) < u16::MAX / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_in_order_also_where_numbers_wrap() {
-        let mut stash = Stash::new(4);
-        for (sequence, message) in [(u16::MAX, 0), (1, 1), (0, 2), (0, 3)] {
-            stash.push(Early { rank: 1, plan: 0, sequence, message, arrival: Arrival::Offer(8) });
-        }
-        let mut take = |sequence| stash.take_due(sequence).map(|early| early.message);
-        assert_eq!(take(u16::MAX), Some(0));
-        assert_eq!(take(u16::MAX), None);
-        assert_eq!((take(0), take(0), take(0)), (Some(2), Some(3), None));
-        assert_eq!((take(1), take(1)), (Some(1), None));
+    fn what_is_due_is_seen_also_where_numbers_wrap() {
+        assert!(is_due(5, 5) && is_due(5, 4) && !is_due(5, 6));
+        assert!(is_due(0, u16::MAX) && !is_due(u16::MAX, 0) && !is_due(u16::MAX, 1));
     }
 }

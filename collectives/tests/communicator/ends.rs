@@ -125,10 +125,7 @@ fn arguments_that_make_no_sense_are_refused_and_change_nothing() {
         assert!(matches!(comm.buffer::<f64>(usize::MAX / 8), Err(CollectiveError::Memory(_))));
         comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
     });
-    assert!(matches!(
-        Communicator::group(0),
-        Err(qpair_collectives::BootstrapError::Size { size: 0, .. })
-    ));
+    assert!(matches!(Communicator::group(0), Err(qpair_collectives::BootstrapError::Size { size: 0, .. })));
 }
 
 #[test]

@@ -108,7 +108,11 @@ fn an_order() {
 fn one_operation_more() {
     let words = differ(2, (0, 1), |comm| {
         comm.barrier()?;
-        if comm.rank() == 0 { sum(comm, 0, ReduceOp::Sum)? } else { sum(comm, 10, ReduceOp::Sum)? }
+        if comm.rank() == 0 {
+            sum(comm, 0, ReduceOp::Sum)?
+        } else {
+            sum(comm, 10, ReduceOp::Sum)?
+        }
         Ok(())
     });
     assert!(words.contains("operation 1"), "{words}");

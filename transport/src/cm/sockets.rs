@@ -193,9 +193,8 @@ impl Sockets {
             }
         }
         let notices = &mut self.notices;
-        let result = stream
-            .flush()
-            .and_then(|()| stream.receive(|message| notices.push(Notice::Message { socket, message })));
+        let result =
+            stream.flush().and_then(|()| stream.receive(|message| notices.push(Notice::Message { socket, message })));
         if let Err(end) = result {
             self.end(socket, end);
         }

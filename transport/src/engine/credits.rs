@@ -3,7 +3,7 @@
 //! Both sides count slots since the session began, modulo 2^32: the receiver says how many it gave in all, so that a
 //! credit is never lost nor counted twice.
 
-use super::link::Violation;
+use super::violation::Violation;
 
 /// The sender's side: slots of the peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,20 +27,20 @@ pub(crate) struct Grants {
 
 impl Credits {
     /// Messages that may be sent now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
         self.given.wrapping_sub(self.used)
     }
 
     /// Uses one; the caller has seen that there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self) {
         debug_assert!(self.available() > 0);
         self.used = self.used.wrapping_add(1);
     }
 
     /// Takes note of the peer's count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update(&mut self, given: u32) -> Result<(), Violation> {
         if given.wrapping_sub(self.used) > MAX_WINDOW {
             return Err(Violation::Credits { said: given, used: self.used });
@@ -57,7 +57,7 @@ impl Grants {
     }
 
     /// A message took a slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive(&mut self) -> Result<(), Violation> {
         if self.told == self.received {
             return Err(Violation::NoCredit);
@@ -67,13 +67,13 @@ impl Grants {
     }
 
     /// A slot is free again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give(&mut self) {
         self.given = self.given.wrapping_add(1);
     }
 
     /// The count for the next header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tell(&mut self) -> u32 {
         self.told = self.given;
         self.given
@@ -84,7 +84,7 @@ impl Grants {
     ///
     /// So never more than two such messages wait unread: they tell of at most `window` slots together, each of half of
     /// them, or of what the peer, having read all before, had no credit left without.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         let owed = self.given.wrapping_sub(self.told);
         owed >= self.threshold || (owed > 0 && self.told == self.received)

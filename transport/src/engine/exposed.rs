@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-use super::link::Violation;
+use super::violation::Violation;
 
 /// Payloads by message id. An id is a slot and a serial number, so that a stale one is not taken for another message.
 #[derive(Debug)]

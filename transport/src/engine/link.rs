@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use qpair_verbs::{RemoteSlice, Rkey};
-use thiserror::Error;
 
 use super::credits::{Credits, Grants};
 use super::exposed::Exposures;
 use super::inbox::{Arrival, Held, Inbox, Offered, Placed, Posted, Pulled, Start};
 use super::keepalive::{Keepalive, Pulse};
 use super::slots::{Work, WorkSlots};
-use super::wire::{Header, Kind, Offer, WireError};
+use super::step::{Blocked, Frame, LinkConfig, PeerTerms, Pending, Step};
+use super::violation::Violation;
+use super::wire::{Header, Kind, Offer};
 
 /// The protocol of one connection.
 ///
@@ -58,117 +59,6 @@ enum CloseSent {
     Done,
 }
 
-/// What a connection is made with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkConfig {
-    /// Receive slots given to the peer.
-    pub(crate) window: u32,
-    /// Send slots of the queue pair.
-    pub(crate) depth: u32,
-    /// Session epoch of this side.
-    pub(crate) epoch: u32,
-    /// Unmatched offers wait for a receive.
-    pub(crate) hold: bool,
-    /// Silence before a probe.
-    pub(crate) keepalive: Duration,
-    /// How long a probe may take.
-    pub(crate) detection: Duration,
-}
-
-/// What the peer said while connecting.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerTerms {
-    /// Session epoch of the peer.
-    pub(crate) epoch: u32,
-    /// Receive slots that it gives.
-    pub(crate) credits: u32,
-}
-
-/// A header to send, and the request to send it with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    pub(crate) header: Header,
-    pub(crate) work: Work,
-}
-
-/// A message that waits for a credit.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Pending<P> {
-    pub(crate) op: u64,
-    pub(crate) tag: u64,
-    pub(crate) len: u64,
-    /// Where it can be read, if it is to be offered.
-    pub(crate) remote: Option<RemoteSlice>,
-    pub(crate) payload: P,
-}
-
-/// Something to post.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step<P, M> {
-    /// A header alone.
-    Control(Frame),
-    /// A queued eager message.
-    Eager { frame: Frame, op: u64, payload: P },
-    /// A queued ready-to-send.
-    Offer { frame: Frame, offer: Offer },
-    /// A payload to read, on a slot from [`Link::take_slot`]; [`Link::stall`] if there is no memory for it.
-    Pull(Start<M>),
-}
-
-/// Why a message can not go out at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocked {
-    /// Not connected yet, no credit or slot, or others wait: it may be queued.
-    Later,
-    /// The connection takes no more messages.
-    Closed,
-}
-
-/// Something that no correct peer does. The connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum Violation {
-    /// Not a message of this protocol.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// Another session.
-    #[error("a message of session {got:#010x} in session {expected:#010x}")]
-    Epoch {
-        /// This session's epoch of the peer.
-        expected: u32,
-        /// The message's.
-        got: u32,
-    },
-    /// A message is missing or came twice.
-    #[error("message {got} came where {expected} was due")]
-    Sequence {
-        /// The number that was due.
-        expected: u32,
-        /// The number that came.
-        got: u32,
-    },
-    /// A credit count that can not be.
-    #[error("the peer says that it gave {said} slots when {used} are used")]
-    Credits {
-        /// Slots given, as the peer says.
-        said: u32,
-        /// Slots used.
-        used: u32,
-    },
-    /// A message without a credit for it.
-    #[error("a message came for which no credit was given")]
-    NoCredit,
-    /// A rendezvous was reported as finished that was not, or not of that length.
-    #[error("the peer finished message {id:#x}, which was not offered in that length")]
-    Finished {
-        /// Message id.
-        id: u64,
-    },
-    /// Data after the peer had closed.
-    #[error("a message came after the peer had closed")]
-    AfterClose,
-}
-
 /// Receive slots of a connection beyond those that credits count: two for credit messages (see `Grants::is_due`),
 /// one for CLOSE, one to spare.
 pub(crate) const RESERVED_SLOTS: u32 = 4;
@@ -205,7 +95,7 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     /// A header for an eager message that goes out at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn eager(&mut self, tag: u64, len: u64) -> Result<Frame, Blocked> {
         self.may_send()?;
         Ok(self.frame(Kind::Eager, tag, len, false))
@@ -237,7 +127,7 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     /// True if [`next_step`](Link::next_step) may give something.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_steps(&self) -> bool {
         !self.queue.is_empty()
             || !self.finished.is_empty()
@@ -298,7 +188,7 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     /// Checks an arriving header against the session and takes note of its credits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn accept(&mut self, header: &Header) -> Result<(), Violation> {
         if header.epoch != self.peer_epoch || header.sequence != self.next_in {
             return Err(self.strange(header));
@@ -316,7 +206,7 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     /// True if an eager message simply goes to the application, and nothing is to be posted after it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.inbox.is_empty() && !self.has_steps()
     }
@@ -461,7 +351,7 @@ impl<P, M, B> Link<P, M, B> {
         self.keepalive.due()
     }
 
-    #[inline]
+    #[inline(always)]
     fn may_send(&self) -> Result<(), Blocked> {
         if self.phase == Phase::Open
             && self.queue.is_empty()
@@ -476,7 +366,7 @@ impl<P, M, B> Link<P, M, B> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, kind: Kind, tag: u64, length: u64, signal: bool) -> Frame {
         if kind.takes_credit() {
             self.credits.take();

@@ -7,14 +7,17 @@ mod inbox;
 mod keepalive;
 mod link;
 mod slots;
+mod step;
 #[cfg(test)]
 mod tests;
+mod violation;
 mod wire;
 
-pub use wire::{HEADER_BYTES, Header, HeaderView, Kind, Offer, OFFER_BYTES, PROTOCOL_VERSION, WireError};
+pub use wire::{HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, WireError};
 
-pub use link::Violation;
+pub use violation::Violation;
 
 pub(crate) use inbox::{Arrival, Fit, Offered, Placed, Posted, Pulled, Start};
 pub(crate) use keepalive::Pulse;
-pub(crate) use link::{Blocked, Frame, Link, LinkConfig, Pending, PeerTerms, RESERVED_SLOTS, Step};
+pub(crate) use link::{Link, RESERVED_SLOTS};
+pub(crate) use step::{Blocked, Frame, LinkConfig, PeerTerms, Pending, Step};

@@ -26,13 +26,13 @@ impl WorkSlots {
         WorkSlots { depth, interval: (depth / 4).max(1), posted: 0, retired: 0, signaled: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
         self.depth - self.posted.wrapping_sub(self.retired)
     }
 
     /// Takes a slot; the caller has seen that there is one. `signal`: the request must be signaled in any case.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, signal: bool) -> Work {
         debug_assert!(self.available() > 0);
         self.posted = self.posted.wrapping_add(1);
@@ -44,7 +44,7 @@ impl WorkSlots {
     }
 
     /// The request of that number completed, and with it all before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire(&mut self, number: u32) {
         let ahead = number.wrapping_sub(self.retired);
         if ahead <= self.posted.wrapping_sub(self.retired) {

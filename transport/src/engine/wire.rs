@@ -105,7 +105,7 @@ pub enum WireError {
 
 impl Kind {
     /// True if such a message takes one of the slots that credits count; the others have slots of their own.
-    #[inline]
+    #[inline(always)]
     pub const fn takes_credit(self) -> bool {
         matches!(self, Kind::Eager | Kind::ReadyToSend | Kind::Finished)
     }
@@ -127,7 +127,7 @@ impl<'a> HeaderView<'a> {
     ///
     /// # Errors
     /// [`WireError`] names the field that is not valid.
-    #[inline]
+    #[inline(always)]
     pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
         let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: HEADER_BYTES });
@@ -150,7 +150,7 @@ impl<'a> HeaderView<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, index: usize) -> u64 {
         let (words, _) = self.bytes.as_chunks::<8>();
         u64::from_le_bytes(words[index])
@@ -159,7 +159,7 @@ impl<'a> HeaderView<'a> {
 
 impl Header {
     /// Reads a checked header.
-    #[inline]
+    #[inline(always)]
     pub fn parse(view: &HeaderView<'_>) -> Header {
         let (first, second) = (view.word(0), view.word(1));
         Header {
@@ -173,7 +173,7 @@ impl Header {
     }
 
     /// Writes the header.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, into: &mut [u8; HEADER_BYTES]) {
         let first = u64::from(PROTOCOL_VERSION) | (self.kind as u64) << 8 | u64::from(self.epoch) << 32;
         let second = u64::from(self.sequence) | u64::from(self.credits) << 32;

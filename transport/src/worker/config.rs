@@ -23,6 +23,7 @@ pub struct Config {
     pub(crate) queue_limit: usize,
     pub(crate) pool_limit: usize,
     pub(crate) hold_unmatched: bool,
+    pub(crate) shared_receives: bool,
     pub(crate) keepalive: Duration,
     pub(crate) detection: Duration,
     pub(crate) connect_timeout: Duration,
@@ -42,14 +43,17 @@ impl Default for Config {
             queue_limit: 1 << 16,
             pool_limit: 1 << 30,
             hold_unmatched: false,
+            // A queue of its own costs a sender no atomic operation, and some 25 ns less a message.
+            shared_receives: false,
             keepalive: Duration::from_millis(500),
             detection: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
-            // Some ten times the latency between two cores, so that an answer under way is never slept upon.
-            spin: 400,
-            // A fraction of a millisecond for a peer that shares the core: sleeping and waking cost more.
-            yields: 256,
+            // About a microsecond, several times the latency between two cores. Where ranks share cores, the one that
+            // is waited for needs this core.
+            spin: 64,
+            // A fraction of a millisecond: sleeping and waking up across cores take tens of microseconds.
+            yields: 1024,
         }
     }
 }
@@ -107,6 +111,14 @@ impl Config {
         self
     }
 
+    /// Takes all peers' messages from one shared receive queue, instead of one queue for each (default false). That
+    /// needs fewer resources of a NIC, and takes a little longer.
+    #[must_use]
+    pub fn shared_receives(mut self, shared: bool) -> Self {
+        self.shared_receives = shared;
+        self
+    }
+
     /// Silence after which a peer is probed (default 500 ms), and how long it may take to answer (default 1 s). A
     /// process that ends is noticed at once, by its socket.
     #[must_use]
@@ -129,8 +141,8 @@ impl Config {
         self
     }
 
-    /// How [`Worker::wait`](crate::Worker::wait) waits: polls without giving way (default 400), then polls between
-    /// which it yields the core (default 256), then it sleeps.
+    /// How [`Worker::wait`](crate::Worker::wait) waits: polls without giving way (default 64), then polls between
+    /// which it yields the core (default 1024), then it sleeps.
     #[must_use]
     pub fn patience(mut self, spin: u32, yields: u32) -> Self {
         (self.spin, self.yields) = (spin, yields);
@@ -139,11 +151,7 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<(), WorkerError> {
         let range = |what, asked: u64, least: u64, most: u64| {
-            if (least..=most).contains(&asked) {
-                Ok(())
-            } else {
-                Err(WorkerError::Config { what, asked, least, most })
-            }
+            if (least..=most).contains(&asked) { Ok(()) } else { Err(WorkerError::Config { what, asked, least, most }) }
         };
         range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
         range("a window", self.window.into(), 1, 4096)?;

@@ -58,10 +58,17 @@ impl Worker {
     pub(super) fn break_off(&mut self, index: usize, reason: CloseReason) {
         let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if endpoint.broken.is_none() && !matches!(endpoint.stage, Stage::Ending { .. }) {
-            tracing::debug!(parent: &endpoint.span, %reason, "broken");
-            endpoint.broken = Some((reason, now));
-            self.broken += 1;
+        if matches!(endpoint.stage, Stage::Ending { .. }) {
+            return;
+        }
+        tracing::debug!(parent: &endpoint.span, %reason, "broken");
+        match &mut endpoint.broken {
+            None => {
+                endpoint.broken = Some((reason, now));
+                self.broken += 1;
+            }
+            Some((vague, _)) if vague.is_vague() => *vague = reason,
+            Some(_) => {}
         }
     }
 
@@ -129,7 +136,8 @@ impl Worker {
         self.broken -= usize::from(endpoint.broken.is_some());
         if endpoint.reserved {
             let reserved = self.config.window + RESERVED_SLOTS;
-            self.slabs.release(reserved, endpoint.link.outstanding_slots() + RESERVED_SLOTS);
+            let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
+            self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
         }
         for (op, carried) in std::mem::take(&mut endpoint.cut) {
             let returned = match self.take_back(carried) {

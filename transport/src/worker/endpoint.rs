@@ -45,6 +45,8 @@ pub(crate) struct Endpoint {
     pub(crate) listener: Option<ListenerId>,
     /// Receive slots are reserved for it.
     pub(crate) reserved: bool,
+    /// Receives that came back empty.
+    pub(crate) flushed: u32,
     /// What the end of the connection cut off.
     pub(crate) cut: Vec<(u64, Carried)>,
     pub(crate) span: tracing::Span,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{CompletionError, CqError, CreateError, Local, MemoryError, OpenError, PostError};
+use qpair_verbs::{CompletionError, CqError, CreateError, Local, MemoryError, OpenError, PostError, WcStatus};
 use thiserror::Error;
 
 use super::ids::EndpointId;
@@ -190,6 +190,17 @@ pub enum CloseReason {
     /// A request was refused, or memory ran out.
     #[error(transparent)]
     Resources(Box<ResourceError>),
+}
+
+impl CloseReason {
+    /// True if it tells that something went wrong, and another reason may tell what.
+    pub(crate) fn is_vague(&self) -> bool {
+        match self {
+            CloseReason::PeerLost(Lost::QueuePair) => true,
+            CloseReason::PeerLost(Lost::Completion(error)) => error.status == WcStatus::WR_FLUSH_ERR,
+            _ => false,
+        }
+    }
 }
 
 /// How the loss of a peer was noticed.

@@ -248,16 +248,14 @@ impl Worker {
     /// A queue pair, with receives for all that its peer may send.
     fn prepare(&mut self) -> Result<Prepared, ResourceError> {
         let slots = self.config.window + RESERVED_SLOTS;
-        self.slabs.reserve(slots)?;
-        let builder = self.pd.rc(&self.cq).srq(self.slabs.queue()).send_depth(self.config.send_depth);
-        // Credits see to it that there is a receive for every message: without one, something is wrong.
-        match builder.recv_depth(slots).rnr_retry(RNR_RETRIES).build() {
-            Ok(prepared) => Ok(prepared),
-            Err(error) => {
-                self.unprepare();
-                Err(error.into())
-            }
+        let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
+        if let Some(shared) = self.slabs.queue() {
+            builder = builder.srq(shared);
         }
+        // Credits see to it that there is a receive for every message: without one, something is wrong.
+        let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
+        self.slabs.reserve(slots, &mut prepared)?;
+        Ok(prepared)
     }
 
     fn unprepare(&mut self) {
@@ -314,6 +312,7 @@ fn endpoint(
         broken: None,
         listener: None,
         reserved: false,
+        flushed: 0,
         cut: Vec::new(),
         span: tracing::info_span!("connection", endpoint = %id, %peer),
     }

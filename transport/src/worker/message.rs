@@ -1,34 +1,71 @@
-//! A received message: a view of the memory that it landed in.
+//! A received message: a view of the memory that it landed in, or the bytes themselves if they are few.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 
 use bytes::Bytes;
-use qpair_verbs::SlabView;
+use qpair_verbs::{Slab, SlabView};
 
 /// The contents of a received message, in the memory that it landed in: no copy was made, and none is made by cloning
 /// or slicing it. While any part of it is alive, that memory takes no other message; who keeps many for long should copy
 /// them.
+///
+/// A message of at most 32 bytes is inside this value, which costs less than sharing.
 #[derive(Clone)]
-pub struct Message(SlabView);
+pub struct Message {
+    len: usize,
+    /// The bytes, of a short message.
+    words: [u64; SHORT / 8],
+    /// Where the bytes are, of a longer one.
+    view: Option<SlabView>,
+}
+
+const SHORT: usize = 32;
 
 impl Message {
-    pub(crate) fn new(view: SlabView) -> Self {
-        Message(view)
+    /// The bytes `range` of `slab`.
+    #[inline(always)]
+    pub(crate) fn new(slab: &Slab, range: Range<usize>) -> Self {
+        let len = range.len();
+        if len > SHORT {
+            return Message { len, words: [0; SHORT / 8], view: Some(slab.share(range)) };
+        }
+        // All four words, whatever the length: no loop and no call. What lies beyond the length is never looked at.
+        match slab.get(range.start..).and_then(<[u8]>::first_chunk::<SHORT>) {
+            Some(bytes) => {
+                let (words, _) = bytes.as_chunks::<8>();
+                let word = |at: usize| u64::from_ne_bytes(words[at]);
+                Message { len, words: [word(0), word(1), word(2), word(3)], view: None }
+            }
+            None => Message::short(&slab[range]),
+        }
     }
 
-    /// The message as [`Bytes`]: without a copy, with one small allocation.
+    #[cold]
+    fn short(data: &[u8]) -> Self {
+        let mut words = [0; SHORT / 8];
+        bytemuck::bytes_of_mut(&mut words)[..data.len()].copy_from_slice(data);
+        Message { len: data.len(), words, view: None }
+    }
+
+    /// The message as [`Bytes`]: with one small allocation, and without a copy if it is longer than 32 bytes.
     pub fn into_bytes(self) -> Bytes {
-        self.0.into_bytes()
+        match self.view {
+            Some(view) => view.into_bytes(),
+            None => Bytes::copy_from_slice(&self),
+        }
     }
 
-    /// The part `range`, without a copy.
+    /// The part `range`.
     ///
     /// # Panics
     /// If the range lies outside, as slices do.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Message {
-        Message(self.0.slice(range))
+        match &self.view {
+            Some(view) => Message { len: range.len(), words: self.words, view: Some(view.slice(range)) },
+            None => Message::short(&self[range]),
+        }
     }
 }
 
@@ -37,7 +74,10 @@ impl Deref for Message {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        match &self.view {
+            Some(view) => view,
+            None => &bytemuck::bytes_of(&self.words)[..self.len],
+        }
     }
 }
 
@@ -62,5 +102,37 @@ impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Message {
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qpair_verbs::Context;
+
+    use super::*;
+
+    fn is_send<T: Send>() {}
+
+    #[test]
+    fn it_reads_the_same_in_every_form() {
+        is_send::<Message>();
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut slab = pd.alloc(100).unwrap().into_slab();
+        let bytes: Vec<u8> = (0..100).collect();
+        slab.get_mut().unwrap().copy_from_slice(&bytes);
+        for len in [0, 1, 8, 31, 32, 33, 90] {
+            // At the end there are fewer than 32 bytes to look at.
+            for start in [0, 3, 100 - len] {
+                let start = start.min(100 - len);
+                let message = Message::new(&slab, start..start + len);
+                let expected = &bytes[start..start + len];
+                assert!(message == expected && message.clone() == expected);
+                assert_eq!(slab.is_unique(), len <= SHORT);
+                assert!(message.slice(len / 3..len) == expected[len / 3..]);
+                assert_eq!(format!("{message:?}"), format!("b\"{}\"", expected.escape_ascii()));
+                assert_eq!(message.into_bytes(), expected);
+            }
+        }
+        assert!(slab.is_unique());
     }
 }

@@ -10,11 +10,13 @@ mod event;
 mod explain;
 mod handshake;
 mod ids;
+mod lent;
 mod message;
 mod payload;
 mod poll;
 mod pool;
 mod receive;
+mod rendezvous;
 mod send;
 mod service;
 mod slabs;
@@ -108,18 +110,16 @@ impl Worker {
         let pd = context.alloc_pd()?;
         let mut channel = context.create_channel()?;
         let slots = config.endpoints as u32 * (config.window + RESERVED_SLOTS);
-        let receives = slots.min(attributes.max_srq_wr);
-        let completions = 1 << 22;
+        let completions = slots.saturating_add(config.endpoints as u32 * config.send_depth);
         let cq = context.create_cq_on(completions.min(attributes.max_cqe), &channel)?;
-        let srq = pd.create_srq(receives)?;
-        let mut sockets =
-            Sockets::new(config.connect_timeout).map_err(system("create a poll for the sockets"))?;
+        let shared = config.shared_receives.then(|| pd.create_srq(slots.min(attributes.max_srq_wr))).transpose()?;
+        let mut sockets = Sockets::new(config.connect_timeout).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),
             endpoints: Endpoints::default(),
-            slabs: EagerSlabs::new(&pd, srq, config.slab_bytes()),
+            slabs: EagerSlabs::new(&pd, shared, config.slab_bytes()),
             frame: vec![0; config.slab_bytes()].into(),
             max_inline: attributes.max_inline as usize,
             countdown: 1,
@@ -231,3 +231,13 @@ fn no_address() -> std::io::Error {
 
 /// Listening addresses of a worker.
 const LISTENERS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    /// A worker may be made in one thread and used in another.
+    #[test]
+    fn a_worker_can_be_sent() {
+        fn is_send<T: Send>() {}
+        is_send::<super::Worker>();
+    }
+}

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{Arm, Local, WcOpcode};
+use qpair_verbs::{Arm, Local, Slab, WcOpcode};
 
 use super::Worker;
+use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
-use super::slabs::{Peer, Reclaimed};
+use super::ids::EndpointId;
+use super::slabs::Oldest;
 
 impl Worker {
     /// The next event, if there is one. Never blocks, and does not allocate once connections and memory are warm.
@@ -66,7 +68,8 @@ impl Worker {
     /// Sleeps until a completion, a socket, a timer, or `deadline`.
     fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
         self.cq.arm(Arm::Any);
-        if let Some(event) = self.reap()? {
+        let event = self.reap()?;
+        if let Some(event) = event.or_else(|| self.ready.pop_front()) {
             self.channel.clear();
             return Ok(Some(event));
         }
@@ -94,23 +97,26 @@ impl Worker {
     #[inline(always)]
     fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
-            let Some(completion) = self.cq.poll()? else { return Ok(self.idle()) };
+            let Some(completion) = self.cq.poll()? else {
+                self.idle();
+                return Ok(None);
+            };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (qpn, len) = (completion.qpn(), completion.byte_len());
                 if let Local::Slab(slab) = completion.into_memory()
-                    && let Some(event) = self.received(qpn, len, slab)
+                    && let Some((ep, tag, message)) = self.received(qpn, len, slab)
                 {
-                    return Ok(Some(event));
+                    return Ok(Some(Event::Received { ep, tag, message }));
                 }
-                continue;
+            } else {
+                let (wc, memory) = (completion.values(), completion.into_memory());
+                match wc.opcode {
+                    WcOpcode::RECV => self.receive_failed(&wc, memory),
+                    _ => self.completed(&wc, memory),
+                }
             }
-            let (wc, memory) = (completion.values(), completion.into_memory());
-            let event = match wc.opcode {
-                WcOpcode::RECV => self.receive_failed(&wc, memory),
-                _ => self.completed(&wc, memory),
-            };
-            if event.is_some() {
-                return Ok(event);
+            if !self.ready.is_empty() {
+                return Ok(self.ready.pop_front());
             }
         }
         Ok(None)
@@ -118,7 +124,7 @@ impl Worker {
 
     /// Nothing has come: time for what is put off otherwise.
     #[inline]
-    fn idle(&mut self) -> Option<Event> {
+    fn idle(&mut self) {
         if self.slabs.lent() > 0 {
             self.reclaim(LOOKS);
         }
@@ -127,30 +133,43 @@ impl Worker {
         }
         if self.broken > 0 {
             self.end_broken(None);
-            return self.ready.pop_front();
         }
-        None
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.
     pub(super) fn reclaim(&mut self, most: usize) {
         for _ in 0..most.min(self.slabs.lent()) {
-            let (endpoints, half) = (&self.endpoints, self.config.window / 2);
-            let peer = |owner| match endpoints.get(owner) {
-                Some(endpoint) if endpoint.link.outstanding_slots() <= half => Peer::Starving,
-                Some(_) => Peer::Fine,
-                None => Peer::Gone,
-            };
-            match self.slabs.reclaim(peer) {
-                Reclaimed::Slot(owner) => {
-                    if let Some(endpoint) = self.endpoints.get_mut(owner) {
-                        endpoint.link.give_slot();
-                    }
-                    self.return_credits(owner);
-                }
-                Reclaimed::Kept | Reclaimed::Spare => {}
-                Reclaimed::Nothing => return,
+            match self.slabs.oldest() {
+                Oldest::Free(slab, Some(owner)) => self.repost(slab, owner),
+                Oldest::Free(slab, None) => self.slabs.put_by(slab),
+                Oldest::Kept(Some(owner)) => self.make_up(owner),
+                Oldest::Kept(None) => {}
+                Oldest::None => return,
             }
+        }
+    }
+
+    /// Posts a slab again, and gives its slot back to the peer.
+    #[inline]
+    pub(super) fn repost(&mut self, slab: Slab, owner: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(owner) else { return self.slabs.put_by(slab) };
+        self.slabs.post(slab, endpoint.qp.as_mut());
+        endpoint.link.give_slot();
+        if let Some(frame) = endpoint.link.credit() {
+            self.send_credit(owner, &frame);
+        }
+    }
+
+    /// The application keeps a message. If the peer runs out of slots by that, another slab takes the message's place, so
+    /// that others go on.
+    #[cold]
+    fn make_up(&mut self, owner: EndpointId) {
+        let half = self.config.window / 2;
+        let starving = |endpoint: &Endpoint| endpoint.link.outstanding_slots() <= half;
+        if self.endpoints.get(owner).is_some_and(starving)
+            && let Some(slab) = self.slabs.replacement()
+        {
+            self.repost(slab, owner);
         }
     }
 

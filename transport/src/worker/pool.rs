@@ -135,8 +135,8 @@ impl<T: std::ops::Deref<Target = [u8]>> Classes<T> {
 
 /// Class and size of a block for `len` bytes.
 fn class_of(len: usize) -> (usize, usize) {
-    let size = len.max(LEAST).checked_next_power_of_two().unwrap_or(len);
-    ((size.trailing_zeros() - LEAST.trailing_zeros()) as usize, size)
+    let size = len.clamp(LEAST, 1 << 62).next_power_of_two();
+    (size.trailing_zeros().saturating_sub(LEAST.trailing_zeros()) as usize, size)
 }
 
 const LEAST: usize = 16 << 10;

@@ -193,10 +193,15 @@ impl Worker {
     pub(super) fn return_credits(&mut self, ep: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         if let Some(frame) = endpoint.link.credit() {
-            self.counters.credits_sent += 1;
-            let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, &[]);
-            self.check(ep.index as usize, posted);
+            self.send_credit(ep, &frame);
         }
+    }
+
+    pub(super) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        self.counters.credits_sent += 1;
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &[]);
+        self.check(ep.index as usize, posted);
     }
 
     /// A request that was refused ends the connection: the engine posts only what there is room for.
@@ -208,7 +213,7 @@ impl Worker {
 }
 
 /// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline.
-#[inline]
+#[inline(always)]
 fn post(
     endpoint: &mut Endpoint,
     scratch: &mut [u8],

@@ -1,46 +1,49 @@
-//! Eager slabs: posted to the shared receive queue, lent to the application, posted again.
+//! Eager slabs: posted as receives, lent to the application, posted again.
 
-use std::collections::VecDeque;
-
-use qpair_verbs::{Local, ProtectionDomain, SharedReceiveQueue, Slab};
+use qpair_verbs::{Local, MemoryError, Prepared, ProtectionDomain, QueuePair, Rejected, SharedReceiveQueue, Slab};
 
 use super::error::ResourceError;
 use super::ids::EndpointId;
+use super::lent::LentRing;
 
-/// The slabs of one size and the shared receive queue they are posted to. (One class; a further class is another of
-/// these, with a queue pair of its own.)
+/// The slabs of one size. (One class; a further one is another of these, with queue pairs of its own.)
 ///
-/// For every slot that a peer may take, and for its reserved ones, a slab is posted: a message always finds a receive.
+/// For every slot that a peer may take, and for its reserved ones, a slab is posted, to its queue pair or to the shared
+/// receive queue: a message always finds a receive.
 #[derive(Debug)]
 pub(crate) struct EagerSlabs {
     pd: ProtectionDomain,
-    srq: SharedReceiveQueue,
+    shared: Option<SharedReceiveQueue>,
     size: usize,
     /// Slabs with the application, oldest first.
-    lent: VecDeque<Lent>,
+    lent: LentRing,
     /// Neither posted nor lent.
     spare: Vec<Slab>,
-    /// Slabs posted beyond what peers may take: left by connections that ended.
+    /// Slabs in the shared receive queue beyond what peers may take: left by connections that ended.
     surplus: u32,
     /// Slabs in all, and how many there should be without the application keeping any.
     total: usize,
     wanted: usize,
 }
 
+/// How the slab stands that was lent first.
 #[derive(Debug)]
-struct Lent {
-    slab: Slab,
-    /// Whose slot is free once the slab is posted again; `None` if another slab took its place.
-    owner: Option<EndpointId>,
+pub(crate) enum Oldest {
+    /// There is none.
+    None,
+    /// The application has dropped all of it: it can be posted again, for that connection if any.
+    Free(Slab, Option<EndpointId>),
+    /// It is still in use, and counts as lent last now.
+    Kept(Option<EndpointId>),
 }
 
 impl EagerSlabs {
-    pub(crate) fn new(pd: &ProtectionDomain, srq: SharedReceiveQueue, size: usize) -> Self {
+    pub(crate) fn new(pd: &ProtectionDomain, shared: Option<SharedReceiveQueue>, size: usize) -> Self {
         EagerSlabs {
             pd: pd.clone(),
-            srq,
+            shared,
             size,
-            lent: VecDeque::with_capacity(1024),
+            lent: LentRing::new(),
             spare: Vec::new(),
             surplus: 0,
             total: 0,
@@ -48,46 +51,66 @@ impl EagerSlabs {
         }
     }
 
-    /// The shared receive queue, for queue pairs to take receives from.
-    pub(crate) fn queue(&self) -> &SharedReceiveQueue {
-        &self.srq
+    /// The shared receive queue, for queue pairs to take receives from, if there is one.
+    pub(crate) fn queue(&self) -> Option<&SharedReceiveQueue> {
+        self.shared.as_ref()
     }
 
-    /// Posts slabs for `count` more slots.
-    pub(crate) fn reserve(&mut self, count: u32) -> Result<(), ResourceError> {
+    /// Posts slabs for the `count` slots of a queue pair.
+    pub(crate) fn reserve(&mut self, count: u32, qp: &mut Prepared) -> Result<(), ResourceError> {
+        self.wanted += count as usize;
         for done in 0..count {
             if self.surplus > 0 {
                 self.surplus -= 1;
-            } else if let Err(error) = self.post_another() {
-                self.surplus += done;
+                continue;
+            }
+            let posted = self.another().map_err(ResourceError::Memory).and_then(|slab| {
+                let posted = match &mut self.shared {
+                    Some(shared) => shared.post(slab, 0),
+                    None => qp.recv(slab).post(),
+                };
+                posted.map_err(|rejected| ResourceError::Post(self.refused(rejected)))
+            });
+            if let Err(error) = posted {
+                self.release(count, done);
                 return Err(error);
             }
         }
-        self.wanted += count as usize;
         Ok(())
     }
 
-    /// `posted` of the `count` slots that were reserved are not in use any more, and were not taken.
+    /// The `count` slots of a queue pair are not in use any more; `posted` of their slabs were not taken.
     pub(crate) fn release(&mut self, count: u32, posted: u32) {
         self.wanted = self.wanted.saturating_sub(count as usize);
-        self.surplus += posted;
-    }
-
-    /// Posts a slab again that the application has no part of.
-    #[inline]
-    pub(crate) fn repost(&mut self, slab: Slab) {
-        if let Err(rejected) = self.srq.post(slab, 0) {
-            tracing::error!(error = %rejected.error, "a slab could not be posted again");
-            if let Local::Slab(slab) = rejected.memory {
-                self.spare.push(slab);
-            }
+        match self.shared {
+            Some(_) => self.surplus += posted,
+            // They go with the queue pair.
+            None => self.total = self.total.saturating_sub(posted as usize),
         }
     }
 
-    /// Keeps a slab of which the application has a part.
+    /// Posts a slab that the application has no part of: for `qp`, if it is still there.
     #[inline]
+    pub(crate) fn post(&mut self, slab: Slab, qp: Option<&mut QueuePair>) {
+        let posted = match (&mut self.shared, qp) {
+            (None, Some(qp)) => qp.recv(slab).post(),
+            (Some(shared), _) => shared.post(slab, 0),
+            (None, None) => return self.spare.push(slab),
+        };
+        if let Err(rejected) = posted {
+            self.refused(rejected);
+        }
+    }
+
+    /// Keeps a slab that is not needed now.
+    pub(crate) fn put_by(&mut self, slab: Slab) {
+        self.spare.push(slab);
+    }
+
+    /// Keeps a slab of which the application has a part.
+    #[inline(always)]
     pub(crate) fn lend(&mut self, slab: Slab, owner: EndpointId) {
-        self.lent.push_back(Lent { slab, owner: Some(owner) });
+        self.lent.push(slab, Some(owner));
     }
 
     /// Slabs with the application.
@@ -96,88 +119,48 @@ impl EagerSlabs {
         self.lent.len()
     }
 
-    /// Looks at the slab lent first. If the application has dropped all of it, the slab is posted again, and whose slot
-    /// is free is told; so it is if another slab took its place. `peer` tells how a connection's peer stands.
+    /// Looks at the slab that was lent first.
     #[inline]
-    pub(crate) fn reclaim(&mut self, peer: impl Fn(EndpointId) -> Peer) -> Reclaimed {
-        let Some(oldest) = self.lent.front() else { return Reclaimed::Nothing };
-        if !oldest.slab.is_unique() {
-            return self.rotate(peer);
-        }
-        match self.lent.pop_front() {
-            Some(Lent { slab, owner: Some(owner) }) if peer(owner) != Peer::Gone => {
-                self.repost(slab);
-                Reclaimed::Slot(owner)
+    pub(crate) fn oldest(&mut self) -> Oldest {
+        let free = self.lent.oldest().is_some_and(Slab::is_unique);
+        match self.lent.pop() {
+            Some((slab, owner)) if free => Oldest::Free(slab, owner),
+            Some((slab, owner)) => {
+                self.lent.push(slab, owner);
+                Oldest::Kept(owner)
             }
-            Some(Lent { slab, .. }) => {
-                self.spare.push(slab);
-                Reclaimed::Spare
-            }
-            None => Reclaimed::Nothing,
+            None => Oldest::None,
         }
     }
 
-    /// The application keeps the oldest: it goes to the end. If the peer runs out of slots by that, another slab takes its
-    /// place, so that messages go on, up to a limit.
+    /// A slab to take the place of the one that was lent last, up to a limit.
     #[cold]
-    fn rotate(&mut self, peer: impl Fn(EndpointId) -> Peer) -> Reclaimed {
-        let Some(mut kept) = self.lent.pop_front() else { return Reclaimed::Nothing };
-        let mut freed = Reclaimed::Kept;
-        match kept.owner.map(&peer) {
-            Some(Peer::Starving) if self.may_grow() && self.post_another().is_ok() => {
-                freed = kept.owner.take().map_or(Reclaimed::Kept, Reclaimed::Slot);
-            }
-            Some(Peer::Gone) => kept.owner = None,
-            _ => {}
+    pub(crate) fn replacement(&mut self) -> Option<Slab> {
+        if self.spare.is_empty() && self.total >= self.wanted * GROWTH {
+            return None;
         }
-        self.lent.push_back(kept);
-        freed
+        let slab = self.another().ok()?;
+        self.lent.disown_newest();
+        Some(slab)
     }
 
-    fn may_grow(&self) -> bool {
-        !self.spare.is_empty() || self.total < self.wanted * GROWTH
+    fn another(&mut self) -> Result<Slab, MemoryError> {
+        if let Some(slab) = self.spare.pop() {
+            return Ok(slab);
+        }
+        let slab = self.pd.alloc(self.size)?.into_slab();
+        self.total += 1;
+        Ok(slab)
     }
 
-    fn post_another(&mut self) -> Result<(), ResourceError> {
-        let slab = match self.spare.pop() {
-            Some(slab) => slab,
-            None => {
-                let slab = self.pd.alloc(self.size)?.into_slab();
-                self.total += 1;
-                slab
-            }
-        };
-        self.srq.post(slab, 0).map_err(|rejected| {
-            if let Local::Slab(slab) = rejected.memory {
-                self.spare.push(slab);
-            }
-            ResourceError::Post(rejected.error)
-        })
+    #[cold]
+    fn refused(&mut self, rejected: Rejected) -> qpair_verbs::PostError {
+        tracing::debug!(error = %rejected.error, "a slab could not be posted");
+        if let Local::Slab(slab) = rejected.memory {
+            self.spare.push(slab);
+        }
+        rejected.error
     }
-}
-
-/// How the peer stands to whom a slab's slot belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    /// The connection ended.
-    Gone,
-    /// It has slots.
-    Fine,
-    /// More than half of its slots are taken.
-    Starving,
-}
-
-/// What became of the oldest slab with the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reclaimed {
-    /// There is none.
-    Nothing,
-    /// It is still in use.
-    Kept,
-    /// It is free, and no slot with it.
-    Spare,
-    /// A slot of this connection is free.
-    Slot(EndpointId),
 }
 
 /// How many times the slabs that traffic needs there may be, so that an application can keep messages.

@@ -1,0 +1,75 @@
+//! What goes into a link and what comes out: its settings, and the requests that it wants posted.
+
+use std::time::Duration;
+
+use qpair_verbs::RemoteSlice;
+
+use super::inbox::Start;
+use super::slots::Work;
+use super::wire::{Header, Offer};
+
+/// What a connection is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkConfig {
+    /// Receive slots given to the peer.
+    pub(crate) window: u32,
+    /// Send slots of the queue pair.
+    pub(crate) depth: u32,
+    /// Session epoch of this side.
+    pub(crate) epoch: u32,
+    /// Unmatched offers wait for a receive.
+    pub(crate) hold: bool,
+    /// Silence before a probe.
+    pub(crate) keepalive: Duration,
+    /// How long a probe may take.
+    pub(crate) detection: Duration,
+}
+
+/// What the peer said while connecting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerTerms {
+    /// Session epoch of the peer.
+    pub(crate) epoch: u32,
+    /// Receive slots that it gives.
+    pub(crate) credits: u32,
+}
+
+/// A header to send, and the request to send it with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) header: Header,
+    pub(crate) work: Work,
+}
+
+/// A message that waits for a credit.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pending<P> {
+    pub(crate) op: u64,
+    pub(crate) tag: u64,
+    pub(crate) len: u64,
+    /// Where it can be read, if it is to be offered.
+    pub(crate) remote: Option<RemoteSlice>,
+    pub(crate) payload: P,
+}
+
+/// Something to post.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step<P, M> {
+    /// A header alone.
+    Control(Frame),
+    /// A queued eager message.
+    Eager { frame: Frame, op: u64, payload: P },
+    /// A queued ready-to-send.
+    Offer { frame: Frame, offer: Offer },
+    /// A payload to read, on a slot from [`Link::take_slot`]; [`Link::stall`] if there is no memory for it.
+    Pull(Start<M>),
+}
+
+/// Why a message can not go out at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// Not connected yet, no credit or slot, or others wait: it may be queued.
+    Later,
+    /// The connection takes no more messages.
+    Closed,
+}

@@ -1,0 +1,58 @@
+//! What no correct peer does.
+
+use thiserror::Error;
+
+use super::wire::WireError;
+
+/// Something that no correct peer does. The connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// Not a message of this protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// Another session.
+    #[error("a message of session {got:#010x} in session {expected:#010x}")]
+    Epoch {
+        /// This session's epoch of the peer.
+        expected: u32,
+        /// The message's.
+        got: u32,
+    },
+    /// A message is missing or came twice.
+    #[error("message {got} came where {expected} was due")]
+    Sequence {
+        /// The number that was due.
+        expected: u32,
+        /// The number that came.
+        got: u32,
+    },
+    /// A credit count that can not be.
+    #[error("the peer says that it gave {said} slots when {used} are used")]
+    Credits {
+        /// Slots given, as the peer says.
+        said: u32,
+        /// Slots used.
+        used: u32,
+    },
+    /// A message without a credit for it.
+    #[error("a message came for which no credit was given")]
+    NoCredit,
+    /// A rendezvous was reported as finished that was not, or not of that length.
+    #[error("the peer finished message {id:#x}, which was not offered in that length")]
+    Finished {
+        /// Message id.
+        id: u64,
+    },
+    /// An offer that no device can read.
+    #[error("the peer offers {len} bytes; no message is longer than {limit}")]
+    TooLong {
+        /// Length that it offers.
+        len: u64,
+        /// Greatest length.
+        limit: u64,
+    },
+    /// Data after the peer had closed.
+    #[error("a message came after the peer had closed")]
+    AfterClose,
+}

@@ -1,0 +1,153 @@
+//! A peer that breaks the protocol: made by hand of a TCP stream and a queue pair. It costs it its connection, and nobody
+//! else anything.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use qpair_transport::{
+    CloseReason, Config, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, Tag, Violation, WireError, Worker,
+};
+use qpair_verbs::{CompletionQueue, Context, QpAddress, QueuePair, Rkey, WcStatus};
+use serde::{Deserialize, Serialize};
+use support::*;
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    address: QpAddress,
+    epoch: u32,
+    credits: u32,
+    eager_limit: u32,
+}
+
+/// The forger's end of a connection.
+struct Forger {
+    qp: QueuePair,
+    _cq: CompletionQueue,
+    stream: TcpStream,
+}
+
+const EPOCH: u32 = 77;
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = b"QPTR\x01".to_vec();
+    bytes.push(kind);
+    bytes.extend((body.len() as u16).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+impl Forger {
+    /// Connects as a worker would; `worker` is polled meanwhile by the caller's thread.
+    fn connect(address: SocketAddr) -> Forger {
+        let ctx = Context::open("soft0").unwrap();
+        let pd = ctx.alloc_pd().unwrap();
+        let cq = ctx.create_cq(1024).unwrap();
+        let mut prepared = pd.rc(&cq).build().unwrap();
+        for _ in 0..64 {
+            prepared.recv(pd.alloc(10_000).unwrap()).post().unwrap();
+        }
+        let hello = Hello { address: prepared.address(), epoch: EPOCH, credits: 64, eager_limit: 8192 };
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(&frame(1, &serde_json::to_vec(&hello).unwrap())).unwrap();
+        let mut prefix = [0; 8];
+        stream.read_exact(&mut prefix).unwrap();
+        assert_eq!(&prefix[..6], b"QPTR\x01\x02");
+        let mut body = vec![0; usize::from(u16::from_le_bytes([prefix[6], prefix[7]]))];
+        stream.read_exact(&mut body).unwrap();
+        let answer: Hello = serde_json::from_slice(&body).unwrap();
+        let qp = prepared.connect(&answer.address).unwrap();
+        stream.write_all(&frame(3, b"")).unwrap();
+        Forger { qp, _cq: cq, stream }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.qp.send_inline(bytes).post().unwrap();
+    }
+}
+
+fn header(kind: Kind, sequence: u32, tag: u64, length: u64) -> Vec<u8> {
+    let mut bytes = [0; HEADER_BYTES];
+    Header { kind, epoch: EPOCH, sequence, credits: 64, tag, length }.emit(&mut bytes);
+    bytes.to_vec()
+}
+
+fn offer(length: u64) -> Vec<u8> {
+    let mut body = [0; OFFER_BYTES];
+    Offer { addr: 4096, rkey: Rkey(0xdead_beef), id: 1 }.emit(&mut body);
+    [header(Kind::ReadyToSend, 0, 1, length), body.to_vec()].concat()
+}
+
+/// What becomes of a connection over which `bytes` come.
+fn fate(bytes: &[u8]) -> CloseReason {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr();
+    let bytes = bytes.to_vec();
+    let forger = std::thread::spawn(move || {
+        let mut forger = Forger::connect(address);
+        forger.send(&bytes);
+        // Until the worker hangs up.
+        let _ = forger.stream.read(&mut [0; 1]);
+    });
+    let reason = loop {
+        match next(&mut worker) {
+            Event::Closed { reason, .. } => break reason,
+            Event::Accepted { .. } => {}
+            other => panic!("{}", brief(&other)),
+        }
+    };
+    forger.join().unwrap();
+    // The worker serves others as before.
+    let ep = worker.connect(address).unwrap();
+    worker.send(ep, Tag(1), &b"hello"[..]).unwrap();
+    while !matches!(next(&mut worker), Event::Received { .. }) {}
+    reason
+}
+
+#[test]
+fn what_is_no_message_ends_the_connection() {
+    let wrong_epoch = {
+        let mut bytes = [0; HEADER_BYTES];
+        Header { kind: Kind::Credit, epoch: EPOCH + 1, sequence: 0, credits: 64, tag: 0, length: 0 }.emit(&mut bytes);
+        bytes.to_vec()
+    };
+    let limit = 1 << 31;
+    let cases: [(Vec<u8>, Violation); 9] = [
+        (vec![], Violation::Wire(WireError::Short { len: 0, needed: 32 })),
+        (vec![7; 31], Violation::Wire(WireError::Short { len: 31, needed: 32 })),
+        (vec![7; 40], Violation::Wire(WireError::Version(7))),
+        ([vec![1, 99], vec![0; 30]].concat(), Violation::Wire(WireError::Kind(99))),
+        (wrong_epoch, Violation::Epoch { expected: EPOCH, got: EPOCH + 1 }),
+        (header(Kind::Eager, 5, 1, 0), Violation::Sequence { expected: 0, got: 5 }),
+        (header(Kind::Eager, 0, 1, 9), Violation::Wire(WireError::Length { said: 9, got: 0 })),
+        (header(Kind::Finished, 0, 0x1_0000, 10), Violation::Finished { id: 0x1_0000 }),
+        (offer(u64::MAX), Violation::TooLong { len: u64::MAX, limit }),
+    ];
+    for (bytes, expected) in cases {
+        match fate(&bytes) {
+            CloseReason::Protocol(violation) => assert_eq!(violation, expected),
+            other => panic!("{other}, not {expected}"),
+        }
+    }
+    let short = [header(Kind::ReadyToSend, 0, 1, 10), vec![0; 3]].concat();
+    let reason = fate(&short);
+    assert!(
+        matches!(reason, CloseReason::Protocol(Violation::Wire(WireError::Short { len: 3, needed: 16 }))),
+        "{reason}"
+    );
+}
+
+#[test]
+fn an_offer_of_memory_that_may_not_be_read_ends_the_connection() {
+    let reason = fate(&offer(10_000));
+    assert!(matches!(&reason, CloseReason::Completion(error) if error.status == WcStatus::REM_ACCESS_ERR), "{reason}");
+}
+
+#[test]
+fn a_message_too_long_for_a_slab_ends_the_connection() {
+    let reason = fate(&[header(Kind::Eager, 0, 1, 20_000), vec![0; 20_000]].concat());
+    assert!(matches!(&reason, CloseReason::Completion(error) if error.status == WcStatus::LOC_LEN_ERR), "{reason}");
+}
