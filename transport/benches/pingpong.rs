@@ -81,6 +81,11 @@ fn cost(sizes: &[usize]) -> Outcome {
     let listener = worker.listen("127.0.0.1:0")?;
     let ep = worker.connect(listener.local_addr())?;
     while !matches!(worker.wait(None)?, Some(Event::Accepted { .. })) {}
+    let start = Instant::now();
+    for _ in 0..COST {
+        worker.poll()?;
+    }
+    println!("a poll that finds nothing, two connections: {:.1} ns", start.elapsed().as_secs_f64() * 1e9 / COST as f64);
     println!("both sides on one core, ns a message; least of {ROUNDS} rounds");
     println!("{:>10} {:>8} {:>8} {:>8}", "bytes", "send", "receive", "drop and post again");
     for &size in sizes {

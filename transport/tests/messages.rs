@@ -216,7 +216,7 @@ fn an_application_that_keeps_everything_holds_the_sender_back_until_it_lets_go()
     let config = || Config::default().window(4);
     let mut pair = Pair::with(config(), config());
     for at in 0..500usize {
-        pair.a.send(pair.ep_a, Tag(1), pattern(20, at)).unwrap();
+        pair.a.send(pair.ep_a, Tag(1), pattern(40, at)).unwrap();
     }
     let mut kept = Vec::new();
     for _ in 0..20_000 {
@@ -228,7 +228,7 @@ fn an_application_that_keeps_everything_holds_the_sender_back_until_it_lets_go()
     while seen < 500 {
         for event in kept.drain(..) {
             let Event::Received { message, .. } = event else { panic!("{}", brief(&event)) };
-            assert!(message == pattern(20, seen));
+            assert!(message == pattern(40, seen));
             seen += 1;
         }
         if seen < 500 {

@@ -1,7 +1,7 @@
 //! Receiving: what an arriving message, or a finished READ, means for the application.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, Qpn, Slab, WorkCompletion};
+use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
 use super::endpoint::{Job, Stage, parse_wr_id};
@@ -270,6 +270,9 @@ impl Worker {
             if let Some(endpoint) = self.endpoints.at(index) {
                 endpoint.flushed += 1;
             }
+            if wc.status != WcStatus::WR_FLUSH_ERR {
+                self.announce(index);
+            }
             self.break_off(index, reason_of(wc));
         }
     }
@@ -294,7 +297,6 @@ fn misfit(ep: EndpointId, posted: Posted<Target>, len: u64) -> Event {
 /// Why a connection ends with this completion.
 #[cold]
 pub(super) fn reason_of(wc: &WorkCompletion) -> CloseReason {
-    use qpair_verbs::{CompletionError, WcStatus};
     let WorkCompletion { qpn, opcode, status, vendor_err, .. } = *wc;
     let error = CompletionError { qpn, opcode, status, vendor_err };
     match status {

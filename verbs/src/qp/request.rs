@@ -169,7 +169,7 @@ impl<'a> SendRequest<'a> {
     /// helps.
     #[inline(always)]
     pub fn post(self) -> Result<(), Rejected> {
-        self.qp.post_send(self.wr, self.with)
+        self.qp.post_send(self.wr, &self.with)
     }
 }
 

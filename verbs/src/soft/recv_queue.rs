@@ -33,6 +33,22 @@ pub(crate) struct RecvSlot {
     pub(crate) len: usize,
 }
 
+/// What goes with the memory of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) wr_id: u64,
+    pub(crate) len: usize,
+}
+
+impl RecvSlot {
+    /// Moves the memory to where it is wanted, once.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, memory: &mut Local) -> Taken {
+        std::mem::swap(memory, &mut self.memory);
+        Taken { wr_id: self.wr_id, len: self.len }
+    }
+}
+
 /// Slots that a poster fills and a poller empties, each index by one of them at a time.
 #[derive(Debug)]
 pub(crate) struct RecvSlots {

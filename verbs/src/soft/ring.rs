@@ -122,10 +122,29 @@ impl Lines {
             // holds HEAD + FIRST bytes, and follows the 4-byte stamp, so `Entry` (align 4) is aligned.
             unsafe {
                 body.cast::<Entry>().write(entry);
-                body.cast::<u8>().add(HEAD).copy_from_nonoverlapping(head.as_ptr(), head.len().min(FIRST));
+                copy_short(body.cast::<u8>().add(HEAD), head.as_ptr(), head.len().min(FIRST));
             }
         });
         slot.stamp.store(stamp(position), Ordering::Release);
+    }
+}
+
+/// Copies at most `FIRST` bytes by words: what was just written by words is read back so without a stall.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes and do not overlap.
+#[inline(always)]
+unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
+    let words = len / 8;
+    // SAFETY: `words * 8 + len % 8` is `len`.
+    unsafe {
+        for word in 0..words {
+            let value = from.cast::<u64>().add(word).read_unaligned();
+            to.cast::<u64>().add(word).write_unaligned(value);
+        }
+        for at in words * 8..len {
+            to.add(at).write(from.add(at).read());
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::MAX_WR;
 use super::claims::Claims;
 use super::home::Home;
 use super::layout::{ClaimHead, ClaimInfo, Receives, ordered, slot_of};
-use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
+use super::recv_queue::{RecvSlot, RecvSlots, Taken, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
 use crate::memory::Local;
@@ -179,9 +179,10 @@ impl SoftSrq {
         Ok(())
     }
 
-    /// Takes the receive that a message claimed; `None` if no such receive is outstanding.
+    /// Takes the receive that a message claimed, its memory into `memory`, which is empty; `None` if no such receive is
+    /// outstanding.
     #[inline]
-    pub(crate) fn take(&self, index: u32) -> Option<RecvSlot> {
+    pub(crate) fn take(&self, index: u32, memory: &mut Local) -> Option<Taken> {
         let slot = self.slot(index)?;
         let live = &self.live[slot as usize];
         live.compare_exchange(LIVE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
@@ -191,7 +192,7 @@ impl SoftSrq {
             return None;
         }
         // SAFETY: only one taker wins the slot's word, and the poster waits until the slot is free.
-        let taken = std::mem::take(unsafe { self.slots.slot(slot) });
+        let taken = unsafe { self.slots.slot(slot) }.take(memory);
         live.store(FREE, Ordering::Release);
         self.free[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::Release);
         let limit = self.limit.load(Ordering::Relaxed);

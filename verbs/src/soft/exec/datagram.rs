@@ -88,7 +88,7 @@ impl UdTarget {
             op: &op,
             local: &Local::None,
             range: None,
-            with: Borrowed { inline: Some(&header), to: None },
+            with: &Borrowed { inline: Some(&header), to: None },
             imm: None,
             solicited: false,
         };

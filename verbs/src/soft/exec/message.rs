@@ -16,6 +16,7 @@ use crate::sync::Ordering;
 use crate::types::Rkey;
 
 impl Sender {
+    #[inline(always)]
     pub(super) fn send(&mut self, own: &Own, request: &Request<'_>, invalidate: Option<Rkey>) -> Outcome {
         let len = request.len();
         let Some(peer) = &mut self.peer else { return LOST };

@@ -46,7 +46,7 @@ pub(crate) struct Request<'a> {
     pub(crate) op: &'a Op,
     pub(crate) local: &'a Local,
     pub(crate) range: Option<&'a Range<usize>>,
-    pub(crate) with: Borrowed<'a>,
+    pub(crate) with: &'a Borrowed<'a>,
     pub(crate) imm: Option<u32>,
     pub(crate) solicited: bool,
 }

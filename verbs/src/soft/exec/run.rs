@@ -7,7 +7,7 @@ use crate::soft::atomic::Atomic;
 
 impl Sender {
     /// Carries out one request, or says what it waits for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
         match request.op {
             Op::Send { invalidate } => match request.with.to {

@@ -18,7 +18,7 @@ use crate::types::{Mtu, QpType};
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
     #[inline]
-    pub(crate) fn post_send(&self, wr: &mut SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+    pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
         if let Err(error) = self.check_send(wr, with) {
             return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
@@ -74,7 +74,7 @@ impl SoftQp {
 
     /// Posts behind requests that wait.
     #[cold]
-    fn post_behind(&self, index: u32, wr: &mut SendWr, with: Borrowed<'_>) {
+    fn post_behind(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let guard = lock(&self.progress);
         self.store(index, wr, with);
         self.send.publish(index.wrapping_add(1));
@@ -86,7 +86,7 @@ impl SoftQp {
 
     /// Keeps a request for later.
     #[cold]
-    fn store(&self, index: u32, wr: &mut SendWr, with: Borrowed<'_>) {
+    fn store(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let opcode = wr.op.opcode();
         let stalled = Stalled {
             op: std::mem::replace(&mut wr.op, Op::Send { invalidate: None }),
@@ -155,7 +155,7 @@ impl SoftQp {
             op: &stalled.op,
             local: &slot.local,
             range: stalled.range.as_ref(),
-            with: Borrowed { inline: stalled.inline.as_deref(), to: None },
+            with: &Borrowed { inline: stalled.inline.as_deref(), to: None },
             imm: stalled.imm,
             solicited: stalled.solicited,
         };
@@ -218,7 +218,7 @@ impl SoftQp {
     }
 
     #[inline(always)]
-    fn check_send(&self, wr: &SendWr, with: Borrowed<'_>) -> Result<(), PostError> {
+    fn check_send(&self, wr: &SendWr, with: &Borrowed<'_>) -> Result<(), PostError> {
         let qp_type = self.spec.qp_type;
         let len = if let Some(data) = with.inline {
             if data.len() > MAX_INLINE {

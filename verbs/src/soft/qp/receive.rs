@@ -6,7 +6,7 @@ use crate::memory::Local;
 use crate::qp::GRH_BYTES;
 use crate::soft::device_copy;
 use crate::soft::receiver::Poller;
-use crate::soft::recv_queue::RecvSlot;
+use crate::soft::recv_queue::Taken;
 use crate::soft::ring::{
     Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM,
 };
@@ -63,7 +63,7 @@ impl SoftQp {
     /// Turns a ring entry into a completion.
     #[inline]
     fn complete(&self, poller: &mut Poller, entry: Entry, into: &mut Current) -> bool {
-        let Some(mut slot) = self.take_slot(entry.receive) else { return self.nonsense(poller, into) };
+        let Some(slot) = self.take_slot(entry.receive, &mut into.memory) else { return self.nonsense(poller, into) };
         let header = if self.qp_type() == QpType::Ud { GRH_BYTES } else { 0 };
         let total = entry.byte_len as usize + header;
         let mut status = WcStatus::SUCCESS;
@@ -71,7 +71,7 @@ impl SoftQp {
         match entry.kind {
             KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
             KIND_SEND if entry.flags & FLAG_INLINE != 0 => {
-                if !place_inline(&poller.consumer, &entry, &mut slot) {
+                if !place_inline(&poller.consumer, &entry, &into.memory) {
                     return self.nonsense(poller, into);
                 }
             }
@@ -101,7 +101,6 @@ impl SoftQp {
             src_qpn: is_datagram.then_some(Qpn(entry.src_qpn)),
             vendor_err: 0,
         };
-        into.memory = slot.memory;
         true
     }
 
@@ -128,13 +127,13 @@ impl SoftQp {
                 if index == own.posted.load(Ordering::Acquire) || self.is_being_filled(index) {
                     return None;
                 }
-                let slot = self.take_slot(index)?;
+                let slot = self.take_slot(index, &mut into.memory)?;
                 self.retire(index);
                 slot
             }
             (None, Some(srq)) => {
                 let list = self.unfinished(poller, srq);
-                let found = std::iter::from_fn(|| list.pop()).find_map(|index| srq.take(index));
+                let found = std::iter::from_fn(|| list.pop()).find_map(|index| srq.take(index, &mut into.memory));
                 found?
             }
             (None, None) => return None,
@@ -156,14 +155,14 @@ impl SoftQp {
         if !self.receiver.take_void(index) {
             return None;
         }
-        let slot = self.take_slot(index)?;
+        let slot = self.take_slot(index, &mut into.memory)?;
         poller.consumer.advance(&Entry { lines: 1, ..Entry::default() }, &self.public().consumed.0);
         self.retire(index);
         self.fail_receive(slot, WcStatus::GENERAL_ERR, into);
         Some(())
     }
 
-    fn fail_receive(&self, slot: RecvSlot, status: WcStatus, into: &mut Current) {
+    fn fail_receive(&self, slot: Taken, status: WcStatus, into: &mut Current) {
         into.wc = WorkCompletion {
             wr_id: slot.wr_id,
             status,
@@ -171,12 +170,11 @@ impl SoftQp {
             qpn: self.qpn(),
             ..WorkCompletion::default()
         };
-        into.memory = slot.memory;
     }
 
     /// The receive that a message took: the oldest of the own queue, or the claimed one of the shared.
     #[inline(always)]
-    fn take_slot(&self, index: u32) -> Option<RecvSlot> {
+    fn take_slot(&self, index: u32, memory: &mut Local) -> Option<Taken> {
         match (&self.receiver.own, &self.receiver.srq) {
             (Some(own), _) => {
                 let next = own.retired.load(Ordering::Relaxed);
@@ -184,9 +182,9 @@ impl SoftQp {
                     return None;
                 }
                 // SAFETY: published and not retired, so it is the poller's.
-                Some(std::mem::take(unsafe { own.slots.slot(index) }))
+                Some(unsafe { own.slots.slot(index) }.take(memory))
             }
-            (None, Some(srq)) => srq.take(index),
+            (None, Some(srq)) => srq.take(index, memory),
             (None, None) => None,
         }
     }
@@ -210,8 +208,8 @@ impl SoftQp {
 
 /// Copies a short message from the ring into its receive. False if its length makes no sense.
 #[inline(always)]
-fn place_inline(consumer: &Consumer, entry: &Entry, slot: &mut RecvSlot) -> bool {
-    if let Some(piece) = slot.memory.piece(0)
+fn place_inline(consumer: &Consumer, entry: &Entry, memory: &Local) -> bool {
+    if let Some(piece) = memory.piece(0)
         && piece.len >= entry.byte_len as usize
     {
         return consumer.read(entry, &mut |offset, from, len| {
@@ -219,7 +217,7 @@ fn place_inline(consumer: &Consumer, entry: &Entry, slot: &mut RecvSlot) -> bool
             unsafe { std::ptr::copy_nonoverlapping(from, piece.ptr.add(offset), len) };
         });
     }
-    consumer.read(entry, &mut |offset, from, len| scatter_local(&slot.memory, offset, from, len))
+    consumer.read(entry, &mut |offset, from, len| scatter_local(memory, offset, from, len))
 }
 
 /// Copies to `offset` of a memory of several pieces.
