@@ -21,6 +21,13 @@ use crate::types::{Access, Rkey};
 /// let first = region[0]; // a peer may be writing it
 /// # }
 /// ```
+///
+/// ```compile_fail,E0382
+/// # fn f(region: qpair_verbs::ExposedRegion) {
+/// let buffer = region.revoke();
+/// let name = region.remote(0..1); // there is no such region any more
+/// # }
+/// ```
 pub struct ExposedRegion {
     shared: Option<Arc<RegionShared>>,
 }

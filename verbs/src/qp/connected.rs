@@ -13,6 +13,17 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
 ///
 /// Dropping it moves it to the error state and waits until the peer has left its memory.
+///
+/// Requests are built and posted one at a time:
+///
+/// ```compile_fail,E0499
+/// # fn f(qp: &mut qpair_verbs::QueuePair) {
+/// let first = qp.send_inline(b"1");
+/// let second = qp.send_inline(b"2"); // the first is not posted yet
+/// first.post().unwrap();
+/// second.post().unwrap();
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct QueuePair {
     soft: OwnedQp,
