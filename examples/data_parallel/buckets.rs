@@ -22,15 +22,8 @@ impl<'a> Buckets<'a> {
     /// Those of allocating a buffer.
     pub fn new(comm: &'a Communicator, parameters: usize, bytes: usize) -> Result<Self> {
         let lengths = bucket_lengths(parameters, bytes);
-        let buckets = lengths
-            .map(|length| Ok(comm.buffer::<f32>(length)?))
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            comm,
-            buckets,
-            current: 0,
-            filled: 0,
-        })
+        let buckets = lengths.map(|length| Ok(comm.buffer::<f32>(length)?)).collect::<Result<_>>()?;
+        Ok(Self { comm, buckets, current: 0, filled: 0 })
     }
 
     /// How many there are.
@@ -60,20 +53,14 @@ impl<'a> Buckets<'a> {
 
     /// The summed gradient, in the order of the parameters. Complete once all parameters' pieces were pushed.
     pub fn summed(&self) -> impl Iterator<Item = f32> {
-        self.buckets
-            .iter()
-            .flat_map(|bucket| bucket.iter().copied())
+        self.buckets.iter().flat_map(|bucket| bucket.iter().copied())
     }
 }
 
 /// Full buckets, and the rest in the last.
 fn bucket_lengths(parameters: usize, bytes: usize) -> impl Iterator<Item = usize> {
-    let length = NonZeroUsize::new(bytes / size_of::<f32>())
-        .unwrap_or(NonZeroUsize::MIN)
-        .get();
-    (0..parameters)
-        .step_by(length)
-        .map(move |start| length.min(parameters - start))
+    let length = NonZeroUsize::new(bytes / size_of::<f32>()).unwrap_or(NonZeroUsize::MIN).get();
+    (0..parameters).step_by(length).map(move |start| length.min(parameters - start))
 }
 
 #[cfg(test)]
@@ -95,22 +82,14 @@ mod tests {
             let mut buckets = Buckets::new(&comm, 10, 16).unwrap();
             for round in 0..2 {
                 let values: Vec<f32> = (0..10u8).map(|i| f32::from(i) + round as f32).collect();
-                values
-                    .chunks(3)
-                    .for_each(|piece| buckets.push(piece).unwrap());
+                values.chunks(3).for_each(|piece| buckets.push(piece).unwrap());
             }
             buckets.summed().collect::<Vec<_>>()
         };
         let group = Communicator::group(2).unwrap();
         let ranks: Vec<Vec<f32>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = group
-                .into_iter()
-                .map(|comm| scope.spawn(move || summed(comm)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            let threads: Vec<_> = group.into_iter().map(|comm| scope.spawn(move || summed(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let expected: Vec<f32> = (0..10u8).map(|i| 2.0 * (f32::from(i) + 1.0)).collect();
         assert_eq!(ranks, [expected.clone(), expected]);

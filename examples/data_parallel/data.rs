@@ -37,9 +37,7 @@ pub enum DataError {
         columns: usize,
     },
     /// A column is no number, or is out of its range.
-    #[error(
-        "line {line}, column {column}: not an integer from 0 to {max}; restore examples/data/digits.csv"
-    )]
+    #[error("line {line}, column {column}: not an integer from 0 to {max}; restore examples/data/digits.csv")]
     Value {
         /// Counted from 1.
         line: usize,
@@ -56,10 +54,7 @@ impl Digits {
     /// # Errors
     /// [`DataError`] if the file was changed.
     pub fn load() -> Result<Self, DataError> {
-        let images = include_str!("../data/digits.csv")
-            .lines()
-            .enumerate()
-            .map(|(i, row)| Image::parse(i + 1, row));
+        let images = include_str!("../data/digits.csv").lines().enumerate().map(|(i, row)| Image::parse(i + 1, row));
         Ok(Self::split(images.collect::<Result<_, _>>()?))
     }
 
@@ -79,25 +74,11 @@ impl Image {
         if columns != PIXELS + 1 {
             return Err(DataError::Columns { line, columns });
         }
-        let mut image = Self {
-            pixels: [0.0; PIXELS],
-            label: 0,
-        };
+        let mut image = Self { pixels: [0.0; PIXELS], label: 0 };
         for (i, text) in row.split(',').enumerate() {
-            let max = if i < PIXELS {
-                MAX_PIXEL
-            } else {
-                CLASSES as u8 - 1
-            };
-            let value: u8 = text
-                .parse()
-                .ok()
-                .filter(|&v| v <= max)
-                .ok_or(DataError::Value {
-                    line,
-                    column: i + 1,
-                    max,
-                })?;
+            let max = if i < PIXELS { MAX_PIXEL } else { CLASSES as u8 - 1 };
+            let value: u8 =
+                text.parse().ok().filter(|&v| v <= max).ok_or(DataError::Value { line, column: i + 1, max })?;
             match image.pixels.get_mut(i) {
                 Some(pixel) => *pixel = f32::from(value) / f32::from(MAX_PIXEL),
                 None => image.label = usize::from(value),
@@ -119,8 +100,7 @@ mod tests {
         let digits = Digits::load().unwrap();
         assert_eq!((digits.training.len(), digits.held_out.len()), (1438, 359));
         for class in 0..CLASSES {
-            let count =
-                |images: &[Image]| images.iter().filter(|image| image.label == class).count();
+            let count = |images: &[Image]| images.iter().filter(|image| image.label == class).count();
             let (training, held_out) = (count(&digits.training), count(&digits.held_out));
             assert_eq!(held_out, (training + held_out + 2) / 5, "digit {class}");
         }
@@ -130,46 +110,17 @@ mod tests {
     fn pixels_are_scaled() {
         let row = "16,8,".to_string() + &"0,".repeat(62) + "7";
         let image = Image::parse(1, &row).unwrap();
-        assert_eq!(
-            (
-                image.pixels[0],
-                image.pixels[1],
-                image.pixels[63],
-                image.label
-            ),
-            (1.0, 0.5, 0.0, 7)
-        );
+        assert_eq!((image.pixels[0], image.pixels[1], image.pixels[63], image.label), (1.0, 0.5, 0.0, 7));
     }
 
     #[test]
     fn bad_rows_are_named() {
-        assert_eq!(
-            Image::parse(3, "1,2"),
-            Err(DataError::Columns {
-                line: 3,
-                columns: 2
-            })
-        );
+        assert_eq!(Image::parse(3, "1,2"), Err(DataError::Columns { line: 3, columns: 2 }));
         let with_pixel = |text: &str| Image::parse(4, &format!("{text},{}7", "0,".repeat(63)));
         for text in ["17", "-1", "x", ""] {
-            assert_eq!(
-                with_pixel(text),
-                Err(DataError::Value {
-                    line: 4,
-                    column: 1,
-                    max: 16
-                }),
-                "{text:?}"
-            );
+            assert_eq!(with_pixel(text), Err(DataError::Value { line: 4, column: 1, max: 16 }), "{text:?}");
         }
         let label = Image::parse(5, &("0,".repeat(64) + "10"));
-        assert_eq!(
-            label,
-            Err(DataError::Value {
-                line: 5,
-                column: 65,
-                max: 9
-            })
-        );
+        assert_eq!(label, Err(DataError::Value { line: 5, column: 65, max: 9 }));
     }
 }

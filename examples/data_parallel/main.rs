@@ -81,16 +81,11 @@ fn run(options: &Options) -> Result<()> {
     let digits = Digits::load()?;
     let settings = options.settings();
     let reports = match options.mode()? {
-        Mode::Launched => vec![train::train(
-            &Communicator::from_env()?,
-            &digits,
-            &settings,
-        )?],
+        Mode::Launched => vec![train::train(&Communicator::from_env()?, &digits, &settings)?],
         Mode::Threads(ranks) => vec![train_on_threads(ranks, &digits, &settings)?],
-        Mode::Compare => COMPARED_RANKS
-            .iter()
-            .map(|&ranks| train_on_threads(ranks, &digits, &settings))
-            .collect::<Result<_>>()?,
+        Mode::Compare => {
+            COMPARED_RANKS.iter().map(|&ranks| train_on_threads(ranks, &digits, &settings)).collect::<Result<_>>()?
+        }
     };
     if reports[0].rank != 0 {
         return Ok(()); // rank 0 speaks for all
@@ -113,30 +108,19 @@ fn train_on_threads(ranks: usize, digits: &Digits, settings: &Settings) -> Resul
         let spawn = |comm| scope.spawn(move || train::train(&comm, digits, settings));
         let threads: Vec<_> = group.into_iter().map(spawn).collect();
         let joined = threads.into_iter().map(ScopedJoinHandle::join);
-        joined
-            .map(|outcome| outcome.unwrap_or_else(|_| Err("a rank panicked".into())))
-            .collect()
+        joined.map(|outcome| outcome.unwrap_or_else(|_| Err("a rank panicked".into()))).collect()
     });
     let reports: Vec<Report> = outcomes.into_iter().collect::<Result<_>>()?;
-    reports
-        .into_iter()
-        .next()
-        .ok_or_else(|| "a group needs at least one rank".into())
+    reports.into_iter().next().ok_or_else(|| "a group needs at least one rank".into())
 }
 
 /// Says whether the rank count changed the accuracy, and fails if it did.
 fn compare(reports: &[Report]) -> Result<()> {
     let percent = || reports.iter().map(Report::accuracy_percent);
-    let (low, high) = (
-        percent().fold(f64::MAX, f64::min),
-        percent().fold(f64::MIN, f64::max),
-    );
+    let (low, high) = (percent().fold(f64::MAX, f64::min), percent().fold(f64::MIN, f64::max));
     let spread = high - low;
     if spread > ACCURACY_TOLERANCE {
-        return Err(format!(
-            "held-out accuracy depends on the rank count: {low:.2} % to {high:.2} %"
-        )
-        .into());
+        return Err(format!("held-out accuracy depends on the rank count: {low:.2} % to {high:.2} %").into());
     }
     println!(
         "held-out accuracy agrees over {COMPARED_RANKS:?} ranks: {low:.2} % to {high:.2} %, {spread:.2} points apart"
@@ -149,48 +133,29 @@ mod tests {
     use super::*;
 
     fn settings() -> Settings {
-        Settings {
-            epochs: 8,
-            hidden: 64,
-            ..Settings::default()
-        }
+        Settings { epochs: 8, hidden: 64, ..Settings::default() }
     }
 
     #[test]
     fn four_ranks_reach_95_percent() {
         let report = train_on_threads(4, &Digits::load().unwrap(), &settings()).unwrap();
-        assert!(
-            report.accuracy_percent() >= 95.0,
-            "{:.2} %",
-            report.accuracy_percent()
-        );
+        assert!(report.accuracy_percent() >= 95.0, "{:.2} %", report.accuracy_percent());
     }
 
     #[test]
     fn rank_counts_agree() {
         let digits = Digits::load().unwrap();
-        let settings = Settings {
-            epochs: 3,
-            ..settings()
-        };
+        let settings = Settings { epochs: 3, ..settings() };
         let [one, four] = [1, 4].map(|ranks| train_on_threads(ranks, &digits, &settings).unwrap());
         for (a, b) in one.epochs.iter().zip(&four.epochs) {
-            assert!(
-                (a.loss - b.loss).abs() < 1e-3 * a.loss,
-                "loss {} with 1 rank, {} with 4",
-                a.loss,
-                b.loss
-            );
+            assert!((a.loss - b.loss).abs() < 1e-3 * a.loss, "loss {} with 1 rank, {} with 4", a.loss, b.loss);
         }
         compare(&[one, four]).unwrap();
     }
 
     #[test]
     fn divergence_is_reported() {
-        let settings = Settings {
-            learning_rate: 1e30,
-            ..settings()
-        };
+        let settings = Settings { learning_rate: 1e30, ..settings() };
         let error = train_on_threads(2, &Digits::load().unwrap(), &settings).unwrap_err();
         assert!(error.to_string().contains("smaller --lr"), "{error}");
     }
@@ -198,9 +163,6 @@ mod tests {
     #[test]
     fn batch_must_divide() {
         let error = train_on_threads(3, &Digits::load().unwrap(), &settings()).unwrap_err();
-        assert!(
-            error.to_string().contains("can not be split over 3 ranks"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("can not be split over 3 ranks"), "{error}");
     }
 }

@@ -48,17 +48,8 @@ impl Network {
     /// The digit that the network sees in `image`.
     pub fn classify(&self, parameters: &[f32], image: &Image, work: &mut Workspace) -> usize {
         work.resize(1, self.hidden);
-        self.forward(
-            parameters,
-            &image.pixels,
-            &mut work.activations,
-            &mut work.output_errors,
-        );
-        let largest = work
-            .output_errors
-            .iter()
-            .enumerate()
-            .max_by(|a, b| a.1.total_cmp(b.1));
+        self.forward(parameters, &image.pixels, &mut work.activations, &mut work.output_errors);
+        let largest = work.output_errors.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         largest.map_or(0, |(digit, _)| digit)
     }
 
@@ -84,23 +75,9 @@ impl Network {
             loss += f64::from(softmax_errors(errors, image.label, scale));
             work.pixels[i * PIXELS..][..PIXELS].copy_from_slice(&image.pixels);
         }
-        emit_layer(
-            &work.output_errors,
-            CLASSES,
-            &work.activations,
-            self.hidden,
-            &mut work.row,
-            &mut emit,
-        )?;
+        emit_layer(&work.output_errors, CLASSES, &work.activations, self.hidden, &mut work.row, &mut emit)?;
         self.propagate(parameters, work);
-        emit_layer(
-            &work.hidden_errors,
-            self.hidden,
-            &work.pixels,
-            PIXELS,
-            &mut work.row,
-            &mut emit,
-        )?;
+        emit_layer(&work.hidden_errors, self.hidden, &work.pixels, PIXELS, &mut work.row, &mut emit)?;
         Ok(loss)
     }
 
@@ -109,13 +86,7 @@ impl Network {
     }
 
     /// `outputs` get the scores of the digits, before softmax.
-    fn forward(
-        &self,
-        parameters: &[f32],
-        pixels: &[f32],
-        activations: &mut [f32],
-        outputs: &mut [f32],
-    ) {
+    fn forward(&self, parameters: &[f32], pixels: &[f32], activations: &mut [f32], outputs: &mut [f32]) {
         let (output, hidden) = parameters.split_at(self.output_parameters());
         apply_layer(hidden, pixels, activations);
         activations.iter_mut().for_each(|a| *a = a.max(0.0));
@@ -126,10 +97,7 @@ impl Network {
     fn propagate(&self, parameters: &[f32], work: &mut Workspace) {
         work.hidden_errors.fill(0.0);
         let output = &parameters[..self.output_parameters()];
-        let batch = work
-            .hidden_errors
-            .chunks_exact_mut(self.hidden)
-            .zip(work.output_errors.chunks_exact(CLASSES));
+        let batch = work.hidden_errors.chunks_exact_mut(self.hidden).zip(work.output_errors.chunks_exact(CLASSES));
         for (hidden_errors, output_errors) in batch {
             for (neuron, &error) in output.chunks_exact(self.hidden + 1).zip(output_errors) {
                 add_scaled(hidden_errors, &neuron[..self.hidden], error);
@@ -163,9 +131,7 @@ fn apply_layer(layer: &[f32], inputs: &[f32], outputs: &mut [f32]) {
 fn softmax_errors(scores: &mut [f32], label: usize, scale: f32) -> f32 {
     let largest = scores.iter().copied().fold(f32::MIN, f32::max);
     let true_score = scores[label];
-    scores
-        .iter_mut()
-        .for_each(|score| *score = (*score - largest).exp());
+    scores.iter_mut().for_each(|score| *score = (*score - largest).exp());
     let sum: f32 = scores.iter().sum();
     scores.iter_mut().for_each(|score| *score *= scale / sum);
     scores[label] -= scale;
@@ -203,12 +169,7 @@ fn add_scaled(sums: &mut [f32], values: &[f32], factor: f32) {
 /// Eight partial sums, so that the compiler can use vector instructions.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = a
-        .remainder()
-        .iter()
-        .zip(b.remainder())
-        .map(|(x, y)| x * y)
-        .sum();
+    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(x, y)| x * y).sum();
     let mut sums = [0.0; 8];
     for (a, b) in a.zip(b) {
         for (sum, (x, y)) in sums.iter_mut().zip(a.iter().zip(b)) {
@@ -230,30 +191,19 @@ mod tests {
         let network = Network::new(12);
         let mut parameters = vec![0.0; network.parameters()];
         network.initialize(&mut parameters, &mut rng);
-        parameters
-            .iter_mut()
-            .for_each(|p| *p += 0.05 * rng.signed_unit()); // biases too
-        let images = (0..6).map(|label| Image {
-            pixels: std::array::from_fn(|_| rng.signed_unit().abs()),
-            label,
-        });
+        parameters.iter_mut().for_each(|p| *p += 0.05 * rng.signed_unit()); // biases too
+        let images = (0..6).map(|label| Image { pixels: std::array::from_fn(|_| rng.signed_unit().abs()), label });
         (network, parameters, images.collect())
     }
 
-    fn gradient(
-        network: Network,
-        parameters: &[f32],
-        images: &[Image],
-        scale: f32,
-    ) -> (f64, Vec<f32>) {
+    fn gradient(network: Network, parameters: &[f32], images: &[Image], scale: f32) -> (f64, Vec<f32>) {
         let images: Vec<&Image> = images.iter().collect();
         let mut gradient = Vec::new();
         let emit = |piece: &[f32]| -> Result<(), Infallible> {
             gradient.extend_from_slice(piece);
             Ok(())
         };
-        let Ok(loss) =
-            network.gradient(parameters, &images, scale, &mut Workspace::default(), emit);
+        let Ok(loss) = network.gradient(parameters, &images, scale, &mut Workspace::default(), emit);
         (loss, gradient)
     }
 
@@ -304,10 +254,7 @@ mod tests {
     fn large_scores_stay_finite() {
         let mut scores = [0.0, 1e4, -1e4, 500.0];
         let loss = softmax_errors(&mut scores, 1, 1.0);
-        assert!(
-            loss.abs() < 1e-6 && scores.iter().all(|s| s.is_finite()),
-            "{loss} {scores:?}"
-        );
+        assert!(loss.abs() < 1e-6 && scores.iter().all(|s| s.is_finite()), "{loss} {scores:?}");
     }
 
     #[test]
@@ -315,11 +262,10 @@ mod tests {
         let (network, parameters, images) = fixture();
         let images: Vec<&Image> = images.iter().collect();
         let mut calls = 0;
-        let outcome =
-            network.gradient(&parameters, &images, 1.0, &mut Workspace::default(), |_| {
-                calls += 1;
-                if calls == 3 { Err("full") } else { Ok(()) }
-            });
+        let outcome = network.gradient(&parameters, &images, 1.0, &mut Workspace::default(), |_| {
+            calls += 1;
+            if calls == 3 { Err("full") } else { Ok(()) }
+        });
         assert_eq!((outcome, calls), (Err("full"), 3));
     }
 
@@ -327,11 +273,7 @@ mod tests {
     fn dot_of_odd_lengths() {
         for n in [0, 1, 7, 8, 9, 20] {
             let values: Vec<f32> = (1..=n).map(|v| v as f32).collect();
-            assert_eq!(
-                dot(&values, &values),
-                (n * (n + 1) * (2 * n + 1) / 6) as f32,
-                "{n}"
-            );
+            assert_eq!(dot(&values, &values), (n * (n + 1) * (2 * n + 1) / 6) as f32, "{n}");
         }
     }
 }

@@ -72,9 +72,7 @@ impl Options {
 
     /// Who the ranks are, by the options and by the environment.
     pub fn mode(&self) -> Result<Mode, LauncherConflict> {
-        let launched = ["RANK", "WORLD_SIZE"]
-            .iter()
-            .all(|name| std::env::var_os(name).is_some());
+        let launched = ["RANK", "WORLD_SIZE"].iter().all(|name| std::env::var_os(name).is_some());
         self.mode_given(launched)
     }
 
@@ -109,13 +107,8 @@ mod tests {
 
     #[test]
     fn settings_follow_options() {
-        let options =
-            Options::try_parse_from(["data_parallel", "--lr", "0.5", "--seed", "9"]).unwrap();
-        let expected = Settings {
-            learning_rate: 0.5,
-            seed: 9,
-            ..Settings::default()
-        };
+        let options = Options::try_parse_from(["data_parallel", "--lr", "0.5", "--seed", "9"]).unwrap();
+        let expected = Settings { learning_rate: 0.5, seed: 9, ..Settings::default() };
         assert_eq!(options.settings(), expected);
     }
 }

@@ -13,16 +13,13 @@ use crate::report::{Epoch, Report};
 /// # Errors
 /// Those of writing the file, with its name.
 pub fn draw(path: &Path, reports: &[Report]) -> Result<()> {
-    draw_page(path, reports)
-        .map_err(|error| format!("can not write {}: {error}", path.display()).into())
+    draw_page(path, reports).map_err(|error| format!("can not write {}: {error}", path.display()).into())
 }
 
 fn draw_page(path: &Path, reports: &[Report]) -> Result<()> {
     let page = SVGBackend::new(path, (900, 760)).into_drawing_area();
     page.fill(&WHITE)?;
-    let page = page
-        .margin(8, 8, 8, 8)
-        .titled(&title(reports), ("sans-serif", 22))?;
+    let page = page.margin(8, 8, 8, 8).titled(&title(reports), ("sans-serif", 22))?;
     let (above, below) = page.split_vertically(360);
     panel(&above, reports, &LOSS)?;
     panel(&below, reports, &ACCURACY)?;
@@ -58,33 +55,15 @@ const ACCURACY: Panel = Panel {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 fn title(reports: &[Report]) -> String {
-    let ranks: Vec<String> = reports
-        .iter()
-        .map(|report| report.size.to_string())
-        .collect();
+    let ranks: Vec<String> = reports.iter().map(|report| report.size.to_string()).collect();
     let noun = if ranks == ["1"] { "rank" } else { "ranks" };
-    format!(
-        "Data-parallel training on handwritten digits, {} {noun}",
-        ranks.join(", ")
-    )
+    format!("Data-parallel training on handwritten digits, {} {noun}", ranks.join(", "))
 }
 
 fn panel(area: &Area<'_>, reports: &[Report], panel: &Panel) -> Result<()> {
-    let values = || {
-        reports
-            .iter()
-            .flat_map(|report| &report.epochs)
-            .map(panel.value)
-    };
-    let (low, high) = (panel.range)(
-        values().fold(f64::MAX, f64::min),
-        values().fold(f64::MIN, f64::max),
-    );
-    let epochs = reports
-        .iter()
-        .map(|report| report.epochs.len())
-        .max()
-        .unwrap_or(0);
+    let values = || reports.iter().flat_map(|report| &report.epochs).map(panel.value);
+    let (low, high) = (panel.range)(values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
+    let epochs = reports.iter().map(|report| report.epochs.len()).max().unwrap_or(0);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(40)
@@ -103,11 +82,7 @@ fn panel(area: &Area<'_>, reports: &[Report], panel: &Panel) -> Result<()> {
         .draw()?;
     for (i, report) in reports.iter().enumerate() {
         let style = line_style(i, reports.len());
-        let points = report
-            .epochs
-            .iter()
-            .enumerate()
-            .map(|(i, epoch)| (i as f64 + 1.0, (panel.value)(epoch)));
+        let points = report.epochs.iter().enumerate().map(|(i, epoch)| (i as f64 + 1.0, (panel.value)(epoch)));
         chart
             .draw_series(LineSeries::new(points, style).point_size(style.stroke_width / 2 + 2))?
             .label(format!("{}, {}", panel.what, report.ranks()))
@@ -128,16 +103,8 @@ fn panel(area: &Area<'_>, reports: &[Report], panel: &Panel) -> Result<()> {
 /// Curves lie over one another, so earlier ones are wider and lighter: all stay visible. The colors are told apart
 /// by people who do not see red and green alike.
 fn line_style(curve: usize, curves: usize) -> ShapeStyle {
-    const COLORS: [RGBColor; 3] = [
-        RGBColor(230, 159, 0),
-        RGBColor(86, 180, 233),
-        RGBColor(0, 0, 0),
-    ];
-    let color = if curves == 1 {
-        RGBColor(0, 90, 160)
-    } else {
-        COLORS[curve % COLORS.len()]
-    };
+    const COLORS: [RGBColor; 3] = [RGBColor(230, 159, 0), RGBColor(86, 180, 233), RGBColor(0, 0, 0)];
+    let color = if curves == 1 { RGBColor(0, 90, 160) } else { COLORS[curve % COLORS.len()] };
     let width = 2 + 4 * (curves - 1 - curve) as u32;
     color.filled().stroke_width(width)
 }

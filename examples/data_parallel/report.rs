@@ -39,58 +39,30 @@ pub struct Epoch {
 impl Report {
     /// "1 rank", "4 ranks".
     pub fn ranks(&self) -> String {
-        format!(
-            "{} {}",
-            self.size,
-            if self.size == 1 { "rank" } else { "ranks" }
-        )
+        format!("{} {}", self.size, if self.size == 1 { "rank" } else { "ranks" })
     }
 
     /// Held-out images recognized after the last epoch, in percent.
     pub fn accuracy_percent(&self) -> f64 {
-        self.epochs
-            .last()
-            .map_or(0.0, |epoch| epoch.accuracy_percent)
+        self.epochs.last().map_or(0.0, |epoch| epoch.accuracy_percent)
     }
 
     /// Prints the table of epochs and what it came to.
     pub fn print(&self) {
-        let Settings {
-            batch,
-            bucket_bytes,
-            ..
-        } = self.settings;
+        let Settings { batch, bucket_bytes, .. } = self.settings;
         let ranks = self.ranks();
-        let Self {
-            parameters,
-            buckets,
-            ..
-        } = self;
+        let Self { parameters, buckets, .. } = self;
         println!(
             "{ranks}, batches of {batch}, {parameters} parameters in {buckets} buckets of at most {bucket_bytes} bytes"
         );
-        println!(
-            "{:>6}  {:>13}  {:>17}",
-            "epoch", "training loss", "held-out accuracy"
-        );
+        println!("{:>6}  {:>13}  {:>17}", "epoch", "training loss", "held-out accuracy");
         for (i, epoch) in self.epochs.iter().enumerate() {
-            println!(
-                "{:>6}  {:>13.4}  {:>15.2} %",
-                i + 1,
-                epoch.loss,
-                epoch.accuracy_percent
-            );
+            println!("{:>6}  {:>13.4}  {:>15.2} %", i + 1, epoch.loss, epoch.accuracy_percent);
         }
-        println!(
-            "parameters are bit-identical on {ranks} (hash {:016x})",
-            self.hash
-        );
+        println!("parameters are bit-identical on {ranks} (hash {:016x})", self.hash);
         let correct = self.epochs.last().map_or(0, |epoch| epoch.correct);
         let accuracy = self.accuracy_percent();
-        println!(
-            "held-out accuracy {accuracy:.2} % ({correct} of {}) after {:.1} s",
-            self.held_out, self.seconds
-        );
+        println!("held-out accuracy {accuracy:.2} % ({correct} of {}) after {:.1} s", self.held_out, self.seconds);
     }
 }
 
@@ -99,11 +71,7 @@ mod tests {
     use super::*;
 
     fn report(size: usize, correct: &[usize]) -> Report {
-        let epoch = |&correct: &usize| Epoch {
-            loss: 0.5,
-            correct,
-            accuracy_percent: correct as f64 / 2.0,
-        };
+        let epoch = |&correct: &usize| Epoch { loss: 0.5, correct, accuracy_percent: correct as f64 / 2.0 };
         Report {
             rank: 0,
             size,
@@ -119,10 +87,7 @@ mod tests {
 
     #[test]
     fn ranks_are_counted_in_words() {
-        assert_eq!(
-            [report(1, &[]).ranks(), report(4, &[]).ranks()],
-            ["1 rank", "4 ranks"]
-        );
+        assert_eq!([report(1, &[]).ranks(), report(4, &[]).ranks()], ["1 rank", "4 ranks"]);
     }
 
     #[test]

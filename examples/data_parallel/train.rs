@@ -32,9 +32,7 @@ pub struct Settings {
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TrainError {
     /// Each rank takes the same share of a batch.
-    #[error(
-        "a batch of {batch} can not be split over {ranks} ranks; choose --batch as a multiple of {ranks}"
-    )]
+    #[error("a batch of {batch} can not be split over {ranks} ranks; choose --batch as a multiple of {ranks}")]
     BatchNotDivisible {
         /// Images in one batch.
         batch: usize,
@@ -42,9 +40,7 @@ pub enum TrainError {
         ranks: usize,
     },
     /// There must be at least one batch, of at least one image.
-    #[error(
-        "a batch of {batch} out of {images} training images; choose --batch from 1 to {images}"
-    )]
+    #[error("a batch of {batch} out of {images} training images; choose --batch from 1 to {images}")]
     BatchOutOfRange {
         /// Images in one batch.
         batch: usize,
@@ -94,11 +90,7 @@ pub fn train(comm: &Communicator, digits: &Digits, settings: &Settings) -> Resul
         let loss = trainer.learn(&order, remaining * settings.learning_rate)?;
         epochs.push(trainer.score(loss, &order, &digits.held_out)?);
         if !epochs[done].loss.is_finite() {
-            return Err(TrainError::Diverged {
-                epoch: done + 1,
-                loss: epochs[done].loss,
-            }
-            .into());
+            return Err(TrainError::Diverged { epoch: done + 1, loss: epochs[done].loss }.into());
         }
     }
     Ok(Report {
@@ -156,9 +148,7 @@ impl<'a> Trainer<'a> {
         for batch in order.chunks_exact(self.settings.batch) {
             let mine = &batch[self.comm.rank() * share..][..share];
             let emit = |piece: &[f32]| self.buckets.push(piece);
-            loss += self
-                .network
-                .gradient(&self.parameters, mine, scale, &mut self.work, emit)?;
+            loss += self.network.gradient(&self.parameters, mine, scale, &mut self.work, emit)?;
             self.descend(rate);
         }
         Ok(loss)
@@ -175,14 +165,9 @@ impl<'a> Trainer<'a> {
 
     /// Sums the loss over all ranks, and classifies the held-out images, each rank its share.
     fn score(&mut self, loss: f64, order: &[&Image], held_out: &[Image]) -> Result<Epoch> {
-        let mine = held_out
-            .iter()
-            .skip(self.comm.rank())
-            .step_by(self.comm.size());
+        let mine = held_out.iter().skip(self.comm.rank()).step_by(self.comm.size());
         let (network, parameters, work) = (self.network, &self.parameters, &mut self.work);
-        let correct = mine
-            .filter(|image| network.classify(parameters, image, work) == image.label)
-            .count();
+        let correct = mine.filter(|image| network.classify(parameters, image, work) == image.label).count();
         self.sums.copy_from_slice(&[loss, correct as f64]);
         self.comm.all_reduce(&mut self.sums, ReduceOp::Sum)?;
         let learnt = order.len() - order.len() % self.settings.batch;
@@ -196,14 +181,7 @@ impl<'a> Trainer<'a> {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            epochs: 20,
-            batch: 64,
-            hidden: 128,
-            learning_rate: 0.2,
-            bucket_bytes: 8192,
-            seed: 1,
-        }
+        Self { epochs: 20, batch: 64, hidden: 128, learning_rate: 0.2, bucket_bytes: 8192, seed: 1 }
     }
 }
 
@@ -244,12 +222,8 @@ fn agreed_hash(comm: &Communicator, parameters: &[f32]) -> Result<u64> {
 
 /// FNV-1a over the bits of each value.
 fn hash_bits(values: &[f32]) -> u64 {
-    let bytes = values
-        .iter()
-        .flat_map(|value| value.to_bits().to_le_bytes());
-    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    })
+    let bytes = values.iter().flat_map(|value| value.to_bits().to_le_bytes());
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
 /// The share of the last step that is kept in the next.
@@ -273,59 +247,23 @@ mod tests {
             let equal = agreed_hash(&comm, &[1.0, 2.0]).unwrap();
             assert_eq!(equal, hash_bits(&[1.0, 2.0]));
             let differs = agreed_hash(&comm, &[1.0, comm.rank() as f32]).unwrap_err();
-            matches!(
-                differs.downcast_ref(),
-                Some(TrainError::ParametersDiffer { .. })
-            )
+            matches!(differs.downcast_ref(), Some(TrainError::ParametersDiffer { .. }))
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = group
-                .into_iter()
-                .map(|comm| scope.spawn(move || check(comm)))
-                .collect();
-            threads
-                .into_iter()
-                .for_each(|thread| assert!(thread.join().unwrap()));
+            let threads: Vec<_> = group.into_iter().map(|comm| scope.spawn(move || check(comm))).collect();
+            threads.into_iter().for_each(|thread| assert!(thread.join().unwrap()));
         });
     }
 
     #[test]
     fn settings_that_do_not_fit_are_refused() {
-        let none = Settings {
-            epochs: 0,
-            ..Settings::default()
-        };
+        let none = Settings { epochs: 0, ..Settings::default() };
         assert_eq!(none.check(1, 100), Err(TrainError::NoEpochs));
-        let check = |batch, hidden, ranks| {
-            Settings {
-                batch,
-                hidden,
-                ..Settings::default()
-            }
-            .check(ranks, 100)
-        };
+        let check = |batch, hidden, ranks| Settings { batch, hidden, ..Settings::default() }.check(ranks, 100);
         assert_eq!(check(64, 8, 4), Ok(()));
-        assert_eq!(
-            check(0, 8, 4),
-            Err(TrainError::BatchOutOfRange {
-                batch: 0,
-                images: 100
-            })
-        );
-        assert_eq!(
-            check(128, 8, 4),
-            Err(TrainError::BatchOutOfRange {
-                batch: 128,
-                images: 100
-            })
-        );
-        assert_eq!(
-            check(64, 8, 3),
-            Err(TrainError::BatchNotDivisible {
-                batch: 64,
-                ranks: 3
-            })
-        );
+        assert_eq!(check(0, 8, 4), Err(TrainError::BatchOutOfRange { batch: 0, images: 100 }));
+        assert_eq!(check(128, 8, 4), Err(TrainError::BatchOutOfRange { batch: 128, images: 100 }));
+        assert_eq!(check(64, 8, 3), Err(TrainError::BatchNotDivisible { batch: 64, ranks: 3 }));
         assert_eq!(check(64, 0, 4), Err(TrainError::NoHiddenLayer));
     }
 }

@@ -131,9 +131,11 @@ impl Compiled {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
         let size = plan.element_size as usize;
-        let large = plan.programs.iter().flat_map(Program::steps).any(|step| {
-            step.kind.is_send() && step.kind.elements().saturating_mul(size as u64) > eager as u64
-        });
+        let large = plan
+            .programs
+            .iter()
+            .flat_map(Program::steps)
+            .any(|step| step.kind.is_send() && step.kind.elements().saturating_mul(size as u64) > eager as u64);
         let (mut peers, slots) = peers(program, plan.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);

@@ -291,6 +291,11 @@ impl<P, M, B> Link<P, M, B> {
         (self.slots.available() > 0).then(|| self.slots.take(true))
     }
 
+    /// The device did not take the request of the slot that was taken last.
+    pub(crate) fn untake_slot(&mut self, work: Work) {
+        self.slots.untake(work);
+    }
+
     /// A signaled request completed.
     #[inline]
     pub(crate) fn retire(&mut self, number: u32) {

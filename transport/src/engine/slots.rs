@@ -43,6 +43,16 @@ impl WorkSlots {
         Work { number: self.posted, signal }
     }
 
+    /// Gives the slot back that was taken last: the device did not take the request. The next one is signaled, since this
+    /// one may have been meant to be.
+    pub(crate) fn untake(&mut self, work: Work) {
+        debug_assert_eq!(work.number, self.posted);
+        self.posted = self.posted.wrapping_sub(1);
+        if self.signaled == work.number {
+            self.signaled = self.posted.wrapping_sub(self.interval);
+        }
+    }
+
     /// The request of that number completed, and with it all before.
     #[inline(always)]
     pub(crate) fn retire(&mut self, number: u32) {
@@ -70,5 +80,19 @@ mod tests {
         assert_eq!(slots.available(), 6, "an older number changes nothing");
         slots.retire(77);
         assert_eq!(slots.available(), 6, "nor does one that was not posted");
+    }
+
+    #[test]
+    fn a_request_that_was_not_taken_leaves_no_trace() {
+        let mut slots = WorkSlots::new(8);
+        let first = slots.take(true);
+        let refused = slots.take(true);
+        slots.untake(refused);
+        assert_eq!(slots.available(), 7);
+        let next = slots.take(false);
+        assert_eq!((next.number, next.signal), (refused.number, true));
+        slots.retire(first.number);
+        slots.retire(next.number);
+        assert_eq!(slots.available(), 8);
     }
 }

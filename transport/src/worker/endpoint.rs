@@ -9,7 +9,7 @@ use qpair_verbs::{Buffer, ExposedRegion, Prepared, QueuePair, RemoteSlice};
 use slab::Slab;
 
 use super::error::CloseReason;
-use super::ids::{EndpointId, ListenerId};
+use super::ids::{EndpointId, ListenerId, OpId};
 use super::message::Message;
 use super::payload::Payload;
 use super::table::QpTable;
@@ -30,7 +30,7 @@ pub(crate) struct Endpoint {
     pub(crate) up: bool,
     pub(crate) stage: Stage,
     /// READs with the device, oldest first.
-    pub(crate) reads: VecDeque<Reading>,
+    pub(crate) reads: VecDeque<OneSided>,
     /// Messages with the device that went from buffers of the pool.
     pub(crate) copies: usize,
     pub(crate) socket: Option<SocketId>,
@@ -67,7 +67,18 @@ pub(crate) enum Stage {
     Ending { reason: CloseReason, since: Duration },
 }
 
-/// A READ with the device.
+/// One-sided work with the device.
+#[derive(Debug)]
+pub(crate) enum OneSided {
+    /// A READ of an offered payload.
+    Pull(Reading),
+    /// A READ that the application asked for.
+    Get(OpId),
+    /// A WRITE that the application asked for.
+    Put(OpId),
+}
+
+/// A READ of an offered payload.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) key: u32,

@@ -281,6 +281,32 @@ pub enum SendCopyError {
     Closed(EndpointId),
 }
 
+/// A one-sided operation was not posted; the memory is handed back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct OneSidedError {
+    /// Why.
+    #[source]
+    pub error: OneSidedFailure,
+    /// The local memory.
+    pub memory: Local,
+}
+
+/// Why a one-sided operation was not posted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OneSidedFailure {
+    /// No room for another request now, or the connection is not up yet.
+    #[error("there is no room for another request now; poll and try again")]
+    WouldBlock,
+    /// No such connection, or it is ending.
+    #[error("endpoint {0} is closed or closing; connect again")]
+    Closed(EndpointId),
+    /// The device does not take the request.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
 /// A receive could not be posted; the memory is handed back.
 #[derive(Debug, Error)]
 #[error("{error}")]

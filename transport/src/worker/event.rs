@@ -60,6 +60,24 @@ pub enum Event {
         /// Length of the message in bytes.
         len: usize,
     },
+    /// A [`get`](crate::Worker::get) is done.
+    Got {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+        /// The memory that was read into.
+        memory: Local,
+    },
+    /// A [`put`](crate::Worker::put) is done: the data is in the peer's memory.
+    Put {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+        /// The memory that was written from.
+        memory: Local,
+    },
     /// A payload may be reused: it was copied, or the peer has read it.
     Sent {
         /// The send.

@@ -12,6 +12,7 @@ mod handshake;
 mod ids;
 mod lent;
 mod message;
+mod onesided;
 mod payload;
 mod poll;
 mod pool;
@@ -32,8 +33,8 @@ use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain}
 pub use config::Config;
 pub use counters::Counters;
 pub use error::{
-    CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, OpError, RecvError, RecvFailure,
-    ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
+    CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, OneSidedError, OneSidedFailure, OpError,
+    RecvError, RecvFailure, ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
 };
 pub use event::{Event, Flow, Returned};
 pub use explain::Explanation;

@@ -4,7 +4,7 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
-use super::endpoint::{Job, Stage, parse_wr_id};
+use super::endpoint::{Job, OneSided, Stage, parse_wr_id};
 use super::error::{CloseReason, Lost, OpError, RecvError, RecvFailure};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -225,7 +225,16 @@ impl Worker {
         let ep = endpoint.id;
         match job {
             Job::Read => {
-                let reading = endpoint.reads.pop_front();
+                let reading = match endpoint.reads.pop_front() {
+                    Some(OneSided::Pull(reading)) => Some(reading),
+                    Some(OneSided::Get(op) | OneSided::Put(op)) => {
+                        let returned = Returned::Memory(memory);
+                        self.ready.push_back(Event::Failed { op, ep, error: OpError::Closed, returned });
+                        self.break_off(index, reason_of(wc));
+                        return self.settle(index);
+                    }
+                    None => None,
+                };
                 let op = reading.as_ref().and_then(|reading| endpoint.link.pull_failed(reading.key));
                 let (memory, own) = match reading.and_then(|reading| reading.staged) {
                     Some(target) => (target.memory, Some(memory)),

@@ -3,7 +3,7 @@
 use qpair_verbs::{Local, PostError};
 
 use super::Worker;
-use super::endpoint::{Job, Reading, wr_id};
+use super::endpoint::{Job, OneSided, Reading, wr_id};
 use super::error::{CloseReason, ResourceError};
 use super::event::{Event, Returned};
 use super::ids::{OpId, Tag};
@@ -44,7 +44,7 @@ impl Worker {
         match request.range(0..len).id(id).signaled().post() {
             Ok(()) => {
                 let staged = staged.map(|posted| posted.memory);
-                endpoint.reads.push_back(Reading { key: start.key, staged });
+                endpoint.reads.push_back(OneSided::Pull(Reading { key: start.key, staged }));
             }
             Err(rejected) => self.pull_refused(index, &start, rejected.into_parts()),
         }
@@ -67,8 +67,13 @@ impl Worker {
     /// A READ completed.
     pub(super) fn read_done(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let Some(reading) = endpoint.reads.pop_front() else { return };
         let ep = endpoint.id;
+        let reading = match endpoint.reads.pop_front() {
+            Some(OneSided::Pull(reading)) => reading,
+            Some(OneSided::Get(op)) => return self.ready.push_back(Event::Got { op, ep, memory }),
+            Some(OneSided::Put(op)) => return self.ready.push_back(Event::Put { op, ep, memory }),
+            None => return,
+        };
         let Some(Pulled { op, tag, len, .. }) = endpoint.link.pulled(reading.key) else { return };
         self.counters.rendezvous_received += 1;
         let len = len as usize;

@@ -107,11 +107,12 @@ impl PeerView {
             }
         };
         let order = match info.order {
-            // SAFETY: as above.
-            Some(offset) => {
-                Some(unsafe { public.array::<AtomicU64>(offset, info.wqe_count as usize) }.ok_or_else(short)?)
-            }
             None => None,
+            Some(offset) => {
+                // SAFETY: as above.
+                let entries = unsafe { public.array::<AtomicU64>(offset, info.wqe_count as usize) };
+                Some(entries.ok_or_else(short)?)
+            }
         };
         // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
         let lines = unsafe { Lines::new(ring, info.ring_lines) };
