@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::client::StoreClient;
 use crate::fault::Fault;
 
 /// The first fault, and the ranks that have left.
@@ -70,41 +69,6 @@ impl Alarm {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How a rank tells the others of a fault, and hears of theirs.
-#[derive(Debug)]
-pub(crate) enum Watch {
-    /// All ranks are in this process.
-    Shared(Arc<Alarm>),
-    /// By way of rank 0's store.
-    Store(StoreClient),
-}
-
-impl Watch {
-    #[inline]
-    pub(crate) fn alarm(&self) -> &Alarm {
-        match self {
-            Watch::Shared(alarm) => alarm,
-            Watch::Store(client) => client.alarm(),
-        }
-    }
-
-    /// Tells all ranks of a fault. Gives the one that counts, which may be another.
-    pub(crate) fn report(&mut self, fault: Fault) -> Fault {
-        match self {
-            Watch::Shared(alarm) => alarm.raise(fault),
-            Watch::Store(client) => client.report(fault),
-        }
-    }
-
-    /// Tells all ranks that this one drops its communicator.
-    pub(crate) fn leave(&mut self, rank: u32) {
-        match self {
-            Watch::Shared(alarm) => alarm.leave(rank),
-            Watch::Store(client) => client.leave(),
-        }
     }
 }
 

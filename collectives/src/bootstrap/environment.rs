@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use super::alarm::Watch;
 use super::client::{Joining, Roster};
 use super::message::Joined;
 use super::place::whereabouts;
 use super::server::Server;
+use super::watch::Watch;
 use crate::communicator::Communicator;
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};

@@ -7,8 +7,10 @@ mod environment;
 mod message;
 mod place;
 mod server;
+mod watch;
 
-pub(crate) use alarm::{Alarm, Watch};
+pub(crate) use alarm::Alarm;
 pub use environment::Environment;
 pub(crate) use message::Whereabouts;
 pub(crate) use place::whereabouts;
+pub(crate) use watch::Watch;

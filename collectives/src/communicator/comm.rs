@@ -9,7 +9,6 @@ use qpair_verbs::calc::{DataType, Element, ReduceOp};
 use super::buffer::CommBuffer;
 use super::core::{Core, Ended};
 use super::explain::Explanation;
-use super::pending::Start;
 use crate::bootstrap::{Environment, Watch, Whereabouts};
 use crate::error::{BootstrapError, CollectiveError};
 use crate::execute::{Key, Memory, Net, Patience};
@@ -138,22 +137,6 @@ impl Communicator {
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         let key = self.key(Collective::Barrier, 0, None, None);
         self.core.borrow_mut().operate(&key, Memory::None).1
-    }
-
-    /// Starts an operation and goes on: it is waited for later. Those started are carried out in order.
-    ///
-    /// ```
-    /// # use qpair_collectives::{Communicator, ReduceOp};
-    /// # let comm = Communicator::group(1)?.remove(0);
-    /// let gradient = comm.buffer::<f64>(1 << 10)?;
-    /// let pending = comm.start().all_reduce(gradient, ReduceOp::Sum)?; // the buffer is inside
-    /// // compute ...
-    /// let gradient = pending.wait()?;
-    /// # assert_eq!(gradient.len(), 1 << 10);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn start(&self) -> Start<'_> {
-        Start::new(self)
     }
 
     /// Which algorithm to use for the collectives that it does; [`Algorithm::Auto`] for all. All ranks must ask for the

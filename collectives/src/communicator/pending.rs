@@ -40,11 +40,25 @@ pub struct OperationFailed<T: Element> {
     pub buffer: CommBuffer<T>,
 }
 
-impl<'a> Start<'a> {
-    pub(super) fn new(comm: &'a Communicator) -> Self {
-        Start { comm }
+impl Communicator {
+    /// Starts an operation and goes on: it is waited for later. Those started are carried out in order.
+    ///
+    /// ```
+    /// # use qpair_collectives::{Communicator, ReduceOp};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let gradient = comm.buffer::<f64>(1 << 10)?;
+    /// let pending = comm.start().all_reduce(gradient, ReduceOp::Sum)?; // the buffer is inside
+    /// // compute ...
+    /// let gradient = pending.wait()?;
+    /// # assert_eq!(gradient.len(), 1 << 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start(&self) -> Start<'_> {
+        Start { comm: self }
     }
+}
 
+impl<'a> Start<'a> {
     /// Starts what [`Communicator::all_reduce`] does.
     ///
     /// # Errors

@@ -312,16 +312,17 @@ impl Exec<'_> {
         !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
     }
 
-    /// Where this rank waits: for `rank`, if it waits for that.
+    /// Where this rank waits: for `rank`, if it waits for that; else for a peer that has not even begun, since others may
+    /// wait for it too; else for what it lacks rather than for what others are to take.
     pub(crate) fn place(&self, rank: Option<u32>) -> Option<Place> {
         let waits = |(number, step): (u32, &Step)| {
             let started = self.run.active && self.run.states.get(number as usize) == Some(&State::Started);
-            (started && step.what.is_message()).then(|| (self.plan.peers[step.slot as usize].rank, number))
+            let peer = &self.plan.peers[step.slot as usize];
+            let preference = (Some(peer.rank) != rank, peer.theirs.is_some(), step.what == What::Send);
+            (started && step.what.is_message()).then_some((preference, (peer.rank, number)))
         };
-        let mut waiting = (0..).zip(&self.plan.steps).filter_map(waits);
-        let first = waiting.next();
-        let found = first.filter(|(peer, _)| rank.is_none_or(|rank| rank == *peer));
-        let found = found.or_else(|| waiting.find(|(peer, _)| Some(*peer) == rank)).or(first);
+        let waiting = (0..).zip(&self.plan.steps).filter(|(_, step)| step.what.is_message()).filter_map(waits);
+        let found = waiting.min_by_key(|(preference, _)| *preference).map(|(_, place)| place);
         let unconnected = || {
             let peer = self.plan.peers.iter().find(|peer| peer.ep.is_none());
             peer.map(|peer| (peer.rank, 0))

@@ -93,8 +93,8 @@ fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
     group(3, |comm| {
         comm.barrier().unwrap();
         if comm.rank() == 1 {
-            // Until the others are through.
-            let _ = over.lock().unwrap().recv();
+            // Until the others are through, or one of them has failed.
+            let _ = over.lock().unwrap().recv_timeout(Duration::from_secs(60));
             return;
         }
         comm.set_timeout(Duration::from_millis(200));
