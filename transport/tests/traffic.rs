@@ -89,7 +89,7 @@ fn spawn(role: &str, worker: &mut Worker) -> Child {
 }
 
 #[test]
-#[ignore = "the other process of the tests below"]
+#[ignore = "needs a test below to start it, as its other process"]
 fn as_a_peer() {
     let (Ok(address), Ok(role)) = (env::var(PEER), env::var(ROLE)) else { return };
     let mut worker = Worker::new(Config::default()).unwrap();

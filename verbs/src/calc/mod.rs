@@ -7,8 +7,6 @@ mod operation;
 mod tests;
 mod types;
 
-#[allow(unused_imports)]
-// the receive path of the software device reduces straight from mapped memory
 pub(crate) use kernels::combine_raw;
 pub use kernels::{CalcError, combine};
 pub use operation::{Calc, ReduceOp};

@@ -81,7 +81,7 @@ mod unreliable;
 mod windows;
 
 #[test]
-#[ignore = "is the peer process of other cases, which start it themselves"]
+#[ignore = "needs a case to start it, as its peer process"]
 fn peer_process() {
     match std::env::var(harness::PEER_VARIABLE) {
         Ok(device) => harness::serve(&device),

@@ -75,7 +75,7 @@ impl Sender {
             return Outcome::Done(WcStatus::SUCCESS, len as u32);
         };
         // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
-        // receive's owner does (`enter_error`).
+        // receive's owner does (`SoftQp::fail`).
         let fits = len as u64 <= u64::from(peer.wqe(receive.slot).total.load(Ordering::Relaxed));
         if fits && let Some(waiting) = self.place(own, request, receive) {
             return waiting;
