@@ -78,6 +78,8 @@ impl Options {
                 "--segment" => options.tuning.segment = size(&value()?)? as u64,
                 "--eager" => options.tuning.eager = size(&value()?)? as u64,
                 "--doubling" => options.tuning.recursive_doubling_to = size(&value()?)? as u64,
+                "--exchange-ranks" => options.tuning.exchange_to_ranks = value()?.parse()?,
+                "--flat-ranks" => options.tuning.flat_to_ranks = value()?.parse()?,
                 "--tree" => options.tuning.tree_to = size(&value()?)? as u64,
                 _ => return Err(format!("unknown argument {name}").into()),
             }
@@ -177,8 +179,9 @@ fn timed(
     for _ in 0..iterations {
         operate(comm, vector, options)?;
     }
+    let elapsed = start.elapsed().as_secs_f64();
     let mut time = comm.buffer::<f64>(1)?;
-    time[0] = start.elapsed().as_secs_f64();
+    time[0] = elapsed;
     comm.all_reduce(&mut time, ReduceOp::Max)?;
     Ok(time[0])
 }

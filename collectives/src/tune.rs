@@ -29,6 +29,10 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// All-reduce: [`algorithms::direct_all_reduce`].
     Direct,
+    /// All-reduce: [`algorithms::exchange_all_reduce`]; barrier: [`algorithms::exchange_barrier`].
+    Exchange,
+    /// Broadcast: [`algorithms::flat_broadcast`].
+    Flat,
     /// Broadcast: [`algorithms::binomial_broadcast`].
     BinomialTree,
     /// Broadcast: [`algorithms::chain_broadcast`].
@@ -39,11 +43,13 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, [`Auto`](Self::Auto) first.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 9] = [
         Self::Auto,
         Self::Ring,
         Self::RecursiveDoubling,
         Self::Direct,
+        Self::Exchange,
+        Self::Flat,
         Self::BinomialTree,
         Self::Chain,
         Self::Dissemination,
@@ -56,6 +62,8 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::RecursiveDoubling => "recursive-doubling",
             Self::Direct => "direct",
+            Self::Exchange => "exchange",
+            Self::Flat => "flat",
             Self::BinomialTree => "binomial-tree",
             Self::Chain => "chain",
             Self::Dissemination => "dissemination",
@@ -69,7 +77,8 @@ impl Algorithm {
             Self::Ring | Self::RecursiveDoubling | Self::Direct => {
                 matches!(collective, Collective::AllReduce)
             }
-            Self::BinomialTree | Self::Chain => matches!(collective, Collective::Broadcast { .. }),
+            Self::Exchange => matches!(collective, Collective::AllReduce | Collective::Barrier),
+            Self::Flat | Self::BinomialTree | Self::Chain => matches!(collective, Collective::Broadcast { .. }),
             Self::Dissemination => matches!(collective, Collective::Barrier),
         }
     }
@@ -93,34 +102,54 @@ impl FromStr for Algorithm {
 /// Where one algorithm gives way to another. The same on all ranks, or their plans differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuning {
-    /// All-reduce of up to so many bytes goes by recursive doubling.
+    /// All-reduce of up to so many bytes goes by recursive doubling, or by exchange.
     pub recursive_doubling_to: u64,
-    /// All-reduce above that goes direct among up to so many ranks, else round the ring.
+    /// Such an all-reduce goes by exchange among up to so many ranks.
+    pub exchange_to_ranks: u32,
+    /// Longer all-reduces go direct among up to so many ranks, else round the ring.
     pub direct_to_ranks: u32,
-    /// Broadcast of up to so many bytes goes down the tree, above it down the chain.
+    /// Broadcasts go flat, and barriers by exchange, among up to so many ranks.
+    pub flat_to_ranks: u32,
+    /// Other broadcasts of up to so many bytes go down the tree, above it down the chain.
     pub tree_to: u64,
     /// Bytes of a segment.
     pub segment: u64,
-    /// Messages of up to so many bytes are copied to the receiver; longer ones it reads from exposed memory. Where one
-    /// message of a plan is longer, all are read.
+    /// Vectors of up to so many bytes are copied from rank to rank; what is longer goes straight from memory to memory.
     pub eager: u64,
 }
 
 impl Default for Tuning {
-    /// For shared memory.
+    /// For shared memory, by measurement on two cores of a Xeon (Sapphire Rapids), medians in us of f32:
     ///
-    /// Direct needs two messages in a row and each rank 2 / N of the vector's bytes to pull and
-    /// reduce; recursive doubling needs log2 N messages, each with the whole vector. At some 0.3 us
-    /// a message and 20 GB/s they meet at a few KiB. On a mesh of more than 64 ranks the messages
-    /// of each segment are too small. A chain of 4 ranks takes two hops more than a tree, and half
-    /// the copies in a row: even at about 64 KiB.
+    /// | all-reduce | 64 B | 1 KiB | 4 KiB | 8 KiB | 16 KiB | 64 KiB | 256 KiB | 1 MiB |
+    /// |---|---|---|---|---|---|---|---|---|
+    /// | 2 ranks, exchange | 0.34 | 0.67 | 1.1 | 1.7 | 2.9 | | | |
+    /// | 2 ranks, direct | | | 1.4 | 1.8 | 1.8 | 2.9 | 6.4 | 23 |
+    /// | 3 ranks, exchange | 1.7 | 2.5 | 3.3 | | 14 | | | |
+    /// | 3 ranks, recursive doubling | 2.7 | 2.4 | 3.2 | | 7.0 | | | |
+    /// | 4 ranks, exchange | 2.7 | 4.0 | 5.6 | | 13 | | | |
+    /// | 4 ranks, recursive doubling | 2.3 | 3.1 | 4.1 | 5.3 | 15 | 28 | | |
+    /// | 4 ranks, direct | | | 8.8 | 9.3 | 11 | 14 | 25 | 93 |
+    ///
+    /// | broadcast, 4 ranks | 1 KiB | 4 KiB | 16 KiB | 256 KiB | 1 MiB | 16 MiB |
+    /// |---|---|---|---|---|---|---|
+    /// | flat, copied | 1.1 | 1.6 | 5.1 | | | |
+    /// | flat, straight | 5.6 | 4.1 | 4.9 | 16 | 91 | 1730 |
+    /// | tree, then chain | 1.2 | 1.5 | 4.2 | 24 | 130 | 3760 |
+    ///
+    /// Segments of 64 to 256 KiB differ by less than 10 % from 1 to 16 MiB on two ranks; 1 MiB loses 15 % at 4 MiB, where
+    /// the second-level cache overflows. Command: `cargo bench -p qpair-collectives --bench all_reduce -- -n 4`, with
+    /// `--algorithm`, `--segment` or `--eager`. The limits in ranks, but for the exchange's, are estimates: a mesh has
+    /// messages for each pair of ranks.
     fn default() -> Self {
         Self {
             recursive_doubling_to: 8 << 10,
+            exchange_to_ranks: 3,
             direct_to_ranks: 64,
+            flat_to_ranks: 8,
             tree_to: 64 << 10,
             segment: 128 << 10,
-            eager: 16 << 10,
+            eager: 8 << 10,
         }
     }
 }
@@ -142,7 +171,7 @@ pub fn choose(
     Ok(match (wish, collective) {
         (Algorithm::Auto, Collective::AllReduce) => {
             if bytes <= tuning.recursive_doubling_to {
-                Algorithm::RecursiveDoubling
+                if ranks.0 <= tuning.exchange_to_ranks { Algorithm::Exchange } else { Algorithm::RecursiveDoubling }
             } else if ranks.0 <= tuning.direct_to_ranks {
                 Algorithm::Direct
             } else {
@@ -150,12 +179,15 @@ pub fn choose(
             }
         }
         (Algorithm::Auto, Collective::Broadcast { .. }) => {
-            if bytes <= tuning.tree_to {
+            if ranks.0 <= tuning.flat_to_ranks {
+                Algorithm::Flat
+            } else if bytes <= tuning.tree_to {
                 Algorithm::BinomialTree
             } else {
                 Algorithm::Chain
             }
         }
+        (Algorithm::Auto, Collective::Barrier) if ranks.0 <= tuning.flat_to_ranks => Algorithm::Exchange,
         (Algorithm::Auto, Collective::Barrier) => Algorithm::Dissemination,
         (named, _) => named,
     })
@@ -194,6 +226,9 @@ pub fn plan(
         Algorithm::Auto | Algorithm::Ring => algorithms::ring_all_reduce(ranks, elements, grain),
         Algorithm::RecursiveDoubling => algorithms::recursive_doubling_all_reduce(ranks, elements, grain),
         Algorithm::Direct => algorithms::direct_all_reduce(ranks, elements, grain),
+        Algorithm::Exchange if collective == Collective::Barrier => algorithms::exchange_barrier(ranks),
+        Algorithm::Exchange => algorithms::exchange_all_reduce(ranks, elements, grain),
+        Algorithm::Flat => algorithms::flat_broadcast(ranks, root, elements, grain),
         Algorithm::BinomialTree => algorithms::binomial_broadcast(ranks, root, elements, grain),
         Algorithm::Chain => algorithms::chain_broadcast(ranks, root, elements, grain),
         Algorithm::Dissemination => algorithms::dissemination_barrier(ranks),

@@ -31,16 +31,21 @@ impl Explanation {
         ));
         let tuning = &core.tuning;
         lines.push(format!(
-            "messages of up to {} bytes are copied, longer ones are read by their receiver, in segments of {} bytes",
+            "vectors of up to {} bytes are copied; longer ones go from memory to memory, in segments of {} bytes",
             tuning.eager, tuning.segment
         ));
         lines.push(format!(
-            "all-reduce: recursive doubling up to {} bytes, then direct among up to {} ranks, else ring",
-            tuning.recursive_doubling_to, tuning.direct_to_ranks
+            "all-reduce: recursive doubling up to {} bytes, or exchange among up to {} ranks; then direct among up to {} \
+             ranks, then ring",
+            tuning.recursive_doubling_to, tuning.exchange_to_ranks, tuning.direct_to_ranks
         ));
-        lines.push(format!("broadcast: binomial tree up to {} bytes, then chain", tuning.tree_to));
+        lines.push(format!(
+            "among up to {} ranks: flat broadcast, barrier by exchange; else binomial tree up to {} bytes, then chain; \
+             barrier by dissemination",
+            tuning.flat_to_ranks, tuning.tree_to
+        ));
         for plan in core.plans() {
-            let how = if plan.is_large() { "read by peers" } else { "copied" };
+            let how = if plan.is_large() { "straight" } else { "copied" };
             lines.push(format!("plan: {}, {} steps here, messages {how}", plan.call(), plan.len()));
         }
         Explanation { lines }

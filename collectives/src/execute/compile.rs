@@ -36,6 +36,8 @@ pub(crate) struct Compiled {
     slots: Vec<u16>,
     /// Receives, then sends, each by slot and message.
     messages: Vec<u32>,
+    /// Sends of what a copy makes, by copy.
+    pub(super) given: Vec<u32>,
     /// Whether memory is exposed, for peers to read what they receive.
     pub(super) large: bool,
     pub(super) scratch: usize,
@@ -82,8 +84,8 @@ pub(super) struct Step {
     pub(super) way: Way,
     /// The peer's memory of the message.
     pub(super) remote: Span,
-    /// The send that gives away what this copy makes, and is its only reader.
-    pub(super) send: Option<u32>,
+    /// The sends that give away what this copy makes and are its only readers: a range of `given`.
+    pub(super) sends: (u32, u32),
 }
 
 /// What a step does.
@@ -131,11 +133,8 @@ impl Compiled {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
         let size = plan.element_size as usize;
-        let large = plan
-            .programs
-            .iter()
-            .flat_map(Program::steps)
-            .any(|step| step.kind.is_send() && step.kind.elements().saturating_mul(size as u64) > eager as u64);
+        // Of the length that all ranks know, so that all decide the same. No message is longer.
+        let large = plan.bytes().is_none_or(|bytes| bytes > eager as u64);
         let (mut peers, slots) = peers(program, plan.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);
@@ -146,9 +145,8 @@ impl Compiled {
                 let Some(Lowered { way, remote }) = lowered else { continue };
                 (step.way, step.remote) = (way, span(remote, size));
             }
-        } else {
-            fuse(&mut steps, program);
         }
+        let given = if large { Vec::new() } else { fuse(&mut steps, program) };
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
         let calc = key.data_type.zip(key.op).map(|(data_type, op)| Calc { data_type, op });
@@ -163,6 +161,7 @@ impl Compiled {
             peers,
             slots,
             messages,
+            given,
             large,
             scratch,
             calc,
@@ -202,6 +201,15 @@ impl Compiled {
     /// Whether peers read exposed memory, instead of taking copies.
     pub(crate) fn is_large(&self) -> bool {
         self.large
+    }
+}
+
+impl Span {
+    fn overlaps(&self, other: &Span) -> bool {
+        self.buffer == other.buffer
+            && self.len > 0
+            && self.start < other.start + other.len
+            && other.start < self.start + self.len
     }
 }
 
@@ -293,34 +301,42 @@ fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
         StepKind::Reduce { .. } => What::Reduce,
     };
     let [src, dst] = [kind.src(), kind.dst()].map(|slice| span(slice.unwrap_or(Slice::EMPTY), size));
-    Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), send: None }
+    Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), sends: (0, 0) }
 }
 
-/// Finds copies to scratch that only a send reads, which waits for nothing else: the send may as well take the data
-/// when the copy would. Done only where scratch has no other readers.
-fn fuse(steps: &mut [Step], program: &Program) {
-    let mut pairs = Vec::new();
-    for (number, step) in (0..).zip(steps.iter()).filter(|(_, step)| step.what != What::Copy) {
-        if step.src.buffer == Buffer::Data || step.src.len == 0 {
+/// Finds copies to scratch that only sends read, which wait for nothing else: they may as well take the data when the copy
+/// would. Gives the sends, by copy.
+fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
+    let is_copy =
+        |step: &Step| step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch;
+    // The copy that makes what a send gives away, if that is all the send waits for.
+    let copy_of = |number: u32, step: &Step| match program.deps(number) {
+        &[copy] if step.what == What::Send => {
+            let made = &steps[copy as usize];
+            (is_copy(made) && made.dst == step.src).then_some(copy)
+        }
+        _ => None,
+    };
+    let spoils = |(number, step): (u32, &Step), copy: &Step| {
+        let reads = step.src.overlaps(&copy.dst) && copy_of(number, step).is_none();
+        let writes = step.dst.overlaps(&copy.dst) && !is_copy(step);
+        reads || writes
+    };
+    let mut given = Vec::new();
+    let mut ranges = Vec::new();
+    for (copy, made) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step)) {
+        if (0..).zip(steps.iter()).any(|other| spoils(other, made)) {
             continue;
         }
-        let copy = match program.deps(number) {
-            &[copy] if step.what == What::Send => copy,
-            _ => return,
-        };
-        let made = &steps[copy as usize];
-        if made.what != What::Copy || made.src.buffer != Buffer::Data || made.dst != step.src {
-            return;
-        }
-        pairs.push((copy, number));
+        let start = given.len() as u32;
+        let sends = (0..).zip(steps.iter()).filter(|&(number, step)| copy_of(number, step) == Some(copy));
+        given.extend(sends.map(|(number, _)| number));
+        ranges.push((copy, (start, given.len() as u32)));
     }
-    let scratch_is_copied = |step: &Step| step.what == What::Copy && step.src.buffer == Buffer::Scratch;
-    if steps.iter().any(scratch_is_copied) {
-        return;
+    for (copy, range) in ranges {
+        steps[copy as usize].sends = range;
     }
-    for (copy, send) in pairs {
-        steps[copy as usize].send = Some(send);
-    }
+    given
 }
 
 #[cfg(test)]
@@ -360,20 +376,22 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_only_a_send_reads_are_fused_where_messages_are_small() {
-        let small = compiled(Algorithm::RecursiveDoubling, 0, 4, 10, 80);
-        let copies = small.steps.iter().filter(|step| step.what == What::Copy).count();
-        assert_eq!(copies, 2);
-        assert_eq!(small.steps.iter().filter(|step| step.send.is_some()).count(), copies);
-        let large = compiled(Algorithm::RecursiveDoubling, 0, 4, 10, 79);
-        assert!(large.large && large.steps.iter().all(|step| step.send.is_none()));
+    fn copies_that_only_sends_read_are_given_away_where_messages_are_small() {
+        for (algorithm, copies, sends) in [(Algorithm::RecursiveDoubling, 2, 2), (Algorithm::Exchange, 1, 3)] {
+            let small = compiled(algorithm, 3, 4, 10, 80);
+            let made: Vec<_> = small.steps.iter().filter(|step| step.what == What::Copy).collect();
+            assert_eq!((made.len(), small.given.len()), (copies, sends));
+            assert!(made.iter().all(|copy| copy.sends.0 < copy.sends.1));
+            let large = compiled(algorithm, 3, 4, 10, 79);
+            assert!(large.large && large.given.is_empty());
+        }
     }
 
     #[test]
     fn whether_it_is_large_is_the_same_on_all_ranks() {
         for rank in 0..3 {
-            assert!(compiled(Algorithm::Direct, rank, 3, 7, 20).large);
-            assert!(!compiled(Algorithm::Direct, rank, 3, 7, 24).large);
+            assert!(compiled(Algorithm::Direct, rank, 3, 7, 55).large);
+            assert!(!compiled(Algorithm::Direct, rank, 3, 7, 56).large);
         }
     }
 }

@@ -154,9 +154,8 @@ impl Exec<'_> {
                 self.run.states[number as usize] = State::Started;
             }
             What::Copy => {
-                match step.send {
-                    Some(send) if self.give(send, number)? => self.run.states[send as usize] = State::Given,
-                    _ => self.local(&step)?,
+                if step.sends == (0, 0) || !self.give(number, step.sends)? {
+                    self.local(&step)?;
                 }
                 self.complete(number);
             }
@@ -185,11 +184,22 @@ impl Exec<'_> {
         }
     }
 
-    /// Sends what step `copy` would copy as the message of step `send`. False if the peer has no room for it now.
+    /// Sends what step `copy` would copy, as the messages of the sends that wait for it. False if one of the peers has no
+    /// room for it now, so that the copy must be made.
     #[inline]
-    fn give(&mut self, send: u32, copy: u32) -> Outcome<bool> {
-        let step = &self.plan.steps[send as usize];
-        self.try_say(Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(copy) })
+    fn give(&mut self, copy: u32, (start, end): (u32, u32)) -> Outcome<bool> {
+        let mut all = true;
+        for at in start..end {
+            let send = self.plan.given[at as usize];
+            let step = &self.plan.steps[send as usize];
+            let word = Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(copy) };
+            if self.try_say(word)? {
+                self.run.states[send as usize] = State::Given;
+            } else {
+                all = false;
+            }
+        }
+        Ok(all)
     }
 
     /// Sends what had to wait for room.

@@ -56,7 +56,8 @@ fn each_algorithm_is_right_copied_and_read() {
         group(ranks, |comm| {
             for tuning in [Tuning::default(), all_read()] {
                 comm.set_tuning(tuning);
-                for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Direct] {
+                for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Direct, Algorithm::Exchange]
+                {
                     comm.set_algorithm(algorithm);
                     for len in [0, 1, 5, 1000, 10_007] {
                         all_reduce::<f64>(&comm, len, ReduceOp::Sum);
@@ -64,7 +65,7 @@ fn each_algorithm_is_right_copied_and_read() {
                     }
                     comm.barrier().unwrap();
                 }
-                for algorithm in [Algorithm::BinomialTree, Algorithm::Chain] {
+                for algorithm in [Algorithm::Flat, Algorithm::BinomialTree, Algorithm::Chain] {
                     comm.set_algorithm(algorithm);
                     for root in 0..comm.size() {
                         broadcast::<f32>(&comm, 3001, root);

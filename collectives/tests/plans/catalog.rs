@@ -10,13 +10,25 @@ pub enum Case {
     Direct,
     Binomial,
     Chain,
+    Exchange,
+    Flat,
     Barrier,
+    ExchangeBarrier,
 }
 
-pub const ALL: [Case; 6] =
-    [Case::Ring, Case::RecursiveDoubling, Case::Direct, Case::Binomial, Case::Chain, Case::Barrier];
+pub const ALL: [Case; 9] = [
+    Case::Ring,
+    Case::RecursiveDoubling,
+    Case::Direct,
+    Case::Exchange,
+    Case::Flat,
+    Case::Binomial,
+    Case::Chain,
+    Case::Barrier,
+    Case::ExchangeBarrier,
+];
 
-pub const ALL_REDUCE: [Case; 3] = [Case::Ring, Case::RecursiveDoubling, Case::Direct];
+pub const ALL_REDUCE: [Case; 4] = [Case::Ring, Case::RecursiveDoubling, Case::Direct, Case::Exchange];
 
 /// A plan with segments of `segment` elements; a broadcast's root is the middle rank.
 pub fn plan(case: Case, n: u32, len: u64, segment: u64) -> Plan {
@@ -28,6 +40,9 @@ pub fn plan(case: Case, n: u32, len: u64, segment: u64) -> Plan {
         Case::Direct => algorithms::direct_all_reduce(ranks, elements, grain),
         Case::Binomial => algorithms::binomial_broadcast(ranks, n / 2, elements, grain),
         Case::Chain => algorithms::chain_broadcast(ranks, n / 2, elements, grain),
+        Case::Exchange => algorithms::exchange_all_reduce(ranks, elements, grain),
+        Case::Flat => algorithms::flat_broadcast(ranks, n / 2, elements, grain),
         Case::Barrier => algorithms::dissemination_barrier(ranks),
+        Case::ExchangeBarrier => algorithms::exchange_barrier(ranks),
     }
 }

@@ -93,7 +93,7 @@ fn slice_mut(kind: &mut StepKind, source: bool) -> Option<&mut Slice> {
 #[test]
 fn a_moved_slice_is_found() {
     each_step(|case, plan, rank, step| {
-        if matches!(case, Case::Barrier) {
+        if matches!(case, Case::Barrier | Case::ExchangeBarrier) {
             return;
         }
         for source in [true, false] {
@@ -185,7 +185,7 @@ fn a_reduction_turned_copy_or_back_is_found() {
             StepKind::RecvReduce { peer, dst } => StepKind::Recv { peer, dst },
             _ => return,
         };
-        if !matches!(case, Case::Barrier) {
+        if !matches!(case, Case::Barrier | Case::ExchangeBarrier) {
             let plan = changed(plan, rank, |steps| steps[step].0 = kind);
             refused(&plan, "another kind", rank, step);
         }
@@ -216,7 +216,9 @@ fn a_dropped_dependency_is_found_or_harmless() {
                 }
             }
         }
-        assert!(found > 0, "{case:?}: no dependency matters");
+        // These two have none.
+        let without = matches!(case, Case::Flat | Case::ExchangeBarrier);
+        assert!(found > 0 || without, "{case:?}: no dependency matters");
     }
 }
 

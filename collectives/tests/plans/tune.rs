@@ -16,7 +16,7 @@ fn names_parse_and_print() {
     assert_eq!(
         error.to_string(),
         "unknown algorithm `rign`: use one of auto, ring, recursive-doubling, direct, \
-         binomial-tree, chain, dissemination"
+         exchange, flat, binomial-tree, chain, dissemination"
     );
 }
 
@@ -24,14 +24,19 @@ fn names_parse_and_print() {
 fn automatic_choices() {
     let tuning = Tuning::default();
     let auto = |collective, ranks, bytes| choose(collective, Ranks(ranks), bytes, &tuning, Algorithm::Auto).unwrap();
-    let edge = tuning.recursive_doubling_to;
-    assert_eq!(auto(Collective::AllReduce, 4, 0), Algorithm::RecursiveDoubling);
-    assert_eq!(auto(Collective::AllReduce, 4, edge), Algorithm::RecursiveDoubling);
-    assert_eq!(auto(Collective::AllReduce, 4, edge + 1), Algorithm::Direct);
+    let (few, flat, edge) = (tuning.exchange_to_ranks, tuning.flat_to_ranks, tuning.recursive_doubling_to);
+    assert_eq!(auto(Collective::AllReduce, few, 0), Algorithm::Exchange);
+    assert_eq!(auto(Collective::AllReduce, few, edge), Algorithm::Exchange);
+    assert_eq!(auto(Collective::AllReduce, few, edge + 1), Algorithm::Direct);
+    assert_eq!(auto(Collective::AllReduce, few + 1, edge), Algorithm::RecursiveDoubling);
+    assert_eq!(auto(Collective::AllReduce, few + 1, edge + 1), Algorithm::Direct);
     assert_eq!(auto(Collective::AllReduce, 65, 1 << 20), Algorithm::Ring);
-    assert_eq!(auto(BROADCAST, 4, 8), Algorithm::BinomialTree);
-    assert_eq!(auto(BROADCAST, 4, 1 << 20), Algorithm::Chain);
-    assert_eq!(auto(Collective::Barrier, 4, 0), Algorithm::Dissemination);
+    assert_eq!(auto(BROADCAST, flat, 8), Algorithm::Flat);
+    assert_eq!(auto(BROADCAST, flat, 1 << 20), Algorithm::Flat);
+    assert_eq!(auto(BROADCAST, flat + 1, 8), Algorithm::BinomialTree);
+    assert_eq!(auto(BROADCAST, flat + 1, 1 << 20), Algorithm::Chain);
+    assert_eq!(auto(Collective::Barrier, flat, 0), Algorithm::Exchange);
+    assert_eq!(auto(Collective::Barrier, flat + 1, 0), Algorithm::Dissemination);
 }
 
 #[test]
