@@ -20,6 +20,8 @@ pub(crate) type SocketId = usize;
 pub(crate) struct Sockets {
     poll: Poll,
     events: Events,
+    /// What the events are of; empty between polls.
+    tokens: Vec<Token>,
     listeners: Slab<TcpListener>,
     streams: Slab<Stream>,
     notices: Vec<Notice>,
@@ -51,7 +53,8 @@ impl Sockets {
     pub(crate) fn new(limit: Duration) -> io::Result<Self> {
         Ok(Sockets {
             poll: Poll::new()?,
-            events: Events::with_capacity(64),
+            events: Events::with_capacity(EVENTS),
+            tokens: Vec::with_capacity(EVENTS),
             listeners: Slab::new(),
             streams: Slab::new(),
             notices: Vec::new(),
@@ -131,14 +134,16 @@ impl Sockets {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        let tokens: Vec<Token> = self.events.iter().map(|event| event.token()).collect();
-        for token in tokens {
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.extend(self.events.iter().map(|event| event.token()));
+        for token in tokens.drain(..) {
             match token.0 {
                 0 => {}
                 odd if odd % 2 == 1 => self.accept(odd / 2, now),
                 even => self.ready(even / 2 - 1),
             }
         }
+        self.tokens = tokens;
         Ok(&mut self.notices)
     }
 
@@ -216,5 +221,7 @@ impl Sockets {
     }
 }
 
+/// Events that one poll takes.
+const EVENTS: usize = 64;
 /// Handshakes under way at once.
 const PENDING_LIMIT: usize = 256;

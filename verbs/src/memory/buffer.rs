@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::error::{ExposeFailed, PostError};
-use crate::memory::{Backing, ExposedRegion, Slab};
+use crate::memory::{Backing, ExposedRegion, RegionShared, Slab};
 use crate::soft::Home;
 use crate::types::Access;
 
@@ -24,6 +24,8 @@ use crate::types::Access;
 pub struct Buffer {
     backing: Arc<Backing>,
     home: Arc<Home>,
+    /// What the last exposure allocated, for the next one.
+    spare: Option<Arc<RegionShared>>,
 }
 
 /// Whether memory stands on huge pages.
@@ -40,10 +42,10 @@ pub enum HugePages {
 
 impl Buffer {
     pub(crate) fn new(home: Arc<Home>, backing: Arc<Backing>) -> Self {
-        Buffer { backing, home }
+        Buffer { backing, home, spare: None }
     }
 
-    /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`].
+    /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`]. Allocates the first time only.
     ///
     /// # Errors
     /// [`ExposeFailed`] with the buffer, if no remote key is free.
@@ -61,8 +63,8 @@ impl Buffer {
     /// # Errors
     /// The buffer, if it came from the domain's own allocator.
     pub fn into_vec(self) -> Result<Vec<u8>, Buffer> {
-        let Buffer { backing, home } = self;
-        backing.into_vec().map_err(|backing| Buffer { backing, home })
+        let Buffer { backing, home, .. } = self;
+        backing.into_vec().map_err(|backing| Buffer::new(home, backing))
     }
 
     pub(crate) fn backing(&self) -> &Arc<Backing> {
@@ -71,6 +73,15 @@ impl Buffer {
 
     pub(crate) fn home(&self) -> &Arc<Home> {
         &self.home
+    }
+
+    /// What an exposure that is over had allocated, kept by [`keep`](Buffer::keep).
+    pub(crate) fn spare(&mut self) -> Option<Arc<RegionShared>> {
+        self.spare.take()
+    }
+
+    pub(crate) fn keep(&mut self, spare: Arc<RegionShared>) {
+        self.spare = Some(spare);
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {

@@ -61,10 +61,7 @@ impl ExposedRegion {
             bound_qpn: None,
         };
         match buffer.home().keys().publish(&spec) {
-            Ok(rkey) => {
-                let shared = RegionShared { buffer: Some(buffer), access, rkey, windows: Mutex::default() };
-                Ok(ExposedRegion { shared: Some(Arc::new(shared)) })
-            }
+            Ok(rkey) => Ok(ExposedRegion { shared: Some(RegionShared::new(buffer, access, rkey)) }),
             Err(error) => Err(ExposeFailed { error, buffer }),
         }
     }
@@ -159,28 +156,24 @@ impl ExposedRegion {
     /// # Errors
     /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access.
     pub fn revoke(mut self) -> Result<Buffer, RevokeFailed> {
-        let Some(shared) = self.shared.take() else { unreachable!("only `revoke` takes it, and consumes the region") };
+        let Some(mut shared) = self.shared.take() else { unreachable!("{TAKEN}") };
         let failed = |why, shared| Err(RevokeFailed { why, region: ExposedRegion { shared: Some(shared) } });
         if shared.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
-        let home = shared.buffer().home().clone();
-        if !home.withdraw(shared.rkey) {
+        if !shared.buffer().home().withdraw(shared.rkey) {
             return failed(RevokeBlocked::PeerAccess, shared);
         }
-        match Arc::try_unwrap(shared) {
-            Ok(mut only) => match only.buffer.take() {
-                Some(buffer) => Ok(buffer),
-                None => unreachable!("the buffer leaves a region here alone"),
-            },
-            Err(shared) => failed(RevokeBlocked::PostedWork, shared),
-        }
+        let Some(only) = Arc::get_mut(&mut shared) else { return failed(RevokeBlocked::PostedWork, shared) };
+        let Some(mut buffer) = only.buffer.take() else { unreachable!("{TAKEN}") };
+        buffer.keep(shared);
+        Ok(buffer)
     }
 
     pub(crate) fn shared(&self) -> &Arc<RegionShared> {
         match &self.shared {
             Some(shared) => shared,
-            None => unreachable!("only `revoke` takes it, and consumes the region"),
+            None => unreachable!("{TAKEN}"),
         }
     }
 
@@ -224,10 +217,21 @@ impl fmt::Debug for RegionShared {
 }
 
 impl RegionShared {
+    fn new(mut buffer: Buffer, access: Access, rkey: Rkey) -> Arc<Self> {
+        let spare = buffer.spare();
+        let shared = RegionShared { buffer: Some(buffer), access, rkey, windows: Mutex::default() };
+        let Some(mut spare) = spare else { return Arc::new(shared) };
+        match Arc::get_mut(&mut spare) {
+            Some(place) => *place = shared,
+            None => return Arc::new(shared),
+        }
+        spare
+    }
+
     pub(crate) fn buffer(&self) -> &Buffer {
         match &self.buffer {
             Some(buffer) => buffer,
-            None => unreachable!("the buffer leaves a region only when nobody shares it"),
+            None => unreachable!("{TAKEN}"),
         }
     }
 
@@ -332,3 +336,6 @@ impl fmt::Debug for RegionSlice {
         write!(f, "RegionSlice({}, {}..{})", self.region.rkey, self.start, self.start + self.len)
     }
 }
+
+/// Why a region always has its buffer.
+const TAKEN: &str = "only `revoke` takes the buffer, and consumes the region that nobody shares";

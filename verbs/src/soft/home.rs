@@ -35,6 +35,8 @@ pub(crate) struct Home {
     arenas: Arc<ArenaPool>,
     events: EventHub,
     members: Mutex<HashMap<u32, Weak<dyn Member>>>,
+    /// Empty: keeps its memory from one visit of the members to the next.
+    visit: Mutex<Vec<Arc<dyn Member>>>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
@@ -120,6 +122,7 @@ impl Home {
             arenas: ArenaPool::new(),
             events: EventHub::default(),
             members: Mutex::default(),
+            visit: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
         }))
@@ -199,8 +202,14 @@ impl Home {
         lock(&self.members).get(&qpn).and_then(Weak::upgrade)
     }
 
-    pub(crate) fn members(&self) -> Vec<Arc<dyn Member>> {
-        lock(&self.members).values().filter_map(Weak::upgrade).collect()
+    /// Shows each queue pair to `look`. None is locked meanwhile; what is kept in the end is dropped outside of locks too,
+    /// since a queue pair that goes locks the members.
+    pub(crate) fn visit(&self, mut look: impl FnMut(&dyn Member)) {
+        let mut all = std::mem::take(&mut *lock(&self.visit));
+        all.extend(lock(&self.members).values().filter_map(Weak::upgrade));
+        all.iter().for_each(|member| look(&**member));
+        all.clear();
+        *lock(&self.visit) = all;
     }
 
     /// Says whom to call when work stalls; once.
@@ -247,7 +256,8 @@ impl Home {
     /// Waits until every peer that is inside an access to this device now has left it.
     fn quiesce_peers(&self) -> bool {
         let engine = Sighting::take(&self.engine.0);
-        let inside: Vec<_> = self.members().iter().filter_map(|qp| qp.sight_peer()).collect();
+        let mut inside = Vec::new();
+        self.visit(|qp| inside.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
         let deadline = Instant::now() + LEAVE;
         wait_until(deadline, || inside.iter().all(PeerSighting::is_over) && engine.is_over(&self.engine.0))
     }
@@ -255,9 +265,13 @@ impl Home {
     /// Waits until every initiator of this device that is inside an access now has left it.
     pub(crate) fn quiesce_initiators(&self) -> bool {
         barrier::heavy();
-        let qps = self.members();
-        let inside: Vec<_> = qps.iter().map(|qp| (qp, Sighting::take(qp.hazard()))).collect();
-        wait_until(Instant::now() + LEAVE, || inside.iter().all(|(qp, sight)| sight.is_over(qp.hazard())))
+        let deadline = Instant::now() + LEAVE;
+        let mut left = true;
+        self.visit(|qp| {
+            let sight = Sighting::take(qp.hazard());
+            left &= wait_until(deadline, || sight.is_over(qp.hazard()));
+        });
+        left
     }
 
     pub(crate) fn attributes(&self) -> crate::DeviceAttributes {

@@ -99,9 +99,7 @@ impl Handler for Node {
                 links.remove(&link.peer());
             }
         }
-        for member in self.home.members() {
-            member.link_lost(link.number(), link.peer());
-        }
+        self.home.visit(|member| member.link_lost(link.number(), link.peer()));
     }
 
     fn tick(&self) -> bool {
@@ -111,7 +109,9 @@ impl Handler for Node {
                 gone.iter().for_each(|&arena| link.send(&Message::ArenaGone { arena }, &[]));
             }
         }
-        self.home.members().iter().fold(false, |busy, member| member.tick() | busy)
+        let mut busy = false;
+        self.home.visit(|member| busy |= member.tick());
+        busy
     }
 }
 
