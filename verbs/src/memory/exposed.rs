@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::calc::{self, Calc};
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
 use crate::memory::{Buffer, RemoteSlice, Sge};
-use crate::soft::{self, KeySpec};
+use crate::soft::{self, Home, KeySpec, Withdrawal};
 use crate::types::{Access, Rkey};
 
 /// A region that peers may access with its rkey.
@@ -39,6 +39,8 @@ pub(crate) struct RegionShared {
     rkey: Rkey,
     /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
     windows: Mutex<Vec<Rkey>>,
+    /// The key is withdrawn, and who may be inside an access still.
+    withdrawal: Mutex<Option<Withdrawal>>,
 }
 
 /// Part of an exposed region, as local memory of a work request.
@@ -154,14 +156,28 @@ impl ExposedRegion {
     /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.
     ///
     /// # Errors
-    /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access.
-    pub fn revoke(mut self) -> Result<Buffer, RevokeFailed> {
+    /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access: that is
+    /// waited for up to three seconds.
+    pub fn revoke(self) -> Result<Buffer, RevokeFailed> {
+        self.take_back(Home::wait_left)
+    }
+
+    /// As [`revoke`](ExposedRegion::revoke), without waiting for peers: for programs that have other things to do. The key
+    /// is withdrawn by the first attempt; later ones look whether the peers seen then have left.
+    ///
+    /// # Errors
+    /// As [`revoke`](ExposedRegion::revoke).
+    pub fn try_revoke(self) -> Result<Buffer, RevokeFailed> {
+        self.take_back(Home::has_left)
+    }
+
+    fn take_back(mut self, left: impl FnOnce(&Home, &mut Withdrawal) -> bool) -> Result<Buffer, RevokeFailed> {
         let Some(mut shared) = self.shared.take() else { unreachable!("{TAKEN}") };
         let failed = |why, shared| Err(RevokeFailed { why, region: ExposedRegion { shared: Some(shared) } });
         if shared.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
-        if !shared.buffer().home().withdraw(shared.rkey) {
+        if !shared.withdraw(left) {
             return failed(RevokeBlocked::PeerAccess, shared);
         }
         let Some(only) = Arc::get_mut(&mut shared) else { return failed(RevokeBlocked::PostedWork, shared) };
@@ -219,7 +235,13 @@ impl fmt::Debug for RegionShared {
 impl RegionShared {
     fn new(mut buffer: Buffer, access: Access, rkey: Rkey) -> Arc<Self> {
         let spare = buffer.spare();
-        let shared = RegionShared { buffer: Some(buffer), access, rkey, windows: Mutex::default() };
+        let shared = RegionShared {
+            buffer: Some(buffer),
+            access,
+            rkey,
+            windows: Mutex::default(),
+            withdrawal: Mutex::default(),
+        };
         let Some(mut spare) = spare else { return Arc::new(shared) };
         match Arc::get_mut(&mut spare) {
             Some(place) => *place = shared,
@@ -239,6 +261,13 @@ impl RegionShared {
         self.access
     }
 
+    /// Withdraws the key, once; true if nobody is inside an access any more, as `left` finds.
+    fn withdraw(&self, left: impl FnOnce(&Home, &mut Withdrawal) -> bool) -> bool {
+        let home = self.buffer().home();
+        let mut withdrawal = self.withdrawal.lock().unwrap_or_else(PoisonError::into_inner);
+        left(home, withdrawal.get_or_insert_with(|| home.withdraw(self.rkey)))
+    }
+
     pub(crate) fn add_window(&self, rkey: Rkey) {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner).push(rkey);
     }
@@ -256,7 +285,9 @@ impl Drop for RegionShared {
         let Some(buffer) = self.buffer.take() else { return };
         let home = buffer.home().clone();
         let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if !windows.into_iter().chain([self.rkey]).all(|rkey| home.withdraw(rkey)) {
+        let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let mut withdrawal = withdrawal.unwrap_or_else(|| home.withdraw(self.rkey));
+        if !windows.into_iter().all(|rkey| home.withdraw_now(rkey)) || !home.wait_left(&mut withdrawal) {
             tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
             std::mem::forget(buffer);
         }

@@ -21,7 +21,7 @@ pub struct RemoteSlice {
 }
 
 impl RemoteSlice {
-    /// The part `range` of this slice.
+    /// The part `range` of this slice. Addresses wrap: no device grants access to a range that goes round the end.
     ///
     /// # Panics
     /// If the range lies outside, as slices do.
@@ -34,6 +34,17 @@ impl RemoteSlice {
             range.end,
             self.len
         );
-        RemoteSlice { addr: self.addr + range.start, len: range.end - range.start, rkey: self.rkey }
+        RemoteSlice { addr: self.addr.wrapping_add(range.start), len: range.end - range.start, rkey: self.rkey }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_peers_choice_does_no_harm() {
+        let slice = RemoteSlice { addr: u64::MAX - 1, len: 100, rkey: Rkey(7) };
+        assert_eq!(slice.slice(10..20), RemoteSlice { addr: 8, len: 10, rkey: Rkey(7) });
     }
 }

@@ -63,7 +63,7 @@ impl WindowShared {
     /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
     pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if bound.as_ref().is_some_and(|old| !self.home.withdraw(old.rkey)) {
+        if bound.as_ref().is_some_and(|old| !self.home.withdraw_now(old.rkey)) {
             return false;
         }
         *bound = next;

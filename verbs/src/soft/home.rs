@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use super::keys::KeyTable;
 use super::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
+use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
@@ -37,6 +37,8 @@ pub(crate) struct Home {
     members: Mutex<HashMap<u32, Weak<dyn Member>>>,
     /// Empty: keeps its memory from one visit of the members to the next.
     visit: Mutex<Vec<Arc<dyn Member>>>,
+    /// Peers that were inside an access still when their queue pair here was closed.
+    lingering: Mutex<Vec<PeerSighting>>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
@@ -69,35 +71,6 @@ pub(crate) trait Member: Send + Sync {
     fn tick(&self) -> bool;
 }
 
-/// A glance at a peer's hazard.
-pub(crate) struct PeerSighting {
-    /// Keeps the word mapped.
-    _memory: Arc<Segment>,
-    /// True once the peer's process is gone.
-    dead: Arc<AtomicBool>,
-    word: NonNull<AtomicU32>,
-    sight: Sighting,
-}
-
-// SAFETY: the pointer names an atomic in a mapping that `_memory` keeps.
-unsafe impl Send for PeerSighting {}
-
-impl PeerSighting {
-    /// # Safety
-    /// `word` lies in `memory`.
-    pub(crate) unsafe fn take(memory: Arc<Segment>, dead: Arc<AtomicBool>, word: NonNull<AtomicU32>) -> Self {
-        // SAFETY: mapped as long as `memory` lives.
-        let sight = Sighting::take(unsafe { word.as_ref() });
-        PeerSighting { _memory: memory, dead, word, sight }
-    }
-
-    /// True once the access seen is over.
-    pub(crate) fn is_over(&self) -> bool {
-        // SAFETY: mapped as long as `_memory` lives.
-        self.dead.load(Ordering::Acquire) || self.sight.is_over(unsafe { self.word.as_ref() })
-    }
-}
-
 impl Home {
     pub(crate) fn new() -> Result<Arc<Self>, OpenError> {
         let soft = |what| move |source: io::Error| OpenError::Soft { what, source };
@@ -123,6 +96,7 @@ impl Home {
             events: EventHub::default(),
             members: Mutex::default(),
             visit: Mutex::default(),
+            lingering: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
         }))
@@ -239,37 +213,55 @@ impl Home {
         result
     }
 
-    /// Withdraws a key and waits until no access with it is under way. False if a peer does not leave: the memory must
-    /// not be touched then.
-    pub(crate) fn withdraw(&self, rkey: Rkey) -> bool {
-        let was_live = self.keys.kill(rkey);
+    /// A queue pair is closed whose peer did not leave our memory: keys that are withdrawn go on waiting for it.
+    pub(crate) fn linger(&self, peer: PeerSighting) {
+        lock(&self.lingering).push(peer);
+    }
+
+    /// Withdraws a key: nobody begins an access with it any more. [`has_left`](Home::has_left) tells when those are over
+    /// that had begun.
+    pub(crate) fn withdraw(&self, rkey: Rkey) -> Withdrawal {
+        let killed = self.keys.kill(rkey);
         fence(Ordering::SeqCst);
-        if !self.quiesce_peers() {
+        let engine = Sighting::take(&self.engine.0);
+        let mut peers = Vec::new();
+        self.visit(|qp| peers.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
+        let mut lingering = lock(&self.lingering);
+        lingering.retain(|sight| !sight.is_over());
+        peers.extend(lingering.iter().cloned());
+        drop(lingering);
+        Withdrawal { rkey, killed, peers, engine }
+    }
+
+    /// True once no access is under way any more that the key may have granted; its slot is free then. The memory must not
+    /// be touched before.
+    pub(crate) fn has_left(&self, withdrawal: &mut Withdrawal) -> bool {
+        if !withdrawal.is_over(&self.engine.0) {
             return false;
         }
-        if was_live {
-            self.keys.release(rkey);
+        if std::mem::take(&mut withdrawal.killed) {
+            self.keys.release(withdrawal.rkey);
         }
         true
     }
 
-    /// Waits until every peer that is inside an access to this device now has left it.
-    fn quiesce_peers(&self) -> bool {
-        let engine = Sighting::take(&self.engine.0);
-        let mut inside = Vec::new();
-        self.visit(|qp| inside.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
-        let deadline = Instant::now() + LEAVE;
-        wait_until(deadline, || inside.iter().all(PeerSighting::is_over) && engine.is_over(&self.engine.0))
+    /// Waits for [`has_left`](Home::has_left), some seconds at most: a stopped process is not waited for.
+    pub(crate) fn wait_left(&self, withdrawal: &mut Withdrawal) -> bool {
+        wait_until(|| self.has_left(withdrawal))
+    }
+
+    /// Withdraws a key and waits until nobody uses it; false if a peer does not leave.
+    pub(crate) fn withdraw_now(&self, rkey: Rkey) -> bool {
+        self.wait_left(&mut self.withdraw(rkey))
     }
 
     /// Waits until every initiator of this device that is inside an access now has left it.
     pub(crate) fn quiesce_initiators(&self) -> bool {
         barrier::heavy();
-        let deadline = Instant::now() + LEAVE;
         let mut left = true;
         self.visit(|qp| {
             let sight = Sighting::take(qp.hazard());
-            left &= wait_until(deadline, || sight.is_over(qp.hazard()));
+            left = left && wait_until(|| sight.is_over(qp.hazard()));
         });
         left
     }
@@ -312,21 +304,24 @@ fn block_len(len: usize) -> usize {
     len.next_multiple_of(BLOCK)
 }
 
-fn wait_until(deadline: Instant, mut done: impl FnMut() -> bool) -> bool {
-    for spin in 0u32.. {
-        if done() {
-            return true;
-        }
-        if spin < 1000 {
+/// Waits for `done` up to [`LEAVE`]; looks at the clock only where it takes long.
+fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    if (0..SPINS).any(|_| {
+        done() || {
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-            if Instant::now() > deadline {
-                return false;
-            }
+            false
         }
+    }) {
+        return true;
     }
-    false
+    let deadline = Instant::now() + LEAVE;
+    while !done() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -336,4 +331,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Longest stay of a peer in an access: copying the longest message takes a second or so, a stopped process is not
 /// waited for.
 const LEAVE: Duration = Duration::from_secs(3);
+/// Looks before the clock is asked: some microseconds.
+const SPINS: u32 = 1000;
 const BLOCK: usize = 256;

@@ -31,6 +31,7 @@ mod srq;
 mod switches;
 mod ud;
 mod vm;
+mod withdrawal;
 
 pub(crate) use arena::Arena;
 pub(crate) use copy::device_copy;
@@ -47,6 +48,7 @@ pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
 pub(crate) use ud::resolve;
+pub(crate) use withdrawal::Withdrawal;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";

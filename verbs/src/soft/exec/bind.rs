@@ -49,7 +49,7 @@ impl Own<'_> {
     pub(super) fn invalidate(&self, rkey: Rkey) -> Outcome {
         let node = self.home;
         let ours = node.keys().view().is_bound(rkey, self.qpn, self.domain);
-        let status = if ours && node.withdraw(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
+        let status = if ours && node.withdraw_now(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };
         Outcome::Done(status, 0)
     }
 }

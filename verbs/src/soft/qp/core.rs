@@ -10,13 +10,14 @@ use crate::address::NodeId;
 use crate::soft::control::Link;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::Sender;
-use crate::soft::home::{Home, PeerSighting};
+use crate::soft::home::Home;
 use crate::soft::layout::QpPublic;
 use crate::soft::receiver::Receiver;
 use crate::soft::ring::{RING_INLINE, Slot};
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
 use crate::soft::srq::{ClaimTable, SoftSrq};
+use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Mtu, Psn, QpState, QpType, Qpn};
 

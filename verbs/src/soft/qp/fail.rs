@@ -54,6 +54,9 @@ impl SoftQp {
         while !self.try_settle() && Instant::now() < deadline {
             std::thread::yield_now();
         }
+        if let Some(peer) = &*lock(&self.leaving) {
+            self.home().linger(peer.clone());
+        }
         self.public().gate.store(0, Ordering::SeqCst);
         self.home().remove(self.qpn);
         self.spec.send_cq.leave(self.qpn);

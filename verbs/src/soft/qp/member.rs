@@ -7,8 +7,9 @@ use crate::address::NodeId;
 use crate::events::AsyncEvent;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::taker;
-use crate::soft::home::{Member, PeerSighting};
+use crate::soft::home::Member;
 use crate::soft::layout::{FaultKind, QpInfo, QpPublic};
+use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::Access;
 

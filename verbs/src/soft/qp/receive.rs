@@ -202,7 +202,7 @@ impl SoftQp {
     #[cold]
     fn invalidate_for_peer(&self, rkey: Rkey) -> bool {
         let keys = self.home().keys().view();
-        keys.is_bound(rkey, self.number(), self.domain()) && self.home().withdraw(rkey)
+        keys.is_bound(rkey, self.number(), self.domain()) && self.home().withdraw_now(rkey)
     }
 }
 
