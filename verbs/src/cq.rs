@@ -81,7 +81,8 @@ impl CompletionQueue {
     /// # Errors
     /// As [`wait`](CompletionQueue::wait), and [`CqError::TimedOut`].
     pub fn wait_for(&mut self, limit: Duration) -> Result<Completion<'_>, CqError> {
-        let deadline = Instant::now() + limit;
+        // A limit beyond what the clock can say is none.
+        let Some(deadline) = Instant::now().checked_add(limit) else { return self.wait() };
         loop {
             self.ready(Some(deadline.saturating_duration_since(Instant::now())))
                 .map_err(|error| if let CqError::TimedOut(_) = error { CqError::TimedOut(limit) } else { error })?;
@@ -127,7 +128,7 @@ impl CompletionQueue {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
-        let deadline = limit.map(|limit| Instant::now() + limit);
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
             self.soft.bell().clear();
             self.soft.arm(Arm::Any);

@@ -3,10 +3,10 @@
 #[cfg(all(loom, test))]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(all(loom, test)))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// `std`'s cell with loom's interface.
 #[cfg(not(all(loom, test)))]

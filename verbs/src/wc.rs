@@ -53,6 +53,19 @@ pub(crate) struct Current {
     pub(crate) unsignaled: Option<soft::Retired>,
 }
 
+impl Current {
+    /// Drops what was not taken, and retires what the completion retires.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        if !matches!(self.memory, Local::None) {
+            self.memory = Local::None;
+        }
+        if self.unsignaled.is_some() {
+            self.unsignaled = None;
+        }
+    }
+}
+
 impl<'cq> Completion<'cq> {
     #[inline(always)]
     pub(crate) fn new(at: &'cq mut Current) -> Self {
@@ -161,11 +174,6 @@ impl Completion<'_> {
 impl Drop for Completion<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if !matches!(self.at.memory, Local::None) {
-            self.at.memory = Local::None;
-        }
-        if self.at.unsignaled.is_some() {
-            self.at.unsignaled = None;
-        }
+        self.at.clear();
     }
 }

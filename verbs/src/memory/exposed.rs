@@ -181,6 +181,10 @@ impl ExposedRegion {
             return failed(RevokeBlocked::PeerAccess, shared);
         }
         let Some(only) = Arc::get_mut(&mut shared) else { return failed(RevokeBlocked::PostedWork, shared) };
+        // A bind that was posted before may have been carried out meanwhile; none is left now.
+        if only.has_windows() {
+            return failed(RevokeBlocked::BoundWindows, shared);
+        }
         let Some(mut buffer) = only.buffer.take() else { unreachable!("{TAKEN}") };
         buffer.keep(shared);
         Ok(buffer)

@@ -12,7 +12,9 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
 ///
-/// Dropping it moves it to the error state and waits until the peer has left its memory.
+/// Dropping it moves it to the error state and waits until the peer has left its memory, up to three seconds: what a
+/// stopped peer sits in is leaked, not freed. Memory that was posted is free once its completion queues were polled again
+/// or dropped.
 ///
 /// Requests are built and posted one at a time:
 ///
@@ -38,7 +40,7 @@ impl QueuePair {
     /// Sends `local` as one message into the peer's next receive.
     #[inline(always)]
     pub fn send(&mut self, local: impl Into<Local>) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send { invalidate: None }, local.into(), Borrowed::default())
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send, local.into(), Borrowed::default())
     }
 
     /// Sends a copy of `data`, taken when posted.
@@ -47,7 +49,7 @@ impl QueuePair {
         SendRequest::new(
             &self.soft,
             &mut self.wr,
-            Op::Send { invalidate: None },
+            Op::Send,
             Local::None,
             Borrowed { inline: Some(data), to: None },
         )

@@ -61,7 +61,7 @@ pub(crate) trait Member: Send + Sync {
     fn hazard(&self) -> &AtomicU32;
     /// A glance at its peer's hazard.
     fn sight_peer(&self) -> Option<PeerSighting>;
-    /// The piece of a posted receive that a peer may fill, as address and length.
+    /// The piece of a posted receive that a peer may fill, as address and length; valid inside the engine's hazard.
     fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)>;
     /// A peer's word that its own request was not valid.
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
@@ -218,12 +218,22 @@ impl Home {
         lock(&self.lingering).push(peer);
     }
 
+    /// A glance at the control thread as initiator on behalf of peers.
+    pub(crate) fn sight_engine(&self) -> Sighting {
+        Sighting::take(&self.engine.0)
+    }
+
+    /// True once the access seen by [`sight_engine`](Home::sight_engine) is over.
+    pub(crate) fn engine_left(&self, seen: Sighting) -> bool {
+        seen.is_over(&self.engine.0)
+    }
+
     /// Withdraws a key: nobody begins an access with it any more. [`has_left`](Home::has_left) tells when those are over
     /// that had begun.
     pub(crate) fn withdraw(&self, rkey: Rkey) -> Withdrawal {
         let killed = self.keys.kill(rkey);
         fence(Ordering::SeqCst);
-        let engine = Sighting::take(&self.engine.0);
+        let engine = self.sight_engine();
         let mut peers = Vec::new();
         self.visit(|qp| peers.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
         let mut lingering = lock(&self.lingering);
@@ -236,7 +246,7 @@ impl Home {
     /// True once no access is under way any more that the key may have granted; its slot is free then. The memory must not
     /// be touched before.
     pub(crate) fn has_left(&self, withdrawal: &mut Withdrawal) -> bool {
-        if !withdrawal.is_over(&self.engine.0) {
+        if !withdrawal.peers.iter().all(PeerSighting::is_over) || !self.engine_left(withdrawal.engine) {
             return false;
         }
         if std::mem::take(&mut withdrawal.killed) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::layout::Receives;
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
-use super::ring::{Consumer, Lines};
+use super::ring::{Consumer, Entry, Lines};
 use super::spec::QpSpec;
 use super::srq::{ClaimTable, SoftSrq};
 use crate::error::{CreateError, PostError, Rejected};
@@ -45,6 +45,8 @@ pub(super) struct OwnQueue {
 
 pub(super) struct Poller {
     pub(super) consumer: Consumer,
+    /// The peer's device wrote what can not be: nothing is read of its ring any more.
+    pub(super) broken: bool,
     /// Claims on the shared receive queue to be flushed, once known.
     pub(super) unfinished: Option<Vec<u32>>,
 }
@@ -82,7 +84,7 @@ impl Receiver {
     }
 
     pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
-        *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), unfinished: None });
+        *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), broken: false, unfinished: None });
         self
     }
 
@@ -152,6 +154,9 @@ impl Receiver {
 
     /// Keeps the posted memory from ever being freed: a peer may still write it.
     pub(crate) fn leak(&mut self) {
+        if let Some(srq) = &self.srq {
+            std::mem::forget(srq.clone());
+        }
         let Some(own) = &self.own else { return };
         let (mut index, end) = (own.retired.load(Ordering::Acquire), own.posted.load(Ordering::Acquire));
         while index != end {
@@ -159,6 +164,19 @@ impl Receiver {
             std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));
             index = index.wrapping_add(1);
         }
+    }
+}
+
+impl Poller {
+    /// The next message, if one is there.
+    #[inline(always)]
+    pub(super) fn peek(&self) -> Option<Entry> {
+        self.consumer.peek().filter(|_| !self.broken)
+    }
+
+    /// Messages that wait, counted up to `limit`.
+    pub(super) fn count(&self, limit: u32) -> u32 {
+        if self.broken { 0 } else { self.consumer.count(limit) }
     }
 }
 

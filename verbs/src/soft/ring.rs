@@ -52,6 +52,21 @@ pub(crate) const FLAG_SOLICITED: u8 = 4;
 /// The bytes are in the ring, not in the receive yet.
 pub(crate) const FLAG_INLINE: u8 = 8;
 
+impl Entry {
+    /// True if a device that works could have written it.
+    #[inline(always)]
+    pub(crate) fn is_sound(&self) -> bool {
+        match self.kind {
+            KIND_SEND if self.flags & FLAG_INLINE != 0 => {
+                let len = self.byte_len as usize;
+                len <= RING_INLINE && lines_for(len) == u32::from(self.lines)
+            }
+            KIND_SEND | KIND_WRITE_IMM | KIND_VOID => self.lines == 1,
+            _ => false,
+        }
+    }
+}
+
 const BODY: usize = 60;
 const HEAD: usize = size_of::<Entry>();
 const FIRST: usize = BODY - HEAD;
@@ -110,7 +125,7 @@ pub(crate) const fn lines_for(len: usize) -> u32 {
 impl Lines {
     /// Writes a message without inline bytes at `position`, which the caller has claimed.
     pub(crate) fn place(&self, position: u32, entry: Entry) {
-        self.write(position, entry, &[]);
+        self.write(position, Entry { lines: 1, ..entry }, &[]);
     }
 
     /// Fills the line of `position` and stamps it.
@@ -242,13 +257,10 @@ impl Consumer {
         count
     }
 
-    /// Copies the inline bytes of the message that `peek` gave. False if it says what can not be.
+    /// Copies the inline bytes of the message that `peek` gave and that [is sound](Entry::is_sound).
     #[inline(always)]
-    pub(crate) fn read(&self, entry: &Entry, into: &mut impl FnMut(usize, *const u8, usize)) -> bool {
-        let len = entry.byte_len as usize;
-        if len > RING_INLINE || lines_for(len) != u32::from(entry.lines) {
-            return false;
-        }
+    pub(crate) fn read(&self, entry: &Entry, into: &mut impl FnMut(usize, *const u8, usize)) {
+        let len = (entry.byte_len as usize).min(RING_INLINE);
         let head = len.min(FIRST);
         // SAFETY: the body holds HEAD + FIRST bytes, ours to read as in `peek`.
         self.lines.at(self.position).body.with(|body| into(0, unsafe { body.cast::<u8>().add(HEAD) }, head));
@@ -261,7 +273,6 @@ impl Consumer {
             done += part;
             line += 1;
         }
-        true
     }
 
     /// Counts the message as consumed, and tells the producer every now and then.
@@ -281,6 +292,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_no_device_writes_is_told_apart() {
+        let inline = Entry { kind: KIND_SEND, flags: FLAG_INLINE, lines: 1, byte_len: 8, ..Entry::default() };
+        assert!(inline.is_sound());
+        for wrong in [
+            Entry { kind: 0, ..inline },
+            Entry { kind: 77, ..inline },
+            Entry { lines: 0, ..inline },
+            Entry { lines: 2, ..inline },
+            Entry { byte_len: RING_INLINE as u32 + 1, lines: 4, ..inline },
+            Entry { kind: KIND_WRITE_IMM, flags: 0, lines: 3, ..inline },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
+    }
 
     fn ring(count: u32) -> (Vec<Slot>, Lines) {
         let slots: Vec<Slot> =
@@ -307,15 +334,15 @@ mod tests {
                     let entry = consumer.peek().unwrap();
                     prop_assert_eq!(entry.receive as usize, serial);
                     let mut got = vec![0; expected.len()];
-                    let whole = consumer.read(&entry, &mut |at, from, len| {
+                    consumer.read(&entry, &mut |at, from, len| {
                         // SAFETY: `from` holds `len` bytes; `got` is as long as the message.
                         got[at..at + len].copy_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
                     });
-                    prop_assert!(whole);
+                    prop_assert!(entry.is_sound());
                     prop_assert_eq!(got, expected);
                     consumer.advance(&entry, &consumed);
                 }
-                let entry = Entry { byte_len: len as u32, receive: serial as u32, ..Entry::default() };
+                let entry = Entry { kind: KIND_SEND, flags: FLAG_INLINE, byte_len: len as u32, receive: serial as u32, ..Entry::default() };
                 producer.push(entry, &data);
                 waiting.push_back((serial, data));
             }
@@ -361,7 +388,13 @@ mod model {
                     while !producer.has_room(lines_for(len), &theirs.1) {
                         thread::yield_now();
                     }
-                    let entry = Entry { byte_len: len as u32, receive: serial as u32, ..Entry::default() };
+                    let entry = Entry {
+                        kind: KIND_SEND,
+                        flags: FLAG_INLINE,
+                        byte_len: len as u32,
+                        receive: serial as u32,
+                        ..Entry::default()
+                    };
                     producer.push(entry, &data[..len]);
                 }
             });
@@ -377,12 +410,12 @@ mod model {
                 };
                 assert_eq!((entry.receive as usize, entry.byte_len as usize), (serial, len));
                 let mut sum = 0;
-                let whole = consumer.read(&entry, &mut |_, from, len| {
+                consumer.read(&entry, &mut |_, from, len| {
                     // SAFETY: `from` holds `len` bytes.
                     sum +=
                         unsafe { std::slice::from_raw_parts(from, len) }.iter().map(|&b| usize::from(b)).sum::<usize>();
                 });
-                assert!(whole);
+                assert!(entry.is_sound());
                 assert_eq!(sum, (serial + 1) * len);
                 consumer.advance(&entry, &shared.1);
             }

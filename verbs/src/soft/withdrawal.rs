@@ -20,13 +20,6 @@ pub(crate) struct Withdrawal {
     pub(super) engine: Sighting,
 }
 
-impl Withdrawal {
-    /// True once nobody is in an access any more that the key may have granted.
-    pub(super) fn is_over(&self, engine: &AtomicU32) -> bool {
-        self.peers.iter().all(PeerSighting::is_over) && self.engine.is_over(engine)
-    }
-}
-
 /// A glance at a peer's hazard.
 #[derive(Clone)]
 pub(crate) struct PeerSighting {

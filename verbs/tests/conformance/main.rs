@@ -59,6 +59,7 @@ macro_rules! one_sided {
 
 mod atomics;
 mod channel;
+mod completions;
 mod connect;
 mod datagram;
 mod device;

@@ -10,6 +10,7 @@ use crate::address::NodeId;
 use crate::soft::control::Link;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::Sender;
+use crate::soft::hazard::Sighting;
 use crate::soft::home::Home;
 use crate::soft::layout::QpPublic;
 use crate::soft::receiver::Receiver;
@@ -43,9 +44,9 @@ pub(crate) struct SoftQp {
     pub(super) receiver: Receiver,
     pub(super) claims: Option<ClaimTable>,
     pub(super) peer: OnceLock<Connected>,
-    /// The peer as seen when this queue pair failed, until it has left our memory.
-    pub(super) leaving: Mutex<Option<PeerSighting>>,
-    /// True once a failed queue pair's peer has left: receives may be flushed and memory freed.
+    /// Who may be inside our memory still.
+    pub(super) leaving: Mutex<Leaving>,
+    /// [`Leaving::Left`]: receives may be flushed and memory freed.
     pub(super) settled: AtomicBool,
 }
 
@@ -54,6 +55,18 @@ pub(crate) struct SoftQp {
 unsafe impl Send for SoftQp {}
 // SAFETY: as above.
 unsafe impl Sync for SoftQp {}
+
+/// How far a queue pair is with failing.
+#[derive(Debug)]
+pub(super) enum Leaving {
+    /// It has not failed, or is about to: nobody was looked at yet.
+    Inside,
+    /// It has failed: the peer, and the control thread as initiator on behalf of peers, as seen when nobody could enter
+    /// any more.
+    Seen(Option<PeerSighting>, Sighting),
+    /// Nobody is in our memory any more.
+    Left,
+}
 
 /// The other end, once connected.
 pub(super) struct Connected {

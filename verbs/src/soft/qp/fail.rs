@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::core::{SoftQp, lock};
+use super::core::{Leaving, SoftQp, lock};
 use crate::events::AsyncEvent;
 use crate::soft::barrier;
 use crate::soft::layout::gate;
+use crate::soft::withdrawal::PeerSighting;
 use crate::sync::Ordering;
 use crate::types::QpState;
 
@@ -21,7 +22,7 @@ impl SoftQp {
             table.claims.close();
         }
         barrier::heavy();
-        *lock(&self.leaving) = self.sight_peer();
+        *lock(&self.leaving) = Leaving::Seen(self.sight_peer(), self.home().sight_engine());
         if !(0..LEAVE_SPINS).any(|_| self.try_settle()) {
             self.home().attend();
         }
@@ -29,14 +30,21 @@ impl SoftQp {
         self.spec.recv_cq.notify(true);
     }
 
-    /// Notes that the peer has left the memory of a failed queue pair; true once it has.
+    /// Notes that nobody is in the memory of a failed queue pair any more; true once that is so.
     pub(super) fn try_settle(&self) -> bool {
         let mut leaving = lock(&self.leaving);
-        if leaving.as_ref().is_some_and(|sighting| !sighting.is_over()) {
+        let over = match &*leaving {
+            Leaving::Inside => false,
+            Leaving::Seen(peer, engine) => {
+                peer.as_ref().is_none_or(PeerSighting::is_over) && self.home().engine_left(*engine)
+            }
+            Leaving::Left => true,
+        };
+        if !over {
             std::hint::spin_loop();
             return false;
         }
-        *leaving = None;
+        *leaving = Leaving::Left;
         drop(leaving);
         if !self.settled.swap(true, Ordering::AcqRel) {
             if self.spec.srq.is_some() {
@@ -54,7 +62,7 @@ impl SoftQp {
         while !self.try_settle() && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        if let Some(peer) = &*lock(&self.leaving) {
+        if let Leaving::Seen(Some(peer), _) = &*lock(&self.leaving) {
             self.home().linger(peer.clone());
         }
         self.public().gate.store(0, Ordering::SeqCst);

@@ -67,6 +67,10 @@ impl Member for SoftQp {
     }
 
     fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)> {
+        // The caller is inside the engine's hazard, which a queue pair that fails waits for.
+        if self.has_failed() {
+            return None;
+        }
         match &self.spec.srq {
             Some(srq) => srq.wqes().piece(srq.outstanding(receive)?, piece),
             None => self.receiver.wqe_ring().filter(|_| self.receiver.is_outstanding(receive))?.piece(receive, piece),

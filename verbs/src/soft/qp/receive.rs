@@ -23,11 +23,24 @@ impl SoftQp {
         // SAFETY: the caller owns the receive completion queue; nobody else touches `poller`.
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
-        match poller.consumer.peek() {
+        match poller.peek() {
             Some(entry) => self.complete(poller, entry, into),
-            None if self.has_failed() => self.flush(poller, into).is_some(),
+            None if self.has_failed() => self.last(poller, into),
             None if self.claims.is_some() => self.complete_void(poller, into).is_some(),
             None => false,
+        }
+    }
+
+    /// The next completion of a failed queue pair: what came before its peer had left, then what nobody will fill.
+    #[cold]
+    fn last(&self, poller: &mut Poller, into: &mut Current) -> bool {
+        // First that the peer has left, then that nothing of it is there.
+        if !self.is_settled() {
+            return false;
+        }
+        match poller.peek() {
+            Some(entry) => self.complete(poller, entry, into),
+            None => self.flush(poller, into).is_some(),
         }
     }
 
@@ -36,7 +49,7 @@ impl SoftQp {
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
         let next = self.receiver.own.as_ref().map_or(0, |own| own.retired.load(Ordering::Relaxed));
-        if poller.consumer.peek().is_some() || self.receiver.is_void(next) {
+        if poller.peek().is_some() || self.receiver.is_void(next) {
             return true;
         }
         if !self.has_failed() || !self.is_settled() {
@@ -57,12 +70,15 @@ impl SoftQp {
     /// Number of receive completions that wait, counted up to `limit`.
     pub(crate) fn waiting_receives(&self, limit: u32) -> u32 {
         // SAFETY: as in `poll_receive`.
-        unsafe { &*self.receiver.poller.get() }.as_ref().map_or(0, |poller| poller.consumer.count(limit))
+        unsafe { &*self.receiver.poller.get() }.as_ref().map_or(0, |poller| poller.count(limit))
     }
 
     /// Turns a ring entry into a completion.
     #[inline]
     fn complete(&self, poller: &mut Poller, entry: Entry, into: &mut Current) -> bool {
+        if !entry.is_sound() {
+            return self.nonsense(poller, into);
+        }
         let Some(slot) = self.take_slot(entry.receive, &mut into.memory) else { return self.nonsense(poller, into) };
         let header = if self.qp_type() == QpType::Ud { GRH_BYTES } else { 0 };
         let total = entry.byte_len as usize + header;
@@ -70,14 +86,9 @@ impl SoftQp {
         let mut invalidated = None;
         match entry.kind {
             KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
-            KIND_SEND if entry.flags & FLAG_INLINE != 0 => {
-                if !place_inline(&poller.consumer, &entry, &into.memory) {
-                    return self.nonsense(poller, into);
-                }
-            }
-            KIND_SEND | KIND_WRITE_IMM => {}
+            KIND_SEND if entry.flags & FLAG_INLINE != 0 => place_inline(&poller.consumer, &entry, &into.memory),
             KIND_VOID => status = WcStatus::GENERAL_ERR,
-            _ => return self.nonsense(poller, into),
+            _ => {}
         }
         if entry.flags & FLAG_INVALIDATE != 0 && status.is_success() {
             let rkey = Rkey(entry.imm);
@@ -108,6 +119,7 @@ impl SoftQp {
     #[cold]
     fn nonsense(&self, poller: &mut Poller, into: &mut Current) -> bool {
         tracing::warn!(qpn = %self.qpn(), "the peer's device wrote a completion that can not be; the queue pair fails");
+        poller.broken = true;
         if !self.has_failed() {
             self.home().events().raise(AsyncEvent::QpFatal(self.qpn()));
             self.fail();
@@ -206,9 +218,9 @@ impl SoftQp {
     }
 }
 
-/// Copies a short message from the ring into its receive. False if its length makes no sense.
+/// Copies a short message from the ring into its receive, which has room for it.
 #[inline(always)]
-fn place_inline(consumer: &Consumer, entry: &Entry, memory: &Local) -> bool {
+fn place_inline(consumer: &Consumer, entry: &Entry, memory: &Local) {
     if let Some(piece) = memory.piece(0)
         && piece.len >= entry.byte_len as usize
     {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::core::{Connected, POSTER, SoftQp};
+use super::core::{Connected, Leaving, POSTER, SoftQp};
 use crate::QpAddress;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::qp::check;
@@ -80,7 +80,7 @@ impl SoftQp {
                 receiver: receiver.with_ring(lines),
                 claims,
                 peer: OnceLock::new(),
-                leaving: Mutex::new(None),
+                leaving: Mutex::new(Leaving::Inside),
                 settled: AtomicBool::new(false),
                 spec,
             })
@@ -150,10 +150,9 @@ impl SoftQp {
                 detail: ": it failed meanwhile",
             });
         }
-        self.public().gate.store(gate(self.qpn, to.code()), Ordering::Release);
-        if self.has_failed() {
-            self.public().gate.store(gate(self.qpn, QpState::Err.code()), Ordering::SeqCst);
-        }
+        // Unless it failed meanwhile: a gate that is closed stays so.
+        let [before, after] = [from, to].map(|state| gate(self.qpn, state.code()));
+        let _ = self.public().gate.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }
 }
