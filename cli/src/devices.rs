@@ -1,7 +1,6 @@
 //! `qpair devices`: the RDMA devices of this machine, their ports, identifiers and limits.
 
 use std::fmt::{self, Write};
-use std::io;
 
 use clap::Args;
 use qpair::verbs::{
@@ -10,6 +9,7 @@ use qpair::verbs::{
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::output::{PrintError, print, print_object};
 use crate::size::Size;
 use crate::table;
 
@@ -42,8 +42,8 @@ pub enum DevicesError {
         source: OpenError,
     },
     /// The list could not be printed.
-    #[error("could not print: {0}")]
-    Print(#[from] io::Error),
+    #[error(transparent)]
+    Print(#[from] PrintError),
 }
 
 /// A device as it is listed.
@@ -101,14 +101,12 @@ pub fn run(args: &DevicesArgs) -> Result<(), DevicesError> {
         listed.push(Listed::new(&context));
     }
     if args.json {
-        for device in &listed {
-            table::print(&serde_json::to_string(device).map_err(io::Error::from)?)?;
-        }
+        listed.iter().try_for_each(print_object)?;
     } else if args.verbose {
         let blocks: Vec<String> = listed.iter().map(ToString::to_string).collect();
-        table::print(blocks.join("\n").trim_end())?;
+        print(blocks.join("\n").trim_end())?;
     } else {
-        table::print(&overview(&listed))?;
+        print(&overview(&listed))?;
     }
     Ok(())
 }

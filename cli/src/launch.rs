@@ -10,8 +10,11 @@ use crate::ranks::{Job, JobError, Output};
 /// Runs a command as N ranks on this machine.
 ///
 /// The ranks find each other by torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
-/// MASTER_PORT. Each line of output gets the rank in front. SIGINT, SIGTERM and SIGHUP go to all ranks. If a rank fails, the others
-/// are ended, and the exit code is that of the failed rank (128 + number after a signal).
+/// MASTER_PORT. Each line of output gets the rank in front. SIGINT, SIGTERM and SIGHUP go to all ranks; a second one
+/// kills them.
+///
+/// If a rank fails, the others have half a second to fail with it and to say why, and are ended then. The exit code is
+/// that of the rank that failed: one that a signal killed (128 + number), else the one that ended unlike the others.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair launch -n 4 -- ./train --epochs 3
@@ -33,7 +36,7 @@ pub struct LaunchArgs {
     /// Pass output on as it is, without the rank in front of each line
     #[arg(long)]
     no_prefix: bool,
-    /// Bind each rank to a core of its own, where there are enough
+    /// Bind each rank to a CPU of its own where there are enough, cores before hyperthreads
     #[arg(long)]
     pin: bool,
     /// The command, after `--`

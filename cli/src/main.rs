@@ -5,6 +5,7 @@ mod bench;
 mod devices;
 mod launch;
 mod machine;
+mod output;
 mod perf;
 mod period;
 mod ranks;
@@ -65,6 +66,8 @@ fn main() -> ExitCode {
     start_logging();
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
+        // Who read has enough; there is nobody to tell.
+        Err(error) if error.is_closed_output() => output::CLOSED_EXIT_CODE.into(),
         Err(error) => {
             eprintln!("{}", report(&error));
             error.exit_code()
@@ -89,6 +92,15 @@ fn start_logging() {
 }
 
 impl CommandError {
+    fn is_closed_output(&self) -> bool {
+        match self {
+            CommandError::Bench(error) => error.is_closed_output(),
+            CommandError::Perf(perf::PerfError::Print(error)) => error.is_closed(),
+            CommandError::Devices(devices::DevicesError::Print(error)) => error.is_closed(),
+            _ => false,
+        }
+    }
+
     fn exit_code(&self) -> ExitCode {
         match self {
             CommandError::Launch(error) => error.exit_code().into(),

@@ -1,7 +1,6 @@
-//! Tables for people: rows printed one by one under a fixed header, and whole tables.
+//! Tables for people: rows that come one by one under a fixed header, and whole tables.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
 
 /// A column of a [`RowTable`], aligned to the right.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +13,7 @@ pub struct Column {
     pub width: usize,
 }
 
-/// A table whose rows are printed as they come. The header starts with `#`, so that tools skip it.
+/// A table whose rows are made one by one. The header starts with `#`, so that tools skip it.
 #[derive(Clone, Debug)]
 pub struct RowTable {
     columns: Vec<Column>,
@@ -60,16 +59,6 @@ pub fn whole(header: &[&str], rows: Vec<Vec<String>>) -> String {
     });
     let lines = table.lines().map(|line| line.trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Prints a line at once, whole.
-///
-/// # Errors
-/// What the system says, for example that nobody reads the pipe any more.
-pub fn print(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
 }
 
 #[cfg(test)]

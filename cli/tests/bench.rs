@@ -2,21 +2,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use common::{finish, qpair, stderr, stdout};
+use common::{QPAIR, Running, finish, qpair, rows, stderr, stdout, tied};
+use qpair::collectives::Collective;
+use qpair::collectives::tune::Algorithm;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 fn bench(args: &str) -> Output {
     let args: Vec<&str> = std::iter::once("bench").chain(args.split(' ')).collect();
     finish(qpair(&args))
-}
-
-fn rows(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", stderr(output));
-    stdout(output).lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
 }
 
 #[test]
@@ -29,10 +24,10 @@ fn all_reduce_is_right_at_every_size() {
             (&row["wrong"], &row["ranks"], &row["op"], &row["type"]),
             (&0.into(), &3.into(), &"sum".into(), &"f32".into())
         );
-        let (time, algbw) = (row["time_us"].as_f64().expect("a number"), row["algbw_gbs"].as_f64().expect("a number"));
+        let (time, algbw) = (row["time_us"].as_f64().expect("a number"), row["algbw_gb_s"].as_f64().expect("a number"));
         let size = row["size"].as_f64().expect("a number");
         assert!((algbw - size / time / 1e3).abs() < 1e-6 * algbw, "{row}");
-        let busbw = row["busbw_gbs"].as_f64().expect("a number");
+        let busbw = row["busbw_gb_s"].as_f64().expect("a number");
         assert!((busbw - algbw * 4.0 / 3.0).abs() < 1e-6 * busbw, "{row}");
     }
 }
@@ -58,20 +53,46 @@ fn broadcast_comes_from_the_root() {
 
 #[test]
 fn every_algorithm_gives_the_same_result() {
-    for algorithm in ["ring", "recursive-doubling", "direct"] {
-        let rows = rows(&bench(&format!("all-reduce -n 3 -b 4 -e 64K -f 32 --iters 1 --algo {algorithm} --json")));
-        assert!(rows.iter().all(|row| row["wrong"] == 0 && row["algorithm"] == algorithm), "{rows:?}");
+    for (name, collective) in [("all-reduce", Collective::AllReduce), ("broadcast", Collective::Broadcast { root: 0 })]
+    {
+        let help = stdout(&bench(&format!("{name} --help")));
+        for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.does(collective)) {
+            let line = format!("{name} -n 3 -b 4 -e 64K -f 32 --iters 1 --algo {algorithm} --json");
+            let rows = rows(&bench(&line));
+            assert_eq!(rows.len(), 4, "{line}");
+            assert!(rows.iter().all(|row| row["wrong"] == 0), "{line}: {rows:?}");
+            assert!(help.contains(algorithm.name()), "{algorithm}: {help}");
+            // What ran is told, whatever was asked for.
+            let told = |row: &serde_json::Value| row["algorithm"].as_str() == Some(algorithm.name());
+            assert_eq!(rows.iter().all(told), algorithm != Algorithm::Auto, "{line}: {rows:?}");
+        }
     }
-    for algorithm in ["binomial-tree", "chain"] {
-        let rows = rows(&bench(&format!("broadcast -n 3 -b 4 -e 64K -f 32 --iters 1 --algo {algorithm} --json")));
-        assert!(rows.iter().all(|row| row["wrong"] == 0 && row["algorithm"] == algorithm), "{rows:?}");
-    }
+}
+
+#[test]
+fn results_that_are_not_checked_are_not_called_right() {
+    let rows = rows(&bench("all-reduce -n 2 -b 8 -e 8 --iters 1 --no-check --json"));
+    assert!(rows[0]["wrong"].is_null(), "{rows:?}");
+}
+
+#[test]
+fn a_time_limit_ends_the_benchmark() {
+    let output = bench("all-reduce -n 2 -b 8 -e 8 --time 2h --timeout 300ms");
+    assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
+}
+
+#[test]
+fn who_closes_the_output_ends_the_benchmark_quietly() {
+    // The pipe's other end goes with the reader, after the first line; all sizes would take some seconds.
+    let script = "{ \"$0\" bench all-reduce -n 3 -b 8 -e 1M -f 2 --time 200ms; echo $? >&2; } | read line";
+    let output = finish(tied("sh", &["-c", script, QPAIR]));
+    assert_eq!(stderr(&output), "141\n");
 }
 
 #[test]
 fn one_rank_is_a_group_too() {
     let rows = rows(&bench("all-reduce -n 1 -b 8 -e 8 --iters 1 --json"));
-    assert_eq!((&rows[0]["wrong"], rows[0]["busbw_gbs"].as_f64()), (&0.into(), Some(0.0)));
+    assert_eq!((&rows[0]["wrong"], rows[0]["busbw_gb_s"].as_f64()), (&0.into(), Some(0.0)));
 }
 
 #[test]
@@ -96,9 +117,8 @@ fn the_table_lines_up() {
 
 #[test]
 fn it_is_a_rank_of_a_launcher() {
-    let program = env!("CARGO_BIN_EXE_qpair");
     let args = "launch -n 2 --no-prefix -- PROGRAM bench all-reduce -b 1K -e 1K --iters 1 --json";
-    let args: Vec<&str> = args.split(' ').map(|arg| if arg == "PROGRAM" { program } else { arg }).collect();
+    let args: Vec<&str> = args.split(' ').map(|arg| if arg == "PROGRAM" { QPAIR } else { arg }).collect();
     let rows = rows(&finish(qpair(&args)));
     assert_eq!(rows.len(), 1);
     assert_eq!((&rows[0]["ranks"], &rows[0]["wrong"]), (&2.into(), &0.into()));
@@ -115,6 +135,7 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
         ("all-reduce --algo no-such", "unknown algorithm `no-such`"),
         ("all-reduce --algo chain", "chain is no algorithm for all-reduce"),
         ("all-reduce -n 0", "0 is not in 1..=4096"),
+        ("all-reduce --time 10000000000000000000", "longer than 100 years"),
     ] {
         let output = bench(line);
         assert_eq!(output.status.code(), Some(2), "{line}");
@@ -127,31 +148,59 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
 
 #[test]
 fn a_launcher_with_another_number_of_ranks_is_refused() {
-    let mut command = qpair(&["bench", "all-reduce", "-n", "4"]);
-    command.env("RANK", "0").env("WORLD_SIZE", "2");
-    let output = finish(command);
+    let output = launched("all-reduce -n 4", &[("WORLD_SIZE", "2")]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("a launcher started 2 ranks"), "{}", stderr(&output));
+}
+
+#[test]
+fn variables_of_a_launcher_that_make_no_sense_start_nothing() {
+    for (name, value, part) in [
+        ("WORLD_SIZE", "banana", "WORLD_SIZE is `banana`"),
+        ("WORLD_SIZE", "", "WORLD_SIZE is ``"),
+        ("WORLD_SIZE", "0", "0 ranks are not possible"),
+        ("RANK", "7", "RANK is 7, but WORLD_SIZE is 2"),
+        ("MASTER_PORT", "banana", "MASTER_PORT is `banana`"),
+    ] {
+        let output = launched("all-reduce -b 8 -e 8", &[(name, value)]);
+        assert_eq!(output.status.code(), Some(2), "{name}={value}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{name}={value}: {}", stderr(&output));
+        assert!(stderr(&output).contains("unset RANK and WORLD_SIZE"), "{name}={value}: {}", stderr(&output));
+    }
+    for (name, missing) in [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")] {
+        let mut command = qpair(&["bench", "all-reduce", "-b", "8", "-e", "8"]);
+        command.env(name, "1");
+        let output = finish(command);
+        assert_eq!(output.status.code(), Some(2), "{name} alone: {}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("{missing} is not set")), "{name} alone: {}", stderr(&output));
+    }
+}
+
+/// The benchmark as rank 0 of 2, but for these variables.
+fn launched(args: &str, variables: &[(&str, &str)]) -> Output {
+    let args: Vec<&str> = std::iter::once("bench").chain(args.split(' ')).collect();
+    let mut command = qpair(&args);
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);
+    command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")]);
+    command.envs(variables.iter().copied());
+    finish(command)
 }
 
 #[test]
 fn a_killed_rank_ends_the_benchmark_and_is_named() {
     // Rank 1 tells its number and becomes the benchmark, which would run for hours.
     let script = "if [ $RANK = 1 ]; then echo $$; fi; exec \"$0\" bench all-reduce -b 64K -e 64K --time 2h";
-    let mut command = qpair(&["launch", "-n", "3", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_qpair")]);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut out = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut job = Running::start(qpair(&["launch", "-n", "3", "--", "sh", "-c", script, QPAIR]));
     let mut victim = None;
     let mut running = false;
     while victim.is_none() || !running {
-        let line = out.next().expect("more output").expect("text");
+        let line = job.line();
         running |= line.contains("(us)");
         victim = victim.or_else(|| line.strip_prefix("[1] ").and_then(|pid| pid.parse().ok()));
     }
     let victim = Pid::from_raw(victim.expect("a process number")).expect("a process number");
     kill_process(victim, Signal::KILL).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
+    let output = job.finish();
     assert_eq!(output.status.code(), Some(137), "{}", stderr(&output));
     assert!(stderr(&output).contains("rank 1 was killed by signal 9 (SIGKILL)"), "{}", stderr(&output));
 }

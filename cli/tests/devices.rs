@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{finish, qpair, stderr, stdout};
+use common::{Running, finish, qpair, stderr, stdout};
 use serde_json::Value;
 
 #[test]
@@ -27,6 +27,18 @@ fn details_and_objects_tell_the_same() {
 }
 
 #[test]
+fn the_machine_is_told_whole_by_who_is_bound_to_a_part() {
+    let machine = |args: &str| {
+        let text = stdout(&finish(qpair(&args.split(' ').collect::<Vec<_>>())));
+        let line = text.lines().find(|line| line.contains("core")).expect("the machine").to_owned();
+        line.split(';').next().expect("a part").to_owned()
+    };
+    let whole = machine("bench all-reduce -n 1 -b 8 -e 8 --iters 1 --no-pin");
+    assert_eq!(machine("bench all-reduce -n 1 -b 8 -e 8 --iters 1"), whole);
+    assert_eq!(machine("perf read-lat --local -n 1"), whole);
+}
+
+#[test]
 fn every_command_has_help_with_examples_and_a_version() {
     let version = format!(" {}\n", env!("CARGO_PKG_VERSION"));
     for command in
@@ -37,6 +49,14 @@ fn every_command_has_help_with_examples_and_a_version() {
         assert!(stdout(&help).contains("Examples:"), "{command:?}");
         let output = finish(qpair(&[command, &["--version"]].concat()));
         assert!(stdout(&output).ends_with(&version), "{command:?}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_command_whose_output_nobody_reads_ends_quietly() {
+    for args in ["devices", "perf read-lat --local -n 10", "bench all-reduce -n 2 --time 2h"] {
+        let output = Running::unread(qpair(&args.split(' ').collect::<Vec<_>>())).finish();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{args}");
     }
 }
 

@@ -3,14 +3,13 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, finish, qpair, stderr, stdout};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use common::{QPAIR, Running, assert_ended, finish, qpair, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::sched_getaffinity;
 
 /// `qpair launch OPTIONS -- sh -c SCRIPT`.
 fn launch(options: &[&str], script: &str) -> Command {
@@ -18,6 +17,12 @@ fn launch(options: &[&str], script: &str) -> Command {
     args.extend(options);
     args.extend(["--", "sh", "-c", script]);
     qpair(&args)
+}
+
+/// The process number at the end of a line.
+fn pid(line: &str) -> Pid {
+    let number = line.rsplit(' ').next().and_then(|number| number.parse().ok());
+    Pid::from_raw(number.expect("a process number")).expect("a process number")
 }
 
 fn lines(text: &str) -> BTreeSet<&str> {
@@ -79,56 +84,104 @@ fn a_rank_that_is_killed_ends_the_others_and_is_named() {
 }
 
 #[test]
+fn the_rank_that_failed_is_named_and_not_those_that_it_took_along() {
+    // Rank 2 wants another operation, at which all four fail; the shell around it makes it the last to end.
+    let script = "if [ $RANK = 2 ]; then \"$0\" bench all-reduce -b 1K -e 1K --time 2h --op max; exit 7; fi; \
+                  exec \"$0\" bench all-reduce -b 1K -e 1K --time 2h --op sum";
+    for round in 0..20 {
+        let output = finish(qpair(&["launch", "-n", "4", "--", "sh", "-c", script, QPAIR]));
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "round {round}: {text}");
+        let named = "error: rank 2 ended with exit code 7, ranks 0, 1, 3 ended with exit code 1\n";
+        assert!(text.ends_with(named), "round {round}: {text}");
+        for rank in 0..4 {
+            assert!(text.contains(&format!("[{rank}] error: ")), "round {round}, rank {rank}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_heed_sigterm_is_killed_after_the_grace_time() {
-    // Rank 0 fails only once rank 1 ignores the signal: the pipe tells.
-    let folder = std::env::temp_dir().join(format!("qpair-launch-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let fifo = folder.join("ready");
-    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
-    assert!(made.success());
-    let script = format!(
-        "if [ $RANK = 0 ]; then read line < {0}; exit 5; fi; trap '' TERM; echo go > {0}; while :; do sleep 1000; done",
-        fifo.display()
-    );
-    let output = finish(launch(&["-n", "2", "--grace", "100ms"], &script));
-    std::fs::remove_dir_all(&folder).expect("the folder goes");
-    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    assert!(stderr(&output).contains("rank 0 ended with exit code 5"), "{}", stderr(&output));
+    let script = "if [ $RANK = 1 ]; then trap '' TERM; fi; echo $$; while :; do sleep 1000; done";
+    let mut job = Running::start(launch(&["-n", "2", "--grace", "100ms"], script));
+    let told = [job.line(), job.line()];
+    let first = told.iter().find(|line| line.starts_with("[0]")).expect("rank 0's number");
+    // Both ranks have told, so rank 1 ignores the signal.
+    kill_process(pid(first), Signal::KILL).expect("it runs");
+    let output = job.finish();
+    assert_eq!(output.status.code(), Some(137), "{}", stderr(&output));
+    assert!(stderr(&output).contains("rank 0 was killed by signal 9 (SIGKILL)"), "{}", stderr(&output));
+    told.iter().for_each(|line| assert_ended(pid(line)));
 }
 
 #[test]
 fn what_a_rank_leaves_behind_ends_with_it() {
     let output = finish(launch(&["-n", "2"], "sleep 1000 & echo $!"));
     assert!(output.status.success(), "{}", stderr(&output));
-    for line in stdout(&output).lines() {
-        let pid: i32 = line.rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a process number");
-        assert_ended(pid);
-    }
+    stdout(&output).lines().for_each(|line| assert_ended(pid(line)));
+}
+
+#[test]
+fn who_leaves_its_rank_for_good_is_not_waited_for() {
+    // It is in a session of its own, and has told its number, once it is the sleep.
+    let script = "setsid sh -c 'echo $$; exec sleep 60' & until grep -q sleep /proc/$!/comm; do :; done";
+    let output = finish(launch(&["-n", "1"], script));
+    assert!(output.status.success(), "{}", stderr(&output));
+    // It still holds the rank's output open, and is no concern of the launcher.
+    kill_process(pid(stdout(&output).trim_end()), Signal::KILL).expect("it still runs");
 }
 
 #[test]
 fn a_signal_goes_to_all_ranks() {
     let script = "trap 'echo bye $RANK; exit 0' TERM; echo ready; while :; do sleep 1000 & wait; done";
-    let (mut child, mut out) = start(launch(&["-n", "2"], script));
+    let mut job = Running::start(launch(&["-n", "2"], script));
     for _ in 0..2 {
-        assert!(next_line(&mut out).ends_with("ready"));
+        assert!(job.line().ends_with("ready"));
     }
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).expect("text");
-    assert_eq!(lines(&rest), BTreeSet::from(["[0] bye 0", "[1] bye 1"]));
-    assert_eq!(child.wait().expect("it ended").code(), Some(143));
+    job.signal(Signal::TERM);
+    let output = job.finish();
+    assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] bye 0", "[1] bye 1"]));
+    assert_eq!(output.status.code(), Some(143));
+}
+
+#[test]
+fn a_second_signal_kills() {
+    let script = "trap 'echo not yet' INT; echo $$; while :; do sleep 1000 & wait; done";
+    let mut job = Running::start(launch(&["-n", "1", "--grace", "2h"], script));
+    let rank = pid(&job.line());
+    job.signal(Signal::INT);
+    assert_eq!(job.line(), "[0] not yet");
+    job.signal(Signal::INT);
+    assert_eq!(job.finish().status.code(), Some(130));
+    assert_ended(rank);
 }
 
 #[test]
 fn ranks_die_with_the_launcher() {
-    let (mut child, mut out) = start(launch(&["-n", "2"], "echo $$; exec sleep 1000"));
-    let pids: Vec<i32> = (0..2)
-        .map(|_| next_line(&mut out).rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a process number"))
-        .collect();
-    child.kill().expect("it runs");
-    child.wait().expect("it ended");
+    let mut job = Running::start(launch(&["-n", "2"], "echo $$; exec sleep 1000"));
+    let pids = [pid(&job.line()), pid(&job.line())];
+    job.signal(Signal::KILL);
     pids.into_iter().for_each(assert_ended);
+}
+
+#[test]
+fn a_pinned_rank_has_a_cpu_of_its_own() {
+    let allowed = sched_getaffinity(None).expect("the system tells").count() as usize;
+    for ranks in [1, allowed, allowed + 1] {
+        let script = "grep Cpus_allowed: /proc/self/status";
+        let output = finish(launch(&["-n", &ranks.to_string(), "--pin", "--no-prefix"], script));
+        let masks = stdout(&output);
+        // A mask is hexadecimal digits in groups.
+        let cpus = |line: &str| {
+            line.chars().skip_while(|&c| c != '\t').filter_map(|c| c.to_digit(16)).map(u32::count_ones).sum::<u32>()
+        };
+        if ranks <= allowed {
+            assert_eq!(lines(&masks).len(), ranks, "{masks}");
+            assert!(masks.lines().all(|line| cpus(line) == 1), "{masks}");
+        } else {
+            assert!(masks.lines().all(|line| cpus(line) as usize == allowed), "{masks}");
+        }
+    }
 }
 
 #[test]
@@ -160,29 +213,13 @@ fn a_command_that_is_not_there_is_one_error() {
 
 #[test]
 fn wrong_usage_exits_with_2() {
-    for args in [&["launch", "-n", "2"][..], &["launch", "-n", "0", "--", "true"], &["launch", "--", "true"]] {
+    for args in [
+        &["launch", "-n", "2"][..],
+        &["launch", "-n", "0", "--", "true"],
+        &["launch", "--", "true"],
+        &["launch", "-n", "2", "--timeout", "10000000000000000000", "--", "true"],
+        &["launch", "-n", "2", "--grace", "10000000000000000000", "--", "true"],
+    ] {
         assert_eq!(finish(qpair(args)).status.code(), Some(2), "{args:?}");
     }
-}
-
-fn start(mut command: Command) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let out = child.stdout.take().expect("a pipe");
-    (child, BufReader::new(out))
-}
-
-fn next_line(out: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    assert_ne!(out.read_line(&mut line).expect("text"), 0, "the output ended");
-    line.trim_end().to_owned()
-}
-
-/// Waits until the process has ended.
-fn assert_ended(pid: i32) {
-    let pid = Pid::from_raw(pid).expect("a process number");
-    // If there is no such process any more, it has ended.
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    let limit = Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
-    let ready = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)).expect("poll works");
-    assert_eq!(ready, 1, "process {pid:?} still runs");
 }

@@ -2,33 +2,25 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Output, Stdio};
+use std::process::Output;
 
-use common::{finish, qpair, stderr, stdout};
-use serde_json::Value;
+use common::{ClosedPort, Running, finish, qpair, rows, stderr, stdout};
+use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 fn perf(args: &str) -> Output {
     let args: Vec<&str> = std::iter::once("perf").chain(args.split(' ')).collect();
     finish(qpair(&args))
 }
 
-fn rows(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", stderr(output));
-    stdout(output).lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
-}
-
 /// A server at a free port of this machine.
-fn serve(args: &str) -> (Child, String) {
-    let args: Vec<&str> =
-        ["perf", "--announce", "-p", "0", "--bind", "127.0.0.1"].into_iter().chain(args.split(' ')).collect();
-    let mut command = qpair(&args);
-    let mut server =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut line).expect("text");
-    (server, line.trim_end().to_owned())
+fn serve(args: &str) -> (Running, String) {
+    let args: Vec<&str> = ["perf", "--announce", "-p", "0"].into_iter().chain(args.split(' ')).collect();
+    let mut server = Running::start(qpair(&args));
+    let port = server.line();
+    (server, port)
 }
 
 #[test]
@@ -54,7 +46,7 @@ fn every_bandwidth_is_measured_at_every_kind_of_size() {
         // More SENDs than the receiver has receives, so that credits must work.
         let rows = rows(&perf(&format!("{test} --local -n 14000 -s 8,300 --json")));
         assert_eq!(rows.len(), 2, "{test}");
-        let large = rows_of_large(test);
+        let large = crate::rows(&perf(&format!("{test} --local -n 14 -t 4 --signal-every 2 -s 1M --json")));
         for row in rows.iter().chain(&large) {
             let number = |name: &str| row[name].as_f64().expect("a number");
             assert_eq!(row["test"], test);
@@ -67,8 +59,15 @@ fn every_bandwidth_is_measured_at_every_kind_of_size() {
     }
 }
 
-fn rows_of_large(test: &str) -> Vec<Value> {
-    rows(&perf(&format!("{test} --local -n 14 -t 4 --signal-every 2 -s 1M --json")))
+#[test]
+fn as_many_operations_are_measured_as_were_asked_for() {
+    for (test, count) in ["read-lat", "write-bw"].into_iter().flat_map(|test| [1, 2, 3, 10].map(|count| (test, count)))
+    {
+        let rows = rows(&perf(&format!("{test} --local -n {count} --json")));
+        assert_eq!(rows[0]["operations"], count, "{test}");
+        let time = if test == "read-lat" { "min_us" } else { "mb_s" };
+        assert!(rows[0][time].as_f64().expect("a number") > 0.0, "{test}: {rows:?}");
+    }
 }
 
 #[test]
@@ -76,6 +75,7 @@ fn post_and_poll_are_measured_with_each_and_with_few_signaled() {
     let rows = rows(&perf("write-lat --local --post-poll -n 10000 --json"));
     let signaled: Vec<_> = rows.iter().map(|row| row["signal_every"].as_u64().expect("a number")).collect();
     assert_eq!(signaled, [1, 64]);
+    assert!(rows.iter().all(|row| row["test"] == "post-poll"));
     assert!(rows.iter().all(|row| row["median_ns"].as_f64().expect("a number") > 0.0));
 }
 
@@ -95,37 +95,44 @@ fn a_server_serves_what_the_client_asks_for() {
     let (server, port) = serve("write-lat");
     let rows = rows(&perf(&format!("send-bw 127.0.0.1 -p {port} -n 70 -s 4K --json")));
     assert_eq!(rows[0]["test"], "send-bw");
-    let output = server.wait_with_output().expect("it ends");
+    let output = server.finish();
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
 fn a_server_without_end_outlives_strangers_and_failures() {
-    let (mut server, port) = serve("write-lat --forever");
+    let (server, port) = serve("write-lat --forever");
     let mut stranger = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it is taken");
     drop(stranger);
+    // This one knows how to greet, and has nothing to say.
+    let mut silent = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    silent.write_all(b"{\"protocol\":1,\"release\":\"\"}\n").expect("it is taken");
     let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -s 1024G"));
     assert!(!refused.status.success());
     for _ in 0..2 {
         let rows = rows(&perf(&format!("read-lat 127.0.0.1 -p {port} -n 10 --json")));
         assert_eq!(rows.len(), 1);
     }
-    server.kill().expect("it still runs");
-    let output = server.wait_with_output().expect("it ends");
+    server.signal(Signal::KILL);
+    let output = server.finish();
     assert!(stderr(&output).contains("makes no sense"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("was silent for too long"), "{}", stderr(&output));
+}
+
+/// A client that is connected: it has printed the first line of its header.
+fn client(test: &str, port: &str) -> Running {
+    let mut client = Running::start(qpair(&["perf", test, "127.0.0.1", "-p", port, "-D", "2h"]));
+    assert!(client.line().starts_with('#'));
+    client
 }
 
 #[test]
 fn a_client_that_is_killed_ends_the_server() {
     for test in ["write-lat", "send-lat", "write-bw", "tag-lat"] {
         let (server, port) = serve(test);
-        let mut client = qpair(&["perf", test, "127.0.0.1", "-p", &port, "-D", "2h"]);
-        let mut client = client.stdout(Stdio::piped()).spawn().expect("it starts");
-        wait_for_header(&mut client);
-        client.kill().expect("it runs");
-        client.wait().expect("it ended");
-        let output = server.wait_with_output().expect("it ends");
+        client(test, &port).signal(Signal::KILL);
+        let output = server.finish();
         assert_eq!(output.status.code(), Some(1), "{test}");
         assert!(stderr(&output).starts_with("error: "), "{test}: {}", stderr(&output));
     }
@@ -134,32 +141,29 @@ fn a_client_that_is_killed_ends_the_server() {
 #[test]
 fn a_server_that_is_killed_ends_the_client() {
     for test in ["write-lat", "send-lat", "read-bw", "send-bw", "tag-bw"] {
-        let (mut server, port) = serve(test);
-        let mut client = qpair(&["perf", test, "127.0.0.1", "-p", &port, "-D", "2h"]);
-        let mut client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        wait_for_header(&mut client);
-        server.kill().expect("it runs");
-        server.wait().expect("it ended");
-        let output = client.wait_with_output().expect("it ends");
+        let (server, port) = serve(test);
+        let client = client(test, &port);
+        server.signal(Signal::KILL);
+        let output = client.finish();
         assert_eq!(output.status.code(), Some(1), "{test}");
         assert!(stderr(&output).starts_with("error: "), "{test}: {}", stderr(&output));
     }
 }
 
-/// Both sides are connected once the client prints its header.
-fn wait_for_header(client: &mut Child) {
-    let out = client.stdout.as_mut().expect("a pipe");
-    let mut first = [0; 1];
-    out.read_exact(&mut first).expect("the header");
-    assert_eq!(&first, b"#");
+#[test]
+fn both_sides_run_where_they_are_told_to() {
+    let set = sched_getaffinity(None).expect("the system tells");
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let output = perf(&format!("read-lat --local -n 10 --cpu {last},{first}"));
+    let text = stdout(&output);
+    assert!(text.contains(&format!("client on cpu {last}, server on cpu {first}")), "{text}{}", stderr(&output));
 }
 
 #[test]
 fn no_server_is_an_error_that_says_what_to_do() {
-    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = closed.local_addr().expect("bound").port();
-    drop(closed);
-    let output = perf(&format!("write-bw 127.0.0.1 -p {port}"));
+    let port = ClosedPort::new();
+    let output = perf(&format!("write-bw 127.0.0.1 -p {}", port.number));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("start `qpair perf write-bw` there first"), "{}", stderr(&output));
 }

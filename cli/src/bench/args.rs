@@ -1,9 +1,10 @@
-//! Arguments of the benchmarks, and the plan that they amount to.
+//! Arguments of the benchmarks, and the work that they amount to.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use qpair::collectives::{self, tune::Algorithm};
+use qpair::collectives::Collective;
+use qpair::collectives::tune::Algorithm;
 use qpair::verbs::calc::{DataType, ReduceOp};
 
 use super::error::BenchError;
@@ -85,9 +86,7 @@ pub struct Settings {
     /// Operations before the timed ones, per size
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub warmup: u64,
-    /// Algorithm: auto goes by size and rank count; all-reduce has ring, recursive-doubling and direct, broadcast
-    /// binomial-tree and chain
-    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(long, value_name = "NAME", default_value_t, help = algorithms())]
     pub algo: Algorithm,
     /// Print one JSON object per size instead of the table
     #[arg(long)]
@@ -98,7 +97,7 @@ pub struct Settings {
     /// Do not check results
     #[arg(long)]
     no_check: bool,
-    /// Do not bind local ranks to cores; else they are where there are enough
+    /// Do not bind local ranks to CPUs; else each gets its own where there are enough, cores before hyperthreads
     #[arg(long)]
     pub no_pin: bool,
     /// Port for local ranks to meet at [default: a free one]
@@ -109,9 +108,9 @@ pub struct Settings {
     pub timeout: Option<Period>,
 }
 
-/// The collective to measure.
+/// What is measured: a collective with what it needs to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
+pub enum Subject {
     /// All-reduce with an operation.
     AllReduce(ReduceOp),
     /// Broadcast from a root.
@@ -125,16 +124,16 @@ pub enum Collective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// So many times.
-    Iterations(u64),
+    Operations(u64),
     /// As often as fits this time.
     Time(Duration),
 }
 
 /// What a rank shall measure: equal on all ranks, since all have the same arguments.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// The collective.
-    pub collective: Collective,
+pub struct Workload {
+    /// What is measured.
+    pub subject: Subject,
     /// Type of the elements.
     pub dtype: DataType,
     /// Element counts in ascending order, each at least 1.
@@ -160,15 +159,15 @@ impl BenchCommand {
         }
     }
 
-    fn collective(&self) -> Collective {
+    fn subject(&self) -> Subject {
         match self {
-            BenchCommand::AllReduce(args) => Collective::AllReduce(args.op),
-            BenchCommand::Broadcast(args) => Collective::Broadcast { root: args.root },
+            BenchCommand::AllReduce(args) => Subject::AllReduce(args.op),
+            BenchCommand::Broadcast(args) => Subject::Broadcast { root: args.root },
         }
     }
 }
 
-impl Plan {
+impl Workload {
     /// Checks the arguments against each other.
     ///
     /// # Errors
@@ -176,61 +175,69 @@ impl Plan {
     /// collective.
     pub fn new(command: &BenchCommand) -> Result<Self, BenchError> {
         let settings = command.settings();
-        let collective = command.collective();
-        if !settings.algo.does(collective.planned()) {
-            return Err(BenchError::Algorithm { algorithm: settings.algo, collective: collective.name() });
+        let subject = command.subject();
+        if !settings.algo.does(subject.collective()) {
+            return Err(BenchError::Algorithm { algorithm: settings.algo, collective: subject.name() });
         }
-        Ok(Plan {
-            collective,
+        Ok(Workload {
+            subject,
             dtype: settings.dtype,
             counts: counts(settings.begin, settings.end, settings.factor, settings.dtype.size())?,
             warmup: settings.warmup,
-            effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Iterations),
+            effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
             algorithm: settings.algo,
             check: settings.check || !settings.no_check,
             json: settings.json,
         })
     }
-}
 
-impl Plan {
     /// Whether the root is a rank.
     ///
     /// # Errors
     /// [`BenchError::NoSuchRoot`] if not.
     pub fn check_root(&self, ranks: usize) -> Result<(), BenchError> {
-        match self.collective {
-            Collective::Broadcast { root } if root >= ranks => Err(BenchError::NoSuchRoot { root, ranks }),
+        match self.subject {
+            Subject::Broadcast { root } if root >= ranks => Err(BenchError::NoSuchRoot { root, ranks }),
             _ => Ok(()),
         }
     }
 }
 
-impl Collective {
+impl Subject {
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Collective::AllReduce(_) => "all-reduce",
-            Collective::Broadcast { .. } => "broadcast",
+            Subject::AllReduce(_) => "all-reduce",
+            Subject::Broadcast { .. } => "broadcast",
         }
     }
 
-    /// What plans call it.
-    fn planned(self) -> collectives::Collective {
+    /// Its collective.
+    pub fn collective(self) -> Collective {
         match self {
-            Collective::AllReduce(_) => collectives::Collective::AllReduce,
+            Subject::AllReduce(_) => Collective::AllReduce,
             // Which root makes no difference to what an algorithm does.
-            Collective::Broadcast { .. } => collectives::Collective::Broadcast { root: 0 },
+            Subject::Broadcast { .. } => Collective::Broadcast { root: 0 },
         }
     }
 
     /// Bytes that the busiest link carries, per byte of the vector.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         match self {
-            Collective::AllReduce(_) => 2.0 * (ranks as f64 - 1.0) / ranks as f64,
-            Collective::Broadcast { .. } => 1.0,
+            Subject::AllReduce(_) => 2.0 * (ranks as f64 - 1.0) / ranks as f64,
+            Subject::Broadcast { .. } => 1.0,
         }
     }
+}
+
+/// Help that names every algorithm there is for what can be measured.
+fn algorithms() -> String {
+    let of = |collective| {
+        let named = Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::Auto);
+        named.filter(|algorithm| algorithm.does(collective)).map(Algorithm::name).collect::<Vec<_>>().join(", ")
+    };
+    let (all_reduce, broadcast) = (of(Collective::AllReduce), of(Collective::Broadcast { root: 0 }));
+    format!("Algorithm: auto goes by size and rank count; all-reduce has {all_reduce}; broadcast has {broadcast}")
 }
 
 /// The element counts: sizes rounded down to whole elements, but not to none.
@@ -280,10 +287,10 @@ mod tests {
 
     #[test]
     fn bus_factors_are_those_of_nccl_tests() {
-        let all_reduce = Collective::AllReduce(ReduceOp::Sum);
+        let all_reduce = Subject::AllReduce(ReduceOp::Sum);
         assert_eq!(all_reduce.bus_factor(1), 0.0);
         assert_eq!(all_reduce.bus_factor(2), 1.0);
         assert_eq!(all_reduce.bus_factor(4), 1.5);
-        assert_eq!(Collective::Broadcast { root: 0 }.bus_factor(4), 1.0);
+        assert_eq!(Subject::Broadcast { root: 0 }.bus_factor(4), 1.0);
     }
 }

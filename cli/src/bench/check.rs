@@ -2,7 +2,7 @@
 
 use qpair::verbs::calc::{Element, ReduceOp};
 
-use super::args::Collective;
+use super::args::Subject;
 
 /// An element type with the arithmetic that this check does on its own, apart from what it checks.
 pub trait Scalar: Element {
@@ -49,21 +49,25 @@ pub struct Pattern<T> {
 
 impl<T: Scalar> Pattern<T> {
     /// The pattern of `rank` among `ranks`, or `None` for an operation that this check does not know.
-    pub fn new(collective: Collective, rank: usize, ranks: usize) -> Option<Self> {
-        let column = |of: usize| (0..PERIOD).map(|at| T::from_small(value(collective, of, at))).collect::<Vec<_>>();
-        let (input, output) = match collective {
-            Collective::AllReduce(op) => {
-                let mut sums = column(0);
+    pub fn new(subject: Subject, rank: usize, ranks: usize) -> Option<Self> {
+        let column = |value: &dyn Fn(usize) -> u16| (0..PERIOD).map(|at| T::from_small(value(at))).collect::<Vec<_>>();
+        let (input, output) = match subject {
+            Subject::AllReduce(op) => {
+                let of = |rank| column(&|at| contribution(op, rank, ranks, at));
+                let mut result = of(0);
                 for other in 1..ranks {
-                    for (sum, value) in sums.iter_mut().zip(column(other)) {
-                        *sum = T::combine(op, *sum, value)?;
+                    for (cell, value) in result.iter_mut().zip(of(other)) {
+                        *cell = T::combine(op, *cell, value)?;
                     }
                 }
-                (column(rank), sums)
+                (of(rank), result)
             }
-            // What the others start with differs from the root's in every element.
-            Collective::Broadcast { root } if rank == root => (column(root), column(root)),
-            Collective::Broadcast { root } => (column(root + 1), column(root)),
+            Subject::Broadcast { root } => {
+                let sent = |at| (hash(root, at) % 31) as u16;
+                // What the others start with differs from the root's in every element.
+                let input = if rank == root { column(&sent) } else { column(&|at| sent(at) + 1) };
+                (input, column(&sent))
+            }
         };
         Some(Pattern { input, output })
     }
@@ -87,14 +91,25 @@ impl<T: Scalar> Pattern<T> {
     }
 }
 
-/// Small enough that sums over hundreds of thousands of ranks stay exact in f32; powers of two for products.
-fn value(collective: Collective, rank: usize, at: usize) -> u16 {
-    // Multiplying by 2^32 over the golden ratio spreads neighbours.
-    let mixed = ((at as u64 * 2_654_435_761) >> 16) + rank as u64 * 13;
-    match collective {
-        Collective::AllReduce(ReduceOp::Prod) => 1 + (mixed % 2) as u16,
-        Collective::AllReduce(_) | Collective::Broadcast { .. } => (mixed % 31) as u16,
+/// What a rank contributes. Every result is exact in f32 and i32, and tells which ranks are in it and where it belongs.
+fn contribution(op: ReduceOp, rank: usize, ranks: usize, at: usize) -> u16 {
+    let hash = hash(rank, at);
+    match op {
+        // A factor of 2 from about eight ranks, however many there are: the product stays below 2^31.
+        ReduceOp::Prod => 1 + u16::from(hash % ranks.max(16) as u64 <= 7),
+        // Wide apart, or with many ranks the least and the greatest are the same everywhere.
+        ReduceOp::Min | ReduceOp::Max => hash as u16,
+        // Sums over half a million ranks stay below 2^24.
+        _ => (hash % 31) as u16,
     }
+}
+
+/// Spreads a rank and a place: the finalizer of splitmix64.
+fn hash(rank: usize, at: usize) -> u64 {
+    let mut bits = ((rank as u64) << 32 | at as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }
 
 /// A prime, so that a block in the wrong place shows whatever its size.
@@ -104,26 +119,64 @@ const PERIOD: usize = 4093;
 mod tests {
     use super::*;
 
-    const SUM: Collective = Collective::AllReduce(ReduceOp::Sum);
+    const SUM: Subject = Subject::AllReduce(ReduceOp::Sum);
+    const LEN: usize = 1 << 14;
 
-    fn vector(pattern: &Pattern<f32>, len: usize) -> Vec<f32> {
+    fn input(pattern: &Pattern<f32>, len: usize) -> Vec<f32> {
         let mut vector = vec![-1.0; len];
         pattern.fill(&mut vector);
         vector
     }
 
+    /// The inputs of all ranks, made one vector.
+    fn combined(op: ReduceOp, inputs: &[Vec<f32>]) -> Vec<f32> {
+        let at = |i: usize| inputs.iter().map(|input| input[i]).reduce(|a, b| f32::combine(op, a, b).expect("known"));
+        (0..LEN).map(|i| at(i).expect("a rank")).collect()
+    }
+
     #[test]
-    fn a_sum_made_by_hand_is_right() {
-        let patterns: Vec<_> = (0..3).map(|rank| Pattern::<f32>::new(SUM, rank, 3).expect("known")).collect();
-        let inputs: Vec<_> = patterns.iter().map(|pattern| vector(pattern, 10_000)).collect();
-        let sum: Vec<f32> = (0..10_000).map(|i| inputs.iter().map(|input| input[i]).sum()).collect();
-        assert!(patterns.iter().all(|pattern| pattern.wrong(&sum) == 0));
+    fn a_result_made_by_hand_is_right() {
+        for (op, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [2, 3, 4].map(|ranks| (op, ranks))) {
+            let new = |rank| Pattern::<f32>::new(Subject::AllReduce(op), rank, ranks).expect("known");
+            let patterns: Vec<_> = (0..ranks).map(new).collect();
+            let inputs: Vec<_> = patterns.iter().map(|pattern| input(pattern, LEN)).collect();
+            let result = combined(op, &inputs);
+            assert!(patterns.iter().all(|pattern| pattern.wrong(&result) == 0), "{op} of {ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn blocks_in_the_wrong_place_and_of_the_wrong_rank_show() {
+        for (op, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [2, 4, 16].map(|ranks| (op, ranks))) {
+            let new = |rank| Pattern::<f32>::new(Subject::AllReduce(op), rank, ranks).expect("known");
+            let mut inputs: Vec<_> = (0..ranks).map(|rank| input(&new(rank), LEN)).collect();
+            let mut moved = combined(op, &inputs);
+            moved.rotate_left(LEN / 4);
+            assert!(new(0).wrong(&moved) > LEN as u64 / 3, "{op} of {ranks} ranks: a block in the wrong place");
+            inputs[1] = inputs[0].clone();
+            let wrong = new(0).wrong(&combined(op, &inputs));
+            assert!(wrong > LEN as u64 / 100, "{op} of {ranks} ranks: one taken twice, one left out, {wrong} show");
+        }
+    }
+
+    #[test]
+    fn results_are_exact_and_differ_from_place_to_place_among_many_ranks() {
+        for op in ReduceOp::ALL {
+            let wide = Pattern::<f64>::new(Subject::AllReduce(op), 0, 256).expect("known");
+            let narrow = Pattern::<f32>::new(Subject::AllReduce(op), 0, 256).expect("known");
+            let whole = Pattern::<i32>::new(Subject::AllReduce(op), 0, 256).expect("known");
+            for ((wide, narrow), whole) in wide.output.iter().zip(&narrow.output).zip(&whole.output) {
+                assert_eq!((f64::from(*narrow), f64::from(*whole)), (*wide, *wide), "{op}");
+            }
+            let changes = wide.output.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            assert!(changes > PERIOD / 2, "{op}: {changes}");
+        }
     }
 
     #[test]
     fn each_wrong_element_counts() {
         let pattern = Pattern::<f32>::new(SUM, 0, 1).expect("known");
-        let mut sum = vector(&pattern, 3 * PERIOD + 1);
+        let mut sum = input(&pattern, 3 * PERIOD + 1);
         sum[0] += 1.0;
         sum[2 * PERIOD] += 1.0;
         sum[3 * PERIOD] += 1.0;
@@ -131,30 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_the_wrong_place_show() {
-        let pattern = Pattern::<f32>::new(SUM, 0, 1).expect("known");
-        let mut sum = vector(&pattern, 1 << 14);
-        sum.rotate_left(1 << 12);
-        assert!(pattern.wrong(&sum) > 1 << 13);
-    }
-
-    #[test]
     fn before_a_broadcast_no_element_is_right_by_chance() {
-        let collective = Collective::Broadcast { root: 1 };
+        let subject = Subject::Broadcast { root: 1 };
         for rank in 0..3 {
-            let pattern = Pattern::<i64>::new(collective, rank, 3).expect("known");
+            let pattern = Pattern::<i64>::new(subject, rank, 3).expect("known");
             let mut input = vec![0; PERIOD];
             pattern.fill(&mut input);
             assert_eq!(pattern.wrong(&input), if rank == 1 { 0 } else { PERIOD as u64 });
-        }
-    }
-
-    #[test]
-    fn every_operation_is_known() {
-        for op in ReduceOp::ALL {
-            let collective = Collective::AllReduce(op);
-            assert!(Pattern::<i32>::new(collective, 0, 5).is_some(), "{op}");
-            assert!(Pattern::<f64>::new(collective, 0, 5).is_some(), "{op}");
         }
     }
 }

@@ -1,13 +1,12 @@
 //! What can go wrong in a benchmark.
 
-use std::io;
-
 use qpair::collectives::tune::Algorithm;
 use qpair::collectives::{BootstrapError, CollectiveError};
 use qpair::verbs::calc::DataType;
 use thiserror::Error;
 
-use crate::ranks::JobError;
+use crate::output::{self, PrintError};
+use crate::ranks::{JobError, RankEnd};
 use crate::size::Size;
 
 /// A benchmark that did not run to its end, or found wrong results.
@@ -56,12 +55,9 @@ pub enum BenchError {
         /// What the launcher says.
         launched: u32,
     },
-    /// WORLD_SIZE is no number.
-    #[error("WORLD_SIZE is `{text}`, which is no number of ranks; unset RANK and WORLD_SIZE to start local ranks")]
-    WorldSize {
-        /// Its value.
-        text: String,
-    },
+    /// A launcher's variables are there, but make no sense.
+    #[error("{0}; or unset RANK and WORLD_SIZE to start local ranks")]
+    Environment(BootstrapError),
     /// The results of an operation are not known here.
     #[error("results of {0} can not be checked; give --no-check")]
     NotCheckable(String),
@@ -90,8 +86,8 @@ pub enum BenchError {
         measured: usize,
     },
     /// The table could not be printed.
-    #[error("could not print: {0}")]
-    Print(#[from] io::Error),
+    #[error(transparent)]
+    Print(#[from] PrintError),
 }
 
 impl BenchError {
@@ -103,8 +99,20 @@ impl BenchError {
             | BenchError::TooLarge { .. }
             | BenchError::NoSuchRoot { .. }
             | BenchError::Algorithm { .. }
-            | BenchError::RankCount { .. } => 2,
+            | BenchError::RankCount { .. }
+            | BenchError::Environment(_) => 2,
             _ => 1,
+        }
+    }
+
+    /// Whether standard output was closed by who read it, here or in rank 0.
+    pub fn is_closed_output(&self) -> bool {
+        match self {
+            BenchError::Print(error) => error.is_closed(),
+            BenchError::Job(JobError::RankFailed { end, .. }) => {
+                *end == RankEnd::Exited(output::CLOSED_EXIT_CODE.into())
+            }
+            _ => false,
         }
     }
 }

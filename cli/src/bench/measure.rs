@@ -1,11 +1,11 @@
-//! Times one collective at one size: all ranks do the same number of operations, which rank 0 decides.
+//! Times one collective at one size: all ranks do the same number of operations, which the slowest decides.
 
 use std::time::{Duration, Instant};
 
 use qpair::collectives::{CollectiveError, CommBuffer, Communicator};
 use qpair::verbs::calc::ReduceOp;
 
-use super::args::{Collective, Effort, Plan};
+use super::args::{Effort, Subject, Workload};
 use super::check::{Pattern, Scalar};
 use super::error::BenchError;
 use super::report::Point;
@@ -14,21 +14,21 @@ use super::report::Point;
 #[derive(Debug)]
 pub struct Meter<'a, T: Scalar> {
     comm: &'a Communicator,
-    plan: &'a Plan,
+    workload: &'a Workload,
     pattern: Option<Pattern<T>>,
 }
 
 impl<'a, T: Scalar> Meter<'a, T> {
     /// # Errors
     /// [`BenchError::NotCheckable`] if results shall be checked and are not known.
-    pub fn new(comm: &'a Communicator, plan: &'a Plan) -> Result<Self, BenchError> {
-        let pattern = if plan.check {
-            let known = Pattern::new(plan.collective, comm.rank(), comm.size());
-            Some(known.ok_or_else(|| BenchError::NotCheckable(format!("{:?}", plan.collective)))?)
+    pub fn new(comm: &'a Communicator, workload: &'a Workload) -> Result<Self, BenchError> {
+        let pattern = if workload.check {
+            let known = Pattern::new(workload.subject, comm.rank(), comm.size());
+            Some(known.ok_or_else(|| BenchError::NotCheckable(format!("{:?}", workload.subject)))?)
         } else {
             None
         };
-        Ok(Meter { comm, plan, pattern })
+        Ok(Meter { comm, workload, pattern })
     }
 
     /// Measures vectors of `count` elements, and checks the result before and after timing.
@@ -39,26 +39,34 @@ impl<'a, T: Scalar> Meter<'a, T> {
         let mut vector = self.named("allocate", count, self.comm.buffer::<T>(count))?;
         let mut wrong = self.check(&mut vector)?;
         // Zeros and ones stay what they are, however often they are combined.
-        let rest = if self.plan.collective == Collective::AllReduce(ReduceOp::Prod) { 1 } else { 0 };
+        let rest = if self.workload.subject == Subject::AllReduce(ReduceOp::Prod) { 1 } else { 0 };
         vector.fill(T::from_small(rest));
-        for _ in 0..self.plan.warmup {
+        for _ in 0..self.workload.warmup {
             self.operate(&mut vector)?;
         }
-        let iterations = self.iterations(&mut vector)?;
-        let own = self.timed(&mut vector, iterations)?;
+        let operations = self.operations(&mut vector)?;
+        let own = self.timed(&mut vector, operations)?;
         wrong += self.check(&mut vector)?;
-        let seconds = self.over_ranks(own.as_secs_f64(), ReduceOp::Max)? / iterations as f64;
+        let seconds = self.over_ranks(own.as_secs_f64(), ReduceOp::Max)? / operations as f64;
         let wrong = self.over_ranks(wrong as f64, ReduceOp::Sum)? as u64;
-        Ok(Point { count, seconds, iterations, wrong: self.plan.check.then_some(wrong) })
+        Ok(Point { count, seconds, operations, wrong: self.workload.check.then_some(wrong) })
+    }
+
+    /// Whether it holds on any rank.
+    ///
+    /// # Errors
+    /// As [`measure`](Meter::measure).
+    pub fn on_any(&self, here: bool) -> Result<bool, BenchError> {
+        Ok(self.over_ranks(f64::from(u8::from(here)), ReduceOp::Max)? != 0.0)
     }
 
     fn operate(&self, vector: &mut CommBuffer<T>) -> Result<(), BenchError> {
         let count = vector.len();
-        let done = match self.plan.collective {
-            Collective::AllReduce(op) => self.comm.all_reduce(vector, op),
-            Collective::Broadcast { root } => self.comm.broadcast(vector, root),
+        let done = match self.workload.subject {
+            Subject::AllReduce(op) => self.comm.all_reduce(vector, op),
+            Subject::Broadcast { root } => self.comm.broadcast(vector, root),
         };
-        self.named(self.plan.collective.name(), count, done)
+        self.named(self.workload.subject.name(), count, done)
     }
 
     /// Wrong elements on this rank, of one operation on fresh input.
@@ -69,19 +77,19 @@ impl<'a, T: Scalar> Meter<'a, T> {
         Ok(pattern.wrong(vector))
     }
 
-    fn timed(&self, vector: &mut CommBuffer<T>, iterations: u64) -> Result<Duration, BenchError> {
+    fn timed(&self, vector: &mut CommBuffer<T>, operations: u64) -> Result<Duration, BenchError> {
         self.named("barrier", 0, self.comm.barrier())?;
         let start = Instant::now();
-        for _ in 0..iterations {
+        for _ in 0..operations {
             self.operate(vector)?;
         }
         Ok(start.elapsed())
     }
 
     /// How often to operate so that the time is used: trials grow until one takes a fair part of it.
-    fn iterations(&self, vector: &mut CommBuffer<T>) -> Result<u64, BenchError> {
-        let budget = match self.plan.effort {
-            Effort::Iterations(iterations) => return Ok(iterations),
+    fn operations(&self, vector: &mut CommBuffer<T>) -> Result<u64, BenchError> {
+        let budget = match self.workload.effort {
+            Effort::Operations(operations) => return Ok(operations),
             Effort::Time(budget) => budget.as_secs_f64(),
         };
         let mut trial = 1;
@@ -93,10 +101,10 @@ impl<'a, T: Scalar> Meter<'a, T> {
             // A trial that was interrupted tells nothing.
             each = each.min(seconds / trial as f64);
             let fitting = (budget / each) as u64;
-            if seconds * TRIAL_PART >= budget || trial >= MAX_ITERATIONS {
-                return Ok(fitting.clamp(1, MAX_ITERATIONS));
+            if seconds * TRIAL_PART >= budget || trial >= MAX_OPERATIONS {
+                return Ok(fitting.clamp(1, MAX_OPERATIONS));
             }
-            trial = (fitting / TRIAL_PART as u64).clamp(trial * 2, trial * 32).min(MAX_ITERATIONS);
+            trial = (fitting / TRIAL_PART as u64).clamp(trial * 2, trial * 32).min(MAX_OPERATIONS);
         }
     }
 
@@ -115,4 +123,4 @@ impl<'a, T: Scalar> Meter<'a, T> {
 
 /// A trial shall take at least this part of the time.
 const TRIAL_PART: f64 = 8.0;
-const MAX_ITERATIONS: u64 = 1 << 24;
+const MAX_OPERATIONS: u64 = 1 << 24;

@@ -9,14 +9,16 @@ mod report;
 mod sweep;
 
 use std::ffi::OsString;
-use std::io;
+use std::time::Duration;
 
-use crate::ranks::{Job, JobError, Output};
+use qpair::collectives::Environment;
+
+use crate::ranks::{Job, JobError, Output, this_program};
 
 pub use args::BenchCommand;
 pub use error::BenchError;
 
-use args::{Plan, Settings};
+use args::{Settings, Workload};
 
 /// Runs a benchmark: as a rank if a launcher set torchrun's variables, else with local ranks of its own.
 ///
@@ -24,37 +26,32 @@ use args::{Plan, Settings};
 /// [`BenchError`] if the arguments do not fit, ranks can not be started, a collective fails or a result is wrong.
 pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     let settings = command.settings();
-    let plan = Plan::new(command)?;
-    match world_size()? {
-        Some(launched) => {
-            if settings.ranks.is_some_and(|asked| asked != launched) {
-                return Err(BenchError::RankCount { asked: settings.ranks.unwrap_or_default(), launched });
-            }
-            sweep::run(&plan)
-        }
-        None => {
-            let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
-            // One message, and not one per rank.
-            plan.check_root(ranks as usize)?;
-            Ok(spawn(settings, ranks)?)
-        }
+    let workload = Workload::new(command)?;
+    if !is_launched() {
+        let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
+        // One message, and not one per rank.
+        workload.check_root(ranks as usize)?;
+        return Ok(spawn(settings, ranks)?);
     }
+    let environment = Environment::from_env().map_err(BenchError::Environment)?;
+    let launched = environment.size;
+    if let Some(asked) = settings.ranks.filter(|&asked| asked != launched) {
+        return Err(BenchError::RankCount { asked, launched });
+    }
+    workload.check_root(launched as usize)?;
+    sweep::run(&workload, &environment)
 }
 
-/// The number of ranks, if a launcher started this process as one of them.
-fn world_size() -> Result<Option<u32>, BenchError> {
-    if std::env::var_os("RANK").is_none() {
-        return Ok(None);
-    }
-    let Some(text) = std::env::var_os("WORLD_SIZE") else { return Ok(None) };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.map(Some).ok_or_else(|| BenchError::WorldSize { text: text.to_string_lossy().into_owned() })
+/// Whether a launcher started this process as one of its ranks. One of the variables tells: without the others it is an
+/// error, and no reason to start ranks from each of the launcher's processes.
+fn is_launched() -> bool {
+    ["RANK", "WORLD_SIZE"].into_iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Runs this very command as local ranks. Rank 0 prints the table.
 fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
-    let failed = |source: io::Error| JobError::System { what: "find this program".to_owned(), source };
-    let program = std::env::current_exe().map_err(failed)?;
+    let failed = |source| JobError::System { what: "find this program".to_owned(), source };
+    let program = this_program().map_err(failed)?;
     let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
     let job = Job {
         ranks,
@@ -70,4 +67,4 @@ fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
 
 const DEFAULT_RANKS: u32 = 4;
 /// Ranks hold nothing that takes time to put away.
-const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(2);

@@ -1,13 +1,14 @@
 //! What rank 0 prints: the header, a row per size, and the summary; or a JSON object per size.
 
-use std::io;
-
+use qpair::collectives::Ranks;
+use qpair::collectives::tune::{self, Tuning};
 use serde::Serialize;
 
-use super::args::{Collective, Plan};
+use super::args::{Subject, Workload};
 use super::error::BenchError;
 use crate::machine;
-use crate::table::{self, Column, RowTable};
+use crate::output::{PrintError, Results};
+use crate::table::Column;
 
 /// The measurement of one size, equal on all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +18,7 @@ pub struct Point {
     /// Seconds that one operation took on the slowest rank, on average.
     pub seconds: f64,
     /// Operations that were timed.
-    pub iterations: u64,
+    pub operations: u64,
     /// Wrong elements on all ranks; `None` if they were not checked.
     pub wrong: Option<u64>,
 }
@@ -25,10 +26,10 @@ pub struct Point {
 /// Prints as rank 0, and keeps what the summary needs.
 #[derive(Debug)]
 pub struct Report<'a> {
-    plan: &'a Plan,
+    workload: &'a Workload,
     ranks: usize,
-    prints: bool,
-    table: RowTable,
+    out: Option<Results>,
+    failed: Option<PrintError>,
     busbw: Vec<f64>,
     wrong: Vec<u64>,
 }
@@ -46,68 +47,69 @@ struct Row<'a> {
     root: Option<usize>,
     algorithm: &'static str,
     time_us: f64,
-    algbw_gbs: f64,
-    busbw_gbs: f64,
+    algbw_gb_s: f64,
+    busbw_gb_s: f64,
     wrong: Option<u64>,
-    iterations: u64,
+    operations: u64,
 }
 
 impl<'a> Report<'a> {
     /// A report that prints on rank 0 only, header first.
-    ///
-    /// # Errors
-    /// If standard output fails.
-    pub fn begin(plan: &'a Plan, rank: usize, ranks: usize, how: &str) -> io::Result<Self> {
-        let prints = rank == 0;
-        let table = RowTable::new(&COLUMNS);
-        if prints && !plan.json {
-            let version = env!("CARGO_PKG_VERSION");
-            table::print(&format!("# qpair {version} {}, {how}", title(plan, ranks)))?;
-            table::print(&format!("# {}", machine::describe()))?;
-            table::print(&format!("# time: mean of one operation, on the slowest rank; 1 GB = 10^9 B; {}", bus(plan)))?;
-            table::print("#")?;
-            table::print(&table.header())?;
+    pub fn begin(workload: &'a Workload, rank: usize, ranks: usize) -> Self {
+        let mut report = Report { workload, ranks, out: None, failed: None, busbw: Vec::new(), wrong: Vec::new() };
+        if rank == 0 {
+            let remarks = [
+                machine::describe_launcher(),
+                format!("time: mean of one operation, on the slowest rank; 1 GB = 10^9 B; {}", bus(workload)),
+            ];
+            match Results::begin(workload.json, &COLUMNS, &title(workload, ranks), &remarks) {
+                Ok(out) => report.out = Some(out),
+                Err(error) => report.failed = Some(error),
+            }
         }
-        Ok(Report { plan, ranks, prints, table, busbw: Vec::new(), wrong: Vec::new() })
+        report
+    }
+
+    /// Whether results can not be printed any more.
+    pub fn is_broken(&self) -> bool {
+        self.failed.is_some()
     }
 
     /// Takes the measurement of the next size.
-    ///
-    /// # Errors
-    /// If standard output fails.
-    pub fn add(&mut self, point: &Point) -> io::Result<()> {
+    pub fn add(&mut self, point: &Point) {
         let row = self.row(point);
-        self.busbw.push(row.busbw_gbs);
-        self.wrong.push(point.wrong.unwrap_or_default());
-        if !self.prints {
-            return Ok(());
-        }
-        if self.plan.json {
-            return table::print(&serde_json::to_string(&row)?);
-        }
-        table::print(&self.table.row(&[
+        let cells = [
             row.size.to_string(),
             row.count.to_string(),
             row.dtype.to_owned(),
             row.op.to_owned(),
             format!("{:.2}", row.time_us),
-            format!("{:.3}", row.algbw_gbs),
-            format!("{:.3}", row.busbw_gbs),
+            format!("{:.3}", row.algbw_gb_s),
+            format!("{:.3}", row.busbw_gb_s),
             row.wrong.map_or("-".to_owned(), |wrong| wrong.to_string()),
-        ]))
+        ];
+        if let Some(out) = &self.out {
+            self.failed = out.row(&row, &cells).err();
+        }
+        self.busbw.push(row.busbw_gb_s);
+        self.wrong.push(point.wrong.unwrap_or_default());
     }
 
     /// Prints the summary.
     ///
     /// # Errors
-    /// [`BenchError::Wrong`] if any element was wrong, on every rank.
+    /// [`BenchError::Print`] on rank 0 if anything could not be printed; [`BenchError::Wrong`] on every rank if any
+    /// element was wrong.
     pub fn end(self) -> Result<(), BenchError> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
         let measured = self.busbw.len();
-        let average = self.busbw.iter().sum::<f64>() / measured.max(1) as f64;
-        if self.prints && !self.plan.json {
+        if let Some(out) = &self.out {
+            let average = self.busbw.iter().sum::<f64>() / measured.max(1) as f64;
             let sizes = if measured == 1 { "size" } else { "sizes" };
-            let checked = if self.plan.check { "all results checked" } else { "results not checked" };
-            table::print(&format!("#\n# average busbw: {average:.3} GB/s over {measured} {sizes}; {checked}"))?;
+            let checked = if self.workload.check { "all results checked" } else { "results not checked" };
+            out.end(&format!("average busbw: {average:.3} GB/s over {measured} {sizes}; {checked}"))?;
         }
         let sizes = self.wrong.iter().filter(|&&wrong| wrong != 0).count();
         match self.wrong.iter().sum() {
@@ -117,43 +119,50 @@ impl<'a> Report<'a> {
     }
 
     fn row(&self, point: &Point) -> Row<'a> {
-        let size = point.count as u64 * self.plan.dtype.size() as u64;
+        let size = point.count as u64 * self.workload.dtype.size() as u64;
         let algbw = size as f64 / point.seconds / 1e9;
-        let (op, root) = match self.plan.collective {
-            Collective::AllReduce(op) => (op.name(), None),
-            Collective::Broadcast { root } => ("none", Some(root)),
+        let (op, root) = match self.workload.subject {
+            Subject::AllReduce(op) => (op.name(), None),
+            Subject::Broadcast { root } => ("none", Some(root)),
         };
         Row {
-            collective: self.plan.collective.name(),
+            collective: self.workload.subject.name(),
             ranks: self.ranks,
             size,
             count: point.count,
-            dtype: self.plan.dtype.name(),
+            dtype: self.workload.dtype.name(),
             op,
             root,
-            algorithm: self.plan.algorithm.name(),
+            algorithm: self.algorithm(size),
             time_us: point.seconds * 1e6,
-            algbw_gbs: algbw,
-            busbw_gbs: algbw * self.plan.collective.bus_factor(self.ranks),
+            algbw_gb_s: algbw,
+            busbw_gb_s: algbw * self.workload.subject.bus_factor(self.ranks),
             wrong: point.wrong,
-            iterations: point.iterations,
+            operations: point.operations,
         }
     }
-}
 
-fn title(plan: &Plan, ranks: usize) -> String {
-    let name = plan.collective.name();
-    let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-    match plan.collective {
-        Collective::AllReduce(op) => format!("{name} ({op} of {}, in place), {ranks}", plan.dtype),
-        Collective::Broadcast { root } => format!("{name} ({} from rank {root}), {ranks}", plan.dtype),
+    /// The algorithm that ran: what was asked for, or what communicators choose.
+    fn algorithm(&self, size: u64) -> &'static str {
+        let (asked, ranks) = (self.workload.algorithm, Ranks(self.ranks as u32));
+        let ran = tune::choose(self.workload.subject.collective(), ranks, size, &Tuning::default(), asked);
+        ran.unwrap_or(asked).name()
     }
 }
 
-fn bus(plan: &Plan) -> &'static str {
-    match plan.collective {
-        Collective::AllReduce(_) => "busbw = algbw x 2(n-1)/n",
-        Collective::Broadcast { .. } => "busbw = algbw",
+fn title(workload: &Workload, ranks: usize) -> String {
+    let (name, dtype) = (workload.subject.name(), workload.dtype);
+    let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+    match workload.subject {
+        Subject::AllReduce(op) => format!("bench {name} ({op} of {dtype}, in place), {ranks}"),
+        Subject::Broadcast { root } => format!("bench {name} ({dtype} from rank {root}), {ranks}"),
+    }
+}
+
+fn bus(workload: &Workload) -> &'static str {
+    match workload.subject {
+        Subject::AllReduce(_) => "busbw = algbw x 2(n-1)/n",
+        Subject::Broadcast { .. } => "busbw = algbw",
     }
 }
 

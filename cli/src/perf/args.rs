@@ -13,7 +13,8 @@ use crate::size::Size;
 /// Measures verbs and messages between two processes.
 ///
 /// Without HOST it serves; with the name or address of a server it is the client, and prints the results. --local does
-/// both, each process on a core of its own where there are two. The client's parameters count for both sides.
+/// both, each process on a core of its own where there are two, else on a CPU of its own. The client's parameters count
+/// for both sides.
 ///
 /// Latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
 /// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb; min,
@@ -22,7 +23,7 @@ use crate::size::Size;
 #[command(after_help = "Examples:
   qpair perf write-lat --local                       8-byte WRITE ping-pong, both sides here
   qpair perf write-bw --local -s 64K,1M,16M          bandwidth, and memcpy in the same run
-  qpair perf write-lat --local --post-poll           cost of posting and polling
+  qpair perf write-lat --local --post-poll --json    what post and poll take, for each WRITE
   qpair perf tag-lat --local -a                      messages of all sizes
   qpair perf read-bw                                 serves once
   qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it")]
@@ -60,19 +61,20 @@ pub struct PerfArgs {
     /// Serve one client after another, without end
     #[arg(long)]
     pub forever: bool,
-    /// Core to run on; with --local two, for client and server [default with --local: the first two]
+    /// CPU to run on; with --local two, for client and server [default with --local: those of two cores]
     #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
     pub cpu: Vec<usize>,
     /// Device to open
     #[arg(short, long, default_value = "soft0")]
     pub device: String,
-    /// Address to serve at
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    /// Address to serve at. Clients are not asked who they are: bind to no more than is needed
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind: IpAddr,
     /// Print one JSON object per result
     #[arg(long)]
     pub json: bool,
-    /// Measure what posting and polling an 8-byte WRITE costs the caller. With write-lat only
+    /// Measure what posting and polling an 8-byte WRITE costs the caller, in ns: with each WRITE signaled, and with one
+    /// in 64 (`signal_every` in JSON). Whole batches of 1024. With write-lat only
     #[arg(long)]
     pub post_poll: bool,
     /// Print nothing but the port when serving

@@ -16,7 +16,7 @@ pub struct Bandwidth {
     /// Bytes of each message.
     pub size: usize,
     /// Messages measured.
-    pub messages: u64,
+    pub operations: u64,
     /// Seconds per message, median over slices of the run.
     pub seconds: f64,
     /// Seconds that a memcpy of the same size takes, measured between the slices.
@@ -50,15 +50,20 @@ pub fn measure(
     size: usize,
     effort: Effort,
 ) -> Result<Bandwidth, PerfError> {
-    let fitting = calibrate(exchange, stream, size, effort)?;
-    let slice = (fitting / SLICES).max(1);
+    let operations = calibrate(exchange, stream, size, effort)?;
     let mut memcpy = Memcpy::new(size);
     let (mut times, mut copies) = (Samples::default(), Samples::default());
-    for _ in 0..SLICES {
+    for count in slices(operations) {
         copies.push(memcpy.seconds(MEMCPY_TIME));
-        times.push(timed(exchange, stream, Round { size, count: slice })?.as_secs_f64() / slice as f64);
+        times.push(timed(exchange, stream, Round { size, count })?.as_secs_f64() / count as f64);
     }
-    Ok(Bandwidth { size, messages: slice * SLICES, seconds: times.median(), memcpy: copies.median() })
+    Ok(Bandwidth { size, operations, seconds: times.median(), memcpy: copies.median() })
+}
+
+/// The messages of each slice: as equal as can be, and none empty.
+fn slices(operations: u64) -> impl Iterator<Item = u64> {
+    let of = move |slice| operations / SLICES + u64::from(slice < operations % SLICES);
+    (0..SLICES).map(of).filter(|&count| count > 0)
 }
 
 fn timed(exchange: &mut Exchange, stream: &mut impl Stream, round: Round) -> Result<Duration, PerfError> {
@@ -195,3 +200,18 @@ const MEMCPY_TIME: f64 = 0.02;
 /// Seconds after which the time of one message is known well enough.
 const CALIBRATION_TIME: f64 = 0.02;
 const MAX_MESSAGES: f64 = 1e12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_have_all_messages_and_no_more() {
+        for operations in [1, 2, 3, 6, 7, 10, 100, 1 << 40] {
+            let counts: Vec<u64> = slices(operations).collect();
+            assert_eq!(counts.iter().sum::<u64>(), operations);
+            assert_eq!(counts.len() as u64, operations.min(SLICES));
+            assert!(counts[0] - counts[counts.len() - 1] <= 1, "{counts:?}");
+        }
+    }
+}

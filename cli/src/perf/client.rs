@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use super::args::PerfArgs;
 use super::bandwidth::{self, VerbsStream};
 use super::error::PerfError;
-use super::exchange::{Exchange, Request};
+use super::exchange::{Exchange, PATIENCE, Request};
 use super::latency;
 use super::onesided::{FetchAdd, Read};
 use super::pingpong::{SendPingPong, WritePingPong};
@@ -15,34 +15,37 @@ use super::session::{Session, Unconnected};
 use super::tagged;
 use super::test::{Effort, Test};
 
-/// Measures against the server at `host`. `cpus` is what the header says of client and server.
+/// Measures against the server at `host`. The header tells the `place`: what client and server run on.
 ///
 /// # Errors
 /// [`PerfError`] if there is no server, or either side fails.
-pub fn run(args: &PerfArgs, host: &str, port: u16, cpus: Option<(usize, usize)>) -> Result<(), PerfError> {
-    // Options are checked before anybody is bothered.
+pub fn run(args: &PerfArgs, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
+    // What can fail here alone does so before anybody is bothered; a server does not wait long for an introduction.
     let (parameters, sizes, effort) = (args.parameters()?, args.sizes()?, args.effort()?);
-    let stream = TcpStream::connect((host, port)).map_err(|source| PerfError::NoServer {
-        host: host.to_owned(),
-        port,
-        test: args.test,
-        source,
-    })?;
-    let mut exchange = Exchange::open(stream)?;
+    let mut exchange;
     if args.test.is_tagged() {
-        tagged::run(args, parameters, &mut exchange, &sizes, effort, cpus)?;
+        let worker = tagged::worker(&args.device)?;
+        exchange = reach(args, host, port)?;
+        tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
     } else {
         let session = Unconnected::new(&args.device, &parameters)?;
-        let theirs = exchange.prepare(&Request::Prepare(parameters, session.side()))?;
+        exchange = reach(args, host, port)?;
+        let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
         tracing::info!("{why}");
         let how = format!("device {}, RC queue pairs, {}", args.device, wire(&why));
-        let report = Report::begin(args, &how, cpus)?;
+        let report = Report::begin(args, &how, place)?;
         measure(args, &mut exchange, &mut session, &sizes, effort, &report)
             .map_err(|error| session.explain_failure(error))?;
     }
     exchange.send(&Request::Finish)
+}
+
+fn reach(args: &PerfArgs, host: &str, port: u16) -> Result<Exchange, PerfError> {
+    let no_server = |source| PerfError::NoServer { host: host.to_owned(), port, test: args.test, source };
+    // It may have another client at the moment.
+    Exchange::open(TcpStream::connect((host, port)).map_err(no_server)?, PATIENCE)
 }
 
 /// The wire's name: an explanation starts with it, and goes on with what the header has no room for.

@@ -10,6 +10,8 @@ use thiserror::Error;
 
 use super::test::Test;
 use crate::machine::PinError;
+use crate::output::PrintError;
+use crate::ranks::RankEnd;
 use crate::size::Size;
 
 /// A measurement that did not run to its end.
@@ -30,7 +32,9 @@ pub enum PerfError {
         source: io::Error,
     },
     /// Nobody serves there.
-    #[error("no server at {host}:{port}: {source}; start `qpair perf {test}` there first")]
+    #[error(
+        "no server at {host}:{port}: {source}; start `qpair perf {test}` there first (with --bind ADDRESS for other addresses than 127.0.0.1)"
+    )]
     NoServer {
         /// Host that was asked for.
         host: String,
@@ -44,6 +48,9 @@ pub enum PerfError {
     /// The control connection broke.
     #[error("the control connection to the other side failed: {0}")]
     Exchange(io::Error),
+    /// The other side does not go on.
+    #[error("the other side was silent for too long; see whether its process is stopped, or busy with another client")]
+    Silent,
     /// The other side is gone.
     #[error("the other side closed the connection; its own output tells why")]
     PeerClosed,
@@ -127,7 +134,7 @@ pub enum PerfError {
         /// What must come.
         expected: u64,
     },
-    /// The process could not be bound to a core.
+    /// The process could not be bound to a CPU.
     #[error(transparent)]
     Pin(#[from] PinError),
     /// A size that the measurement does not have.
@@ -146,9 +153,15 @@ pub enum PerfError {
     /// The serving process of --local did not start.
     #[error("could not start the serving process: {0}")]
     Local(io::Error),
+    /// The serving process of --local did not end well.
+    #[error("the serving process {0} after all was measured; its own output tells why")]
+    ServerFailed(RankEnd),
+    /// The serving process of --local did not end.
+    #[error("the serving process did not end within {0:?} after all was measured, and was killed")]
+    ServerHangs(Duration),
     /// The results could not be printed.
-    #[error("could not print: {0}")]
-    Print(io::Error),
+    #[error(transparent)]
+    Print(#[from] PrintError),
 }
 
 impl PerfError {

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair::verbs::{QpAddress, RemoteSlice};
 use rustix::io::Errno;
@@ -17,7 +17,15 @@ use super::test::Parameters;
 #[derive(Debug)]
 pub struct Exchange {
     stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Timed>,
+    patience: Duration,
+}
+
+/// What comes in, until a deadline where there is one.
+#[derive(Debug)]
+struct Timed {
+    stream: TcpStream,
+    until: Option<Instant>,
 }
 
 /// The first line of each side; later lines may differ between versions.
@@ -30,7 +38,7 @@ struct Greeting {
 /// Where one side can be reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub enum Contact {
     /// A queue pair, and the memory that the other side may write.
     QueuePair {
         /// Address of the queue pair.
@@ -52,7 +60,7 @@ pub enum Side {
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// First of all: what to prepare for.
-    Prepare(Parameters, Side),
+    Prepare(Parameters, Contact),
     /// Do your part of so many operations.
     Round(Round),
     /// That was all.
@@ -64,7 +72,7 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// Prepared.
-    Prepared(Side),
+    Prepared(Contact),
     /// Not possible.
     Refused(String),
     /// About to start with its part.
@@ -87,31 +95,31 @@ impl Exchange {
     ///
     /// # Errors
     /// [`PerfError::Refused`] if it can not.
-    pub fn prepare(&mut self, request: &Request) -> Result<Side, PerfError> {
+    pub fn prepare(&mut self, request: &Request) -> Result<Contact, PerfError> {
         self.send(request)?;
+        self.allow(Some(self.patience));
         match self.receive()? {
-            Reply::Prepared(side) => Ok(side),
+            Reply::Prepared(contact) => Ok(contact),
             Reply::Refused(why) => Err(PerfError::Refused(why)),
             other => Err(PerfError::Garbled { why: format!("{other:?} out of turn") }),
         }
     }
 
-    /// Greets the other side.
+    /// Greets the other side. The greeting and the message after it must be there within `introduction`.
     ///
     /// # Errors
     /// [`PerfError::Version`] if it is of another version, [`PerfError::Garbled`] if it is something else.
-    pub fn open(stream: TcpStream) -> Result<Self, PerfError> {
+    pub fn open(stream: TcpStream, introduction: Duration) -> Result<Self, PerfError> {
         stream.set_nodelay(true).map_err(PerfError::Exchange)?;
-        stream.set_read_timeout(Some(GREETING_TIME)).map_err(PerfError::Exchange)?;
-        let reader = BufReader::new(stream.try_clone().map_err(PerfError::Exchange)?);
-        let mut exchange = Exchange { stream, reader };
+        stream.set_write_timeout(Some(PATIENCE)).map_err(PerfError::Exchange)?;
+        let reader = Timed { stream: stream.try_clone().map_err(PerfError::Exchange)?, until: None };
+        let mut exchange = Exchange { stream, reader: BufReader::new(reader), patience: PATIENCE };
+        exchange.allow(Some(introduction));
         exchange.send(&Greeting { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() })?;
         let theirs: Greeting = exchange.receive()?;
         if theirs.protocol != PROTOCOL {
             return Err(PerfError::Version { release: theirs.release, theirs: theirs.protocol, ours: PROTOCOL });
         }
-        // From here on a side may rightly take long.
-        exchange.stream.set_read_timeout(None).map_err(PerfError::Exchange)?;
         Ok(exchange)
     }
 
@@ -125,10 +133,20 @@ impl Exchange {
         self.stream.write_all(&line).map_err(broken)
     }
 
-    /// Waits for the next message.
+    /// How long the other side may be silent where it has something to do.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Gives the other side so long from now on to say what comes next; for ever without a limit.
+    pub fn allow(&mut self, limit: Option<Duration>) {
+        self.reader.get_mut().until = limit.map(|limit| Instant::now() + limit);
+    }
+
+    /// Waits for the next message, for as long as [allowed](Exchange::allow).
     ///
     /// # Errors
-    /// [`PerfError::PeerClosed`], [`PerfError::Garbled`], [`PerfError::Exchange`].
+    /// [`PerfError::PeerClosed`], [`PerfError::Silent`], [`PerfError::Garbled`], [`PerfError::Exchange`].
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T, PerfError> {
         let mut line = Vec::new();
         self.reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).map_err(broken)?;
@@ -156,6 +174,7 @@ impl Exchange {
     }
 
     fn expect(&mut self, right: impl FnOnce(&Reply) -> bool) -> Result<(), PerfError> {
+        self.allow(Some(self.patience));
         match self.receive()? {
             Reply::Refused(why) => Err(PerfError::Refused(why)),
             reply if right(&reply) => Ok(()),
@@ -184,8 +203,21 @@ impl Exchange {
     }
 }
 
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(buffer)
+    }
+}
+
 fn broken(error: io::Error) -> PerfError {
     match error.kind() {
+        // Which of the two a socket's time limit gives is up to the system.
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => PerfError::Silent,
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
             PerfError::PeerClosed
         }
@@ -197,14 +229,17 @@ fn broken(error: io::Error) -> PerfError {
 const PROTOCOL: u32 = 1;
 /// A line is a few hundred bytes; a stranger may send without end.
 const MAX_LINE: u64 = 64 << 10;
-/// Whoever connects and does not speak is no `qpair perf`.
-const GREETING_TIME: Duration = Duration::from_secs(5);
+/// A client that does not introduce itself in this time is no `qpair perf`.
+pub const INTRODUCTION: Duration = Duration::from_secs(5);
+/// Far above what either side ever takes to answer, on a busy machine and with large memory to register.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
     use std::thread;
 
+    use super::super::watch::Watch;
     use super::*;
 
     /// What a side makes of another that sends `bytes` and then closes.
@@ -216,7 +251,7 @@ mod tests {
             stream.write_all(bytes).expect("it is taken");
         });
         let stream = listener.accept().expect("it connects").0;
-        let opened = Exchange::open(stream);
+        let opened = Exchange::open(stream, INTRODUCTION);
         stranger.join().expect("no panic");
         opened
     }
@@ -224,8 +259,9 @@ mod tests {
     fn pair() -> (Exchange, Exchange) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let client = thread::spawn(move || Exchange::open(TcpStream::connect(address).expect("someone listens")));
-        let server = Exchange::open(listener.accept().expect("it connects").0).expect("greeted");
+        let connect = move || TcpStream::connect(address).expect("someone listens");
+        let client = thread::spawn(move || Exchange::open(connect(), INTRODUCTION));
+        let server = Exchange::open(listener.accept().expect("it connects").0, INTRODUCTION).expect("greeted");
         (client.join().expect("no panic").expect("greeted"), server)
     }
 
@@ -264,6 +300,31 @@ mod tests {
         assert!(matches!(other, Err(PerfError::Version { theirs: 99, .. })));
         assert!(matches!(opened_against(b"GET / HTTP/1.1\r\n\r\n"), Err(PerfError::Garbled { .. })));
         assert!(matches!(opened_against(b""), Err(PerfError::PeerClosed)));
+    }
+
+    #[test]
+    fn an_introduction_that_takes_too_long_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut stranger = TcpStream::connect(listener.local_addr().expect("bound")).expect("someone listens");
+        let stream = listener.accept().expect("it connects").0;
+        let server = thread::spawn(move || Exchange::open(stream, Duration::from_millis(100)));
+        // Each byte comes in time; the line does not.
+        while stranger.write_all(b" ").is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(matches!(server.join().expect("no panic"), Err(PerfError::Silent)));
+    }
+
+    #[test]
+    fn a_greeting_and_then_nothing_is_not_waited_for() {
+        let (mut client, server) = pair();
+        client.allow(Some(Duration::from_millis(20)));
+        assert!(matches!(client.receive::<Reply>(), Err(PerfError::Silent)));
+        client.patience = Duration::from_millis(20);
+        let mut watch = Watch::new(&client);
+        let error = (0..).find_map(|_| watch.idle(None).err());
+        assert!(matches!(error, Some(PerfError::Silent)));
+        drop(server);
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub fn measure(
     };
     let batch = ((BATCH_TIME / each) as u64).clamp(1, MAX_BATCH).min(operations);
     // Where an operation takes long against a clock read, each is timed, and batches are of one.
-    let batched = if batch == 1 { 0 } else { operations - operations / 4 };
+    // Else a part is timed one by one, and be it one.
+    let batched = if batch == 1 { 0 } else { operations - (operations / 4).max(1) };
     exchange.start(Round { size, count: WARM_UP + operations })?;
     for _ in 0..WARM_UP {
         operation.once(exchange)?;

@@ -34,13 +34,17 @@ pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
     if args.local {
         return local::run(args);
     }
+    let mut place = machine::describe();
     match args.cpu.as_slice() {
         [] => {}
-        [cpu] => machine::pin_to(*cpu)?,
-        _ => return Err(PerfError::Options("this is one process: give --cpu one core".to_owned())),
+        [cpu] => {
+            machine::pin_to(*cpu)?;
+            place.push_str(&format!("; client on cpu {cpu}"));
+        }
+        _ => return Err(PerfError::Options("this is one process: give --cpu one CPU".to_owned())),
     }
     match &args.host {
-        Some(host) => client::run(args, host, args.port, None),
+        Some(host) => client::run(args, host, args.port, &place),
         None => server::run(args),
     }
 }

@@ -1,7 +1,5 @@
 //! What the client prints: a header that says what runs on what, and a row or JSON object per size.
 
-use std::io;
-
 use serde::Serialize;
 
 use super::args::PerfArgs;
@@ -10,16 +8,15 @@ use super::error::PerfError;
 use super::latency::Latency;
 use super::postpoll::PostPoll;
 use super::test::{Parameters, Test};
-use crate::machine;
-use crate::table::{self, Column, RowTable};
+use crate::output::Results;
+use crate::table::Column;
 
 /// Prints results as they come.
 #[derive(Debug)]
 pub struct Report {
     test: Test,
     parameters: Parameters,
-    json: bool,
-    table: RowTable,
+    results: Results,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,7 +35,7 @@ struct LatencyRow {
 struct BandwidthRow {
     test: Test,
     size: usize,
-    messages: u64,
+    operations: u64,
     depth: u32,
     signal_every: u32,
     mb_s: f64,
@@ -58,40 +55,27 @@ struct PostPollRow {
 }
 
 impl Report {
-    /// Prints the header. `how` tells over what the sides are connected, `cpus` which cores they are bound to.
+    /// Prints the header. `how` tells over what the sides are connected, `place` on what they run.
     ///
     /// # Errors
     /// If standard output fails, or the options are not valid.
-    pub fn begin(args: &PerfArgs, how: &str, cpus: Option<(usize, usize)>) -> Result<Self, PerfError> {
+    pub fn begin(args: &PerfArgs, how: &str, place: &str) -> Result<Self, PerfError> {
         let columns = match (args.post_poll, args.test.is_bandwidth()) {
             (true, _) => &POST_POLL[..],
             (false, true) => &BANDWIDTH,
             (false, false) => &LATENCY,
         };
-        let report =
-            Report { test: args.test, parameters: args.parameters()?, json: args.json, table: RowTable::new(columns) };
-        if !args.json {
-            report.header(args, how, cpus).map_err(PerfError::Print)?;
-        }
-        Ok(report)
-    }
-
-    fn header(&self, args: &PerfArgs, how: &str, cpus: Option<(usize, usize)>) -> io::Result<()> {
-        let what = if args.post_poll { "cost of posting and polling 8-byte WRITEs" } else { describe(self.test) };
-        table::print(&format!("# qpair {} perf {}: {what}", env!("CARGO_PKG_VERSION"), self.test))?;
-        table::print(&format!("# {how}"))?;
-        let bound = cpus.map_or("not bound".to_owned(), |(client, server)| {
-            format!("client on cpu {client}, server on cpu {server}")
-        });
-        table::print(&format!("# {}; {bound}", machine::describe()))?;
-        if self.test.is_bandwidth() {
-            let Parameters { depth, signal_every, .. } = self.parameters;
+        let parameters = args.parameters()?;
+        let what = if args.post_poll { "cost of posting and polling 8-byte WRITEs" } else { describe(args.test) };
+        let mut remarks = vec![how.to_owned(), place.to_owned()];
+        if args.test.is_bandwidth() {
+            let Parameters { depth, signal_every, .. } = parameters;
             let signaled =
-                if self.test.is_tagged() { String::new() } else { format!(", 1 in {signal_every} signaled") };
-            table::print(&format!("# {depth} outstanding{signaled}; 1 MB = 10^6 B, 1 GB = 10^9 B"))?;
+                if args.test.is_tagged() { String::new() } else { format!(", 1 in {signal_every} signaled") };
+            remarks.push(format!("{depth} outstanding{signaled}; 1 MB = 10^6 B, 1 GB = 10^9 B"));
         }
-        table::print("#")?;
-        table::print(&self.table.header())
+        let results = Results::begin(args.json, columns, &format!("perf {}: {what}", args.test), &remarks)?;
+        Ok(Report { test: args.test, parameters, results })
     }
 
     /// Prints a latency.
@@ -111,7 +95,7 @@ impl Report {
         };
         let times = [row.typical_us, row.min_us, row.median_us, row.p99_us, row.max_us];
         let cells = [row.size.to_string(), row.operations.to_string()].into_iter();
-        self.print(&row, &cells.chain(times.map(|time| format!("{time:.3}"))).collect::<Vec<_>>())
+        Ok(self.results.row(&row, &cells.chain(times.map(|time| format!("{time:.3}"))).collect::<Vec<_>>())?)
     }
 
     /// Prints a bandwidth.
@@ -122,7 +106,7 @@ impl Report {
         let row = BandwidthRow {
             test: self.test,
             size: of.size,
-            messages: of.messages,
+            operations: of.operations,
             depth: self.parameters.depth,
             signal_every: self.parameters.signal_every,
             mb_s: of.size as f64 / of.seconds / 1e6,
@@ -130,17 +114,15 @@ impl Report {
             memcpy_gb_s: of.size as f64 / of.memcpy / 1e9,
             ratio: of.memcpy / of.seconds,
         };
-        self.print(
-            &row,
-            &[
-                row.size.to_string(),
-                row.messages.to_string(),
-                format!("{:.1}", row.mb_s),
-                format!("{:.4}", row.mmsg_s),
-                format!("{:.2}", row.memcpy_gb_s),
-                format!("{:.2}", row.ratio),
-            ],
-        )
+        let cells = [
+            row.size.to_string(),
+            row.operations.to_string(),
+            format!("{:.1}", row.mb_s),
+            format!("{:.4}", row.mmsg_s),
+            format!("{:.2}", row.memcpy_gb_s),
+            format!("{:.2}", row.ratio),
+        ];
+        Ok(self.results.row(&row, &cells)?)
     }
 
     /// Prints a cost of posting and polling.
@@ -159,16 +141,7 @@ impl Report {
         let signaled = if row.signal_every == 1 { "each".to_owned() } else { format!("1 in {}", row.signal_every) };
         let cells = [signaled, row.operations.to_string()].into_iter();
         let times = [row.min_ns, row.median_ns, row.p99_ns].map(|time| format!("{time:.1}"));
-        self.print(&row, &cells.chain(times).collect::<Vec<_>>())
-    }
-
-    fn print(&self, row: &impl Serialize, cells: &[String]) -> Result<(), PerfError> {
-        let line = if self.json {
-            serde_json::to_string(row).map_err(|error| PerfError::Print(error.into()))?
-        } else {
-            self.table.row(cells)
-        };
-        table::print(&line).map_err(PerfError::Print)
+        Ok(self.results.row(&row, &cells.chain(times).collect::<Vec<_>>())?)
     }
 }
 
@@ -187,10 +160,11 @@ fn describe(test: Test) -> &'static str {
 }
 
 const SIZE: Column = Column { name: "size", unit: "(B)", width: 10 };
+const OPERATIONS: Column = Column { name: "operations", unit: "", width: 11 };
 
 const LATENCY: [Column; 7] = [
     SIZE,
-    Column { name: "operations", unit: "", width: 11 },
+    OPERATIONS,
     Column { name: "typical", unit: "(us)", width: 10 },
     Column { name: "min", unit: "(us)", width: 10 },
     Column { name: "median", unit: "(us)", width: 10 },
@@ -200,7 +174,7 @@ const LATENCY: [Column; 7] = [
 
 const BANDWIDTH: [Column; 6] = [
     SIZE,
-    Column { name: "messages", unit: "", width: 11 },
+    OPERATIONS,
     Column { name: "bandwidth", unit: "(MB/s)", width: 10 },
     Column { name: "rate", unit: "(Mmsg/s)", width: 10 },
     Column { name: "memcpy", unit: "(GB/s)", width: 8 },
@@ -209,7 +183,7 @@ const BANDWIDTH: [Column; 6] = [
 
 const POST_POLL: [Column; 5] = [
     Column { name: "signaled", unit: "", width: 10 },
-    Column { name: "operations", unit: "", width: 11 },
+    OPERATIONS,
     Column { name: "min", unit: "(ns)", width: 8 },
     Column { name: "median", unit: "(ns)", width: 8 },
     Column { name: "p99", unit: "(ns)", width: 8 },

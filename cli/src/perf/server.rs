@@ -1,16 +1,17 @@
 //! The server's side: prepares what a client asks for, and does its part of each round.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::args::PerfArgs;
 use super::bandwidth;
 use super::error::PerfError;
-use super::exchange::{Exchange, Reply, Request, Round, Side};
+use super::exchange::{Contact, Exchange, INTRODUCTION, Reply, Request, Round};
 use super::pingpong;
 use super::session::{Session, Unconnected};
 use super::tagged;
 use super::test::{Parameters, Test};
+use crate::output::{PrintError, print};
 
 /// Serves one client, or one after another without end.
 ///
@@ -23,7 +24,7 @@ pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
         _ => PerfError::Listen { address, source },
     })?;
     let bound = listener.local_addr().map_err(|source| PerfError::Listen { address, source })?;
-    announce(args, bound).map_err(PerfError::Print)?;
+    announce(args, bound)?;
     loop {
         let (stream, client) = listener.accept().map_err(PerfError::Exchange)?;
         tracing::debug!(%client, "a client connected");
@@ -38,27 +39,26 @@ pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
 }
 
 /// Tells where this server is. Standard output may be a pipe to who started it.
-fn announce(args: &PerfArgs, bound: SocketAddr) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     if args.announce {
-        writeln!(out, "{}", bound.port())?;
-    } else {
-        writeln!(out, "serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port())?;
+        return print(&bound.port().to_string());
     }
-    out.flush()
+    print(&format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port()))
 }
 
 fn serve(args: &PerfArgs, stream: TcpStream) -> Result<(), PerfError> {
-    let mut exchange = Exchange::open(stream)?;
+    let mut exchange = Exchange::open(stream, INTRODUCTION)?;
     let Request::Prepare(parameters, theirs) = exchange.receive()? else {
         return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
     };
     if parameters.test.is_tagged() {
         return match tagged::Server::new(&args.device, args.bind, &parameters) {
             Ok(mut server) => {
-                exchange.send(&Reply::Prepared(server.side()))?;
+                exchange.send(&Reply::Prepared(server.contact()))?;
                 server.accept()?;
-                rounds(&mut exchange, |exchange, round| server.answer(exchange, parameters.test, round))
+                rounds(&mut exchange, parameters.test, |exchange, round| {
+                    server.answer(exchange, parameters.test, round)
+                })
             }
             Err(error) => refuse(&mut exchange, error),
         };
@@ -66,15 +66,17 @@ fn serve(args: &PerfArgs, stream: TcpStream) -> Result<(), PerfError> {
     match prepare(args, &parameters, &theirs) {
         Ok((mut session, ours)) => {
             exchange.send(&Reply::Prepared(ours))?;
-            rounds(&mut exchange, |exchange, round| answer(&mut session, exchange, parameters.test, round))
+            rounds(&mut exchange, parameters.test, |exchange, round| {
+                answer(&mut session, exchange, parameters.test, round)
+            })
         }
         Err(error) => refuse(&mut exchange, error),
     }
 }
 
-fn prepare(args: &PerfArgs, parameters: &Parameters, theirs: &Side) -> Result<(Session, Side), PerfError> {
+fn prepare(args: &PerfArgs, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
     let session = Unconnected::new(&args.device, parameters)?;
-    let ours = session.side();
+    let ours = session.contact();
     Ok((session.connect(theirs)?, ours))
 }
 
@@ -87,8 +89,10 @@ fn refuse(exchange: &mut Exchange, error: PerfError) -> Result<(), PerfError> {
 /// Does this side's part of each round, until the client has no more.
 fn rounds(
     exchange: &mut Exchange,
+    test: Test,
     mut answer: impl FnMut(&Exchange, Round) -> Result<(), PerfError>,
 ) -> Result<(), PerfError> {
+    exchange.allow(Some(exchange.patience()));
     loop {
         match exchange.receive()? {
             Request::Finish => return Ok(()),
@@ -98,6 +102,8 @@ fn rounds(
                     Ok(()) => exchange.send(&Reply::Done)?,
                     Err(error) => return refuse(exchange, error),
                 }
+                // A client that needs no help in a round takes as long as it was told to.
+                exchange.allow(if test.is_one_sided() { None } else { Some(exchange.patience()) });
             }
             Request::Prepare(..) => {
                 let why = "a second preparation".to_owned();
@@ -112,7 +118,7 @@ fn answer(session: &mut Session, exchange: &Exchange, test: Test, round: Round) 
         Test::WriteLat => pingpong::answer(session, exchange, round, true),
         Test::SendLat => pingpong::answer(session, exchange, round, false),
         Test::SendBw => bandwidth::sink(session, exchange, round),
-        // One-sided: the client does it all.
+        // The client does it all.
         Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat => Ok(()),
         Test::TagLat | Test::TagBw => Err(PerfError::Garbled { why: "no queue pair carries tags".to_owned() }),
     };

@@ -6,7 +6,7 @@ use qpair::verbs::{
 };
 
 use super::error::PerfError;
-use super::exchange::{Exchange, Side};
+use super::exchange::{Contact, Exchange};
 use super::test::Parameters;
 use super::watch::Watch;
 
@@ -91,15 +91,15 @@ impl Unconnected {
     }
 
     /// What the other side must know.
-    pub fn side(&self) -> Side {
-        Side::QueuePair { address: self.prepared.address(), inbox: self.inbox.remote(0..self.inbox.len()) }
+    pub fn contact(&self) -> Contact {
+        Contact::QueuePair { address: self.prepared.address(), inbox: self.inbox.remote(0..self.inbox.len()) }
     }
 
     /// Connects to the other side.
     ///
     /// # Errors
     /// [`PerfError::Connect`]; [`PerfError::Garbled`] if the other side is none, or its memory is too short.
-    pub fn connect(self, other: &Side) -> Result<Session, PerfError> {
+    pub fn connect(self, other: &Contact) -> Result<Session, PerfError> {
         let (address, remote) = other.queue_pair(self.inbox.len())?;
         Ok(Session {
             qp: self.prepared.connect(&address)?,
@@ -118,10 +118,10 @@ impl Unconnected {
     }
 }
 
-impl Side {
+impl Contact {
     fn queue_pair(&self, inbox_len: usize) -> Result<(QpAddress, RemoteSlice), PerfError> {
         match self {
-            Side::QueuePair { address, inbox } if inbox.len == inbox_len as u64 => Ok((*address, *inbox)),
+            Contact::QueuePair { address, inbox } if inbox.len == inbox_len as u64 => Ok((*address, *inbox)),
             other => Err(PerfError::Garbled { why: format!("{other:?} is not reachable from here") }),
         }
     }

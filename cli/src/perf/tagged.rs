@@ -9,7 +9,7 @@ use qpair::verbs::{Access, Context, ExposedRegion};
 use super::args::PerfArgs;
 use super::bandwidth::{self, Stream};
 use super::error::PerfError;
-use super::exchange::{Exchange, Request, Round, Side};
+use super::exchange::{Contact, Exchange, Request, Round};
 use super::latency::{self, Operation};
 use super::report::Report;
 use super::test::{Effort, Parameters, Test};
@@ -60,8 +60,8 @@ impl Server {
     }
 
     /// Where the client connects to.
-    pub fn side(&self) -> Side {
-        Side::Worker { port: self.listener.local_addr().port() }
+    pub fn contact(&self) -> Contact {
+        Contact::Worker { port: self.listener.local_addr().port() }
     }
 
     /// Waits for the client's connection.
@@ -95,22 +95,22 @@ impl Server {
     }
 }
 
-/// Measures as the client.
+/// Measures as the client, by `worker`.
 ///
 /// # Errors
 /// What the transport or the server says.
 pub fn run(
     args: &PerfArgs,
     parameters: Parameters,
+    mut worker: Worker,
     exchange: &mut Exchange,
     sizes: &[usize],
     effort: Effort,
-    cpus: Option<(usize, usize)>,
+    place: &str,
 ) -> Result<(), PerfError> {
     let depth = parameters.depth;
-    let mut worker = worker(&args.device)?;
-    let theirs = exchange.prepare(&Request::Prepare(parameters, Side::Connecting))?;
-    let Side::Worker { port } = theirs else {
+    let theirs = exchange.prepare(&Request::Prepare(parameters, Contact::Connecting))?;
+    let Contact::Worker { port } = theirs else {
         return Err(PerfError::Garbled { why: format!("{theirs:?} is no worker") });
     };
     worker.connect(SocketAddr::new(exchange.peer()?, port))?;
@@ -121,7 +121,7 @@ pub fn run(
     let mut link = Link::new(worker, ep, depth);
     let how =
         format!("transport over device {}: copied up to {EAGER} B, longer messages read by the receiver", args.device);
-    let report = Report::begin(args, &how, cpus)?;
+    let report = Report::begin(args, &how, place)?;
     for &size in sizes {
         if args.test == Test::TagBw {
             report.bandwidth(&bandwidth::measure(exchange, &mut link, size, effort)?)?;
@@ -293,7 +293,11 @@ impl Stream for Link {
     }
 }
 
-fn worker(device: &str) -> Result<Worker, PerfError> {
+/// A worker on a device, set up for both sides' messages.
+///
+/// # Errors
+/// What the device says.
+pub fn worker(device: &str) -> Result<Worker, PerfError> {
     // Receives are posted for all long messages, so none shall go anywhere else.
     Ok(Worker::on(Context::open(device)?, Config::default().eager_limit(EAGER).hold_unmatched(true))?)
 }

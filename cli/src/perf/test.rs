@@ -73,6 +73,11 @@ impl Test {
         matches!(self, Test::WriteBw | Test::ReadBw | Test::SendBw | Test::TagBw)
     }
 
+    /// True if the server has no part in its rounds.
+    pub fn is_one_sided(self) -> bool {
+        matches!(self, Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat)
+    }
+
     /// True if it goes through the transport.
     pub fn is_tagged(self) -> bool {
         matches!(self, Test::TagLat | Test::TagBw)

@@ -1,5 +1,7 @@
 //! Waiting by polling, without hanging when the other side is gone and without keeping it from its core.
 
+use std::time::Instant;
+
 use qpair::verbs::{QpState, QueuePair};
 
 use super::error::PerfError;
@@ -10,12 +12,14 @@ use super::exchange::Exchange;
 pub struct Watch<'a> {
     exchange: &'a Exchange,
     idle: u32,
+    /// When it began to look; no matter while nothing is waited for.
+    since: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
     /// A watch over the side at the other end of `exchange`.
     pub fn new(exchange: &'a Exchange) -> Self {
-        Watch { exchange, idle: 0 }
+        Watch { exchange, idle: 0, since: None }
     }
 
     /// Something came.
@@ -27,8 +31,8 @@ impl<'a> Watch<'a> {
     /// A poll found nothing.
     ///
     /// # Errors
-    /// [`PerfError::PeerClosed`] if the other side is gone, [`PerfError::QueuePairFailed`] if `qp` is in the error
-    /// state.
+    /// [`PerfError::PeerClosed`] if the other side is gone, [`PerfError::Silent`] if nothing came for too long,
+    /// [`PerfError::QueuePairFailed`] if `qp` is in the error state.
     #[inline]
     pub fn idle(&mut self, qp: Option<&QueuePair>) -> Result<(), PerfError> {
         self.idle += 1;
@@ -39,11 +43,17 @@ impl<'a> Watch<'a> {
     fn look(&mut self, qp: Option<&QueuePair>) -> Result<(), PerfError> {
         // The other side may need this core.
         std::thread::yield_now();
+        if self.idle == SPINS {
+            self.since = Some(Instant::now());
+        }
         if self.idle >= SPINS + YIELDS {
             self.idle = SPINS;
             self.exchange.check_open()?;
             if qp.is_some_and(|qp| qp.state() == QpState::Err) {
                 return Err(PerfError::QueuePairFailed);
+            }
+            if self.since.is_some_and(|since| since.elapsed() > self.exchange.patience()) {
+                return Err(PerfError::Silent);
             }
         }
         Ok(())

@@ -4,9 +4,14 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A command that runs `program` tied to this process: the kernel kills it when the calling thread ends. Bound to
-/// core `cpu` if one is given.
+/// `cpu` if one is given.
 ///
 /// # Errors
 /// If the system does not tell where this program lies.
@@ -52,8 +57,8 @@ impl TiedChild {
     }
 
     /// Its process number.
-    pub fn id(&self) -> u32 {
-        self.0.id()
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
     }
 
     /// Waits for its end.
@@ -62,6 +67,25 @@ impl TiedChild {
     /// What the system says.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.0.wait()
+    }
+
+    /// Waits for its end, but not longer than `limit`. `None` if it still runs then.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn wait_within(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let handle = pidfd_open(self.pid(), PidfdFlags::empty())?;
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => return self.wait().map(Some),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub struct EnterArgs {
     /// Process number of the launcher.
     #[arg(long)]
     pub parent: i32,
-    /// Core to bind to.
+    /// CPU to bind to.
     #[arg(long)]
     pub cpu: Option<usize>,
     /// The command to become.
@@ -33,7 +33,7 @@ pub enum EnterError {
     /// The system did not tie this process to its launcher.
     #[error("could not tie this process to its launcher: {0}")]
     Tie(io::Error),
-    /// No core to bind to.
+    /// No CPU to bind to.
     #[error(transparent)]
     Pin(#[from] PinError),
     /// The command can not be run.

@@ -39,13 +39,17 @@ pub enum JobError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A rank failed, and the others were ended.
-    #[error("rank {rank} {end}; the other ranks were ended")]
+    /// Ranks failed, and the others were ended.
+    #[error("rank {rank} {end}{}{}", also_failed(also), were_ended(*ended))]
     RankFailed {
-        /// The first rank that failed.
+        /// The rank to blame.
         rank: u32,
         /// How it ended.
         end: RankEnd,
+        /// The ranks that failed about the same time, in the order of their ends.
+        also: Vec<(u32, RankEnd)>,
+        /// Number of ranks that ran on and were ended.
+        ended: usize,
     },
     /// A signal came, was passed on to the ranks, and they ended.
     #[error("ended by {}", signal_name(*signal))]
@@ -54,7 +58,10 @@ pub enum JobError {
         signal: i32,
     },
     /// The job took longer than allowed.
-    #[error("not done within {limit:?} ({}); the ranks were ended: give more time with --timeout", list(running))]
+    #[error(
+        "not done within {limit:?} ({} still ran); the ranks were ended: give more time with --timeout",
+        list(running)
+    )]
     TimedOut {
         /// The time allowed.
         limit: Duration,
@@ -73,6 +80,21 @@ pub enum RankEnd {
 }
 
 impl JobError {
+    /// The error of a job whose ranks failed as `failures` tells, in the order of their ends, while `ended` others ran
+    /// on; `None` if none failed.
+    ///
+    /// Ranks that work together fail together: those that only hear of a failure may well exit before the one that
+    /// failed. So the first is not simply to blame. A rank that a signal killed comes before ranks that exited, since
+    /// no rank gets a signal because of another. Among equals the rarest end counts, since those that heard of it end
+    /// alike; then the first.
+    pub fn failed(mut failures: Vec<(u32, RankEnd)>, ended: usize) -> Option<Self> {
+        let alike = |end: RankEnd| failures.iter().filter(|(_, other)| *other == end).count();
+        let order = |at: &usize| (matches!(failures[*at].1, RankEnd::Exited(_)), alike(failures[*at].1), *at);
+        let blamed = (0..failures.len()).min_by_key(order)?;
+        let (rank, end) = failures.remove(blamed);
+        Some(JobError::RankFailed { rank, end, also: failures, ended })
+    }
+
     /// The failed rank's own code; 128 + number after a signal; 124 after a time limit; else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -122,9 +144,35 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
+/// Those that failed beside the one to blame, grouped by how they ended.
+fn also_failed(failures: &[(u32, RankEnd)]) -> String {
+    let mut groups: Vec<(RankEnd, Vec<u32>)> = Vec::new();
+    for &(rank, end) in failures {
+        match groups.iter_mut().find(|(of, _)| *of == end) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((end, vec![rank])),
+        }
+    }
+    groups
+        .iter_mut()
+        .map(|(end, ranks)| {
+            ranks.sort_unstable();
+            format!(", {} {end}", list(ranks))
+        })
+        .collect()
+}
+
+fn were_ended(ranks: usize) -> String {
+    match ranks {
+        0 => String::new(),
+        1 => "; the other rank was ended".to_owned(),
+        more => format!("; the other {more} ranks were ended"),
+    }
+}
+
 fn list(ranks: &[u32]) -> String {
     let numbers = ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    format!("{} {numbers} still ran", if ranks.len() == 1 { "rank" } else { "ranks" })
+    format!("{} {numbers}", if ranks.len() == 1 { "rank" } else { "ranks" })
 }
 
 #[cfg(test)]
@@ -141,9 +189,32 @@ mod tests {
 
     #[test]
     fn messages_name_the_rank_and_how_it_ended() {
-        let killed = JobError::RankFailed { rank: 2, end: RankEnd::Killed(9) };
-        assert_eq!(killed.to_string(), "rank 2 was killed by signal 9 (SIGKILL); the other ranks were ended");
+        let killed = JobError::failed(vec![(2, RankEnd::Killed(9))], 3).expect("a failure");
+        assert_eq!(killed.to_string(), "rank 2 was killed by signal 9 (SIGKILL); the other 3 ranks were ended");
         let late = JobError::TimedOut { limit: Duration::from_secs(2), running: vec![0, 3] };
         assert!(late.to_string().contains("ranks 0, 3 still ran"), "{late}");
+    }
+
+    #[test]
+    fn a_rank_that_only_heard_of_a_failure_is_not_to_blame() {
+        let one = RankEnd::Exited(1);
+        let failed =
+            JobError::failed(vec![(3, one), (0, one), (2, RankEnd::Exited(7)), (1, one)], 0).expect("a failure");
+        assert_eq!(failed.to_string(), "rank 2 ended with exit code 7, ranks 0, 1, 3 ended with exit code 1");
+        assert_eq!(failed.exit_code(), 7);
+        let killed = JobError::failed(vec![(0, one), (1, RankEnd::Killed(11)), (2, RankEnd::Killed(11))], 1);
+        let killed = killed.expect("a failure").to_string();
+        assert!(
+            killed.starts_with("rank 1 was killed by signal 11 (SIGSEGV), rank 0 ended with exit code 1, "),
+            "{killed}"
+        );
+        assert!(killed.ends_with("; the other rank was ended"), "{killed}");
+    }
+
+    #[test]
+    fn of_ranks_that_failed_alike_the_first_is_named() {
+        let failed = JobError::failed(vec![(3, RankEnd::Exited(1)), (0, RankEnd::Exited(1))], 2).expect("a failure");
+        assert!(matches!(failed, JobError::RankFailed { rank: 3, ended: 2, .. }), "{failed}");
+        assert!(JobError::failed(Vec::new(), 4).is_none());
     }
 }

@@ -2,12 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
 use super::child::{TiedChild, tied};
 use super::error::JobError;
@@ -26,7 +30,7 @@ pub struct Job {
     pub port: Option<u16>,
     /// What becomes of the ranks' output.
     pub output: Output,
-    /// Whether rank i is bound to the i-th core. Ignored where there are fewer cores than ranks.
+    /// Whether each rank is bound to a CPU of its own. Ignored where there are fewer CPUs than ranks.
     pub pin: bool,
     /// How long the job may take.
     pub limit: Option<Duration>,
@@ -54,10 +58,10 @@ impl Job {
     /// [`JobError`] if the job could not start, a rank failed, a signal came, or the time is over.
     pub fn run(&self) -> Result<(), JobError> {
         self.check_command()?;
-        let port = reserve(self.port)?;
+        let meeting = Meeting::reserve(self.port)?;
         let mut supervisor = Supervisor::new(self.limit, self.grace)?;
         for rank in 0..self.ranks {
-            let child = self.start(rank, port)?;
+            let child = self.start(rank, meeting.port)?;
             supervisor.add(rank, child, &relay::prefix(rank, self.ranks))?;
         }
         supervisor.run()
@@ -91,7 +95,7 @@ impl Job {
     }
 
     fn cpu_for(&self, rank: u32) -> Option<usize> {
-        let cpus = machine::allowed_cpus();
+        let cpus = machine::cpus();
         if !self.pin || cpus.len() < self.ranks as usize {
             return None;
         }
@@ -115,32 +119,58 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Makes sure that rank 0 will be able to listen at `port`, or finds a port where it will.
-fn reserve(port: Option<u16>) -> Result<u16, JobError> {
-    let asked = port.unwrap_or(0);
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, asked)).and_then(|listener| listener.local_addr());
-    bound.map(|address| address.port()).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => JobError::PortTaken { port: asked },
-        _ => JobError::Port { port: asked, source },
-    })
+/// The port for the ranks to meet at, kept for them.
+#[derive(Debug)]
+struct Meeting {
+    port: u16,
+    /// Bound and not listening, with SO_REUSEADDR: as long as it is there, the system gives the port to nobody who does
+    /// not ask for it, and lets one that does listen there.
+    _kept: OwnedFd,
+}
+
+impl Meeting {
+    /// Makes sure that rank 0 will be able to listen at `port`, or finds a port where it will.
+    fn reserve(port: Option<u16>) -> Result<Self, JobError> {
+        let asked = port.unwrap_or(0);
+        Self::bind(asked).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => JobError::PortTaken { port: asked },
+            _ => JobError::Port { port: asked, source },
+        })
+    }
+
+    fn bind(port: u16) -> io::Result<Self> {
+        let kept = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        set_socket_reuseaddr(&kept, true)?;
+        bind(&kept, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+        Ok(Meeting { port: SocketAddr::try_from(getsockname(&kept)?)?.port(), _kept: kept })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
     fn a_taken_port_is_a_typed_error_that_says_what_to_do() {
         let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = holder.local_addr().expect("bound").port();
-        let error = reserve(Some(port)).expect_err("taken");
+        let error = Meeting::reserve(Some(port)).expect_err("taken");
         assert!(matches!(error, JobError::PortTaken { port: taken } if taken == port));
         assert!(error.to_string().contains("--port"), "{error}");
     }
 
     #[test]
-    fn a_free_port_is_found() {
-        assert_ne!(reserve(None).expect("a free port"), 0);
+    fn a_port_is_kept_until_a_rank_listens_at_it() {
+        let meeting = Meeting::reserve(None).expect("a free port");
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, meeting.port);
+        // Who does not know of the meeting does not ask for an address in use.
+        let stranger =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+        assert_eq!(bind(&stranger, &address), Err(rustix::io::Errno::ADDRINUSE));
+        let rank = TcpListener::bind(address).expect("it is kept for the ranks");
+        assert_eq!(rank.local_addr().expect("bound").port(), meeting.port);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod job;
 mod relay;
 mod supervise;
 
-pub use child::{TiedChild, tied};
+pub use child::{TiedChild, this_program, tied};
 pub use enter::{EnterArgs, EnterError, enter};
-pub use error::JobError;
+pub use error::{JobError, RankEnd};
 pub use job::{Job, Output};

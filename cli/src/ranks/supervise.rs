@@ -23,6 +23,10 @@ pub struct Supervisor {
     limit: Option<Duration>,
     grace: Duration,
     streams: usize,
+    /// Ranks that failed before any was asked to end, in the order of their ends.
+    failures: Vec<(u32, RankEnd)>,
+    /// Ranks that were asked to end.
+    asked: usize,
 }
 
 #[derive(Debug)]
@@ -44,10 +48,14 @@ enum Event {
 }
 
 /// Where the job stands.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Phase {
     Running {
         until: Option<Instant>,
+    },
+    /// A rank failed. Those that fail with it have time to end by themselves, so that they can say why.
+    Settling {
+        until: Instant,
     },
     /// The ranks were asked to end.
     Ending {
@@ -70,7 +78,17 @@ impl Supervisor {
         spawn_thread("signals", move || {
             signals.forever().take_while(|&signal| forward.send(Event::Signal(signal)).is_ok()).for_each(drop);
         })?;
-        Ok(Supervisor { ranks: Vec::new(), events, sender, signals: handle, limit, grace, streams: 0 })
+        Ok(Supervisor {
+            ranks: Vec::new(),
+            events,
+            sender,
+            signals: handle,
+            limit,
+            grace,
+            streams: 0,
+            failures: Vec::new(),
+            asked: 0,
+        })
     }
 
     /// Takes a rank that was just started; its piped output is relayed with `prefix`.
@@ -79,12 +97,7 @@ impl Supervisor {
     /// [`JobError::System`] if the system refuses a thread.
     pub fn add(&mut self, number: u32, mut child: TiedChild, prefix: &str) -> Result<(), JobError> {
         let (out, err) = (child.take_stdout(), child.take_stderr());
-        // A child's number is positive and in range.
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| JobError::System {
-            what: format!("follow rank {number}"),
-            source: io::Error::other("its process number is out of range"),
-        })?;
+        let pid = child.pid();
         self.ranks.push(Rank { number, child, pid, running: true });
         if let Some(out) = out {
             let prefix = prefix.to_owned();
@@ -119,34 +132,55 @@ impl Supervisor {
     /// # Errors
     /// [`JobError`] with the first cause.
     pub fn run(mut self) -> Result<(), JobError> {
-        let mut cause: Option<JobError> = None;
+        let mut cause = None;
         let mut phase = Phase::Running { until: self.limit.map(|limit| Instant::now() + limit) };
         while self.ranks.iter().any(|rank| rank.running) {
             match self.next_event(phase.deadline()) {
                 Some(Event::Ended(number)) => {
                     let end = self.reap(number)?;
-                    if end != RankEnd::Exited(0) && cause.is_none() {
-                        cause = Some(JobError::RankFailed { rank: number, end });
-                        phase = self.end(Signal::TERM);
-                    }
+                    phase = self.ended(phase, number, end);
                 }
                 Some(Event::Drained) => self.streams -= 1,
-                Some(Event::Signal(signal)) => {
-                    // A second one means: now.
-                    let impatient = matches!(cause, Some(JobError::Interrupted { .. }));
-                    cause.get_or_insert(JobError::Interrupted { signal });
-                    phase = if impatient { self.kill() } else { self.end(forwarded(signal)) };
+                Some(Event::Signal(signal)) if phase.is_free() => {
+                    cause = Some(JobError::Interrupted { signal });
+                    phase = self.end(forwarded(signal));
                 }
-                None if matches!(phase, Phase::Running { .. }) => {
-                    let running = self.ranks.iter().filter(|rank| rank.running).map(|rank| rank.number).collect();
-                    cause = Some(JobError::TimedOut { limit: self.limit.unwrap_or_default(), running });
-                    phase = self.end(Signal::TERM);
-                }
-                None => phase = self.kill(),
+                // Another one means: now.
+                Some(Event::Signal(_)) => phase = self.kill(),
+                None => match phase {
+                    Phase::Running { .. } => {
+                        cause = Some(self.timed_out());
+                        phase = self.end(Signal::TERM);
+                    }
+                    Phase::Settling { .. } => phase = self.end(Signal::TERM),
+                    Phase::Ending { .. } | Phase::Killed => phase = self.kill(),
+                },
             }
         }
         self.drain();
-        cause.map_or(Ok(()), Err)
+        let failures = std::mem::take(&mut self.failures);
+        JobError::failed(failures, self.asked).or(cause).map_or(Ok(()), Err)
+    }
+
+    /// What the end of a rank means.
+    fn ended(&mut self, phase: Phase, rank: u32, end: RankEnd) -> Phase {
+        match phase {
+            Phase::Running { .. } if end != RankEnd::Exited(0) => {
+                self.failures.push((rank, end));
+                Phase::Settling { until: Instant::now() + SETTLE }
+            }
+            Phase::Settling { .. } if end != RankEnd::Exited(0) => {
+                self.failures.push((rank, end));
+                phase
+            }
+            // It ended well; or it was asked to end, and how it did says nothing.
+            _ => phase,
+        }
+    }
+
+    fn timed_out(&self) -> JobError {
+        let running = self.ranks.iter().filter(|rank| rank.running).map(|rank| rank.number).collect();
+        JobError::TimedOut { limit: self.limit.unwrap_or_default(), running }
     }
 
     fn next_event(&self, deadline: Option<Instant>) -> Option<Event> {
@@ -168,7 +202,8 @@ impl Supervisor {
         Ok(end)
     }
 
-    fn end(&self, signal: Signal) -> Phase {
+    fn end(&mut self, signal: Signal) -> Phase {
+        self.asked = self.ranks.iter().filter(|rank| rank.running).count();
         self.signal_all(signal);
         Phase::Ending { kill_at: Instant::now() + self.grace }
     }
@@ -206,9 +241,15 @@ impl Phase {
     fn deadline(&self) -> Option<Instant> {
         match self {
             Phase::Running { until } => *until,
+            Phase::Settling { until } => Some(*until),
             Phase::Ending { kill_at } => Some(*kill_at),
             Phase::Killed => None,
         }
+    }
+
+    /// Whether no rank was asked to end yet.
+    fn is_free(&self) -> bool {
+        matches!(self, Phase::Running { .. } | Phase::Settling { .. })
     }
 }
 
@@ -232,6 +273,8 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), J
     thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(run).map(drop).map_err(failed)
 }
 
+/// Time for ranks to fail because another did: far above what a broken connection takes to be noticed on one machine.
+const SETTLE: Duration = Duration::from_millis(500);
 /// Time for the last output to come through after all ranks have ended.
 const DRAIN: Duration = Duration::from_secs(1);
 /// The threads here only wait and copy.

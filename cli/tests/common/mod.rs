@@ -1,35 +1,163 @@
-//! Runs the `qpair` command for tests, never longer than a limit.
+//! Runs the `qpair` command for tests: never longer than a limit, and never beyond the test that started it.
+#![allow(dead_code, reason = "each test program uses a part")]
 
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::channel;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::Value;
 
-/// The command, without the variables that a launcher around the tests may have set.
+/// The command with these arguments.
 pub fn qpair(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_qpair"));
-    command.args(args);
+    tied(QPAIR, args)
+}
+
+/// A program, without the variables that a launcher around the tests may have set. It is tied to the test: it ends with
+/// the test's thread, however that ends.
+pub fn tied(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(QPAIR);
+    command.args(["__rank", "--parent", &std::process::id().to_string(), "--", program]).args(args);
     for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RUST_LOG"] {
         command.env_remove(name);
     }
+    command.stdin(Stdio::null());
     command
 }
 
-/// Runs it to its end. Panics if that takes longer than [`LIMIT`].
-pub fn finish(mut command: Command) -> Output {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the command starts");
-    let pid = Pid::from_child(&child);
-    let (sender, done) = channel();
-    let waiter = thread::spawn(move || sender.send(child.wait_with_output()).expect("the test waits"));
-    let Ok(output) = done.recv_timeout(LIMIT) else {
-        kill_process(pid, Signal::KILL).expect("it still runs");
-        panic!("not done within {LIMIT:?}: {command:?}");
-    };
-    waiter.join().expect("no panic");
-    output.expect("the output can be read")
+/// Runs it to its end.
+pub fn finish(command: Command) -> Output {
+    Running::start(command).finish()
+}
+
+/// A command that runs. It is killed when dropped, and everything that waits for it panics after [`LIMIT`].
+pub struct Running {
+    child: Child,
+    what: String,
+    out: Receiver<String>,
+    err: Receiver<String>,
+}
+
+impl Running {
+    /// Starts `command`; its standard output can be read line by line.
+    pub fn start(command: Command) -> Self {
+        Self::with_output(command, Stdio::piped())
+    }
+
+    /// Starts `command` with a standard output that has no reader.
+    pub fn unread(command: Command) -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        Self::with_output(command, writer.into())
+    }
+
+    fn with_output(mut command: Command, output: Stdio) -> Self {
+        let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let out = child.stdout.take().map_or_else(|| texts(std::io::empty()), texts);
+        let err = texts(child.stderr.take().expect("a pipe"));
+        Running { child, what: format!("{command:?}"), out, err }
+    }
+
+    /// The next line of standard output, without its end.
+    pub fn line(&mut self) -> String {
+        match self.out.recv_timeout(LIMIT) {
+            Ok(line) => line.trim_end().to_owned(),
+            Err(why) => panic!("no more output ({why}): {}\n{}", self.what, self.err.try_iter().collect::<String>()),
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it still runs");
+    }
+
+    /// Waits for its end, with what was not read of its output.
+    pub fn finish(mut self) -> Output {
+        let until = Instant::now() + LIMIT;
+        let stdout = self.rest(&self.out, until).into_bytes();
+        let stderr = self.rest(&self.err, until).into_bytes();
+        Output { status: self.wait(), stdout, stderr }
+    }
+
+    fn rest(&self, from: &Receiver<String>, until: Instant) -> String {
+        let mut text = String::new();
+        loop {
+            match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => text.push_str(&line),
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return text,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("not done within {LIMIT:?}: {}", self.what),
+            }
+        }
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        assert_ended(self.pid());
+        self.child.wait().expect("it was not waited for")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Without effect on a child that was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lines with their ends, as they come.
+fn texts(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        while from.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            // A test that is over needs no more.
+            let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+            line.clear();
+        }
+    });
+    receiver
+}
+
+/// Waits until the process has ended.
+pub fn assert_ended(pid: Pid) {
+    // If there is no such process any more, it has ended.
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let limit = Timespec::try_from(LIMIT).expect("in range");
+    let ready = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)).expect("poll works");
+    assert_eq!(ready, 1, "process {pid:?} still runs");
+}
+
+/// A port of this machine at which nobody listens, and at which nobody else will as long as this is there.
+pub struct ClosedPort {
+    pub number: u16,
+    _kept: OwnedFd,
+}
+
+impl ClosedPort {
+    pub fn new() -> Self {
+        let kept = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+        set_socket_reuseaddr(&kept, true).expect("a socket's option");
+        bind(&kept, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = SocketAddr::try_from(getsockname(&kept).expect("bound")).expect("an internet address");
+        ClosedPort { number: address.port(), _kept: kept }
+    }
+}
+
+/// The objects that a command printed, which must have ended well.
+pub fn rows(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", stderr(output));
+    stdout(output).lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
 }
 
 /// Standard output as text.
@@ -42,5 +170,6 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+pub const QPAIR: &str = env!("CARGO_BIN_EXE_qpair");
 /// Far above what any test needs on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,89 @@
+//! What goes to standard output: results as they come, for people or for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::table::{Column, RowTable};
+
+/// What to exit with where standard output was closed: 128 + SIGPIPE, as a shell shows for other programs.
+pub const CLOSED_EXIT_CODE: u8 = 141;
+
+/// Standard output did not take a line.
+#[derive(Debug, Error)]
+#[error("could not print: {0}")]
+pub struct PrintError(#[from] io::Error);
+
+impl PrintError {
+    /// Whether the reader has gone, as `head` does once it has enough. That is no failure to talk about.
+    pub fn is_closed(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+/// Prints a line at once, whole.
+///
+/// # Errors
+/// [`PrintError`] with what the system says.
+pub fn print(line: &str) -> Result<(), PrintError> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// Prints an object on a line of its own.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_object(object: &impl Serialize) -> Result<(), PrintError> {
+    print(&serde_json::to_string(object).map_err(io::Error::from)?)
+}
+
+/// Results that come one by one: a table with remarks in front of it, or an object per line and nothing else.
+#[derive(Debug)]
+pub enum Results {
+    /// For people.
+    Table(RowTable),
+    /// For programs.
+    Objects,
+}
+
+impl Results {
+    /// Begins with the title and the remarks, if it is to be a table.
+    ///
+    /// # Errors
+    /// As [`print()`].
+    pub fn begin(json: bool, columns: &[Column], title: &str, remarks: &[String]) -> Result<Self, PrintError> {
+        if json {
+            return Ok(Results::Objects);
+        }
+        let table = RowTable::new(columns);
+        print(&format!("# qpair {} {title}", env!("CARGO_PKG_VERSION")))?;
+        remarks.iter().try_for_each(|remark| print(&format!("# {remark}")))?;
+        print(&format!("#\n{}", table.header()))?;
+        Ok(Results::Table(table))
+    }
+
+    /// Prints one result, given both ways.
+    ///
+    /// # Errors
+    /// As [`print()`].
+    pub fn row(&self, object: &impl Serialize, cells: &[String]) -> Result<(), PrintError> {
+        match self {
+            Results::Table(table) => print(&table.row(cells)),
+            Results::Objects => print_object(object),
+        }
+    }
+
+    /// Ends with a remark, if it is a table.
+    ///
+    /// # Errors
+    /// As [`print()`].
+    pub fn end(&self, remark: &str) -> Result<(), PrintError> {
+        match self {
+            Results::Table(_) => print(&format!("#\n# {remark}")),
+            Results::Objects => Ok(()),
+        }
+    }
+}
