@@ -2,26 +2,22 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use qpair_transport::{
     CloseReason, Config, ConnectError, ConnectFailure, Event, HandshakeError, Lost, Returned, SendCopyError,
-    SendFailure, Tag, Worker, WorkerError,
+    SendFailure, Tag, Worker,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::*;
 
-fn closed(event: Event) -> CloseReason {
-    match event {
-        Event::Closed { reason, .. } => reason,
-        other => panic!("{}", brief(&other)),
-    }
-}
-
-/// An address at which nobody listens.
+/// An address of this host at which nobody listens: other tests listen at 127.0.0.1.
 fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    "127.9.8.7:7".parse().unwrap()
 }
 
 #[test]
@@ -60,7 +56,7 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
     let (_silent, _) = server.accept().unwrap();
     let reason = closed(next(&mut worker));
     assert!(matches!(reason, CloseReason::Failed(ConnectFailure::TimedOut { .. })), "{reason}");
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < LIMIT);
 
     worker.connect(address).unwrap();
     drop(server.accept().unwrap());
@@ -73,7 +69,7 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
 
 #[test]
 fn garbage_on_the_port_is_turned_away() {
-    let mut worker = Worker::new(Config::default().connect_timeout(Duration::from_millis(300))).unwrap();
+    let mut worker = Worker::new(Config::default().hello_timeout(Duration::from_millis(300))).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
     let cases: [(&[u8], HandshakeError); 5] = [
         (b"GET / HTTP/1.1\r\n\r\n", HandshakeError::Magic),
@@ -195,7 +191,7 @@ fn a_worker_that_goes_away_is_lost_to_its_peer() {
     }
     let reason = closed(next(&mut b));
     assert!(matches!(reason, CloseReason::PeerLost(Lost::HungUp | Lost::QueuePair | Lost::Completion(_))), "{reason}");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < LIMIT / 2, "it waits for nothing");
     assert!(matches!(b.send(ep_b, Tag(1), &b""[..]).unwrap_err().error, SendFailure::Unknown(_)));
     assert_eq!(b.counters().lost, 1);
 }
@@ -211,7 +207,7 @@ fn regions_of_pending_operations_are_free_once_the_worker_is_gone() {
     pair.b.poll().unwrap();
     let start = Instant::now();
     drop(pair.b);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < LIMIT / 2, "it waits for no peer");
     assert!(region.revoke().is_ok());
 }
 
@@ -238,21 +234,10 @@ fn too_many_connections_are_refused_on_either_side() {
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
-    let refused = |config: Config| match Worker::new(config) {
-        Err(WorkerError::Config { what, .. }) => what,
-        other => panic!("{:?}", other.map(|_| ())),
-    };
-    assert_eq!(refused(Config::default().eager_limit(10)), "an eager limit");
-    assert_eq!(refused(Config::default().window(0)), "a window");
-    assert_eq!(refused(Config::default().endpoints(0)), "a number of endpoints");
-    assert_eq!(refused(Config::default().send_depth(2)), "a send depth");
-}
-
-#[test]
 fn a_listener_can_be_stopped_and_a_port_taken() {
     let mut worker = Worker::new(Config::default()).unwrap();
-    let listener = worker.listen("127.0.0.1:0").unwrap();
+    // At an address where no other test listens, who might take the port.
+    let listener = worker.listen("127.9.8.6:0").unwrap();
     let error = worker.listen(listener.local_addr()).unwrap_err();
     assert!(error.to_string().contains("choose another port"), "{error}");
     worker.stop_listening(listener);
@@ -265,5 +250,44 @@ fn waiting_ends_at_its_limit() {
     let start = Instant::now();
     assert!(worker.wait(Some(Duration::from_millis(30))).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(30));
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < LIMIT);
+}
+
+/// A process that has no descriptor left while someone connects to it.
+#[test]
+#[ignore = "needs a test below to start it, as its other process"]
+fn as_a_peer() {
+    let Some((_, address)) = role() else { return };
+    let mut worker = Worker::new(Config::default()).unwrap();
+    worker.connect(address.as_str()).unwrap();
+    let ep = connected(&mut worker);
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let whole = getrlimit(Resource::Nofile);
+    // The lowest number that is free, which the system gives next.
+    let lowest = File::open("/dev/null").unwrap().as_raw_fd();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64), ..whole }).unwrap();
+    worker.send_copy(ep, Tag(1), listener.local_addr().to_string().as_bytes()).unwrap();
+    assert!(matches!(next(&mut worker), Event::Received { tag: Tag(2), .. }));
+    // Someone waits now, and is looked at in each of these.
+    for _ in 0..20 {
+        let event = worker.wait(Some(Duration::from_millis(5))).unwrap();
+        assert!(event.is_none(), "{}", brief(&event.unwrap()));
+    }
+    setrlimit(Resource::Nofile, whole).unwrap();
+    assert!(matches!(next(&mut worker), Event::Rejected { error: HandshakeError::Magic, .. }));
+    worker.close(ep);
+    assert!(is_closed(&next(&mut worker)));
+}
+
+#[test]
+fn who_connects_while_there_is_no_descriptor_is_accepted_when_there_is() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let peer = Process::start("starve", &mut worker);
+    let ep = connected(&mut worker);
+    let Event::Received { message, .. } = next(&mut worker) else { panic!("no address") };
+    let mut stranger = TcpStream::connect(std::str::from_utf8(&message).unwrap()).unwrap();
+    stranger.write_all(b"hello?").unwrap();
+    worker.send_copy(ep, Tag(2), b"someone waits").unwrap();
+    assert!(is_closed(&next(&mut worker)));
+    peer.finish();
 }

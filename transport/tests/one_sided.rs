@@ -2,9 +2,9 @@
 
 mod support;
 
-use qpair_transport::{Event, OneSidedFailure, Returned, Tag};
+use qpair_transport::{CloseReason, Config, Event, OneSidedFailure, OpError, Payload, Returned, Tag, Worker};
 use qpair_verbs::calc::{Calc, ReduceOp};
-use qpair_verbs::{Access, Local, PostError};
+use qpair_verbs::{Access, Local, PostError, RemoteSlice, Rkey, WcStatus};
 use support::*;
 
 fn bytes_of(memory: Local) -> Vec<u8> {
@@ -88,4 +88,104 @@ fn memory_that_is_not_granted_breaks_the_connection() {
     let ours = pair.a.domain().alloc(64).unwrap();
     let failed = pair.a.get(pair.ep_a, theirs.remote(0..64), ours, None).unwrap_err();
     assert!(matches!(failed.error, OneSidedFailure::Closed(_)), "{failed}");
+}
+
+#[test]
+fn no_bytes_are_read_and_written_as_well() {
+    let mut pair = Pair::new();
+    let theirs = pair.b.domain().expose(64, Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    let (ep, nothing) = (pair.ep_a, theirs.remote(10..10));
+    let get = pair.a.get(ep, nothing, Local::None, None).unwrap();
+    assert!(matches!(next(&mut pair.a), Event::Got { op, .. } if op == get));
+    let some = pair.a.domain().alloc(8).unwrap();
+    let put = pair.a.put(ep, some, nothing).unwrap();
+    let Event::Put { op, memory, .. } = next(&mut pair.a) else { panic!("no put") };
+    assert_eq!((op, bytes_of(memory).len()), (put, 8));
+    pair.b.send(pair.ep_b, Tag(1), nothing).unwrap();
+    let (of_a, of_b) = pair.until(|a, b| received(a).len() == 1 && sent(b).len() == 1);
+    assert!(received(&of_a)[0].1.is_empty());
+    assert!(matches!(sent(&of_b)[0].1, Payload::Exposed(remote) if *remote == nothing));
+}
+
+/// What becomes of a get of `remote`, which `b` grants `access` to in 64 bytes, or of a put there.
+fn refused(access: Access, put: bool, remote: impl Fn(RemoteSlice) -> RemoteSlice) -> WcStatus {
+    let mut pair = Pair::new();
+    let theirs = pair.b.domain().expose(64, access).unwrap();
+    let ours = pair.a.domain().alloc(4096).unwrap();
+    let (ep, remote) = (pair.ep_a, remote(theirs.remote(0..64)));
+    let posted = if put { pair.a.put(ep, ours, remote) } else { pair.a.get(ep, remote, ours, None) };
+    let op = posted.unwrap();
+    let (mut of_a, of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
+    assert!(matches!(&of_b[..], [Event::Closed { .. }]), "the other side hears of the end only");
+    let CloseReason::Completion(error) = closed(of_a.remove(1)) else { panic!("another reason") };
+    let Event::Failed { op: failed, error: OpError::Closed, returned: Returned::Memory(memory), .. } = of_a.remove(0)
+    else {
+        panic!("the memory is lost")
+    };
+    assert_eq!((failed, bytes_of(memory).len()), (op, 4096));
+    error.status
+}
+
+#[test]
+fn ranges_keys_and_rights_are_the_peers_to_grant() {
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    for put in [false, true] {
+        let past = refused(both, put, |remote| RemoteSlice { len: 65, ..remote });
+        let far = refused(both, put, |remote| RemoteSlice { addr: u64::MAX - 3, ..remote });
+        let key = refused(both, put, |remote| RemoteSlice { rkey: Rkey(remote.rkey.0 ^ 1), ..remote });
+        let right = refused(if put { Access::REMOTE_READ } else { Access::REMOTE_WRITE }, put, |remote| remote);
+        assert_eq!([past, far, key, right], [WcStatus::REM_ACCESS_ERR; 4], "put: {put}");
+    }
+}
+
+#[test]
+fn an_exposed_payload_that_can_not_be_read_ends_the_connection_for_both() {
+    for revoked in [false, true] {
+        let hold = || Config::default().hold_unmatched(true);
+        let mut pair = Pair::with(hold(), hold());
+        let region = pair.a.domain().expose(64, Access::REMOTE_READ).unwrap();
+        // A range past the region, or a region that is revoked before it was read.
+        let remote = RemoteSlice { len: if revoked { 64 } else { 65 }, ..region.remote(0..64) };
+        let send = pair.a.send(pair.ep_a, Tag(1), remote).unwrap();
+        let _kept = if revoked {
+            drop(region.revoke().unwrap());
+            None
+        } else {
+            Some(region)
+        };
+        let (_, of_b) = pair.until(|_, b| !b.is_empty());
+        assert!(matches!(of_b[..], [Event::Offered { tag: Tag(1), .. }]));
+        let memory = pair.b.domain().alloc(100).unwrap();
+        let receive = pair.b.recv_into(pair.ep_b, Tag(1), memory, None).unwrap();
+        let (of_a, mut of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
+        assert!(matches!(&of_a[..], [Event::Failed { op, returned: Returned::Payload(Payload::Exposed(back)), .. }, _]
+                if (*op, *back) == (send, remote)));
+        let CloseReason::Completion(error) = closed(of_b.remove(1)) else { panic!("another reason") };
+        assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+        assert!(matches!(&of_b[0], Event::Failed { op, returned: Returned::Memory(_), .. } if *op == receive));
+    }
+}
+
+#[test]
+fn a_full_send_queue_or_a_connection_to_be_is_a_matter_of_polling() {
+    let mut pair = Pair::with(Config::default().send_depth(8), Config::default());
+    let theirs = pair.b.domain().expose(64, Access::REMOTE_READ).unwrap();
+    let (ep, remote) = (pair.ep_a, theirs.remote(0..8));
+    let memory = |worker: &Worker| worker.domain().alloc(8).unwrap();
+    for _ in 0..8 {
+        let memory = memory(&pair.a);
+        pair.a.get(ep, remote, memory, None).unwrap();
+    }
+    let ninth = memory(&pair.a);
+    let refused = pair.a.put(ep, ninth, remote).unwrap_err();
+    assert_eq!((refused.error, bytes_of(refused.memory).len()), (OneSidedFailure::WouldBlock, 8));
+    let first = next(&mut pair.a);
+    assert!(matches!(first, Event::Got { .. }));
+    let ninth = memory(&pair.a);
+    pair.a.get(ep, remote, ninth, None).unwrap();
+    let listener = pair.b.listen("127.0.0.1:0").unwrap();
+    let early = pair.a.connect(listener.local_addr()).unwrap();
+    let tenth = memory(&pair.a);
+    let refused = pair.a.get(early, remote, tenth, None);
+    assert_eq!(refused.unwrap_err().error, OneSidedFailure::WouldBlock);
 }

@@ -2,21 +2,18 @@
 
 mod support;
 
-use std::env;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qpair_transport::{CloseReason, Config, EndpointId, Event, Lost, Payload, Returned, SendCopyError, Tag, Worker};
 use support::*;
 
-const PEER: &str = "QPAIR_TEST_PEER";
-const ROLE: &str = "QPAIR_TEST_ROLE";
 const FLOOD: u64 = 100_000;
+const POURED: usize = 8 << 20;
 
 /// Sends `FLOOD` short messages and receives as many, in order.
 fn flood(worker: &mut Worker, ep: EndpointId) {
     let (mut sent, mut seen) = (0u64, 0u64);
-    let start = Instant::now();
+    let mut progress = (Instant::now(), 0);
     while sent < FLOOD || seen < FLOOD {
         if sent < FLOOD {
             match worker.send_copy(ep, Tag(sent), &sent.to_le_bytes()) {
@@ -36,14 +33,10 @@ fn flood(worker: &mut Worker, ep: EndpointId) {
             Some(other) => panic!("{}", brief(&other)),
             None => std::thread::yield_now(),
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{sent} sent, {seen} seen");
-    }
-}
-
-fn connected(worker: &mut Worker) -> EndpointId {
-    match next(worker) {
-        Event::Connected { ep } | Event::Accepted { ep, .. } => ep,
-        other => panic!("{}", brief(&other)),
+        if progress.1 != sent + seen {
+            progress = (Instant::now(), sent + seen);
+        }
+        assert!(progress.0.elapsed() < LIMIT, "it stands still: {sent} sent, {seen} seen");
     }
 }
 
@@ -76,22 +69,10 @@ fn a_flood_both_ways_between_threads() {
     other.join().unwrap();
 }
 
-/// This program again, as the peer of the test that is called `role`.
-fn spawn(role: &str, worker: &mut Worker) -> Child {
-    let listener = worker.listen("127.0.0.1:0").unwrap();
-    Command::new(env::current_exe().unwrap())
-        .args(["--exact", "as_a_peer", "--nocapture", "--include-ignored"])
-        .env(PEER, listener.local_addr().to_string())
-        .env(ROLE, role)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
 #[test]
 #[ignore = "needs a test below to start it, as its other process"]
 fn as_a_peer() {
-    let (Ok(address), Ok(role)) = (env::var(PEER), env::var(ROLE)) else { return };
+    let Some((role, address)) = role() else { return };
     let mut worker = Worker::new(Config::default()).unwrap();
     worker.connect(address.as_str()).unwrap();
     let ep = connected(&mut worker);
@@ -109,6 +90,12 @@ fn as_a_peer() {
                 _ => {}
             }
         },
+        // Until it is killed.
+        "pour" => loop {
+            let buffer = worker.domain().alloc(POURED).unwrap();
+            worker.send(ep, Tag(1), buffer).unwrap();
+            while !matches!(next(&mut worker), Event::Sent { .. }) {}
+        },
         "sit" => loop {
             // Receives nothing, so that everything sent to it stays under way.
             std::thread::park();
@@ -120,17 +107,17 @@ fn as_a_peer() {
 #[test]
 fn a_flood_both_ways_between_processes() {
     let mut worker = Worker::new(Config::default()).unwrap();
-    let mut peer = spawn("flood", &mut worker);
+    let peer = Process::start("flood", &mut worker);
     let ep = connected(&mut worker);
     flood(&mut worker, ep);
     part(&mut worker, ep);
-    assert!(peer.wait().unwrap().success());
+    peer.finish();
 }
 
 #[test]
 fn messages_of_every_size_come_back_from_another_process() {
     let mut worker = Worker::new(Config::default()).unwrap();
-    let mut peer = spawn("echo", &mut worker);
+    let peer = Process::start("echo", &mut worker);
     let ep = connected(&mut worker);
     for (seed, len) in [0, 1, 188, 189, 8192, 8193, 100_001, (3 << 20) + 17].into_iter().enumerate() {
         worker.send(ep, Tag(seed as u64), pattern(len, seed)).unwrap();
@@ -148,7 +135,7 @@ fn messages_of_every_size_come_back_from_another_process() {
         }
     }
     part(&mut worker, ep);
-    assert!(peer.wait().unwrap().success());
+    peer.finish();
 }
 
 fn lost(reason: &CloseReason) -> bool {
@@ -159,7 +146,7 @@ fn lost(reason: &CloseReason) -> bool {
 fn a_killed_peer_is_reported_in_time_and_everything_is_handed_back() {
     for sleeping in [false, true] {
         let mut worker = Worker::new(Config::default()).unwrap();
-        let mut peer = spawn("sit", &mut worker);
+        let mut peer = Process::start("sit", &mut worker);
         let ep = connected(&mut worker);
         let buffer = worker.domain().alloc(1 << 20).unwrap();
         let long = worker.send(ep, Tag(1), buffer).unwrap();
@@ -170,8 +157,7 @@ fn a_killed_peer_is_reported_in_time_and_everything_is_handed_back() {
             worker.send(ep, Tag(3), &b"short"[..]).unwrap();
             queued += 1;
         }
-        peer.kill().unwrap();
-        peer.wait().unwrap();
+        peer.kill();
         let start = Instant::now();
         let (mut sent, mut failed, mut seen_long, mut seen_receive) = (0, 0, false, false);
         let reason = loop {
@@ -197,4 +183,28 @@ fn a_killed_peer_is_reported_in_time_and_everything_is_handed_back() {
         assert_eq!(sent + failed, queued);
         assert!(seen_long && seen_receive);
     }
+}
+
+#[test]
+fn a_peer_killed_while_its_messages_are_read_is_reported_in_time() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let mut peer = Process::start("pour", &mut worker);
+    connected(&mut worker);
+    let mut killed = None;
+    for message in 0.. {
+        match next(&mut worker) {
+            Event::Received { message, .. } => assert_eq!(message.len(), POURED),
+            Event::Closed { reason, .. } => {
+                assert!(lost(&reason), "{reason}");
+                break;
+            }
+            other => panic!("{}", brief(&other)),
+        }
+        // The next message is on its way, or being read.
+        if message == 5 {
+            peer.kill();
+            killed = Some(Instant::now());
+        }
+    }
+    assert!(killed.expect("it was killed first").elapsed() < Duration::from_secs(2), "not noticed in time");
 }

@@ -148,8 +148,6 @@ const MAGIC: &[u8; 4] = b"QPTR";
 const PREFIX: usize = 8;
 /// A hello takes some 400 bytes.
 const BODY_LIMIT: usize = 2048;
-/// Longest message with its prefix.
-pub(super) const MESSAGE_LIMIT: usize = PREFIX + BODY_LIMIT;
 const CREDITS_LIMIT: u32 = 1 << 16;
 const HELLO: u8 = 1;
 const ACCEPT: u8 = 2;

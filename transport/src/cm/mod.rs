@@ -4,8 +4,10 @@
 mod hello;
 mod sockets;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use hello::HandshakeError;
 pub(crate) use hello::{Hello, Message};
-pub(crate) use sockets::{Notice, SocketId, Sockets};
+pub(crate) use sockets::{Limits, Notice, SocketId, Sockets};
 pub(crate) use stream::StreamEnd;

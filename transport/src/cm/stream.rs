@@ -5,18 +5,35 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 
-use super::hello::{HandshakeError, MESSAGE_LIMIT, Message};
+use super::hello::{HandshakeError, Message};
 
 /// A stream with what was read and not understood yet, and what is still to be written.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) socket: TcpStream,
+    pub(super) serial: u32,
     /// The system is still connecting.
     pub(super) connecting: bool,
+    role: Role,
     /// The handshake must be over by then.
-    pub(super) deadline: Option<Duration>,
+    deadline: Duration,
+    /// Messages that the peer may still send.
+    due: u8,
     input: Vec<u8>,
     output: Vec<u8>,
+}
+
+/// Which part this side's stream plays in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// This side called.
+    Caller,
+    /// A peer connected, and has not said hello.
+    Stranger,
+    /// A peer connected and has said hello.
+    Guest,
+    /// None any more: the handshake is over.
+    Settled,
 }
 
 /// How a stream ended.
@@ -31,10 +48,32 @@ pub(crate) enum StreamEnd {
 }
 
 impl Stream {
-    pub(super) fn new(socket: TcpStream, connecting: bool, deadline: Duration) -> Self {
+    pub(super) fn new(socket: TcpStream, serial: u32, role: Role, deadline: Duration) -> Self {
         // Only latency is at stake: without it, the handshake's last message may wait for an acknowledgement.
         let _ = socket.set_nodelay(true);
-        Stream { socket, connecting, deadline: Some(deadline), input: Vec::new(), output: Vec::new() }
+        let called = role == Role::Caller;
+        // An answer; a hello and that it is ready.
+        let due = if called { 1 } else { 2 };
+        Stream { socket, serial, connecting: called, role, deadline, due, input: Vec::new(), output: Vec::new() }
+    }
+
+    /// When the handshake must be over, if it is not.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        (self.role != Role::Settled).then_some(self.deadline)
+    }
+
+    /// The peer has said hello. False if it had before, or nobody asked.
+    pub(super) fn greeted(&mut self, deadline: Duration) -> bool {
+        let first = self.role == Role::Stranger;
+        if first {
+            (self.role, self.deadline) = (Role::Guest, deadline);
+        }
+        first
+    }
+
+    /// The handshake is over. Gives the part that the stream played.
+    pub(super) fn settle(&mut self) -> Role {
+        std::mem::replace(&mut self.role, Role::Settled)
     }
 
     /// True once the system has connected, an error if it could not.
@@ -72,7 +111,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads what is there, and hands each message to `f`.
+    /// Reads what is there, and hands each message to `f`. No peer makes this long: more messages than a handshake has
+    /// are not taken, and each has a greatest length.
     pub(super) fn receive(&mut self, mut f: impl FnMut(Message)) -> Result<(), StreamEnd> {
         let mut part = [0; 1024];
         loop {
@@ -85,11 +125,11 @@ impl Stream {
             }
             while let Some((message, used)) = Message::decode(&self.input).map_err(StreamEnd::Handshake)? {
                 self.input.drain(..used);
+                let Some(due) = self.due.checked_sub(1) else {
+                    return Err(StreamEnd::Handshake(HandshakeError::Unexpected(message.code())));
+                };
+                self.due = due;
                 f(message);
-            }
-            if self.input.len() > MESSAGE_LIMIT {
-                let error = HandshakeError::TooLong { len: self.input.len(), limit: MESSAGE_LIMIT };
-                return Err(StreamEnd::Handshake(error));
             }
         }
     }

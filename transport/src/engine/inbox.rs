@@ -20,6 +20,8 @@ pub(crate) struct Posted<M> {
     pub(crate) op: u64,
     pub(crate) tag: u64,
     pub(crate) fit: Fit,
+    /// A payload is read into memory of the transport's own first.
+    pub(crate) staged: bool,
     pub(crate) memory: M,
 }
 
@@ -43,8 +45,8 @@ pub(crate) enum Offered<M> {
     Startable,
     /// It waits for a receive.
     Held,
-    /// The posted receive can not take it and fails; it can be read without.
-    Misfit(Posted<M>),
+    /// The posted receive can not take it and fails; it can be read without, or waits for another if `held`.
+    Misfit { posted: Posted<M>, held: bool },
 }
 
 /// What became of a receive.
@@ -92,12 +94,20 @@ pub(crate) struct Inbox<M, B> {
     posted: VecDeque<Posted<M>>,
     waiting: VecDeque<Waiting<M, B>>,
     next_key: u32,
-    /// Unmatched offers wait for a receive, instead of being read into memory of the transport's own.
-    hold: bool,
-    /// The transport has no memory for unmatched payloads at the moment.
+    unmatched: Unmatched,
+    /// The transport has no memory of its own at the moment.
     stalled: bool,
     wanted: usize,
     held: usize,
+}
+
+/// What becomes of offers without a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unmatched {
+    /// They wait for one, instead of being read into memory of the transport's own.
+    pub(crate) hold: bool,
+    /// Longer ones wait in any case.
+    pub(crate) longest: u64,
 }
 
 #[derive(Debug)]
@@ -126,13 +136,20 @@ impl Fit {
     }
 }
 
+impl<M> Posted<M> {
+    /// True if a payload is read straight into its memory.
+    fn is_direct(&self) -> bool {
+        !self.staged
+    }
+}
+
 impl<M, B> Inbox<M, B> {
-    pub(crate) fn new(hold: bool) -> Self {
+    pub(crate) fn new(unmatched: Unmatched) -> Self {
         Inbox {
             posted: VecDeque::new(),
             waiting: VecDeque::new(),
             next_key: 0,
-            hold,
+            unmatched,
             stalled: false,
             wanted: 0,
             held: 0,
@@ -168,17 +185,24 @@ impl<M, B> Inbox<M, B> {
 
     /// A ready-to-send came.
     pub(crate) fn offer(&mut self, tag: u64, len: u64, offer: Offer) -> Offered<M> {
-        let (posted, outcome) = match self.take_posted(tag) {
-            Some(posted) if !posted.fit.takes(len) => (None, Offered::Misfit(posted)),
-            None if self.hold => {
-                self.wait(tag, len, Stage::Offered(offer));
-                return Offered::Held;
-            }
-            posted => (posted, Offered::Startable),
+        let (posted, misfit) = match self.take_posted(tag) {
+            Some(posted) if !posted.fit.takes(len) => (None, Some(posted)),
+            posted => (posted, None),
         };
-        self.wait(tag, len, Stage::Wanted(offer, posted));
-        self.wanted += 1;
-        outcome
+        // One that lost its receive is delivered all the same, if there can be memory for it.
+        let Unmatched { hold, longest } = self.unmatched;
+        let held = posted.is_none() && (len > longest || hold && misfit.is_none());
+        if held {
+            self.wait(tag, len, Stage::Offered(offer));
+        } else {
+            self.wait(tag, len, Stage::Wanted(offer, posted));
+            self.wanted += 1;
+        }
+        match misfit {
+            Some(posted) => Offered::Misfit { posted, held },
+            None if held => Offered::Held,
+            None => Offered::Startable,
+        }
     }
 
     /// Posts a receive.
@@ -231,7 +255,7 @@ impl<M, B> Inbox<M, B> {
         let index = (0..self.waiting.len()).find(|&index| {
             let entry = &self.waiting[index];
             let ready = match &entry.stage {
-                Stage::Wanted(_, posted) => posted.is_some() || !stalled,
+                Stage::Wanted(_, posted) => !stalled || posted.as_ref().is_some_and(Posted::is_direct),
                 _ => false,
             };
             let unread = |other: &Waiting<M, B>| {
@@ -247,34 +271,41 @@ impl<M, B> Inbox<M, B> {
         Some(Start { key: entry.key, offer, len: entry.len, posted })
     }
 
-    /// Undoes [`start`](Inbox::start) for want of memory; until [`resume`](Inbox::resume) no other unmatched one starts.
+    /// Undoes [`start`](Inbox::start) for want of memory; until [`resume`](Inbox::resume) no other starts that needs any.
     pub(crate) fn stall(&mut self, start: Start<M>) {
-        self.stalled |= start.posted.is_none();
+        self.stalled = true;
         if let Some(entry) = self.waiting.iter_mut().find(|entry| entry.key == start.key) {
             entry.stage = Stage::Wanted(start.offer, start.posted);
             self.wanted += 1;
         }
     }
 
-    /// Undoes [`start`](Inbox::start) of an offer whose receive failed: it counts as unmatched. Gives the receive.
-    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<u64> {
+    /// Undoes [`start`](Inbox::start) of an offer whose receive failed. Gives the receive, and the offer's tag and length
+    /// if it waits for another.
+    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<(u64, Option<(u64, u64)>)> {
         let entry = self.waiting.iter_mut().find(|entry| entry.key == key)?;
         let Stage::Pulling { op: Some(op), .. } = entry.stage else { return None };
+        if entry.len > self.unmatched.longest {
+            entry.stage = Stage::Offered(offer);
+            return Some((op, Some((entry.tag, entry.len))));
+        }
         entry.stage = Stage::Wanted(offer, None);
         self.wanted += 1;
-        Some(op)
+        Some((op, None))
     }
 
-    /// There is memory for unmatched payloads again. True if one waits for it.
+    /// There is memory of the transport's own again. True if something waits for it.
     pub(crate) fn resume(&mut self) -> bool {
         std::mem::take(&mut self.stalled)
     }
 
-    /// Unmatched offers do not wait for a receive any more.
+    /// Unmatched offers do not wait for a receive any more, but for those for which there is never memory.
     pub(crate) fn release_offers(&mut self) {
-        self.hold = false;
+        self.unmatched.hold = false;
         for entry in &mut self.waiting {
-            if let Stage::Offered(offer) = entry.stage {
+            if let Stage::Offered(offer) = entry.stage
+                && entry.len <= self.unmatched.longest
+            {
                 entry.stage = Stage::Wanted(offer, None);
                 self.wanted += 1;
             }
@@ -317,6 +348,11 @@ impl<M, B> Inbox<M, B> {
         });
         (self.wanted, self.held) = (0, 0);
         left
+    }
+
+    /// Offers that are not read.
+    pub(crate) fn offers(&self) -> usize {
+        self.waiting.len() - self.held
     }
 
     /// Posted receives, and arrivals that wait.

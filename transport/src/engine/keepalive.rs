@@ -45,6 +45,11 @@ impl Keepalive {
         self.heard = true;
     }
 
+    /// True if no probe waits for its answer.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.probe.is_none()
+    }
+
     pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
         if std::mem::take(&mut self.heard) {
             self.last = now;
@@ -68,8 +73,8 @@ impl Keepalive {
     /// When [`tick`](Keepalive::tick) has something to do next.
     pub(crate) fn due(&self) -> Duration {
         match self.probe {
-            Some(since) => since + self.detection,
-            None => self.last + self.interval,
+            Some(since) => since.saturating_add(self.detection),
+            None => self.last.saturating_add(self.interval),
         }
     }
 }
@@ -90,6 +95,18 @@ mod tests {
         assert_eq!(keepalive.tick(3 * SECOND), Pulse::Quiet);
         assert_eq!(keepalive.due(), 4 * SECOND);
         assert_eq!(keepalive.tick(4 * SECOND), Pulse::Lost);
+        assert!(!keepalive.is_answered());
+        keepalive.answered();
+        assert!(keepalive.is_answered(), "late, but not lost");
+    }
+
+    #[test]
+    fn for_ever_is_a_time_too() {
+        let mut keepalive = Keepalive::new(Duration::MAX, Duration::MAX);
+        keepalive.start(SECOND);
+        assert_eq!((keepalive.tick(Duration::from_secs(1 << 40)), keepalive.due()), (Pulse::Quiet, Duration::MAX));
+        let mut keepalive = Keepalive::new(SECOND, Duration::MAX);
+        assert_eq!((keepalive.tick(SECOND), keepalive.due()), (Pulse::Probe, Duration::MAX));
     }
 
     #[test]

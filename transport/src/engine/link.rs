@@ -29,6 +29,9 @@ pub(crate) struct Link<P, M, B> {
     next_in: u32,
     credits: Credits,
     grants: Grants,
+    /// Offers whose slots are not given back yet, since too many wait.
+    owed: u32,
+    offers: usize,
     slots: WorkSlots,
     queue: VecDeque<Pending<P>>,
     finished: VecDeque<(u32, u64)>,
@@ -75,11 +78,13 @@ impl<P, M, B> Link<P, M, B> {
             next_in: 0,
             credits: Credits::default(),
             grants: Grants::new(config.window),
+            owed: 0,
+            offers: config.offers,
             slots: WorkSlots::new(config.depth),
             queue: VecDeque::new(),
             finished: VecDeque::new(),
             exposures: Exposures::new(),
-            inbox: Inbox::new(config.hold),
+            inbox: Inbox::new(config.unmatched),
             keepalive: Keepalive::new(config.keepalive, config.detection),
         }
     }
@@ -101,18 +106,18 @@ impl<P, M, B> Link<P, M, B> {
         Ok(self.frame(Kind::Eager, tag, len, false))
     }
 
-    /// A ready-to-send that goes out at once; else the payload comes back.
-    pub(crate) fn offer(
-        &mut self,
-        op: u64,
-        tag: u64,
-        remote: RemoteSlice,
-        payload: P,
-    ) -> Result<(Frame, Offer), (Blocked, P)> {
+    /// True if messages are taken, to go out at once or later.
+    pub(crate) fn takes_messages(&self) -> bool {
+        matches!(self.phase, Phase::Opening { closing: false } | Phase::Open)
+    }
+
+    /// A ready-to-send that goes out at once; else the payload comes back, to be queued. Messages are taken, as the caller
+    /// has seen.
+    pub(crate) fn offer(&mut self, op: u64, tag: u64, remote: RemoteSlice, payload: P) -> Result<(Frame, Offer), P> {
+        debug_assert!(self.takes_messages());
         match self.may_send() {
             Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, tag, remote, payload)),
-            Ok(()) => Err((Blocked::Later, payload)),
-            Err(blocked) => Err((blocked, payload)),
+            _ => Err(payload),
         }
     }
 
@@ -217,9 +222,13 @@ impl<P, M, B> Link<P, M, B> {
         self.inbox.eager(header.tag, header.length, body)
     }
 
-    /// Matches a ready-to-send.
+    /// Matches a ready-to-send. Its slot is given back here, at once or when fewer wait: a peer can not fill memory with
+    /// offers.
     pub(crate) fn on_offer(&mut self, header: &Header, offer: Offer) -> Offered<M> {
-        self.inbox.offer(header.tag, header.length, offer)
+        let outcome = self.inbox.offer(header.tag, header.length, offer);
+        self.owed += 1;
+        self.give_owed();
+        outcome
     }
 
     /// The peer has read a payload, which comes back.
@@ -240,8 +249,9 @@ impl<P, M, B> Link<P, M, B> {
         self.inbox.post(posted)
     }
 
-    /// A payload can not be read into its receive, which fails and is given; `None` if it had none.
-    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<u64> {
+    /// A payload can not be read into its receive, which fails and is given, with the offer's tag and length if it waits
+    /// for another; `None` if it had none.
+    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<(u64, Option<(u64, u64)>)> {
         self.inbox.unmatch(key, offer)
     }
 
@@ -253,6 +263,7 @@ impl<P, M, B> Link<P, M, B> {
     /// A payload was read; the peer is told with the next steps.
     pub(crate) fn pulled(&mut self, key: u32) -> Option<Pulled> {
         let pulled = self.inbox.pulled(key)?;
+        self.give_owed();
         if self.phase != Phase::Closed {
             self.finished.push_back((pulled.id, pulled.len));
         }
@@ -281,9 +292,14 @@ impl<P, M, B> Link<P, M, B> {
         self.grants.give();
     }
 
-    /// Receive slots that the peer may still take.
+    /// Receive slots that the peer may still take, now or when it is told of them.
     pub(crate) fn outstanding_slots(&self) -> u32 {
-        self.grants.outstanding()
+        self.grants.outstanding() + self.owed
+    }
+
+    /// Send slots in all.
+    pub(crate) fn depth(&self) -> u32 {
+        self.slots.depth()
     }
 
     /// A slot for a request that carries no header: a READ or a probe; always signaled.
@@ -351,6 +367,11 @@ impl<P, M, B> Link<P, M, B> {
         if posted { self.keepalive.answered() } else { self.keepalive.postponed() }
     }
 
+    /// True if no probe waits for its answer.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.keepalive.is_answered()
+    }
+
     /// When [`tick`](Link::tick) has something to do next.
     pub(crate) fn due(&self) -> Duration {
         self.keepalive.due()
@@ -365,10 +386,7 @@ impl<P, M, B> Link<P, M, B> {
         {
             return Ok(());
         }
-        match self.phase {
-            Phase::Opening { closing: false } | Phase::Open => Err(Blocked::Later),
-            _ => Err(Blocked::Closed),
-        }
+        if self.takes_messages() { Err(Blocked::Later) } else { Err(Blocked::Closed) }
     }
 
     #[inline(always)]
@@ -380,6 +398,14 @@ impl<P, M, B> Link<P, M, B> {
         self.next_out = sequence.wrapping_add(1);
         let header = Header { kind, epoch: self.our_epoch, sequence, credits: self.grants.tell(), tag, length };
         Frame { header, work: self.slots.take(signal) }
+    }
+
+    fn give_owed(&mut self) {
+        let excess = self.inbox.offers().saturating_sub(self.offers);
+        while self.owed as usize > excess {
+            self.owed -= 1;
+            self.grants.give();
+        }
     }
 
     fn offer_frame(&mut self, op: u64, tag: u64, remote: RemoteSlice, payload: P) -> (Frame, Offer) {

@@ -17,7 +17,7 @@ pub use wire::{HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTO
 
 pub use violation::Violation;
 
-pub(crate) use inbox::{Arrival, Fit, Offered, Placed, Posted, Pulled, Start};
+pub(crate) use inbox::{Arrival, Fit, Offered, Placed, Posted, Pulled, Start, Unmatched};
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use step::{Blocked, Frame, LinkConfig, PeerTerms, Pending, Step};

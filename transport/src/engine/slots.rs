@@ -26,6 +26,10 @@ impl WorkSlots {
         WorkSlots { depth, interval: (depth / 4).max(1), posted: 0, retired: 0, signaled: 0 }
     }
 
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
         self.depth - self.posted.wrapping_sub(self.retired)

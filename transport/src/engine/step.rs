@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qpair_verbs::RemoteSlice;
 
-use super::inbox::Start;
+use super::inbox::{Start, Unmatched};
 use super::slots::Work;
 use super::wire::{Header, Offer};
 
@@ -17,8 +17,10 @@ pub(crate) struct LinkConfig {
     pub(crate) depth: u32,
     /// Session epoch of this side.
     pub(crate) epoch: u32,
-    /// Unmatched offers wait for a receive.
-    pub(crate) hold: bool,
+    /// What becomes of offers without a receive.
+    pub(crate) unmatched: Unmatched,
+    /// Offers that may wait before the peer is not given their slots back.
+    pub(crate) offers: usize,
     /// Silence before a probe.
     pub(crate) keepalive: Duration,
     /// How long a probe may take.

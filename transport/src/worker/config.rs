@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::WorkerError;
-use crate::engine::HEADER_BYTES;
+use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 
 /// Settings of a worker. The defaults suit a few dozen peers.
 ///
@@ -27,6 +27,7 @@ pub struct Config {
     pub(crate) keepalive: Duration,
     pub(crate) detection: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) hello_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
@@ -48,6 +49,7 @@ impl Default for Config {
             keepalive: Duration::from_millis(500),
             detection: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
+            hello_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
             // About a microsecond, several times the latency between two cores. Where ranks share cores, the one that
             // is waited for needs this core.
@@ -96,7 +98,8 @@ impl Config {
     }
 
     /// Bytes of the worker's own memory for long messages without a posted receive, and for copies of long `Bytes`
-    /// (default 1 GiB, each). Beyond it, such messages wait, and such sends fail.
+    /// (default 1 GiB, each); blocks of it are powers of two. Beyond it, such messages wait, and such sends fail. A
+    /// message that alone is longer waits for a receive, and [`Event::Offered`](crate::Event::Offered) tells of it.
     #[must_use]
     pub fn pool_limit(mut self, bytes: usize) -> Self {
         self.pool_limit = bytes;
@@ -119,22 +122,35 @@ impl Config {
         self
     }
 
-    /// Silence after which a peer is probed (default 500 ms), and how long it may take to answer (default 1 s). A
-    /// process that ends is noticed at once, by its socket.
+    /// Silence after which a peer is probed (default 500 ms), and how long its device may take to answer (default 1 s);
+    /// each at least 1 ms. [`Duration::MAX`]: never, for ever.
+    ///
+    /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
+    /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
+    /// socket.
     #[must_use]
     pub fn keepalive(mut self, interval: Duration, detection: Duration) -> Self {
         (self.keepalive, self.detection) = (interval, detection);
         self
     }
 
-    /// How long connecting may take, and a handshake that a peer began (default 5 s).
+    /// How long connecting may take (default 5 s), and the rest of a handshake with a peer that has said hello; at least
+    /// 1 ms. [`Duration::MAX`]: for ever.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long a peer may take to finish a close (default 5 s).
+    /// How long a peer that connects may take to say hello (default 5 s; at least 1 ms). Whoever reaches the port can hold
+    /// one of 256 places for that long.
+    #[must_use]
+    pub fn hello_timeout(mut self, limit: Duration) -> Self {
+        self.hello_timeout = limit;
+        self
+    }
+
+    /// How long a peer may take to finish a close (default 5 s; at least 1 ms). [`Duration::MAX`]: for ever.
     #[must_use]
     pub fn close_timeout(mut self, limit: Duration) -> Self {
         self.close_timeout = limit;
@@ -158,7 +174,18 @@ impl Config {
         range("a number of endpoints", self.endpoints as u64, 1, 4096)?;
         range("a send depth", self.send_depth.into(), 8, 16384)?;
         range("a queue limit", self.queue_limit as u64, 1, u32::MAX.into())?;
-        Ok(())
+        let millis = |limit: Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        range("a keepalive interval in ms", millis(self.keepalive), 1, u64::MAX)?;
+        range("a detection time in ms", millis(self.detection), 1, u64::MAX)?;
+        range("a connect timeout in ms", millis(self.connect_timeout), 1, u64::MAX)?;
+        range("a hello timeout in ms", millis(self.hello_timeout), 1, u64::MAX)?;
+        range("a close timeout in ms", millis(self.close_timeout), 1, u64::MAX)
+    }
+
+    /// Most completions, and most receives, that can ever wait.
+    pub(crate) fn capacity(&self) -> (u64, u64) {
+        let receives = self.endpoints as u64 * u64::from(self.window + RESERVED_SLOTS);
+        (receives + self.endpoints as u64 * u64::from(self.send_depth), receives)
     }
 
     pub(crate) fn slab_bytes(&self) -> usize {

@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use super::Worker;
-use super::endpoint::{Carried, Endpoint, Stage};
-use super::error::{CloseReason, ConnectFailure, OpError};
+use super::endpoint::{Carried, Endpoint, OneSided, Reading, Stage};
+use super::error::{CloseReason, ConnectFailure, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
 use super::payload::Payload;
 use crate::cm::HandshakeError;
 use crate::engine::RESERVED_SLOTS;
 
-/// Memory that a peer may still be reading; tried again until it is free.
+/// Memory that a peer may still be in the middle of reading; looked at until it is free.
 #[derive(Debug)]
 pub(crate) struct Withheld {
     op: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Withheld {
 impl Worker {
     /// The application closes a connection.
     pub(super) fn begin_close(&mut self, ep: EndpointId) {
-        let deadline = self.now() + self.config.close_timeout;
+        let deadline = self.now().saturating_add(self.config.close_timeout);
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         if matches!(endpoint.stage, Stage::Ending { .. }) || endpoint.closed_here {
             return;
@@ -40,7 +40,7 @@ impl Worker {
 
     /// The peer sends nothing more, and waits for this side to say so too.
     pub(super) fn peer_closes(&mut self, index: usize) {
-        let deadline = self.now() + self.config.close_timeout;
+        let deadline = self.now().saturating_add(self.config.close_timeout);
         if let Some(endpoint) = self.endpoints.at(index) {
             endpoint.deadline.get_or_insert(deadline);
         }
@@ -80,7 +80,12 @@ impl Worker {
             let due = |(_, broke): &mut (CloseReason, Duration)| since.is_none_or(|since| *broke <= since);
             if let Some((reason, _)) = endpoint.broken.take_if(due) {
                 self.broken -= 1;
-                self.fail(index, reason);
+                // The answer to a probe may have waited in the queue when its time was over.
+                if matches!(reason, CloseReason::PeerLost(Lost::Silent(_))) && endpoint.link.is_answered() {
+                    self.advance(index);
+                } else {
+                    self.fail(index, reason);
+                }
             }
         }
     }
@@ -99,55 +104,56 @@ impl Worker {
         }
         let ep = endpoint.id;
         let (sends, receives) = endpoint.link.abort();
-        for posted in receives {
-            let returned = Returned::Memory(posted.memory.memory);
-            self.ready.push_back(Event::Failed { op: OpId(posted.op), ep, error: OpError::Closed, returned });
-        }
-        for (op, carried) in sends {
-            match carried.into_payload() {
-                Ok(payload) => {
-                    let returned = Returned::Payload(payload);
-                    self.ready.push_back(Event::Failed { op: OpId(op), ep, error: OpError::Closed, returned });
-                }
-                Err(exposed) => endpoint.cut.push((op, exposed)),
-            }
-        }
+        endpoint.cut = sends;
         (endpoint.stage, endpoint.up) = (Stage::Ending { reason, since: now }, false);
         if let Some(socket) = endpoint.socket.take() {
             self.sockets.close(socket);
         }
+        for posted in receives {
+            self.failed(posted.op, ep, Returned::Memory(posted.memory.memory));
+        }
         self.settle(index);
     }
 
-    /// Removes an ending connection once nothing of it is with the device.
+    /// Removes an ending connection once nothing of it is with the device or a peer.
     pub(super) fn settle(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if matches!(endpoint.stage, Stage::Ending { .. }) && endpoint.reads.is_empty() && endpoint.copies == 0 {
+        if !matches!(endpoint.stage, Stage::Ending { .. }) {
+            return;
+        }
+        let ep = endpoint.id;
+        for (op, carried) in std::mem::take(&mut endpoint.cut) {
+            match self.take_back(carried) {
+                Ok(payload) => self.failed(op, ep, Returned::Payload(payload)),
+                Err(carried) => {
+                    if let Some(endpoint) = self.endpoints.at(index) {
+                        endpoint.cut.push((op, carried));
+                    }
+                }
+            }
+        }
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        if endpoint.cut.is_empty() && endpoint.reads.is_empty() && endpoint.copied == 0 {
             self.remove(index);
         }
     }
 
-    /// Removes a connection, takes memory back from the peer, and tells the application.
+    /// Removes a connection, and tells the application. What is still with the device or a peer stays there.
     pub(super) fn remove(&mut self, index: usize) {
         let Some(mut endpoint) = self.endpoints.remove(index) else { return };
         let ep = endpoint.id;
-        // The queue pair goes first: after it, the peer can not be reading anything any more.
-        drop(endpoint.qp.take());
+        self.parting.extend(endpoint.qp.take().filter(|qp| !qp.is_settled()));
         self.broken -= usize::from(endpoint.broken.is_some());
         if endpoint.reserved {
             let reserved = self.config.window + RESERVED_SLOTS;
             let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
             self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
         }
+        self.write_off(&mut endpoint);
         for (op, carried) in std::mem::take(&mut endpoint.cut) {
-            let returned = match self.take_back(carried) {
-                Ok(payload) => Returned::Payload(payload),
-                Err(carried) => {
-                    self.withhold(op, carried, false);
-                    Returned::Withheld
-                }
-            };
-            self.ready.push_back(Event::Failed { op: OpId(op), ep, error: OpError::Closed, returned });
+            tracing::warn!(%ep, op, "a peer that does not answer is in the middle of reading; the memory is withheld");
+            self.failed(op, ep, Returned::Withheld);
+            self.withheld.push_back(Withheld { op, carried, notify: false });
         }
         let Endpoint { stage: Stage::Ending { reason, .. }, listener, peer, span, .. } = endpoint else { return };
         tracing::info!(parent: &span, %reason, "closed");
@@ -162,29 +168,54 @@ impl Worker {
                 self.ready.push_back(Event::Rejected { listener, peer, error });
             }
             None => {
-                let orderly = matches!(reason, CloseReason::Local | CloseReason::Remote);
+                let orderly = matches!(reason, CloseReason::Local | CloseReason::Remote | CloseReason::Aborted);
                 self.counters.lost += u64::from(!orderly);
                 self.ready.push_back(Event::Closed { ep, reason });
             }
         }
     }
 
-    /// The peer has read a payload.
-    pub(super) fn finish_send(&mut self, op: u64, carried: Carried) {
-        match self.take_back(carried) {
-            Ok(payload) => self.ready.push_back(Event::Sent { op: OpId(op), payload }),
-            Err(carried) => self.withhold(op, carried, true),
+    /// Ends the operations of a connection that the device did not end.
+    fn write_off(&mut self, endpoint: &mut Endpoint) {
+        let ep = endpoint.id;
+        self.pool.lose_buffers(endpoint.copied);
+        for one in std::mem::take(&mut endpoint.reads) {
+            let (op, returned) = match one {
+                OneSided::Pull(Reading { key, staged, pooled }) => {
+                    self.pool.lose_slabs(pooled);
+                    let returned = staged.map_or(Returned::Withheld, |target| Returned::Memory(target.memory));
+                    (endpoint.link.pull_failed(key), returned)
+                }
+                OneSided::Get(op) | OneSided::Put(op) => (Some(op.0), Returned::Withheld),
+            };
+            if let Some(op) = op {
+                self.failed(op, ep, returned);
+            }
         }
     }
 
-    /// Makes a payload the application's own again; `Err` if a peer sits in the middle of reading it.
-    pub(super) fn take_back(&mut self, carried: Carried) -> Result<Payload, Carried> {
+    /// An operation ends with its connection.
+    fn failed(&mut self, op: u64, ep: EndpointId, returned: Returned) {
+        self.ready.push_back(Event::Failed { op: OpId(op), ep, error: OpError::Closed, returned });
+    }
+
+    /// The peer has read a payload. Where another peer is in the middle of an access just now, which may be to anything,
+    /// its memory comes back a little later.
+    pub(super) fn finish_send(&mut self, op: u64, carried: Carried) {
+        match self.take_back(carried) {
+            Ok(payload) => self.ready.push_back(Event::Sent { op: OpId(op), payload }),
+            Err(carried) => self.withheld.push_back(Withheld { op, carried, notify: true }),
+        }
+    }
+
+    /// Makes a payload the application's own again; `Err` if a peer is in the middle of an access. Never waits.
+    fn take_back(&mut self, carried: Carried) -> Result<Payload, Carried> {
         match carried {
-            Carried::Region(region) => match region.revoke() {
+            Carried::Region(region) => match region.try_revoke() {
                 Ok(buffer) => Ok(Payload::Buffer(buffer)),
                 Err(failed) => Err(Carried::Region(failed.region)),
             },
-            Carried::Copy(region, bytes) => match region.revoke() {
+            Carried::Copy(region, bytes) => match region.try_revoke() {
                 Ok(buffer) => {
                     self.pool.give_buffer(buffer);
                     Ok(Payload::Bytes(bytes))
@@ -195,21 +226,20 @@ impl Worker {
         }
     }
 
-    /// Keeps memory that could not be taken back, to be tried again.
-    #[cold]
-    pub(super) fn withhold(&mut self, op: u64, carried: Carried, notify: bool) {
-        tracing::warn!(op, "a peer that does not answer is in the middle of reading; the memory is withheld");
-        self.withheld.push(Withheld { op, carried, notify });
-    }
-
-    /// Tries again to take memory back.
-    pub(super) fn retry_withheld(&mut self) {
-        for Withheld { op, carried, notify } in std::mem::take(&mut self.withheld) {
+    /// Looks at the memory that is withheld longest, at most so many pieces.
+    pub(super) fn look_at_withheld(&mut self, most: usize) {
+        for _ in 0..most.min(self.withheld.len()) {
+            let Some(Withheld { op, carried, notify }) = self.withheld.pop_front() else { return };
             match self.take_back(carried) {
                 Ok(payload) if notify => self.ready.push_back(Event::Sent { op: OpId(op), payload }),
                 Ok(_) => {}
-                Err(carried) => self.withheld.push(Withheld { op, carried, notify }),
+                Err(carried) => self.withheld.push_back(Withheld { op, carried, notify }),
             }
         }
+    }
+
+    /// Lets go of queue pairs that peers have left.
+    pub(super) fn look_at_parting(&mut self) {
+        self.parting.retain(|qp| !qp.is_settled());
     }
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_verbs::{Buffer, ExposedRegion, Prepared, QueuePair, RemoteSlice};
+use qpair_verbs::calc::Calc;
+use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QueuePair, RemoteSlice};
 use slab::Slab;
 
 use super::error::CloseReason;
@@ -31,8 +32,8 @@ pub(crate) struct Endpoint {
     pub(crate) stage: Stage,
     /// READs with the device, oldest first.
     pub(crate) reads: VecDeque<OneSided>,
-    /// Messages with the device that went from buffers of the pool.
-    pub(crate) copies: usize,
+    /// Bytes of buffers of the pool with the device, for messages that did not go inline.
+    pub(crate) copied: usize,
     pub(crate) socket: Option<SocketId>,
     pub(crate) peer: SocketAddr,
     /// The application closed it.
@@ -47,7 +48,7 @@ pub(crate) struct Endpoint {
     pub(crate) reserved: bool,
     /// Receives that came back empty.
     pub(crate) flushed: u32,
-    /// What the end of the connection cut off.
+    /// What the end of the connection cut off, and is not taken back from the peer yet.
     pub(crate) cut: Vec<(u64, Carried)>,
     pub(crate) span: tracing::Span,
 }
@@ -84,6 +85,38 @@ pub(crate) struct Reading {
     pub(crate) key: u32,
     /// Where the payload goes once it is read, if the device can not do that itself.
     pub(crate) staged: Option<Target>,
+    /// Bytes of the slab of the pool that it is read into; 0 if it is read into the memory of its receive.
+    pub(crate) pooled: usize,
+}
+
+/// Which way one-sided work goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// Into local memory, or combined with it.
+    Read(Option<Calc>),
+    /// Out of local memory.
+    Write,
+}
+
+impl Endpoint {
+    /// Posts a READ or WRITE of all of `remote`, with the first bytes of `memory`.
+    #[inline]
+    pub(crate) fn reach(&mut self, reach: Reach, memory: Local, remote: RemoteSlice) -> Result<(), (PostError, Local)> {
+        let Some(qp) = &mut self.qp else { return Err((PostError::State(QpState::Init), memory)) };
+        let Some(work) = self.link.take_slot() else {
+            return Err((PostError::SendQueueFull { depth: self.link.depth() }, memory));
+        };
+        let request = match reach {
+            Reach::Read(None) => qp.read(memory, remote),
+            Reach::Read(Some(calc)) => qp.read_reduce(memory, remote, calc),
+            Reach::Write => qp.write(memory, remote),
+        };
+        let id = wr_id(Job::Read, self.id, work.number);
+        request.range(0..remote.len as usize).id(id).signaled().post().map_err(|rejected| {
+            self.link.untake_slot(work);
+            rejected.into_parts()
+        })
+    }
 }
 
 /// A payload on its way out.
@@ -120,11 +153,20 @@ pub(crate) enum Job {
     Send = 0,
     /// A message that went from a buffer of the pool.
     SendBuffer = 1,
-    /// A READ.
+    /// A READ or WRITE.
     Read = 2,
     /// A keepalive probe.
     Probe = 3,
 }
+
+/// The number of a receive for that endpoint.
+#[inline]
+pub(crate) fn receive_id(id: EndpointId) -> u64 {
+    u64::from(id.index) | u64::from(id.generation) << 32
+}
+
+/// The number of a receive for any endpoint. No endpoint's own is the same: generations are not zero.
+pub(crate) const SHARED_RECEIVE: u64 = 0;
 
 /// A work request's number: job, endpoint, generation and running number.
 #[inline]
@@ -157,12 +199,16 @@ impl Endpoints {
         self.slots.len()
     }
 
-    /// Puts in what `make` makes for the given id.
+    /// The id of the one that is put in next.
+    pub(crate) fn upcoming(&self) -> EndpointId {
+        EndpointId { index: self.slots.vacant_key() as u32, generation: self.generation.wrapping_add(1).max(1) }
+    }
+
+    /// Puts in what `make` makes for the given id, which is [`upcoming`](Endpoints::upcoming).
     pub(crate) fn insert(&mut self, make: impl FnOnce(EndpointId) -> Endpoint) -> EndpointId {
-        self.generation = self.generation.wrapping_add(1);
-        let entry = self.slots.vacant_entry();
-        let id = EndpointId { index: entry.key() as u32, generation: self.generation };
-        entry.insert(make(id));
+        let id = self.upcoming();
+        self.generation = id.generation;
+        self.slots.insert(make(id));
         id
     }
 
@@ -200,9 +246,13 @@ impl Endpoints {
         self.slots.get_mut(index)
     }
 
-    #[inline]
-    pub(crate) fn index_of(&self, qpn: u32) -> Option<usize> {
-        self.by_qpn.get(qpn).map(|index| index as usize)
+    /// Whose receive came back: the number that it was posted with says so, or, from a shared queue, the queue pair.
+    #[inline(always)]
+    pub(crate) fn receiver(&mut self, wr_id: u64, qpn: u32) -> Option<&mut Endpoint> {
+        if wr_id == SHARED_RECEIVE {
+            return self.slots.get_mut(self.by_qpn.get(qpn)? as usize);
+        }
+        self.get_mut(EndpointId { index: wr_id as u32, generation: (wr_id >> 32) as u32 })
     }
 
     pub(crate) fn by_socket(&self, socket: SocketId) -> Option<usize> {

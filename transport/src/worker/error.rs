@@ -38,6 +38,16 @@ pub enum WorkerError {
         /// The greatest value.
         most: u64,
     },
+    /// The settings ask for more than the device has.
+    #[error("{needed} {what} are needed, the device has {limit}; lower Config::endpoints, window or send_depth")]
+    Device {
+        /// Of what.
+        what: &'static str,
+        /// How many the settings need.
+        needed: u64,
+        /// How many the device has.
+        limit: u32,
+    },
     /// The system refused.
     #[error("could not {what}: {source}")]
     System {
@@ -172,6 +182,9 @@ pub enum CloseReason {
     /// The peer closed it; everything sent before was delivered.
     #[error("closed by the peer")]
     Remote,
+    /// This side ended it at once, by [`abort`](crate::Worker::abort); what was under way is lost.
+    #[error("ended by this side at once")]
+    Aborted,
     /// It never came up.
     #[error(transparent)]
     Failed(#[from] ConnectFailure),
@@ -196,7 +209,7 @@ impl CloseReason {
     /// True if it tells that something went wrong, and another reason may tell what.
     pub(crate) fn is_vague(&self) -> bool {
         match self {
-            CloseReason::PeerLost(Lost::QueuePair) => true,
+            CloseReason::PeerLost(Lost::QueuePair | Lost::Silent(_)) => true,
             CloseReason::PeerLost(Lost::Completion(error)) => error.status == WcStatus::WR_FLUSH_ERR,
             _ => false,
         }
@@ -368,10 +381,23 @@ pub enum OpError {
     /// The message went to [`Event::Received`](crate::Event::Received) instead.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// The device does not take the memory.
+    /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// There was nothing to send the message with; the connection ends.
+    #[error("the message could not be sent: {0}")]
+    Resources(Box<str>),
     /// The memory could not be written.
     #[error("the memory could not take the message: {0}")]
     Memory(Box<str>),
+}
+
+impl OpError {
+    /// Of a message that could not be posted.
+    pub(crate) fn not_posted(error: &ResourceError) -> Self {
+        match error {
+            ResourceError::Post(error) => OpError::Post(*error),
+            other => OpError::Resources(other.to_string().into()),
+        }
+    }
 }

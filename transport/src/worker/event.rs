@@ -10,7 +10,8 @@ use super::message::Message;
 use super::payload::Payload;
 use crate::cm::HandshakeError;
 
-/// Something that happened. Each operation ends with exactly one of `ReceivedInto`, `Sent` and `Failed`.
+/// Something that happened. Each operation that was taken ends with exactly one event: a send with `Sent`, a posted receive
+/// with `ReceivedInto`, a get with `Got`, a put with `Put`, each with `Failed` instead.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -37,7 +38,8 @@ pub enum Event {
         /// Its contents.
         message: Message,
     },
-    /// A long message waits for a receive ([`Config::hold_unmatched`](crate::Config::hold_unmatched)).
+    /// A long message waits for a receive ([`Config::hold_unmatched`](crate::Config::hold_unmatched), or longer than
+    /// [`Config::pool_limit`](crate::Config::pool_limit)).
     /// [`Worker::recv_into`](crate::Worker::recv_into) with its tag begins to read it at once.
     Offered {
         /// The connection.
@@ -121,7 +123,8 @@ pub enum Returned {
     Payload(Payload),
     /// The memory of a receive. Its contents are not specified.
     Memory(Local),
-    /// Nothing: a peer that does not answer is in the middle of reading it, so that the memory is withheld.
+    /// Nothing: a peer that does not answer is in the middle of reading the memory, or the device did not give it back in
+    /// time, so that it is withheld.
     Withheld,
 }
 

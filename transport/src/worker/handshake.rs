@@ -14,7 +14,7 @@ use super::message::Message as Received;
 use super::target::Target;
 use super::{Incoming, Worker, no_address};
 use crate::cm::{HandshakeError, Hello, Message, Notice, SocketId, StreamEnd};
-use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
+use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Unmatched};
 
 impl Worker {
     /// Begins to connect to the first of `addresses` that can be tried.
@@ -33,7 +33,7 @@ impl Worker {
     pub(super) fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::Incoming { socket, listener, peer } => {
-                self.incoming.push(Incoming { socket, listener: ListenerId(listener as u32), peer });
+                self.incoming.push(Incoming { socket, listener: ListenerId(listener), peer });
             }
             Notice::Connected { socket } => self.greet(socket),
             Notice::Message { socket, message } => self.message(socket, message),
@@ -75,7 +75,9 @@ impl Worker {
     /// TCP is connected: makes a queue pair and says hello.
     fn greet(&mut self, socket: SocketId) {
         let Some(index) = self.endpoints.by_socket(socket) else { return };
-        let prepared = match self.prepare() {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        let prepared = match self.prepare(ep) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),
         };
@@ -104,7 +106,7 @@ impl Worker {
         }
         let system = |source| ConnectFailure::Unreachable { address: incoming.peer, source };
         let epoch = epoch().map_err(system)?;
-        let prepared = self.prepare().map_err(resources)?;
+        let prepared = self.prepare(self.endpoints.upcoming()).map_err(resources)?;
         let answer = hello(&prepared, epoch, self.config.window, self.config.eager_limit);
         let qp = match prepared.connect(&theirs.address) {
             Ok(qp) => qp,
@@ -118,6 +120,7 @@ impl Worker {
         let (peer, socket) = (incoming.peer, incoming.socket);
         let id = self.endpoints.insert(|id| endpoint(id, link, eager_limit, peer, socket, Stage::HalfOpen));
         let now = self.now();
+        self.sockets.greeted(socket, now);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
             endpoint.reserved = true;
             endpoint.listener = Some(incoming.listener);
@@ -245,8 +248,8 @@ impl Worker {
         self.ready.push_back(Event::Rejected { listener: incoming.listener, peer: incoming.peer, error });
     }
 
-    /// A queue pair, with receives for all that its peer may send.
-    fn prepare(&mut self) -> Result<Prepared, ResourceError> {
+    /// A queue pair for an endpoint, with receives for all that its peer may send.
+    fn prepare(&mut self, ep: EndpointId) -> Result<Prepared, ResourceError> {
         let slots = self.config.window + RESERVED_SLOTS;
         let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
         if let Some(shared) = self.slabs.queue() {
@@ -254,7 +257,7 @@ impl Worker {
         }
         // Credits see to it that there is a receive for every message: without one, something is wrong.
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
-        self.slabs.reserve(slots, &mut prepared)?;
+        self.slabs.reserve(slots, &mut prepared, ep)?;
         Ok(prepared)
     }
 
@@ -268,7 +271,8 @@ impl Worker {
             window: self.config.window,
             depth: self.config.send_depth,
             epoch,
-            hold: self.config.hold_unmatched,
+            unmatched: Unmatched { hold: self.config.hold_unmatched, longest: self.pool.longest() },
+            offers: OFFERS,
             keepalive: self.config.keepalive,
             detection: self.config.detection,
         })
@@ -304,7 +308,7 @@ fn endpoint(
         up: false,
         stage,
         reads: VecDeque::new(),
-        copies: 0,
+        copied: 0,
         socket: Some(socket),
         peer,
         closed_here: false,
@@ -318,5 +322,8 @@ fn endpoint(
     }
 }
 
+/// Offers of a peer that may wait, besides those that take its window: some 100 KiB, and more than an application is
+/// likely to leave unanswered.
+const OFFERS: usize = 1024;
 /// Attempts when the peer has no receive posted; finite, since that is a bug.
 const RNR_RETRIES: u8 = 6;

@@ -14,11 +14,11 @@ pub struct EndpointId {
     pub(crate) generation: u32,
 }
 
-/// One send or posted receive, within its worker. Never given twice.
+/// One send, posted receive, get or put, within its worker. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub(crate) u64);
 
-/// A listening address, within its worker.
+/// A listening address, within its worker. Never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub(crate) u32);
 

@@ -47,7 +47,7 @@ impl LentRing {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, slab: Slab, owner: Option<EndpointId>) {
+    pub(crate) fn push(&mut self, slab: Slab, owner: Option<EndpointId>) -> &Slab {
         if self.len == self.places.len() {
             self.grow();
         }
@@ -55,8 +55,9 @@ impl LentRing {
         let place = &mut self.places[at];
         place.owner = owner;
         // Known to be empty: nothing to drop, and no code for it here.
-        std::mem::forget(place.slab.replace(slab));
+        std::mem::forget(place.slab.take());
         self.len += 1;
+        place.slab.insert(slab)
     }
 
     #[inline(always)]

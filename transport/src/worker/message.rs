@@ -11,6 +11,10 @@ use qpair_verbs::{Slab, SlabView};
 /// them.
 ///
 /// A message of at most 32 bytes is inside this value, which costs less than sharing.
+///
+/// It is not [`Bytes`], because memory behind `Bytes` could not be used again without an allocation for each message:
+/// `Bytes::from_owner` allocates, and says of what it made that it is not unique even when nobody else has a part of it
+/// (bytes 1.12). [`into_bytes`](Message::into_bytes) makes it `Bytes` where that is wanted.
 #[derive(Clone)]
 pub struct Message {
     len: usize,

@@ -23,12 +23,14 @@ mod service;
 mod slabs;
 mod table;
 mod target;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain};
+use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QueuePair};
 
 pub use config::Config;
 pub use counters::Counters;
@@ -42,8 +44,7 @@ pub use ids::{EndpointId, Listener, ListenerId, OpId, Tag};
 pub use message::Message;
 pub use payload::Payload;
 
-use crate::cm::{SocketId, Sockets};
-use crate::engine::RESERVED_SLOTS;
+use crate::cm::{Limits, SocketId, Sockets};
 use ending::Withheld;
 use endpoint::Endpoints;
 use pool::Pool;
@@ -66,11 +67,15 @@ pub struct Worker {
     countdown: u32,
     /// Connections that broke and wait for the queue to run empty.
     broken: usize,
+    /// The last batch of completions may have left some behind.
+    cut_short: bool,
     counters: Counters,
     next_op: u64,
     // Touched now and then.
     pool: Pool,
-    withheld: Vec<Withheld>,
+    withheld: VecDeque<Withheld>,
+    /// Queue pairs of connections that ended, in whose memory a peer is still.
+    parting: Vec<QueuePair>,
     sockets: Sockets,
     incoming: Vec<Incoming>,
     channel: CompletionChannel,
@@ -110,11 +115,16 @@ impl Worker {
         let attributes = context.attributes();
         let pd = context.alloc_pd()?;
         let mut channel = context.create_channel()?;
-        let slots = config.endpoints as u32 * (config.window + RESERVED_SLOTS);
-        let completions = slots.saturating_add(config.endpoints as u32 * config.send_depth);
-        let cq = context.create_cq_on(completions.min(attributes.max_cqe), &channel)?;
-        let shared = config.shared_receives.then(|| pd.create_srq(slots.min(attributes.max_srq_wr))).transpose()?;
-        let mut sockets = Sockets::new(config.connect_timeout).map_err(system("create a poll for the sockets"))?;
+        let (completions, receives) = config.capacity();
+        let cq = within("completion queue entries", completions, attributes.max_cqe)?;
+        let cq = context.create_cq_on(cq, &channel)?;
+        let shared = if config.shared_receives {
+            Some(pd.create_srq(within("receives in a shared queue", receives, attributes.max_srq_wr)?)?)
+        } else {
+            None
+        };
+        let limits = Limits { connect: config.connect_timeout, hello: config.hello_timeout };
+        let mut sockets = Sockets::new(limits).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
         Ok(Worker {
             cq,
@@ -125,10 +135,12 @@ impl Worker {
             max_inline: attributes.max_inline as usize,
             countdown: 1,
             broken: 0,
+            cut_short: false,
             counters: Counters::default(),
             next_op: 1,
             pool: Pool::new(&pd, config.pool_limit),
-            withheld: Vec::new(),
+            withheld: VecDeque::new(),
+            parting: Vec::new(),
             sockets,
             incoming: Vec::new(),
             channel,
@@ -168,16 +180,16 @@ impl Worker {
         let mut last = None;
         for address in addr.to_socket_addrs().map_err(ListenError::Address)? {
             match self.sockets.listen(address) {
-                Ok((key, address)) => return Ok(Listener { id: ListenerId(key as u32), address }),
+                Ok((id, address)) => return Ok(Listener { id: ListenerId(id), address }),
                 Err(source) => last = Some(ListenError::Bind { address, source }),
             }
         }
         Err(last.unwrap_or_else(|| ListenError::Address(no_address())))
     }
 
-    /// Stops listening. Connections that were accepted stay.
+    /// Stops listening; once more, it does nothing. Connections that were accepted stay.
     pub fn stop_listening(&mut self, listener: Listener) {
-        self.sockets.stop_listening(listener.id.0 as usize);
+        self.sockets.stop_listening(listener.id.0);
     }
 
     /// Begins to connect to a worker that listens at a TCP address. Messages may be sent at once; they go out when the
@@ -194,6 +206,14 @@ impl Worker {
     /// still come until then.
     pub fn close(&mut self, ep: EndpointId) {
         self.begin_close(ep);
+    }
+
+    /// Ends a connection at once: what was sent may be lost, and nothing that the peer sent is delivered any more.
+    /// [`Event::Failed`] for each operation under way, and [`Event::Closed`] with [`CloseReason::Aborted`] follow.
+    pub fn abort(&mut self, ep: EndpointId) {
+        if self.endpoints.get(ep).is_some() {
+            self.fail(ep.index as usize, CloseReason::Aborted);
+        }
     }
 
     /// Polls and waits for events, and hands each to `f`, until that says [`Flow::Stop`].
@@ -226,19 +246,15 @@ impl Worker {
     }
 }
 
+/// What the settings need, if the device has that much.
+fn within(what: &'static str, needed: u64, limit: u32) -> Result<u32, WorkerError> {
+    let fits = u32::try_from(needed).ok().filter(|&needed| needed <= limit);
+    fits.ok_or(WorkerError::Device { what, needed, limit })
+}
+
 fn no_address() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")
 }
 
 /// Listening addresses of a worker.
 const LISTENERS: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    /// A worker may be made in one thread and used in another.
-    #[test]
-    fn a_worker_can_be_sent() {
-        fn is_send<T: Send>() {}
-        is_send::<super::Worker>();
-    }
-}

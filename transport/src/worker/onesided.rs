@@ -1,10 +1,10 @@
 //! One-sided operations: the peer's program takes no part.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, RemoteSlice};
+use qpair_verbs::{Local, PostError, RemoteSlice};
 
 use super::Worker;
-use super::endpoint::{Job, OneSided, wr_id};
+use super::endpoint::{OneSided, Reach, Stage};
 use super::error::{OneSidedError, OneSidedFailure};
 use super::ids::{EndpointId, OpId};
 
@@ -22,7 +22,7 @@ impl Worker {
         into: impl Into<Local>,
         calc: Option<Calc>,
     ) -> Result<OpId, OneSidedError> {
-        self.one_sided(ep, remote, into.into(), Some(calc))
+        self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get)
     }
 
     /// Writes the first bytes of `from` to `remote`. [`Event::Put`](crate::Event::Put) follows. A message that is sent
@@ -33,42 +33,32 @@ impl Worker {
     /// As [`get`](Worker::get).
     #[inline]
     pub fn put(&mut self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<OpId, OneSidedError> {
-        self.one_sided(ep, remote, from.into(), None)
+        self.one_sided(ep, Reach::Write, from.into(), remote, OneSided::Put)
     }
 
     #[inline]
     fn one_sided(
         &mut self,
         ep: EndpointId,
-        remote: RemoteSlice,
+        reach: Reach,
         memory: Local,
-        read: Option<Option<Calc>>,
+        remote: RemoteSlice,
+        what: fn(OpId) -> OneSided,
     ) -> Result<OpId, OneSidedError> {
         let op = OpId(self.op());
         let refused = |error, memory| Err(OneSidedError { error, memory });
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return refused(OneSidedFailure::Closed(ep), memory) };
         if !endpoint.up {
-            return refused(OneSidedFailure::WouldBlock, memory);
+            let ending = matches!(endpoint.stage, Stage::Ending { .. });
+            return refused(if ending { OneSidedFailure::Closed(ep) } else { OneSidedFailure::WouldBlock }, memory);
         }
-        let Some(work) = endpoint.link.take_slot() else { return refused(OneSidedFailure::WouldBlock, memory) };
-        let Some(qp) = &mut endpoint.qp else { return refused(OneSidedFailure::Closed(ep), memory) };
-        let len = remote.len as usize;
-        let request = match read {
-            Some(None) => qp.read(memory, remote),
-            Some(Some(calc)) => qp.read_reduce(memory, remote, calc),
-            None => qp.write(memory, remote),
-        };
-        let id = wr_id(Job::Read, endpoint.id, work.number);
-        match request.range(0..len).id(id).signaled().post() {
+        match endpoint.reach(reach, memory, remote) {
             Ok(()) => {
-                endpoint.reads.push_back(if read.is_some() { OneSided::Get(op) } else { OneSided::Put(op) });
+                endpoint.reads.push_back(what(op));
                 Ok(op)
             }
-            Err(rejected) => {
-                endpoint.link.untake_slot(work);
-                let (error, memory) = rejected.into_parts();
-                refused(error.into(), memory)
-            }
+            Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),
+            Err((error, memory)) => refused(error.into(), memory),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Worker {
             std::hint::spin_loop();
         }
         let mut now = self.now();
-        let deadline = limit.map(|limit| now + limit);
+        let deadline = limit.map(|limit| now.saturating_add(limit));
         loop {
             for _ in 0..self.config.yields {
                 if deadline.is_some_and(|deadline| now >= deadline) {
@@ -66,31 +66,45 @@ impl Worker {
     }
 
     /// Sleeps until a completion, a socket, a timer, or `deadline`.
-    fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
+    pub(super) fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
         self.cq.arm(Arm::Any);
-        let event = self.reap()?;
-        if let Some(event) = event.or_else(|| self.ready.pop_front()) {
-            self.channel.clear();
-            return Ok(Some(event));
+        // The arming tells of what comes from now on: what is there must be taken, all of it.
+        loop {
+            self.cut_short = false;
+            let event = self.reap()?;
+            if let Some(event) = event.or_else(|| self.ready.pop_front()) {
+                self.wake_up();
+                return Ok(Some(event));
+            }
+            if !self.cut_short {
+                break;
+            }
         }
-        let until = [deadline, self.next_timer(), self.chores().then(|| now + CHORES)].into_iter().flatten().min();
+        let chores = self.chores().then(|| now + CHORES);
+        let until = [deadline, self.next_timer(), self.sockets.next_deadline(), chores].into_iter().flatten().min();
         // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
-        let limit = until.map(|until| until.saturating_sub(now) + Duration::from_micros(50));
+        let limit = until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50));
         let slept = self.service(now, limit);
-        // Ends the arming too: as long as this side polls, peers need not ring.
-        self.channel.clear();
+        self.wake_up();
         slept?;
         self.poll()
     }
 
+    /// As long as this side polls, peers need not ring.
+    fn wake_up(&mut self) {
+        self.cq.disarm();
+        self.channel.clear();
+    }
+
     /// True if something waits that no descriptor tells of: messages that the application may drop at any time,
-    /// connections that end, requests that the device carries out by and by.
+    /// connections that end, memory that peers may leave at any time, connections that could not be accepted.
     fn chores(&self) -> bool {
         self.slabs.lent() > 0
             || self.pool.lent() > 0
             || self.broken > 0
             || !self.withheld.is_empty()
-            || self.sockets.pending() > 0
+            || !self.parting.is_empty()
+            || self.sockets.has_chores()
     }
 
     /// Takes completions until one gives an event, at most a batch.
@@ -102,9 +116,9 @@ impl Worker {
                 return Ok(None);
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
-                let (qpn, len) = (completion.qpn(), completion.byte_len());
+                let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
                 if let Local::Slab(slab) = completion.into_memory()
-                    && let Some((ep, tag, message)) = self.received(qpn, len, slab)
+                    && let Some((ep, tag, message)) = self.received(wr_id, qpn, len, slab)
                 {
                     return Ok(Some(Event::Received { ep, tag, message }));
                 }
@@ -119,6 +133,7 @@ impl Worker {
                 return Ok(self.ready.pop_front());
             }
         }
+        self.cut_short = true;
         Ok(None)
     }
 
@@ -128,8 +143,14 @@ impl Worker {
         if self.slabs.lent() > 0 {
             self.reclaim(LOOKS);
         }
-        if self.pool.lent() > 0 && self.pool.reclaim() {
+        if self.pool.lent() > 0 {
+            self.pool.reclaim();
+        }
+        if self.pool.is_relieved() {
             self.resume();
+        }
+        if !self.withheld.is_empty() {
+            self.look_at_withheld(1);
         }
         if self.broken > 0 {
             self.end_broken(None);
@@ -153,7 +174,9 @@ impl Worker {
     #[inline]
     pub(super) fn repost(&mut self, slab: Slab, owner: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return self.slabs.put_by(slab) };
-        self.slabs.post(slab, endpoint.qp.as_mut());
+        if let Err(error) = self.slabs.post(slab, endpoint) {
+            return self.check(owner.index as usize, Err(error.into()));
+        }
         endpoint.link.give_slot();
         if let Some(frame) = endpoint.link.credit() {
             self.send_credit(owner, &frame);
@@ -175,7 +198,7 @@ impl Worker {
 
     /// There is memory again for long messages without a receive.
     #[cold]
-    fn resume(&mut self) {
+    pub(super) fn resume(&mut self) {
         for index in 0..self.endpoints.bound() {
             if self.endpoints.at(index).is_some_and(|endpoint| endpoint.link.resume()) {
                 self.pump(index);
@@ -188,5 +211,7 @@ impl Worker {
 const BATCH: usize = 16;
 /// Lent slabs that an idle poll looks at, at most.
 const LOOKS: usize = 4;
+/// How long to sleep at most: what the system takes as a limit ends somewhere, and an hour more or less is nothing.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// How long to sleep at most while chores wait.
 const CHORES: Duration = Duration::from_millis(5);

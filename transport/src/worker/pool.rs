@@ -10,6 +10,17 @@ struct Classes<T> {
     free: [Vec<T>; CLASSES],
 }
 
+/// Whether a payload waits for a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Supply {
+    /// None does.
+    Enough,
+    /// One does.
+    Short,
+    /// One does, and something has come back since.
+    Relieved,
+}
+
 /// Buffers for copies of payloads on their way out, and slabs for payloads without a posted receive.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -19,6 +30,7 @@ pub(crate) struct Pool {
     buffer_bytes: usize,
     slabs: Classes<Slab>,
     slab_bytes: usize,
+    supply: Supply,
     /// Slabs of which the application has a part.
     lent: VecDeque<Slab>,
 }
@@ -32,6 +44,7 @@ impl Pool {
             buffer_bytes: 0,
             slabs: Classes::new(),
             slab_bytes: 0,
+            supply: Supply::Enough,
             lent: VecDeque::new(),
         }
     }
@@ -58,7 +71,18 @@ impl Pool {
         self.buffers.give(class, buffer);
     }
 
-    /// A slab of at least `len` bytes. `None`: wait until the application has dropped some.
+    /// Buffers of so many bytes do not come back.
+    pub(crate) fn lose_buffers(&mut self, bytes: usize) {
+        self.buffer_bytes -= bytes;
+    }
+
+    /// Longest payload that there is a slab for once all are free.
+    pub(crate) fn longest(&self) -> u64 {
+        self.limit as u64
+    }
+
+    /// A slab of at least `len` bytes, no more than [`longest`](Pool::longest). `None`: wait until
+    /// [`is_relieved`](Pool::is_relieved).
     ///
     /// # Errors
     /// [`MemoryError`] if no waiting helps.
@@ -70,23 +94,45 @@ impl Pool {
         if self.slab_bytes.saturating_add(size) > self.limit {
             self.slab_bytes -= self.slabs.clear();
         }
-        // One message is always taken, however long: else it could never be received.
-        if self.slab_bytes.saturating_add(size) > self.limit && self.slab_bytes > 0 {
-            return Ok(None);
+        // The first is always given: rounded up, it may be above the limit.
+        let made = match self.slab_bytes {
+            0 => Some(self.pd.alloc(size)?),
+            used if used.saturating_add(size) > self.limit => None,
+            _ => self.pd.alloc(size).ok(),
+        };
+        match made {
+            Some(_) => self.slab_bytes += size,
+            None => self.supply = Supply::Short,
         }
-        match self.pd.alloc(size) {
-            Ok(buffer) => {
-                self.slab_bytes += size;
-                Ok(Some(buffer.into_slab()))
-            }
-            Err(_) if self.slab_bytes > 0 => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(made.map(Buffer::into_slab))
     }
 
     pub(crate) fn give_slab(&mut self, slab: Slab) {
         let (class, _) = class_of(slab.len());
         self.slabs.give(class, slab);
+        self.relieve();
+    }
+
+    /// Slabs of so many bytes do not come back.
+    pub(crate) fn lose_slabs(&mut self, bytes: usize) {
+        self.slab_bytes -= bytes;
+        self.relieve();
+    }
+
+    /// True, once, if there may be a slab now for what waits.
+    #[inline]
+    pub(crate) fn is_relieved(&mut self) -> bool {
+        let relieved = self.supply == Supply::Relieved;
+        if relieved {
+            self.supply = Supply::Enough;
+        }
+        relieved
+    }
+
+    fn relieve(&mut self) {
+        if self.supply == Supply::Short {
+            self.supply = Supply::Relieved;
+        }
     }
 
     /// Keeps a slab of which the application has a part.
@@ -98,16 +144,14 @@ impl Pool {
         self.lent.len()
     }
 
-    /// Looks at the slab lent first; true if it is free again.
+    /// Looks at the slab lent first, and takes it back if it is free again.
     #[inline]
-    pub(crate) fn reclaim(&mut self) -> bool {
-        let Some(slab) = self.lent.pop_front() else { return false };
-        if slab.is_unique() {
-            self.give_slab(slab);
-            return true;
+    pub(crate) fn reclaim(&mut self) {
+        match self.lent.pop_front() {
+            Some(slab) if slab.is_unique() => self.give_slab(slab),
+            Some(slab) => self.lent.push_back(slab),
+            None => {}
         }
-        self.lent.push_back(slab);
-        false
     }
 }
 
@@ -145,6 +189,8 @@ const CLASSES: usize = 27;
 
 #[cfg(test)]
 mod tests {
+    use qpair_verbs::Context;
+
     use super::*;
 
     #[test]
@@ -153,5 +199,26 @@ mod tests {
         assert_eq!(class_of(16 << 10), (0, 16 << 10));
         assert_eq!(class_of((16 << 10) + 1), (1, 32 << 10));
         assert_eq!(class_of(1 << 40), (26, 1 << 40));
+    }
+
+    #[test]
+    fn whoever_waits_for_a_slab_is_told_whichever_way_room_comes_back() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 64 << 10);
+        let first = pool.slab(40_000).unwrap().unwrap();
+        pool.give_slab(first);
+        assert!(!pool.is_relieved(), "nobody waits");
+        let first = pool.slab(40_000).unwrap().unwrap();
+        assert!(pool.slab(10_000).unwrap().is_none());
+        assert!(!pool.is_relieved());
+        pool.give_slab(first);
+        assert!(pool.is_relieved() && !pool.is_relieved());
+        let first = pool.slab(60_000).unwrap().unwrap();
+        assert!(pool.slab(60_000).unwrap().is_none());
+        let bytes = first.len();
+        drop(first);
+        pool.lose_slabs(bytes);
+        assert!(pool.is_relieved());
+        assert!(pool.slab(60_000).unwrap().is_some());
     }
 }

@@ -4,7 +4,7 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
-use super::endpoint::{Job, OneSided, Stage, parse_wr_id};
+use super::endpoint::{Job, OneSided, Reading, Stage, parse_wr_id};
 use super::error::{CloseReason, Lost, OpError, RecvError, RecvFailure};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -40,7 +40,8 @@ impl Worker {
         if matches!(endpoint.stage, Stage::Ending { .. }) {
             return refused(RecvFailure::Closed(ep), target);
         }
-        match endpoint.link.post(Posted { op, tag: tag.0, fit: target.fit(), memory: target }) {
+        let staged = target.calc.is_some() && !self.read_reduce;
+        match endpoint.link.post(Posted { op, tag: tag.0, fit: target.fit(), staged, memory: target }) {
             Placed::Waits => {}
             Placed::Startable => self.pump(ep.index as usize),
             Placed::Misfit { posted, len } => {
@@ -55,124 +56,140 @@ impl Worker {
     ///
     /// This is the way of a short message that nothing else has to do with: it should stay short.
     #[inline(always)]
-    pub(super) fn received(&mut self, qpn: Qpn, len: usize, slab: Slab) -> Option<(EndpointId, Tag, Message)> {
-        let Some(index) = self.endpoints.index_of(qpn.0) else {
+    pub(super) fn received(
+        &mut self,
+        wr_id: u64,
+        qpn: Qpn,
+        len: usize,
+        slab: Slab,
+    ) -> Option<(EndpointId, Tag, Message)> {
+        let Some(endpoint) = self.endpoints.receiver(wr_id, qpn.0) else {
             // Of a connection that ended; its slots went back as if this had not come.
-            self.slabs.post(slab, None);
+            self.slabs.stray(slab);
             return None;
         };
-        let endpoint = self.endpoints.at(index)?;
+        let ep = endpoint.id;
         let header = match HeaderView::new_checked(slab.get(..len).unwrap_or_default()) {
             Ok(view) => Header::parse(&view),
             Err(error) => {
-                self.refuse_message(index, slab, error.into());
+                self.refuse_message(ep, slab, error.into());
                 return None;
             }
         };
         if let Err(violation) = endpoint.link.accept(&header) {
-            self.refuse_message(index, slab, violation);
+            self.refuse_message(ep, slab, violation);
             return None;
         }
-        let ep = endpoint.id;
         if header.kind != Kind::Eager
             || header.length != (len - HEADER_BYTES) as u64
             || !endpoint.up
             || !endpoint.link.is_plain()
         {
-            self.received_other(index, &header, slab, len);
+            self.received_other(ep, &header, slab, len);
             return None;
         }
         self.counters.eager_received += 1;
-        let message = Message::new(&slab, HEADER_BYTES..len);
-        self.slabs.lend(slab, ep);
         if self.slabs.lent() >= BUSY {
             self.reclaim(2);
         }
-        Some((ep, Tag(header.tag), message))
-    }
-
-    /// An eager message that does not simply go to the application.
-    fn arrived(&mut self, ep: EndpointId, tag: u64, arrival: Arrival<Target>, slab: Slab, len: usize) {
-        match arrival {
-            Arrival::Matched(posted) => {
-                self.ready.push_back(fill(ep, tag, posted, &slab[HEADER_BYTES..len]));
-                self.repost(slab, ep);
-            }
-            Arrival::Misfit { posted, held } => {
-                self.ready.push_back(misfit(ep, posted, (len - HEADER_BYTES) as u64));
-                let message = Message::new(&slab, HEADER_BYTES..len);
-                self.slabs.lend(slab, ep);
-                if !held {
-                    self.ready.push_back(Event::Received { ep, tag: Tag(tag), message });
-                }
-            }
-            Arrival::Unmatched => {
-                let message = Message::new(&slab, HEADER_BYTES..len);
-                self.slabs.lend(slab, ep);
-                self.ready.push_back(Event::Received { ep, tag: Tag(tag), message });
-            }
-            Arrival::Held => self.slabs.lend(slab, ep),
-        }
+        // Last of all, so that the message is put together where the caller wants it.
+        let slab = self.slabs.lend(slab, ep);
+        Some((ep, Tag(header.tag), Message::new(slab, HEADER_BYTES..len)))
     }
 
     /// A message that is not the plain case.
     #[cold]
     #[inline(never)]
-    fn received_other(&mut self, index: usize, header: &Header, slab: Slab, len: usize) {
+    fn received_other(&mut self, ep: EndpointId, header: &Header, slab: Slab, len: usize) {
+        let index = ep.index as usize;
         // The first message says as much as the handshake's last: the peer is connected.
         self.announce(index);
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let ep = endpoint.id;
         if matches!(endpoint.stage, Stage::Ending { .. }) {
             return self.slabs.put_by(slab);
         }
-        match header.kind {
-            Kind::Eager if header.length != (len - HEADER_BYTES) as u64 => {
-                let error = WireError::Length { said: header.length, got: len - HEADER_BYTES };
-                return self.refuse_message(index, slab, error.into());
+        if header.kind == Kind::Eager {
+            self.received_eager(ep, header, slab, len);
+        } else {
+            let offer = Offer::parse(slab.get(HEADER_BYTES..len).unwrap_or_default());
+            if let Err(error) = self.slabs.post(slab, endpoint) {
+                return self.check(index, Err(error.into()));
             }
-            Kind::Eager => {
-                self.counters.eager_received += 1;
-                let arrival = endpoint.link.on_eager(header, || Message::new(&slab, HEADER_BYTES..len));
-                self.arrived(ep, header.tag, arrival, slab, len);
-            }
-            Kind::ReadyToSend => {
-                let offer = Offer::parse(&slab[HEADER_BYTES..len]);
-                self.slabs.post(slab, endpoint.qp.as_mut());
-                endpoint.link.give_slot();
-                let limit = self.max_message;
-                match offer {
-                    Ok(_) if header.length > limit => {
-                        let violation = Violation::TooLong { len: header.length, limit };
-                        self.break_off(index, CloseReason::Protocol(violation));
-                    }
-                    Ok(offer) => match endpoint.link.on_offer(header, offer) {
-                        Offered::Startable => {}
-                        Offered::Held => {
-                            let (tag, len) = (Tag(header.tag), header.length);
-                            self.ready.push_back(Event::Offered { ep, tag, len });
-                        }
-                        Offered::Misfit(posted) => self.ready.push_back(misfit(ep, posted, header.length)),
-                    },
-                    Err(error) => self.break_off(index, CloseReason::Protocol(Violation::Wire(error))),
-                }
-            }
-            Kind::Finished => {
-                self.slabs.post(slab, endpoint.qp.as_mut());
-                endpoint.link.give_slot();
-                match endpoint.link.on_finished(header) {
-                    Ok((op, carried)) => self.finish_send(op, carried),
-                    Err(violation) => self.break_off(index, CloseReason::Protocol(violation)),
-                }
-            }
-            Kind::Credit => self.slabs.post(slab, endpoint.qp.as_mut()),
-            Kind::Close => {
-                self.slabs.post(slab, endpoint.qp.as_mut());
-                endpoint.link.on_close();
-                self.peer_closes(index);
-            }
+            self.received_word(ep, header, offer);
         }
         self.advance(index);
+    }
+
+    fn received_eager(&mut self, ep: EndpointId, header: &Header, slab: Slab, len: usize) {
+        let got = len - HEADER_BYTES;
+        if header.length != got as u64 {
+            let error = WireError::Length { said: header.length, got };
+            return self.refuse_message(ep, slab, error.into());
+        }
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        self.counters.eager_received += 1;
+        let tag = Tag(header.tag);
+        let whole = || Message::new(&slab, HEADER_BYTES..len);
+        let received = match endpoint.link.on_eager(header, whole) {
+            Arrival::Matched(posted) => {
+                let event = fill(OpId(posted.op), ep, tag, posted.memory, &slab[HEADER_BYTES..len]);
+                self.ready.push_back(event);
+                return self.repost(slab, ep);
+            }
+            Arrival::Misfit { posted, held } => {
+                self.ready.push_back(misfit(ep, posted, header.length));
+                !held
+            }
+            Arrival::Unmatched => true,
+            Arrival::Held => false,
+        };
+        if received {
+            self.ready.push_back(Event::Received { ep, tag, message: whole() });
+        }
+        self.slabs.lend(slab, ep);
+    }
+
+    /// A message of the protocol's own.
+    fn received_word(&mut self, ep: EndpointId, header: &Header, offer: Result<Offer, WireError>) {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        let limit = self.max_message;
+        let violation = match header.kind {
+            Kind::ReadyToSend => match offer {
+                Ok(_) if header.length > limit => Violation::TooLong { len: header.length, limit },
+                Ok(offer) => {
+                    let outcome = endpoint.link.on_offer(header, offer);
+                    return self.offered(ep, header, outcome);
+                }
+                Err(error) => Violation::Wire(error),
+            },
+            Kind::Finished => {
+                endpoint.link.give_slot();
+                match endpoint.link.on_finished(header) {
+                    Ok((op, carried)) => return self.finish_send(op, carried),
+                    Err(violation) => violation,
+                }
+            }
+            Kind::Close => {
+                endpoint.link.on_close();
+                return self.peer_closes(ep.index as usize);
+            }
+            Kind::Credit | Kind::Eager => return,
+        };
+        self.break_off(ep.index as usize, CloseReason::Protocol(violation));
+    }
+
+    fn offered(&mut self, ep: EndpointId, header: &Header, outcome: Offered<Target>) {
+        let held = match outcome {
+            Offered::Startable => false,
+            Offered::Held => true,
+            Offered::Misfit { posted, held } => {
+                self.ready.push_back(misfit(ep, posted, header.length));
+                held
+            }
+        };
+        if held {
+            self.ready.push_back(Event::Offered { ep, tag: Tag(header.tag), len: header.length });
+        }
     }
 
     /// Posts what can be posted, gives credits back, and ends the connection if both sides are done.
@@ -191,19 +208,15 @@ impl Worker {
     pub(super) fn completed(&mut self, wc: &WorkCompletion, memory: Local) {
         let (job, index, generation, number) = parse_wr_id(wc.wr_id);
         let endpoint = self.endpoints.at(index).filter(|endpoint| endpoint.id.generation & 0x3ffff == generation);
-        let Some(endpoint) = endpoint else {
-            return self.stray(job, memory);
-        };
+        // Of a connection that ended: what it had with the device was written off.
+        let Some(endpoint) = endpoint else { return };
         if !wc.status.is_success() {
             return self.work_failed(index, job, wc, memory);
         }
         endpoint.link.retire(number);
         match job {
             Job::Send => {}
-            Job::SendBuffer => {
-                endpoint.copies -= 1;
-                self.stray(job, memory);
-            }
+            Job::SendBuffer => self.copy_done(index, memory),
             Job::Read => self.read_done(index, memory),
             Job::Probe => endpoint.link.probe_done(true),
         }
@@ -211,88 +224,73 @@ impl Worker {
         self.advance(index);
     }
 
-    /// Memory of a completion that nobody waits for any more.
-    fn stray(&mut self, job: Job, memory: Local) {
-        if let (Job::SendBuffer, Local::Buffer(buffer)) = (job, memory) {
+    /// A message went out from a buffer of the pool, or will not.
+    fn copy_done(&mut self, index: usize, memory: Local) {
+        if let (Some(endpoint), Local::Buffer(buffer)) = (self.endpoints.at(index), memory) {
+            endpoint.copied -= buffer.len();
             self.pool.give_buffer(buffer);
         }
     }
 
-    /// A request failed: the connection breaks; memory of a receive goes back.
+    /// A request failed: the connection breaks; memory of an operation goes back.
     #[cold]
     fn work_failed(&mut self, index: usize, job: Job, wc: &WorkCompletion, memory: Local) {
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        let ep = endpoint.id;
         match job {
-            Job::Read => {
-                let reading = match endpoint.reads.pop_front() {
-                    Some(OneSided::Pull(reading)) => Some(reading),
-                    Some(OneSided::Get(op) | OneSided::Put(op)) => {
-                        let returned = Returned::Memory(memory);
-                        self.ready.push_back(Event::Failed { op, ep, error: OpError::Closed, returned });
-                        self.break_off(index, reason_of(wc));
-                        return self.settle(index);
-                    }
-                    None => None,
-                };
-                let op = reading.as_ref().and_then(|reading| endpoint.link.pull_failed(reading.key));
-                let (memory, own) = match reading.and_then(|reading| reading.staged) {
-                    Some(target) => (target.memory, Some(memory)),
-                    None if op.is_some() => (memory, None),
-                    None => (Local::None, Some(memory)),
-                };
-                if let Some(Local::Slab(slab)) = own {
-                    self.pool.give_slab(slab);
-                }
-                if let Some(op) = op {
-                    let returned = Returned::Memory(memory);
-                    self.ready.push_back(Event::Failed { op: OpId(op), ep, error: OpError::Closed, returned });
-                }
-            }
-            Job::SendBuffer => {
-                endpoint.copies -= 1;
-                self.stray(job, memory);
-            }
+            Job::Read => self.read_failed(index, memory),
+            Job::SendBuffer => self.copy_done(index, memory),
             Job::Send | Job::Probe => {}
         }
         self.break_off(index, reason_of(wc));
         self.settle(index);
     }
 
+    fn read_failed(&mut self, index: usize, memory: Local) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        let (op, memory) = match endpoint.reads.pop_front() {
+            Some(OneSided::Pull(Reading { key, staged, pooled })) => {
+                let op = endpoint.link.pull_failed(key).map(OpId);
+                (op, self.unstage(memory, staged, pooled))
+            }
+            Some(OneSided::Get(op) | OneSided::Put(op)) => (Some(op), memory),
+            None => (None, memory),
+        };
+        if let Some(op) = op {
+            let returned = Returned::Memory(memory);
+            self.ready.push_back(Event::Failed { op, ep, error: OpError::Closed, returned });
+        }
+    }
+
     /// A message that no correct peer sends: the connection breaks.
     #[cold]
     #[inline(never)]
-    fn refuse_message(&mut self, index: usize, slab: Slab, violation: Violation) {
-        self.announce(index);
-        self.slabs.post(slab, None);
-        self.break_off(index, CloseReason::Protocol(violation));
+    fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
+        self.announce(ep.index as usize);
+        self.slabs.stray(slab);
+        self.break_off(ep.index as usize, CloseReason::Protocol(violation));
     }
 
     /// A receive that failed: the connection breaks.
     #[cold]
     #[inline(never)]
     pub(super) fn receive_failed(&mut self, wc: &WorkCompletion, memory: Local) {
-        if let Local::Slab(slab) = memory {
-            self.slabs.put_by(slab);
+        let Local::Slab(slab) = memory else { return };
+        let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.slabs.stray(slab) };
+        endpoint.flushed += 1;
+        let index = endpoint.id.index as usize;
+        self.slabs.put_by(slab);
+        if wc.status != WcStatus::WR_FLUSH_ERR {
+            self.announce(index);
         }
-        if let Some(index) = self.endpoints.index_of(wc.qpn.0) {
-            if let Some(endpoint) = self.endpoints.at(index) {
-                endpoint.flushed += 1;
-            }
-            if wc.status != WcStatus::WR_FLUSH_ERR {
-                self.announce(index);
-            }
-            self.break_off(index, reason_of(wc));
-        }
+        self.break_off(index, reason_of(wc));
     }
 }
 
 /// Puts a message into the memory of its receive.
-pub(super) fn fill(ep: EndpointId, tag: u64, mut posted: Posted<Target>, message: &[u8]) -> Event {
-    let op = OpId(posted.op);
-    match posted.memory.put(message) {
-        Ok(()) => Event::ReceivedInto { op, ep, tag: Tag(tag), memory: posted.memory.memory, len: message.len() },
-        Err(error) => Event::Failed { op, ep, error, returned: Returned::Memory(posted.memory.memory) },
+pub(super) fn fill(op: OpId, ep: EndpointId, tag: Tag, mut target: Target, message: &[u8]) -> Event {
+    match target.put(message) {
+        Ok(()) => Event::ReceivedInto { op, ep, tag, memory: target.memory, len: message.len() },
+        Err(error) => Event::Failed { op, ep, error, returned: Returned::Memory(target.memory) },
     }
 }
 

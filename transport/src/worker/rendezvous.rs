@@ -3,8 +3,8 @@
 use qpair_verbs::{Local, PostError};
 
 use super::Worker;
-use super::endpoint::{Job, OneSided, Reading, wr_id};
-use super::error::{CloseReason, ResourceError};
+use super::endpoint::{OneSided, Reach, Reading};
+use super::error::ResourceError;
 use super::event::{Event, Returned};
 use super::ids::{OpId, Tag};
 use super::message::Message;
@@ -16,82 +16,88 @@ impl Worker {
     /// Reads a payload.
     pub(super) fn pull(&mut self, index: usize, mut start: Start<Target>) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let posted = start.posted.take();
-        let len = start.len as usize;
-        let staged = !self.read_reduce && posted.as_ref().is_some_and(|posted| posted.memory.calc.is_some());
-        let (memory, calc, staged) = match posted {
-            Some(posted) if !staged => (posted.memory.memory, posted.memory.calc, None),
-            posted => match self.pool.slab(len) {
-                Ok(Some(slab)) => (Local::Slab(slab), None, posted),
-                Ok(None) => {
-                    endpoint.link.stall(Start { posted, ..start });
-                    return;
+        let (target, staged, pooled) = match start.posted.take() {
+            Some(Posted { staged: false, memory, .. }) => (memory, None, 0),
+            posted => match self.pool.slab(start.len as usize) {
+                Ok(Some(slab)) => {
+                    let pooled = slab.len();
+                    let target = Target { memory: slab.into(), calc: None };
+                    (target, posted.map(|posted| posted.memory), pooled)
                 }
+                Ok(None) => return endpoint.link.stall(Start { posted, ..start }),
                 Err(error) => {
-                    let error = Box::new(ResourceError::Memory(error));
                     endpoint.link.stall(Start { posted, ..start });
-                    return self.break_off(index, CloseReason::Resources(error));
+                    return self.check(index, Err(ResourceError::Memory(error)));
                 }
             },
         };
-        let (Some(work), Some(qp)) = (endpoint.link.take_slot(), &mut endpoint.qp) else { return };
-        let remote = start.offer.remote(start.len);
-        let request = match calc {
-            None => qp.read(memory, remote),
-            Some(calc) => qp.read_reduce(memory, remote, calc),
-        };
-        let id = wr_id(Job::Read, endpoint.id, work.number);
-        match request.range(0..len).id(id).signaled().post() {
-            Ok(()) => {
-                let staged = staged.map(|posted| posted.memory);
-                endpoint.reads.push_back(OneSided::Pull(Reading { key: start.key, staged }));
+        match endpoint.reach(Reach::Read(target.calc), target.memory, start.offer.remote(start.len)) {
+            Ok(()) => endpoint.reads.push_back(OneSided::Pull(Reading { key: start.key, staged, pooled })),
+            Err((error, memory)) => {
+                let memory = self.unstage(memory, staged, pooled);
+                self.pull_refused(index, &start, error, memory);
             }
-            Err(rejected) => self.pull_refused(index, &start, rejected.into_parts()),
         }
     }
 
-    /// The device does not take the memory of a receive: the receive fails, the message goes to the application.
+    /// The memory of the receive, which a slab of the pool may stand for: that goes back to the pool.
+    pub(super) fn unstage(&mut self, memory: Local, staged: Option<Target>, pooled: usize) -> Local {
+        match memory {
+            Local::Slab(slab) if pooled > 0 => {
+                self.pool.give_slab(slab);
+                staged.map_or(Local::None, |target| target.memory)
+            }
+            memory => memory,
+        }
+    }
+
+    /// The device does not take the memory of a receive: the receive fails, the message goes to the application, or waits
+    /// for another receive.
     #[cold]
-    fn pull_refused(&mut self, index: usize, start: &Start<Target>, refused: (PostError, Local)) {
+    fn pull_refused(&mut self, index: usize, start: &Start<Target>, error: PostError, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (error, memory) = refused;
-        match endpoint.link.unmatch(start.key, start.offer) {
-            Some(op) => {
-                let (op, ep) = (OpId(op), endpoint.id);
-                self.ready.push_back(Event::Failed { op, ep, error: error.into(), returned: Returned::Memory(memory) });
-            }
-            None => self.break_off(index, CloseReason::Resources(Box::new(error.into()))),
-        }
+        let ep = endpoint.id;
+        let Some((op, waits)) = endpoint.link.unmatch(start.key, start.offer) else {
+            return self.check(index, Err(error.into()));
+        };
+        let returned = Returned::Memory(memory);
+        self.ready.push_back(Event::Failed { op: OpId(op), ep, error: error.into(), returned });
+        self.ready.extend(waits.map(|(tag, len)| Event::Offered { ep, tag: Tag(tag), len }));
     }
 
-    /// A READ completed.
+    /// A READ or WRITE completed.
     pub(super) fn read_done(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
-        let reading = match endpoint.reads.pop_front() {
+        let Reading { key, staged, pooled } = match endpoint.reads.pop_front() {
             Some(OneSided::Pull(reading)) => reading,
             Some(OneSided::Get(op)) => return self.ready.push_back(Event::Got { op, ep, memory }),
             Some(OneSided::Put(op)) => return self.ready.push_back(Event::Put { op, ep, memory }),
             None => return,
         };
-        let Some(Pulled { op, tag, len, .. }) = endpoint.link.pulled(reading.key) else { return };
+        let Some(Pulled { op, tag, len, .. }) = endpoint.link.pulled(key) else {
+            // The connection ended meanwhile, and with it the receive.
+            self.unstage(memory, staged, pooled);
+            return;
+        };
         self.counters.rendezvous_received += 1;
         let len = len as usize;
-        let tag = Tag(tag);
-        self.ready.push_back(match (op, reading.staged, memory) {
+        let event = match (op, staged, memory) {
             (Some(op), Some(target), Local::Slab(slab)) => {
-                let posted = Posted { op, tag: tag.0, fit: target.fit(), memory: target };
-                let event = fill(ep, tag.0, posted, &slab[..len]);
+                let event = fill(OpId(op), ep, Tag(tag), target, &slab[..len]);
                 self.pool.give_slab(slab);
                 event
             }
+            (Some(op), _, memory) => Event::ReceivedInto { op: OpId(op), ep, tag: Tag(tag), memory, len },
             (None, _, Local::Slab(slab)) => {
                 let message = Message::new(&slab, 0..len);
                 self.pool.lend(slab);
-                Event::Received { ep, tag, message }
+                Event::Received { ep, tag: Tag(tag), message }
             }
-            (op, _, memory) => Event::ReceivedInto { op: OpId(op.unwrap_or_default()), ep, tag, memory, len },
-        });
+            // Without a receive, a payload is read into a slab.
+            (None, ..) => return,
+        };
+        self.ready.push_back(event);
         self.release_held(index);
     }
 
@@ -102,7 +108,7 @@ impl Worker {
         while let Some(held) = endpoint.link.next_held() {
             let tag = Tag(held.tag);
             self.ready.push_back(match held.posted {
-                Some(posted) => fill(ep, held.tag, posted, &held.body),
+                Some(posted) => fill(OpId(posted.op), ep, tag, posted.memory, &held.body),
                 None => Event::Received { ep, tag, message: held.body },
             });
         }

@@ -1,11 +1,11 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
-use qpair_verbs::{Access, MemoryError, PostError, RemoteSlice};
+use qpair_verbs::{Access, Local, MemoryError, PostError, RemoteSlice};
 
 use super::Worker;
 use super::endpoint::{Carried, Endpoint, Job, wr_id};
-use super::error::{CloseReason, ResourceError, SendCopyError, SendError, SendFailure};
-use super::event::Event;
+use super::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
+use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
 use super::payload::Payload;
 use super::pool::Pool;
@@ -39,10 +39,8 @@ impl Worker {
         };
         match endpoint.link.eager(tag.0, len) {
             Ok(frame) => {
-                self.counters.eager_sent += 1;
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, data);
-                self.ready.push_back(Event::Sent { op: OpId(op), payload });
-                self.check(ep.index as usize, posted);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, data);
+                self.copied(ep, op, payload, posted);
             }
             Err(Blocked::Later) => {
                 let payload = match payload {
@@ -73,16 +71,36 @@ impl Worker {
             Err(Blocked::Later) => return Err(SendCopyError::WouldBlock),
             Err(Blocked::Closed) => return Err(SendCopyError::Closed(ep)),
         };
-        self.counters.eager_sent += 1;
-        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, data);
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, data);
         if posted.is_err() {
             self.check(ep.index as usize, posted);
+            return Err(SendCopyError::Closed(ep));
         }
+        self.counters.eager_sent += 1;
         Ok(())
+    }
+
+    /// A payload was copied and posted: it is the application's again. Or it was not, and the connection breaks.
+    fn copied(&mut self, ep: EndpointId, op: u64, payload: Payload, posted: Result<(), ResourceError>) {
+        let op = OpId(op);
+        match posted {
+            Ok(()) => {
+                self.counters.eager_sent += 1;
+                self.ready.push_back(Event::Sent { op, payload });
+            }
+            Err(error) => {
+                let (why, returned) = (OpError::not_posted(&error), Returned::Payload(payload));
+                self.ready.push_back(Event::Failed { op, ep, error: why, returned });
+                self.check(ep.index as usize, Err(error));
+            }
+        }
     }
 
     /// Offers a payload for reading.
     fn send_long(&mut self, ep: EndpointId, op: u64, tag: Tag, payload: Payload) -> Result<OpId, SendError> {
+        if !self.endpoints.get(ep).is_some_and(|endpoint| endpoint.link.takes_messages()) {
+            return Err(SendError { error: SendFailure::Closing(ep), payload });
+        }
         let (carried, remote) = match self.expose(payload) {
             Ok(exposed) => exposed,
             Err((error, payload)) => return Err(SendError { error: SendFailure::Memory(error), payload }),
@@ -90,27 +108,19 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(OpId(op)) };
         match endpoint.link.offer(op, tag.0, remote, carried) {
             Ok((frame, offer)) => {
-                self.counters.rendezvous_sent += 1;
                 let mut body = [0; OFFER_BYTES];
                 offer.emit(&mut body);
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &frame, &body);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
+                self.counters.rendezvous_sent += u64::from(posted.is_ok());
                 self.check(ep.index as usize, posted);
-                Ok(OpId(op))
             }
-            Err((Blocked::Later, payload)) => {
+            Err(payload) => {
                 self.counters.queued += 1;
                 let pending = Pending { op, tag: tag.0, len: remote.len, remote: Some(remote), payload };
                 endpoint.link.enqueue(pending);
-                Ok(OpId(op))
             }
-            Err((Blocked::Closed, carried)) => match self.take_back(carried) {
-                Ok(payload) => Err(SendError { error: SendFailure::Closing(ep), payload }),
-                Err(carried) => {
-                    self.withhold(op, carried, true);
-                    Ok(OpId(op))
-                }
-            },
         }
+        Ok(OpId(op))
     }
 
     /// Makes a long payload readable for the peer.
@@ -157,25 +167,30 @@ impl Worker {
             let Some(step) = endpoint.link.next_step() else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
             let posted = match step {
-                Step::Control(frame) => post(endpoint, scratch, pool, inline, &frame, &[]),
+                Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, &[]),
                 Step::Eager { frame, op, payload } => {
-                    self.counters.eager_sent += 1;
+                    let ep = endpoint.id;
                     let posted = match &payload {
-                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, &frame, bytes),
-                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, &frame, buffer),
+                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, frame, bytes),
+                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, frame, buffer),
                         // Only payloads that are copied are queued as eager.
-                        _ => post(endpoint, scratch, pool, inline, &frame, &[]),
+                        _ => post(endpoint, scratch, pool, inline, frame, &[]),
                     };
+                    let failed = posted.is_err();
                     if let Ok(payload) = payload.into_payload() {
-                        self.ready.push_back(Event::Sent { op: OpId(op), payload });
+                        self.copied(ep, op, payload, posted);
                     }
-                    posted
+                    if failed {
+                        return;
+                    }
+                    continue;
                 }
                 Step::Offer { frame, offer } => {
-                    self.counters.rendezvous_sent += 1;
                     let mut body = [0; OFFER_BYTES];
                     offer.emit(&mut body);
-                    post(endpoint, scratch, pool, inline, &frame, &body)
+                    let posted = post(endpoint, scratch, pool, inline, frame, &body);
+                    self.counters.rendezvous_sent += u64::from(posted.is_ok());
+                    posted
                 }
                 Step::Pull(start) => {
                     self.pull(index, start);
@@ -200,7 +215,7 @@ impl Worker {
     pub(super) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         self.counters.credits_sent += 1;
-        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &[]);
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, *frame, &[]);
         self.check(ep.index as usize, posted);
     }
 
@@ -212,14 +227,15 @@ impl Worker {
     }
 }
 
-/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline.
+/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline. The
+/// frame comes by value, so that it need not be in memory.
 #[inline(always)]
 fn post(
     endpoint: &mut Endpoint,
     scratch: &mut [u8],
     pool: &mut Pool,
     max_inline: usize,
-    frame: &Frame,
+    frame: Frame,
     body: &[u8],
 ) -> Result<(), ResourceError> {
     let len = HEADER_BYTES + body.len();
@@ -237,22 +253,29 @@ fn post(
 }
 
 #[cold]
-fn post_buffer(endpoint: &mut Endpoint, pool: &mut Pool, frame: &Frame, body: &[u8]) -> Result<(), ResourceError> {
+fn post_buffer(endpoint: &mut Endpoint, pool: &mut Pool, frame: Frame, body: &[u8]) -> Result<(), ResourceError> {
     let len = HEADER_BYTES + body.len();
     let mut buffer = pool.buffer(len)?;
     if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
         frame.header.emit(header);
         rest[..body.len()].copy_from_slice(body);
     }
-    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
+    let Some(qp) = &mut endpoint.qp else {
+        pool.give_buffer(buffer);
+        return Err(not_connected());
+    };
+    let bytes = buffer.len();
     let id = wr_id(Job::SendBuffer, endpoint.id, frame.work.number);
-    match qp.send(buffer).range(0..len).id(id).signaled().post() {
-        Ok(()) => {
-            endpoint.copies += 1;
-            Ok(())
-        }
-        Err(rejected) => Err(ResourceError::Post(rejected.error)),
+    let posted = qp.send(buffer).range(0..len).id(id).signaled().post();
+    let Err(rejected) = posted else {
+        endpoint.copied += bytes;
+        return Ok(());
+    };
+    let (error, memory) = rejected.into_parts();
+    if let Local::Buffer(buffer) = memory {
+        pool.give_buffer(buffer);
     }
+    Err(error.into())
 }
 
 #[cold]

@@ -41,7 +41,7 @@ impl Worker {
     pub(super) fn tick(&mut self) -> Result<(), WorkerError> {
         let now = self.now();
         self.countdown = self.pace.next_stride(now);
-        let interval = if self.sockets.pending() > 0 { CONNECTING } else { INTERVAL };
+        let interval = if self.sockets.is_brisk(now) { CONNECTING } else { INTERVAL };
         if now.saturating_sub(self.pace.serviced) >= interval {
             self.service(now, Some(Duration::ZERO))?;
         }
@@ -55,22 +55,30 @@ impl Worker {
         self.sockets.poll(limit, now).map_err(system)?;
         let now = if slept { self.now() } else { now };
         self.pace.serviced = now;
+        // What peers have said counts, however late this side comes to read it.
+        self.see_to_notices();
         self.sockets.expire(now);
-        while !self.sockets.notices().is_empty() {
-            for notice in std::mem::take(self.sockets.notices()) {
-                self.notice(notice);
-            }
-        }
+        self.see_to_notices();
         for index in 0..self.endpoints.bound() {
             self.timers(index, now);
         }
         if self.broken > 0 {
             self.end_broken(Some(now.saturating_sub(DRAIN_LIMIT)));
         }
-        if !self.withheld.is_empty() {
-            self.retry_withheld();
+        self.look_at_withheld(LOOKS);
+        self.look_at_parting();
+        if self.pool.is_relieved() {
+            self.resume();
         }
         Ok(())
+    }
+
+    fn see_to_notices(&mut self) {
+        while !self.sockets.notices().is_empty() {
+            for notice in std::mem::take(self.sockets.notices()) {
+                self.notice(notice);
+            }
+        }
     }
 
     /// When something is to be done that no socket tells of.
@@ -91,10 +99,8 @@ impl Worker {
         match endpoint.stage {
             Stage::Dialing { .. } | Stage::Greeting(_) | Stage::HalfOpen => {}
             Stage::Ending { since, .. } => {
-                if now.saturating_sub(since) >= FLUSH_LIMIT {
-                    self.remove(index);
-                }
-                return;
+                let late = now.saturating_sub(since) >= FLUSH_LIMIT;
+                return if late { self.remove(index) } else { self.settle(index) };
             }
             Stage::Up => {
                 if endpoint.qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err) {
@@ -135,9 +141,11 @@ impl Worker {
 const STRIDE: u32 = 256;
 /// Time between two looks at the sockets, each of which is a system call.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// The same while connections are being made.
+/// Time between two looks while connections are being made.
 const CONNECTING: Duration = Duration::from_micros(20);
+/// Pieces of withheld memory that are looked at each time.
+const LOOKS: usize = 16;
 /// How long what came before a break may take to be delivered.
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);
-/// How long a device may take to flush a broken queue pair.
+/// How long a device may take to flush a broken queue pair, and peers to leave memory.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);

@@ -1,7 +1,8 @@
 //! Eager slabs: posted as receives, lent to the application, posted again.
 
-use qpair_verbs::{Local, MemoryError, Prepared, ProtectionDomain, QueuePair, Rejected, SharedReceiveQueue, Slab};
+use qpair_verbs::{Local, MemoryError, PostError, Prepared, ProtectionDomain, Rejected, SharedReceiveQueue, Slab};
 
+use super::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
 use super::error::ResourceError;
 use super::ids::EndpointId;
 use super::lent::LentRing;
@@ -56,8 +57,8 @@ impl EagerSlabs {
         self.shared.as_ref()
     }
 
-    /// Posts slabs for the `count` slots of a queue pair.
-    pub(crate) fn reserve(&mut self, count: u32, qp: &mut Prepared) -> Result<(), ResourceError> {
+    /// Posts slabs for the `count` slots of a queue pair, which is to be that endpoint's.
+    pub(crate) fn reserve(&mut self, count: u32, qp: &mut Prepared, owner: EndpointId) -> Result<(), ResourceError> {
         self.wanted += count as usize;
         for done in 0..count {
             if self.surplus > 0 {
@@ -66,8 +67,8 @@ impl EagerSlabs {
             }
             let posted = self.another().map_err(ResourceError::Memory).and_then(|slab| {
                 let posted = match &mut self.shared {
-                    Some(shared) => shared.post(slab, 0),
-                    None => qp.recv(slab).post(),
+                    Some(shared) => shared.post(slab, SHARED_RECEIVE),
+                    None => qp.recv(slab).id(receive_id(owner)).post(),
                 };
                 posted.map_err(|rejected| ResourceError::Post(self.refused(rejected)))
             });
@@ -89,16 +90,33 @@ impl EagerSlabs {
         }
     }
 
-    /// Posts a slab that the application has no part of: for `qp`, if it is still there.
+    /// Posts a slab that the application has no part of.
+    ///
+    /// # Errors
+    /// The device does not take it, though there is a slot: the peer must not be told of one.
     #[inline]
-    pub(crate) fn post(&mut self, slab: Slab, qp: Option<&mut QueuePair>) {
-        let posted = match (&mut self.shared, qp) {
-            (None, Some(qp)) => qp.recv(slab).post(),
-            (Some(shared), _) => shared.post(slab, 0),
-            (None, None) => return self.spare.push(slab),
+    pub(crate) fn post(&mut self, slab: Slab, endpoint: &mut Endpoint) -> Result<(), PostError> {
+        let posted = match (&mut self.shared, &mut endpoint.qp) {
+            (None, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
+            (Some(shared), _) => shared.post(slab, SHARED_RECEIVE),
+            (None, None) => {
+                self.spare.push(slab);
+                return Ok(());
+            }
         };
-        if let Err(rejected) = posted {
-            self.refused(rejected);
+        posted.map_err(|rejected| self.refused(rejected))
+    }
+
+    /// Takes in a slab of a queue pair that is gone, or of a message that does not count.
+    #[cold]
+    pub(crate) fn stray(&mut self, slab: Slab) {
+        match &mut self.shared {
+            Some(shared) => {
+                if let Err(rejected) = shared.post(slab, SHARED_RECEIVE) {
+                    self.refused(rejected);
+                }
+            }
+            None => self.spare.push(slab),
         }
     }
 
@@ -107,10 +125,10 @@ impl EagerSlabs {
         self.spare.push(slab);
     }
 
-    /// Keeps a slab of which the application has a part.
+    /// Keeps a slab of which the application has a part, or gets one.
     #[inline(always)]
-    pub(crate) fn lend(&mut self, slab: Slab, owner: EndpointId) {
-        self.lent.push(slab, Some(owner));
+    pub(crate) fn lend(&mut self, slab: Slab, owner: EndpointId) -> &Slab {
+        self.lent.push(slab, Some(owner))
     }
 
     /// Slabs with the application.
@@ -154,7 +172,7 @@ impl EagerSlabs {
     }
 
     #[cold]
-    fn refused(&mut self, rejected: Rejected) -> qpair_verbs::PostError {
+    fn refused(&mut self, rejected: Rejected) -> PostError {
         tracing::debug!(error = %rejected.error, "a slab could not be posted");
         if let Local::Slab(slab) = rejected.memory {
             self.spare.push(slab);

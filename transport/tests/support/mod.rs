@@ -1,9 +1,11 @@
-//! Two workers of one thread, polled in turn.
+//! Two workers of one thread, polled in turn; and this program again, as another process.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::env;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use qpair_transport::{Config, EndpointId, Event, Message, OpId, Payload, Tag, Worker};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, OpId, Payload, Tag, Worker};
 
 /// No test waits longer.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -68,6 +70,57 @@ impl Pair {
     }
 }
 
+const PEER: &str = "QPAIR_TEST_PEER";
+const ROLE: &str = "QPAIR_TEST_ROLE";
+
+/// Another process of this test program; killed when dropped.
+pub struct Process(pub Child);
+
+impl Process {
+    /// Starts this program's test `as_a_peer`, which finds out by [`role`] what to do. It connects to `worker`.
+    pub fn start(role: &str, worker: &mut Worker) -> Process {
+        let listener = worker.listen("127.0.0.1:0").unwrap();
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "as_a_peer", "--nocapture", "--include-ignored"])
+            .env(PEER, listener.local_addr().to_string())
+            .env(ROLE, role)
+            .stdout(Stdio::null())
+            .spawn();
+        Process(child.unwrap())
+    }
+
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn finish(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What this process is to do, and the address of the worker that started it; `None` if no test has.
+pub fn role() -> Option<(String, String)> {
+    Some((env::var(ROLE).ok()?, env::var(PEER).ok()?))
+}
+
+/// The connection that comes up.
+pub fn connected(worker: &mut Worker) -> EndpointId {
+    match next(worker) {
+        Event::Connected { ep } | Event::Accepted { ep, .. } => ep,
+        other => panic!("{}", brief(&other)),
+    }
+}
+
 /// The next event of `worker`.
 pub fn next(worker: &mut Worker) -> Event {
     worker.wait(Some(LIMIT)).unwrap().expect("an event in time")
@@ -112,6 +165,14 @@ pub fn sent(events: &[Event]) -> Vec<(OpId, &Payload)> {
 
 pub fn count(events: &[Event], which: impl Fn(&Event) -> bool) -> usize {
     events.iter().filter(|event| which(event)).count()
+}
+
+/// Why the connection ended that `event` tells of.
+pub fn closed(event: Event) -> CloseReason {
+    match event {
+        Event::Closed { reason, .. } => reason,
+        other => panic!("{}", brief(&other)),
+    }
 }
 
 pub fn is_closed(event: &Event) -> bool {

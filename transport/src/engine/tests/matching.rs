@@ -2,15 +2,15 @@
 
 use qpair_verbs::Rkey;
 
-use crate::engine::inbox::{Arrival, Fit, Inbox, Offered, Placed, Posted};
+use crate::engine::inbox::{Arrival, Fit, Inbox, Offered, Placed, Posted, Unmatched};
 use crate::engine::wire::Offer;
 
 fn inbox(hold: bool) -> Inbox<(), char> {
-    Inbox::new(hold)
+    Inbox::new(Unmatched { hold, longest: 5000 })
 }
 
 fn posted(op: u64, tag: u64, limit: u64) -> Posted<()> {
-    Posted { op, tag, fit: Fit { limit, granule: 4 }, memory: () }
+    Posted { op, tag, fit: Fit { limit, granule: 4 }, staged: false, memory: () }
 }
 
 fn offer(id: u32) -> Offer {
@@ -46,7 +46,7 @@ fn a_message_that_does_not_fit_fails_the_receive_and_is_kept() {
     }
     let mut inbox = inbox(true);
     inbox.post(posted(1, 7, 8));
-    assert!(matches!(inbox.offer(7, 12, offer(1)), Offered::Misfit(posted) if posted.op == 1));
+    assert!(matches!(inbox.offer(7, 12, offer(1)), Offered::Misfit { posted, held: false } if posted.op == 1));
     assert!(inbox.start().is_some_and(|start| start.posted.is_none()), "delivered all the same");
 }
 
@@ -101,6 +101,39 @@ fn without_memory_unmatched_payloads_wait_and_others_do_not() {
     assert!(inbox.resume());
     assert!(!inbox.resume());
     assert_eq!(inbox.start().unwrap().offer.id, 2);
+}
+
+#[test]
+fn without_memory_receives_that_need_it_first_wait_too() {
+    let mut inbox = inbox(false);
+    for (op, tag, staged) in [(1, 7, true), (2, 8, false)] {
+        inbox.post(Posted { staged, ..posted(op, tag, 8) });
+        inbox.offer(tag, 8, offer(op as u32));
+    }
+    let start = inbox.start().unwrap();
+    assert_eq!(start.offer.id, 1);
+    inbox.stall(start);
+    assert_eq!(inbox.start().unwrap().posted.unwrap().op, 2, "it needs none");
+    assert_eq!(inbox.start(), None);
+    assert!(inbox.resume());
+    assert_eq!(inbox.start().unwrap().posted.unwrap().op, 1);
+}
+
+#[test]
+fn an_offer_for_which_there_is_never_memory_waits_for_a_receive() {
+    let mut inbox = inbox(false);
+    assert_eq!(inbox.offer(7, 5000, offer(1)), Offered::Startable);
+    assert_eq!(inbox.offer(8, 5004, offer(2)), Offered::Held);
+    inbox.post(posted(1, 9, 8));
+    assert!(matches!(inbox.offer(9, 5004, offer(3)), Offered::Misfit { held: true, .. }));
+    assert_eq!(inbox.start().unwrap().offer.id, 1);
+    inbox.release_offers();
+    assert_eq!(inbox.start(), None);
+    assert_eq!(inbox.post(posted(2, 8, 6000)), Placed::Startable);
+    let start = inbox.start().unwrap();
+    assert_eq!(inbox.unmatch(start.key, start.offer), Some((2, Some((8, 5004)))), "the device did not take its memory");
+    assert_eq!(inbox.start(), None);
+    assert_eq!(inbox.post(posted(3, 8, 6000)), Placed::Startable);
 }
 
 #[test]

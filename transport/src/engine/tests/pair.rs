@@ -10,6 +10,8 @@ use qpair_verbs::{RemoteSlice, Rkey};
 use crate::engine::*;
 
 pub(super) const EAGER_LIMIT: u64 = 100;
+/// Longest payload without a receive.
+pub(super) const LONGEST: u64 = 8000;
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
@@ -50,7 +52,14 @@ pub(super) struct Side {
     slots: u32,
     pub(super) delivered: Vec<(u64, u64, Way)>,
     pub(super) sent: Vec<u64>,
+    /// Sends that the end of the connection cut off.
+    pub(super) cut: Vec<u64>,
+    /// Receives that failed.
     pub(super) failed: Vec<u64>,
+    /// There is no memory of the transport's own.
+    starved: bool,
+    /// Receives whose memory the device will not take.
+    refusals: u32,
     /// Serials by the address that was exposed for them.
     exposed: BTreeMap<u64, u64>,
     last_out: u64,
@@ -68,6 +77,7 @@ pub(super) struct Pair {
     next: u64,
     /// Longest time for which the application keeps a message.
     pub(super) hold: u64,
+    pub(super) broken: bool,
 }
 
 impl Pair {
@@ -77,7 +87,8 @@ impl Pair {
                 window,
                 depth,
                 epoch,
-                hold: hold_offers,
+                unmatched: Unmatched { hold: hold_offers, longest: LONGEST },
+                offers: 3,
                 keepalive: Duration::from_secs(1),
                 detection: Duration::from_secs(1),
             };
@@ -86,7 +97,10 @@ impl Pair {
                 slots: window + RESERVED_SLOTS,
                 delivered: Vec::new(),
                 sent: Vec::new(),
+                cut: Vec::new(),
                 failed: Vec::new(),
+                starved: false,
+                refusals: 0,
                 exposed: BTreeMap::new(),
                 last_out: 0,
                 last_done: 0,
@@ -102,6 +116,7 @@ impl Pair {
             order: 0,
             next: 0,
             hold: 50,
+            broken: false,
         }
     }
 
@@ -134,16 +149,17 @@ impl Pair {
                 }
                 Err(Blocked::Closed) => return None,
             }
+        } else if !link.takes_messages() {
+            return None;
         } else {
             let remote = RemoteSlice { addr: serial << 20, len, rkey: Rkey(7) };
             self.sides[side].exposed.insert(remote.addr, serial);
             match self.sides[side].link.offer(serial, tag, remote, serial) {
                 Ok((frame, offer)) => self.post(side, &frame, serial, Some(offer)),
-                Err((Blocked::Later, payload)) => {
+                Err(payload) => {
                     let pending = Pending { op: serial, tag, len, remote: Some(remote), payload };
                     self.sides[side].link.enqueue(pending);
                 }
-                Err((Blocked::Closed, _)) => return None,
             }
         }
         self.sides[side].serials.push((tag, serial));
@@ -151,11 +167,15 @@ impl Pair {
         Some(serial)
     }
 
-    /// Posts a receive. `None`: the message next for it does not fit.
+    /// Posts a receive, which may need other memory first. `None`: the message next for it does not fit, or none comes.
     pub(super) fn recv(&mut self, side: usize, tag: u64, limit: u64) -> Option<u64> {
+        if self.broken {
+            return None;
+        }
+        let staged = self.dice.below(4) == 0;
         let op = 1 << 32 | self.next;
         self.next += 1;
-        let posted = Posted { op, tag, fit: Fit { limit, granule: 1 }, memory: () };
+        let posted = Posted { op, tag, fit: Fit { limit, granule: 1 }, staged, memory: () };
         let placed = self.sides[side].link.post(posted);
         self.pump(side);
         (!matches!(placed, Placed::Misfit { .. })).then_some(op)
@@ -164,6 +184,47 @@ impl Pair {
     pub(super) fn close(&mut self, side: usize) {
         self.sides[side].link.close();
         self.pump(side);
+    }
+
+    /// The memory of the transport's own is spent.
+    pub(super) fn stall(&mut self, side: usize) {
+        self.sides[side].starved = true;
+    }
+
+    /// There is memory of the transport's own again.
+    pub(super) fn resume(&mut self, side: usize) {
+        self.sides[side].starved = false;
+        if self.sides[side].link.resume() {
+            self.pump(side);
+        }
+    }
+
+    /// The device will not take the memory of the next receive.
+    pub(super) fn refuse(&mut self, side: usize) {
+        self.sides[side].refusals += 1;
+    }
+
+    /// The connection breaks: what is under way is lost, and each side ends its operations, before or after its device has
+    /// given up its reads.
+    pub(super) fn break_off(&mut self) {
+        self.broken = true;
+        let early = self.dice.below(2) as usize;
+        self.abort(early);
+        for Reverse((_, _, side, what)) in std::mem::take(&mut self.events) {
+            if let What::Read { key, op, .. } = what {
+                let me = &mut self.sides[side];
+                assert_eq!(me.link.pull_failed(key), op);
+                me.failed.extend(op);
+            }
+        }
+        self.abort(1 - early);
+    }
+
+    fn abort(&mut self, side: usize) {
+        let me = &mut self.sides[side];
+        let (sends, receives) = me.link.abort();
+        me.cut.extend(sends.into_iter().map(|(op, _)| op));
+        me.failed.extend(receives.into_iter().map(|posted| posted.op));
     }
 
     /// Handles the next `count` events; false if there are none left.
@@ -229,7 +290,7 @@ impl Pair {
             }
             Kind::ReadyToSend => {
                 let misfit = me.link.on_offer(&header, Offer::parse(&offer.unwrap()).unwrap());
-                if let Offered::Misfit(posted) = misfit {
+                if let Offered::Misfit { posted, .. } = misfit {
                     me.failed.push(posted.op);
                 }
             }
@@ -241,7 +302,8 @@ impl Pair {
             Kind::Credit => {}
             Kind::Close => me.link.on_close(),
         }
-        let credited = header.kind.takes_credit();
+        // The engine gives the slot of an offer back by itself.
+        let credited = header.kind.takes_credit() && header.kind != Kind::ReadyToSend;
         self.at(self.now + keep, side, What::SlotFree { credited });
         self.release(side);
     }
@@ -258,7 +320,9 @@ impl Pair {
     }
 
     fn pump(&mut self, side: usize) {
-        while let Some(step) = self.sides[side].link.next_step() {
+        for step in 0.. {
+            assert!(step < 10_000, "the link does not come to rest");
+            let Some(step) = self.sides[side].link.next_step() else { break };
             match step {
                 Step::Control(frame) => self.post(side, &frame, 0, None),
                 Step::Eager { frame, op, payload } => {
@@ -266,19 +330,35 @@ impl Pair {
                     self.post(side, &frame, payload, None);
                 }
                 Step::Offer { frame, offer } => self.post(side, &frame, 0, Some(offer)),
-                Step::Pull(start) => {
-                    let work = self.sides[side].link.take_slot().expect("a step comes with a slot");
-                    let serial = self.sides[1 - side].exposed[&start.offer.addr];
-                    let op = start.posted.map(|posted| posted.op);
-                    let done = self.done_time(side);
-                    self.at(done, side, What::Read { key: start.key, number: work.number, op, serial });
-                }
+                Step::Pull(start) => self.pull(side, start),
             }
         }
         if let Some(frame) = self.sides[side].link.credit() {
             self.sides[side].credit_messages += 1;
             self.post(side, &frame, 0, None);
         }
+    }
+
+    fn pull(&mut self, side: usize, start: Start<()>) {
+        let me = &mut self.sides[side];
+        let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
+        if me.starved && !direct {
+            return me.link.stall(start);
+        }
+        let work = me.link.take_slot().expect("a step comes with a slot");
+        let op = start.posted.map(|posted| posted.op);
+        if let Some(op) = op
+            && me.refusals > 0
+        {
+            me.refusals -= 1;
+            me.link.untake_slot(work);
+            let unmatched = me.link.unmatch(start.key, start.offer).expect("it had a receive");
+            assert_eq!(unmatched, (op, None));
+            return me.failed.push(op);
+        }
+        let serial = self.sides[1 - side].exposed[&start.offer.addr];
+        let done = self.done_time(side);
+        self.at(done, side, What::Read { key: start.key, number: work.number, op, serial });
     }
 
     fn post(&mut self, side: usize, frame: &Frame, serial: u64, offer: Option<Offer>) {

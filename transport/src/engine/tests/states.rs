@@ -14,7 +14,8 @@ fn opening(window: u32) -> TestLink {
         window,
         depth: 16,
         epoch: 1,
-        hold: false,
+        unmatched: Unmatched { hold: false, longest: 1 << 20 },
+        offers: 2,
         keepalive: Duration::from_secs(1),
         detection: Duration::from_secs(1),
     })
@@ -127,6 +128,25 @@ fn open_returns_credits_with_a_message_of_their_own_only_when_due() {
 }
 
 #[test]
+fn open_gives_the_slots_of_offers_back_while_few_wait() {
+    let mut link = established(8);
+    let offer = |id| Offer { addr: 0, rkey: Rkey(1), id };
+    for id in 0..4 {
+        link.accept(&header(Kind::ReadyToSend, id)).unwrap();
+        assert_eq!(link.on_offer(&header(Kind::ReadyToSend, id), offer(id)), Offered::Startable);
+    }
+    // A window of 4, and all its slots are posted again; but of four offers two may wait.
+    assert_eq!((link.credit().unwrap().header.credits, link.outstanding_slots()), (6, 4));
+    for credits in [7, 8] {
+        let Some(Step::Pull(start)) = link.next_step() else { panic!("nothing to read") };
+        assert_eq!(link.eager(1, 1).unwrap().header.credits, credits - 1);
+        link.pulled(start.key).unwrap();
+        assert_eq!(link.eager(1, 1).unwrap().header.credits, credits);
+        while !matches!(link.next_step(), None | Some(Step::Control(_))) {}
+    }
+}
+
+#[test]
 fn a_rendezvous_ends_with_the_peers_word() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 4096, len: 3, rkey: Rkey(1) };
@@ -179,7 +199,7 @@ fn abort_hands_everything_back() {
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
     link.offer(1, 5, remote, 10).unwrap();
     link.enqueue(Pending { op: 2, tag: 5, len: 1, remote: None, payload: 20 });
-    link.post(Posted { op: 3, tag: 5, fit: Fit { limit: 9, granule: 1 }, memory: () });
+    link.post(Posted { op: 3, tag: 5, fit: Fit { limit: 9, granule: 1 }, staged: false, memory: () });
     let (sends, receives) = link.abort();
     assert_eq!(sends, [(1, 10), (2, 20)]);
     assert_eq!(receives.iter().map(|posted| posted.op).collect::<Vec<_>>(), [3]);

@@ -1,0 +1,173 @@
+//! What can not be brought about from outside, or only by waiting: states of a worker set by hand.
+
+use std::time::{Duration, Instant};
+
+use qpair_verbs::calc::{Calc, ReduceOp};
+use qpair_verbs::{Access, Local, RemoteSlice, Rkey};
+
+use super::endpoint::{OneSided, Reading};
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A worker that is connected to itself: it, the end that called, and the end that was called.
+fn mirror(config: Config) -> (Worker, EndpointId, EndpointId) {
+    let mut worker = Worker::new(config).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let ep = worker.connect(listener.local_addr()).unwrap();
+    let (mut up, mut accepted) = (false, None);
+    while !up || accepted.is_none() {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("it connects in time") {
+            Event::Connected { .. } => up = true,
+            Event::Accepted { ep, .. } => accepted = Some(ep),
+            other => panic!("{other:?}"),
+        }
+    }
+    (worker, ep, accepted.unwrap())
+}
+
+/// A worker may be made in one thread and used in another.
+#[test]
+fn a_worker_can_be_sent() {
+    fn is_send<T: Send>() {}
+    is_send::<Worker>();
+}
+
+#[test]
+fn operations_that_the_device_does_not_end_end_with_their_connection() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    let endpoint = worker.endpoints.get_mut(ep).unwrap();
+    endpoint.reads.push_back(OneSided::Get(OpId(70)));
+    endpoint.reads.push_back(OneSided::Put(OpId(71)));
+    endpoint.reads.push_back(OneSided::Pull(Reading { key: 9, staged: None, pooled: 0 }));
+    worker.abort(ep);
+    assert!(worker.endpoints.get(ep).is_some(), "the device has work of it");
+    let memory = worker.domain().alloc(8).unwrap();
+    let remote = RemoteSlice { addr: 0, len: 8, rkey: Rkey(0) };
+    let refused = worker.get(ep, remote, memory, None).unwrap_err().error;
+    assert_eq!(refused, OneSidedFailure::Closed(ep), "not to be tried again");
+    worker.remove(ep.index as usize);
+    let events: Vec<_> = worker.ready.drain(..).collect();
+    let [
+        Event::Failed { op: OpId(70), returned: Returned::Withheld, .. },
+        Event::Failed { op: OpId(71), returned: Returned::Withheld, .. },
+        Event::Closed { reason: CloseReason::Aborted, .. },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+}
+
+#[test]
+fn a_probe_that_is_not_answered_ends_the_connection_and_one_answered_late_does_not() {
+    let silent = |reason: &CloseReason| matches!(reason, CloseReason::PeerLost(Lost::Silent(_)));
+    let config = Config::default().keepalive(PATIENCE, Duration::from_millis(1));
+    for answered in [false, true] {
+        let (mut worker, ep, _) = mirror(config.clone());
+        let index = ep.index as usize;
+        let late = worker.now() + 10 * PATIENCE;
+        let endpoint = worker.endpoints.get_mut(ep).unwrap();
+        assert_eq!(endpoint.link.tick(late), crate::engine::Pulse::Probe);
+        assert_eq!(endpoint.link.tick(late + PATIENCE), crate::engine::Pulse::Lost);
+        worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
+        if answered {
+            worker.endpoints.get_mut(ep).unwrap().link.probe_done(true);
+        }
+        worker.end_broken(None);
+        assert_eq!(worker.broken, 0);
+        let closed = worker.ready.iter().any(|event| matches!(event, Event::Closed { reason, .. } if silent(reason)));
+        assert_eq!(closed, !answered);
+    }
+}
+
+/// Where the device can not combine what it reads, payloads go through memory of the pool; a receive that has to wait for
+/// that does not keep the worker from anything.
+#[test]
+fn staged_receives_wait_for_memory_and_hold_nothing_up() {
+    let (mut worker, ep, back) = mirror(Config::default().pool_limit(32 << 10));
+    worker.read_reduce = false;
+    let sum = Some(Calc::of::<i32>(ReduceOp::Sum));
+    let mut receives = Vec::new();
+    for tag in [1, 2] {
+        let mut memory = worker.domain().alloc(20_000).unwrap();
+        memory.copy_from_slice(&3i32.to_le_bytes().repeat(5000));
+        receives.push(worker.recv_into(back, Tag(tag), memory, sum).unwrap());
+    }
+    let region = worker.domain().expose(20_000, Access::REMOTE_READ).unwrap();
+    region.write(0, &4i32.to_le_bytes().repeat(5000)).unwrap();
+    // Takes the one slab of the pool, and keeps it.
+    worker.send(ep, Tag(3), region.remote(0..20_000)).unwrap();
+    let mut kept = None;
+    while kept.is_none() {
+        if let Some(Event::Received { message, .. }) = worker.wait(Some(PATIENCE)).unwrap() {
+            kept = Some(message);
+        }
+    }
+    for tag in [1, 2] {
+        worker.send(ep, Tag(tag), region.remote(0..20_000)).unwrap();
+    }
+    worker.send(ep, Tag(4), &b"short"[..]).unwrap();
+    loop {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("the short one comes in time") {
+            Event::Received { tag: Tag(4), .. } => break,
+            Event::Sent { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(kept);
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("the long ones come in time") {
+            Event::ReceivedInto { op, memory: Local::Buffer(memory), .. } => {
+                assert!(memory[..] == 7i32.to_le_bytes().repeat(5000)[..]);
+                done.push(op);
+            }
+            Event::Sent { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(done, receives);
+}
+
+/// More completions than one batch takes, none of them an event, and a message behind them.
+#[test]
+fn before_it_sleeps_it_has_taken_all_that_came_before() {
+    const MANY: usize = 60;
+    let config = Config::default().endpoints(2 * MANY).window(8).send_depth(8).keepalive(Duration::MAX, Duration::MAX);
+    let mut worker = Worker::new(config.clone()).unwrap();
+    let mut peer = Worker::new(config).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    for _ in 0..MANY {
+        peer.connect(listener.local_addr()).unwrap();
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    while ours.len() < MANY || theirs.len() < MANY {
+        ours.extend(worker.poll().unwrap().map(|event| match event {
+            Event::Accepted { ep, .. } => ep,
+            other => panic!("{other:?}"),
+        }));
+        theirs.extend(peer.poll().unwrap().map(|event| match event {
+            Event::Connected { ep } => ep,
+            other => panic!("{other:?}"),
+        }));
+    }
+    for &last in &theirs {
+        // Every second one is signaled.
+        for &ep in &ours {
+            worker.send_copy(ep, Tag(0), b"").unwrap();
+            worker.send_copy(ep, Tag(0), b"").unwrap();
+        }
+        peer.send_copy(last, Tag(1), b"behind them").unwrap();
+        let start = Instant::now();
+        let now = worker.now();
+        let event = worker.sleep(now, Some(now + PATIENCE)).unwrap();
+        assert!(matches!(event, Some(Event::Received { .. })), "{event:?}");
+        assert!(start.elapsed() < PATIENCE / 2, "it slept on it");
+        drop(event);
+        while worker.poll().unwrap().is_some() || peer.poll().unwrap().is_some() {}
+        for _ in 0..4 * MANY {
+            worker.poll().unwrap();
+            peer.poll().unwrap();
+        }
+    }
+}
