@@ -9,12 +9,16 @@
 //! With no more ranks than cores each is pinned to one, by `taskset`. A time is the median of rounds, of a round's mean.
 
 use std::error::Error;
-use std::net::TcpListener;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::tune::{Algorithm, Tuning};
 use qpair_collectives::{CommBuffer, Communicator, ReduceOp};
+
+#[path = "../tests/communicator/port.rs"]
+mod port;
+
+use port::Port;
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
@@ -99,7 +103,7 @@ fn size(text: &str) -> Result<usize, Box<dyn Error>> {
 }
 
 fn spawn(options: &Options) -> Result<(), Box<dyn Error>> {
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let port = Port::keep();
     let cores = std::thread::available_parallelism()?.get();
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
@@ -114,7 +118,7 @@ fn spawn(options: &Options) -> Result<(), Box<dyn Error>> {
         command.args(std::env::args().skip(1));
         command.env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
         command.env("WORLD_SIZE", options.ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.number.to_string());
         children.push(command.spawn()?);
     }
     for (rank, mut child) in children.into_iter().enumerate() {

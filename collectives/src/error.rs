@@ -206,6 +206,17 @@ pub enum CollectiveError {
     /// No memory.
     #[error(transparent)]
     Memory(Arc<MemoryError>),
+    /// The result is there, but the vector's memory can not be given back: the vector is empty.
+    #[error(
+        "a peer that does not run is in the middle of reaching the vector's memory, which is withheld, and there is no \
+         other for its {len} bytes ({source}): see why that peer is stopped"
+    )]
+    Withheld {
+        /// The length of the vector in bytes.
+        len: usize,
+        /// Why there is no other memory.
+        source: Arc<MemoryError>,
+    },
     /// The algorithm does not do the collective.
     #[error(transparent)]
     Algorithm(#[from] TuneError),

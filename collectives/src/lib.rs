@@ -43,6 +43,7 @@ pub mod algorithms;
 mod bootstrap;
 mod communicator;
 pub mod cost;
+mod deadline;
 mod error;
 mod execute;
 mod fault;

@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::alarm::Alarm;
 use super::message::{FromStore, Joined, LINE_LIMIT, PROTOCOL, ROSTER_LIMIT, ToStore, encode};
 use super::server::Server;
+use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
 
@@ -72,7 +73,7 @@ impl Joining {
 
     fn roster(&self, reader: &mut BufReader<TcpStream>, limit: Duration) -> Result<Roster, BootstrapError> {
         // The store waits as long as that from its own start, and says who is missing.
-        let deadline = Instant::now() + limit + ANSWER;
+        let deadline = Deadline::after(limit.saturating_add(ANSWER));
         let stranger = |what: &str| {
             let (host, port, what) = (self.host.clone(), self.port, what.chars().take(80).collect());
             BootstrapError::Stranger { host, port, what }
@@ -116,9 +117,8 @@ impl StoreClient {
     pub(super) fn leave(&mut self) {
         // Nobody is left to be told if that fails.
         let _ = self.stream.write_all(&encode(&ToStore::Leave));
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
+        // It tells the others.
+        self.server = None;
         let _ = self.stream.shutdown(Shutdown::Both);
         if let Some(listener) = self.listener.take() {
             // It can not panic; and if it did, all that it did is over.
@@ -164,15 +164,15 @@ fn listen(reader: &mut BufReader<TcpStream>, alarm: &Alarm) {
 }
 
 /// Reads a message, until the deadline.
-fn read(reader: &mut BufReader<TcpStream>, deadline: Option<Instant>, limit: usize) -> Result<FromStore, Hearing> {
+fn read(reader: &mut BufReader<TcpStream>, deadline: Option<Deadline>, limit: usize) -> Result<FromStore, Hearing> {
     let mut line = Vec::new();
     loop {
         if let Some(deadline) = deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if deadline.is_over() {
                 return Err(Hearing::Over(ErrorKind::TimedOut.into()));
             }
-            reader.get_ref().set_read_timeout(Some(left)).map_err(Hearing::Over)?;
+            let left = deadline.left().map(|left| left.max(LEAST));
+            reader.get_ref().set_read_timeout(left).map_err(Hearing::Over)?;
         }
         let room = (limit - line.len()) as u64;
         match reader.by_ref().take(room).read_until(b'\n', &mut line) {
@@ -191,6 +191,9 @@ fn read(reader: &mut BufReader<TcpStream>, deadline: Option<Instant>, limit: usi
 
 /// How much longer than the store a rank waits for what the store has to say.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// A socket takes no shorter limit than this.
+const LEAST: Duration = Duration::from_millis(1);
 
 /// How long a rank waits for the verdict on a fault. The store answers within a millisecond if it runs.
 const VERDICT: Duration = Duration::from_millis(500);

@@ -4,14 +4,15 @@ use std::env::VarError;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::client::{Joining, Roster};
 use super::message::Joined;
-use super::place::whereabouts;
-use super::server::Server;
+use super::server::{Server, listen};
 use super::watch::Watch;
+use super::whereabouts::whereabouts;
 use crate::communicator::Communicator;
+use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -38,7 +39,7 @@ pub struct Environment {
     pub host: String,
     /// MASTER_PORT: the port at which rank 0 listens.
     pub port: u16,
-    /// How long to wait for all ranks: 60 s unless set.
+    /// How long to wait for all ranks: 60 s unless set; [`Duration::MAX`] for ever.
     pub limit: Duration,
 }
 
@@ -94,8 +95,8 @@ impl Environment {
         let joining = Joining::new(stream, (self.rank, self.size), (&self.host, self.port), joined)?;
         let (client, Roster { token, members }) = joining.finish(server, self.limit)?;
         net.meet(members.iter().map(|member| member.address), token);
-        let places = members.into_iter().map(|member| member.whereabouts).collect();
-        Ok(Communicator::new(net, Watch::Store(client), self.local_rank, places))
+        let whereabouts = members.into_iter().map(|member| member.whereabouts).collect();
+        Ok(Communicator::new(net, Watch::Store(client), self.local_rank, whereabouts))
     }
 
     fn check(&self) -> Result<(), BootstrapError> {
@@ -111,19 +112,21 @@ impl Environment {
     }
 
     fn serve(&self, addresses: &[SocketAddr]) -> Result<Server, BootstrapError> {
-        Server::start(addresses, self.size, self.limit).map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => BootstrapError::PortTaken { host: self.host.clone(), port: self.port },
-            _ => BootstrapError::Bind { host: self.host.clone(), port: self.port, source },
+        listen(addresses).and_then(|listener| Server::start(listener, self.size, self.limit)).map_err(|source| {
+            match source.kind() {
+                ErrorKind::AddrInUse => BootstrapError::PortTaken { host: self.host.clone(), port: self.port },
+                _ => BootstrapError::Bind { host: self.host.clone(), port: self.port, source },
+            }
         })
     }
 
     /// Connects to the store; rank 0 may still have to start.
     fn reach(&self, addresses: &[SocketAddr]) -> Result<TcpStream, BootstrapError> {
-        let deadline = Instant::now() + self.limit;
+        let deadline = Deadline::after(self.limit);
         let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
         loop {
             for address in addresses {
-                let left = deadline.saturating_duration_since(Instant::now()).max(ATTEMPT);
+                let left = deadline.left().unwrap_or(Duration::MAX).max(ATTEMPT);
                 match TcpStream::connect_timeout(address, left) {
                     // A port without a listener may happen to be this side's own.
                     Ok(stream) if stream.local_addr().ok() != stream.peer_addr().ok() => return Ok(stream),
@@ -131,7 +134,7 @@ impl Environment {
                     Err(error) => last = error,
                 }
             }
-            if Instant::now() + ATTEMPT >= deadline {
+            if deadline.left().is_some_and(|left| left <= ATTEMPT) {
                 let (host, port, limit) = (self.host.clone(), self.port, self.limit);
                 return Err(BootstrapError::NoAnswer { host, port, limit, source: last });
             }

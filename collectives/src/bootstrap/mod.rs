@@ -5,12 +5,16 @@ mod alarm;
 mod client;
 mod environment;
 mod message;
-mod place;
 mod server;
+mod visitor;
 mod watch;
+mod whereabouts;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
 pub(crate) use message::Whereabouts;
-pub(crate) use place::whereabouts;
 pub(crate) use watch::Watch;
+pub(crate) use whereabouts::whereabouts;

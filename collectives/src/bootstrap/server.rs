@@ -1,97 +1,113 @@
 //! The store: a thread of rank 0 at which all ranks meet, and by which they hear of each other's end.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::message::{FromStore, Joined, LINE_LIMIT, PROTOCOL, ToStore, encode};
+use super::message::{FromStore, Joined, PROTOCOL, ToStore, encode};
+use super::visitor::{Heard, Visitor};
+use crate::deadline::Deadline;
 use crate::fault::Fault;
 
-/// The store's thread.
+/// The store's thread. Dropping it says goodbye to all ranks, and ends it within a bounded time.
 #[derive(Debug)]
 pub(crate) struct Server {
-    thread: JoinHandle<()>,
+    /// `None` once it has ended.
+    thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     waker: Waker,
 }
 
 impl Server {
-    /// Listens at the first of `addresses` that can be had, and gathers `size` ranks.
-    pub(crate) fn start(addresses: &[SocketAddr], size: u32, limit: Duration) -> io::Result<Server> {
-        let mut listener = Err(ErrorKind::AddrNotAvailable.into());
-        for &address in addresses {
-            listener = TcpListener::bind(address);
-            if listener.is_ok() {
-                break;
-            }
-        }
-        let mut listener = listener?;
+    /// Gathers `size` ranks.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn start(mut listener: TcpListener, size: u32, limit: Duration) -> io::Result<Server> {
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let token = getrandom::u64().map_err(|_| io::Error::from(ErrorKind::Other))?;
         let mut store = Store {
             poll,
             listener,
+            backlog: false,
             stop: stop.clone(),
             size,
-            token,
+            token: getrandom::u64().map_err(|_| io::Error::from(ErrorKind::Other))?,
             limit,
-            deadline: Some(Instant::now() + limit),
-            clients: Vec::new(),
+            stage: Stage::Gathering(Deadline::after(limit)),
+            visitors: Vec::new(),
             left: vec![false; size as usize],
-            fault: None,
         };
         let thread = std::thread::Builder::new().name("qpair-store".into()).spawn(move || store.run())?;
-        Ok(Server { thread, stop, waker })
+        Ok(Server { thread: Some(thread), stop, waker })
     }
+}
 
-    /// Says goodbye to all ranks and ends. Takes a bounded time.
-    pub(super) fn stop(self) {
+impl Drop for Server {
+    fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // If the thread has ended, there is nobody to wake.
         let _ = self.waker.wake();
-        let _ = self.thread.join();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
+}
+
+/// Listens at the first of `addresses` that this host has.
+///
+/// # Errors
+/// Also if that port is taken at an address before: ranks would find what listens there.
+pub(super) fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut last = ErrorKind::AddrNotAvailable.into();
+    for &address in addresses {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 struct Store {
     poll: Poll,
     listener: TcpListener,
+    /// Whether somebody may wait who could not be let in.
+    backlog: bool,
     stop: Arc<AtomicBool>,
     size: u32,
     token: u64,
     limit: Duration,
-    /// Until when all ranks must have joined; `None` once they have.
-    deadline: Option<Instant>,
-    clients: Vec<Option<Client>>,
+    stage: Stage,
+    visitors: Vec<Option<Visitor>>,
     /// By rank.
     left: Vec<bool>,
-    fault: Option<Fault>,
 }
 
-struct Client {
-    stream: TcpStream,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    joined: Option<(u32, Joined)>,
-    /// Nothing more is read; it is closed once all is written.
-    closing: bool,
+/// How far the ranks are.
+enum Stage {
+    /// Until then all must have come.
+    Gathering(Deadline),
+    /// All have come.
+    Complete,
+    /// They did not, or a fault ended it: what all are told, also those that come later.
+    Over(FromStore),
 }
 
 impl Store {
     fn run(&mut self) {
         let mut events = Events::with_capacity(64);
         while !self.stop.load(Ordering::Acquire) {
-            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match self.poll.poll(&mut events, left) {
+            match self.poll.poll(&mut events, self.left()) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -99,77 +115,83 @@ impl Store {
                     return;
                 }
             }
+            let backlog = std::mem::take(&mut self.backlog);
+            if backlog || events.iter().any(|event| event.token() == LISTENER) {
+                self.accept();
+            }
             for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    WAKER => {}
-                    Token(at) => self.serve(at - FIRST_CLIENT),
+                if let Some(at) = event.token().0.checked_sub(FIRST_VISITOR) {
+                    self.serve(at);
                 }
             }
-            if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                self.give_up();
+            if matches!(self.stage, Stage::Gathering(deadline) if deadline.is_over()) {
+                let missing = (0..self.size).filter(|&rank| !self.is_here(rank)).collect();
+                self.end(FromStore::Absent { missing, limit: self.limit });
             }
+        }
+        if let Stage::Gathering(_) = self.stage {
+            self.end(FromStore::Verdict(Fault::Gone { rank: 0 }));
         }
         self.leave(0);
         self.drain();
     }
 
+    /// How long there is nothing to do unless something comes.
+    fn left(&self) -> Option<Duration> {
+        let deadline = if let Stage::Gathering(deadline) = self.stage { deadline.left() } else { None };
+        let again = self.backlog.then_some(ACCEPT_PAUSE);
+        deadline.into_iter().chain(again).min()
+    }
+
     fn accept(&mut self) {
         loop {
-            match self.listener.accept() {
-                Ok((mut stream, _)) => {
-                    // Only latency is at stake.
-                    let _ = stream.set_nodelay(true);
-                    let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
-                    // Strangers cost no more than this.
-                    if at >= 2 * self.size as usize + 64 {
-                        continue;
-                    }
-                    let interest = Interest::READABLE | Interest::WRITABLE;
-                    if self.poll.registry().register(&mut stream, Token(FIRST_CLIENT + at), interest).is_err() {
-                        continue;
-                    }
-                    let (input, output) = (Vec::new(), Vec::new());
-                    let client = Client { stream, input, output, joined: None, closing: false };
-                    if at == self.clients.len() {
-                        self.clients.push(None);
-                    }
-                    self.clients[at] = Some(client);
-                    self.serve(at);
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(error) => {
+                    // No descriptor is left, for example. The listener does not tell of those in line again.
+                    tracing::warn!(%error, "the store can let nobody in now");
+                    self.backlog = true;
+                    return;
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return,
+            };
+            let at = self.visitors.iter().position(Option::is_none).unwrap_or(self.visitors.len());
+            // Strangers cost no more than this.
+            if at >= 2 * self.size as usize + 64 {
+                continue;
             }
+            let Ok(visitor) = Visitor::new(stream, self.poll.registry(), Token(FIRST_VISITOR + at)) else { continue };
+            if at == self.visitors.len() {
+                self.visitors.push(None);
+            }
+            self.visitors[at] = Some(visitor);
+            self.serve(at);
         }
     }
 
-    /// Reads and writes what is possible for a client.
+    /// Hears and tells a visitor what is possible.
     fn serve(&mut self, at: usize) {
-        let Some(Some(client)) = self.clients.get_mut(at) else { return };
-        let ended = client.fill();
-        let mut lines = Vec::new();
-        while let Some(end) = client.input.iter().position(|&byte| byte == b'\n') {
-            lines.push(client.input.drain(..=end).collect::<Vec<u8>>());
-        }
-        let too_long = client.input.len() > LINE_LIMIT;
-        for line in lines {
-            match serde_json::from_slice(&line) {
-                Ok(message) => self.handle(at, message),
-                Err(_) => self.refuse(at, "it does not speak this release's language: use one release for all"),
+        let ended = loop {
+            let Some(Some(visitor)) = self.visitors.get_mut(at) else { return };
+            match visitor.hear() {
+                Heard::Line(line) => match serde_json::from_slice(&line) {
+                    Ok(message) => self.handle(at, message),
+                    Err(_) => self.refuse(at, "it does not speak this release's language: use one release for all"),
+                },
+                Heard::TooMuch => self.refuse(at, "it says more than any rank has to"),
+                Heard::Nothing => break false,
+                Heard::End => break true,
             }
-        }
-        if too_long {
-            self.refuse(at, "it sent a line that is too long");
-        }
-        let flushed = self.flush(at);
-        if ended || !flushed {
+        };
+        if ended || !self.flush(at) {
             self.hang_up(at);
         }
     }
 
     fn handle(&mut self, at: usize, message: ToStore) {
-        let Some(Some(client)) = self.clients.get(at) else { return };
-        let rank = client.joined.as_ref().map(|(rank, _)| *rank);
+        let Some(Some(visitor)) = self.visitors.get(at) else { return };
+        let rank = visitor.joined.as_ref().map(|(rank, _)| *rank);
         match (message, rank) {
             (ToStore::Join { protocol, size, rank, joined }, None) => self.join(at, protocol, size, rank, joined),
             (ToStore::Report(fault), Some(_)) => self.raise(fault),
@@ -185,35 +207,45 @@ impl Store {
             format!("WORLD_SIZE is {} at rank 0, and {size} at this rank: give all ranks the same", self.size)
         } else if rank >= size {
             format!("there is no rank {rank} among {size}")
-        } else if self.rank(rank).is_some() || self.deadline.is_none() {
+        } else if let Stage::Over(verdict) = &self.stage {
+            return self.dismiss(at, &verdict.clone());
+        } else if self.is_here(rank) || matches!(self.stage, Stage::Complete) {
             format!("there is another rank {rank} already: give each process its own RANK")
         } else {
-            String::new()
+            return self.admit(at, rank, joined);
         };
-        if !reason.is_empty() {
-            return self.refuse(at, &reason);
+        self.refuse(at, &reason);
+    }
+
+    fn admit(&mut self, at: usize, rank: u32, joined: Joined) {
+        if let Some(Some(visitor)) = self.visitors.get_mut(at) {
+            visitor.joined = Some((rank, joined));
         }
-        if let Some(Some(client)) = self.clients.get_mut(at) {
-            client.joined = Some((rank, joined));
-        }
-        let mut members: Vec<_> = self.clients.iter().flatten().filter_map(|client| client.joined.clone()).collect();
+        let mut members: Vec<_> = self.visitors.iter().flatten().filter_map(|visitor| visitor.joined.clone()).collect();
         if members.len() < self.size as usize {
             return;
         }
         members.sort_by_key(|(rank, _)| *rank);
         let members = members.into_iter().map(|(_, joined)| joined).collect();
-        self.deadline = None;
+        self.stage = Stage::Complete;
         self.tell_all(&FromStore::Roster { token: self.token, members });
     }
 
-    /// Takes note of the first fault and tells all ranks, for each of later ones again.
+    /// A rank can not go on. The first fault counts.
     fn raise(&mut self, fault: Fault) {
         let fault = match fault {
             Fault::Gone { rank } if self.has_left(rank) => Fault::Left { rank },
             fault => fault,
         };
-        let first = self.fault.get_or_insert(fault).clone();
-        self.tell_all(&FromStore::Verdict(first));
+        self.end(FromStore::Verdict(fault));
+    }
+
+    /// Tells all ranks what ended it, unless something did before.
+    fn end(&mut self, verdict: FromStore) {
+        if !matches!(self.stage, Stage::Over(_)) {
+            self.tell_all(&verdict);
+            self.stage = Stage::Over(verdict);
+        }
     }
 
     fn leave(&mut self, rank: u32) {
@@ -225,32 +257,27 @@ impl Store {
 
     /// A connection ended: without a word before, that is the end of the rank.
     fn hang_up(&mut self, at: usize) {
-        let Some(Some(mut client)) = self.clients.get_mut(at).map(Option::take) else { return };
-        // Closing deregisters as well.
-        let _ = self.poll.registry().deregister(&mut client.stream);
-        if let Some((rank, _)) = client.joined
+        let visitor = self.visitors.get_mut(at).and_then(Option::take);
+        if let Some((rank, _)) = visitor.and_then(|visitor| visitor.joined)
             && !self.has_left(rank)
         {
             self.raise(Fault::Gone { rank });
         }
     }
 
-    /// Not all ranks came in time.
-    fn give_up(&mut self) {
-        self.deadline = None;
-        let missing = (0..self.size).filter(|&rank| self.rank(rank).is_none()).collect();
-        self.tell_all(&FromStore::Absent { missing, limit: self.limit });
+    fn refuse(&mut self, at: usize, reason: &str) {
+        self.dismiss(at, &FromStore::Refused { reason: reason.to_owned() });
     }
 
-    fn refuse(&mut self, at: usize, reason: &str) {
-        if let Some(Some(client)) = self.clients.get_mut(at) {
-            client.output.extend(encode(&FromStore::Refused { reason: reason.to_owned() }));
-            client.closing = true;
+    fn dismiss(&mut self, at: usize, message: &FromStore) {
+        if let Some(Some(visitor)) = self.visitors.get_mut(at) {
+            visitor.tell(&encode(message));
+            visitor.dismiss();
         }
     }
 
-    fn rank(&self, rank: u32) -> Option<&Client> {
-        self.clients.iter().flatten().find(|client| client.is(rank))
+    fn is_here(&self, rank: u32) -> bool {
+        self.visitors.iter().flatten().any(|visitor| visitor.is(rank))
     }
 
     fn has_left(&self, rank: u32) -> bool {
@@ -259,38 +286,25 @@ impl Store {
 
     fn tell_all(&mut self, message: &FromStore) {
         let line = encode(message);
-        for at in 0..self.clients.len() {
-            if let Some(client) = self.clients[at].as_mut().filter(|client| client.joined.is_some()) {
-                client.output.extend_from_slice(&line);
-                // One that can not be written to is found out when it is read.
-                self.flush(at);
-            }
+        for visitor in self.visitors.iter_mut().flatten().filter(|visitor| visitor.joined.is_some()) {
+            visitor.tell(&line);
+            // One that can not be written to is found out when it is read.
+            visitor.flush();
         }
     }
 
-    /// Writes what is possible. False if the connection is over.
     fn flush(&mut self, at: usize) -> bool {
-        let Some(Some(client)) = self.clients.get_mut(at) else { return true };
-        while !client.output.is_empty() {
-            match client.stream.write(&client.output) {
-                Ok(0) => return false,
-                Ok(written) => drop(client.output.drain(..written)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == ErrorKind::WouldBlock,
-            }
-        }
-        !client.closing
+        self.visitors.get_mut(at).and_then(Option::as_mut).is_none_or(Visitor::flush)
     }
 
     /// Writes what is left, for a bounded time.
     fn drain(&mut self) {
         for _ in 0..DRAIN_ATTEMPTS {
-            let mut left = false;
-            for at in 0..self.clients.len() {
-                let open = self.flush(at);
-                left |= open && self.clients[at].as_ref().is_some_and(|client| !client.output.is_empty());
+            let mut behind = false;
+            for visitor in self.visitors.iter_mut().flatten() {
+                behind |= visitor.flush() && visitor.is_behind();
             }
-            if !left {
+            if !behind {
                 return;
             }
             std::thread::sleep(DRAIN_PAUSE);
@@ -298,29 +312,10 @@ impl Store {
     }
 }
 
-impl Client {
-    fn is(&self, rank: u32) -> bool {
-        self.joined.as_ref().is_some_and(|(joined, _)| *joined == rank)
-    }
-
-    /// Reads what is there. True if the connection is over.
-    fn fill(&mut self) -> bool {
-        let mut part = [0; 4096];
-        while self.input.len() <= LINE_LIMIT {
-            match self.stream.read(&mut part) {
-                Ok(0) => return true,
-                Ok(_) if self.closing => {}
-                Ok(read) => self.input.extend_from_slice(&part[..read]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() != ErrorKind::WouldBlock,
-            }
-        }
-        false
-    }
-}
-
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
-const FIRST_CLIENT: usize = 2;
+const FIRST_VISITOR: usize = 2;
+/// Between attempts to let somebody in where the system has no room.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const DRAIN_ATTEMPTS: u32 = 50;
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);

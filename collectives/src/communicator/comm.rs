@@ -46,7 +46,7 @@ pub struct Communicator {
     rank: u32,
     size: u32,
     local_rank: u32,
-    places: Vec<Whereabouts>,
+    whereabouts: Vec<Whereabouts>,
     wish: RefCell<Wish>,
 }
 
@@ -68,17 +68,17 @@ impl Communicator {
         Environment::from_env()?.connect()
     }
 
-    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, places: Vec<Whereabouts>) -> Self {
+    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, whereabouts: Vec<Whereabouts>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (rank, size) = (net.me, net.ranks());
-        let patience = patience(rank, &places);
+        let patience = patience(rank, &whereabouts);
         Communicator {
             core: RefCell::new(Core::new(net, watch, patience)),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
             local_rank,
-            places,
+            whereabouts,
             wish: RefCell::default(),
         }
     }
@@ -155,6 +155,8 @@ impl Communicator {
     }
 
     /// Where algorithms give way to each other. All ranks must set the same, between the same operations.
+    ///
+    /// No more than 16 KiB is copied, however large [`eager`](Tuning::eager) is.
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
@@ -170,7 +172,7 @@ impl Communicator {
 
     /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.
     pub fn explain(&self) -> Explanation {
-        Explanation::new(&self.core.borrow(), self.rank, &self.places)
+        Explanation::new(&self.core.borrow(), self.rank, &self.whereabouts)
     }
 
     #[inline]
@@ -230,14 +232,15 @@ impl Drop for Communicator {
         if let Some(net) = &mut core.net {
             net.say_goodbye();
         }
+        core.let_go();
     }
 }
 
 /// How a rank waits: by whether each rank of its machine has a core of its own.
-fn patience(rank: u32, places: &[Whereabouts]) -> Patience {
-    let Some(own) = places.get(rank as usize) else { return Patience::new(1, 1) };
-    let beside: Vec<_> = places.iter().filter(|place| place.machine == own.machine).collect();
-    let mut cores: Vec<_> = beside.iter().flat_map(|place| &place.cores).collect();
+fn patience(rank: u32, whereabouts: &[Whereabouts]) -> Patience {
+    let Some(own) = whereabouts.get(rank as usize) else { return Patience::new(1, 1) };
+    let beside: Vec<_> = whereabouts.iter().filter(|other| other.machine == own.machine).collect();
+    let mut cores: Vec<_> = beside.iter().flat_map(|other| &other.cores).collect();
     cores.sort_unstable();
     cores.dedup();
     Patience::new(beside.len(), cores.len())

@@ -7,7 +7,7 @@ use qpair_verbs::{Buffer, ProtectionDomain};
 
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{Compiled, Exec, Key, Memory, Net, Patience, PlanCache, Run};
+use crate::execute::{Compiled, Exec, Grace, Key, Memory, Net, Patience, PlanCache, Run};
 use crate::fault::{Fault, Outcome};
 use crate::tune::Tuning;
 
@@ -89,7 +89,7 @@ impl Core {
             return ended;
         }
         match self.exec().and_then(|mut exec| exec.complete_all()) {
-            Ok(()) => (self.finish(), Ok(())),
+            Ok(()) => self.finish(),
             Err(fault) => self.fail(*fault),
         }
     }
@@ -194,7 +194,7 @@ impl Core {
 
     fn end_running(&mut self) {
         let Some(ticket) = self.running.take() else { return };
-        let ended = (self.finish(), Ok(()));
+        let ended = self.finish();
         self.keep(ticket, ended);
     }
 
@@ -221,7 +221,7 @@ impl Core {
         }
         let eager = self.tuning.eager as usize;
         if let Err(error) = self.cache.find(key, (self.me, self.ranks), &self.tuning, eager) {
-            return Err((data.into_buffer(&self.domain), Err(error)));
+            return Err((data.into_plain(&mut Grace::new(None)), Err(error)));
         }
         let Some(plan) = self.cache.current() else { return Err((None, Err(self.unknown()))) };
         let domain = &self.domain;
@@ -252,15 +252,29 @@ impl Core {
         }
     }
 
-    /// Ends the operation that is complete; gives its memory.
+    /// Ends the operation that is complete.
     #[inline]
-    fn finish(&mut self) -> Option<Buffer> {
+    fn finish(&mut self) -> Ended {
         let (data, scratch) = self.run.finish();
-        if !matches!(scratch, Memory::None) {
-            let scratch = scratch.into_buffer(&self.domain);
-            self.run.keep_scratch(scratch);
+        let mut grace = Grace::new(Some(self.watch.alarm()));
+        self.run.keep_scratch(scratch.into_plain(&mut grace));
+        match data.into_buffer(&self.domain, &mut grace) {
+            Ok(buffer) => (buffer, Ok(())),
+            Err(error) => (None, Err(error)),
         }
-        data.into_buffer(&self.domain)
+    }
+
+    /// Lets go of the connections, and of the operation that runs. Gives its data.
+    #[cold]
+    pub(super) fn let_go(&mut self) -> Option<Buffer> {
+        let (data, scratch) = self.run.abandon();
+        let mut grace = Grace::new(None);
+        // While the queue pairs are there, which show the peers that are in the middle of reaching it.
+        let (data, scratch) = (data.withdraw(&mut grace), scratch.withdraw(&mut grace));
+        // Requests that are not done hold it too.
+        self.net = None;
+        drop(scratch.into_plain(&mut grace));
+        data.into_buffer(&self.domain, &mut grace).unwrap_or_default()
     }
 
     /// The communicator ends, here and on all ranks. Gives the memory of the operation.
@@ -275,10 +289,7 @@ impl Core {
         let error = CollectiveError::new(verdict, place);
         tracing::debug!(rank = self.me, %error, "the communicator ends");
         self.error = Some(error.clone());
-        // Its queue pairs let go of the memory.
-        self.net = None;
-        let (data, _scratch) = self.run.abandon();
-        (data.into_buffer(&self.domain), Err(error))
+        (self.let_go(), Err(error))
     }
 
     /// The communicator has ended before.
@@ -291,12 +302,11 @@ impl Core {
                 let fault = fault.unwrap_or(Fault::Failed { rank: self.me, reason: "aborted".into() });
                 let error = CollectiveError::new(fault, None);
                 self.error = Some(error.clone());
-                self.net = None;
-                self.run.abandon();
+                self.let_go();
                 error
             }
         };
-        (data.into_buffer(&self.domain), Err(error))
+        (data.into_plain(&mut Grace::new(None)), Err(error))
     }
 
     #[cold]

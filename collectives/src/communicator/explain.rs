@@ -12,15 +12,15 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(super) fn new(core: &Core, rank: u32, places: &[Whereabouts]) -> Self {
-        let mut lines = vec![format!("rank {rank} of {}", places.len())];
+    pub(super) fn new(core: &Core, rank: u32, whereabouts: &[Whereabouts]) -> Self {
+        let mut lines = vec![format!("rank {rank} of {}", whereabouts.len())];
         if let Some(error) = core.error() {
             lines.push(format!("ended: {error}"));
         }
-        for (other, place) in (0_u32..).zip(places) {
+        for (other, its) in (0_u32..).zip(whereabouts) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
             let link = link.unwrap_or_else(|| "this rank".into());
-            lines.push(format!("rank {other}: {} on {} cores, {link}", place.host, place.cores.len()));
+            lines.push(format!("rank {other}: {} on {} cores, {link}", its.host, its.cores.len()));
         }
         let (spins, yields) = (core.patience.spins, core.patience.yields);
         lines.push(format!(

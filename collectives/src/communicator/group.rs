@@ -16,11 +16,15 @@ impl Communicator {
     /// # Errors
     /// [`BootstrapError::Size`] if the number is 0 or too large; if the system refuses a resource.
     pub fn group(ranks: usize) -> Result<Vec<Communicator>, BootstrapError> {
+        Self::group_with(ranks, NetSettings::default())
+    }
+
+    pub(crate) fn group_with(ranks: usize, settings: NetSettings) -> Result<Vec<Communicator>, BootstrapError> {
         let size = u32::try_from(ranks).ok().filter(|size| (1..=MAX_RANKS).contains(size));
         let size = size.ok_or(BootstrapError::Size { size: ranks, limit: MAX_RANKS })?;
         let mut nets = Vec::with_capacity(ranks);
         for rank in 0..size {
-            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default())?);
+            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings)?);
         }
         let token = getrandom::u64().map_err(|error| BootstrapError::System {
             what: "draw a random number",
@@ -28,11 +32,11 @@ impl Communicator {
         })?;
         let addresses: Vec<_> = nets.iter().map(Net::address).collect();
         let alarm = Alarm::new(size);
-        let places = vec![whereabouts(); ranks];
+        let whereabouts = vec![whereabouts(); ranks];
         let communicator = |mut net: Net| {
             net.meet(addresses.iter().copied(), token);
             let rank = net.me;
-            Communicator::new(net, Watch::Shared(alarm.clone()), rank, places.clone())
+            Communicator::new(net, Watch::Shared(alarm.clone()), rank, whereabouts.clone())
         };
         Ok(nets.into_iter().map(communicator).collect())
     }

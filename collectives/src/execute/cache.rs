@@ -41,14 +41,17 @@ impl PlanCache {
     }
 
     fn add(&mut self, mut plan: Compiled) -> usize {
-        plan.number = self.next;
-        self.next = (self.next + 1) % MAX_PLANS;
         let steps = |plans: &[Compiled]| plans.iter().map(Compiled::len).sum::<usize>();
         while self.plans.len() >= MAX_CACHED || (!self.plans.is_empty() && steps(&self.plans) > MAX_STEPS) {
             let oldest = (0..self.plans.len()).min_by_key(|&at| self.used[at]).unwrap_or(0);
             self.plans.swap_remove(oldest);
             self.used.swap_remove(oldest);
         }
+        // Numbers come round again; those of plans that are kept do not.
+        let is_free = |number: &u16| self.plans.iter().all(|plan| plan.number != *number);
+        let mut numbers = (0..MAX_PLANS).map(|ahead| (self.next + ahead) % MAX_PLANS);
+        plan.number = numbers.find(is_free).unwrap_or_default();
+        self.next = plan.number + 1;
         self.plans.push(plan);
         self.used.push(0);
         self.plans.len() - 1
@@ -76,3 +79,29 @@ impl PlanCache {
 const MAX_CACHED: usize = 128;
 /// Some 64 MiB.
 const MAX_STEPS: usize = 1 << 19;
+
+#[cfg(test)]
+mod tests {
+    use qpair_verbs::calc::{DataType, ReduceOp};
+
+    use super::*;
+    use crate::plan::Collective;
+    use crate::tune::Algorithm;
+
+    #[test]
+    fn numbers_come_round_but_for_those_of_plans_that_are_kept() {
+        let mut cache = PlanCache::default();
+        let mut number = |elements| {
+            let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
+            let key = Key { collective: Collective::AllReduce, elements, data_type, op, wish: Algorithm::Auto };
+            cache.find(&key, (0, 1), &Tuning::default(), 64).unwrap();
+            cache.current().unwrap().number
+        };
+        let most = u64::from(MAX_PLANS);
+        for elements in 0..2 * most {
+            let expected = if elements < most { elements } else { 1 + (elements - most) % (most - 1) };
+            assert_eq!(u64::from(number(elements)), expected);
+            assert_eq!(number(0), 0, "the first is kept, as it is used all the time");
+        }
+    }
+}

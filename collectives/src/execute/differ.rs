@@ -15,16 +15,25 @@ impl Exec<'_> {
         let known = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
         match fields.kind {
             Kind::Hello => self.net.hello(ep, fields.rank, &message),
-            Kind::Announce => return self.net.announced(ep, fields.rank, fields.plan, &message),
-            _ if known => return self.of_another(fields, message),
-            _ => tracing::warn!(rank = fields.rank, "a message of a rank on a connection that is not its own"),
+            _ if !known => self.net.turn_away(ep),
+            Kind::Announce => return self.announced(fields, &message),
+            _ => return self.of_another(fields, message),
         }
         Ok(())
     }
 
+    fn announced(&mut self, fields: Fields, text: &[u8]) -> Outcome<()> {
+        if let Some(slot) = self.plan.slot(fields.rank) {
+            let theirs = &mut self.plan.peers[slot as usize].theirs;
+            *theirs = theirs.filter(|&theirs| theirs != fields.plan);
+        }
+        self.net.announced(fields.rank, fields.plan, text)
+    }
+
     fn of_another(&mut self, fields: Fields, contents: Message) -> Outcome<()> {
         let ahead = fields.sequence.wrapping_sub(self.run.sequence()) as i16;
-        if ahead < 0 || (ahead > 0 && self.run.is_active() && self.lacks(fields.rank)) {
+        // The operation that runs has no messages with a rank that lacks in its plan.
+        if ahead < 0 || (self.run.is_active() && (ahead == 0 || self.lacks(fields.rank))) {
             return Err(self.differs(fields));
         }
         self.run.stash.push(Early { fields, contents });
@@ -38,7 +47,8 @@ impl Exec<'_> {
             if fields.sequence != self.run.sequence() {
                 return Err(self.differs(fields));
             }
-            self.deliver(None, fields, contents)?;
+            let Some(slot) = self.plan.slot(fields.rank) else { return Err(self.differs(fields)) };
+            self.deliver(slot, fields, contents)?;
         }
         // A peer that is in a later operation has sent all that it has for this one.
         let lacking = (0..self.net.ranks()).filter(|&rank| self.lacks(rank));

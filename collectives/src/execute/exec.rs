@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use qpair_transport::{EndpointId, Event, Message, OpError, Tag, WorkerError};
+use qpair_transport::{EndpointId, Event, Message, OpError, Tag};
+use qpair_verbs::calc::Calc;
 
 use super::compile::{Compiled, Step, What};
 use super::net::{Link, Net};
@@ -10,7 +11,7 @@ use super::run::{Run, State, Word};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause};
 use crate::bootstrap::Alarm;
-use crate::fault::{Fault, Outcome, Place};
+use crate::fault::Outcome;
 
 /// What it takes to run an operation.
 pub(crate) struct Exec<'a> {
@@ -123,7 +124,7 @@ impl Exec<'_> {
     }
 
     #[inline]
-    fn start_ready(&mut self) -> Outcome<()> {
+    pub(super) fn start_ready(&mut self) -> Outcome<()> {
         while let Some(step) = self.run.ready.pop_front() {
             self.start_step(step)?;
         }
@@ -132,19 +133,14 @@ impl Exec<'_> {
 
     #[inline]
     fn start_step(&mut self, number: u32) -> Outcome<()> {
-        let step = self.plan.steps[number as usize];
-        match step.what {
-            What::Send | What::Recv | What::RecvReduce if step.way.is_direct() => {
-                return self.start_direct(number, &step);
-            }
+        let Step { what, way, slot, message, sends, .. } = self.plan.steps[number as usize];
+        match what {
+            What::Send | What::Recv | What::RecvReduce if way.is_direct() => return self.start_direct(number),
             What::Send if self.run.states[number as usize] == State::Given => self.complete(number),
             What::Send => {
                 self.run.states[number as usize] = State::Started;
-                let word = Word { slot: step.slot, kind: Kind::Data, message: step.message, step: Some(number) };
-                if self.try_say(word)? {
+                if self.say(Word { slot, kind: Kind::Data, message, step: Some(number) })? {
                     self.complete(number);
-                } else {
-                    self.run.blocked.push_back(word);
                 }
             }
             What::Recv | What::RecvReduce => {
@@ -154,17 +150,22 @@ impl Exec<'_> {
                 self.run.states[number as usize] = State::Started;
             }
             What::Copy => {
-                if step.sends == (0, 0) || !self.give(number, step.sends)? {
-                    self.local(&step)?;
+                if sends == (0, 0) || !self.give(number, sends)? {
+                    self.local(number, None)?;
                 }
                 self.complete(number);
             }
             What::Reduce => {
-                self.local(&step)?;
+                self.local(number, self.plan.calc)?;
                 self.complete(number);
             }
         }
         Ok(())
+    }
+
+    fn local(&mut self, number: u32, calc: Option<Calc>) -> Outcome<()> {
+        let Step { src, dst, .. } = self.plan.steps[number as usize];
+        self.run.local(src, dst, calc).map_err(|reason| self.failed(reason))
     }
 
     /// A step is done: those that waited for it alone are ready.
@@ -202,27 +203,6 @@ impl Exec<'_> {
         Ok(all)
     }
 
-    /// Sends what had to wait for room.
-    #[cold]
-    fn retry(&mut self) -> Outcome<()> {
-        for _ in 0..self.run.blocked.len() {
-            let Some(word) = self.run.blocked.pop_front() else { break };
-            if !self.try_say(word)? {
-                self.run.blocked.push_back(word);
-            } else if let Some(number) = word.step {
-                self.complete(number);
-            }
-        }
-        self.start_ready()
-    }
-
-    /// The tag of a message of this rank.
-    #[inline]
-    pub(super) fn tag(&self, kind: Kind, message: u32) -> Tag {
-        let (rank, plan, sequence) = (self.net.me, self.plan.number, self.run.sequence());
-        Fields { kind, rank, plan, sequence, message }.encode()
-    }
-
     #[inline]
     fn handle(&mut self, event: Event) -> Outcome<()> {
         match event {
@@ -243,12 +223,15 @@ impl Exec<'_> {
                 if let Some((rank, fault)) = self.net.closed(ep, &reason)
                     && self.needs(rank)
                 {
-                    return Err(fault);
+                    return Err(self.cause(rank, fault));
                 }
             }
+            Event::Offered { ep, .. } => return self.foreign(ep),
             // An operation on a connection that ends fails first; what it means is told by the end.
-            Event::Failed { ep, error, .. } if error != OpError::Closed && self.net.rank_of(ep).is_some() => {
-                return Err(self.failed(error.to_string()));
+            Event::Failed { ep, error, .. } if error != OpError::Closed => {
+                if let Some(rank) = self.net.rank_of(ep) {
+                    return Err(self.failed(format!("it could not go on with rank {rank}: {error}")));
+                }
             }
             Event::Rejected { peer, error, .. } => tracing::debug!(%peer, %error, "a connection was not made"),
             _ => {}
@@ -256,23 +239,25 @@ impl Exec<'_> {
         Ok(())
     }
 
-    /// Something came from a peer.
+    /// Something came from a peer, or from a stranger.
     #[inline]
     fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<()> {
-        let Some(fields) = Fields::decode(tag) else { return Ok(()) };
+        let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
         let other = matches!(fields.kind, Kind::Hello | Kind::Announce);
         if other || fields.sequence != self.run.sequence() || !self.run.active {
             return self.arrived_other(ep, fields, message);
         }
-        self.deliver(Some(ep), fields, message)
+        match self.plan.slot(fields.rank) {
+            Some(slot) if self.plan.peers[slot as usize].ep == Some(ep) => self.deliver(slot, fields, message),
+            _ => self.arrived_other(ep, fields, message),
+        }
     }
 
-    /// Something came for the operation that runs. Without a connection, it was checked before.
+    /// Something came for the operation that runs, from the peer that it says it is from.
     #[inline]
-    pub(super) fn deliver(&mut self, ep: Option<EndpointId>, fields: Fields, message: Message) -> Outcome<()> {
-        let Some(slot) = self.plan.slot(fields.rank) else { return Err(self.differs(fields)) };
+    pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
         let peer = &self.plan.peers[slot as usize];
-        if (ep.is_some() && peer.ep != ep) || peer.theirs != Some(fields.plan) {
+        if peer.theirs != Some(fields.plan) {
             self.check_peer(slot, fields)?;
         }
         self.run.arrived[slot as usize] += 1;
@@ -283,11 +268,11 @@ impl Exec<'_> {
         match self.run.states[number as usize] {
             _ if self.plan.steps[number as usize].way.is_direct() => self.told(slot, fields, &message),
             State::Started => self.take(number, &message),
-            State::Done => Err(self.differs(fields)),
-            _ => {
+            State::Waiting if self.run.messages[number as usize].is_none() => {
                 self.run.messages[number as usize] = Some(message);
                 Ok(())
             }
+            _ => Err(self.differs(fields)),
         }
     }
 
@@ -300,7 +285,7 @@ impl Exec<'_> {
         if message.len() != dst.len {
             return Err(self.inconsistent(number));
         }
-        if let Err(reason) = self.run.memory(dst.buffer).put(dst, message, calc) {
+        if let Err(reason) = self.run.memory_mut(dst.buffer).put(dst, message, calc) {
             return Err(self.failed(reason));
         }
         self.complete(number);
@@ -310,62 +295,5 @@ impl Exec<'_> {
     pub(super) fn is_up(&self, slot: u16) -> bool {
         let rank = self.plan.peers[slot as usize].rank;
         matches!(self.net.peers[rank as usize].link, Link::Up(_))
-    }
-
-    /// Whether the operation still waits for something of `rank`.
-    fn needs(&self, rank: u32) -> bool {
-        let Some(slot) = self.plan.slot(rank) else { return false };
-        let open = |(number, step): (usize, &Step)| {
-            let came = self.run.messages[number].is_some();
-            step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
-        };
-        !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
-    }
-
-    /// Where this rank waits: for `rank`, if it waits for that; else for a peer that has not even begun, since others may
-    /// wait for it too; else for what it lacks rather than for what others are to take.
-    pub(crate) fn place(&self, rank: Option<u32>) -> Option<Place> {
-        let waits = |(number, step): (u32, &Step)| {
-            let started = self.run.active && self.run.states.get(number as usize) == Some(&State::Started);
-            let peer = &self.plan.peers[step.slot as usize];
-            let preference = (Some(peer.rank) != rank, peer.theirs.is_some(), step.what == What::Send);
-            (started && step.what.is_message()).then_some((preference, (peer.rank, number)))
-        };
-        let waiting = (0..).zip(&self.plan.steps).filter(|(_, step)| step.what.is_message()).filter_map(waits);
-        let found = waiting.min_by_key(|(preference, _)| *preference).map(|(_, place)| place);
-        let unconnected = || {
-            let peer = self.plan.peers.iter().find(|peer| peer.ep.is_none());
-            peer.map(|peer| (peer.rank, 0))
-        };
-        let (rank, step) = found.or_else(unconnected)?;
-        Some(Place { rank, step, call: self.plan.call })
-    }
-
-    #[cold]
-    fn raised(&self) -> Box<Fault> {
-        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
-    }
-
-    #[cold]
-    fn timed_out(&self) -> Box<Fault> {
-        match self.place(None) {
-            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit }),
-            None => self.failed("it waited for nothing".into()),
-        }
-    }
-
-    #[cold]
-    fn broken(&self, error: &WorkerError) -> Box<Fault> {
-        self.failed(error.to_string())
-    }
-
-    #[cold]
-    pub(super) fn inconsistent(&self, number: u32) -> Box<Fault> {
-        self.failed(format!("step {number} of {} does not fit what came for it", self.plan.call))
-    }
-
-    #[cold]
-    pub(super) fn failed(&self, reason: String) -> Box<Fault> {
-        Box::new(Fault::Failed { rank: self.net.me, reason })
     }
 }

@@ -1,11 +1,13 @@
 //! Memory of an operation: ordinary while its messages are copied, exposed while peers reach it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, combine};
-use qpair_verbs::{Access, Buffer, ExposedRegion, Local, MemoryError, ProtectionDomain, RemoteSlice};
+use qpair_verbs::{Access, Buffer, ExposedRegion, Local, MemoryError, ProtectionDomain, RemoteSlice, RevokeBlocked};
 
 use super::compile::Span;
+use crate::bootstrap::Alarm;
+use crate::error::CollectiveError;
 
 /// Memory of an operation.
 #[derive(Debug, Default)]
@@ -35,26 +37,53 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes it back from the peers. Where a peer that does not run is in the middle of reading it, gives other memory
-    /// with the same contents, and keeps the first from use.
-    pub(crate) fn into_buffer(self, domain: &ProtectionDomain) -> Option<Buffer> {
-        let mut region = match self {
-            Memory::None => return None,
-            Memory::Plain(buffer) => return Some(buffer),
+    /// Ends the access of peers: none begins to reach it any more. It stays exposed where a peer that is in the middle of
+    /// reaching it does not leave, or where requests of this rank hold it.
+    pub(crate) fn withdraw(self, grace: &mut Grace<'_>) -> Memory {
+        let Memory::Exposed(mut region) = self else { return self };
+        loop {
+            let failed = match region.try_revoke() {
+                Ok(buffer) => return Memory::Plain(buffer),
+                Err(failed) => failed,
+            };
+            if failed.why != RevokeBlocked::PeerAccess || !grace.pause() {
+                return Memory::Exposed(failed.region);
+            }
+            region = failed.region;
+        }
+    }
+
+    /// Takes it back from the peers. Where one that does not run is in the middle of reaching it, gives other memory with
+    /// the same contents, and keeps the first from use.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Withheld`] if there is no other memory.
+    pub(crate) fn into_buffer(
+        self,
+        domain: &ProtectionDomain,
+        grace: &mut Grace<'_>,
+    ) -> Result<Option<Buffer>, CollectiveError> {
+        let region = match self.withdraw(grace) {
+            Memory::None => return Ok(None),
+            Memory::Plain(buffer) => return Ok(Some(buffer)),
             Memory::Exposed(region) => region,
         };
-        for _ in 0..REVOKE_ATTEMPTS {
-            match region.revoke() {
-                Ok(buffer) => return Some(buffer),
-                Err(failed) => region = failed.region,
+        let copied = domain.alloc(region.len()).and_then(|mut copy| region.read(0, &mut copy).map(|()| copy));
+        let len = region.len();
+        withhold(region);
+        copied.map(Some).map_err(|source| CollectiveError::Withheld { len, source: source.into() })
+    }
+
+    /// The same, without a copy.
+    pub(crate) fn into_plain(self, grace: &mut Grace<'_>) -> Option<Buffer> {
+        match self.withdraw(grace) {
+            Memory::None => None,
+            Memory::Plain(buffer) => Some(buffer),
+            Memory::Exposed(region) => {
+                withhold(region);
+                None
             }
-            std::thread::sleep(REVOKE_PAUSE);
         }
-        tracing::error!(rkey = %region.rkey(), "a peer sits in the middle of reading memory; it is withheld");
-        let mut copy = domain.alloc(region.len()).ok()?;
-        let copied = region.read(0, &mut copy);
-        std::mem::forget(region);
-        copied.ok().map(|()| copy)
     }
 
     /// The bytes of a span, if no peer can reach them.
@@ -126,6 +155,56 @@ impl Memory {
     }
 }
 
-/// One second in all: a peer that runs is done with a read long before.
-const REVOKE_ATTEMPTS: u32 = 100;
-const REVOKE_PAUSE: Duration = Duration::from_millis(10);
+/// How long peers are waited for that are in the middle of reaching the memory of an operation: of all its memory
+/// together, and from the first that is found in use.
+pub(crate) struct Grace<'a> {
+    until: Option<Instant>,
+    /// What ends it early.
+    alarm: Option<&'a Alarm>,
+}
+
+impl<'a> Grace<'a> {
+    pub(crate) fn new(alarm: Option<&'a Alarm>) -> Self {
+        Grace { until: None, alarm }
+    }
+
+    /// Waits a little. False if the time is over.
+    fn pause(&mut self) -> bool {
+        let now = Instant::now();
+        let until = *self.until.get_or_insert(now + GRACE);
+        let over = now >= until || self.alarm.is_some_and(Alarm::is_raised);
+        if !over {
+            std::thread::sleep(PAUSE);
+        }
+        !over
+    }
+}
+
+/// Keeps memory from use for good: a peer may reach it at any time.
+fn withhold(region: ExposedRegion) {
+    tracing::error!(rkey = %region.rkey(), "a peer sits in the middle of reaching memory; it is withheld");
+    std::mem::forget(region);
+}
+
+/// A peer that runs is done long before, also where it shares its core with many.
+const GRACE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+
+    #[test]
+    fn peers_are_waited_for_until_the_time_is_over_or_the_alarm_raised() {
+        let alarm = Alarm::new(2);
+        let mut grace = Grace::new(Some(&alarm));
+        assert!(grace.pause());
+        alarm.raise(Fault::Gone { rank: 1 });
+        assert!(!grace.pause());
+        let mut grace = Grace::new(None);
+        let start = Instant::now();
+        while grace.pause() {}
+        assert!(start.elapsed() >= GRACE && !grace.pause());
+    }
+}

@@ -7,20 +7,26 @@ mod compile;
 mod differ;
 mod direct;
 mod exec;
+mod faults;
 mod lower;
 mod memory;
 mod net;
+mod reach;
 mod run;
 mod stash;
 mod tag;
 mod wait;
+mod words;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cache::PlanCache;
 pub use call::Call;
 pub(crate) use call::size;
 pub(crate) use compile::{Compiled, Key};
 pub(crate) use exec::Exec;
-pub(crate) use memory::Memory;
+pub(crate) use memory::{Grace, Memory};
 pub(crate) use net::{Net, NetSettings};
 pub(crate) use run::Run;
 pub(crate) use tag::MAX_RANKS;

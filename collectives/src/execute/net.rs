@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, Config, EndpointId, Listener, Worker};
+use qpair_transport::{CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Worker};
 use qpair_verbs::ProtectionDomain;
 
 use super::call::Call;
 use super::compile::Compiled;
-use super::tag::{Fields, Kind, MAX_PLANS};
+use super::tag::{Fields, Kind};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 
@@ -21,7 +21,7 @@ pub(crate) struct Net {
     pub(super) peers: Vec<Peer>,
     /// What shows that a connection is meant for this communicator.
     token: u64,
-    /// Changes when a connection ends: plans then look at their peers again.
+    /// Changes when a connection ends, or a plan number gets another meaning: plans then look at their peers again.
     pub(super) epoch: u64,
     listener: Listener,
     eager: usize,
@@ -129,6 +129,8 @@ impl Net {
         let mut up = true;
         for planned in &mut plan.peers {
             let peer = &mut self.peers[planned.rank as usize];
+            // It may have another meaning since, see `announced`.
+            planned.theirs = None;
             match peer.link {
                 Link::Up(ep) => planned.ep = Some(ep),
                 Link::Closed { left } => return Err(ended(planned.rank, left)),
@@ -174,18 +176,20 @@ impl Net {
         let expected = token == self.token.to_le_bytes() && rank < self.me;
         match self.peers.get_mut(rank as usize) {
             Some(peer) if expected && peer.link == Link::None => peer.link = Link::Up(ep),
-            _ => {
-                tracing::warn!(rank, "a connection that is not for this communicator is closed");
-                self.worker.close(ep);
-            }
+            _ => self.turn_away(ep),
         }
     }
 
-    /// A peer says what its plan number stands for.
-    pub(super) fn announced(&mut self, ep: EndpointId, rank: u32, plan: u16, text: &[u8]) -> Outcome<()> {
-        let Some(peer) = self.peers.get_mut(rank as usize).filter(|peer| peer.link == Link::Up(ep)) else {
-            return Ok(());
-        };
+    /// Ends a connection that is not for this communicator.
+    #[cold]
+    pub(super) fn turn_away(&mut self, ep: EndpointId) {
+        tracing::warn!(?ep, "a connection that is not for this communicator is ended");
+        self.worker.abort(ep);
+    }
+
+    /// A peer says what its plan number stands for: if it stood for something else before, all plans look again.
+    pub(super) fn announced(&mut self, rank: u32, plan: u16, text: &[u8]) -> Outcome<()> {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return Ok(()) };
         let call = serde_json::from_slice(text).map_err(|error| {
             let reason = format!("it announced a plan that this release does not understand: {error}");
             Box::new(Fault::Failed { rank, reason })
@@ -193,8 +197,8 @@ impl Net {
         if peer.calls.len() <= plan as usize {
             peer.calls.resize(plan as usize + 1, None);
         }
-        debug_assert!(plan < MAX_PLANS);
-        peer.calls[plan as usize] = Some(call);
+        let before = peer.calls[plan as usize].replace(call);
+        self.epoch += u64::from(before.is_some_and(|before| before != call));
         Ok(())
     }
 
@@ -218,7 +222,15 @@ impl Net {
         let left = matches!(reason, CloseReason::Remote);
         peer.link = Link::Closed { left };
         let fault = match reason {
-            CloseReason::Remote | CloseReason::PeerLost(_) | CloseReason::Failed(_) => ended(rank, left),
+            CloseReason::Remote
+            | CloseReason::PeerLost(_)
+            | CloseReason::Failed(
+                ConnectFailure::Refused(_) | ConnectFailure::Handshake { error: HandshakeError::HungUp, .. },
+            ) => ended(rank, left),
+            CloseReason::Failed(failure) => {
+                let reason = format!("its connection to rank {rank} did not come up: {failure}");
+                Box::new(Fault::Failed { rank: self.me, reason })
+            }
             broken => {
                 let reason = format!("its connection to rank {rank} broke: {broken}");
                 Box::new(Fault::Failed { rank: self.me, reason })

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
-use qpair_verbs::{Buffer, RemoteSlice};
+use qpair_verbs::Buffer;
+use qpair_verbs::calc::Calc;
 
 use super::call::Call;
-use super::compile::Compiled;
+use super::compile::{Compiled, Span};
 use super::memory::Memory;
+use super::reach::Reach;
 use super::stash::Stash;
 use super::tag::Kind;
 use super::wait::Wait;
@@ -56,13 +58,8 @@ pub(crate) struct Run {
     history: [Option<Call>; HISTORY],
     /// Scratch of former operations.
     spare: Option<Buffer>,
-}
-
-/// A peer's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reach {
-    pub(super) data: RemoteSlice,
-    pub(super) scratch: Option<RemoteSlice>,
+    /// What is copied or combined within this rank, where peers may reach it meanwhile.
+    part: Box<[u8]>,
 }
 
 /// Something to say to a peer.
@@ -86,6 +83,8 @@ pub(super) enum State {
     Given,
     /// It has started, and waits for its peer.
     Started,
+    /// It has started, and its read or write is to be posted, or is.
+    Queued,
     /// It is done.
     Done,
 }
@@ -114,6 +113,7 @@ impl Run {
             wait: Wait::default(),
             history: [None; HISTORY],
             spare: None,
+            part: vec![0; PART].into(),
         }
     }
 
@@ -128,11 +128,46 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn memory(&mut self, named: Named) -> &mut Memory {
+    pub(super) fn memory(&self, named: Named) -> &Memory {
+        match named {
+            Named::Data => &self.data,
+            Named::Scratch => &self.scratch,
+        }
+    }
+
+    #[inline]
+    pub(super) fn memory_mut(&mut self, named: Named) -> &mut Memory {
         match named {
             Named::Data => &mut self.data,
             Named::Scratch => &mut self.scratch,
         }
+    }
+
+    /// The read or write of a step may be done.
+    pub(super) fn queue(&mut self, number: u32) {
+        self.states[number as usize] = State::Queued;
+        self.transfers.push(Reverse(number));
+    }
+
+    /// Copies or combines within this rank. The lengths are equal.
+    pub(super) fn local(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
+        let Run { data, scratch, part, .. } = self;
+        let straight = match (src.buffer, dst.buffer) {
+            (Named::Data, Named::Scratch) => data.bytes(src).map(|from| scratch.put(dst, from, calc)),
+            (Named::Scratch, Named::Data) => scratch.bytes(src).map(|from| data.put(dst, from, calc)),
+            _ => None,
+        };
+        if let Some(done) = straight {
+            return done;
+        }
+        for done in (0..src.len).step_by(PART) {
+            let len = PART.min(src.len - done);
+            let from = if src.buffer == Named::Data { &*data } else { &*scratch };
+            from.read(src.start + done, &mut part[..len])?;
+            let into = if dst.buffer == Named::Data { &mut *data } else { &mut *scratch };
+            into.put(Span { start: dst.start + done, len, ..dst }, &part[..len], calc)?;
+        }
+        Ok(())
     }
 
     /// Makes ready to run `plan` on `data`.
@@ -226,3 +261,6 @@ impl Run {
 
 /// Operations that are remembered, to tell what a late message was for.
 const HISTORY: usize = 32;
+
+/// Bytes that stay in the first-level cache. A multiple of every element's size.
+const PART: usize = 8 << 10;

@@ -1,19 +1,16 @@
 //! Meeting at a store: who is missing, who does not belong, and who listens there instead.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::{BootstrapError, Communicator, Environment, ReduceOp};
 
+use crate::port::Port;
+
 fn environment(rank: u32, size: u32, port: u16) -> Environment {
     let limit = Duration::from_secs(20);
     Environment { rank, size, local_rank: rank, host: "127.0.0.1".into(), port, limit }
-}
-
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn connect(environments: Vec<Environment>) -> Vec<Result<Communicator, BootstrapError>> {
@@ -25,8 +22,8 @@ fn connect(environments: Vec<Environment>) -> Vec<Result<Communicator, Bootstrap
 
 #[test]
 fn ranks_meet_whoever_comes_first() {
-    let port = port();
-    let all = connect((0..4).rev().map(|rank| environment(rank, 4, port)).collect());
+    let port = Port::keep();
+    let all = connect((0..4).rev().map(|rank| environment(rank, 4, port.number)).collect());
     std::thread::scope(|scope| {
         for comm in all {
             let comm = comm.unwrap();
@@ -42,17 +39,17 @@ fn ranks_meet_whoever_comes_first() {
 
 #[test]
 fn a_single_rank_needs_nobody() {
-    let comm = environment(0, 1, port()).connect().unwrap();
+    let comm = environment(0, 1, Port::keep().number).connect().unwrap();
     comm.barrier().unwrap();
     assert_eq!((comm.rank(), comm.size(), comm.local_rank()), (0, 1, 0));
 }
 
 #[test]
 fn missing_ranks_are_named_in_time() {
-    let port = port();
+    let port = Port::keep();
     let start = Instant::now();
     let limit = Duration::from_millis(300);
-    let some = [0, 2].map(|rank| Environment { limit, ..environment(rank, 4, port) });
+    let some = [0, 2].map(|rank| Environment { limit, ..environment(rank, 4, port.number) });
     for error in connect(some.to_vec()).into_iter().map(Result::unwrap_err) {
         assert!(matches!(&error, BootstrapError::Absent { missing, size: 4, .. } if missing == &[1, 3]), "{error}");
         assert!(error.to_string().starts_with("ranks 1, 3 of 4 did not arrive within 300ms"), "{error}");
@@ -72,7 +69,8 @@ fn a_port_that_is_taken_is_an_error_that_says_what_to_do() {
 #[test]
 fn without_rank_0_the_others_give_up() {
     let limit = Duration::from_millis(200);
-    let error = Environment { limit, ..environment(1, 2, port()) }.connect().unwrap_err();
+    let port = Port::keep();
+    let error = Environment { limit, ..environment(1, 2, port.number) }.connect().unwrap_err();
     assert!(matches!(error, BootstrapError::NoAnswer { .. }), "{error}");
     assert!(error.to_string().contains("is it started"), "{error}");
 }
@@ -91,10 +89,10 @@ fn a_stranger_at_the_port_is_recognised() {
 
 #[test]
 fn ranks_that_contradict_each_other_are_refused() {
-    let port = port();
+    let port = Port::keep();
     let limit = Duration::from_secs(2);
     let ranks = [(0, 3), (1, 3), (1, 3), (2, 4)];
-    let all = ranks.map(|(rank, size)| Environment { limit, ..environment(rank, size, port) });
+    let all = ranks.map(|(rank, size)| Environment { limit, ..environment(rank, size, port.number) });
     let errors: Vec<_> = connect(all.to_vec()).into_iter().map(|end| end.unwrap_err().to_string()).collect();
     assert!(errors[0].contains("rank 2 of 3 did not arrive"), "{errors:?}");
     let twice = errors[1..3].iter().filter(|words| words.contains("there is another rank 1")).count();
@@ -111,19 +109,68 @@ fn a_host_that_does_not_exist_is_an_error() {
 
 #[test]
 fn garbage_does_not_disturb_the_store() {
-    let port = port();
+    let port = Port::keep();
     std::thread::scope(|scope| {
-        let rank0 = scope.spawn(move || environment(0, 2, port).connect().unwrap().barrier().unwrap());
+        let rank0 = scope.spawn(|| environment(0, 2, port.number).connect().unwrap().barrier().unwrap());
         let mut strangers = Vec::new();
         while strangers.len() < 3 {
-            if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port.number)) {
                 // It hangs up on what it does not understand; writing may then fail.
                 let _ = stream.write_all(&[b'x'; 70_000]);
                 let _ = stream.write_all(b"\n{}\n");
                 strangers.push(stream);
             }
         }
-        environment(1, 2, port).connect().unwrap().barrier().unwrap();
+        environment(1, 2, port.number).connect().unwrap().barrier().unwrap();
         rank0.join().unwrap();
+    });
+}
+
+#[test]
+fn a_failed_attempt_leaves_the_port_free_for_the_next() {
+    let port = Port::keep();
+    let attempt = || Environment { limit: Duration::from_millis(100), ..environment(0, 2, port.number) }.connect();
+    for _ in 0..2 {
+        let error = attempt().unwrap_err();
+        assert!(matches!(&error, BootstrapError::Absent { missing, .. } if missing == &[1]), "{error}");
+    }
+    let listens = TcpStream::connect(("127.0.0.1", port.number));
+    assert!(listens.is_err(), "the store still listens");
+}
+
+#[test]
+fn ranks_may_wait_for_ever() {
+    let port = Port::keep();
+    let all = [1, 0].map(|rank| Environment { limit: Duration::MAX, ..environment(rank, 2, port.number) });
+    std::thread::scope(|scope| {
+        for comm in connect(all.to_vec()) {
+            scope.spawn(|| comm.unwrap().barrier().unwrap());
+        }
+    });
+}
+
+/// A rank that joins and does nothing more.
+fn join(rank: u32, size: u32, port: &Port) -> TcpStream {
+    let start = Instant::now();
+    let mut stream = loop {
+        match TcpStream::connect(("127.0.0.1", port.number)) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+    };
+    let joined = r#"{"address":"127.0.0.1:9","whereabouts":{"host":"h","machine":"m","cores":[0]}}"#;
+    let line = format!(r#"{{"Join":{{"protocol":1,"size":{size},"rank":{rank},"joined":{joined}}}}}"#);
+    stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn a_rank_that_ends_while_the_ranks_gather_is_named() {
+    let port = Port::keep();
+    std::thread::scope(|scope| {
+        let rank0 = scope.spawn(|| environment(0, 3, port.number).connect().unwrap_err());
+        drop(join(2, 3, &port));
+        let error = rank0.join().unwrap();
+        assert!(matches!(error, BootstrapError::RankGone { rank: 2 }), "{error}");
     });
 }

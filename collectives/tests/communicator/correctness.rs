@@ -3,7 +3,8 @@
 use qpair_collectives::tune::{Algorithm, Tuning};
 use qpair_collectives::{Communicator, ReduceOp};
 
-use crate::support::{Random, all_reduce, broadcast, group, seed};
+use crate::random::{Random, seed};
+use crate::support::{all_reduce, broadcast, group};
 
 /// Messages longer than a few elements are read by their receiver, in short segments.
 fn all_read() -> Tuning {
@@ -115,12 +116,48 @@ fn many_operations_of_all_sizes_follow_each_other() {
     group(4, |comm| {
         let mut random = Random::new(seed);
         for _ in 0..300 {
-            let len = (random.next() % 12_000) as usize >> (random.next() % 12);
-            match random.next() % 4 {
-                0 => broadcast::<f64>(&comm, len, random.next() as usize % comm.size()),
+            let len = random.below(12_000) as usize >> random.below(12);
+            match random.below(4) {
+                0 => broadcast::<f64>(&comm, len, random.below(comm.size() as u64) as usize),
                 1 => comm.barrier().unwrap(),
                 _ => all_reduce::<f32>(&comm, len, ReduceOp::Sum),
             }
+        }
+    });
+}
+
+#[test]
+fn many_ranks_are_right_too() {
+    for ranks in [12, 13, 16, 17, 24] {
+        group(ranks, |comm| {
+            for len in [ranks + 1, 20_011] {
+                all_reduce::<f32>(&comm, len, ReduceOp::Sum);
+                broadcast::<f32>(&comm, len, ranks / 2);
+            }
+            comm.barrier().unwrap();
+            comm.set_tuning(all_read());
+            comm.set_algorithm(Algorithm::Ring);
+            all_reduce::<i64>(&comm, 301, ReduceOp::Max);
+        });
+    }
+}
+
+#[test]
+fn a_root_may_be_many_operations_ahead() {
+    group(4, |comm| {
+        comm.set_algorithm(Algorithm::Flat);
+        let mut vector = comm.buffer::<f32>(4).unwrap();
+        for round in 0..10 {
+            // The root waits for nobody until it has used up the room at its peers, which begin late.
+            if comm.rank() != round % 4 {
+                (0..200).for_each(|_| std::thread::yield_now());
+            }
+            for number in 0..150 {
+                vector.fill(if comm.rank() == round % 4 { number as f32 } else { -1.0 });
+                comm.broadcast(&mut vector, round % 4).unwrap();
+                assert_eq!(vector[..], [number as f32; 4]);
+            }
+            all_reduce::<f32>(&comm, 10_000, ReduceOp::Sum);
         }
     });
 }

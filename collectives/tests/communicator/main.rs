@@ -6,5 +6,8 @@ mod ends;
 mod environment;
 mod mismatch;
 mod pending;
+mod port;
 mod processes;
+#[path = "../random/mod.rs"]
+mod random;
 mod support;

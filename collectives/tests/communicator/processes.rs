@@ -1,13 +1,14 @@
 //! Ranks that are processes: this very program, started again.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qpair_collectives::tune::Tuning;
 use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::port::Port;
 use crate::support::{all_reduce, broadcast};
 
 /// What a rank's process does; in the test run itself there is no role, and nothing to do.
@@ -18,6 +19,7 @@ fn rank() {
         Err(error) => println!("bootstrap: {error}"),
         Ok(comm) => match role.split_once(' ') {
             Some(("forever", size)) => forever(&comm, size.parse().expect("a size")),
+            Some(("keep", size)) => keep(&comm, size.parse().expect("a size")),
             _ => work(&comm),
         },
     }
@@ -60,6 +62,29 @@ fn forever(comm: &Communicator, len: usize) {
     }
 }
 
+/// All-reduces until an error, then sees to it that nobody writes to the vector any more.
+fn keep(comm: &Communicator, len: usize) {
+    let mut vector = comm.buffer::<f32>(len).expect("a buffer");
+    let mut rounds = 0;
+    let error = loop {
+        vector.fill(1.0);
+        if let Err(error) = comm.all_reduce(&mut vector, ReduceOp::Sum) {
+            break error;
+        }
+        rounds += 1;
+        if rounds == 5 {
+            comm.set_timeout(Duration::from_secs(2));
+            println!("ready");
+        }
+    };
+    vector.fill(-1.0);
+    println!("gone: {error}");
+    // Until the one that was stopped has gone on.
+    std::io::stdin().read_line(&mut String::new()).expect("a line");
+    let kept = vector.iter().all(|&element| element == -1.0);
+    println!("done: {}", if kept { "kept" } else { "overwritten" });
+}
+
 /// A rank's process, and what it prints.
 struct Rank {
     child: Child,
@@ -82,25 +107,31 @@ impl Drop for Rank {
     }
 }
 
-fn start(ranks: usize, role: &str) -> Vec<Rank> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+/// The processes of a job, and the port where they meet.
+struct Job {
+    ranks: Vec<Rank>,
+    _port: Port,
+}
+
+fn start(ranks: usize, role: &str) -> Job {
+    let port = Port::keep();
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "processes::rank", "--nocapture"]);
         command.env("QPAIR_TEST_ROLE", role).env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
         command.env("WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.number.to_string());
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Rank { child, lines }
     };
-    (0..ranks).map(start).collect()
+    Job { ranks: (0..ranks).map(start).collect(), _port: port }
 }
 
 #[test]
 fn results_are_right_between_processes() {
     for ranks in [2, 4, 5] {
-        for (rank, process) in start(ranks, "work").iter_mut().enumerate() {
+        for (rank, process) in start(ranks, "work").ranks.iter_mut().enumerate() {
             let line = process.next();
             assert!(line.as_ref().is_some_and(|line| line.contains("done")), "rank {rank} of {ranks}: {line:?}");
             assert!(process.child.wait().unwrap().success());
@@ -110,8 +141,9 @@ fn results_are_right_between_processes() {
 
 /// Kills a rank in the middle of its work; all others name it within two seconds.
 fn kill(ranks: usize, victim: usize, len: usize) {
-    let mut processes = start(ranks, &format!("forever {len}"));
-    for process in &mut processes {
+    let mut job = start(ranks, &format!("forever {len}"));
+    let processes = &mut job.ranks;
+    for process in &mut *processes {
         assert!(process.next().is_some_and(|line| line.contains("ready")));
     }
     processes[victim].child.kill().unwrap();
@@ -144,4 +176,27 @@ fn a_killed_rank_0_is_named_by_all() {
 fn a_killed_rank_is_named_by_those_that_never_talk_to_it() {
     // Recursive doubling on 8 ranks: each talks to 3.
     kill(8, 5, 1);
+}
+
+#[test]
+fn a_stopped_rank_never_writes_to_a_vector_that_was_given_back() {
+    let go_on = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
+    // Some are stopped in the middle of writing to the other.
+    let mut jobs: Vec<_> = (0..3).map(|_| start(2, "keep 4000000")).collect();
+    for (number, job) in (0..).zip(&mut jobs) {
+        assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains("ready"))));
+        std::thread::sleep(Duration::from_millis(100 + 7 * number));
+        go_on(&job.ranks[1], Signal::STOP);
+    }
+    for job in &mut jobs {
+        let line = job.ranks[0].next().unwrap_or_default();
+        assert!(line.contains("gone: rank 0 gave up"), "{line}");
+        go_on(&job.ranks[1], Signal::CONT);
+        // It is through with what it did when it says how that ended.
+        let line = job.ranks[1].next().unwrap_or_default();
+        assert!(line.contains("gone: "), "{line}");
+        writeln!(job.ranks[0].child.stdin.as_mut().unwrap()).unwrap();
+        let line = job.ranks[0].next().unwrap_or_default();
+        assert!(line.contains("done: kept"), "{line}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Ranks as threads, inputs whose results are exact, and numbers at random.
+//! Ranks as threads, and inputs whose results are exact.
 
 use qpair_collectives::{Communicator, Element, ReduceOp};
 
@@ -75,28 +75,4 @@ pub fn broadcast<T: Number>(comm: &Communicator, len: usize, root: usize) {
     for (at, element) in vector.iter().enumerate() {
         assert_eq!(*element, input(ReduceOp::Sum, root, at), "{what}: element {at} of rank {}", comm.rank());
     }
-}
-
-/// A small generator (xorshift64*); the seed says it all.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
-/// The seed of a test, printed so that a failure shows it.
-pub fn seed() -> u64 {
-    let given = std::env::var("QPAIR_TEST_SEED").ok();
-    let seed = given.and_then(|text| text.parse().ok()).unwrap_or(20_260_731);
-    println!("QPAIR_TEST_SEED={seed}");
-    seed
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use qpair_collectives::{Collective, Plan};
 
 use crate::catalog::{ALL, ALL_REDUCE, Case, plan};
-use crate::executor::{Random, run, seed};
+use crate::executor::run;
+use crate::random::{Random, seed};
 
 const RANKS: [u32; 11] = [1, 2, 3, 5, 7, 8, 12, 13, 16, 17, 24];
 

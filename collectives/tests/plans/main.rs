@@ -8,4 +8,6 @@ mod executor;
 mod faults;
 mod format;
 mod mutations;
+#[path = "../random/mod.rs"]
+mod random;
 mod tune;

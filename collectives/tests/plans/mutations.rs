@@ -4,7 +4,8 @@ use qpair_collectives::{Plan, Program, Slice, StepKind, VerifyError};
 
 use crate::catalog::{ALL, Case, plan};
 use crate::execution::{expected, inputs};
-use crate::executor::{run, seed};
+use crate::executor::run;
+use crate::random::seed;
 
 /// Steps as a list that can be changed.
 type Steps = Vec<(StepKind, Vec<u32>)>;

@@ -1,0 +1,124 @@
+//! The store, and visitors that are played by hand.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use super::message::{FromStore, Joined, PROTOCOL, ToStore, encode};
+use super::server::{Server, listen};
+use super::whereabouts::whereabouts;
+use crate::fault::Fault;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A store at a port that nobody else gets meanwhile.
+fn start(size: u32, limit: Duration) -> (Server, SocketAddr) {
+    let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+    let address = listener.local_addr().unwrap();
+    (Server::start(listener, size, limit).unwrap(), address)
+}
+
+struct Guest(BufReader<TcpStream>);
+
+impl Guest {
+    fn new(address: SocketAddr) -> Guest {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Guest(BufReader::new(stream))
+    }
+
+    fn join(address: SocketAddr, rank: u32, size: u32) -> Guest {
+        let mut guest = Guest::new(address);
+        let joined = Joined { address, whereabouts: whereabouts() };
+        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, joined }));
+        guest
+    }
+
+    fn say(&mut self, line: &[u8]) {
+        self.0.get_mut().write_all(line).unwrap();
+    }
+
+    fn hear(&mut self) -> FromStore {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+}
+
+#[test]
+fn who_comes_after_the_others_gave_up_hears_that() {
+    let (_server, address) = start(3, Duration::from_millis(50));
+    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(50) };
+    assert_eq!(Guest::join(address, 1, 3).hear(), absent);
+    for late in [2, 1] {
+        assert_eq!(Guest::join(address, late, 3).hear(), absent);
+    }
+}
+
+#[test]
+fn who_comes_after_a_rank_has_ended_hears_of_it() {
+    let (_server, address) = start(3, LIMIT);
+    let mut first = Guest::join(address, 0, 3);
+    drop(Guest::join(address, 1, 3));
+    let verdict = FromStore::Verdict(Fault::Gone { rank: 1 });
+    assert_eq!(first.hear(), verdict);
+    assert_eq!(Guest::join(address, 2, 3).hear(), verdict);
+}
+
+#[test]
+fn a_store_that_ends_while_ranks_gather_says_so() {
+    let (server, address) = start(3, LIMIT);
+    let mut refused = Guest::join(address, 7, 3);
+    assert!(matches!(refused.hear(), FromStore::Refused { .. }));
+    let mut guest = Guest::join(address, 1, 3);
+    // Two ranks of one number: the answer shows that the first was let in.
+    assert!(matches!(Guest::join(address, 1, 3).hear(), FromStore::Refused { .. }));
+    drop(server);
+    assert_eq!(guest.hear(), FromStore::Verdict(Fault::Gone { rank: 0 }));
+}
+
+#[test]
+fn a_visitor_that_talks_on_and_on_is_refused() {
+    let (_server, address) = start(2, LIMIT);
+    let mut talker = Guest::join(address, 1, 2);
+    let report = encode(&ToStore::Report(Fault::Failed { rank: 1, reason: "once more".into() }));
+    talker.say(&report.repeat(100));
+    let mut heard = (0..100).map(|_| talker.hear());
+    assert!(heard.any(|said| matches!(said, FromStore::Refused { .. })));
+}
+
+#[test]
+fn a_port_that_is_taken_at_one_address_is_not_used_at_the_next() {
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = stranger.local_addr().unwrap();
+    let next = SocketAddr::new("127.0.0.2".parse().unwrap(), taken.port());
+    assert_eq!(listen(&[taken, next]).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    // An address that this host does not have is passed over.
+    let foreign = SocketAddr::new("192.0.2.1".parse().unwrap(), taken.port());
+    assert_eq!(listen(&[foreign, next]).unwrap().local_addr().unwrap(), next);
+}
+
+/// In a process of its own, since it uses up all descriptors.
+#[test]
+fn who_could_not_be_let_in_is_let_in_later() {
+    if std::env::var_os("QPAIR_TEST_DESCRIPTORS").is_none() {
+        let mut limited = Command::new("sh");
+        limited.args([
+            "-c",
+            "ulimit -n 64; exec \"$0\" --exact bootstrap::tests::who_could_not_be_let_in_is_let_in_later",
+        ]);
+        let output = limited.arg(std::env::current_exe().unwrap()).env("QPAIR_TEST_DESCRIPTORS", "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let (_server, address) = start(1, LIMIT);
+    let mut files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(files.len() < 64);
+    // Room for this side of the connection, and none for the other.
+    files.pop();
+    let mut guest = Guest::join(address, 0, 1);
+    drop(files);
+    assert!(matches!(guest.hear(), FromStore::Roster { .. }));
+}

@@ -1,0 +1,101 @@
+//! What an operation waits for, and why it can not go on.
+
+use std::time::Duration;
+
+use qpair_transport::{EndpointId, WorkerError};
+
+use super::compile::{Step, What};
+use super::exec::Exec;
+use super::run::State;
+use crate::fault::{Fault, Outcome, Place};
+
+impl Exec<'_> {
+    /// Whether the operation still waits for something of `rank`.
+    pub(super) fn needs(&self, rank: u32) -> bool {
+        let Some(slot) = self.plan.slot(rank) else { return false };
+        let open = |(number, step): (usize, &Step)| {
+            let came = self.run.messages[number].is_some();
+            step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
+        };
+        !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)
+    }
+
+    /// Where this rank waits: for `rank`, if it waits for that; else for a peer that has not even begun, since others may
+    /// wait for it too; else for what it lacks rather than for what others are to take.
+    pub(crate) fn place(&self, rank: Option<u32>) -> Option<Place> {
+        let waits = |(number, step): (u32, &Step)| {
+            let state = self.run.states.get(number as usize);
+            let started = self.run.active && matches!(state, Some(State::Started | State::Queued));
+            let peer = &self.plan.peers[step.slot as usize];
+            let preference = (Some(peer.rank) != rank, peer.theirs.is_some(), step.what == What::Send);
+            (started && step.what.is_message()).then_some((preference, (peer.rank, number)))
+        };
+        let waiting = (0..).zip(&self.plan.steps).filter(|(_, step)| step.what.is_message()).filter_map(waits);
+        let found = waiting.min_by_key(|(preference, _)| *preference).map(|(_, place)| place);
+        let unconnected = || {
+            let peer = self.plan.peers.iter().find(|peer| peer.ep.is_none());
+            peer.map(|peer| (peer.rank, 0))
+        };
+        let (rank, step) = found.or_else(unconnected)?;
+        Some(Place { rank, step, call: self.plan.call })
+    }
+
+    #[cold]
+    pub(super) fn raised(&self) -> Box<Fault> {
+        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
+    }
+
+    #[cold]
+    pub(super) fn timed_out(&self) -> Box<Fault> {
+        match self.place(None) {
+            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit }),
+            None => self.failed("it waited for nothing".into()),
+        }
+    }
+
+    #[cold]
+    pub(super) fn broken(&self, error: &WorkerError) -> Box<Fault> {
+        self.failed(error.to_string())
+    }
+
+    #[cold]
+    pub(super) fn inconsistent(&self, number: u32) -> Box<Fault> {
+        self.failed(format!("step {number} of {} does not fit what came for it", self.plan.call))
+    }
+
+    #[cold]
+    pub(super) fn failed(&self, reason: String) -> Box<Fault> {
+        Box::new(Fault::Failed { rank: self.net.me, reason })
+    }
+
+    /// What ended the connection to a rank: where that is gone, or has left, others may know it before long.
+    #[cold]
+    pub(super) fn cause(&self, rank: u32, fault: Box<Fault>) -> Box<Fault> {
+        if !matches!(*fault, Fault::Failed { .. }) {
+            return fault;
+        }
+        match self.alarm.wait(MOMENT) {
+            Some(first) => Box::new(first),
+            None if self.alarm.has_left(rank) => Box::new(Fault::Left { rank }),
+            None => fault,
+        }
+    }
+
+    /// Something came that no rank of this release sends.
+    #[cold]
+    pub(super) fn foreign(&mut self, ep: EndpointId) -> Outcome<()> {
+        match self.net.rank_of(ep) {
+            Some(rank) => {
+                let reason = "it sent what no rank of this release sends: use one release for all ranks".into();
+                Err(Box::new(Fault::Failed { rank, reason }))
+            }
+            None => {
+                self.net.turn_away(ep);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How long to wait for the reason why a connection did not come up.
+const MOMENT: Duration = Duration::from_millis(300);
