@@ -37,7 +37,7 @@ pub struct Environment {
     pub local_rank: u32,
     /// MASTER_ADDR: the host of rank 0.
     pub host: String,
-    /// MASTER_PORT: the port at which rank 0 listens.
+    /// MASTER_PORT: the port at which rank 0 listens. Where torchrun's agent listens there itself, the next one.
     pub port: u16,
     /// How long to wait for all ranks: 60 s unless set; [`Duration::MAX`] for ever.
     pub limit: Duration,
@@ -45,6 +45,9 @@ pub struct Environment {
 
 impl Environment {
     /// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+    ///
+    /// torchrun's agent may keep a store of its own at MASTER_PORT, and says so by TORCHELASTIC_USE_AGENT_STORE=True
+    /// (torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py); the ranks meet at the next port then.
     ///
     /// # Errors
     /// [`BootstrapError`] that names the variable which is not set, makes no sense, or contradicts another.
@@ -66,10 +69,12 @@ impl Environment {
         let local_rank = number(&variable, "LOCAL_RANK", "set it to this process's number on its host, from 0 on")?;
         let host = text(&variable, "MASTER_ADDR", "set it to the host of rank 0")?;
         let hint = "set it to a free port of rank 0's host, from 1 to 65535";
-        let port = number(&variable, "MASTER_PORT", hint)?;
+        let port: u16 = number(&variable, "MASTER_PORT", hint)?;
         if port == 0 {
             return Err(BootstrapError::Value { name: "MASTER_PORT", value: "0".into(), hint });
         }
+        let agent_is_there = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+        let port = if agent_is_there { port.checked_add(1).unwrap_or(FIRST_FREE) } else { port };
         let environment = Self { rank, size, local_rank, host, port, limit: LIMIT };
         environment.check()?;
         Ok(environment)
@@ -166,6 +171,8 @@ fn number<T: FromStr>(
 
 /// How long to wait for all ranks.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The first port that needs no privilege: what follows the last one.
+const FIRST_FREE: u16 = 1024;
 /// Between two attempts to reach rank 0.
 const ATTEMPT: Duration = Duration::from_millis(20);
 
@@ -183,7 +190,8 @@ mod tests {
                 "WORLD_SIZE" => "4",
                 "LOCAL_RANK" => " 1 ",
                 "MASTER_ADDR" => "localhost",
-                _ => "29500",
+                "MASTER_PORT" => "29500",
+                _ => return None,
             };
             Some(value.into())
         })
@@ -194,6 +202,16 @@ mod tests {
         let environment = parse(&[]).unwrap();
         assert_eq!((environment.rank, environment.size, environment.local_rank), (1, 4, 1));
         assert_eq!((environment.host.as_str(), environment.port), ("localhost", 29500));
+    }
+
+    #[test]
+    fn the_port_of_torchruns_own_store_is_left_to_it() {
+        let with = |value, port| {
+            parse(&[("TORCHELASTIC_USE_AGENT_STORE", Some(value)), ("MASTER_PORT", Some(port))]).unwrap().port
+        };
+        assert_eq!(with("True", "29500"), 29501);
+        assert_eq!(with("False", "29500"), 29500);
+        assert!(with("True", "65535") >= 1024);
     }
 
     #[test]
