@@ -20,6 +20,8 @@ def main():
     options = parse_options()
     tools = jobs.Tools(options.programs, options.qpair, machine.two_cores(), options.quick)
     chosen = [group for group in groups.all_groups(tools) if not options.only or group.name in options.only]
+    if options.qpair_only:
+        chosen = [group.of_qpair_alone() for group in chosen]
     rounds = options.rounds or (1 if options.quick else 5)
     samples, troubles = measure(chosen, rounds, options.quiet_wait)
     result = report.Result(machine.describe(tools), options.typed, rounds, chosen, samples, troubles)
@@ -28,6 +30,7 @@ def main():
         options.markdown.write_text(report.as_markdown(result))
     if options.json:
         options.json.write_text(report.as_json(result))
+    return 1 if misses_values(chosen, samples, rounds) else 0
 
 
 def parse_options():
@@ -36,10 +39,11 @@ def parse_options():
     parser.add_argument("--quick", action="store_true", help="one round, shorter runs, fewer sizes")
     parser.add_argument("--only", action="append", choices=groups.NAMES, metavar="GROUP",
                         help="this group alone; may be repeated: " + ", ".join(groups.NAMES))
+    parser.add_argument("--qpair-only", action="store_true", help="leave out the peers and the limits")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the tables here")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all samples here")
     parser.add_argument("--quiet-wait", type=float, default=30, metavar="SECONDS",
-                        help="longest wait for an idle machine before each run (default 30)")
+                        help="longest wait for an idle machine before each run (default 30; 0: none)")
     parser.add_argument("--programs", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--typed", default="compare.py", help=argparse.SUPPRESS)
     parser.add_argument("--qpair", type=program, help=argparse.SUPPRESS)
@@ -73,7 +77,7 @@ def measure(chosen, rounds, quiet_wait):
                 for job in ordered:
                     where = f"round {number + 1}, {group.name}, {job.program}"
                     print(f"peers: {where}", file=sys.stderr)
-                    if not machine.wait_until_quiet(quiet_wait):
+                    if quiet_wait and not machine.wait_until_quiet(quiet_wait):
                         troubles.append(f"{where}: started on a busy machine")
                     try:
                         values = job.run()
@@ -84,6 +88,14 @@ def measure(chosen, rounds, quiet_wait):
                     for point, value in values.items():
                         samples.setdefault((point, job.program), {})[number] = value
     return samples, troubles
+
+
+def misses_values(chosen, samples, rounds):
+    """Whether a job of qpair failed in some round, or nothing was measured at all. A peer that fails is a trouble that
+    the report names, and a target that is missed is a result."""
+    own = [group for group in chosen if any(job.program == jobs.QPAIR for job in group.jobs)]
+    points = [point.name for group in own for point in group.points]
+    return not samples or any(len(samples.get((point, jobs.QPAIR), {})) < rounds for point in points)
 
 
 def interrupt(*_):
@@ -97,6 +109,6 @@ if __name__ == "__main__":
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, interrupt)
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,31 +1,34 @@
 """What is compared with what, and what qpair is to reach."""
 
 import dataclasses
-from typing import List
+from typing import List, Optional
 
-from jobs import KIB, MIB, Job, sized
+from jobs import KIB, MIB, QPAIR, Job, sized
 
-NAMES = ["write-lat", "tag-lat", "write-bw", "send-bw", "all-reduce-2", "all-reduce-4"]
+NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "all-reduce-2", "all-reduce-4"]
 
 # What UCX may use between two processes of one machine.
 SHARED_MEMORY = ["posix,self", "sysv,cma,self"]
 
+# The operations of mpibench, and what they add to the program's name.
+IN_TWO_FORMS = [("allreduce", ""), ("allreduce_in_place", ", in place")]
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """qpair's value, divided by the peer's, is to be at most (or at least) `ratio`."""
+    """What qpair's value is to reach: absolute, or divided by that of every program whose name starts with `programs`."""
 
-    programs: str  # every program whose name starts so
     relation: str  # "<=", "<", ">=", ">"
-    ratio: float
+    bound: float
+    programs: Optional[str] = None  # absolute
 
-    def is_met(self, ratio):
+    def is_met(self, value):
         if self.relation[0] == "<":
-            return ratio < self.ratio or (self.relation == "<=" and ratio == self.ratio)
-        return ratio > self.ratio or (self.relation == ">=" and ratio == self.ratio)
+            return value < self.bound or (self.relation == "<=" and value == self.bound)
+        return value > self.bound or (self.relation == ">=" and value == self.bound)
 
     def __str__(self):
-        return f"{self.relation} {self.ratio:g}"
+        return f"{self.relation} {self.bound:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,12 @@ class Point:
     unit: str
     targets: List[Target]
 
+    def target(self, program):
+        """What qpair is to reach beside `program`, or by itself if that is qpair."""
+        if program == QPAIR:
+            return next((target for target in self.targets if target.programs is None), None)
+        return next((target for target in self.targets if target.programs and program.startswith(target.programs)), None)
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -44,9 +53,12 @@ class Group:
     points: List[Point]
     jobs: List[Job]
 
+    def of_qpair_alone(self):
+        return dataclasses.replace(self, jobs=[job for job in self.jobs if job.program == QPAIR])
+
 
 def all_groups(tools):
-    built = [write_latency(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),
+    built = [write_latency(tools), post_poll(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),
              all_reduce_2(tools), all_reduce_4(tools)]
     assert [group.name for group in built] == NAMES
     return built
@@ -57,19 +69,33 @@ def group(name, title, points, jobs):
 
 
 def write_latency(tools):
-    point = sized("WRITE latency", 8)
-    return group("write-lat", "RDMA WRITE, one way between two processes",
-                 [Point(point, "us", [Target("flag", "<=", 1.5)])],
-                 [tools.qpair_latency("write-lat", 8, point), tools.flag(point)])
+    return latency(tools, "write-lat", "WRITE", "RDMA WRITE, one way between two processes", tools.ucx_put_latency,
+                   [Target("<=", 1.5, "flag")], [])
 
 
 def tag_latency(tools):
-    point = sized("tagged latency", 8)
-    targets = [Target("flag", "<=", 1.25), Target("UCX", "<", 1), Target("Open MPI", "<", 1), Target("MPICH", "<", 1)]
-    jobs = [tools.qpair_latency("tag-lat", 8, point), tools.flag(point)]
-    jobs += [tools.ucx_latency(transports, 8, point) for transports in SHARED_MEMORY]
-    jobs += [tools.open_mpi("latency", (8, 8, 2), "tagged latency"), tools.mpich("latency", (8, 8, 2), "tagged latency")]
-    return group("tag-lat", "Tagged message, one way between two processes", [Point(point, "us", targets)], jobs)
+    mpi = [tools.open_mpi("latency", (8, 8, 2), "tagged"), tools.mpich("latency", (8, 8, 2), "tagged")]
+    return latency(tools, "tag-lat", "tagged", "Tagged message, one way between two processes", tools.ucx_tag_latency,
+                   [Target("<=", 1.25, "flag"), Target("<", 1, "UCX"), Target("<", 1, "Open MPI"),
+                    Target("<", 1, "MPICH")], mpi)
+
+
+def latency(tools, test, operation, title, ucx, targets, peers):
+    """Like is compared with like: medians of block means, which clock reads do not disturb, with the flag and MPI;
+    medians of operations timed one by one with UCX."""
+    means, singly = sized(operation, 8), sized(operation, 8) + ", each timed"
+    jobs = [tools.qpair_latency(test, 8, means, singly), tools.flag(means), *peers]
+    jobs += [ucx(transports, 8, singly) for transports in SHARED_MEMORY]
+    return group(test, title, [Point(means, "us", targets), Point(singly, "us", targets)], jobs)
+
+
+def post_poll(tools):
+    """What the caller pays for a WRITE: UCX's is the time of one put in a stream of them."""
+    each, seldom = "post and poll, each signaled", "post and poll, 1 in 64 signaled"
+    points = [Point(each, "ns", [Target("<=", 50)]), Point(seldom, "ns", [Target("<=", 30)])]
+    jobs = [tools.qpair_post_poll({1: each, 64: seldom})]
+    jobs += [tools.ucx_put_cost(transports, 8, seldom) for transports in SHARED_MEMORY]
+    return group("post-poll", "RDMA WRITE of 8 B, what posting it and polling for it take", points, jobs)
 
 
 def write_bandwidth(tools):
@@ -85,7 +111,7 @@ def bandwidth(tools, test, operation, title, ucx):
     points, jobs = [], []
     for size in sizes:
         point = sized(operation, size)
-        points.append(Point(point, "GB/s", [Target("memcpy", ">=", 0.9), Target("UCX", ">", 1)]))
+        points.append(Point(point, "GB/s", [Target(">=", 0.9, "memcpy"), Target(">", 1, "UCX")]))
         jobs += [tools.qpair_bandwidth(test, size, point), tools.memcpy(size, point)]
         jobs += [ucx(transports, size, point) for transports in SHARED_MEMORY]
     return group(test, title, points, jobs)
@@ -93,32 +119,36 @@ def bandwidth(tools, test, operation, title, ucx):
 
 def all_reduce_2(tools):
     """Against MPI with two buffers, as benchmarks usually call it, and in place, as qpair does it."""
-    name, sizes = "2 ranks,", sweep(tools)
+    name, ranges = "2 ranks,", [(8, 8, 2), sweep(tools, KIB)]
+    jobs = []
+    for sizes in ranges:
+        jobs.append(tools.qpair_all_reduce(2, sizes, name))
+        for operation, suffix in IN_TWO_FORMS:
+            jobs += [tools.open_mpi(operation, sizes, name, program="Open MPI" + suffix),
+                     tools.mpich(operation, sizes, name, program="MPICH" + suffix)]
+    points = [Point(sized(name, size), "us", pair_targets(size)) for sizes in ranges for size in swept(sizes)]
+    return group("all-reduce-2", "All-reduce of float32, 2 ranks", points, jobs)
 
-    def point(size):
-        ratio = 0.4 if size >= MIB else 1
-        relation = "<=" if size >= MIB else "<"
-        return Point(sized(name, size), "us", [Target("Open MPI", relation, ratio), Target("MPICH", relation, ratio)])
 
-    jobs = [tools.qpair_all_reduce(2, sizes, name)]
-    for operation, suffix in (("allreduce", ""), ("allreduce_in_place", ", in place")):
-        jobs += [tools.open_mpi(operation, sizes, name, program="Open MPI" + suffix),
-                 tools.mpich(operation, sizes, name, program="MPICH" + suffix)]
-    return group("all-reduce-2", "All-reduce of float32, 2 ranks", [point(size) for size in swept(sizes)], jobs)
+def pair_targets(size):
+    if size < KIB:
+        return []
+    relation, ratio = ("<=", 0.4) if size >= MIB else ("<", 1)
+    return [Target(relation, ratio, "Open MPI"), Target(relation, ratio, "MPICH")]
 
 
 def all_reduce_4(tools):
-    name, sizes = "4 ranks,", sweep(tools)
-    points = [Point(sized(name, size), "us", [Target("Open MPI", "<=", 1)]) for size in swept(sizes)]
+    name, sizes = "4 ranks,", sweep(tools, 16)
+    points = [Point(sized(name, size), "us", [Target("<=", 1, "Open MPI")]) for size in swept(sizes)]
     jobs = [tools.qpair_all_reduce(4, sizes, name)]
-    for operation, suffix in (("allreduce", ""), ("allreduce_in_place", ", in place")):
-        jobs.append(tools.open_mpi(operation, sizes, name, ranks=4, program="Open MPI" + suffix))
+    jobs += [tools.open_mpi(operation, sizes, name, ranks=4, program="Open MPI" + suffix)
+             for operation, suffix in IN_TWO_FORMS]
     return group("all-reduce-4", "All-reduce of float32, 4 ranks on 2 cores; Open MPI yields", points, jobs)
 
 
-def sweep(tools):
+def sweep(tools, least):
     """(least, most, factor)"""
-    return (KIB, MIB, 32) if tools.quick else (KIB, 64 * MIB, 4)
+    return (least, MIB, MIB // least) if tools.quick else (least, 64 * MIB, 4)
 
 
 def swept(sizes):

@@ -12,6 +12,8 @@ from processes import free_port, output_of, output_with_server
 
 KIB, MIB = 1 << 10, 1 << 20
 
+QPAIR = "qpair"  # its name in the tables
+
 # Open MPI refuses to run as root unless it is told so twice.
 OPEN_MPI_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
 
@@ -51,14 +53,20 @@ class Tools:
 
     # ---- UCX ----
 
-    def ucx_latency(self, transports, size, point):
+    def ucx_tag_latency(self, transports, size, point):
         return self.ucx("tag_lat", transports, size, outputs.ucx_latency, point)
+
+    def ucx_put_latency(self, transports, size, point):
+        return self.ucx("ucp_put_lat", transports, size, outputs.ucx_latency, point)
 
     def ucx_tag_bandwidth(self, transports, size, point):
         return self.ucx("tag_bw", transports, size, outputs.ucx_bandwidth, point)
 
     def ucx_put_bandwidth(self, transports, size, point):
         return self.ucx("ucp_put_bw", transports, size, outputs.ucx_bandwidth, point)
+
+    def ucx_put_cost(self, transports, size, point):
+        return self.ucx("ucp_put_bw", transports, size, outputs.ucx_nanoseconds, point)
 
     def ucx(self, test, transports, size, parse, point):
         if not shutil.which("ucx_perftest"):
@@ -80,10 +88,7 @@ class Tools:
 
     def iterations(self, test, size):
         """So many that a run takes about half a second at 10 GB/s, or 0.3 us each."""
-        if size < 4 * KIB:
-            count = 1_000_000
-        else:
-            count = max(100, 5_000_000_000 // size)
+        count = 1_000_000 if size < 4 * KIB else max(100, 5_000_000_000 // size)
         if test == "ucp_put_bw" and size <= 64 * KIB:
             count *= 4  # from cache: four times as fast
         return max(50, count // 5) if self.quick else count
@@ -115,14 +120,23 @@ class Tools:
 
     # ---- qpair ----
 
-    def qpair_latency(self, test, size, point):
-        return self.perf(test, size, lambda text: {point: outputs.qpair_latency(text)})
+    def qpair_latency(self, test, size, typical, singly):
+        """Values for the points `typical` and `singly`, measured in one run."""
+        return self.perf([test, "-s", str(size)], lambda text: dict(zip((typical, singly), outputs.qpair_latency(text))))
 
     def qpair_bandwidth(self, test, size, point):
-        return self.perf(test, size, lambda text: {point: outputs.qpair_bandwidth(text)})
+        return self.perf([test, "-s", str(size)], lambda text: {point: outputs.qpair_bandwidth(text)})
 
-    def perf(self, test, size, parse):
-        return self.qpair_job(["perf", test, "--local", "-s", str(size), "--json"], parse)
+    def qpair_post_poll(self, points):
+        """`points` by how many WRITEs there are for one that is signaled."""
+
+        def parse(text):
+            return {points[every]: cost for every, cost in outputs.qpair_post_poll(text).items() if every in points}
+
+        return self.perf(["write-lat", "--post-poll"], parse)
+
+    def perf(self, arguments, parse):
+        return self.qpair_job(["perf", *arguments, "--local", "--json"], parse)
 
     def qpair_all_reduce(self, ranks, sizes, named):
         least, most, factor = map(str, sizes)
@@ -137,7 +151,7 @@ class Tools:
         if not self.qpair:
             return None
         command = ["taskset", "-c", ",".join(map(str, self.cores)), str(self.qpair), *arguments]
-        return self.job("qpair", command, parse)
+        return self.job(QPAIR, command, parse)
 
     # ---- all ----
 

@@ -47,6 +47,7 @@ def describe(tools):
         "CPU": f"{cpu_model()}, {os.cpu_count()} CPUs, measured on {tools.cores[0]} and {tools.cores[1]}",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "qpair": version([str(tools.qpair), "--version"]) if tools.qpair else None,
+        "source": version(["git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]),
         "UCX": version(["ucx_info", "-v"], r"[Vv]ersion\S* (\S+)"),
         "Open MPI": version(["ompi_info", "--version"], r"(\d+\.\d+\.\S+)"),
         "MPICH": version(["mpirun.mpich", "--version"], r"Version:\s+(\S+)"),

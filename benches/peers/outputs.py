@@ -25,6 +25,11 @@ def ucx_bandwidth(text):
     return ucx_column(text, 5) * MIB / 1e9
 
 
+def ucx_nanoseconds(text):
+    """What one operation of a stream took, on average over the whole run."""
+    return 1e9 / ucx_column(text, 7)
+
+
 def ucx_column(text, column):
     """Of the one row of numbers that `ucx_perftest -f -v` prints: iterations, median latency, average latency,
     overall latency, average bandwidth, overall bandwidth, average rate, overall rate."""
@@ -42,26 +47,28 @@ def mpibench(text):
     return {int(row["bytes"]): float(row["us_median"]) for row in rows}
 
 
-# ---- qpair: its JSON is known here and nowhere else ----
-
-QPAIR_LATENCY_US = "median_us"
-QPAIR_BANDWIDTH_MBPS = "mb_s"
-QPAIR_SIZE = "size"
-QPAIR_COLLECTIVE_US = "time_us"
+# ---- qpair: its JSON, an object a line, is known here and nowhere else ----
 
 
 def qpair_latency(text):
-    return qpair_field(one_row(text), QPAIR_LATENCY_US)
+    """Microseconds: the median of block means, which clock reads do not disturb, and that of single operations."""
+    row = one_row(text)
+    return field(row, "typical_us"), field(row, "median_us")
 
 
 def qpair_bandwidth(text):
     """10^9 bytes a second"""
-    return qpair_field(one_row(text), QPAIR_BANDWIDTH_MBPS) / 1000
+    return field(one_row(text), "mb_s") / 1000
+
+
+def qpair_post_poll(text):
+    """{how many WRITEs for one that is signaled: nanoseconds for each WRITE}"""
+    return {int(field(row, "signal_every")): field(row, "median_ns") for row in qpair_rows(text)}
 
 
 def qpair_collective(text):
     """{bytes: microseconds}"""
-    return {int(qpair_field(row, QPAIR_SIZE)): qpair_field(row, QPAIR_COLLECTIVE_US) for row in qpair_rows(text)}
+    return {int(field(row, "size")): field(row, "time_us") for row in qpair_rows(text)}
 
 
 def one_row(text):
@@ -72,24 +79,16 @@ def one_row(text):
 
 
 def qpair_rows(text):
-    """One JSON object a line, or one document that is a list of them or has such a list as `rows`."""
     try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [json.loads(line) for line in text.splitlines()]
     except ValueError:
-        try:
-            rows = [json.loads(text)]
-        except ValueError:
-            raise JobFailed(f"qpair printed no JSON: {text.strip()[-200:]!r}") from None
-    if len(rows) == 1 and isinstance(rows[0], dict) and isinstance(rows[0].get("rows"), list):
-        rows = rows[0]["rows"]
-    if len(rows) == 1 and isinstance(rows[0], list):
-        rows = rows[0]
+        raise JobFailed(f"qpair printed no JSON: {text.strip()[-200:]!r}") from None
     if not all(isinstance(row, dict) for row in rows):
         raise JobFailed(f"qpair printed JSON of another shape: {text.strip()[-200:]!r}")
     return rows
 
 
-def qpair_field(row, name):
+def field(row, name):
     value = row.get(name)
     if not isinstance(value, (int, float)):
         raise JobFailed(f"qpair's JSON has no number {name!r}; it has {', '.join(row)}")

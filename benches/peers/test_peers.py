@@ -1,7 +1,11 @@
 """Tests of the parts that need no peer: python3 -m unittest discover -s benches/peers"""
 
+import pathlib
+import sys
 import unittest
+from unittest import mock
 
+import compare
 import groups
 import jobs
 import outputs
@@ -25,14 +29,51 @@ class Outputs(unittest.TestCase):
         with self.assertRaises(JobFailed):
             outputs.mpibench("")
 
-    def test_qpair_shapes(self):
-        row = '{"size": 1024, "time_us": 3}'
-        for text in (row, f"[{row}]", f"[\n{row}\n]", f'{{"rows": [{row}]}}'):
-            self.assertEqual(outputs.qpair_collective(text), {1024: 3.0}, text)
-        self.assertEqual(outputs.qpair_collective(row + "\n" + row.replace("1024", "8")), {1024: 3.0, 8: 3.0})
-        for text in ("", "error", "3", '{"size": 1024}'):
+    def test_ucx_rate_is_a_time(self):
+        self.assertAlmostEqual(outputs.ucx_nanoseconds(self.UCX), 1e9 / 1165701)
+
+    # Lines as `qpair ... --json` prints them.
+    LATENCY = ('{"test":"tag-lat","size":8,"operations":7,"typical_us":0.18,"min_us":0.1,"median_us":0.2,"p99_us":0.3,'
+               '"max_us":9.5}\n')
+    BANDWIDTH = ('{"test":"write-bw","size":65536,"operations":98,"depth":128,"signal_every":32,"mb_s":40000.5,'
+                 '"mmsg_s":0.6,"memcpy_gb_s":44.0,"ratio":0.9}\n')
+    POST_POLL = ('{"test":"post-poll","signal_every":1,"operations":1024,"min_ns":40.0,"median_ns":41.5,"p99_ns":50.0}\n'
+                 '{"test":"post-poll","signal_every":64,"operations":1024,"min_ns":20.0,"median_ns":22.5,"p99_ns":30.0}\n')
+    COLLECTIVE = '{"collective":"all-reduce","size":8,"time_us":0.5}\n{"collective":"all-reduce","size":1024,"time_us":3}\n'
+
+    def test_qpair(self):
+        self.assertEqual(outputs.qpair_latency(self.LATENCY), (0.18, 0.2))
+        self.assertEqual(outputs.qpair_bandwidth(self.BANDWIDTH), 40.0005)
+        self.assertEqual(outputs.qpair_post_poll(self.POST_POLL), {1: 41.5, 64: 22.5})
+        self.assertEqual(outputs.qpair_collective(self.COLLECTIVE), {8: 0.5, 1024: 3.0})
+
+    def test_other_output_of_qpair_fails(self):
+        for text in ("", "error", "3", '{"size": 1024}', self.LATENCY * 2):
             with self.assertRaises(JobFailed, msg=text):
                 outputs.qpair_latency(text)
+
+
+class Targets(unittest.TestCase):
+    def groups(self, quick):
+        tools = jobs.Tools(pathlib.Path("/none"), pathlib.Path(sys.executable), [0, 1], quick)
+        return {group.name: group for group in groups.all_groups(tools)}
+
+    def test_sizes_of_all_reduce(self):
+        built = self.groups(quick=False)
+        two = [point.name for point in built["all-reduce-2"].points]
+        self.assertEqual((two[:3], two[-1]), (["2 ranks, 8 B", "2 ranks, 1 KiB", "2 ranks, 4 KiB"], "2 ranks, 64 MiB"))
+        four = [point.name for point in built["all-reduce-4"].points]
+        self.assertEqual((four[:2], four[-1], len(four)), (["4 ranks, 16 B", "4 ranks, 64 B"], "4 ranks, 64 MiB", 12))
+
+    def test_targets_begin_where_they_are_stated(self):
+        points = {point.name: point for point in self.groups(quick=False)["all-reduce-2"].points}
+        stated = [str(points[f"2 ranks, {size}"].target("MPICH, in place")) for size in ("8 B", "1 KiB", "256 KiB", "1 MiB")]
+        self.assertEqual(stated, ["None", "< 1", "< 1", "<= 0.4"])
+
+    def test_absolute_targets_are_qpairs_own(self):
+        each, seldom = self.groups(quick=True)["post-poll"].points
+        self.assertEqual([str(each.target("qpair")), str(seldom.target("qpair"))], ["<= 50", "<= 30"])
+        self.assertIsNone(seldom.target("UCX put_bw posix,self"))
 
 
 class Processes(unittest.TestCase):
@@ -48,17 +89,19 @@ class Processes(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    def result(self):
-        point = groups.Point("p 8 B", "us", [groups.Target("UCX", "<", 1), groups.Target("flag", "<=", 1.5)])
+    def result(self, troubles=("oh",)):
+        point = groups.Point("p 8 B", "us", [groups.Target("<", 1, "UCX"), groups.Target("<=", 1.5, "flag"),
+                                             groups.Target("<=", 1.5)])
         all_jobs = [jobs.Job(name, f"{name} -s 8", dict) for name in ("qpair", "UCX a", "flag", "memcpy", "gone")]
         samples = {("p 8 B", "qpair"): {0: 3.0, 1: 1.0, 2: 2.0}, ("p 8 B", "UCX a"): {2: 1.0},
                    ("p 8 B", "flag"): {0: 3.0, 1: 0.5, 2: 2.0}, ("p 8 B", "memcpy"): {7: 200.4}}
-        return report.Result({"CPU": "some"}, "benches/peers/run --quick", 3, [groups.Group("g", "G", [point], all_jobs)], samples, ["oh"])
+        group = groups.Group("g", "G", [point], all_jobs)
+        return report.Result({"CPU": "some"}, "benches/peers/run --quick", 3, [group], samples, list(troubles))
 
     def test_rows(self):
         result = self.result()
-        self.assertEqual(report.rows(result, result.groups[0]), [
-            ["p 8 B", "qpair", "2", "1..3", "us", "", "", ""],
+        self.assertEqual([row.cells for row in report.rows(result, result.groups[0])], [
+            ["p 8 B", "qpair", "2", "1..3", "us", "", "<= 1.5", "NO"],
             ["p 8 B", "UCX a", "1", "1..1", "us", "2.00", "< 1", "NO"],
             ["p 8 B", "flag", "2", "0.5..3", "us", "1.00", "<= 1.5", "yes"],
             ["p 8 B", "memcpy", "200", "200..200", "us", "", "", ""],
@@ -69,6 +112,25 @@ class Report(unittest.TestCase):
             text = form(self.result())
             for part in ("some", "UCX a -s 8", "oh", "benches/peers/run --quick"):
                 self.assertIn(part, text, form.__name__)
+
+    def test_markdown_names_what_is_missed_and_why(self):
+        with mock.patch.dict(report.REASONS, {"p 8 B": "It is far."}):
+            text = report.as_markdown(self.result())
+        self.assertIn("1 of 3 targets are met. Missed:", text)
+        self.assertIn("- **p 8 B**: 2 us, not <= 1.5; 2.00x UCX a, not < 1. It is far.\n", text)
+        self.assertIn("| p 8 B | 2 (1..3)<br>**missed: target <= 1.5** | 1 (1..1)<br>**missed: 2.00x (< 1)** | "
+                      "2 (0.5..3)<br>1.00x (<= 1.5) | 200 (200..200) |\n", text)
+
+    def test_reasons_belong_to_points(self):
+        tools = jobs.Tools(pathlib.Path("/none"), None, [0, 1], False)
+        points = {point.name for group in groups.all_groups(tools) for point in group.points}
+        self.assertLessEqual(set(report.REASONS), points)
+
+    def test_a_job_of_qpair_that_failed_is_a_failure(self):
+        result = self.result()
+        self.assertFalse(compare.misses_values(result.groups, result.samples, 3))
+        self.assertTrue(compare.misses_values(result.groups, result.samples, 4))
+        self.assertTrue(compare.misses_values(result.groups, {}, 1))
 
 
 if __name__ == "__main__":
