@@ -24,18 +24,18 @@
 //! # }
 //! ```
 //!
-//! Three whole programs stand in the [README](https://docs.rs/crate/qpair/latest/source/README.md); each is tested with
-//! this crate.
+//! At the root stands what programs name most; everything else, with the errors, stands in its layer. README.md shows three
+//! whole programs, which are tested with this crate.
 #![forbid(unsafe_code)]
 
 pub use qpair_collectives as collectives;
 pub use qpair_transport as transport;
 pub use qpair_verbs as verbs;
 
-pub use qpair_collectives::{CommBuffer, Communicator};
-pub use qpair_transport::{Config, Event, Flow, Tag, Worker};
-pub use qpair_verbs::calc::ReduceOp;
-pub use qpair_verbs::{Access, CompletionQueue, Context, ProtectionDomain, QueuePair};
+pub use bytes::Bytes;
+pub use qpair_collectives::{CommBuffer, Communicator, DataType, ReduceOp};
+pub use qpair_transport::{Config, EndpointId, Event, Flow, Tag, Worker};
+pub use qpair_verbs::{Access, Buffer, CompletionQueue, Context, ExposedRegion, ProtectionDomain, QueuePair};
 
 /// The programs of the README, compiled and run as tests.
 #[cfg(doctest)]

@@ -1,17 +1,19 @@
-//! The gradient on its way between the ranks: gathered in buckets, each summed over all ranks once it is full.
+//! The gradient on its way between the ranks: gathered in buckets, each on its way as soon as it is full.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
+use qpair::collectives::Pending;
 use qpair::{CommBuffer, Communicator, ReduceOp};
 
 use crate::Result;
 
-/// The gradient of all parameters, in several buffers. [`push`](Self::push) fills them in order, and starts again
-/// with the first when the last is full.
+/// The gradient of all parameters, in several buckets. [`push`](Self::push) fills them in order and starts the
+/// all-reduce of each that is full; [`sum`](Self::sum) waits for all of them.
 pub struct Buckets<'a> {
     comm: &'a Communicator,
-    buckets: Vec<CommBuffer<f32>>,
-    current: usize,
+    ready: VecDeque<CommBuffer<f32>>,
+    under_way: Vec<Pending<'a, f32>>,
     filled: usize,
 }
 
@@ -22,38 +24,51 @@ impl<'a> Buckets<'a> {
     /// Those of allocating a buffer.
     pub fn new(comm: &'a Communicator, parameters: usize, bytes: usize) -> Result<Self> {
         let lengths = bucket_lengths(parameters, bytes);
-        let buckets = lengths.map(|length| Ok(comm.buffer::<f32>(length)?)).collect::<Result<_>>()?;
-        Ok(Self { comm, buckets, current: 0, filled: 0 })
+        let ready = lengths.map(|length| Ok(comm.buffer::<f32>(length)?)).collect::<Result<VecDeque<_>>>()?;
+        Ok(Self { comm, under_way: Vec::with_capacity(ready.len()), ready, filled: 0 })
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.buckets.len()
+        self.ready.len() + self.under_way.len()
     }
 
-    /// Appends a piece of this rank's gradient. Buckets that become full are all-reduced at once.
+    /// Appends a piece of this rank's gradient. A bucket that becomes full goes on its way, while the caller finds the
+    /// next piece.
     ///
     /// # Errors
-    /// Those of an all-reduce.
+    /// Those of starting an all-reduce.
+    ///
+    /// # Panics
+    /// If more is pushed than the parameters' elements before [`sum`](Self::sum).
     pub fn push(&mut self, mut piece: &[f32]) -> Result<()> {
         while !piece.is_empty() {
-            let bucket = &mut self.buckets[self.current];
+            let bucket = self.ready.front_mut().expect("no more elements than parameters");
             let (now, later) = piece.split_at(piece.len().min(bucket.len() - self.filled));
             bucket[self.filled..][..now.len()].copy_from_slice(now);
             self.filled += now.len();
             if self.filled == bucket.len() {
-                self.comm.all_reduce(bucket, ReduceOp::Sum)?;
-                self.current = (self.current + 1) % self.buckets.len();
+                let full = self.ready.pop_front().expect("it was filled just now");
+                self.under_way.push(self.comm.start().all_reduce(full, ReduceOp::Sum)?);
                 self.filled = 0;
             }
             piece = later;
         }
+        if let Some(pending) = self.under_way.last_mut() {
+            pending.test(); // what is under way goes on within calls like this one
+        }
         Ok(())
     }
 
-    /// The summed gradient, in the order of the parameters. Complete once all parameters' pieces were pushed.
-    pub fn summed(&self) -> impl Iterator<Item = f32> {
-        self.buckets.iter().flat_map(|bucket| bucket.iter().copied())
+    /// The gradient summed over all ranks, in the order of the parameters, once all pieces of this rank were pushed.
+    ///
+    /// # Errors
+    /// Those of an all-reduce.
+    pub fn sum(&mut self) -> Result<impl Iterator<Item = f32>> {
+        for pending in self.under_way.drain(..) {
+            self.ready.push_back(pending.wait()?);
+        }
+        Ok(self.ready.iter().flat_map(|bucket| bucket.iter().copied()))
     }
 }
 
@@ -80,18 +95,19 @@ mod tests {
     fn pieces_of_any_length_are_summed_in_order() {
         let summed = |comm: Communicator| {
             let mut buckets = Buckets::new(&comm, 10, 16).unwrap();
-            for round in 0..2 {
-                let values: Vec<f32> = (0..10u8).map(|i| f32::from(i) + round as f32).collect();
+            [0.0, 1.0].map(|round| {
+                let values: Vec<f32> = (0..10u8).map(|i| f32::from(i) + round).collect();
                 values.chunks(3).for_each(|piece| buckets.push(piece).unwrap());
-            }
-            buckets.summed().collect::<Vec<_>>()
+                assert_eq!((buckets.under_way.len(), buckets.count()), (3, 3));
+                buckets.sum().unwrap().collect::<Vec<_>>()
+            })
         };
         let group = Communicator::group(2).unwrap();
-        let ranks: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let ranks: Vec<[Vec<f32>; 2]> = std::thread::scope(|scope| {
             let threads: Vec<_> = group.into_iter().map(|comm| scope.spawn(move || summed(comm))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let expected: Vec<f32> = (0..10u8).map(|i| 2.0 * (f32::from(i) + 1.0)).collect();
+        let expected = [0.0, 1.0].map(|round| (0..10u8).map(|i| 2.0 * (f32::from(i) + round)).collect::<Vec<_>>());
         assert_eq!(ranks, [expected.clone(), expected]);
     }
 }

@@ -1,5 +1,6 @@
 //! Data-parallel training: each rank holds the whole model and a part of each batch, and the gradients are summed
-//! over all ranks by all-reduce, bucket by bucket, while the backward pass still runs.
+//! over all ranks by all-reduce, bucket by bucket, each started as soon as the backward pass has filled it and waited
+//! for at the end of the pass.
 //!
 //! The model is a small classifier of handwritten digits (see `examples/data/README.md`), so that a run takes a
 //! second. Each rank starts from the parameters of rank 0 and adds the same sums, so all ranks must end with the
@@ -23,7 +24,7 @@
 //!      2         0.2410            94.99 %
 //!    ...
 //!     20         0.0104            98.05 %
-//! parameters are bit-identical on 4 ranks (hash ea6eba4944e742cd)
+//! parameters are bit-identical on 4 ranks (hash b54e6fc4469f1177)
 //! held-out accuracy 98.05 % (352 of 359) after 0.2 s
 //! ```
 //!

@@ -112,6 +112,44 @@ fn line_style(curve: usize, curves: usize) -> ShapeStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::Settings;
+
+    /// A run in which the loss falls and the accuracy rises.
+    fn report(size: usize) -> Report {
+        let epoch = |i| Epoch { loss: 1.0 / f64::from(i), correct: 0, accuracy_percent: 80.0 + f64::from(i) };
+        Report {
+            rank: 0,
+            size,
+            epochs: (1..=9).map(epoch).collect(),
+            settings: Settings::default(),
+            held_out: 359,
+            parameters: 9610,
+            buckets: 5,
+            hash: 0,
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn both_panels_show_a_curve_for_each_run() {
+        let path = std::env::temp_dir().join(format!("qpair-curve-{}.svg", std::process::id()));
+        let drawn = draw(&path, &[report(1), report(4)]);
+        let text = std::fs::read_to_string(&path);
+        std::fs::remove_file(&path).unwrap();
+        drawn.unwrap();
+        let text = text.unwrap();
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{text}");
+        for label in ["training loss, 1 rank", "training loss, 4 ranks", "held-out accuracy, 4 ranks"] {
+            assert!(text.contains(label), "{label}");
+        }
+        assert!(text.matches("<polyline").count() >= 4, "a line for each run and panel");
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_written_is_named() {
+        let error = draw(Path::new("/nowhere/curve.svg"), &[report(1)]).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/curve.svg"), "{error}");
+    }
 
     #[test]
     fn earlier_curves_are_wider() {

@@ -149,18 +149,19 @@ impl<'a> Trainer<'a> {
             let mine = &batch[self.comm.rank() * share..][..share];
             let emit = |piece: &[f32]| self.buckets.push(piece);
             loss += self.network.gradient(&self.parameters, mine, scale, &mut self.work, emit)?;
-            self.descend(rate);
+            self.descend(rate)?;
         }
         Ok(loss)
     }
 
     /// Stochastic gradient descent with momentum.
-    fn descend(&mut self, rate: f32) {
+    fn descend(&mut self, rate: f32) -> Result<()> {
         let state = self.parameters.iter_mut().zip(&mut self.velocity);
-        for ((parameter, velocity), gradient) in state.zip(self.buckets.summed()) {
+        for ((parameter, velocity), gradient) in state.zip(self.buckets.sum()?) {
             *velocity = MOMENTUM * *velocity + gradient;
             *parameter -= rate * *velocity;
         }
+        Ok(())
     }
 
     /// Sums the loss over all ranks, and classifies the held-out images, each rank its share.
