@@ -38,7 +38,8 @@ static void release_scope(word address) {
 WRAP(SCOPE_DECREMENT, release_scope(a), )
 
 // Arc: whoever counts down to nothing synchronises with the others by a fence, which the sanitizer does not know. The
-// count itself, made acquire and release, says the same.
+// count itself, made acquire and release, says the same. This holds for every 64-bit fetch_sub(Release) of the program:
+// qpair has none of its own today, and one that it gets would be seen as stronger than it is; model it with loom.
 long __real___tsan_atomic64_fetch_sub(volatile long *count, long by, int order);
 long __wrap___tsan_atomic64_fetch_sub(volatile long *count, long by, int order) {
   enum { RELEASE = 3, ACQUIRE_RELEASE = 4 };
