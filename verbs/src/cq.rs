@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
@@ -10,13 +10,14 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::error::{CqError, CreateError};
-use crate::soft::{CqShared, EventFd, Home, SoftCq};
+use crate::soft::{self, Bells, CqShared, EventFd, Home, SoftCq};
 use crate::wc::Completion;
 
 /// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
 #[derive(Debug)]
 pub struct CompletionQueue {
     soft: SoftCq,
+    _channel: Option<Attached>,
 }
 
 /// Which completions end a sleep.
@@ -32,25 +33,34 @@ pub enum Arm {
 /// [`Source`].
 ///
 /// Arm each queue, poll it once more (something may have come in between), and only then sleep. After waking,
-/// [`clear`](CompletionChannel::clear) the channel once for all events so far, and poll.
+/// [`clear`](CompletionChannel::clear) the channel once for all events so far, and poll. A queue that rang has to be armed
+/// again; those that did not are armed still.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    bell: Arc<EventFd>,
+    shared: Arc<Channel>,
+}
+
+/// What a channel and its queues share.
+#[derive(Debug)]
+struct Channel {
+    bells: Bells,
     /// Queues whose events come here.
-    queues: Mutex<Vec<Weak<CqShared>>>,
+    queues: Mutex<Vec<Arc<CqShared>>>,
+}
+
+/// A queue's place in its channel.
+#[derive(Debug)]
+struct Attached {
+    channel: Arc<Channel>,
+    queue: Arc<CqShared>,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(home: &Arc<Home>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
-        let bell = match channel {
-            Some(channel) => channel.bell.clone(),
-            None => CompletionChannel::new()?.bell,
-        };
-        let soft = SoftCq::new(home, depth, bell)?;
-        if let Some(channel) = channel {
-            channel.queues().push(Arc::downgrade(soft.shared()));
-        }
-        Ok(CompletionQueue { soft })
+        let bell = EventFd::new().map_err(no_descriptor)?;
+        let soft = SoftCq::new(home, depth, Arc::new(bell))?;
+        let attached = channel.map(|channel| Attached::new(&channel.shared, soft.shared())).transpose()?;
+        Ok(CompletionQueue { soft, _channel: attached })
     }
 
     /// The next completion, if there is one. Never blocks.
@@ -100,6 +110,11 @@ impl CompletionQueue {
         self.soft.arm(which);
     }
 
+    /// Takes the arming back: as long as its owner polls, nobody needs to wake it.
+    pub fn disarm(&mut self) {
+        self.soft.shared().arming().disarm();
+    }
+
     /// Number of completions that the queue holds.
     pub fn depth(&self) -> u32 {
         self.soft.depth()
@@ -121,9 +136,12 @@ impl CompletionQueue {
             return Err(CqError::TimedOut(Duration::ZERO));
         }
         // An arming of the caller's outlives this sleep, one of the sleep's own does not.
-        let before = self.soft.shared().armed();
+        let before = self.soft.shared().arming().call();
         let slept = self.sleep(limit);
-        self.soft.shared().set_armed(before);
+        match before {
+            Some(call) => self.soft.shared().arming().arm(call),
+            None => self.soft.shared().arming().disarm(),
+        }
         slept
     }
 
@@ -151,24 +169,20 @@ const YIELDS: u32 = 64;
 
 impl CompletionChannel {
     pub(crate) fn new() -> Result<Self, CreateError> {
-        let bell =
-            EventFd::new().map_err(|source| CreateError::System { what: "create an event descriptor", source })?;
-        Ok(CompletionChannel { bell: Arc::new(bell), queues: Mutex::default() })
+        let bells = Bells::new().map_err(no_descriptor)?;
+        Ok(CompletionChannel { shared: Arc::new(Channel { bells, queues: Mutex::default() }) })
     }
 
-    /// Takes note of all events so far: the channel is not readable any more until a queue is armed again.
+    /// Takes note of all events so far: the queues that rang are not armed any more, and the channel is not readable until
+    /// another rings.
     pub fn clear(&self) {
-        self.queues().retain(|queue| {
-            queue.upgrade().is_some_and(|queue| {
-                queue.set_armed(0);
-                true
-            })
+        let queues = self.shared.queues();
+        self.shared.bells.each_ringing(queues.len(), |which| {
+            if let Some(queue) = queues.iter().find(|queue| soft::name(queue.bell()) == which) {
+                queue.arming().disarm();
+                queue.bell().clear();
+            }
         });
-        self.bell.clear();
-    }
-
-    fn queues(&self) -> MutexGuard<'_, Vec<Weak<CqShared>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps until an event comes, or `limit` is over; true if one came.
@@ -176,13 +190,38 @@ impl CompletionChannel {
     /// # Errors
     /// What the system says.
     pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
-        self.bell.wait(limit)
+        soft::wait(&self.shared.bells, limit)
     }
+}
+
+impl Channel {
+    fn queues(&self) -> MutexGuard<'_, Vec<Arc<CqShared>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attached {
+    fn new(channel: &Arc<Channel>, queue: &Arc<CqShared>) -> Result<Self, CreateError> {
+        channel.bells.add(queue.bell()).map_err(no_descriptor)?;
+        channel.queues().push(queue.clone());
+        Ok(Attached { channel: channel.clone(), queue: queue.clone() })
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.channel.bells.remove(self.queue.bell());
+        self.channel.queues().retain(|queue| !Arc::ptr_eq(queue, &self.queue));
+    }
+}
+
+fn no_descriptor(source: io::Error) -> CreateError {
+    CreateError::System { what: "create an event descriptor", source }
 }
 
 impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.shared.bells.as_raw_fd()
     }
 }
 

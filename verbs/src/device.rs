@@ -19,7 +19,7 @@ pub struct DeviceAttributes {
     pub firmware: String,
     /// Number of ports; numbered from 1.
     pub ports: u8,
-    /// Greatest number of queue pairs.
+    /// Greatest number of queue pairs, if their queues are shallow.
     pub max_qp: u32,
     /// Greatest number of work requests in one queue.
     pub max_qp_wr: u32,

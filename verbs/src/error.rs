@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::address::NodeId;
 use crate::memory::{Buffer, ExposedRegion, Local};
 use crate::status::{WcOpcode, WcStatus};
-use crate::types::{Access, QpState, QpType, Qpn};
+use crate::types::{QpState, QpType, Qpn};
 
 /// Opening a device failed.
 #[derive(Debug, Error)]
@@ -113,14 +113,6 @@ pub enum MemoryError {
     NoKeys {
         /// Size of the table.
         limit: usize,
-    },
-    /// A right was asked for that the region does not grant.
-    #[error("the region grants {granted:?}, not {wanted:?}; expose it with the rights that the window needs")]
-    Access {
-        /// What the region grants.
-        granted: Access,
-        /// What was asked for.
-        wanted: Access,
     },
     /// A range does not lie within the region.
     #[error("bytes {start}..{end} lie outside a region of {len} bytes")]
@@ -303,8 +295,8 @@ pub enum PostError {
     /// The queue pair takes its receives from a shared receive queue.
     #[error("this queue pair receives through a shared receive queue; post there")]
     UsesSharedReceiveQueue,
-    /// The memory belongs to another protection domain.
-    #[error("the memory belongs to another protection domain; allocate it from the queue pair's own")]
+    /// The memory or the address handle belongs to another protection domain.
+    #[error("the memory or address handle belongs to another protection domain; make it from the queue pair's own")]
     WrongDomain,
     /// A slab still has `Bytes` of it alive.
     #[error("`Bytes` of this slab are still alive; drop them before posting it")]

@@ -25,8 +25,6 @@ pub enum AsyncEvent {
     QpRequestError(Qpn),
     /// A queue pair failed because a peer accessed memory without right.
     QpAccessError(Qpn),
-    /// The first message came before the queue pair was told that it is connected.
-    CommunicationEstablished(Qpn),
     /// The last receive of a queue pair with a shared receive queue is done.
     LastWqeReached(Qpn),
     /// A shared receive queue fell below its limit.

@@ -124,7 +124,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`ConnectError`] if it is no datagram queue pair, or no wire leads there.
     pub fn address_handle(&self, address: &QpAddress) -> Result<AddressHandle, ConnectError> {
-        AddressHandle::new(&self.node, address)
+        AddressHandle::new(&self.node, self.id, address)
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {

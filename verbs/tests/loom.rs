@@ -7,6 +7,8 @@
 #![cfg(loom)]
 #![allow(dead_code, reason = "the models use a part of each file")]
 
+#[path = "../src/soft/arming.rs"]
+mod arming;
 #[path = "../src/soft/claims.rs"]
 mod claims;
 #[path = "../src/soft/hazard.rs"]

@@ -39,8 +39,8 @@ pub(crate) struct RegionShared {
     rkey: Rkey,
     /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
     windows: Mutex<Vec<Rkey>>,
-    /// The key is withdrawn, and who may be inside an access still.
-    withdrawal: Mutex<Option<Withdrawal>>,
+    /// Once the key is withdrawn: who may be inside an access still.
+    withdrawal: Mutex<Withdrawal>,
 }
 
 /// Part of an exposed region, as local memory of a work request.
@@ -239,7 +239,7 @@ impl fmt::Debug for RegionShared {
 impl RegionShared {
     fn new(mut buffer: Buffer, access: Access, rkey: Rkey) -> Arc<Self> {
         let spare = buffer.spare();
-        let shared = RegionShared {
+        let mut shared = RegionShared {
             buffer: Some(buffer),
             access,
             rkey,
@@ -248,7 +248,12 @@ impl RegionShared {
         };
         let Some(mut spare) = spare else { return Arc::new(shared) };
         match Arc::get_mut(&mut spare) {
-            Some(place) => *place = shared,
+            Some(place) => {
+                // Its list of peers is used again.
+                shared.withdrawal = std::mem::take(&mut place.withdrawal);
+                shared.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner).reset();
+                *place = shared;
+            }
             None => return Arc::new(shared),
         }
         spare
@@ -269,11 +274,16 @@ impl RegionShared {
     fn withdraw(&self, left: impl FnOnce(&Home, &mut Withdrawal) -> bool) -> bool {
         let home = self.buffer().home();
         let mut withdrawal = self.withdrawal.lock().unwrap_or_else(PoisonError::into_inner);
-        left(home, withdrawal.get_or_insert_with(|| home.withdraw(self.rkey)))
+        home.withdraw(self.rkey, &mut withdrawal);
+        left(home, &mut withdrawal)
     }
 
     pub(crate) fn add_window(&self, rkey: Rkey) {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner).push(rkey);
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if windows.len() == windows.capacity() {
+            windows.retain(|&rkey| self.buffer().home().keys().is_live(rkey));
+        }
+        windows.push(rkey);
     }
 
     fn has_windows(&self) -> bool {
@@ -289,10 +299,11 @@ impl Drop for RegionShared {
         let Some(buffer) = self.buffer.take() else { return };
         let home = buffer.home().clone();
         let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let mut withdrawal = withdrawal.unwrap_or_else(|| home.withdraw(self.rkey));
-        if !windows.into_iter().all(|rkey| home.withdraw_now(rkey)) || !home.wait_left(&mut withdrawal) {
+        let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
+        home.withdraw(self.rkey, withdrawal);
+        if !windows.into_iter().all(|rkey| home.withdraw_now(rkey)) || !home.wait_left(withdrawal) {
             tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
+            home.abandon(std::mem::take(withdrawal));
             std::mem::forget(buffer);
         }
     }

@@ -59,7 +59,7 @@ impl Local {
         self.len() == 0
     }
 
-    /// The pieces, at most `limit`; `range` narrows a memory of one piece.
+    /// Number of pieces.
     #[inline]
     pub(crate) fn pieces(&self) -> usize {
         match self {

@@ -46,13 +46,7 @@ impl QueuePair {
     /// Sends a copy of `data`, taken when posted.
     #[inline(always)]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
-        SendRequest::new(
-            &self.soft,
-            &mut self.wr,
-            Op::Send,
-            Local::None,
-            Borrowed { inline: Some(data), to: None },
-        )
+        SendRequest::new(&self.soft, &mut self.wr, Op::Send, Local::None, Borrowed { inline: Some(data), to: None })
     }
 
     /// Writes `local` to the peer's memory. RC and UC.
@@ -155,6 +149,11 @@ impl QueuePair {
     #[inline(always)]
     pub fn state(&self) -> QpState {
         self.soft.state()
+    }
+
+    /// True once the queue pair has failed and its peer has left its memory: to drop it takes no wait then.
+    pub fn is_settled(&self) -> bool {
+        self.soft.state() == QpState::Err && self.soft.try_settle()
     }
 
     /// Moves the queue pair to the error state: what is posted completes as flushed.

@@ -22,7 +22,7 @@ pub struct DatagramQueuePair {
 /// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
 #[derive(Debug)]
 pub struct AddressHandle {
-    target: UdTarget,
+    target: Arc<UdTarget>,
 }
 
 impl DatagramQueuePair {
@@ -36,9 +36,9 @@ impl DatagramQueuePair {
         SendRequest::new(
             &self.soft,
             &mut self.wr,
-            Op::Send { invalidate: None },
+            Op::Send,
             local.into(),
-            Borrowed { inline: None, to: Some(to) },
+            Borrowed { inline: None, to: Some(to.target()) },
         )
     }
 
@@ -48,13 +48,16 @@ impl DatagramQueuePair {
         SendRequest::new(
             &self.soft,
             &mut self.wr,
-            Op::Send { invalidate: None },
+            Op::Send,
             Local::None,
-            Borrowed { inline: Some(data), to: Some(to) },
+            Borrowed { inline: Some(data), to: Some(to.target()) },
         )
     }
 
     /// A receive into `memory`, whose first [`GRH_BYTES`] take the route header.
+    ///
+    /// Memory from [`ProtectionDomain::alloc`](crate::ProtectionDomain::alloc) is within reach of every sender. Into memory
+    /// of another origin, processes for which the system forbids process_vm_writev(2) send no datagram: they are lost.
     #[inline]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
         RecvRequest::new(&self.soft, memory.into())
@@ -85,11 +88,11 @@ impl DatagramQueuePair {
 }
 
 impl AddressHandle {
-    pub(crate) fn new(node: &Arc<Node>, address: &QpAddress) -> Result<Self, ConnectError> {
-        Ok(AddressHandle { target: soft::resolve(node, address)? })
+    pub(crate) fn new(node: &Arc<Node>, domain: u64, address: &QpAddress) -> Result<Self, ConnectError> {
+        Ok(AddressHandle { target: Arc::new(soft::resolve(node, domain, address)?) })
     }
 
-    pub(crate) fn target(&self) -> &UdTarget {
+    pub(crate) fn target(&self) -> &Arc<UdTarget> {
         &self.target
     }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::calc::Calc;
 use crate::error::Rejected;
 use crate::memory::{Local, RegionShared, RemoteSlice, WindowShared};
-use crate::qp::AddressHandle;
-use crate::soft::SoftQp;
+use crate::soft::{SoftQp, UdTarget};
 use crate::status::WcOpcode;
 use crate::types::{Access, Rkey};
 
@@ -26,7 +25,8 @@ pub struct SendRequest<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Borrowed<'a> {
     pub(crate) inline: Option<&'a [u8]>,
-    pub(crate) to: Option<&'a AddressHandle>,
+    /// Where a datagram goes.
+    pub(crate) to: Option<&'a Arc<UdTarget>>,
 }
 
 /// A receive request under construction; nothing happens before [`post`](RecvRequest::post).
@@ -41,7 +41,7 @@ pub struct RecvRequest<'a> {
 /// What a send request shall do.
 #[derive(Debug)]
 pub(crate) enum Op {
-    Send { invalidate: Option<Rkey> },
+    Send,
     Write(RemoteSlice),
     Read(RemoteSlice),
     ReadReduce(RemoteSlice, Calc),
@@ -58,24 +58,24 @@ pub(crate) struct SendWr {
     pub(crate) local: Local,
     pub(crate) range: Option<Range<usize>>,
     pub(crate) imm: Option<u32>,
+    /// A key of the peer's that the message withdraws.
+    pub(crate) invalidate: Option<Rkey>,
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
-    /// Every request of the software device is done in order, READs and atomics too: a fence has nothing to wait for.
-    pub(crate) fenced: bool,
 }
 
 impl SendWr {
     pub(crate) const fn empty() -> Self {
         SendWr {
-            op: Op::Send { invalidate: None },
+            op: Op::Send,
             local: Local::None,
             range: None,
             imm: None,
+            invalidate: None,
             wr_id: 0,
             signaled: false,
             solicited: false,
-            fenced: false,
         }
     }
 }
@@ -83,7 +83,7 @@ impl SendWr {
 impl Op {
     pub(crate) fn opcode(&self) -> WcOpcode {
         match self {
-            Op::Send { .. } => WcOpcode::SEND,
+            Op::Send => WcOpcode::SEND,
             Op::Write(_) => WcOpcode::RDMA_WRITE,
             Op::Read(_) => WcOpcode::RDMA_READ,
             Op::ReadReduce(..) => WcOpcode::READ_REDUCE,
@@ -104,10 +104,10 @@ impl<'a> SendRequest<'a> {
         }
         wr.range = None;
         wr.imm = None;
+        wr.invalidate = None;
         wr.wr_id = 0;
         wr.signaled = false;
         wr.solicited = false;
-        wr.fenced = false;
         SendRequest { qp, wr, with }
     }
 
@@ -132,33 +132,33 @@ impl<'a> SendRequest<'a> {
         self
     }
 
-    /// Starts only after all earlier READs and atomics of this queue pair are done.
+    /// Starts only after all earlier READs and atomics of this queue pair are done. The software device does every
+    /// request in order, so that there a fence has nothing to wait for.
     #[inline(always)]
     pub fn fenced(self) -> Self {
-        self.wr.fenced = true;
         self
     }
 
-    /// Sends immediate data along; an RDMA WRITE then takes a receive of the peer. SEND and WRITE.
+    /// Sends immediate data along; an RDMA WRITE then takes a receive of the peer. SEND and WRITE; others are refused with
+    /// it.
     #[inline(always)]
     pub fn imm(self, imm: u32) -> Self {
         self.wr.imm = Some(imm);
         self
     }
 
-    /// Uses the bytes `range` of the local memory only.
+    /// Uses the bytes `range` of the local memory only. Refused for inline data, which can be cut before.
     #[inline(always)]
     pub fn range(self, range: Range<usize>) -> Self {
         self.wr.range = Some(range);
         self
     }
 
-    /// Withdraws the peer's `rkey` with the message. SEND only; other requests ignore it.
+    /// Withdraws the peer's `rkey` with the message. SEND without immediate data, on a connection; others are refused with
+    /// it.
     #[inline(always)]
     pub fn invalidating(self, rkey: Rkey) -> Self {
-        if let Op::Send { invalidate } = &mut self.wr.op {
-            *invalidate = Some(rkey);
-        }
+        self.wr.invalidate = Some(rkey);
         self
     }
 
@@ -180,7 +180,7 @@ impl Drop for SendRequest<'_> {
             self.wr.local = Local::None;
         }
         if matches!(self.wr.op, Op::Bind { .. }) {
-            self.wr.op = Op::Send { invalidate: None };
+            self.wr.op = Op::Send;
         }
     }
 }

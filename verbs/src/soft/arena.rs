@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
@@ -24,6 +24,16 @@ pub(crate) struct Arena {
 pub(crate) struct ArenaPool {
     state: Mutex<PoolState>,
     me: Weak<ArenaPool>,
+    alarm: OnceLock<Alarm>,
+}
+
+/// Called when there are arenas that are gone and of which peers were not told.
+struct Alarm(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Alarm")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -70,13 +80,23 @@ impl Drop for Arena {
             let mut state = pool.lock();
             state.by_id.remove(&self.id);
             state.gone.push(self.id);
+            let first = state.gone.len() == 1;
+            drop(state);
+            if first && let Some(Alarm(alarm)) = pool.alarm.get() {
+                alarm();
+            }
         }
     }
 }
 
 impl ArenaPool {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new_cyclic(|me| ArenaPool { state: Mutex::new(PoolState::default()), me: me.clone() })
+        Arc::new_cyclic(|me| ArenaPool { state: Mutex::default(), me: me.clone(), alarm: OnceLock::new() })
+    }
+
+    /// Says whom to call when an arena is gone, so that [`take_gone`](ArenaPool::take_gone) finds it; once.
+    pub(crate) fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
+        let _ = self.alarm.set(Alarm(Box::new(alarm)));
     }
 
     /// A zeroed block of `len` bytes for `domain`, 64-byte aligned, page-aligned from a page on.
@@ -111,8 +131,7 @@ impl ArenaPool {
 
     fn create(&self, len: usize, huge: HugePages) -> io::Result<Arc<Arena>> {
         let len = if huge == HugePages::No { len } else { len.next_multiple_of(HUGE_PAGE) };
-        let segment = Segment::create_on("qpair-arena", len, Writers::Peers, huge)?;
-        segment.populate(true);
+        let segment = Segment::create_present("qpair-arena", len, Writers::Peers, huge)?;
         let mut state = self.lock();
         state.next_id += 1;
         let id = state.next_id;
@@ -147,7 +166,10 @@ const SHARED_ARENA: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+    use crate::soft::memory;
 
     #[test]
     fn small_blocks_share_an_arena_and_are_zeroed_again() {
@@ -162,6 +184,31 @@ mod tests {
         let a = pool.alloc(1, 100, HugePages::No).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { a.base().as_ptr().read() }, 0);
+    }
+
+    #[test]
+    fn what_the_machine_does_not_have_is_refused() {
+        let len = 1 << 40;
+        match memory::available() {
+            Some(available) if available < len as u64 => {
+                let error = ArenaPool::new().alloc(1, len, HugePages::No).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+            }
+            other => eprintln!("skipped: the machine may have that much: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_arena_that_goes_rings_the_alarm_once_until_it_is_heard() {
+        let pool = ArenaPool::new();
+        let rings = Arc::new(AtomicU32::new(0));
+        let counter = rings.clone();
+        pool.set_alarm(move || _ = counter.fetch_add(1, Ordering::Relaxed));
+        let blocks: Vec<_> = (0..3).map(|_| pool.alloc(1, 1 << 20, HugePages::No).unwrap()).collect();
+        drop(blocks);
+        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (1, 3));
+        drop(pool.alloc(1, 1 << 20, HugePages::No).unwrap());
+        assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (2, 1));
     }
 
     #[test]

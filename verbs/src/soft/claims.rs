@@ -2,17 +2,18 @@
 //!
 //! A sender takes the next receive by one compare-and-swap of the head, which carries who took the last. Before taking
 //! the next one it writes down who took the one before, so that every claim has a name even if its taker died at once:
-//! the owner can always tell what a dead peer left unfinished.
+//! the owner can always tell what a dead peer left unfinished. A name stands with the number it is for, and only an older
+//! one is replaced: a sender that was held up between its look at the head and its writing changes nothing.
 
 use std::ptr::NonNull;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// A claim table in the shared mapping: the head and, per receive, the last claimer.
+/// A claim table in the shared mapping: the head and, per receive, the last claimer with the number of the claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims {
     head: NonNull<AtomicU64>,
-    takers: NonNull<AtomicU32>,
+    takers: NonNull<Taker>,
     mask: u32,
 }
 
@@ -20,6 +21,9 @@ pub(crate) struct Claims {
 unsafe impl Send for Claims {}
 // SAFETY: as above.
 unsafe impl Sync for Claims {}
+
+/// Who claimed a receive: the claim's number in the high half, the claimer in the low half; 0 while there was no claim.
+pub(crate) type Taker = AtomicU64;
 
 /// Why nothing was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,7 @@ impl Claims {
     /// # Safety
     /// `head` and the `count` words at `takers` stay mapped as long as this value or a copy is used. `count` is a power
     /// of two.
-    pub(crate) unsafe fn new(head: NonNull<AtomicU64>, takers: NonNull<AtomicU32>, count: u32) -> Self {
+    pub(crate) unsafe fn new(head: NonNull<AtomicU64>, takers: NonNull<Taker>, count: u32) -> Self {
         debug_assert!(count.is_power_of_two());
         Claims { head, takers, mask: count - 1 }
     }
@@ -44,7 +48,7 @@ impl Claims {
         unsafe { self.head.as_ref() }
     }
 
-    fn taker(&self, index: u32) -> &AtomicU32 {
+    fn taker(&self, index: u32) -> &Taker {
         // SAFETY: the mask keeps the index below the number of words, which are mapped (`new`).
         unsafe { self.takers.add((index & self.mask) as usize).as_ref() }
     }
@@ -63,9 +67,8 @@ impl Claims {
             }
             let Some(receive) = posted(index) else { return Err(NoClaim::Empty) };
             if last != 0 {
-                // Name the one before: its taker may have died before it could. `index - 1` is written only while the
-                // head still says `index`, by whoever moves on next; all write the same.
-                self.taker(index.wrapping_sub(1)).store(last, Ordering::Relaxed);
+                // Its taker may have died before anybody could.
+                self.name(index.wrapping_sub(1), last);
             }
             let next = u64::from(index.wrapping_add(1)) | u64::from(me) << 32;
             match self.head().compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -75,18 +78,33 @@ impl Claims {
         }
     }
 
+    /// Writes down who claimed receive `index`, unless that or more is written already.
+    fn name(&self, index: u32, taker: u32) {
+        let place = self.taker(index);
+        let there = place.load(Ordering::Relaxed);
+        let is_older = there as u32 == 0 || index.wrapping_sub((there >> 32) as u32).wrapping_sub(1) < u32::MAX / 2;
+        if is_older {
+            // Where another was faster it wrote the same, or what stands for a later claim: before the head moves past
+            // the next claim the name is there, and before it has moved on by the table's size nothing replaces it.
+            let named = u64::from(index) << 32 | u64::from(taker);
+            let _ = place.compare_exchange(there, named, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Number of claims so far.
     pub(crate) fn count(&self) -> u32 {
         self.head().load(Ordering::Acquire) as u32
     }
 
-    /// Who claimed receive `index`, which must be below [`count`](Claims::count).
+    /// Who claimed receive `index`, which must be below [`count`](Claims::count); 0 if that was more claims ago than the
+    /// table has places.
     pub(crate) fn taker_of(&self, index: u32) -> u32 {
         let word = self.head().load(Ordering::Acquire);
         if word as u32 == index.wrapping_add(1) {
             return (word >> 32) as u32 & !CLOSED;
         }
-        self.taker(index).load(Ordering::Acquire)
+        let there = self.taker(index).load(Ordering::Acquire);
+        if (there >> 32) as u32 == index { there as u32 } else { 0 }
     }
 
     /// Lets nobody claim any more.
@@ -108,11 +126,8 @@ mod model {
     #[test]
     fn each_receive_has_one_taker_with_a_name() {
         loom::model(|| {
-            let shared = Arc::new((
-                AtomicU64::new(0),
-                [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)],
-            ));
-            let view = |shared: &(AtomicU64, [AtomicU32; 4])| {
+            let shared = Arc::new((AtomicU64::new(0), [Taker::new(0), Taker::new(0), Taker::new(0), Taker::new(0)]));
+            let view = |shared: &(AtomicU64, [Taker; 4])| {
                 // SAFETY: the `Arc` keeps the words; 4 is a power of two.
                 unsafe { Claims::new(NonNull::from(&shared.0), NonNull::from(&shared.1[0]), 4) }
             };
@@ -136,12 +151,42 @@ mod model {
         });
     }
 
+    /// A table of two places goes round while a sender is held up anywhere: the last two claims keep their names, and an
+    /// older one has none but its own.
+    #[test]
+    fn a_sender_that_was_held_up_renames_no_later_claim() {
+        loom::model(|| {
+            let shared = Arc::new((AtomicU64::new(0), [Taker::new(0), Taker::new(0)]));
+            let view = |shared: &(AtomicU64, [Taker; 2])| {
+                // SAFETY: the `Arc` keeps the words; 2 is a power of two.
+                unsafe { Claims::new(NonNull::from(&shared.0), NonNull::from(&shared.1[0]), 2) }
+            };
+            let claim = |claims: &Claims, me| claims.claim(me, |i| (i < 4).then_some(())).map(|(index, ())| index);
+            assert_eq!(claim(&view(&shared), 3), Ok(0));
+            let theirs = shared.clone();
+            let late = thread::spawn(move || claim(&view(&theirs), 7));
+            let claims = view(&shared);
+            let mut takers = [3, 9, 9, 9];
+            for _ in 1..4 {
+                let _ = claim(&claims, 9);
+            }
+            if let Ok(index) = late.join().unwrap() {
+                takers[index as usize] = 7;
+            }
+            assert_eq!(claims.count(), 4);
+            for index in 0..4_u32 {
+                let found = claims.taker_of(index);
+                assert!(found == takers[index as usize] || found == 0 && index < 2, "{index}: {found}");
+            }
+        });
+    }
+
     /// The owner asks for takers while a sender claims: every receive that it counts has the right name.
     #[test]
     fn the_owner_knows_each_taker_at_once() {
         loom::model(|| {
-            let shared = Arc::new((AtomicU64::new(0), [AtomicU32::new(0), AtomicU32::new(0)]));
-            let view = |shared: &(AtomicU64, [AtomicU32; 2])| {
+            let shared = Arc::new((AtomicU64::new(0), [Taker::new(0), Taker::new(0)]));
+            let view = |shared: &(AtomicU64, [Taker; 2])| {
                 // SAFETY: the `Arc` keeps the words; 2 is a power of two.
                 unsafe { Claims::new(NonNull::from(&shared.0), NonNull::from(&shared.1[0]), 2) }
             };

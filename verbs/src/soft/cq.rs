@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::arming::Call;
 use super::cq_shared::{CqShared, Entry};
 use super::eventfd::EventFd;
 use super::home::Home;
-use super::layout::{ARMED_ANY, ARMED_SOLICITED};
 use super::qp::SoftQp;
 use super::srq::SoftSrq;
 use crate::cq::Arm;
@@ -108,11 +108,10 @@ impl SoftCq {
     }
 
     pub(crate) fn arm(&mut self, which: Arm) {
-        let value = match which {
-            Arm::Any => ARMED_ANY,
-            Arm::Solicited => ARMED_SOLICITED,
-        };
-        self.shared.set_armed(value);
+        self.shared.arming().arm(match which {
+            Arm::Any => Call::Any,
+            Arm::Solicited => Call::Solicited,
+        });
         super::barrier::heavy();
     }
 

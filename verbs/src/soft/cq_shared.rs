@@ -4,10 +4,11 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::arming::Arming;
 use super::barrier;
 use super::eventfd::EventFd;
 use super::home::Home;
-use super::layout::{ARMED_ANY, CqPublic};
+use super::layout::CqPublic;
 use crate::error::CreateError;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -19,6 +20,8 @@ pub(crate) struct CqShared {
     bell: Arc<EventFd>,
     public: NonNull<CqPublic>,
     offset: usize,
+    /// For which arming the bell was rung last, by this process.
+    rung: AtomicU32,
     members: Mutex<Vec<Entry>>,
     version: AtomicU32,
     /// True if this process's light barriers do without a fence.
@@ -55,6 +58,7 @@ impl CqShared {
             bell,
             public,
             offset,
+            rung: AtomicU32::new(0),
             members: Mutex::default(),
             version: AtomicU32::new(0),
             asymmetric: barrier::registered(),
@@ -79,14 +83,9 @@ impl CqShared {
         unsafe { self.public.as_ref() }
     }
 
-    /// The arming: 0 or `ARMED_*`.
-    pub(crate) fn armed(&self) -> u32 {
-        self.public().armed.load(Ordering::Relaxed)
-    }
-
-    /// Ends an arming (0), or sets back one that was there before.
-    pub(crate) fn set_armed(&self, value: u32) {
-        self.public().armed.store(value, Ordering::Relaxed);
+    /// How the owner asks to be woken.
+    pub(crate) fn arming(&self) -> &Arming {
+        &self.public().arming
     }
 
     /// Enters a queue pair that completes here.
@@ -126,8 +125,7 @@ impl CqShared {
     #[inline(always)]
     pub(crate) fn notify(&self, solicited: bool) {
         barrier::light(self.asymmetric);
-        let armed = self.public().armed.load(Ordering::Relaxed);
-        if armed != 0 && (solicited || armed == ARMED_ANY) {
+        if self.arming().must_ring(solicited, &self.rung) {
             self.bell.ring();
         }
     }

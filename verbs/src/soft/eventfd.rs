@@ -31,14 +31,19 @@ impl EventFd {
 
     /// Sleeps until it rings or `limit` is over; true if it rings. It keeps ringing until cleared.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
-        // What no clock can say is no limit.
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        match poll(&mut fds, limit.as_ref()) {
-            Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        wait(&self.0, limit)
+    }
+}
+
+/// Sleeps until the descriptor is readable or `limit` is over; true if it is. May end early.
+pub(crate) fn wait(fd: &impl AsFd, limit: Option<Duration>) -> io::Result<bool> {
+    // What no clock can say is no limit.
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    match poll(&mut fds, limit.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

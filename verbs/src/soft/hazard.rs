@@ -46,7 +46,7 @@ impl Hazard {
 }
 
 /// A glance at an initiator's word: is it still inside the access it was in at first sight?
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sighting(u32);
 
 impl Sighting {

@@ -37,12 +37,20 @@ pub(crate) struct Home {
     members: Mutex<HashMap<u32, Weak<dyn Member>>>,
     /// Empty: keeps its memory from one visit of the members to the next.
     visit: Mutex<Vec<Arc<dyn Member>>>,
-    /// Peers that were inside an access still when their queue pair here was closed.
-    lingering: Mutex<Vec<PeerSighting>>,
+    unsettled: Mutex<Unsettled>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// What peers hold up that are stopped in the middle of an access.
+#[derive(Default)]
+struct Unsettled {
+    /// Such peers, of queue pairs that are closed.
+    peers: Vec<PeerSighting>,
+    /// Withdrawals that nobody waits for any more; their keys' slots are not free yet.
+    withdrawals: Vec<Withdrawal>,
 }
 
 /// A queue pair, as its home and the control thread know it.
@@ -65,8 +73,8 @@ pub(crate) trait Member: Send + Sync {
     fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)>;
     /// A peer's word that its own request was not valid.
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
-    /// The link of that number, to that device, is over.
-    fn link_lost(&self, link: u64, peer: NodeId);
+    /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access.
+    fn link_lost(&self, link: u64, peer: NodeId, gone: bool);
     /// Tries stalled work again; true if there is more to do.
     fn tick(&self) -> bool;
 }
@@ -96,7 +104,7 @@ impl Home {
             events: EventHub::default(),
             members: Mutex::default(),
             visit: Mutex::default(),
-            lingering: Mutex::default(),
+            unsettled: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
         }))
@@ -215,7 +223,7 @@ impl Home {
 
     /// A queue pair is closed whose peer did not leave our memory: keys that are withdrawn go on waiting for it.
     pub(crate) fn linger(&self, peer: PeerSighting) {
-        lock(&self.lingering).push(peer);
+        lock(&self.unsettled).peers.push(peer);
     }
 
     /// A glance at the control thread as initiator on behalf of peers.
@@ -228,19 +236,21 @@ impl Home {
         seen.is_over(&self.engine.0)
     }
 
-    /// Withdraws a key: nobody begins an access with it any more. [`has_left`](Home::has_left) tells when those are over
-    /// that had begun.
-    pub(crate) fn withdraw(&self, rkey: Rkey) -> Withdrawal {
-        let killed = self.keys.kill(rkey);
+    /// Withdraws a key, unless that has begun: nobody begins an access with it any more. [`has_left`](Home::has_left) tells
+    /// when those are over that had begun.
+    pub(crate) fn withdraw(&self, rkey: Rkey, withdrawal: &mut Withdrawal) {
+        if withdrawal.rkey.replace(rkey).is_some() {
+            return;
+        }
+        withdrawal.killed = self.keys.kill(rkey);
         fence(Ordering::SeqCst);
-        let engine = self.sight_engine();
-        let mut peers = Vec::new();
+        withdrawal.engine = self.sight_engine();
+        let peers = &mut withdrawal.peers;
         self.visit(|qp| peers.extend(qp.sight_peer().filter(|sight| !sight.is_over())));
-        let mut lingering = lock(&self.lingering);
-        lingering.retain(|sight| !sight.is_over());
-        peers.extend(lingering.iter().cloned());
-        drop(lingering);
-        Withdrawal { rkey, killed, peers, engine }
+        let mut unsettled = lock(&self.unsettled);
+        unsettled.peers.retain(|sight| !sight.is_over());
+        peers.extend(unsettled.peers.iter().cloned());
+        unsettled.withdrawals.retain_mut(|withdrawal| !self.has_left(withdrawal));
     }
 
     /// True once no access is under way any more that the key may have granted; its slot is free then. The memory must not
@@ -249,8 +259,8 @@ impl Home {
         if !withdrawal.peers.iter().all(PeerSighting::is_over) || !self.engine_left(withdrawal.engine) {
             return false;
         }
-        if std::mem::take(&mut withdrawal.killed) {
-            self.keys.release(withdrawal.rkey);
+        if let Some(rkey) = withdrawal.rkey.filter(|_| std::mem::take(&mut withdrawal.killed)) {
+            self.keys.release(rkey);
         }
         true
     }
@@ -262,7 +272,18 @@ impl Home {
 
     /// Withdraws a key and waits until nobody uses it; false if a peer does not leave.
     pub(crate) fn withdraw_now(&self, rkey: Rkey) -> bool {
-        self.wait_left(&mut self.withdraw(rkey))
+        let mut withdrawal = Withdrawal::default();
+        self.withdraw(rkey, &mut withdrawal);
+        let left = self.wait_left(&mut withdrawal);
+        if !left {
+            self.abandon(withdrawal);
+        }
+        left
+    }
+
+    /// Gives the key's slot back some time, since nobody waits for that any more.
+    pub(crate) fn abandon(&self, withdrawal: Withdrawal) {
+        lock(&self.unsettled).withdrawals.push(withdrawal);
     }
 
     /// Waits until every initiator of this device that is inside an access now has left it.
@@ -296,7 +317,6 @@ fn write_header(public: &Segment) {
     let Some(header) = (unsafe { public.at::<NodeHeader>(0) }) else { return };
     // SAFETY: mapped as long as `public` lives.
     let header = unsafe { header.as_ref() };
-    header.registered.store(barrier::registered().into(), Ordering::Relaxed);
     header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
 }

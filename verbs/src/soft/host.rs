@@ -5,7 +5,7 @@ use std::os::linux::fs::MetadataExt;
 
 use super::{MAX_INLINE, MAX_MESSAGE, MAX_REGION, MAX_SGE, MAX_WR};
 use crate::device::{DeviceAttributes, LinkLayer, PortAttributes, PortState};
-use crate::soft::layout::KEY_SLOTS;
+use crate::soft::layout::{KEY_SLOTS, SHARED_BYTES};
 use crate::types::{Gid, GidEntry, GidKind, Mtu};
 
 /// Identity of the running system.
@@ -49,7 +49,7 @@ pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
         node_guid: host.guid(),
         firmware: concat!("qpair ", env!("CARGO_PKG_VERSION")).to_owned(),
         ports: 1,
-        max_qp: 16384,
+        max_qp: (SHARED_BYTES / SMALLEST_RING) as u32,
         max_qp_wr: MAX_WR,
         max_sge: MAX_SGE as u32,
         max_cqe: 1 << 22,
@@ -73,3 +73,6 @@ pub(crate) fn port(host: &Host) -> PortAttributes {
         gids: vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2 }],
     }
 }
+
+/// Room that the inbound ring of a queue pair takes at least; deeper queues take more, and then fewer queue pairs fit.
+const SMALLEST_RING: usize = 4096;

@@ -78,7 +78,7 @@ impl KeyView {
         if !fits || !may || entry.domain.load(Ordering::Relaxed) != domain || (bound != ANY_QPN && bound != qpn) {
             return None;
         }
-        let arena_offset = entry.arena_offset.load(Ordering::Relaxed) + within;
+        let arena_offset = entry.arena_offset.load(Ordering::Relaxed).wrapping_add(within);
         Some(Grant { arena_offset, arena: entry.arena.load(Ordering::Relaxed) })
     }
 }
@@ -154,4 +154,50 @@ fn slot_of(rkey: Rkey) -> usize {
 /// The tag of a live entry: the key's random half, and a bit that makes it differ from 0.
 fn tag_of(rkey: Rkey) -> u32 {
     rkey.0 & 0xffff_0000 | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::layout::PUBLIC_BYTES;
+    use crate::soft::segment::Writers;
+
+    fn table() -> KeyTable {
+        let public = Segment::create("t", PUBLIC_BYTES, Writers::Owner).unwrap();
+        KeyTable::new(Arc::new(public)).unwrap()
+    }
+
+    fn spec(addr: u64, len: u64) -> KeySpec {
+        KeySpec { addr, len, access: Access::REMOTE_ALL, domain: 3, arena: Some((1, 100)), bound_qpn: None }
+    }
+
+    #[test]
+    fn a_key_grants_its_range_and_no_more() {
+        let table = table();
+        let rkey = table.publish(&spec(1000, 64)).unwrap();
+        let check = |addr, len, domain| {
+            let grant = table.view().check(rkey, addr, len, Access::REMOTE_READ, domain, 7)?;
+            Some((grant.arena, grant.arena_offset))
+        };
+        assert_eq!((check(1000, 64, 3), check(1010, 54, 3)), (Some((1, 100)), Some((1, 110))));
+        for (addr, len, domain) in [(999, 1, 3), (1001, 64, 3), (1065, 0, 3), (u64::MAX, 2, 3), (1000, 64, 4)] {
+            assert_eq!(check(addr, len, domain), None, "{len} bytes at {addr}");
+        }
+        assert!(table.kill(rkey) && !table.kill(rkey));
+        assert_eq!(check(1000, 64, 3), None);
+    }
+
+    /// What a peer's table says is the peer's to choose; nothing of it may stop an initiator that is inside its hazard.
+    #[test]
+    fn nonsense_in_a_peers_table_does_no_harm() {
+        let table = table();
+        for fill in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let rkey = table.publish(&spec(fill, fill)).unwrap();
+            table.view.entry(slot_of(rkey)).arena_offset.store(u64::MAX, Ordering::Relaxed);
+            for addr in [0, 1, fill, fill.wrapping_add(1), fill.wrapping_add(fill), u64::MAX] {
+                let grant = table.view().check(rkey, addr, 1, Access::REMOTE_WRITE, 3, 7);
+                assert!(grant.is_none_or(|grant| grant.arena_offset == addr.wrapping_sub(fill).wrapping_sub(1)));
+            }
+        }
+    }
 }

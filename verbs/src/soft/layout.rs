@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::arming::Arming;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::QpType;
 
@@ -31,8 +32,6 @@ pub(crate) const MAX_SGE: usize = 4;
 pub(crate) struct NodeHeader {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU32,
-    /// 1 if the process is registered for membarrier.
-    pub(crate) registered: AtomicU32,
 }
 
 /// One remote key. Fields other than `tag` change only while `tag` is 0 and no initiator is in an access.
@@ -91,12 +90,8 @@ pub(crate) struct Line<T>(pub(crate) T);
 /// A completion queue, as senders see it.
 #[repr(C, align(64))]
 pub(crate) struct CqPublic {
-    /// 0: nobody sleeps; else `ARMED_*`.
-    pub(crate) armed: AtomicU32,
+    pub(crate) arming: Arming,
 }
-
-pub(crate) const ARMED_SOLICITED: u32 = 1;
-pub(crate) const ARMED_ANY: u32 = 2;
 
 /// A posted receive.
 #[repr(C, align(64))]

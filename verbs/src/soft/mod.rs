@@ -2,8 +2,11 @@
 //! The core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arena;
+mod arming;
 mod atomic;
 mod barrier;
+mod bells;
+mod block;
 mod claims;
 mod control;
 mod copy;
@@ -16,7 +19,10 @@ mod home;
 mod host;
 mod keys;
 mod layout;
+mod memory;
 mod node;
+#[cfg(test)]
+mod nonsense;
 mod peer;
 mod qp;
 mod random;
@@ -34,10 +40,11 @@ mod vm;
 mod withdrawal;
 
 pub(crate) use arena::Arena;
+pub(crate) use bells::{Bells, name};
 pub(crate) use copy::device_copy;
 pub(crate) use cq::SoftCq;
 pub(crate) use cq_shared::CqShared;
-pub(crate) use eventfd::EventFd;
+pub(crate) use eventfd::{EventFd, wait};
 pub(crate) use exec::UdTarget;
 pub(crate) use home::Home;
 pub(crate) use keys::KeySpec;

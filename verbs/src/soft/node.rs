@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::control::{self, Control, Handler, Link, Message, Socket};
+use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
 use crate::address::{NodeId, SoftAddress};
 use crate::error::{ConnectError, OpenError};
@@ -14,10 +14,17 @@ pub(crate) struct Node {
     home: Arc<Home>,
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     control: Mutex<Option<Arc<Control>>>,
+    /// What datagram senders of other processes may look at still.
+    retired: Mutex<Vec<Retired>>,
 }
 
+/// Memory of a queue pair that is gone, given back when dropped.
+pub(crate) type Retired = Box<dyn Send>;
+
 /// Devices that this process has open.
-static NODES: LazyLock<Mutex<HashMap<NodeId, Weak<Node>>>> = LazyLock::new(Mutex::default);
+static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
+
+type Nodes = HashMap<NodeId, (Weak<Node>, Weak<Home>)>;
 
 impl Node {
     pub(crate) fn open() -> Result<Arc<Self>, OpenError> {
@@ -25,12 +32,19 @@ impl Node {
         let home = Home::new()?;
         let id = home.id();
         let listener = control::listen(id).map_err(soft("listen for peers"))?;
-        let node = Arc::new(Node { home: home.clone(), links: Mutex::default(), control: Mutex::default() });
+        let node = Arc::new(Node {
+            home: home.clone(),
+            links: Mutex::default(),
+            control: Mutex::default(),
+            retired: Mutex::default(),
+        });
         let handler: Arc<dyn Handler> = node.clone();
         let control = Control::start(Arc::downgrade(&handler), listener).map_err(soft("start its control thread"))?;
         *lock(&node.control) = Some(control.clone());
+        let waker = control.clone();
+        home.arenas().set_alarm(move || waker.wake());
         home.set_alarm(move || control.attend());
-        lock(&NODES).insert(id, Arc::downgrade(&node));
+        lock(&NODES).insert(id, (Arc::downgrade(&node), Arc::downgrade(&home)));
         tracing::debug!(%id, "software device opened");
         Ok(node)
     }
@@ -49,7 +63,7 @@ impl Node {
         if let Some(link) = lock(&self.links).get(&address.node).filter(|link| !link.is_dead()) {
             return Ok(link.clone());
         }
-        let local = lock(&NODES).get(&address.node).map(Weak::upgrade);
+        let local = lock(&NODES).get(&address.node).map(|(node, _)| node.upgrade());
         match local {
             Some(Some(peer)) => Ok(self.adopt(Link::local(&peer.home))),
             Some(None) => Err(ConnectError::PeerGone { node: address.node }),
@@ -58,6 +72,28 @@ impl Node {
             }),
             None => Ok(self.adopt(control::establish(&self.home, address.node)?)),
         }
+    }
+
+    /// Drops memory of a datagram queue pair, whose gate is closed, once nobody can look at it any more: its senders are not
+    /// known one by one, so each device of this process and each that is linked is asked to let pass what is under way.
+    pub(crate) fn retire(&self, memory: Retired) {
+        let homes: Vec<_> = lock(&NODES).values().filter_map(|(_, home)| home.upgrade()).collect();
+        if !homes.iter().all(|home| home.quiesce_initiators()) {
+            tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
+            return std::mem::forget(memory);
+        }
+        if let Some(control) = &*lock(&self.control)
+            && control.has_links()
+        {
+            lock(&self.retired).push(memory);
+            control.wake();
+        }
+    }
+
+    /// A link to a device of this process as if it were another's, so that a test can be both.
+    #[cfg(test)]
+    pub(crate) fn link_by_socket(&self, peer: NodeId) -> Result<Arc<Link>, ConnectError> {
+        Ok(self.adopt(control::establish(&self.home, peer)?))
     }
 
     /// Takes a new link into the table and has it watched.
@@ -87,28 +123,29 @@ impl Handler for Node {
         control::greet(&self.home, socket).map(|link| self.enter(link))
     }
 
-    fn drain(&self, link: &Link) -> bool {
+    fn drain(&self, link: &Link) -> Drained {
         control::drain(&self.home, link)
     }
 
     fn lost(&self, link: &Arc<Link>) {
-        link.end();
         {
             let mut links = lock(&self.links);
             if links.get(&link.peer()).is_some_and(|current| Arc::ptr_eq(current, link)) {
                 links.remove(&link.peer());
             }
         }
-        self.home.visit(|member| member.link_lost(link.number(), link.peer()));
+        self.home.visit(|member| member.link_lost(link.number(), link.peer(), link.is_dead()));
+    }
+
+    fn gone(&self) -> Vec<u32> {
+        self.home.arenas().take_gone()
+    }
+
+    fn retired(&self) -> Vec<Retired> {
+        std::mem::take(&mut lock(&self.retired))
     }
 
     fn tick(&self) -> bool {
-        let gone = self.home.arenas().take_gone();
-        if !gone.is_empty() {
-            for link in lock(&self.links).values() {
-                gone.iter().for_each(|&arena| link.send(&Message::ArenaGone { arena }, &[]));
-            }
-        }
         let mut busy = false;
         self.home.visit(|member| busy |= member.tick());
         busy

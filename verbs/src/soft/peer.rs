@@ -3,10 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::claims::{Claims, NoClaim};
+use super::claims::{Claims, NoClaim, Taker};
 use super::control::Link;
 use super::eventfd::EventFd;
-use super::layout::{ARMED_ANY, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
+use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
 use super::ring::{Lines, Producer, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -28,7 +28,9 @@ pub(crate) struct PeerView {
     claims: Option<Claims>,
     order: Option<NonNull<AtomicU64>>,
     cq: NonNull<CqPublic>,
-    bell: Option<Arc<EventFd>>,
+    /// For which arming of it the bell was rung last.
+    rung: AtomicU32,
+    bell: Arc<EventFd>,
     /// Gate words of the two states in which it takes requests.
     gates: [u64; 2],
     /// Receives taken so far (own queue), and the count known to be posted.
@@ -43,6 +45,8 @@ pub(crate) struct PeerView {
 
 // SAFETY: the pointers name atomics in mappings that `link` keeps.
 unsafe impl Send for PeerView {}
+// SAFETY: as above; what is not atomic changes by `&mut` only.
+unsafe impl Sync for PeerView {}
 
 /// A receive that the next message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,13 +76,11 @@ pub(crate) enum Gate {
 
 impl PeerView {
     /// Checks what the peer says of its queue pair against its mappings.
-    pub(crate) fn new(link: Arc<Link>, info: &QpInfo, bell: Option<Arc<EventFd>>) -> Result<Self, ConnectError> {
-        let bad = |why| ConnectError::BadAnswer { why };
+    pub(crate) fn new(link: Arc<Link>, info: &QpInfo, bell: Arc<EventFd>) -> Result<Self, ConnectError> {
         if !info.wqe_count.is_power_of_two() || !info.ring_lines.is_power_of_two() {
             return Err(bad("a queue's size is no power of two"));
         }
         let (public, shared) = (link.public().clone(), link.shared().clone());
-        let short = || bad("a queue lies outside of its memory");
         // SAFETY: every type here is made of atomics, and all access is by them or by the ring's protocol.
         let (qp, receives, wqes, cq, ring) = unsafe {
             (
@@ -89,23 +91,7 @@ impl PeerView {
                 shared.array::<Slot>(info.ring, info.ring_lines as usize).ok_or_else(short)?,
             )
         };
-        let claims = match &info.claims {
-            None => None,
-            Some(places) if !places.count.is_power_of_two() => {
-                return Err(bad("a claim table's size is no power of two"));
-            }
-            Some(places) => {
-                // SAFETY: as above.
-                let (head, takers) = unsafe {
-                    (
-                        shared.at::<AtomicU64>(places.head).ok_or_else(short)?,
-                        shared.array::<AtomicU32>(places.takers, places.count as usize).ok_or_else(short)?,
-                    )
-                };
-                // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
-                Some(unsafe { Claims::new(head, takers, places.count) })
-            }
-        };
+        let claims = info.claims.as_ref().map(|info| claims(&link, info)).transpose()?;
         let order = match info.order {
             None => None,
             Some(offset) => {
@@ -130,6 +116,7 @@ impl PeerView {
             claims,
             order,
             cq,
+            rung: AtomicU32::new(0),
             bell,
             gates,
             taken: 0,
@@ -239,12 +226,13 @@ impl PeerView {
         self.slot(receive.index).map(|slot| Receive { slot, ..receive })
     }
 
-    /// Claims a receive of a datagram queue pair, without memory of earlier ones.
-    pub(crate) fn claim_now(&self, taker: u32) -> Result<u32, NoClaim> {
+    /// Claims a receive of a datagram queue pair, without memory of earlier ones; none unless `usable` says so of it.
+    pub(crate) fn claim_now(&self, taker: u32, mut usable: impl FnMut(&RecvWqe) -> bool) -> Result<u32, NoClaim> {
         let claims = self.claims.ok_or(NoClaim::Closed)?;
         let posted = |index: u32| {
             let posted = self.receives().posted.load(Ordering::Acquire);
-            (posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count).then_some(())
+            let is_posted = posted.wrapping_sub(index).wrapping_sub(1) < self.wqe_count;
+            (is_posted && usable(self.wqe(index))).then_some(())
         };
         claims.claim(taker, posted).map(|(index, ())| index)
     }
@@ -297,16 +285,35 @@ impl PeerView {
     pub(crate) fn wake(&self, solicited: bool) {
         super::barrier::light(self.link.asymmetric());
         // SAFETY: mapped as long as `link` lives.
-        let armed = unsafe { self.cq.as_ref() }.armed.load(Ordering::Relaxed);
-        if armed != 0 && (solicited || armed == ARMED_ANY) {
+        if unsafe { self.cq.as_ref() }.arming.must_ring(solicited, &self.rung) {
             self.ring_bell();
         }
     }
 
     #[cold]
     fn ring_bell(&self) {
-        if let Some(bell) = &self.bell {
-            bell.ring();
-        }
+        self.bell.ring();
     }
+}
+
+/// Checks what the peer says of a claim table.
+fn claims(link: &Link, info: &ClaimInfo) -> Result<Claims, ConnectError> {
+    if !info.count.is_power_of_two() {
+        return Err(bad("a claim table's size is no power of two"));
+    }
+    let shared = link.shared();
+    // SAFETY: the types are atomics, and all access is by them.
+    let (head, takers) =
+        unsafe { (shared.at::<AtomicU64>(info.head), shared.array::<Taker>(info.takers, info.count as usize)) };
+    let (Some(head), Some(takers)) = (head, takers) else { return Err(short()) };
+    // SAFETY: the link's holder keeps the mapping as long as the claims; the count was checked.
+    Ok(unsafe { Claims::new(head, takers, info.count) })
+}
+
+fn bad(why: &'static str) -> ConnectError {
+    ConnectError::BadAnswer { why }
+}
+
+fn short() -> ConnectError {
+    bad("a queue lies outside of its memory")
 }

@@ -20,6 +20,8 @@ pub(crate) struct Receiver {
     pub(super) own: Option<OwnQueue>,
     pub(super) srq: Option<Arc<SoftSrq>>,
     pub(super) lines: u32,
+    /// The inbound ring, once there is one.
+    ring: Option<Lines>,
     /// The poller's.
     pub(super) poller: UnsafeCell<Option<Poller>>,
     /// Claims of senders that died before they could fill them (UD).
@@ -73,6 +75,7 @@ impl Receiver {
             own,
             srq: spec.srq.clone(),
             lines,
+            ring: None,
             poller: UnsafeCell::new(None),
             void: Mutex::default(),
             some_void: AtomicBool::new(false),
@@ -84,6 +87,7 @@ impl Receiver {
     }
 
     pub(crate) fn with_ring(mut self, lines: Lines) -> Self {
+        self.ring = Some(lines);
         *self.poller.get_mut() = Some(Poller { consumer: Consumer::new(lines), broken: false, unfinished: None });
         self
     }
@@ -126,14 +130,29 @@ impl Receiver {
     /// Notes what a dead sender claimed and did not fill.
     pub(crate) fn void_claims(&self, table: &ClaimTable, taker: u32) {
         let Some(own) = &self.own else { return };
-        let (retired, count) = (own.retired.load(Ordering::Acquire), table.claims.count());
+        let claimed = self.claimed(own, table);
         let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
-        for index in (0..count.wrapping_sub(retired)).map(|ahead| retired.wrapping_add(ahead)) {
-            if table.claims.taker_of(index) == taker {
+        for index in claimed {
+            let is_filled = self.ring.is_some_and(|ring| ring.has(index));
+            if !is_filled && table.claims.taker_of(index) == taker {
                 void.insert(index);
             }
         }
         self.some_void.store(!void.is_empty(), Ordering::Release);
+    }
+
+    /// True if each receive that was claimed has its message, or lost its sender. Nobody can claim any more.
+    pub(super) fn is_filled(&self, table: &ClaimTable) -> bool {
+        let (Some(own), Some(ring)) = (&self.own, &self.ring) else { return true };
+        self.claimed(own, table).all(|index| ring.has(index) || self.is_void(index))
+    }
+
+    /// Receives that are claimed and not completed yet.
+    fn claimed(&self, own: &OwnQueue, table: &ClaimTable) -> impl Iterator<Item = u32> + use<> {
+        let retired = own.retired.load(Ordering::Acquire);
+        // A head that makes no sense claims no more than there is.
+        let count = table.claims.count().wrapping_sub(retired).min(self.lines);
+        (0..count).map(move |ahead| retired.wrapping_add(ahead))
     }
 
     /// True if a dead sender claimed receive `index`; forgets it.
@@ -150,6 +169,18 @@ impl Receiver {
     pub(super) fn is_void(&self, index: u32) -> bool {
         self.some_void.load(Ordering::Acquire)
             && self.void.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
+    }
+
+    /// Gives the duty to give the blocks back to another.
+    pub(crate) fn hand_over(&mut self) -> Option<WqeRing> {
+        self.own.as_mut().map(|own| own.ring.hand_over())
+    }
+
+    /// Never gives the blocks back: a sender may still look at them.
+    pub(crate) fn keep(&mut self) {
+        if let Some(own) = &mut self.own {
+            own.ring.keep();
+        }
     }
 
     /// Keeps the posted memory from ever being freed: a peer may still write it.

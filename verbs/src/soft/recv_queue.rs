@@ -1,9 +1,9 @@
 //! Receives of one queue: what the owner keeps of each, and what senders see of it.
 
 use std::cell::UnsafeCell;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::block::Block;
 use super::home::Home;
 use super::layout::{Receives, RecvWqe};
 use super::ring::RING_INLINE;
@@ -13,17 +13,7 @@ use crate::sync::Ordering;
 
 /// Posted receives as senders see them: a ring in the public mapping.
 #[derive(Debug)]
-pub(crate) struct WqeRing {
-    home: Arc<Home>,
-    first: NonNull<RecvWqe>,
-    offset: usize,
-    count: u32,
-}
-
-// SAFETY: it names atomics in a mapping that `home` keeps.
-unsafe impl Send for WqeRing {}
-// SAFETY: as above.
-unsafe impl Sync for WqeRing {}
+pub(crate) struct WqeRing(Block<RecvWqe>);
 
 /// What the owner keeps of a posted receive.
 #[derive(Debug, Default)]
@@ -61,33 +51,30 @@ unsafe impl Sync for RecvSlots {}
 
 impl WqeRing {
     pub(crate) fn new(home: &Arc<Home>, count: u32) -> Result<Self, CreateError> {
-        debug_assert!(count.is_power_of_two());
-        let full = CreateError::Exhausted { what: "receive queue" };
-        let Some(offset) = home.take_public(count as usize * size_of::<RecvWqe>()) else { return Err(full) };
-        // SAFETY: `RecvWqe` is made of atomics, and the block is ours.
-        let Some(first) = (unsafe { home.public().array::<RecvWqe>(offset, count as usize) }) else { return Err(full) };
-        Ok(WqeRing { home: home.clone(), first, offset, count })
+        // SAFETY: `RecvWqe` is made of atomics.
+        let block = unsafe { Block::public(home, count) };
+        Ok(WqeRing(block.ok_or(CreateError::Exhausted { what: "receive queue" })?))
     }
 
     pub(crate) fn offset(&self) -> usize {
-        self.offset
+        self.0.offset()
     }
 
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        self.0.count()
     }
 
     /// Describes receive `index` to senders; the caller publishes the count afterwards.
     #[inline]
     pub(crate) fn describe(&self, index: u32, memory: &Local, receives: &Receives) -> usize {
-        // SAFETY: the index is reduced to the ring's size; the block is mapped as long as `home` lives.
-        let wqe = unsafe { self.first.add((index & (self.count - 1)) as usize).as_ref() };
+        let wqe = self.0.at(index);
         let mut total = 0;
         let pieces = memory.pieces();
         for (place, piece) in wqe.piece.iter().zip((0..pieces).filter_map(|i| memory.piece(i))) {
             let (arena, offset) = piece.arena.unwrap_or((0, 0));
             place.addr.store(piece.ptr as u64, Ordering::Relaxed);
-            place.len.store(piece.len as u32, Ordering::Relaxed);
+            // A longer piece takes the longest message too.
+            place.len.store(u32::try_from(piece.len).unwrap_or(u32::MAX), Ordering::Relaxed);
             place.arena.store(arena, Ordering::Relaxed);
             place.arena_offset.store(offset as u64, Ordering::Relaxed);
             total += piece.len;
@@ -102,8 +89,7 @@ impl WqeRing {
 
     /// Address and length of a piece of receive `index`, as described.
     pub(crate) fn piece(&self, index: u32, piece: u32) -> Option<(u64, u64)> {
-        // SAFETY: as in `describe`.
-        let wqe = unsafe { self.first.add((index & (self.count - 1)) as usize).as_ref() };
+        let wqe = self.0.at(index);
         if piece >= wqe.pieces.load(Ordering::Relaxed) {
             return None;
         }
@@ -111,9 +97,14 @@ impl WqeRing {
         Some((place.addr.load(Ordering::Relaxed), place.len.load(Ordering::Relaxed).into()))
     }
 
-    /// Gives the block back; only once no sender can reach it.
-    pub(crate) fn free(&self) {
-        self.home.give_public(self.offset, self.count as usize * size_of::<RecvWqe>());
+    /// Gives the duty to give the ring back to another.
+    pub(crate) fn hand_over(&mut self) -> Self {
+        WqeRing(self.0.hand_over())
+    }
+
+    /// Never gives the ring back: a sender may still look at it.
+    pub(crate) fn keep(&mut self) {
+        self.0.keep();
     }
 }
 
@@ -133,5 +124,30 @@ impl RecvSlots {
         let place = index as usize % self.slots.len();
         // SAFETY: exclusive by the contract.
         unsafe { &mut *self.slots[place].get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+    use crate::memory::{Backing, Buffer};
+
+    #[test]
+    fn a_receive_of_more_than_the_longest_message_takes_it() {
+        let home = Home::new().unwrap();
+        let ring = WqeRing::new(&home, 2).unwrap();
+        // SAFETY: `Receives` is made of atomics.
+        let receives = unsafe { Block::<Receives>::public(&home, 1) }.unwrap();
+        for len in [4 << 30, 5 << 30] {
+            // SAFETY: nothing touches this memory: it is described only.
+            let backing = unsafe { Backing::foreign(1, NonNull::dangling(), len, Box::new(())) };
+            let memory = Local::Buffer(Buffer::new(home.clone(), backing));
+            assert_eq!(ring.describe(0, &memory, receives.get()), len);
+            let (_, described) = ring.piece(0, 0).unwrap();
+            assert!(described >= u64::from(crate::soft::MAX_MESSAGE), "{described} of {len}");
+        }
+        assert_eq!(ring.piece(0, 1), None);
     }
 }

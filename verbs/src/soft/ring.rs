@@ -128,6 +128,12 @@ impl Lines {
         self.write(position, Entry { lines: 1, ..entry }, &[]);
     }
 
+    /// True if a message is there at `position`: its writer is done.
+    #[inline(always)]
+    pub(crate) fn has(&self, position: u32) -> bool {
+        self.at(position).stamp.load(Ordering::Acquire) == stamp(position)
+    }
+
     /// Fills the line of `position` and stamps it.
     #[inline(always)]
     fn write(&self, position: u32, entry: Entry, head: &[u8]) {
@@ -235,13 +241,13 @@ impl Consumer {
     /// The next message, if one is there.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<Entry> {
-        let slot = self.lines.at(self.position);
-        if slot.stamp.load(Ordering::Acquire) != stamp(self.position) {
+        if !self.lines.has(self.position) {
             return None;
         }
-        // SAFETY: the stamp says that the producer is done with the line until it is counted as consumed. Any bytes are
-        // an `Entry`; alignment as in `push`.
-        Some(slot.body.with(|body| unsafe { body.cast::<Entry>().read() }))
+        let slot = self.lines.at(self.position);
+        // SAFETY: the stamp says that the producer is done with the line until it is counted as consumed, but one that lies
+        // may write on: each word is read once. Any bytes are an `Entry`; alignment as in `push`.
+        Some(slot.body.with(|body| unsafe { body.cast::<Entry>().read_volatile() }))
     }
 
     /// Number of messages that are there, counted up to `limit`.

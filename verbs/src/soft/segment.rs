@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
+use super::memory;
 use crate::memory::HugePages;
 
 /// A mapping of a memfd, unmapped on drop.
@@ -34,20 +35,28 @@ pub(crate) enum Writers {
 impl Segment {
     /// A new zeroed segment. It can not be resized by anybody, so that no access to it can fault.
     pub(crate) fn create(name: &str, len: usize, writers: Writers) -> io::Result<Self> {
-        Self::create_on(name, len, writers, HugePages::No)
+        Self::sealed(name, len, writers, PLAIN)
     }
 
-    /// The same, on huge pages where asked.
-    pub(crate) fn create_on(name: &str, len: usize, writers: Writers, huge: HugePages) -> io::Result<Self> {
-        let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    /// The same with all its memory present, on huge pages where asked. What the machine does not have is refused: memory
+    /// that is promised and not there ends the process at its first use.
+    pub(crate) fn create_present(name: &str, len: usize, writers: Writers, huge: HugePages) -> io::Result<Self> {
         let tried = match huge {
             HugePages::No => None,
-            HugePages::Try | HugePages::Require => Some(Self::sealed(name, len, writers, plain | MemfdFlags::HUGETLB)),
+            HugePages::Try | HugePages::Require => Some(Self::sealed(name, len, writers, PLAIN | MemfdFlags::HUGETLB)),
         };
-        match (tried, huge) {
-            (Some(Ok(segment)), _) => Ok(segment),
-            (Some(Err(error)), HugePages::Require) => Err(error),
-            _ => Self::sealed(name, len, writers, plain),
+        let segment = match (tried, huge) {
+            (Some(Ok(segment)), _) => segment,
+            (Some(Err(error)), HugePages::Require) => return Err(error),
+            _ => {
+                memory::check(len)?;
+                Self::sealed(name, len, writers, PLAIN)?
+            }
+        };
+        match segment.populate(len) {
+            // Kernels before 5.14 do not know the advice: the pages come at first use.
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+            _ => Ok(segment),
         }
     }
 
@@ -75,12 +84,16 @@ impl Segment {
         Ok(Segment { base, len, fd })
     }
 
-    /// Makes the pages present, so that the data path does not fault. Best effort.
-    pub(crate) fn populate(&self, write: bool) {
-        let advice = if write { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: the range is this mapping; populating changes no contents.
-        if let Err(error) = unsafe { madvise(self.base.as_ptr().cast(), self.len, advice) } {
-            tracing::debug!(%error, len = self.len, "pages are not populated ahead");
+    /// Makes the first `len` bytes present, so that the data path does not fault.
+    fn populate(&self, len: usize) -> io::Result<()> {
+        // SAFETY: the range is within this mapping; populating changes no contents.
+        Ok(unsafe { madvise(self.base.as_ptr().cast(), len.min(self.len), Advice::LinuxPopulateWrite) }?)
+    }
+
+    /// The same for a mapping of a peer's memory, whose pages the peer has made present. Best effort.
+    pub(crate) fn populate_start(&self, len: usize) {
+        if let Err(error) = self.populate(len) {
+            tracing::debug!(%error, len, "pages are not populated ahead");
         }
     }
 
@@ -128,6 +141,8 @@ impl Drop for Segment {
         }
     }
 }
+
+const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
 fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
     let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::memory::Local;
 use crate::qp::Op;
+use crate::soft::exec::UdTarget;
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
-use crate::types::Qpn;
+use crate::types::{Qpn, Rkey};
 use crate::wc::{Current, WorkCompletion};
 
 /// One send request.
@@ -31,7 +32,10 @@ pub(crate) struct Stalled {
     pub(crate) op: Op,
     pub(crate) range: Option<Range<usize>>,
     pub(crate) inline: Option<Box<[u8]>>,
+    /// Where a datagram goes.
+    pub(crate) to: Option<Arc<UdTarget>>,
     pub(crate) imm: Option<u32>,
+    pub(crate) invalidate: Option<Rkey>,
     pub(crate) solicited: bool,
 }
 

@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MAX_WR;
-use super::claims::Claims;
+use super::block::Block;
+use super::claims::{Claims, Taker};
 use super::home::Home;
 use super::layout::{ClaimHead, ClaimInfo, Receives, ordered, slot_of};
 use super::recv_queue::{RecvSlot, RecvSlots, Taken, WqeRing};
@@ -25,10 +26,8 @@ pub(crate) struct SoftSrq {
     domain: u64,
     depth: u32,
     wqes: WqeRing,
-    receives: NonNull<Receives>,
-    receives_offset: usize,
-    order: NonNull<AtomicU64>,
-    order_offset: usize,
+    receives: Block<Receives>,
+    order: Block<AtomicU64>,
     table: ClaimTable,
     slots: RecvSlots,
     /// Per slot: `LIVE` while a receive is posted there and not taken by a completion.
@@ -49,12 +48,6 @@ struct Displaced {
     taker: u32,
 }
 
-// SAFETY: the pointer names atomics in a mapping that `home` keeps; the slots follow `RecvSlots`' contract: the poster
-// fills a slot while it is not live, whoever wins its `live` word empties it.
-unsafe impl Send for SoftSrq {}
-// SAFETY: as above.
-unsafe impl Sync for SoftSrq {}
-
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
 const TAKEN: u32 = 2;
@@ -64,29 +57,20 @@ const TAKEN: u32 = 2;
 pub(crate) struct ClaimTable {
     pub(crate) claims: Claims,
     pub(crate) info: ClaimInfo,
+    _head: Block<ClaimHead>,
+    _takers: Block<Taker>,
 }
 
 impl ClaimTable {
     pub(crate) fn new(home: &Arc<Home>, count: u32) -> Result<Self, CreateError> {
         let full = || CreateError::Exhausted { what: "claim table" };
-        let head_offset = home.take_shared(size_of::<ClaimHead>()).ok_or_else(full)?;
-        let takers_offset = home.take_shared(count as usize * size_of::<AtomicU32>()).ok_or_else(full)?;
-        // SAFETY: the types are atomics, and the blocks are ours.
-        let (head, takers) = unsafe {
-            (
-                home.shared().at::<AtomicU64>(head_offset).ok_or_else(full)?,
-                home.shared().array::<AtomicU32>(takers_offset, count as usize).ok_or_else(full)?,
-            )
-        };
-        // SAFETY: the mapping lives as long as `home`, which whoever holds the table holds too; the count is a power of
-        // two, as the rings it belongs to.
-        let claims = unsafe { Claims::new(head, takers, count) };
-        Ok(ClaimTable { claims, info: ClaimInfo { head: head_offset, takers: takers_offset, count } })
-    }
-
-    pub(crate) fn free(&self, home: &Home) {
-        home.give_shared(self.info.head, size_of::<ClaimHead>());
-        home.give_shared(self.info.takers, self.info.count as usize * size_of::<AtomicU32>());
+        // SAFETY: the types are made of atomics.
+        let (head, takers) = unsafe { (Block::<ClaimHead>::shared(home, 1), Block::<Taker>::shared(home, count)) };
+        let (head, takers) = (head.ok_or_else(full)?, takers.ok_or_else(full)?);
+        // SAFETY: the blocks live as long as the table, which whoever uses its claims holds.
+        let claims = unsafe { Claims::new(NonNull::from(&head.get().word), takers.first(), count) };
+        let info = ClaimInfo { head: head.offset(), takers: takers.offset(), count };
+        Ok(ClaimTable { claims, info, _head: head, _takers: takers })
     }
 }
 
@@ -99,12 +83,9 @@ impl SoftSrq {
         let full = || CreateError::Exhausted { what: "shared receive queue" };
         let count = depth.next_power_of_two();
         let wqes = WqeRing::new(home, count)?;
-        let receives_offset = home.take_public(size_of::<Receives>()).ok_or_else(full)?;
-        // SAFETY: the type is made of atomics, and the block is ours.
-        let receives = unsafe { home.public().at::<Receives>(receives_offset) }.ok_or_else(full)?;
-        let order_offset = home.take_public(count as usize * size_of::<AtomicU64>()).ok_or_else(full)?;
-        // SAFETY: as above.
-        let order = unsafe { home.public().array::<AtomicU64>(order_offset, count as usize) }.ok_or_else(full)?;
+        // SAFETY: the types are made of atomics.
+        let (receives, order) = unsafe { (Block::public(home, 1), Block::public(home, count)) };
+        let (receives, order) = (receives.ok_or_else(full)?, order.ok_or_else(full)?);
         let table = ClaimTable::new(home, count)?;
         let free = (0..depth.div_ceil(64)).map(|word| match depth - word * 64 {
             rest @ 0..64 => AtomicU64::new((1 << rest) - 1),
@@ -116,9 +97,7 @@ impl SoftSrq {
             depth,
             wqes,
             receives,
-            receives_offset,
             order,
-            order_offset,
             table,
             slots: RecvSlots::new(count),
             live: (0..count).map(|_| AtomicU32::new(FREE)).collect(),
@@ -143,11 +122,11 @@ impl SoftSrq {
     }
 
     pub(crate) fn receives_offset(&self) -> usize {
-        self.receives_offset
+        self.receives.offset()
     }
 
     pub(crate) fn order_offset(&self) -> usize {
-        self.order_offset
+        self.order.offset()
     }
 
     pub(crate) fn claim_info(&self) -> ClaimInfo {
@@ -165,8 +144,7 @@ impl SoftSrq {
         };
         let index = self.posted.load(Ordering::Relaxed);
         self.make_room(index);
-        // SAFETY: mapped as long as `home` lives.
-        let receives = unsafe { self.receives.as_ref() };
+        let receives = self.receives.get();
         let len = self.wqes.describe(slot, &memory, receives);
         // SAFETY: the slot is free, so it is the poster's.
         *unsafe { self.slots.slot(slot) } = RecvSlot { memory, wr_id, len };
@@ -278,8 +256,7 @@ impl SoftSrq {
     }
 
     fn order(&self, index: u32) -> &AtomicU64 {
-        // SAFETY: the index is reduced to the ring's size; mapped as long as `home` lives.
-        unsafe { self.order.add((index & (self.wqes.count() - 1)) as usize).as_ref() }
+        self.order.at(index)
     }
 
     fn displaced(&self) -> MutexGuard<'_, HashMap<u32, Displaced>> {
@@ -299,12 +276,24 @@ impl SoftSrq {
     }
 }
 
-impl Drop for SoftSrq {
-    fn drop(&mut self) {
-        // Every queue pair that used it is gone, and each of them made sure that its peer has left.
-        self.wqes.free();
-        self.home.give_public(self.receives_offset, size_of::<Receives>());
-        self.home.give_public(self.order_offset, self.wqes.count() as usize * size_of::<AtomicU64>());
-        self.table.free(&self.home);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::layout::RecvWqe;
+
+    #[test]
+    fn what_could_not_be_made_leaves_nothing_behind() {
+        let home = Home::new().unwrap();
+        let depth = 8192;
+        let len = depth as usize * size_of::<RecvWqe>();
+        // Nothing is left but the block for the receives, none for what comes after it.
+        let last = std::iter::from_fn(|| home.take_public(len)).last().unwrap();
+        while home.take_public(size_of::<Receives>()).is_some() {}
+        home.give_public(last, len);
+        for _ in 0..3 {
+            let error = SoftSrq::new(&home, 1, depth).unwrap_err();
+            assert!(matches!(error, CreateError::Exhausted { .. }), "{error}");
+        }
+        assert_eq!(home.take_public(len), Some(last));
     }
 }

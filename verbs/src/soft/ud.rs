@@ -9,8 +9,8 @@ use crate::QpAddress;
 use crate::error::ConnectError;
 use crate::types::QpType;
 
-/// Where datagrams to `address` go.
-pub(crate) fn resolve(node: &Arc<Node>, address: &QpAddress) -> Result<UdTarget, ConnectError> {
+/// Where datagrams of `domain` to `address` go.
+pub(crate) fn resolve(node: &Arc<Node>, domain: u64, address: &QpAddress) -> Result<UdTarget, ConnectError> {
     if address.qp_type != QpType::Ud {
         return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs: address.qp_type });
     }
@@ -24,5 +24,5 @@ pub(crate) fn resolve(node: &Arc<Node>, address: &QpAddress) -> Result<UdTarget,
     }
     let view = PeerView::new(link, &info, bell)?;
     let home = node.home();
-    Ok(UdTarget::new(view, address.qkey, home.id(), [home.host().gid(), address.gid]))
+    Ok(UdTarget::new(view, domain, address.qkey, home.id(), [home.host().gid(), address.gid]))
 }

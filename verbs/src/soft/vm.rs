@@ -28,6 +28,12 @@ pub(crate) unsafe fn read(pid: i32, to: *mut u8, from: u64, len: usize) -> io::R
     })
 }
 
+/// True if the error says that this process may not copy so at all: the system forbids it, or the other process has no
+/// number here.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES | libc::ESRCH))
+}
+
 /// Repeats a transfer until all of it is done: the kernel may stop early.
 fn transfer(len: usize, mut step: impl FnMut(usize) -> isize) -> io::Result<()> {
     let mut done = 0;

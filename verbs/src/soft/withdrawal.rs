@@ -8,16 +8,24 @@ use super::hazard::Sighting;
 use super::segment::Segment;
 use crate::types::Rkey;
 
-/// A key that is withdrawn, and the accesses that were under way at that moment.
-#[derive(Debug)]
+/// A key that is withdrawn, and the accesses that were under way at that moment. One can be used again and again.
+#[derive(Debug, Default)]
 pub(crate) struct Withdrawal {
-    pub(super) rkey: Rkey,
+    /// The key, once it is withdrawn.
+    pub(super) rkey: Option<Rkey>,
     /// This withdrawal killed the key, and gives its slot back in the end.
     pub(super) killed: bool,
     /// Peers that were inside an access.
     pub(super) peers: Vec<PeerSighting>,
     /// The control thread, as initiator on behalf of peers.
     pub(super) engine: Sighting,
+}
+
+impl Withdrawal {
+    pub(crate) fn reset(&mut self) {
+        self.rkey = None;
+        self.peers.clear();
+    }
 }
 
 /// A glance at a peer's hazard.

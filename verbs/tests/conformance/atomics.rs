@@ -10,6 +10,7 @@ two_sided! {
     atomics_reach_memory_of_every_origin,
     misaligned_atomics_fail,
     local_memory_must_have_eight_bytes,
+    what_was_is_scattered_to_a_list,
     adds_of_two_peers_and_the_cpu_are_all_counted,
 }
 
@@ -93,6 +94,25 @@ fn local_memory_must_have_eight_bytes(env: &Env) {
     }
     pair.near.post(Work::fetch_add(target.part(0, 8), 1).signaled());
     pair.near.done().assert_success(WcOpcode::FETCH_ADD);
+}
+
+fn what_was_is_scattered_to_a_list(env: &Env) {
+    let mut pair = env.rc();
+    let target = pair.far.expose(8, Access::REMOTE_ATOMIC);
+    let mut want = 0_u64;
+    for lens in [&[4, 4][..], &[1, 7], &[3, 3, 2], &[8]] {
+        if !env.able("lists of so many pieces", pair.near.abilities().max_sge as usize >= lens.len()) {
+            continue;
+        }
+        let add = Fill::Seed(want).bytes(8);
+        let add = u64::from_ne_bytes(add.try_into().unwrap());
+        let mut work = Work::fetch_add(target.remote, add).signaled();
+        work.mem = Mem::blank_list(lens);
+        pair.near.post(work);
+        let done = pair.near.done().assert_success(WcOpcode::FETCH_ADD);
+        assert_eq!((done.memory.word(), done.byte_len), (want, 8), "{lens:?}");
+        want = want.wrapping_add(add);
+    }
 }
 
 fn adds_of_two_peers_and_the_cpu_are_all_counted(env: &Env) {

@@ -17,6 +17,9 @@ two_sided! {
 
 one_sided! {
     one_channel_serves_two_queues,
+    waiting_for_one_queue_leaves_the_events_of_another,
+    queues_that_did_not_ring_stay_armed,
+    a_dropped_queue_rings_no_more,
     waiting_ends_in_time,
 }
 
@@ -183,10 +186,81 @@ fn one_channel_serves_two_queues(env: &Env) {
         assert_eq!((done.status(), done.qpn()), (WcStatus::SUCCESS, qps[turn].number()));
         drop(done);
         assert!(queues[1 - turn].poll().unwrap().is_none());
-        // The other stays armed; polling past it is harmless.
-        queues[1 - turn].arm(Arm::Any);
+        // The other stays armed; arming it again is harmless.
     }
     assert_eq!(qps[0].state(), qpair_verbs::QpState::Rts);
+}
+
+/// Two queues on one channel, each with a queue pair; they are connected to each other.
+struct Shared {
+    channel: qpair_verbs::CompletionChannel,
+    queues: [qpair_verbs::CompletionQueue; 2],
+    qps: [qpair_verbs::QueuePair; 2],
+    target: qpair_verbs::ExposedRegion,
+}
+
+impl Shared {
+    fn new(env: &Env) -> Shared {
+        let ctx = env.ctx();
+        let pd = ctx.alloc_pd().unwrap();
+        let channel = ctx.create_channel().unwrap();
+        let queues = [(); 2].map(|()| ctx.create_cq_on(8, &channel).unwrap());
+        let [a, b] = [0, 1].map(|at: usize| pd.rc(&queues[at]).build().unwrap());
+        let addresses = [a.address(), b.address()];
+        let qps = [a.connect(&addresses[1]).unwrap(), b.connect(&addresses[0]).unwrap()];
+        Shared { channel, queues, qps, target: pd.expose(8, Access::REMOTE_WRITE).unwrap() }
+    }
+
+    fn complete(&mut self, turn: usize) {
+        self.qps[turn].write_inline(&[1; 8], self.target.remote(0..8)).signaled().post().unwrap();
+    }
+
+    /// Whether the channel is readable now.
+    fn rings(&self) -> bool {
+        self.channel.wait(Some(std::time::Duration::ZERO)).unwrap()
+    }
+}
+
+fn waiting_for_one_queue_leaves_the_events_of_another(env: &Env) {
+    let mut shared = Shared::new(env);
+    shared.queues[1].arm(Arm::Any);
+    shared.complete(1);
+    let error = shared.queues[0].wait_for(std::time::Duration::from_millis(10)).map(drop).unwrap_err();
+    assert!(matches!(error, qpair_verbs::CqError::TimedOut(_)), "{error}");
+    assert!(shared.rings(), "the event of the other queue is gone");
+    shared.channel.clear();
+    assert!(!shared.rings());
+    assert!(shared.queues[1].poll().unwrap().is_some());
+}
+
+fn queues_that_did_not_ring_stay_armed(env: &Env) {
+    let mut shared = Shared::new(env);
+    shared.queues.iter_mut().for_each(|queue| queue.arm(Arm::Any));
+    for turn in [0, 1] {
+        shared.complete(turn);
+        assert!(shared.rings(), "queue {turn}");
+        shared.channel.clear();
+        assert!(shared.queues[turn].poll().unwrap().is_some());
+        assert!(!shared.rings());
+    }
+    shared.complete(0);
+    assert!(!shared.rings(), "a queue that rang has to be armed again");
+    shared.queues[1].arm(Arm::Any);
+    shared.queues[1].disarm();
+    shared.complete(1);
+    assert!(!shared.rings(), "the arming was taken back");
+}
+
+fn a_dropped_queue_rings_no_more(env: &Env) {
+    let mut shared = Shared::new(env);
+    shared.queues[1].arm(Arm::Any);
+    shared.complete(1);
+    assert!(shared.rings());
+    let [first, second] = shared.queues;
+    drop(second);
+    assert!(!shared.channel.wait(Some(std::time::Duration::ZERO)).unwrap());
+    drop((first, shared.qps));
+    assert!(!shared.channel.wait(Some(std::time::Duration::ZERO)).unwrap());
 }
 
 fn waiting_ends_in_time(env: &Env) {

@@ -1,8 +1,10 @@
 //! Unreliable datagrams.
 
+use std::time::{Duration, Instant};
+
 use qpair_verbs::{GRH_BYTES, QpAddress, QpType, WcOpcode, WcStatus};
 
-use crate::harness::{Env, Fill, HandleId, Mem, QpId, QpSpec, Side, Work};
+use crate::harness::{CqId, Env, Fill, HandleId, LIMIT, Mem, QpId, QpSpec, Side, Work};
 
 two_sided! {
     datagrams_of_every_size_arrive,
@@ -14,6 +16,14 @@ two_sided! {
     a_datagram_longer_than_the_mtu_is_refused,
     handles_are_for_datagram_queue_pairs,
     failing_the_queue_pair_flushes_it,
+}
+
+two_processes! {
+    a_stopped_target_holds_up_its_senders_once,
+}
+
+two_processes! {
+    queue_pairs_that_peers_knew_give_their_room_back,
 }
 
 const QKEY: u32 = 0x1234_5678;
@@ -154,4 +164,55 @@ fn failing_the_queue_pair_flushes_it(env: &Env) {
     assert_eq!(near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 1);
     near.post(Work::send_to(to, Mem::seeded(8, 0)).id(2).signaled());
     assert_eq!(near.done().assert_status(WcStatus::WR_FLUSH_ERR).wr_id, 2);
+}
+
+/// The first use of its memory has to wait for its device; nothing else does.
+fn a_stopped_target_holds_up_its_senders_once(env: &Env) {
+    let (mut near, _, mut far, _, to) = sides(env);
+    let mut third = env.far();
+    let (_, address) = datagram(&mut third);
+    let to_third = near.new_handle(address);
+    far.recv(Mem::blank(GRH_BYTES + 8), 1);
+    third.recv(Mem::blank(GRH_BYTES + 8), 1);
+    far.peer().expect("a process").stop(true);
+    let start = Instant::now();
+    for seed in 0..100 {
+        near.post(Work::send_to(to, Mem::seeded(8, seed)).signaled());
+        near.done().assert_success(WcOpcode::SEND);
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "they took {:?}", start.elapsed());
+    near.post(Work::send_to(to_third, Mem::seeded(8, 1)).signaled());
+    near.done().assert_success(WcOpcode::SEND);
+    third.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));
+
+    far.peer().expect("a process").stop(false);
+    let start = Instant::now();
+    let received = loop {
+        near.post(Work::send_to(to, Mem::seeded(8, 7)).signaled());
+        near.done().assert_success(WcOpcode::SEND);
+        if let Some(received) = far.try_done(CqId(0), Duration::from_millis(5)) {
+            break received.assert_success(WcOpcode::RECV);
+        }
+        assert!(start.elapsed() < LIMIT, "nothing arrives any more");
+    };
+    received.memory.assert_is(&Fill::Seed(7).bytes(8));
+}
+
+fn queue_pairs_that_peers_knew_give_their_room_back(env: &Env) {
+    let (mut near, mut far) = (env.near(), env.far());
+    datagram(&mut far);
+    // Some dozens that deep are all there is at a time.
+    let depth = Some(env.ctx().attributes().max_qp_wr);
+    for turn in 0..70 {
+        let made = near.new_qp(&QpSpec { qkey: Some(QKEY), recv_depth: depth, ..QpSpec::new(QpType::Ud) });
+        near.ask::<()>(crate::harness::Command::Activate { qp: made.qp });
+        near.recv_on(made.qp, Mem::blank(GRH_BYTES + 8), turn);
+        let to = far.new_handle(made.address);
+        far.post(Work::send_to(to, Mem::seeded(8, turn)).signaled());
+        far.done().assert_success(WcOpcode::SEND);
+        near.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(turn).bytes(8));
+        near.drop_qp(made.qp);
+        far.post(Work::send_to(to, Mem::seeded(8, turn)).signaled());
+        far.done().assert_success(WcOpcode::SEND);
+    }
 }

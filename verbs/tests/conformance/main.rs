@@ -58,12 +58,14 @@ macro_rules! one_sided {
 }
 
 mod atomics;
+mod bounce;
 mod channel;
 mod completions;
 mod connect;
 mod datagram;
 mod device;
 mod faults;
+mod limits;
 mod loss;
 mod memory;
 mod one_sided;
@@ -79,6 +81,7 @@ mod send;
 mod shared_receive;
 mod teardown;
 mod unreliable;
+mod users;
 mod windows;
 
 #[test]

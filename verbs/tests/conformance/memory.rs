@@ -3,18 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use qpair_verbs::{Access, HugePages, MemoryError, WcOpcode};
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::harness::{Command, Env, Fill, Mem, Origin, Pair, Piece, QpSpec, Side, Work, connect_pair};
+use crate::harness::{Env, Fill, Mem, Origin, Pair, Piece, Work};
 
 two_sided! {
     memory_of_every_origin_is_source_and_target,
     revoked_memory_holds_what_was_written,
     revoking_waits_for_posted_work,
-}
-
-two_processes! {
-    guarded_memory_goes_another_way,
 }
 
 one_sided! {
@@ -33,24 +28,8 @@ fn memory_of_every_origin_is_source_and_target(env: &Env) {
     every_origin(&mut env.rc());
 }
 
-/// Where one process may not reach into another, what can not be mapped goes through a bounce area.
-fn guarded_memory_goes_another_way(env: &Env) {
-    // Rights belong to threads: this one's and those it starts, not those of other cases.
-    let mut rights = capabilities(None).expect("this thread's rights");
-    rights.effective.remove(CapabilitySet::SYS_PTRACE);
-    rights.permitted.remove(CapabilitySet::SYS_PTRACE);
-    set_capabilities(None, rights).expect("fewer rights");
-    let (mut near, mut far) = (Side::open(env.device()), env.far());
-    far.ask::<()>(Command::Guard);
-    let pid = far.peer().expect("a process").pid();
-    let guarded = std::fs::File::open(format!("/proc/{pid}/mem")).is_err();
-    if env.able("being refused access to other processes", guarded) {
-        connect_pair(&mut near, &QpSpec::rc(), &mut far, &QpSpec::rc());
-        every_origin(&mut Pair { near, far });
-    }
-}
-
-fn every_origin(pair: &mut Pair) {
+/// SENDs, WRITEs and READs between memory of every origin.
+pub fn every_origin(pair: &mut Pair) {
     for (ours, theirs) in Origin::ALL.into_iter().flat_map(|a| Origin::ALL.map(|b| (a, b))) {
         for (turn, size) in SIZES.into_iter().enumerate() {
             let context = format!("{ours:?} here, {theirs:?} there, {size} bytes");

@@ -1,8 +1,8 @@
 //! What can not be posted is refused with a typed error, and the memory is handed back.
 
 use qpair_verbs::{
-    Access, Buffer, CompletionQueue, Context, Local, PostError, ProtectionDomain, QpState, QueuePair, Rejected,
-    WcOpcode, WcStatus,
+    Access, Buffer, CompletionQueue, Context, GRH_BYTES, Local, PostError, ProtectionDomain, QpState, QueuePair,
+    Rejected, SendRequest, WcOpcode, WcStatus,
 };
 
 use crate::harness::Env;
@@ -16,6 +16,10 @@ one_sided! {
     too_many_pieces_are_refused,
     lengths_must_agree,
     ranges_must_lie_within_the_buffer,
+    ranges_need_memory,
+    what_a_request_can_not_carry_is_refused,
+    the_longest_timeout_is_no_limit,
+    handles_of_another_domain_are_refused,
     inline_data_has_a_limit,
     an_empty_list_is_a_message_of_no_bytes,
     a_request_that_is_not_posted_does_nothing,
@@ -252,6 +256,96 @@ fn ranges_must_lie_within_the_buffer(env: &Env) {
         assert_eq!(error, PostError::Range { start, end, len: 64 });
     }
     ground.works();
+}
+
+#[allow(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+fn ranges_need_memory(env: &Env) {
+    let mut ground = Ground::new(env.ctx());
+    let target = ground.pd.expose(64, Access::REMOTE_ALL).unwrap();
+    for (start, end) in [(0, 8), (0, 1_000_000), (1, 1), (10, 5), (usize::MAX, 0)] {
+        let want = PostError::Range { start, end, len: 0 };
+        assert_eq!(refused(ground.a.send(Local::None).range(start..end).post(), 0), want);
+        assert_eq!(refused(ground.a.write(Local::None, target.remote(0..8)).range(start..end).post(), 0), want);
+        assert_eq!(refused(ground.a.read(Local::None, target.remote(0..8)).range(start..end).post(), 0), want);
+    }
+    for (start, end) in [(0, 8), (0, 9), (10, 5)] {
+        let error = refused(ground.a.send_inline(&[1; 8]).range(start..end).post(), 0);
+        assert!(matches!(error, PostError::NotSupported { .. }), "{error}");
+    }
+    ground.b.recv(Local::None).id(1).post().unwrap();
+    ground.a.send(Local::None).range(0..0).id(2).signaled().post().unwrap();
+    let mut ids = [ground.next().0, ground.next().0];
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    ground.works();
+}
+
+/// Nothing that a request says is ignored.
+fn what_a_request_can_not_carry_is_refused(env: &Env) {
+    let mut ground = Ground::new(env.ctx());
+    let pd = ground.pd.clone();
+    let target = pd.expose(64, Access::REMOTE_ALL).unwrap();
+    let (word, rkey) = (target.remote(0..8), target.rkey());
+    let mut check = |make: &dyn for<'a> Fn(&'a mut QueuePair, Buffer) -> SendRequest<'a>| {
+        let error = refused(make(&mut ground.a, ground.pd.alloc(8).unwrap().filled()).post(), 8);
+        assert!(matches!(error, PostError::NotSupported { .. }), "{error}");
+    };
+    check(&|qp, buffer| qp.send(buffer).imm(1).invalidating(rkey));
+    check(&|qp, buffer| qp.write(buffer, word).invalidating(rkey));
+    check(&|qp, buffer| qp.write(buffer, word).imm(1).invalidating(rkey));
+    check(&|qp, buffer| qp.read(buffer, word).imm(1));
+    check(&|qp, buffer| qp.read(buffer, word).invalidating(rkey));
+    check(&|qp, buffer| qp.fetch_add(buffer, word, 1).imm(1));
+    check(&|qp, buffer| qp.compare_swap(buffer, word, 0, 1).imm(1));
+    check(&|qp, buffer| qp.compare_swap(buffer, word, 0, 1).invalidating(rkey));
+    ground.works();
+
+    let mut datagrams = pd.ud(&ground.cq).qkey(1).build().unwrap().activate().unwrap();
+    let to = pd.address_handle(&datagrams.address()).unwrap();
+    let error = refused(datagrams.send(ground.buffer(8), &to).invalidating(rkey).post(), 8);
+    assert!(matches!(error, PostError::NotSupported { .. }), "{error}");
+    datagrams.recv(ground.buffer(GRH_BYTES + 8)).id(1).post().unwrap();
+    datagrams.send(ground.buffer(8), &to).imm(5).id(2).signaled().post().unwrap();
+    let mut ids = [ground.next().0, ground.next().0];
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    assert_eq!(target.load(0).unwrap(), 0);
+}
+
+trait Filled {
+    fn filled(self) -> Buffer;
+}
+
+impl Filled for Buffer {
+    fn filled(mut self) -> Buffer {
+        self.fill(7);
+        self
+    }
+}
+
+fn the_longest_timeout_is_no_limit(env: &Env) {
+    let pd = env.ctx().alloc_pd().unwrap();
+    let mut cq = env.ctx().create_cq(16).unwrap();
+    let make = || pd.rc(&cq).ack_timeout(std::time::Duration::MAX).build().unwrap();
+    let (a, b) = (make(), make());
+    let (addr_a, addr_b) = (a.address(), b.address());
+    let target = pd.expose(8, Access::REMOTE_ALL).unwrap();
+    let mut a = a.connect(&addr_b).unwrap();
+    a.write_inline(&[1; 8], target.remote(0..8)).id(1).signaled().post().unwrap();
+    assert!(cq.poll().unwrap().is_none(), "the peer is not connected yet");
+    let _b = b.connect(&addr_a).unwrap();
+    let done = cq.wait_for(crate::harness::LIMIT).unwrap();
+    assert_eq!((done.wr_id(), done.status()), (1, WcStatus::SUCCESS));
+}
+
+fn handles_of_another_domain_are_refused(env: &Env) {
+    let ground = Ground::new(env.ctx());
+    let mut datagrams = ground.pd.ud(&ground.cq).qkey(1).build().unwrap().activate().unwrap();
+    let elsewhere = Context::open(env.device()).unwrap();
+    for pd in [env.ctx().alloc_pd().unwrap(), elsewhere.alloc_pd().unwrap()] {
+        let to = pd.address_handle(&datagrams.address()).unwrap();
+        assert_eq!(refused(datagrams.send(ground.buffer(8), &to).post(), 8), PostError::WrongDomain);
+    }
 }
 
 fn inline_data_has_a_limit(env: &Env) {

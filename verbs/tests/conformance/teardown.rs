@@ -1,7 +1,7 @@
 //! Dropping things in every order, also with work posted: nothing crashes, hangs, or stays in use.
 
 use qpair_verbs::{
-    Access, Buffer, CompletionQueue, Context, ExposedRegion, Local, ProtectionDomain, QueuePair, WcStatus,
+    Access, Buffer, CompletionQueue, Context, CreateError, ExposedRegion, Local, ProtectionDomain, QueuePair, WcStatus,
 };
 
 use crate::harness::Env;
@@ -14,6 +14,7 @@ one_sided! {
     a_region_outlives_its_domain_and_context,
     completions_not_taken_are_dropped_with_the_queue,
     queue_pairs_can_be_made_and_dropped_without_end,
+    a_full_device_has_room_again_once_queues_are_closed,
     sides_can_be_dropped_at_the_same_time,
 }
 
@@ -181,12 +182,46 @@ fn completions_not_taken_are_dropped_with_the_queue(env: &Env) {
 fn queue_pairs_can_be_made_and_dropped_without_end(env: &Env) {
     let ctx = Context::open(env.device()).unwrap();
     let pd = ctx.alloc_pd().unwrap();
-    for turn in 0..2000 {
+    let deep = ctx.attributes().max_qp_wr;
+    // Each takes megabytes of what the device has: some dozens of them are all there is at a time.
+    for turn in 0..70 {
         let cq = ctx.create_cq(512).unwrap();
-        let mut prepared = pd.rc(&cq).send_depth(512).recv_depth(512).build().unwrap();
+        let mut prepared = pd.rc(&cq).send_depth(512).recv_depth(deep).build().unwrap();
         prepared.recv(pd.alloc(64).unwrap()).post().unwrap();
         assert_eq!(prepared.number(), prepared.address().qpn, "turn {turn}");
+        let mut srq = pd.create_srq(deep).unwrap();
+        srq.post(pd.alloc(64).unwrap(), turn).unwrap();
+        drop(pd.rc(&cq).srq(&srq).build().unwrap());
+        assert_eq!(srq.available(), 1);
+        let mut datagram = pd.ud(&cq).recv_depth(deep).build().unwrap().activate().unwrap();
+        datagram.recv(pd.alloc(64).unwrap()).post().unwrap();
     }
+}
+
+fn a_full_device_has_room_again_once_queues_are_closed(env: &Env) {
+    let ctx = Context::open(env.device()).unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(4).unwrap());
+    let deep = ctx.attributes().max_qp_wr;
+    let fill = || {
+        let mut made = Vec::new();
+        loop {
+            match pd.rc(&cq).recv_depth(deep).build() {
+                Ok(prepared) if made.len() < 500 => made.push(prepared),
+                Ok(_) => return None,
+                Err(error) => {
+                    assert!(matches!(error, CreateError::Exhausted { .. }), "{error}");
+                    return Some(made);
+                }
+            }
+        }
+    };
+    let Some(first) = fill() else {
+        _ = env.able("running full", false);
+        return;
+    };
+    let count = first.len();
+    drop(first);
+    assert_eq!(fill().map(|made| made.len()), Some(count));
 }
 
 fn sides_can_be_dropped_at_the_same_time(env: &Env) {

@@ -1,16 +1,23 @@
 //! The way to another opened device of this host: its mappings, its keys, and the socket between the two.
 
-use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
+use mio::{Registry, Token};
+
+use super::answers::{Answer, Answers, Bell};
 use super::message::{BounceOp, Message};
-use super::socket::Socket;
+use super::outbox::Outbox;
+use super::peer_arenas::{PeerArenas, Reach};
+use super::socket::{Packet, Socket};
 use crate::address::NodeId;
 use crate::error::ConnectError;
+use crate::soft::arena::Arena;
 use crate::soft::eventfd::EventFd;
 use crate::soft::home::Home;
 use crate::soft::keys::KeyView;
@@ -29,6 +36,10 @@ pub(crate) struct Link {
     asymmetric: bool,
     number: u64,
     dead: Arc<AtomicBool>,
+    /// True once the peer sent what makes no sense: nothing that it says counts any more.
+    spurned: AtomicBool,
+    /// The last turn in which the peer said that what was under way is over.
+    quiet: AtomicU64,
     wire: Wire,
 }
 
@@ -40,41 +51,15 @@ enum Wire {
 
 #[derive(Debug)]
 struct Remote {
-    socket: Socket,
+    outbox: Outbox,
+    /// Process at the other end; 0 if it can not be seen from here.
     pid: i32,
-    /// Mapped arenas of the peer, by the low bits of their number.
-    arenas: Box<[AtomicPtr<MappedArena>]>,
-    /// Arenas asked for and not answered yet; `true` once the answer was no.
-    asked: Mutex<HashMap<u32, bool>>,
-    next_request: AtomicU32,
-    answers: Mutex<HashMap<u32, Answer>>,
-    answered: Condvar,
-    /// Whether process_vm_readv and writev are allowed: see `VM_*`.
-    vm: AtomicU8,
-}
-
-#[derive(Debug)]
-struct MappedArena {
-    id: u32,
-    segment: Segment,
-}
-
-#[derive(Debug)]
-enum Answer {
-    Waiting,
-    Info(Option<(QpInfo, Option<OwnedFd>)>),
-    Bounced(Option<u64>),
-}
-
-/// How to reach a range of the peer's memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reach {
-    /// At this address of our own.
-    Mapped(NonNull<u8>),
-    /// Soon: the arena was asked for.
-    Pending,
-    /// Not by mapping.
-    Unmapped,
+    arenas: PeerArenas,
+    /// Arenas of ours that the peer was sent.
+    lent: Mutex<HashSet<u32>>,
+    answers: Answers,
+    /// True once process_vm_readv and writev are known to be refused.
+    vm_refused: AtomicBool,
 }
 
 impl Link {
@@ -88,21 +73,25 @@ impl Link {
             asymmetric: barrier::registered(),
             number: next_number(),
             dead: Arc::default(),
+            spurned: AtomicBool::new(false),
+            quiet: AtomicU64::new(0),
             wire: Wire::Local(Arc::downgrade(home)),
         }
     }
 
-    /// A link over `socket`, from the descriptors in the peer's greeting.
+    /// A link over `socket`, from the descriptors in the peer's `greeting`.
     pub(crate) fn remote(
         peer: NodeId,
         socket: Socket,
-        mut fds: Vec<OwnedFd>,
+        mut greeting: Packet,
         registered: bool,
     ) -> Result<Self, ConnectError> {
         let bad = |why| ConnectError::BadAnswer { why };
-        let system = |what| move |source| ConnectError::System { what, source };
-        let (Some(shared), Some(public)) = (fds.pop(), fds.pop()) else {
-            return Err(bad("the greeting carries no mappings"));
+        let (Some(shared), Some(public)) = (greeting.fds.pop(), greeting.fds.pop()) else {
+            return Err(match greeting.truncated {
+                true => no_descriptors("take the peer's mappings"),
+                false => bad("the greeting carries no mappings"),
+            });
         };
         let public = Segment::map_peer(public, PUBLIC_BYTES, false).map_err(system("map the peer's public memory"))?;
         let shared = Segment::map_peer(shared, SHARED_BYTES, true).map_err(system("map the peer's shared memory"))?;
@@ -114,16 +103,14 @@ impl Link {
             return Err(bad("its public memory is not of this version"));
         }
         let keys = KeyView::in_segment(&public).ok_or(bad("its public memory is too short"))?;
-        let pid = socket.peer_pid().map_err(system("identify the peer"))?;
+        let pid = socket.peer().map_err(system("identify the peer"))?.pid;
         let remote = Remote {
-            socket,
+            outbox: Outbox::new(socket),
             pid,
-            arenas: (0..ARENA_SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
-            asked: Mutex::default(),
-            next_request: AtomicU32::new(1),
-            answers: Mutex::default(),
-            answered: Condvar::new(),
-            vm: AtomicU8::new(if switches::no_process_vm() { VM_REFUSED } else { VM_UNTRIED }),
+            arenas: PeerArenas::new(),
+            lent: Mutex::default(),
+            answers: Answers::default(),
+            vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
         };
         Ok(Link {
             peer,
@@ -133,6 +120,8 @@ impl Link {
             asymmetric: registered && barrier::registered(),
             number: next_number(),
             dead: Arc::default(),
+            spurned: AtomicBool::new(false),
+            quiet: AtomicU64::new(0),
             wire: Wire::Remote(Box::new(remote)),
         })
     }
@@ -179,100 +168,94 @@ impl Link {
     pub(crate) fn end(&self) {
         self.dead.store(true, Ordering::Release);
         if let Wire::Remote(remote) = &self.wire {
-            drop(remote.answers.lock().unwrap_or_else(PoisonError::into_inner));
-            remote.answered.notify_all();
+            remote.answers.wake();
+        }
+    }
+
+    pub(super) fn is_spurned(&self) -> bool {
+        self.spurned.load(Ordering::Acquire)
+    }
+
+    /// Hears the peer no more, and tells it so. Only the end of its process, or of its side of the link, tells that it is
+    /// outside of this device's memory.
+    pub(crate) fn spurn(&self) {
+        self.spurned.store(true, Ordering::Release);
+        if let Some(socket) = self.socket() {
+            socket.hang_up();
+        }
+    }
+
+    /// Has the control thread hear of the link under `token`.
+    pub(super) fn watch(&self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
+        self.remote_end().map_or(Ok(()), |remote| remote.outbox.watch(registry, token))
+    }
+
+    /// Sends what the socket had no room for.
+    pub(super) fn flush(&self) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.outbox.flush();
         }
     }
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
-        match &self.wire {
-            Wire::Remote(remote) => Some(&remote.socket),
-            Wire::Local(_) => None,
-        }
+        self.remote_end().map(|remote| remote.outbox.socket())
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
+    pub(super) fn raw_fd(&self) -> RawFd {
         self.socket().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    fn remote_end(&self) -> Option<&Remote> {
+        match &self.wire {
+            Wire::Remote(remote) => Some(remote),
+            Wire::Local(_) => None,
+        }
     }
 
     /// Process at the other end; `None` if it is this one.
     pub(crate) fn pid(&self) -> Option<i32> {
-        match &self.wire {
-            Wire::Remote(remote) => Some(remote.pid),
-            Wire::Local(_) => None,
-        }
+        self.remote_end().map(|remote| remote.pid)
     }
 
-    /// Sends a control message. What can not be sent is dropped: its loss ends in a time-out at whoever waits.
-    pub(crate) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) {
-        if let Some(socket) = self.socket()
-            && let Err(error) = socket.send(message, fds)
-        {
-            tracing::debug!(%error, peer = %self.peer, ?message, "a control message is lost");
-        }
+    /// Sends a control message, now or once the socket has room. False if it is lost: the link is over.
+    pub(super) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
+        self.remote_end().is_some_and(|remote| remote.outbox.send(message, fds))
     }
 
     /// Asks the peer's device for a queue pair. Blocks until the answer comes, some seconds at most.
-    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Option<Arc<EventFd>>), ConnectError> {
+    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Arc<EventFd>), ConnectError> {
         let missing = ConnectError::NoSuchQueuePair { qpn: crate::Qpn(qpn) };
-        match &self.wire {
+        let remote = match &self.wire {
             Wire::Local(home) => {
                 let home = home.upgrade().ok_or(ConnectError::PeerGone { node: self.peer })?;
                 let qp = home.member(qpn).ok_or(missing)?;
-                Ok((qp.info(), Some(qp.bell().clone())))
+                return Ok((qp.info(), qp.bell().clone()));
             }
-            Wire::Remote(remote) => {
-                let request = remote.open_request();
-                self.send(&Message::Query { request, qpn }, &[]);
-                let answer = self.wait_answer(remote, request)?;
-                match answer {
-                    Answer::Info(Some((info, bell))) => Ok((info, bell.map(|fd| Arc::new(EventFd::from_fd(fd))))),
-                    _ => Err(missing),
-                }
+            Wire::Remote(remote) => remote,
+        };
+        let request = remote.answers.open();
+        self.send(&Message::Query { request, qpn }, &[]);
+        match remote.answers.wait(request, &self.dead, ANSWER) {
+            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, Arc::new(EventFd::from_fd(fd)))),
+            Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
+            Answer::Info(Some((_, Bell::Missing))) => {
+                Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })
             }
+            Answer::Waiting if self.is_dead() => Err(ConnectError::PeerGone { node: self.peer }),
+            Answer::Waiting => Err(ConnectError::TimedOut { seconds: ANSWER.as_secs() }),
+            Answer::Info(None) | Answer::Bounced(_) => Err(missing),
         }
     }
 
-    fn wait_answer(&self, remote: &Remote, request: u32) -> Result<Answer, ConnectError> {
-        let deadline = Instant::now() + ANSWER;
-        let mut answers = remote.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let done = !matches!(answers.get(&request), Some(Answer::Waiting));
-            if done || left.is_zero() || self.is_dead() {
-                let answer = answers.remove(&request);
-                return match answer {
-                    Some(Answer::Waiting) | None if self.is_dead() => Err(ConnectError::PeerGone { node: self.peer }),
-                    Some(Answer::Waiting) | None => Err(ConnectError::TimedOut { seconds: ANSWER.as_secs() }),
-                    Some(answer) => Ok(answer),
-                };
-            }
-            answers = remote.answered.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    pub(crate) fn answered(&self, request: u32, info: Option<(QpInfo, Option<OwnedFd>)>) {
-        self.put_answer(request, Answer::Info(info));
-    }
-
-    pub(crate) fn bounced(&self, request: u32, result: Option<u64>) {
-        self.put_answer(request, Answer::Bounced(result));
-    }
-
-    fn put_answer(&self, request: u32, answer: Answer) {
-        let Wire::Remote(remote) = &self.wire else { return };
-        let mut answers = remote.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // An answer that nobody waits for any more, or never asked for, is dropped.
-        if let Some(place) = answers.get_mut(&request) {
-            *place = answer;
-            remote.answered.notify_all();
+    pub(super) fn answered(&self, request: u32, answer: Answer) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.answers.put(request, answer);
         }
     }
 
     /// Starts an access by the peer's own control thread; the number to ask [`bounce_result`](Link::bounce_result) with.
     pub(crate) fn bounce(&self, op: BounceOp) -> Option<u32> {
-        let Wire::Remote(remote) = &self.wire else { return None };
-        let request = remote.open_request();
+        let request = self.remote_end()?.answers.open();
         self.send(&Message::Bounce { request, op }, &[]);
         Some(request)
     }
@@ -280,22 +263,16 @@ impl Link {
     /// The outcome of a bounce: `None` while it is under way, `Some(None)` if it was refused.
     pub(crate) fn bounce_result(&self, request: u32) -> Option<Option<u64>> {
         let Wire::Remote(remote) = &self.wire else { return Some(None) };
-        let mut answers = remote.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        match answers.get(&request) {
-            Some(Answer::Waiting) => None,
-            Some(Answer::Bounced(result)) => {
-                let result = *result;
-                answers.remove(&request);
-                Some(result)
-            }
-            Some(Answer::Info(_)) | None => Some(None),
-        }
+        remote.answers.take(request).map(|answer| match answer {
+            Answer::Bounced(result) => result,
+            Answer::Waiting | Answer::Info(_) => None,
+        })
     }
 
     /// Gives up on a bounce.
     pub(crate) fn forget_bounce(&self, request: u32) {
         if let Wire::Remote(remote) = &self.wire {
-            remote.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&request);
+            remote.answers.forget(request);
         }
     }
 
@@ -311,74 +288,50 @@ impl Link {
         if arena == 0 {
             return Reach::Unmapped;
         }
-        let mapped = remote.arenas[arena as usize % ARENA_SLOTS].load(Ordering::Acquire);
-        // SAFETY: a mapped arena is freed only after it was taken out of the table and every initiator of this device was
-        // seen outside its hazard (`forget_arena`); the caller is inside.
-        if let Some(mapped) = unsafe { mapped.as_ref() }
-            && mapped.id == arena
-        {
-            let end = offset.checked_add(len);
-            if end.is_none_or(|end| end > mapped.segment.len() as u64) {
-                return Reach::Unmapped;
-            }
-            // SAFETY: `offset` was just found to lie within the mapping.
-            return Reach::Mapped(unsafe { mapped.segment.base().add(offset as usize) });
-        }
-        self.ask_arena(remote, arena)
-    }
-
-    #[cold]
-    fn ask_arena(&self, remote: &Remote, arena: u32) -> Reach {
-        let mut asked = remote.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        match asked.get(&arena) {
-            Some(true) => Reach::Unmapped,
-            Some(false) => Reach::Pending,
-            None => {
-                asked.insert(arena, false);
-                drop(asked);
-                self.send(&Message::MapArena { arena }, &[]);
-                Reach::Pending
-            }
+        match remote.arenas.find(arena, offset, len) {
+            Some(reach) => reach,
+            None => remote.arenas.ask(arena, || self.send(&Message::MapArena { arena }, &[])),
         }
     }
 
     /// Maps an arena that the peer sent.
-    pub(crate) fn install_arena(&self, arena: u32, len: u64, fd: Option<OwnedFd>) {
-        let Wire::Remote(remote) = &self.wire else { return };
-        let mut asked = remote.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if asked.get(&arena) != Some(&false) {
-            return;
-        }
-        let mapped = fd.and_then(|fd| Segment::map_peer(fd, usize::try_from(len).ok()?, true).ok());
-        let place = &remote.arenas[arena as usize % ARENA_SLOTS];
-        match mapped {
-            Some(segment) if place.load(Ordering::Acquire).is_null() => {
-                segment.populate(true);
-                let mapped = Box::new(MappedArena { id: arena, segment });
-                place.store(Box::into_raw(mapped), Ordering::Release);
-                asked.remove(&arena);
-            }
-            // Not to be mapped, or its place in the table is taken: it is reached without mapping.
-            _ => drop(asked.insert(arena, true)),
+    pub(super) fn install_arena(&self, arena: u32, len: u64, packet: &mut Packet) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.arenas.install(arena, len, packet.fds.pop());
         }
     }
 
-    /// Takes an arena out of the table; `quiesce` returns once no initiator of this device is inside an access.
-    pub(crate) fn forget_arena(&self, arena: u32, quiesce: impl FnOnce() -> bool) {
+    /// Unmaps an arena of the peer; `quiesce` returns once no initiator of this device is inside an access.
+    pub(super) fn forget_arena(&self, arena: u32, quiesce: impl FnOnce() -> bool) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.arenas.forget(arena, quiesce);
+        }
+    }
+
+    /// Sends the peer an arena of ours. For the control thread.
+    pub(super) fn lend(&self, arena: &Arena) {
         let Wire::Remote(remote) = &self.wire else { return };
-        remote.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&arena);
-        let place = &remote.arenas[arena as usize % ARENA_SLOTS];
-        let mapped = place.load(Ordering::Acquire);
-        // SAFETY: only this thread, the device's control thread, frees mapped arenas.
-        if unsafe { mapped.as_ref() }.is_none_or(|mapped| mapped.id != arena) {
-            return;
+        let (id, len) = (arena.id(), arena.len() as u64);
+        if self.send(&Message::Arena { arena: id, len }, &[arena.segment().fd()]) {
+            remote.lent.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         }
-        place.store(std::ptr::null_mut(), Ordering::Release);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if quiesce() {
-            // SAFETY: it is out of the table, and nobody who might have seen it there is still inside an access.
-            drop(unsafe { Box::from_raw(mapped) });
+    }
+
+    /// An arena of ours is gone: the peer unmaps it, if it was sent it. For the control thread.
+    pub(super) fn take_back(&self, arena: u32) {
+        let Wire::Remote(remote) = &self.wire else { return };
+        if remote.lent.lock().unwrap_or_else(PoisonError::into_inner).remove(&arena) {
+            self.send(&Message::ArenaGone { arena }, &[]);
         }
+    }
+
+    pub(super) fn note_quiet(&self, turn: u64) {
+        self.quiet.fetch_max(turn, Ordering::AcqRel);
+    }
+
+    /// True once nothing is under way any more that was when the peer was asked in `turn`.
+    pub(super) fn is_quiet(&self, turn: u64) -> bool {
+        self.is_dead() || self.quiet.load(Ordering::Acquire) >= turn
     }
 
     /// Tells the peer that a request to its queue pair was not valid.
@@ -389,44 +342,21 @@ impl Link {
                     member.fault(from, from_qpn, kind);
                 }
             }
-            Wire::Remote(_) => self.send(&Message::Fault { qpn, from_qpn, kind }, &[]),
+            Wire::Remote(_) => drop(self.send(&Message::Fault { qpn, from_qpn, kind }, &[])),
         }
     }
 
     /// Whether process_vm_readv and writev may be tried.
     pub(crate) fn vm_allowed(&self) -> bool {
-        match &self.wire {
-            Wire::Remote(remote) => remote.vm.load(Ordering::Relaxed) != VM_REFUSED,
-            Wire::Local(_) => false,
-        }
+        self.remote_end().is_some_and(|remote| !remote.vm_refused.load(Ordering::Relaxed))
     }
 
     /// Notes that the system refuses them.
     pub(crate) fn vm_refused(&self) {
         if let Wire::Remote(remote) = &self.wire
-            && remote.vm.swap(VM_REFUSED, Ordering::Relaxed) != VM_REFUSED
+            && !remote.vm_refused.swap(true, Ordering::Relaxed)
         {
             tracing::info!(peer = %self.peer, "process_vm_writev is refused here; a bounce area is used");
-        }
-    }
-}
-
-impl Remote {
-    fn open_request(&self) -> u32 {
-        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(request, Answer::Waiting);
-        request
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        for place in &self.arenas {
-            let mapped = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
-            if !mapped.is_null() {
-                // SAFETY: made by `Box::into_raw` in `install_arena`; the link's last holder is gone, so nobody uses it.
-                drop(unsafe { Box::from_raw(mapped) });
-            }
         }
     }
 }
@@ -436,9 +366,14 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Mapped arenas of one peer; further ones are reached without mapping.
-const ARENA_SLOTS: usize = 4096;
+pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> ConnectError {
+    move |source| ConnectError::System { what, source }
+}
+
+/// The kernel drops descriptors that a process has no room for.
+fn no_descriptors(what: &'static str) -> ConnectError {
+    system(what)(io::Error::from_raw_os_error(libc::EMFILE))
+}
+
 /// How long a peer's control thread may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
-const VM_UNTRIED: u8 = 0;
-const VM_REFUSED: u8 = 1;

@@ -10,7 +10,7 @@ use crate::soft::layout::{FaultKind, LAYOUT_VERSION, QpInfo};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// First in both directions. Carries the public and the shared mapping.
-    Hello { version: u32, node: NodeId, pid: u32, registered: bool },
+    Hello { version: u32, node: NodeId, registered: bool },
     /// Instead of an answer to Hello: why not.
     Refused(Refusal),
     /// Asks for a queue pair.
@@ -23,6 +23,10 @@ pub(crate) enum Message {
     Arena { arena: u32, len: u64 },
     /// An arena is gone; unmap it.
     ArenaGone { arena: u32 },
+    /// Asks for an answer once all accesses are over that are under way.
+    Quiesce { turn: u64 },
+    /// The answer to Quiesce.
+    Quiet { turn: u64 },
     /// A request to queue pair `qpn` was not valid; it goes to the error state.
     Fault { qpn: u32, from_qpn: u32, kind: FaultKind },
     /// Access to memory that this side can not reach, by the owner on this side's behalf.
@@ -35,7 +39,7 @@ impl Message {
     /// This side's greeting.
     pub(crate) fn hello(node: NodeId) -> Self {
         let registered = barrier::registered();
-        Message::Hello { version: LAYOUT_VERSION, node, pid: std::process::id(), registered }
+        Message::Hello { version: LAYOUT_VERSION, node, registered }
     }
 }
 
@@ -46,6 +50,8 @@ pub(crate) enum Refusal {
     User { ours: u32, theirs: u32 },
     /// The peer's version differs.
     Version { ours: u32 },
+    /// No room for the descriptors that came with the hello.
+    Descriptors,
     /// The hello made no sense.
     Malformed,
 }

@@ -3,12 +3,26 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use super::answers::{Answer, Bell};
 use super::link::Link;
 use super::message::{Message, Refusal};
 use super::remote_access;
 use super::socket::{Packet, Socket};
 use crate::soft::home::Home;
 use crate::soft::layout::LAYOUT_VERSION;
+
+/// Whether a new connection comes from a process that may speak to this device; tells it if not.
+pub(super) fn admit(socket: &Socket) -> bool {
+    let ours = rustix::process::geteuid().as_raw();
+    match socket.peer() {
+        Ok(peer) if peer.user == ours => true,
+        Ok(peer) => refuse(socket, Refusal::User { ours, theirs: peer.user }).is_some(),
+        Err(error) => {
+            tracing::warn!(%error, "a connection from an unknown user is dropped");
+            false
+        }
+    }
+}
 
 /// Answers the first message of a new connection; the link, if it was a greeting that can be accepted.
 pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
@@ -23,24 +37,20 @@ pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
     let Message::Hello { version, node: peer, registered, .. } = packet.message else {
         return refuse(&socket, Refusal::Malformed);
     };
-    let (ours, theirs) = (rustix::process::geteuid().as_raw(), socket.peer_user().ok()?);
-    if ours != theirs {
-        return refuse(&socket, Refusal::User { ours, theirs });
-    }
     if version != LAYOUT_VERSION {
         return refuse(&socket, Refusal::Version { ours: LAYOUT_VERSION });
     }
-    if let Err(error) = socket.send(&Message::hello(home.id()), &home.mappings()) {
-        tracing::debug!(%error, "a peer left while greeting");
-        return None;
+    if packet.truncated {
+        return refuse(&socket, Refusal::Descriptors);
     }
-    match Link::remote(peer, socket, packet.fds, registered) {
-        Ok(link) => Some(link),
+    let link = match Link::remote(peer, socket, packet, registered) {
+        Ok(link) => link,
         Err(error) => {
             tracing::warn!(%error, %peer, "a peer's greeting was not valid");
-            None
+            return None;
         }
-    }
+    };
+    link.send(&Message::hello(home.id()), &home.mappings()).then_some(link)
 }
 
 fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
@@ -49,24 +59,37 @@ fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
     None
 }
 
-/// Handles all that waits on a link; false once it is over.
-pub(crate) fn drain(home: &Home, link: &Link) -> bool {
+/// What became of a link.
+pub(crate) enum Drained {
+    /// It goes on.
+    Open,
+    /// The peer makes no sense. It lives, and may be inside an access.
+    Nonsense,
+    /// The peer is gone, or has closed it.
+    Over,
+}
+
+/// Handles all that waits on a link.
+pub(crate) fn drain(home: &Home, link: &Link) -> Drained {
+    use io::ErrorKind::{ConnectionReset, WouldBlock};
     loop {
         match link.socket().map(Socket::recv) {
-            Some(Ok(Some(packet))) => handle(home, link, packet),
-            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return true,
-            Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; the link ends");
-                return false;
+            Some(Ok(Some(packet))) if !link.is_spurned() => handle(home, link, packet),
+            Some(Ok(Some(_))) => {}
+            Some(Err(error)) if error.kind() == WouldBlock => return Drained::Open,
+            Some(Err(error)) if error.kind() != ConnectionReset => {
+                if !link.is_spurned() {
+                    tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; it is heard no more");
+                    return Drained::Nonsense;
+                }
             }
-            Some(Ok(None) | Err(_)) | None => return false,
+            Some(Ok(None) | Err(_)) | None => return Drained::Over,
         }
     }
 }
 
-fn handle(home: &Home, link: &Link, packet: Packet) {
-    let Packet { message, mut fds } = packet;
-    match message {
+fn handle(home: &Home, link: &Link, mut packet: Packet) {
+    match packet.message {
         Message::Query { request, qpn } => {
             let found = home.member(qpn);
             let info = found.as_ref().map(|qp| qp.info());
@@ -74,18 +97,28 @@ fn handle(home: &Home, link: &Link, packet: Packet) {
             match &found {
                 Some(qp) => link.send(&answer, &[qp.bell().as_fd()]),
                 None => link.send(&answer, &[]),
+            };
+        }
+        Message::Info { request, info } => {
+            let bell = match packet.fds.pop() {
+                Some(fd) => Bell::Here(fd),
+                None if packet.truncated => Bell::NoRoom,
+                None => Bell::Missing,
+            };
+            link.answered(request, Answer::Info(info.map(|info| (info, bell))));
+        }
+        Message::MapArena { arena } => match home.arenas().get(arena) {
+            Some(found) => link.lend(&found),
+            None => drop(link.send(&Message::Arena { arena, len: 0 }, &[])),
+        },
+        Message::Arena { arena, len } => link.install_arena(arena, len, &mut packet),
+        Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
+        Message::Quiesce { turn } => {
+            if home.quiesce_initiators() {
+                link.send(&Message::Quiet { turn }, &[]);
             }
         }
-        Message::Info { request, info } => link.answered(request, info.map(|info| (info, fds.pop()))),
-        Message::MapArena { arena } => match home.arenas().get(arena) {
-            Some(found) => {
-                let answer = Message::Arena { arena, len: found.len() as u64 };
-                link.send(&answer, &[found.segment().fd()]);
-            }
-            None => link.send(&Message::Arena { arena, len: 0 }, &[]),
-        },
-        Message::Arena { arena, len } => link.install_arena(arena, len, fds.pop()),
-        Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
+        Message::Quiet { turn } => link.note_quiet(turn),
         Message::Fault { qpn, from_qpn, kind } => {
             if let Some(member) = home.member(qpn) {
                 member.fault(link.peer(), from_qpn, kind);
@@ -95,7 +128,7 @@ fn handle(home: &Home, link: &Link, packet: Packet) {
             let result = home.as_engine(|| remote_access::serve(home, link, op));
             link.send(&Message::Bounced { request, result }, &[]);
         }
-        Message::Bounced { request, result } => link.bounced(request, result),
+        Message::Bounced { request, result } => link.answered(request, Answer::Bounced(result)),
         Message::Hello { .. } | Message::Refused(_) => {
             tracing::warn!(peer = %link.peer(), "a greeting out of order is ignored");
         }

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, recvmsg, sendmsg, socket_with,
-    sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, recvmsg,
+    sendmsg, socket_with, sockopt,
 };
 
 use super::Message;
@@ -22,31 +22,45 @@ pub(crate) struct Socket(OwnedFd);
 pub(crate) struct Packet {
     pub(crate) message: Message,
     pub(crate) fds: Vec<OwnedFd>,
+    /// True if descriptors are missing that this process had no room for.
+    pub(crate) truncated: bool,
+}
+
+/// Who is at the other end, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credentials {
+    pub(crate) user: u32,
+    /// 0 if the process is in a namespace that can not be seen from here.
+    pub(crate) pid: i32,
 }
 
 impl Socket {
-    /// Connects to the device `node` of this host and network namespace.
-    pub(crate) fn connect(node: NodeId) -> io::Result<Self> {
+    /// Connects to the device `node` of this host and network namespace. This, and each [`recv`](Socket::recv) and
+    /// [`send`](Socket::send) that follows, blocks for `limit` at most and gives `WouldBlock` then.
+    pub(crate) fn connect(node: NodeId, limit: Duration) -> io::Result<Self> {
         let fd = new_socket()?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(limit))?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(limit))?;
         connect(&fd, &name(node)?)?;
         Ok(Socket(fd))
     }
 
-    /// User that runs the process at the other end, as the kernel says.
-    pub(crate) fn peer_user(&self) -> io::Result<u32> {
-        Ok(sockopt::socket_peercred(&self.0)?.uid.as_raw())
+    /// Who is at the other end: who connected, or who began to listen.
+    pub(crate) fn peer(&self) -> io::Result<Credentials> {
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let to = std::ptr::from_mut(&mut found).cast();
+        // SAFETY: the kernel writes at most `len` bytes, all of them integers, to `found`.
+        let result = unsafe { libc::getsockopt(self.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Credentials { user: found.uid, pid: found.pid })
     }
 
-    /// Process at the other end, as the kernel says.
-    pub(crate) fn peer_pid(&self) -> io::Result<i32> {
-        Ok(sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get())
-    }
-
-    /// Limits how long [`recv`](Socket::recv) and [`send`](Socket::send) block.
-    pub(crate) fn set_deadline(&self, limit: Duration) -> io::Result<()> {
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(limit))?;
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(limit))?;
-        Ok(())
+    /// Tells the other end that nothing follows; what it sends is still received.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
     }
 
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
@@ -83,7 +97,7 @@ impl Socket {
         }
         let message = serde_json::from_slice(&bytes[..got.bytes.min(MAX_MESSAGE)])
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok(Some(Packet { message, fds }))
+        Ok(Some(Packet { message, fds, truncated: got.flags.contains(ReturnFlags::CTRUNC) }))
     }
 }
 
@@ -123,6 +137,14 @@ fn new_socket() -> io::Result<OwnedFd> {
 
 fn name(node: NodeId) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(format!("qpair-{node}").as_bytes())?)
+}
+
+/// Two ends of a connection within this process.
+#[cfg(test)]
+pub(crate) fn pair() -> (Socket, Socket) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    (Socket(a), Socket(b))
 }
 
 /// Longest message; the longest there is has some 500 bytes.

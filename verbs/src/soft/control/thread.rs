@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use super::link::Link;
+use super::message::Message;
+use super::serve::{Drained, admit};
 use super::socket::{Socket, accept};
+use crate::soft::node::Retired;
 
 /// The handle of a device's control thread.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Control {
     closing: AtomicBool,
     /// True while the thread ticks, so that waking it again costs nothing.
     ticking: AtomicBool,
+    /// Links that the thread serves.
+    links: AtomicUsize,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -29,10 +34,14 @@ pub(crate) struct Control {
 pub(crate) trait Handler: Send + Sync {
     /// Answers the first message of a new connection; the link, if it can be accepted.
     fn greet(&self, socket: Socket) -> Option<Arc<Link>>;
-    /// Handles all that waits on a link; false once it is over.
-    fn drain(&self, link: &Link) -> bool;
-    /// The other end of a link is gone.
+    /// Handles all that waits on a link.
+    fn drain(&self, link: &Link) -> Drained;
+    /// The other end of a link is gone, or makes no sense.
     fn lost(&self, link: &Arc<Link>);
+    /// Arenas of ours that went since the last call.
+    fn gone(&self) -> Vec<u32>;
+    /// Memory that went since the last call and that peers may look at still.
+    fn retired(&self) -> Vec<Retired>;
     /// Tries stalled work again; true if there is more to do.
     fn tick(&self) -> bool;
 }
@@ -41,10 +50,22 @@ struct Loop {
     handler: Weak<dyn Handler>,
     control: Arc<Control>,
     poll: Poll,
+    registry: Arc<Registry>,
     listener: OwnedFd,
     greeting: HashMap<Token, (Socket, Instant)>,
     links: HashMap<Token, Arc<Link>>,
     next: usize,
+    /// A connection waits that could not be accepted; the listener tells of it only once.
+    refused: bool,
+    retiring: Vec<Retiring>,
+    turn: u64,
+}
+
+/// Memory that is dropped once each of the links was quiet.
+struct Retiring {
+    turn: u64,
+    links: Vec<Arc<Link>>,
+    _memory: Vec<Retired>,
 }
 
 impl Control {
@@ -57,18 +78,23 @@ impl Control {
             inbox: Mutex::new(Vec::new()),
             closing: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
+            links: AtomicUsize::new(0),
             thread: Mutex::new(None),
         });
         let mut state = Loop {
             handler,
             control: control.clone(),
+            registry: Arc::new(poll.registry().try_clone()?),
             poll,
             listener,
             greeting: HashMap::new(),
             links: HashMap::new(),
             next: FIRST_LINK,
+            refused: false,
+            retiring: Vec::new(),
+            turn: 0,
         };
-        let thread = std::thread::Builder::new().name("qpair-control".into()).spawn(move || state.run())?;
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run())?;
         *control.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(control)
     }
@@ -86,20 +112,26 @@ impl Control {
         }
     }
 
-    /// Ends the thread, and waits for it unless this is it.
+    /// True if a peer may have learned of something over a link.
+    pub(crate) fn has_links(&self) -> bool {
+        self.links.load(Ordering::Acquire) > 0
+    }
+
+    /// Ends the thread, and waits for it unless this is such a thread: two that wait for each other would never end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
+            && std::thread::current().name() != Some(NAME)
             && thread.join().is_err()
         {
             tracing::error!("the control thread panicked");
         }
     }
 
-    fn wake(&self) {
+    /// Has the thread look around once.
+    pub(crate) fn wake(&self) {
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "could not wake the control thread");
         }
@@ -112,7 +144,11 @@ impl Loop {
         let mut quiet_since = Instant::now();
         while !self.control.closing.load(Ordering::Acquire) {
             let ticking = self.control.ticking.load(Ordering::Acquire);
-            let limit = if ticking { Some(TICK) } else { (!self.greeting.is_empty()).then_some(GREETING) };
+            let limit = match ticking {
+                true => Some(TICK),
+                false if self.refused => Some(ACCEPT_AGAIN),
+                false => (!self.greeting.is_empty()).then_some(GREETING),
+            };
             match self.poll.poll(&mut events, limit) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -125,7 +161,14 @@ impl Loop {
             for event in &events {
                 self.handle(&*handler, event.token());
             }
+            if self.refused {
+                self.accept_all();
+            }
             self.drop_slow_greetings();
+            for arena in handler.gone() {
+                self.links.values().for_each(|link| link.take_back(arena));
+            }
+            self.retire(handler.retired());
             if ticking {
                 if handler.tick() {
                     quiet_since = Instant::now();
@@ -149,10 +192,20 @@ impl Loop {
             _ if self.greeting.contains_key(&token) => self.greet(handler, token),
             _ => {
                 let Some(link) = self.links.get(&token).cloned() else { return };
-                if !handler.drain(&link) {
-                    self.links.remove(&token);
-                    let _ = self.poll.registry().deregister(&mut SourceFd(&link.raw_fd()));
-                    handler.lost(&link);
+                link.flush();
+                match handler.drain(&link) {
+                    Drained::Open => {}
+                    Drained::Nonsense => {
+                        link.spurn();
+                        handler.lost(&link);
+                    }
+                    Drained::Over => {
+                        self.links.remove(&token);
+                        self.control.links.store(self.links.len(), Ordering::Release);
+                        let _ = self.poll.registry().deregister(&mut SourceFd(&link.raw_fd()));
+                        link.end();
+                        handler.lost(&link);
+                    }
                 }
             }
         }
@@ -167,18 +220,33 @@ impl Loop {
 
     fn add_link(&mut self, link: Arc<Link>) {
         let token = self.token();
-        match self.poll.registry().register(&mut SourceFd(&link.raw_fd()), token, Interest::READABLE) {
+        match link.watch(&self.registry, token) {
             Ok(()) => {
                 self.links.insert(token, link);
+                self.control.links.store(self.links.len(), Ordering::Release);
             }
             Err(error) => tracing::error!(%error, "a link can not be watched"),
         }
+    }
+
+    /// Asks all peers to let pass what is under way, and drops the memory of those asked before.
+    fn retire(&mut self, memory: Vec<Retired>) {
+        if !memory.is_empty() {
+            self.turn += 1;
+            let links: Vec<_> = self.links.values().cloned().collect();
+            for link in &links {
+                link.send(&Message::Quiesce { turn: self.turn }, &[]);
+            }
+            self.retiring.push(Retiring { turn: self.turn, links, _memory: memory });
+        }
+        self.retiring.retain(|it| !it.links.iter().all(|link| link.is_quiet(it.turn)));
     }
 
     fn accept_all(&mut self) {
         use std::os::fd::AsFd;
         loop {
             match accept(self.listener.as_fd()) {
+                Ok(Some(socket)) if !admit(&socket) => {}
                 Ok(Some(socket)) if self.greeting.len() < MAX_GREETING => {
                     let token = self.token();
                     match self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE) {
@@ -187,9 +255,15 @@ impl Loop {
                     }
                 }
                 Ok(Some(_)) => tracing::warn!("too many half-open connections; one is dropped"),
-                Ok(None) => return,
+                Ok(None) => {
+                    self.refused = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::error!(%error, "could not accept a connection");
+                    if !std::mem::replace(&mut self.refused, true) {
+                        tracing::error!(%error, "could not accept a connection; it is tried again and again");
+                    }
                     return;
                 }
             }
@@ -214,13 +288,16 @@ impl Loop {
     }
 }
 
+const NAME: &str = "qpair-control";
 const WAKER: Token = Token(0);
 const LISTENER: Token = Token(1);
 const FIRST_LINK: usize = 2;
-/// Pause between attempts for stalled queue pairs: well below the shortest RNR timer in use, some percent of a core.
-const TICK: Duration = Duration::from_micros(300);
+/// Pause between attempts for stalled queue pairs: the shortest that mio knows, some percent of a core.
+const TICK: Duration = Duration::from_millis(1);
 /// Time without stalls after which the thread sleeps.
 const CALM: Duration = Duration::from_millis(20);
+/// Pause between attempts to accept a connection, for instance while there are no descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Time that a new connection has for its first message.
 const GREETING: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 256;

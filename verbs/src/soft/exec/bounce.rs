@@ -79,7 +79,7 @@ impl Sender {
             bouncing.done += part;
             if bouncing.done >= total {
                 self.bounce_end();
-                return Outcome::Done(WcStatus::SUCCESS, total as u32);
+                return Outcome::Done(WcStatus::SUCCESS, total as u64);
             }
             let (addr, len) = (remote.addr + bouncing.done as u64, AREA.min(total - bouncing.done));
             bouncing.part = len;
@@ -143,6 +143,8 @@ impl Sender {
             None => Answer::Waiting,
             Some(result) => {
                 bouncing.request = None;
+                // Each part shows that the peer answers: patience is for one of them.
+                self.waiting = None;
                 result.map_or(Answer::Refused, Answer::Done)
             }
         }

@@ -1,16 +1,19 @@
 //! Datagrams: any sender claims a receive of the target and fills it.
 
-use super::message::{NotPut, put, scatter};
-use super::request::{Outcome, Own, Piece, Request};
+use std::sync::atomic::AtomicBool;
+
+use super::message::{find, put, scatter};
+use super::request::{Outcome, Own, Piece, Request, Wait};
 use crate::address::NodeId;
 use crate::memory::Local;
 use crate::qp::{Borrowed, GRH_BYTES, Op};
-use crate::soft::barrier;
 use crate::soft::claims::NoClaim;
+use crate::soft::control::Reach;
 use crate::soft::hazard::Hazard;
-use crate::soft::layout::gate;
+use crate::soft::layout::{RecvWqe, gate};
 use crate::soft::peer::PeerView;
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_SEND, KIND_VOID};
+use crate::soft::{barrier, vm};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
 use crate::types::{Gid, QpState};
@@ -19,9 +22,13 @@ use crate::types::{Gid, QpState};
 #[derive(Debug)]
 pub(crate) struct UdTarget {
     view: PeerView,
+    /// Protection domain of those who may send.
+    domain: u64,
     qkey: u32,
     source: NodeId,
     gids: [Gid; 2],
+    /// False once a datagram waited in vain, until the next is delivered.
+    patient: AtomicBool,
 }
 
 /// The name under which a device claims receives: 31 bits of its number, never 0.
@@ -31,9 +38,9 @@ pub(crate) fn taker(node: NodeId) -> u32 {
 }
 
 impl UdTarget {
-    /// The queue pair behind `view`, from the device `source` to that with the second of `gids`.
-    pub(crate) fn new(view: PeerView, qkey: u32, source: NodeId, gids: [Gid; 2]) -> Self {
-        UdTarget { view, qkey, source, gids }
+    /// The queue pair behind `view`, for senders of `domain`, from the device `source` to that with the second of `gids`.
+    pub(crate) fn new(view: PeerView, domain: u64, qkey: u32, source: NodeId, gids: [Gid; 2]) -> Self {
+        UdTarget { view, domain, qkey, source, gids, patient: AtomicBool::new(true) }
     }
 
     /// Sends one datagram; it succeeds whether or not it arrives.
@@ -41,30 +48,53 @@ impl UdTarget {
         let len = request.len() as u32;
         hazard.enter_light(own.hazard);
         barrier::light(self.view.link.asymmetric());
-        let delivered = self.deliver(own, hazard, request, len);
+        let fate = self.deliver(own, request, len);
         hazard.leave(own.hazard);
-        if delivered {
-            self.view.wake(request.solicited);
+        match fate {
+            Fate::Delivered => {
+                self.view.wake(request.solicited);
+                if !self.patient.load(Ordering::Relaxed) {
+                    self.patient.store(true, Ordering::Relaxed);
+                }
+            }
+            Fate::NotYet if self.patient.load(Ordering::Relaxed) => return Outcome::Wait(Wait::Memory),
+            Fate::NotYet | Fate::Dropped => {}
         }
-        Outcome::Done(WcStatus::SUCCESS, len)
+        Outcome::Done(WcStatus::SUCCESS, len.into())
     }
 
-    /// Claims a receive and fills it. False if the datagram was dropped. Inside the hazard.
-    fn deliver(&self, own: &Own, hazard: &mut Hazard, request: &Request<'_>, len: u32) -> bool {
+    pub(crate) fn domain(&self) -> u64 {
+        self.domain
+    }
+
+    /// Datagrams that would have to wait are dropped, until one was delivered again: a target that is stopped holds up its
+    /// senders once.
+    pub(crate) fn lose_patience(&self) {
+        self.patient.store(false, Ordering::Relaxed);
+    }
+
+    /// Claims a receive whose memory is within reach and fills it. Inside the hazard.
+    fn deliver(&self, own: &Own, request: &Request<'_>, len: u32) -> Fate {
         let public = self.view.public();
         let word = public.gate.load(Ordering::Acquire);
         let open = [QpState::Rtr, QpState::Rts].map(|state| gate(self.view.qpn, state.code())).contains(&word);
         if !open || public.qkey.load(Ordering::Relaxed) != self.qkey || self.view.link.is_dead() {
-            return false;
+            return Fate::Dropped;
         }
-        let receive = match self.view.claim_now(taker(self.source)) {
-            Ok(receive) => receive,
-            Err(NoClaim::Empty | NoClaim::Closed) => return false,
-        };
         let needed = u64::from(len) + GRH_BYTES as u64;
+        let mut within = Within::Reach;
+        let claimed = self.view.claim_now(taker(self.source), |wqe| {
+            within = self.look(wqe, needed);
+            within == Within::Reach
+        });
+        let receive = match claimed {
+            Ok(receive) => receive,
+            Err(NoClaim::Empty) if within == Within::Time => return Fate::NotYet,
+            Err(NoClaim::Empty | NoClaim::Closed) => return Fate::Dropped,
+        };
         let fits = needed <= u64::from(self.view.wqe(receive).total.load(Ordering::Relaxed));
         // A receive that is too short completes with a length error at its owner.
-        let filled = !fits || self.fill(own, hazard, request, receive, len);
+        let filled = !fits || self.fill(request, receive, len);
         let mut flags = if request.solicited { FLAG_SOLICITED } else { 0 };
         flags |= if request.imm.is_some() { FLAG_IMM } else { 0 };
         let entry = Entry {
@@ -77,42 +107,65 @@ impl UdTarget {
             ..Entry::default()
         };
         self.view.lines.place(receive, entry);
-        true
+        Fate::Delivered
+    }
+
+    /// Whether the first `needed` bytes of a posted receive can be written from here. Asked before the receive is claimed:
+    /// whoever holds a claim holds up everybody behind.
+    fn look(&self, wqe: &RecvWqe, needed: u64) -> Within {
+        if needed > u64::from(wqe.total.load(Ordering::Relaxed)) {
+            return Within::Reach; // nothing will be written
+        }
+        let mut left = needed;
+        for piece in wqe.piece.iter().take(wqe.pieces.load(Ordering::Relaxed) as usize) {
+            let len = left.min(piece.len.load(Ordering::Relaxed).into());
+            if len == 0 {
+                continue;
+            }
+            left -= len;
+            match find(&self.view, (piece, 0), len) {
+                (Reach::Mapped(_), _) => {}
+                (Reach::Pending, _) => return Within::Time,
+                (Reach::Unmapped, addr) if self.may_copy(addr) => {}
+                (Reach::Unmapped, _) => return Within::Nothing,
+            }
+        }
+        Within::Reach
+    }
+
+    /// Whether memory of the target at `addr`, which is not mapped here, can be written by system call: tried by reading.
+    fn may_copy(&self, addr: u64) -> bool {
+        let Some(pid) = self.view.link.pid().filter(|_| self.view.link.vm_allowed()) else { return false };
+        let mut byte = 0;
+        // SAFETY: `byte` is writable.
+        let tried = unsafe { vm::read(pid, &mut byte, addr, 1) };
+        if let Err(error) = &tried
+            && vm::is_refused(error)
+        {
+            self.view.link.vm_refused();
+        }
+        tried.is_ok()
     }
 
     /// Puts header and payload into a claimed receive. False if its memory can not be reached.
-    fn fill(&self, own: &Own, hazard: &mut Hazard, request: &Request<'_>, receive: u32, len: u32) -> bool {
+    fn fill(&self, request: &Request<'_>, receive: u32, len: u32) -> bool {
         let header = self.header(len);
-        let op = Op::Send { invalidate: None };
         let head = Request {
-            op: &op,
+            op: &Op::Send,
             local: &Local::None,
             range: None,
             with: &Borrowed { inline: Some(&header), to: None },
             imm: None,
+            invalidate: None,
             solicited: false,
         };
-        for _ in 0..MAP_ATTEMPTS {
-            let write = |to: (&_, u64), piece: Piece| {
-                // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.
-                unsafe { put(&self.view, to, piece.ptr, piece.len) }
-            };
-            let result = scatter(&self.view, receive, 0, &head, write)
-                .and_then(|()| scatter(&self.view, receive, GRH_BYTES as u64, request, write));
-            match result {
-                Ok(()) => return true,
-                Err(NotPut::Pending) => {
-                    // First use of the target's memory: its device sends the mapping. Outside the hazard, so that
-                    // nobody waits for us.
-                    hazard.leave(own.hazard);
-                    std::thread::sleep(MAP_PAUSE);
-                    hazard.enter_light(own.hazard);
-                    barrier::light(self.view.link.asymmetric());
-                }
-                Err(NotPut::Bounce | NotPut::Fault) => return false,
-            }
-        }
-        false
+        let write = |to: (&_, u64), piece: Piece| {
+            // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.
+            unsafe { put(&self.view, to, piece.ptr, piece.len) }
+        };
+        let result = scatter(&self.view, receive, 0, &head, write)
+            .and_then(|()| scatter(&self.view, receive, GRH_BYTES as u64, request, write));
+        result.is_ok()
     }
 
     /// The global route header (InfiniBand architecture, volume 1, section 8.3).
@@ -128,5 +181,19 @@ impl UdTarget {
     }
 }
 
-const MAP_ATTEMPTS: u32 = 2000;
-const MAP_PAUSE: std::time::Duration = std::time::Duration::from_micros(50);
+/// What becomes of a datagram.
+enum Fate {
+    Delivered,
+    Dropped,
+    /// The target's memory is not mapped yet; its device was asked.
+    NotYet,
+}
+
+/// Whether a receive's memory can be written from here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Reach,
+    /// Once it is mapped.
+    Time,
+    Nothing,
+}

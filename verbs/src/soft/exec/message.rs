@@ -13,31 +13,31 @@ use crate::soft::ring::{
 use crate::soft::{barrier, device_copy, vm};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
-use crate::types::Rkey;
 
 impl Sender {
     #[inline(always)]
-    pub(super) fn send(&mut self, own: &Own, request: &Request<'_>, invalidate: Option<Rkey>) -> Outcome {
+    pub(super) fn send(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
         let len = request.len();
         let Some(peer) = &mut self.peer else { return LOST };
         let mut flags = if request.solicited { FLAG_SOLICITED } else { 0 };
         let mut word = 0;
         if let Some(imm) = request.imm {
             (flags, word) = (flags | FLAG_IMM, imm);
-        } else if let Some(rkey) = invalidate {
+        } else if let Some(rkey) = request.invalidate {
             (flags, word) = (flags | FLAG_INVALIDATE, rkey.0);
         }
-        let inside = len <= RING_INLINE && peer.takes_any_short() && peer.has_room_inside(lines_for(len));
+        let short = len <= RING_INLINE && peer.takes_any_short() && peer.has_room_inside(lines_for(len));
+        // What has begun by bounce goes on so: the peer may be about to copy a part into the receive.
+        let inside = short && self.bouncing.is_none();
         if !inside && !peer.has_room(1) {
             return own.or_dropped(Wait::Room);
         }
         self.hazard.enter_light(own.hazard);
         barrier::light(peer.link.asymmetric());
         if let Some(outcome) = own.gate(peer) {
-            self.hazard.leave(own.hazard);
-            return outcome;
+            return self.leave(own, outcome);
         }
-        if let Some(rkey) = invalidate
+        if let Some(rkey) = request.invalidate
             && !peer.may_withdraw(rkey)
         {
             self.hazard.leave(own.hazard);
@@ -45,14 +45,8 @@ impl Sender {
         }
         let receive = match peer.next_receive(peer.qpn, !inside) {
             Ok(receive) => receive,
-            Err(NoClaim::Empty) => {
-                self.hazard.leave(own.hazard);
-                return own.or_dropped(Wait::Receive);
-            }
-            Err(NoClaim::Closed) => {
-                self.hazard.leave(own.hazard);
-                return LOST;
-            }
+            Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
+            Err(NoClaim::Closed) => return self.leave(own, LOST),
         };
         let mut entry = Entry {
             kind: KIND_SEND,
@@ -72,26 +66,31 @@ impl Sender {
             self.hazard.leave(own.hazard);
             peer.took_receive();
             peer.wake(request.solicited);
-            return Outcome::Done(WcStatus::SUCCESS, len as u32);
+            return Outcome::Done(WcStatus::SUCCESS, len as u64);
         };
+        self.send_placed(own, request, entry, receive)
+    }
+
+    /// Puts the message straight into its receive. Inside the hazard; leaves it.
+    #[inline(always)]
+    fn send_placed(&mut self, own: &Own, request: &Request<'_>, entry: Entry, receive: Receive) -> Outcome {
+        let (Some(peer), len) = (&self.peer, entry.byte_len) else { return self.leave(own, LOST) };
         // The light entry is not ordered before the copy for owners who do not pay for a heavy barrier, but a
         // receive's owner does (`SoftQp::fail`).
-        let fits = len as u64 <= u64::from(peer.wqe(receive.slot).total.load(Ordering::Relaxed));
+        let fits = u64::from(len) <= u64::from(peer.wqe(receive.slot).total.load(Ordering::Relaxed));
         if fits && let Some(waiting) = self.place(own, request, receive) {
             return waiting;
         }
         let Some(peer) = &mut self.peer else { return LOST };
         peer.producer.push(entry, &[]);
         self.hazard.leave(own.hazard);
-        if !fits {
-            peer.took_receive();
-            peer.wake(true);
-            return own.refused(peer, WcStatus::REM_INV_REQ_ERR, None);
-        }
-        let Some(peer) = &mut self.peer else { return LOST };
         peer.took_receive();
-        peer.wake(request.solicited);
-        Outcome::Done(WcStatus::SUCCESS, len as u32)
+        peer.wake(request.solicited || !fits);
+        if fits {
+            Outcome::Done(WcStatus::SUCCESS, len.into())
+        } else {
+            own.refused(peer, WcStatus::REM_INV_REQ_ERR, None)
+        }
     }
 
     /// Puts the message into the receive `receive`. `Some` if it has to wait or failed; the hazard is left then.
@@ -188,29 +187,35 @@ pub(crate) unsafe fn put(
     from: *const u8,
     len: usize,
 ) -> Result<(), NotPut> {
-    let addr = piece.addr.load(Ordering::Relaxed).wrapping_add(offset);
-    let at = piece.arena_offset.load(Ordering::Relaxed).wrapping_add(offset);
-    match peer.link.reach(piece.arena.load(Ordering::Relaxed), at, len as u64, addr) {
-        Reach::Mapped(to) => {
+    match find(peer, (piece, offset), len as u64) {
+        (Reach::Mapped(to), _) => {
             // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
             unsafe { device_copy(to.as_ptr(), from, len) };
             Ok(())
         }
-        Reach::Pending => Err(NotPut::Pending),
-        Reach::Unmapped => match peer.link.pid() {
+        (Reach::Pending, _) => Err(NotPut::Pending),
+        (Reach::Unmapped, addr) => match peer.link.pid() {
             Some(pid) if peer.link.vm_allowed() => {
                 // SAFETY: by the caller's word.
-                unsafe { vm::write(pid, addr, from, len) }.map_err(|error| match error.raw_os_error() {
-                    Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
-                        peer.link.vm_refused();
-                        NotPut::Bounce
+                unsafe { vm::write(pid, addr, from, len) }.map_err(|error| {
+                    if !vm::is_refused(&error) {
+                        return NotPut::Fault;
                     }
-                    _ => NotPut::Fault,
+                    peer.link.vm_refused();
+                    NotPut::Bounce
                 })
             }
             _ => Err(NotPut::Bounce),
         },
     }
+}
+
+/// Where `len` bytes of a piece of a receive lie, from `offset` on: here if they can be mapped, and at the peer.
+#[inline(always)]
+pub(super) fn find(peer: &PeerView, (piece, offset): (&RecvPiece, u64), len: u64) -> (Reach, u64) {
+    let addr = piece.addr.load(Ordering::Relaxed).wrapping_add(offset);
+    let at = piece.arena_offset.load(Ordering::Relaxed).wrapping_add(offset);
+    (peer.link.reach(piece.arena.load(Ordering::Relaxed), at, len, addr), addr)
 }
 
 /// Piece, offset in it and room there of byte `done` of a receive.

@@ -28,14 +28,11 @@ impl Sender {
             Gate::NotYet => return self.leave(own, own.or_dropped(Wait::Peer)),
             Gate::Closed => return self.leave(own, own.or_lost()),
         };
-        let mut receive = None;
-        if request.imm.is_some() {
-            match peer.next_receive(peer.qpn, false) {
-                Ok(next) => receive = Some(next.index),
-                Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
-                Err(NoClaim::Closed) => return self.leave(own, LOST),
-            }
-        }
+        let receive = match request.imm.map(|_| peer.next_receive(peer.qpn, false)).transpose() {
+            Ok(receive) => receive.map(|receive| receive.index),
+            Err(NoClaim::Empty) => return self.leave(own, own.or_dropped(Wait::Receive)),
+            Err(NoClaim::Closed) => return self.leave(own, LOST),
+        };
         if len > 0 {
             match reach(peer, settled, remote, Access::REMOTE_WRITE) {
                 Found::At(to) => {
@@ -47,23 +44,13 @@ impl Sender {
                     });
                 }
                 Found::Vm(pid) => {
-                    let failed = request.pieces(|offset, piece| {
-                        // SAFETY: the piece is posted memory.
-                        unsafe { vm::write(pid, remote.addr + offset as u64, piece.ptr, piece.len) }.err()
-                    });
-                    if let Some(error) = failed {
-                        self.hazard.leave(own.hazard);
-                        return self.vm_failed(own, &error);
+                    if let Some(outcome) = self.write_by_call(own, request, remote, pid) {
+                        return outcome;
                     }
                 }
                 Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
                 Found::Bounce => {
-                    self.hazard.leave(own.hazard);
-                    let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
-                        let (addr, rkey) = (remote.addr + done as u64, remote.rkey.0);
-                        Some((want, BounceOp::Write { qpn: peer.qpn, rkey, addr, len: want as u32, slot }))
-                    });
-                    if let Some(outcome) = waiting.or_else(|| self.enter_again(own)) {
+                    if let Some(outcome) = self.write_by_bounce(own, request, remote) {
                         return outcome;
                     }
                 }
@@ -85,7 +72,29 @@ impl Sender {
         if request.imm.is_some() {
             peer.wake(request.solicited);
         }
-        Outcome::Done(WcStatus::SUCCESS, len as u32)
+        Outcome::Done(WcStatus::SUCCESS, len)
+    }
+
+    /// Writes by system call. Inside the hazard; left if that did not work.
+    #[cold]
+    fn write_by_call(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice, pid: i32) -> Option<Outcome> {
+        let error = request.pieces(|offset, piece| {
+            // SAFETY: the piece is posted memory.
+            unsafe { vm::write(pid, remote.addr + offset as u64, piece.ptr, piece.len) }.err()
+        })?;
+        self.hazard.leave(own.hazard);
+        Some(self.vm_failed(own, &error))
+    }
+
+    /// Writes through the bounce area, outside of the hazard. `None`, and inside again, once all of it is there.
+    #[cold]
+    fn write_by_bounce(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice) -> Option<Outcome> {
+        self.hazard.leave(own.hazard);
+        let waiting = self.bounce_out(own, request, |peer, done, want, slot| {
+            let (addr, rkey) = (remote.addr + done as u64, remote.rkey.0);
+            Some((want, BounceOp::Write { qpn: peer.qpn, rkey, addr, len: want as u32, slot }))
+        });
+        waiting.or_else(|| self.enter_again(own))
     }
 
     pub(super) fn read(
@@ -114,7 +123,7 @@ impl Sender {
                     unsafe { take(piece, from.add(offset), calc) };
                     None::<()>
                 });
-                self.leave(own, Outcome::Done(WcStatus::SUCCESS, len as u32))
+                self.leave(own, Outcome::Done(WcStatus::SUCCESS, len))
             }
             Found::Vm(pid) => {
                 let failed = request.pieces(|offset, piece| {
@@ -124,7 +133,7 @@ impl Sender {
                 self.hazard.leave(own.hazard);
                 match failed {
                     Some(error) => self.vm_failed(own, &error),
-                    None => Outcome::Done(WcStatus::SUCCESS, len as u32),
+                    None => Outcome::Done(WcStatus::SUCCESS, len),
                 }
             }
             Found::Pending => self.leave(own, Outcome::Wait(Wait::Memory)),
@@ -174,10 +183,11 @@ impl Sender {
                 return own.refused(peer, WcStatus::REM_ACCESS_ERR, Some(FaultKind::Access));
             }
         };
-        request.pieces(|_, piece| {
-            // SAFETY: the posted memory holds 8 bytes, checked when posting.
-            unsafe { device_copy(piece.ptr, old.to_ne_bytes().as_ptr(), 8.min(piece.len)) };
-            Some(())
+        let old = old.to_ne_bytes();
+        request.pieces(|offset, piece| {
+            // SAFETY: the pieces are posted memory and add up to 8 bytes, checked when posting.
+            unsafe { device_copy(piece.ptr, old[offset..].as_ptr(), piece.len) };
+            None::<()>
         });
         Outcome::Done(WcStatus::SUCCESS, 8)
     }

@@ -8,7 +8,7 @@ use crate::qp::{Borrowed, Op};
 use crate::soft::home::Home;
 use crate::status::WcStatus;
 use crate::sync::AtomicU32;
-use crate::types::QpType;
+use crate::types::{QpType, Rkey};
 
 /// This side of a request: what the executor needs of its own queue pair.
 #[derive(Clone, Copy)]
@@ -36,7 +36,9 @@ pub(crate) enum Wait {
 /// What came of an attempt.
 pub(crate) enum Outcome {
     /// Over, with so many bytes moved into or out of local memory.
-    Done(WcStatus, u32),
+    // Wide, though no message is so long: two halves of a word that were just written would be read back as one, which the
+    // processor does not forward (some 5 ns a post).
+    Done(WcStatus, u64),
     /// To be tried again.
     Wait(Wait),
 }
@@ -48,6 +50,7 @@ pub(crate) struct Request<'a> {
     pub(crate) range: Option<&'a Range<usize>>,
     pub(crate) with: &'a Borrowed<'a>,
     pub(crate) imm: Option<u32>,
+    pub(crate) invalidate: Option<Rkey>,
     pub(crate) solicited: bool,
 }
 

@@ -10,9 +10,9 @@ impl Sender {
     #[inline(always)]
     pub(crate) fn run(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
         match request.op {
-            Op::Send { invalidate } => match request.with.to {
-                None => self.send(own, request, *invalidate),
-                Some(handle) => handle.target().send(own, &mut self.hazard, request),
+            Op::Send => match request.with.to {
+                None => self.send(own, request),
+                Some(target) => target.send(own, &mut self.hazard, request),
             },
             Op::Write(remote) => self.write(own, request, *remote),
             Op::Read(remote) => self.read(own, request, *remote, None),

@@ -5,10 +5,10 @@ use std::time::Instant;
 use super::bounce_area::Bouncing;
 use super::request::{Outcome, Own, Piece, Wait};
 use crate::calc::{self, Calc};
-use crate::soft::device_copy;
 use crate::soft::hazard::Hazard;
 use crate::soft::layout::FaultKind;
 use crate::soft::peer::{Gate, PeerView};
+use crate::soft::{device_copy, vm};
 use crate::status::WcStatus;
 use crate::types::QpType;
 
@@ -38,14 +38,11 @@ impl Sender {
     /// A system-call copy did not work: for good (the memory is gone), or because the system forbids such copies.
     pub(super) fn vm_failed(&mut self, own: &Own, error: &std::io::Error) -> Outcome {
         let Some(peer) = &self.peer else { return super::request::LOST };
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
-                peer.link.vm_refused();
-                Outcome::Wait(Wait::Memory)
-            }
-            Some(libc::ESRCH) => super::request::LOST,
-            _ => own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)),
+        if !vm::is_refused(error) {
+            return own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation));
         }
+        peer.link.vm_refused();
+        Outcome::Wait(Wait::Memory)
     }
 
     pub(crate) fn bounce_end(&mut self) {

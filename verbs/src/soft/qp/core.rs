@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::QpAddress;
 use crate::address::NodeId;
+use crate::soft::block::Block;
 use crate::soft::control::Link;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::Sender;
@@ -32,10 +33,8 @@ pub(crate) struct SoftQp {
     pub(super) qpn: u32,
     pub(super) psn: Psn,
     pub(super) state: AtomicU32,
-    pub(super) public: NonNull<QpPublic>,
-    pub(super) public_offset: usize,
-    pub(super) ring_offset: usize,
-    pub(super) ring_lines: u32,
+    pub(super) public: Block<QpPublic>,
+    pub(super) ring: Block<Slot>,
     pub(super) send: Arc<SendQueue>,
     pub(super) sender: UnsafeCell<Sender>,
     /// [`POSTER`] or [`PROGRESS`]: who carries requests out.
@@ -119,8 +118,7 @@ impl SoftQp {
 
     #[inline(always)]
     pub(super) fn public(&self) -> &QpPublic {
-        // SAFETY: mapped as long as the node lives, which the spec keeps.
-        unsafe { self.public.as_ref() }
+        self.public.get()
     }
 
     #[inline(always)]
@@ -187,19 +185,16 @@ impl Drop for SoftQp {
         self.home().remove(self.qpn);
         let sender = self.sender.get_mut();
         sender.bounce_end();
-        // Datagram senders come and go without a hazard of ours: their blocks are never used for anything else.
-        if !self.is_settled() || self.claims.is_some() {
-            if self.claims.is_none() {
-                tracing::error!(qpn = %self.qpn(), "the peer sits in an access; the queue pair's memory is leaked");
-                self.receiver.leak();
-            }
-            return;
-        }
-        let home = self.home();
-        home.give_public(self.public_offset, size_of::<QpPublic>());
-        home.give_shared(self.ring_offset, self.ring_lines as usize * size_of::<Slot>());
-        if let Some(ring) = self.receiver.wqe_ring() {
-            ring.free();
+        if !self.is_settled() {
+            tracing::error!(qpn = %self.qpn(), "a peer sits in an access; the queue pair's memory is leaked");
+            self.receiver.leak();
+            self.receiver.keep();
+            self.public.keep();
+            self.ring.keep();
+            std::mem::forget(self.claims.take());
+        } else if let Some(claims) = self.claims.take() {
+            let blocks = (claims, self.receiver.hand_over(), self.public.hand_over(), self.ring.hand_over());
+            self.spec.node.retire(Box::new(blocks));
         }
     }
 }

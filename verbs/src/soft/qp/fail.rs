@@ -31,12 +31,14 @@ impl SoftQp {
     }
 
     /// Notes that nobody is in the memory of a failed queue pair any more; true once that is so.
-    pub(super) fn try_settle(&self) -> bool {
+    pub(crate) fn try_settle(&self) -> bool {
         let mut leaving = lock(&self.leaving);
         let over = match &*leaving {
             Leaving::Inside => false,
             Leaving::Seen(peer, engine) => {
-                peer.as_ref().is_none_or(PeerSighting::is_over) && self.home().engine_left(*engine)
+                peer.as_ref().is_none_or(PeerSighting::is_over)
+                    && self.home().engine_left(*engine)
+                    && self.claims.as_ref().is_none_or(|table| self.receiver.is_filled(table))
             }
             Leaving::Left => true,
         };
@@ -66,6 +68,9 @@ impl SoftQp {
             self.home().linger(peer.clone());
         }
         self.public().gate.store(0, Ordering::SeqCst);
+        // What it carries out at this moment is over before it is forgotten: memory of peers is unmapped, and of closed queue
+        // pairs used again, once the hazards of all that are known are even.
+        drop(lock(&self.progress));
         self.home().remove(self.qpn);
         self.spec.send_cq.leave(self.qpn);
         self.spec.recv_cq.leave(self.qpn);

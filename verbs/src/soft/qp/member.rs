@@ -18,7 +18,7 @@ impl Member for SoftQp {
         let (receives, wqes, wqe_count) = match &self.spec.srq {
             Some(srq) => (srq.receives_offset(), srq.wqes().offset(), srq.wqes().count()),
             None => {
-                let own = self.public_offset + std::mem::offset_of!(QpPublic, receives);
+                let own = self.public.offset() + std::mem::offset_of!(QpPublic, receives);
                 let (offset, count) = self.receiver.wqe_ring().map_or((0, 1), |ring| (ring.offset(), ring.count()));
                 (own, offset, count)
             }
@@ -30,9 +30,9 @@ impl Member for SoftQp {
         QpInfo {
             qpn: self.qpn,
             qp_type: self.spec.qp_type,
-            public: self.public_offset,
-            ring: self.ring_offset,
-            ring_lines: self.ring_lines,
+            public: self.public.offset(),
+            ring: self.ring.offset(),
+            ring_lines: self.ring.count(),
             receives,
             wqes,
             wqe_count,
@@ -89,8 +89,8 @@ impl Member for SoftQp {
         self.fail();
     }
 
-    fn link_lost(&self, link: u64, peer: NodeId) {
-        if let Some(table) = &self.claims {
+    fn link_lost(&self, link: u64, peer: NodeId, gone: bool) {
+        if let Some(table) = self.claims.as_ref().filter(|_| gone) {
             self.receiver.void_claims(table, taker(peer));
             self.spec.recv_cq.notify(true);
         }

@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::core::{POSTER, PROGRESS, SoftQp, lock};
 use crate::error::{PostError, Rejected};
-use crate::memory::{Local, RemoteSlice};
+use crate::memory::Local;
 use crate::qp::{Borrowed, Op, SendWr};
 use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
 use crate::soft::spec::RNR_FOREVER;
-use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
-use crate::types::{Mtu, QpType};
+use crate::types::QpType;
 
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
@@ -39,6 +38,7 @@ impl SoftQp {
             range: wr.range.as_ref(),
             with,
             imm: wr.imm,
+            invalidate: wr.invalidate,
             solicited: wr.solicited,
         };
         match self.carry_out(sender, &request) {
@@ -52,7 +52,7 @@ impl SoftQp {
                 slot.wr_id = wr.wr_id;
                 slot.opcode = wr.op.opcode();
                 slot.status = status;
-                slot.byte_len = byte_len;
+                slot.byte_len = byte_len as u32;
                 slot.completes = completes;
                 let next = index.wrapping_add(1);
                 sender.executed = next;
@@ -89,10 +89,12 @@ impl SoftQp {
     fn store(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let opcode = wr.op.opcode();
         let stalled = Stalled {
-            op: std::mem::replace(&mut wr.op, Op::Send { invalidate: None }),
+            op: std::mem::replace(&mut wr.op, Op::Send),
             range: wr.range.clone(),
             inline: with.inline.map(Box::from),
+            to: with.to.cloned(),
             imm: wr.imm,
+            invalidate: wr.invalidate,
             solicited: wr.solicited,
         };
         // SAFETY: the slot at `posted` is the poster's, since the queue is not full.
@@ -155,12 +157,13 @@ impl SoftQp {
             op: &stalled.op,
             local: &slot.local,
             range: stalled.range.as_ref(),
-            with: &Borrowed { inline: stalled.inline.as_deref(), to: None },
+            with: &Borrowed { inline: stalled.inline.as_deref(), to: stalled.to.as_ref() },
             imm: stalled.imm,
+            invalidate: stalled.invalidate,
             solicited: stalled.solicited,
         };
-        match self.carry_out(sender, &request) {
-            Outcome::Done(status, byte_len) => Some((status, byte_len)),
+        let done = match self.carry_out(sender, &request) {
+            Outcome::Done(status, byte_len) => (status, byte_len as u32),
             Outcome::Wait(wait) => {
                 let since = match sender.waiting {
                     Some((since, before)) if before == wait => since,
@@ -168,10 +171,15 @@ impl SoftQp {
                 };
                 sender.waiting = Some((since, wait));
                 let status = self.out_of_patience(sender, since, wait)?;
-                sender.bounce_end();
-                Some((status, 0))
+                if let Some(target) = &stalled.to {
+                    target.lose_patience();
+                }
+                (if self.spec.qp_type == QpType::Rc { status } else { WcStatus::SUCCESS }, 0)
             }
-        }
+        };
+        // However it ended: nothing of it is left for the next request.
+        sender.bounce_end();
+        Some(done)
     }
 
     #[inline(always)]
@@ -189,7 +197,8 @@ impl SoftQp {
         sender.run(&own, request)
     }
 
-    /// The status of a request that has waited as long as the queue pair's attributes allow.
+    /// The status of a request that has waited as long as the queue pair's attributes allow; an unreliable queue pair drops
+    /// it then.
     fn out_of_patience(&self, sender: &Sender, since: Instant, wait: Wait) -> Option<WcStatus> {
         let spec = &self.spec;
         match wait {
@@ -201,7 +210,10 @@ impl SoftQp {
             }
             Wait::Room => None,
             Wait::Peer | Wait::Memory => {
-                let limit = spec.ack_timeout * (u32::from(spec.retry_count) + 1);
+                let limit = match spec.qp_type {
+                    QpType::Ud => DATAGRAM_PATIENCE,
+                    QpType::Rc | QpType::Uc => spec.ack_timeout.saturating_mul(u32::from(spec.retry_count) + 1),
+                };
                 (since.elapsed() > limit).then_some(WcStatus::RETRY_EXC_ERR)
             }
         }
@@ -217,47 +229,6 @@ impl SoftQp {
         self.spec.send_cq.notify(!status.is_success());
     }
 
-    #[inline(always)]
-    fn check_send(&self, wr: &SendWr, with: &Borrowed<'_>) -> Result<(), PostError> {
-        let qp_type = self.spec.qp_type;
-        let len = if let Some(data) = with.inline {
-            if data.len() > MAX_INLINE {
-                return Err(PostError::TooLong { len: data.len(), limit: MAX_INLINE, what: "inline data" });
-            }
-            data.len()
-        } else {
-            if !matches!(wr.local, Local::None) {
-                wr.local.check(self.spec.domain, wr.range.as_ref())?;
-            }
-            wr.range.as_ref().map_or_else(|| wr.local.len(), |range| range.len())
-        };
-        if len > MAX_MESSAGE as usize {
-            return Err(PostError::TooLong { len, limit: MAX_MESSAGE as usize, what: "a message" });
-        }
-        let same = |remote: &RemoteSlice| {
-            if remote.len == len as u64 {
-                Ok(())
-            } else {
-                Err(PostError::LengthMismatch { local: len, remote: remote.len as usize })
-            }
-        };
-        match &wr.op {
-            Op::Send { .. } if with.to.is_some() && len > Mtu::B4096.bytes() as usize => {
-                Err(PostError::TooLong { len, limit: Mtu::B4096.bytes() as usize, what: "a datagram" })
-            }
-            Op::Send { .. } => Ok(()),
-            Op::Write(remote) => same(remote),
-            _ if qp_type != QpType::Rc => Err(PostError::NotSupported { what: "this operation", qp_type }),
-            Op::Read(remote) => same(remote),
-            Op::ReadReduce(remote, calc) => {
-                whole_elements(&wr.local, len, calc.data_type.size())?;
-                same(remote)
-            }
-            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => same(remote),
-            Op::Bind { .. } | Op::Invalidate(_) => Ok(()),
-        }
-    }
-
     /// Posts a receive. For one poster at a time, as [`post_send`](SoftQp::post_send).
     #[inline]
     pub(crate) fn post_recv(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
@@ -268,9 +239,5 @@ impl SoftQp {
     }
 }
 
-/// Refuses memory that cuts an element.
-fn whole_elements(local: &Local, len: usize, size: usize) -> Result<(), PostError> {
-    let pieces = (0..local.pieces()).filter_map(|index| local.piece(index)).map(|piece| piece.len);
-    let mut all = pieces.filter(|_| local.pieces() > 1).chain([len]);
-    all.find(|len| !len.is_multiple_of(size)).map_or(Ok(()), |len| Err(PostError::PartialElement { len, size }))
-}
+/// Longest wait of a datagram for its target's memory to be mapped: many times what a target takes that runs.
+const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);

@@ -136,7 +136,7 @@ impl SoftQp {
         let slot = match (&self.receiver.own, &self.receiver.srq) {
             (Some(own), _) => {
                 let index = own.retired.load(Ordering::Relaxed);
-                if index == own.posted.load(Ordering::Acquire) || self.is_being_filled(index) {
+                if index == own.posted.load(Ordering::Acquire) {
                     return None;
                 }
                 let slot = self.take_slot(index, &mut into.memory)?;
@@ -152,13 +152,6 @@ impl SoftQp {
         };
         self.fail_receive(slot, WcStatus::WR_FLUSH_ERR, into);
         Some(())
-    }
-
-    /// True while a live sender has claimed the receive and is filling it (UD).
-    fn is_being_filled(&self, index: u32) -> bool {
-        let Some(table) = &self.claims else { return false };
-        let claimed = table.claims.count().wrapping_sub(index).wrapping_sub(1) < self.receiver.lines;
-        claimed && !self.receiver.take_void(index)
     }
 
     /// A receive that a dead sender claimed (UD).

@@ -9,9 +9,10 @@ use super::core::{Connected, Leaving, POSTER, SoftQp};
 use crate::QpAddress;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::qp::check;
+use crate::soft::block::Block;
 use crate::soft::cq_shared::Entry;
 use crate::soft::exec::Sender;
-use crate::soft::layout::{QpPublic, gate};
+use crate::soft::layout::gate;
 use crate::soft::peer::PeerView;
 use crate::soft::random;
 use crate::soft::receiver::Receiver;
@@ -55,24 +56,18 @@ impl SoftQp {
         let receiver = Receiver::new(&spec)?;
         let claims =
             if spec.qp_type == QpType::Ud { Some(ClaimTable::new(&home, receiver.ring_lines())?) } else { None };
-        let public_offset = home.take_public(size_of::<QpPublic>()).ok_or_else(full)?;
-        // SAFETY: the type is made of atomics, and the block is ours.
-        let public = unsafe { home.public().at::<QpPublic>(public_offset) }.ok_or_else(full)?;
-        let ring_lines = receiver.ring_lines();
-        let ring_offset = home.take_shared(ring_lines as usize * size_of::<Slot>()).ok_or_else(full)?;
-        // SAFETY: the ring's protocol rules all access; the block is ours.
-        let ring = unsafe { home.shared().array::<Slot>(ring_offset, ring_lines as usize) }.ok_or_else(full)?;
-        // SAFETY: the mapping lives as long as the device, which the spec keeps.
-        let lines = unsafe { Lines::new(ring, ring_lines) };
+        // SAFETY: `QpPublic` is made of atomics; the ring's protocol rules all access to it.
+        let (public, ring) = unsafe { (Block::public(&home, 1), Block::<Slot>::shared(&home, receiver.ring_lines())) };
+        let (public, ring) = (public.ok_or_else(full)?, ring.ok_or_else(full)?);
+        // SAFETY: the queue pair keeps the block longer than the receiver.
+        let lines = unsafe { Lines::new(ring.first(), ring.count()) };
         let qp = home.add(|qpn| {
             Arc::new(SoftQp {
                 qpn,
                 psn: Psn::new(random::u32()),
                 state: AtomicU32::new(QpState::Init.code()),
                 public,
-                public_offset,
-                ring_offset,
-                ring_lines,
+                ring,
                 send: Arc::new(SendQueue::new(spec.send_depth)),
                 sender: UnsafeCell::new(Sender::new()),
                 carrier: AtomicU8::new(POSTER),

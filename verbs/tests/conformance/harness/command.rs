@@ -42,6 +42,8 @@ pub struct QpSpec {
     pub recv_depth: Option<u32>,
     pub access: Option<Access>,
     pub rnr_retry: Option<u8>,
+    /// How long the peer may take to answer.
+    pub patience_ms: Option<u64>,
     pub min_rnr_timer_us: Option<u64>,
     pub qkey: Option<u32>,
 }
@@ -58,6 +60,7 @@ impl QpSpec {
             recv_depth: None,
             access: None,
             rnr_retry: None,
+            patience_ms: None,
             min_rnr_timer_us: None,
             qkey: None,
         }
@@ -91,6 +94,8 @@ pub enum Command {
     Abilities,
     /// `()`: guards this process's memory against other processes without special rights.
     Guard,
+    /// `()`: lets this process open no more than `spare` descriptors besides those it has; `None` takes that back.
+    Descriptors { spare: Option<u64> },
     /// `DomainId`
     NewDomain,
     /// `CqId`. With a channel of its own if asked.
@@ -147,6 +152,8 @@ pub enum Command {
     PostSend { qp: QpId, work: Work },
     /// `Option<Done>`: waits no longer than `limit`.
     Completion { cq: CqId, limit: u64 },
+    /// `Vec<Done>`: takes `count` completions, without a pause.
+    Drain { cq: CqId, count: usize },
     /// `u64`: sum of the values before. Adds `count` times over `qp`, one after the other.
     AddMany { qp: QpId, remote: qpair_verbs::RemoteSlice, count: u32 },
     /// `String`: the failure that ended it. Writes, and sends if asked, to the peer without end, polling in between.

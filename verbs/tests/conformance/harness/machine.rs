@@ -1,6 +1,7 @@
 //! Carries out commands on the verbs API. One per side; owns all that the side has made.
 
 use std::fmt::Debug;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
@@ -10,6 +11,7 @@ use qpair_verbs::{
     DatagramQueuePair, ExposedRegion, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState, QpType,
     QueuePair, ReadyToReceive, SharedReceiveQueue,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -107,11 +109,80 @@ impl Machine {
                 let guarded = rustix::process::DumpableBehavior::NotDumpable;
                 answer(rustix::process::set_dumpable_behavior(guarded).map_err(text)?)
             }
+            Command::Descriptors { spare } => answer(limit_descriptors(spare).map_err(text)?),
             Command::NewDomain => {
                 self.domains.push(self.ctx.alloc_pd().map_err(text)?);
                 answer(DomainId(self.domains.len() - 1))
             }
             Command::NewCq { depth, channel } => self.new_cq(depth, channel),
+            Command::NewQp(_)
+            | Command::Connect { .. }
+            | Command::ReadyToReceive { .. }
+            | Command::ReadyToSend { .. }
+            | Command::Activate { .. }
+            | Command::ToError { .. }
+            | Command::DropQp { .. }
+            | Command::State { .. }
+            | Command::Number { .. }
+            | Command::Explain { .. } => self.run_set_up(command),
+            Command::Expose { .. }
+            | Command::Revoke { .. }
+            | Command::Look { .. }
+            | Command::Fill { .. }
+            | Command::HostAdd { .. }
+            | Command::NewWindow { .. }
+            | Command::WindowRemote { .. }
+            | Command::DropWindow { .. } => self.run_memory(command),
+            Command::NewHandle { address } => {
+                let handle = self.domains[0].address_handle(&address);
+                answer(handle.map_err(|error| kind(&error)).map(|handle| {
+                    self.handles.push(handle);
+                    HandleId(self.handles.len() - 1)
+                }))
+            }
+            Command::NewSrq { .. }
+            | Command::SrqPost { .. }
+            | Command::SrqLimit { .. }
+            | Command::SrqAvailable { .. }
+            | Command::PostRecv { .. }
+            | Command::PostSend { .. }
+            | Command::Completion { .. }
+            | Command::Drain { .. }
+            | Command::AddMany { .. }
+            | Command::Stream { .. }
+            | Command::StreamTo { .. } => self.run_posting(command),
+            Command::AwaitEvent { .. }
+            | Command::Arm { .. }
+            | Command::AwaitChannel { .. }
+            | Command::ClearChannel { .. } => self.run_waiting(command),
+        }
+    }
+
+    fn run_waiting(&mut self, command: Command) -> Answer {
+        match command {
+            Command::AwaitEvent { event, limit } => answer(self.await_event(&event, limit).map_err(text)?),
+            Command::Arm { cq, solicited } => {
+                use qpair_verbs::Arm;
+                self.cqs[cq.0].queue.arm(if solicited { Arm::Solicited } else { Arm::Any });
+                answer(())
+            }
+            Command::AwaitChannel { cq, limit } => {
+                let (_, poll) = self.cqs[cq.0].channel.as_mut().ok_or("no channel")?;
+                let mut events = Events::with_capacity(4);
+                poll.poll(&mut events, Some(Duration::from_millis(limit))).map_err(text)?;
+                answer(!events.is_empty())
+            }
+            Command::ClearChannel { cq } => {
+                let (channel, _) = self.cqs[cq.0].channel.as_ref().ok_or("no channel")?;
+                channel.clear();
+                answer(())
+            }
+            other => Err(format!("{other:?} does not concern events")),
+        }
+    }
+
+    fn run_set_up(&mut self, command: Command) -> Answer {
+        match command {
             Command::NewQp(spec) => self.new_qp(&spec),
             Command::Connect { qp, address } => answer(self.connect(qp, &address).map_err(|error| kind(&error))),
             Command::ReadyToReceive { qp, address } => {
@@ -147,48 +218,7 @@ impl Machine {
                 Stage::Connected(qp) => answer(qp.explain()),
                 _ => Err("not connected".to_owned()),
             },
-            Command::Expose { .. }
-            | Command::Revoke { .. }
-            | Command::Look { .. }
-            | Command::Fill { .. }
-            | Command::HostAdd { .. }
-            | Command::NewWindow { .. }
-            | Command::WindowRemote { .. }
-            | Command::DropWindow { .. } => self.run_memory(command),
-            Command::NewHandle { address } => {
-                let handle = self.domains[0].address_handle(&address);
-                answer(handle.map_err(|error| kind(&error)).map(|handle| {
-                    self.handles.push(handle);
-                    HandleId(self.handles.len() - 1)
-                }))
-            }
-            Command::NewSrq { .. }
-            | Command::SrqPost { .. }
-            | Command::SrqLimit { .. }
-            | Command::SrqAvailable { .. }
-            | Command::PostRecv { .. }
-            | Command::PostSend { .. }
-            | Command::Completion { .. }
-            | Command::AddMany { .. }
-            | Command::Stream { .. }
-            | Command::StreamTo { .. } => self.run_posting(command),
-            Command::AwaitEvent { event, limit } => answer(self.await_event(&event, limit).map_err(text)?),
-            Command::Arm { cq, solicited } => {
-                use qpair_verbs::Arm;
-                self.cqs[cq.0].queue.arm(if solicited { Arm::Solicited } else { Arm::Any });
-                answer(())
-            }
-            Command::AwaitChannel { cq, limit } => {
-                let (_, poll) = self.cqs[cq.0].channel.as_mut().ok_or("no channel")?;
-                let mut events = Events::with_capacity(4);
-                poll.poll(&mut events, Some(Duration::from_millis(limit))).map_err(text)?;
-                answer(!events.is_empty())
-            }
-            Command::ClearChannel { cq } => {
-                let (channel, _) = self.cqs[cq.0].channel.as_ref().ok_or("no channel")?;
-                channel.clear();
-                answer(())
-            }
+            other => Err(format!("{other:?} does not concern a queue pair's state")),
         }
     }
 
@@ -267,6 +297,9 @@ impl Machine {
         }
         if let Some(count) = spec.rnr_retry {
             builder = builder.rnr_retry(count);
+        }
+        if let Some(millis) = spec.patience_ms {
+            builder = builder.retry_count(0).ack_timeout(Duration::from_millis(millis));
         }
         if let Some(micros) = spec.min_rnr_timer_us {
             builder = builder.min_rnr_timer(Duration::from_micros(micros));
@@ -371,15 +404,20 @@ fn take_prepared(stage: &mut Stage) -> Prepared {
     }
 }
 
+fn limit_descriptors(spare: Option<u64>) -> std::io::Result<()> {
+    let limits = getrlimit(Resource::Nofile);
+    let current = match spare {
+        // Descriptors are given out from the lowest free one on.
+        Some(spare) => Some(rustix::io::dup(std::io::stderr())?.as_raw_fd() as u64 + spare),
+        None => limits.maximum,
+    };
+    Ok(setrlimit(Resource::Nofile, Rlimit { current, ..limits })?)
+}
+
 fn plain(event: AsyncEvent) -> Event {
     use AsyncEvent::*;
     let qpn = match event {
-        QpFatal(qpn)
-        | QpRequestError(qpn)
-        | QpAccessError(qpn)
-        | CommunicationEstablished(qpn)
-        | LastWqeReached(qpn)
-        | PeerLost(qpn) => Some(qpn),
+        QpFatal(qpn) | QpRequestError(qpn) | QpAccessError(qpn) | LastWqeReached(qpn) | PeerLost(qpn) => Some(qpn),
         _ => None,
     };
     Event { kind: kind(&event), qpn }

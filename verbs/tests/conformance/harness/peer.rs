@@ -1,9 +1,11 @@
 //! The other side as a process of its own: this test binary once more, told over a socket what to do.
 
-use std::io::{BufRead, BufReader, Write};
+use std::borrow::BorrowMut;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{self, Child, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -23,20 +25,46 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(device: &str) -> Peer {
+        let binary = std::env::current_exe().expect("the test binary");
+        Peer::spawn(process::Command::new(binary), device).expect("starting the peer process")
+    }
+
+    /// A peer process of the user with that number, which takes the right to become another.
+    pub fn start_as(device: &str, user: u32) -> io::Result<Peer> {
+        // Not by its path, which that user may not be allowed to walk.
+        let mut command = process::Command::new("/proc/self/exe");
+        command.uid(user);
+        Peer::spawn(command, device)
+    }
+
+    /// A peer process that sees no process but its own children, as in a container; `None` where that is not to be had.
+    pub fn start_apart(device: &str) -> Option<Peer> {
+        let mut command = process::Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--"]).arg(std::env::current_exe().ok()?);
+        let mut peer = Peer::spawn(command.stderr(Stdio::null()), device).ok()?;
+        peer.ask(&Command::Abilities).is_ok().then_some(peer)
+    }
+
+    fn spawn(mut command: impl BorrowMut<process::Command>, device: &str) -> io::Result<Peer> {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         ours.set_read_timeout(Some(LIMIT + Duration::from_secs(10))).expect("a time limit");
-        let child = std::process::Command::new(std::env::current_exe().expect("the test binary"))
+        let child = command
+            .borrow_mut()
             .args(["--exact", "peer_process", "--ignored", "--nocapture"])
             .env(PEER_VARIABLE, device)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
-            .spawn()
-            .expect("starting the peer process");
-        Peer { child, stream: BufReader::new(ours) }
+            .spawn()?;
+        Ok(Peer { child, stream: BufReader::new(ours) })
     }
 
     pub fn ask(&mut self, command: &Command) -> Answer {
         self.tell(command);
+        self.answer()
+    }
+
+    /// The answer to what was told last.
+    pub fn answer(&mut self) -> Answer {
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
             Ok(0) => Err("the peer process has ended".to_owned()),
@@ -45,7 +73,7 @@ impl Peer {
         }
     }
 
-    /// Sends a command whose answer nobody waits for; only [`kill`](Peer::kill) may follow.
+    /// Sends a command, without waiting for its [`answer`](Peer::answer).
     pub fn tell(&mut self, command: &Command) {
         let mut line = serde_json::to_string(command).expect("a command");
         line.push('\n');
@@ -83,7 +111,7 @@ impl Drop for Peer {
 /// Carries out what comes over standard input, until its other end is closed.
 pub fn serve(device: &str) {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("dying with the parent");
-    let stream = std::io::stdin().as_fd().try_clone_to_owned().expect("standard input");
+    let stream = io::stdin().as_fd().try_clone_to_owned().expect("standard input");
     let mut stream = BufReader::new(UnixStream::from(stream));
     let mut machine = Machine::open(device);
     let mut line = String::new();

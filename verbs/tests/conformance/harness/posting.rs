@@ -32,6 +32,13 @@ impl Machine {
                 let is_datagram = |qpn| self.qps.iter().any(|qp| qp.stage.is_datagram(qpn));
                 answer(completion(&mut self.cqs[cq.0].queue, limit, is_datagram)?)
             }
+            Command::Drain { cq, count } => {
+                let is_datagram = |qpn| self.qps.iter().any(|qp| qp.stage.is_datagram(qpn));
+                let queue = &mut self.cqs[cq.0].queue;
+                let mut take =
+                    || completion(queue, LIMIT.as_millis() as u64, is_datagram)?.ok_or("no completion".to_owned());
+                answer((0..count).map(|_| take()).collect::<Result<Vec<_>, _>>()?)
+            }
             Command::AddMany { qp, remote, count } => self.add_many(qp, remote, count),
             Command::Stream { qp, remote, sends } => self.stream(qp, remote, sends),
             Command::StreamTo { qp, to, len } => self.stream_to(qp, to, len),

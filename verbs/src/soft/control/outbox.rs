@@ -1,0 +1,160 @@
+//! Messages on their way to a peer: kept in order while its socket is full, for instance because it is stopped.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use super::message::Message;
+use super::socket::Socket;
+
+/// A link's socket, with what it could not take yet.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    socket: Socket,
+    waiting: Mutex<VecDeque<(Message, Vec<OwnedFd>)>>,
+    watch: OnceLock<Watch>,
+}
+
+/// The socket's place among those that the control thread sleeps on.
+#[derive(Debug)]
+struct Watch {
+    registry: Arc<Registry>,
+    token: Token,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Socket) -> Self {
+        Outbox { socket, waiting: Mutex::default(), watch: OnceLock::new() }
+    }
+
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Has the control thread hear of the socket under `token`.
+    pub(super) fn watch(&self, registry: &Arc<Registry>, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)?;
+        let _ = self.watch.set(Watch { registry: registry.clone(), token });
+        self.flush();
+        Ok(())
+    }
+
+    /// Sends a message, now or as soon as the socket takes it, after those before it. False if it is lost.
+    pub(super) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.is_empty() {
+            match self.socket.send(message, fds) {
+                Ok(()) => return true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    tracing::debug!(%error, ?message, "a control message is lost");
+                    return false;
+                }
+            }
+        }
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>();
+        match fds {
+            Ok(fds) if waiting.len() < MOST => waiting.push_back((message.clone(), fds)),
+            _ => {
+                tracing::warn!(?message, waiting = waiting.len(), "a control message is lost; the peer takes none");
+                return false;
+            }
+        }
+        self.want_room(true);
+        true
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    pub(super) fn flush(&self) {
+        use std::os::fd::AsFd;
+        let mut waiting = self.waiting();
+        if waiting.is_empty() {
+            return;
+        }
+        while let Some((message, fds)) = waiting.front() {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match self.socket.send(message, &fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.want_room(true),
+                Err(error) => tracing::debug!(%error, ?message, "a control message is lost"),
+                Ok(()) => {}
+            }
+            waiting.pop_front();
+        }
+        self.want_room(false);
+    }
+
+    /// Whether the control thread shall hear when the socket has room. Before it is watched, `watch` sees to that.
+    fn want_room(&self, wanted: bool) {
+        let Some(watch) = self.watch.get() else { return };
+        let interest = if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        // A link that is over is not registered any more.
+        let _ = watch.registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), watch.token, interest);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(Message, Vec<OwnedFd>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Messages kept for a peer that takes none. What asks for an answer ends in a time-out then, so few pile up; the bound is
+/// against peers that ask without end and read no answer.
+const MOST: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::control::socket::pair;
+
+    #[test]
+    fn messages_to_a_full_socket_arrive_in_order_once_there_is_room() {
+        let (ours, theirs) = pair();
+        let outbox = Outbox::new(ours);
+        let count = 3000;
+        for arena in 0..count {
+            assert!(outbox.send(&Message::MapArena { arena }, &[]));
+        }
+        assert!(!outbox.waiting().is_empty(), "the socket took all of it");
+        let mut next = 0;
+        while next < count {
+            match theirs.recv() {
+                Ok(Some(packet)) => {
+                    assert!(matches!(packet.message, Message::MapArena { arena } if arena == next));
+                    next += 1;
+                }
+                Ok(None) => panic!("it is closed"),
+                Err(_) => {
+                    let before = outbox.waiting().len();
+                    outbox.flush();
+                    assert!(outbox.waiting().len() < before, "nothing moves");
+                }
+            }
+        }
+        assert!(outbox.waiting().is_empty());
+    }
+
+    #[test]
+    fn the_control_thread_hears_when_there_is_room() {
+        let mut poll = mio::Poll::new().unwrap();
+        let registry = Arc::new(poll.registry().try_clone().unwrap());
+        let (ours, theirs) = pair();
+        let outbox = Outbox::new(ours);
+        outbox.watch(&registry, Token(7)).unwrap();
+        while outbox.waiting().is_empty() {
+            assert!(outbox.send(&Message::MapArena { arena: 1 }, &[]));
+        }
+        let mut events = mio::Events::with_capacity(4);
+        let mut ready = |limit| {
+            poll.poll(&mut events, Some(limit)).unwrap();
+            events.iter().any(mio::event::Event::is_writable)
+        };
+        assert!(!ready(std::time::Duration::ZERO), "the socket is full");
+        while theirs.recv().is_ok() {}
+        assert!(ready(std::time::Duration::from_secs(10)));
+        outbox.flush();
+        assert!(matches!(theirs.recv(), Ok(Some(_))));
+    }
+}

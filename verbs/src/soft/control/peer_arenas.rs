@@ -1,0 +1,139 @@
+//! A peer's arenas as they are mapped here: asked for at first use, unmapped when their owner says that they are gone.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::soft::segment::Segment;
+
+/// The arenas of one peer.
+#[derive(Debug)]
+pub(super) struct PeerArenas {
+    /// Mapped ones, by the low bits of their number.
+    mapped: Box<[AtomicPtr<Mapped>]>,
+    /// Asked for and not mapped; `true` once it is known that they are reached without mapping.
+    asked: Mutex<HashMap<u32, bool>>,
+}
+
+/// How to reach a range of the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// At this address of our own.
+    Mapped(NonNull<u8>),
+    /// Soon: the arena was asked for.
+    Pending,
+    /// Not by mapping.
+    Unmapped,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    id: u32,
+    segment: Segment,
+}
+
+impl PeerArenas {
+    pub(super) fn new() -> Self {
+        PeerArenas {
+            mapped: (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
+            asked: Mutex::default(),
+        }
+    }
+
+    /// Where `len` bytes at `offset` of an arena lie; `None` if it is not mapped. The caller is inside its hazard.
+    #[inline(always)]
+    pub(super) fn find(&self, arena: u32, offset: u64, len: u64) -> Option<Reach> {
+        // SAFETY: a mapped arena is freed only after it was taken out of the table and every initiator of this device was
+        // seen outside its hazard (`forget`); the caller is inside.
+        let mapped =
+            unsafe { self.place(arena).load(Ordering::Acquire).as_ref() }.filter(|mapped| mapped.id == arena)?;
+        Some(match offset.checked_add(len) {
+            Some(end) if end <= mapped.segment.len() as u64 => {
+                // SAFETY: `offset` was just found to lie within the mapping.
+                Reach::Mapped(unsafe { mapped.segment.base().add(offset as usize) })
+            }
+            _ => Reach::Unmapped,
+        })
+    }
+
+    /// Asks for an arena that is not mapped, once; `ask` is false if the question could not be sent.
+    #[cold]
+    pub(super) fn ask(&self, arena: u32, ask: impl FnOnce() -> bool) -> Reach {
+        let mut asked = self.asked();
+        match asked.get(&arena) {
+            Some(true) => Reach::Unmapped,
+            Some(false) => Reach::Pending,
+            None => {
+                if ask() {
+                    asked.insert(arena, false);
+                }
+                Reach::Pending
+            }
+        }
+    }
+
+    /// Maps an arena that the peer sent.
+    pub(super) fn install(&self, arena: u32, len: u64, fd: Option<OwnedFd>) {
+        let mut asked = self.asked();
+        if asked.get(&arena) != Some(&false) {
+            return;
+        }
+        let mapped = fd.and_then(|fd| Segment::map_peer(fd, usize::try_from(len).ok()?, true).ok());
+        match mapped {
+            Some(segment) if self.place(arena).load(Ordering::Acquire).is_null() => {
+                segment.populate_start(POPULATE);
+                let mapped = Box::new(Mapped { id: arena, segment });
+                self.place(arena).store(Box::into_raw(mapped), Ordering::Release);
+                asked.remove(&arena);
+            }
+            // Not to be mapped, or its place in the table is taken: it is reached without mapping.
+            _ => drop(asked.insert(arena, true)),
+        }
+    }
+
+    /// Takes an arena out of the table; `quiesce` returns once no initiator of this device is inside an access.
+    pub(super) fn forget(&self, arena: u32, quiesce: impl FnOnce() -> bool) {
+        self.asked().remove(&arena);
+        let mapped = self.place(arena).load(Ordering::Acquire);
+        // SAFETY: only this thread, the device's control thread, frees mapped arenas.
+        if unsafe { mapped.as_ref() }.is_none_or(|mapped| mapped.id != arena) {
+            return;
+        }
+        self.place(arena).store(std::ptr::null_mut(), Ordering::Release);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if quiesce() {
+            // SAFETY: it is out of the table, and nobody who might have seen it there is still inside an access.
+            drop(unsafe { Box::from_raw(mapped) });
+        } else {
+            tracing::warn!(arena, "an access of this process takes long; an arena that is gone stays mapped");
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, arena: u32) -> &AtomicPtr<Mapped> {
+        &self.mapped[arena as usize % SLOTS]
+    }
+
+    fn asked(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for PeerArenas {
+    fn drop(&mut self) {
+        for place in &self.mapped {
+            let mapped = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            if !mapped.is_null() {
+                // SAFETY: made by `Box::into_raw` in `install`; the link's last holder is gone, so nobody uses it.
+                drop(unsafe { Box::from_raw(mapped) });
+            }
+        }
+    }
+}
+
+/// Mapped arenas of one peer; further ones are reached without mapping.
+const SLOTS: usize = 4096;
+/// Bytes of an arena that are made present when it is mapped: some 10 ms of the control thread. The rest comes at first use.
+const POPULATE: usize = 256 << 20;

@@ -1,0 +1,92 @@
+//! A datagram queue pair that is closed while somebody fills a receive of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{OwnedQp, SoftQp};
+use crate::memory::ExposedRegion;
+use crate::soft::QpSpec;
+use crate::soft::exec::taker;
+use crate::soft::home::Member;
+use crate::soft::ring::{Entry, KIND_SEND, Lines, Slot};
+use crate::types::{QpState, QpType};
+use crate::{Access, CompletionQueue, Context, NodeId};
+
+/// A datagram queue pair with two receives posted, of which a sender has claimed the first.
+struct Claimed {
+    qp: OwnedQp,
+    cq: CompletionQueue,
+    receives: [ExposedRegion; 2],
+}
+
+const SENDER: NodeId = NodeId([7; 16]);
+
+impl Claimed {
+    fn new() -> Claimed {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let spec = QpSpec::new(pd.node().clone(), pd.id(), QpType::Ud, cq.soft().shared().clone());
+        let qp = OwnedQp::new(SoftQp::new(spec).unwrap());
+        qp.modify(QpState::Rtr).unwrap();
+        let receives = [(); 2].map(|()| pd.expose(4096, Access::NONE).unwrap());
+        for region in &receives {
+            qp.post_recv(region.local(0..4096).into(), 0).unwrap();
+        }
+        let claimed = qp.claims.as_ref().unwrap().claims.claim(taker(SENDER), |index| (index < 2).then_some(()));
+        assert_eq!(claimed, Ok((0, ())));
+        Claimed { qp, cq, receives }
+    }
+
+    /// Closes the queue pair and lets its completion queue forget it; how long that took.
+    fn close(mut self) -> (Duration, [ExposedRegion; 2]) {
+        let start = Instant::now();
+        drop(self.qp);
+        while self.cq.poll().unwrap().is_some() {}
+        (start.elapsed(), self.receives)
+    }
+}
+
+fn lines(qp: &Arc<SoftQp>) -> Lines {
+    let (info, home) = (qp.info(), qp.home());
+    // SAFETY: the ring's protocol rules all access; its number of lines is a power of two.
+    unsafe { Lines::new(home.shared().array::<Slot>(info.ring, info.ring_lines as usize).unwrap(), info.ring_lines) }
+}
+
+#[test]
+fn a_receive_that_a_sender_is_filling_is_not_freed() {
+    let (took, receives) = Claimed::new().close();
+    assert!(took < Duration::from_secs(10), "closing took {took:?}");
+    // The sender may write the first. The second can not be told from it.
+    let blocked = receives.into_iter().next().unwrap().revoke().expect_err("the sender is not done");
+    assert!(matches!(blocked.why, crate::RevokeBlocked::PostedWork), "{:?}", blocked.why);
+}
+
+#[test]
+fn closing_waits_until_a_sender_is_done() {
+    let claimed = Claimed::new();
+    let (qp, lines) = (claimed.qp.clone(), lines(&claimed.qp));
+    let sender = std::thread::spawn(move || {
+        while qp.claims.as_ref().unwrap().claims.claim(taker(SENDER), |_| None::<()>)
+            != Err(crate::soft::claims::NoClaim::Closed)
+        {
+            std::thread::yield_now();
+        }
+        drop(qp);
+        lines.place(0, Entry { kind: KIND_SEND, ..Entry::default() });
+    });
+    let (_, receives) = claimed.close();
+    sender.join().unwrap();
+    for region in receives {
+        assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
+    }
+}
+
+#[test]
+fn a_sender_that_died_holds_nothing_up() {
+    let claimed = Claimed::new();
+    claimed.qp.link_lost(u64::MAX, SENDER, true);
+    let (_, receives) = claimed.close();
+    for region in receives {
+        assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
+    }
+}
