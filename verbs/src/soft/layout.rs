@@ -79,8 +79,8 @@ pub(crate) struct QpPublic {
 pub(crate) struct Receives {
     /// Running count of posted receives.
     pub(crate) posted: AtomicU32,
-    /// 1 once a receive was posted that is shorter than `ring::RING_INLINE` bytes.
-    pub(crate) some_short: AtomicU32,
+    /// By how much the shortest receive ever posted is shorter than `ring::RING_INLINE` bytes; 0 if none is.
+    pub(crate) short_by: AtomicU32,
 }
 
 /// A value with a cache line of its own.

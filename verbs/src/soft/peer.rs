@@ -7,7 +7,7 @@ use super::claims::{Claims, NoClaim, Taker};
 use super::control::Link;
 use super::eventfd::EventFd;
 use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
-use super::ring::{Lines, Producer, Slot};
+use super::ring::{Lines, Producer, RING_INLINE, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::types::{QpState, Rkey};
@@ -36,7 +36,8 @@ pub(crate) struct PeerView {
     /// Receives taken so far (own queue), and the count known to be posted.
     taken: u32,
     posted: u32,
-    some_short: bool,
+    /// By how much the shortest of them is shorter than what travels inside the ring.
+    short_by: u32,
     /// A receive that was claimed and not used yet.
     claimed: Option<Receive>,
     /// Properties that hold once the peer was seen ready; `None` before.
@@ -121,7 +122,7 @@ impl PeerView {
             gates,
             taken: 0,
             posted: 0,
-            some_short: false,
+            short_by: 0,
             claimed: None,
             settled: None,
         })
@@ -247,18 +248,18 @@ impl PeerView {
     /// Looks how many receives are posted; true if the next is.
     fn refresh(&mut self) -> bool {
         let receives = self.receives();
-        // The count is loaded before the flag: a receive that the count covers has set it, if it is short.
+        // The count is loaded first: what is short among the receives that it covers is known after that.
         let posted = receives.posted.load(Ordering::Acquire);
-        let some_short = receives.some_short.load(Ordering::Relaxed) != 0;
+        let short_by = receives.short_by.load(Ordering::Relaxed);
         self.posted = posted;
-        self.some_short |= some_short;
+        self.short_by = self.short_by.max(short_by);
         self.taken != self.posted
     }
 
-    /// True if a short message may travel inside the ring: every receive can take it.
+    /// True if a message of that length may travel inside the ring: it is short, and every receive can take it.
     #[inline(always)]
-    pub(crate) fn takes_any_short(&self) -> bool {
-        !self.some_short
+    pub(crate) fn takes_inside(&self, len: usize) -> bool {
+        len <= RING_INLINE.saturating_sub(self.short_by as usize)
     }
 
     /// True if a message may withdraw that key: it is bound to the peer's queue pair.

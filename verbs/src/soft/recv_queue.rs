@@ -82,7 +82,7 @@ impl WqeRing {
         wqe.pieces.store(pieces as u32, Ordering::Relaxed);
         wqe.total.store(u32::try_from(total).unwrap_or(u32::MAX), Ordering::Relaxed);
         if total < RING_INLINE {
-            receives.some_short.store(1, Ordering::Relaxed);
+            receives.short_by.fetch_max((RING_INLINE - total) as u32, Ordering::Relaxed);
         }
         total
     }

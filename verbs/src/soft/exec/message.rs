@@ -26,7 +26,7 @@ impl Sender {
         } else if let Some(rkey) = request.invalidate {
             (flags, word) = (flags | FLAG_INVALIDATE, rkey.0);
         }
-        let short = len <= RING_INLINE && peer.takes_any_short() && peer.has_room_inside(lines_for(len));
+        let short = peer.takes_inside(len) && peer.has_room_inside(lines_for(len));
         // What has begun by bounce goes on so: the peer may be about to copy a part into the receive.
         let inside = short && self.bouncing.is_none();
         if !inside && !peer.has_room(1) {
@@ -59,7 +59,7 @@ impl Sender {
         // A look at the receives may have shown a short one just now. Its slot is there to be found, but for a place used
         // again already: then the owner finds out whether the message fits.
         let placed =
-            if inside && !peer.takes_any_short() { peer.described(receive) } else { (!inside).then_some(receive) };
+            if inside && !peer.takes_inside(len) { peer.described(receive) } else { (!inside).then_some(receive) };
         let Some(receive) = placed else {
             entry.flags |= FLAG_INLINE;
             push_inline(peer, entry, request);
