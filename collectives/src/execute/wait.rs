@@ -33,10 +33,12 @@ impl Patience {
     /// For `ranks` ranks that share `cores` cores.
     ///
     /// Where each has its own, it spins for some half a millisecond, since being woken takes 30 us and more. Where they
-    /// share, spinning only keeps the awaited rank from running, so it gives way at once; to give way takes
-    /// half a microsecond where nobody else wants to run, so that it comes to a millisecond before it sleeps.
+    /// share, spinning keeps the awaited rank from running, if it is on this core; if it is on another, giving way too
+    /// soon costs two switches for nothing. Eight polls are about 100 ns, the time of a message between cores: all-reduce
+    /// of 16 B on 4 ranks and 2 cores takes 2.2 us with 8, 2.6 with none, 2.9 with 24. To give way takes half a
+    /// microsecond where nobody else wants to run, so that it comes to a millisecond before it sleeps.
     pub(crate) fn new(ranks: usize, cores: usize) -> Self {
-        if ranks <= cores { Patience { spins: 20_000, yields: 500 } } else { Patience { spins: 0, yields: 2_000 } }
+        if ranks <= cores { Patience { spins: 20_000, yields: 500 } } else { Patience { spins: 8, yields: 2_000 } }
     }
 }
 
@@ -98,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_cores_give_way_at_once() {
-        assert_eq!(Patience::new(4, 2).spins, 0);
+    fn ranks_that_share_cores_give_way_soon() {
+        assert!(Patience::new(4, 2).spins < 20);
         assert!(Patience::new(2, 2).spins > 0);
     }
 }
