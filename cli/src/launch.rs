@@ -36,7 +36,7 @@ pub struct LaunchArgs {
     /// Pass output on as it is, without the rank in front of each line
     #[arg(long)]
     no_prefix: bool,
-    /// Bind each rank to a CPU of its own where there are enough, cores before hyperthreads
+    /// Bind each rank to a CPU, cores before hyperthreads; its own where there are enough, else shared evenly
     #[arg(long)]
     pin: bool,
     /// The command, after `--`

@@ -97,7 +97,7 @@ pub struct Settings {
     /// Do not check results
     #[arg(long)]
     no_check: bool,
-    /// Do not bind local ranks to CPUs; else each gets its own where there are enough, cores before hyperthreads
+    /// Do not bind local ranks to CPUs; else each gets its own, or shares one evenly where there are too few
     #[arg(long)]
     pub no_pin: bool,
     /// Port for local ranks to meet at [default: a free one]

@@ -30,7 +30,7 @@ pub struct Job {
     pub port: Option<u16>,
     /// What becomes of the ranks' output.
     pub output: Output,
-    /// Whether each rank is bound to a CPU of its own. Ignored where there are fewer CPUs than ranks.
+    /// Whether each rank is bound to a CPU: its own, or one that it shares where there are fewer CPUs than ranks.
     pub pin: bool,
     /// How long the job may take.
     pub limit: Option<Duration>,
@@ -96,10 +96,14 @@ impl Job {
 
     fn cpu_for(&self, rank: u32) -> Option<usize> {
         let cpus = machine::cpus();
-        if !self.pin || cpus.len() < self.ranks as usize {
+        if !self.pin || cpus.is_empty() {
             return None;
         }
-        cpus.get(rank as usize).copied()
+        // Where there are more ranks than CPUs, neighbours share one: evenly from the start, which a scheduler takes a
+        // while to find.
+        let (rank, ranks) = (rank as usize, self.ranks as usize);
+        let place = if ranks <= cpus.len() { rank } else { rank * cpus.len() / ranks };
+        cpus.get(place).copied()
     }
 
     /// Finds the program as `exec` will, so that a typing error is one message and not one per rank.
