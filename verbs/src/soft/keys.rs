@@ -1,7 +1,7 @@
 //! The table of remote keys: what peers may reach, written by its owner, read by every initiator.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layout::{ANY_QPN, KEY_SLOTS, KEYS_OFFSET, KeyEntry};
 use super::random;
@@ -33,11 +33,19 @@ unsafe impl Send for KeyView {}
 unsafe impl Sync for KeyView {}
 
 /// The owner's side: which slots are free.
-#[derive(Debug)]
 pub(crate) struct KeyTable {
     view: KeyView,
-    used: Mutex<Vec<u64>>,
+    slots: Mutex<Slots>,
     _public: Arc<Segment>,
+}
+
+/// Which slots are taken, and random numbers for the next keys.
+struct Slots {
+    used: Vec<u64>,
+    /// Drawn ahead, since a call for each key takes longer than all else of an exposure. It is the table's own, so that a
+    /// process that forks and opens a device draws others than its parent.
+    pool: [u16; POOL],
+    left: usize,
 }
 
 /// A successful look-up.
@@ -96,13 +104,13 @@ impl KeyView {
 impl KeyTable {
     pub(crate) fn new(public: Arc<Segment>) -> Option<Self> {
         let view = KeyView::in_segment(&public)?;
-        Some(KeyTable { view, used: Mutex::new(vec![0; KEY_SLOTS / 64]), _public: public })
+        Some(KeyTable { view, slots: Mutex::new(Slots::new()), _public: public })
     }
 
     /// Makes a key for `spec`. Slot and tag are random, so that all 32 bits are unpredictable.
     pub(crate) fn publish(&self, spec: &KeySpec) -> Result<Rkey, MemoryError> {
-        let slot = self.take_slot().ok_or(MemoryError::NoKeys { limit: KEY_SLOTS })?;
-        let rkey = Rkey(slot as u32 | u32::from(random::u16()) << 16);
+        let rkey = self.slots().take().ok_or(MemoryError::NoKeys { limit: KEY_SLOTS })?;
+        let slot = slot_of(rkey);
         let entry = self.view.entry(slot);
         let (arena, offset) = spec.arena.unwrap_or((0, 0));
         entry.access.store(spec.access.bits(), Ordering::Relaxed);
@@ -133,19 +141,47 @@ impl KeyTable {
 
     /// Gives a killed key's slot back, once no initiator is in an access any more.
     pub(crate) fn release(&self, rkey: Rkey) {
-        let slot = slot_of(rkey);
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)[slot / 64] &= !(1 << (slot % 64));
+        self.slots().give(slot_of(rkey));
     }
 
-    fn take_slot(&self) -> Option<usize> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = usize::from(random::u16());
-        let free = |slot: &usize| used[slot / 64] & 1 << (slot % 64) == 0;
-        let slot = (0..KEY_SLOTS).map(|step| (start + step) % KEY_SLOTS).find(free)?;
-        used[slot / 64] |= 1 << (slot % 64);
-        Some(slot)
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl Slots {
+    fn new() -> Self {
+        Slots { used: vec![0; KEY_SLOTS / 64], pool: [0; POOL], left: 0 }
+    }
+
+    /// A free slot, and a tag for it.
+    fn take(&mut self) -> Option<Rkey> {
+        let start = usize::from(self.draw());
+        let free = |slot: &usize| self.used[slot / 64] & 1 << (slot % 64) == 0;
+        let slot = (0..KEY_SLOTS).map(|step| (start + step) % KEY_SLOTS).find(free)?;
+        self.used[slot / 64] |= 1 << (slot % 64);
+        Some(Rkey(slot as u32 | u32::from(self.draw()) << 16))
+    }
+
+    fn give(&mut self, slot: usize) {
+        self.used[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    fn draw(&mut self) -> u16 {
+        if self.left == 0 {
+            let bytes = random::bytes::<{ 2 * POOL }>();
+            for (number, pair) in self.pool.iter_mut().zip(bytes.as_chunks().0) {
+                *number = u16::from_le_bytes(*pair);
+            }
+            self.left = POOL;
+        }
+        self.left -= 1;
+        self.pool[self.left]
+    }
+}
+
+/// Random numbers drawn at once: two for each key.
+const POOL: usize = 128;
 
 fn slot_of(rkey: Rkey) -> usize {
     (rkey.0 & 0xffff) as usize

@@ -1,5 +1,5 @@
-//! Unpredictable numbers for keys, queue pair numbers and device numbers, from the kernel's generator. None is kept ahead: a
-//! process that forks would draw the same numbers as its parent.
+//! Unpredictable numbers for keys, queue pair numbers and device numbers, from the kernel's generator. None is kept ahead
+//! here: a process that forks would draw the same numbers as its parent.
 
 pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     let mut out = [0; N];
@@ -8,10 +8,6 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
         unreachable!("the kernel gave no random numbers: {error}");
     }
     out
-}
-
-pub(crate) fn u16() -> u16 {
-    u16::from_le_bytes(bytes())
 }
 
 pub(crate) fn u32() -> u32 {
