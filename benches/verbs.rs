@@ -123,13 +123,16 @@ impl Loop {
     }
 }
 
-/// Runs `operation` many times and fails if anything is allocated. Not timed.
+/// Runs `operation` many times and fails if it allocates. Not timed. The least count of some batches: the count is of the
+/// whole process, and the device's control thread may clear up after what was measured before.
 fn allocates_nothing(what: &str, mut operation: impl FnMut(u64)) {
     (0..1_000).for_each(&mut operation);
-    let before = counting::allocations();
-    (0..100_000).for_each(&mut operation);
-    let count = counting::allocations() - before;
-    assert_eq!(count, 0, "{what}: {count} allocations in 100,000 operations");
+    let counts = (0..5).map(|_| {
+        let before = counting::allocations();
+        (0..100_000).for_each(&mut operation);
+        counting::allocations() - before
+    });
+    assert_eq!(counts.min(), Some(0), "{what}: allocations in 100,000 operations");
 }
 
 fn post_poll(criterion: &mut Criterion) {
