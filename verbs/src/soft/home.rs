@@ -336,13 +336,11 @@ fn block_len(len: usize) -> usize {
 
 /// Waits for `done` up to [`LEAVE`]; looks at the clock only where it takes long.
 fn wait_until(mut done: impl FnMut() -> bool) -> bool {
-    if (0..SPINS).any(|_| {
-        done() || {
-            std::hint::spin_loop();
-            false
+    for _ in 0..SPINS {
+        if done() {
+            return true;
         }
-    }) {
-        return true;
+        std::hint::spin_loop();
     }
     let deadline = Instant::now() + LEAVE;
     while !done() {
