@@ -2,8 +2,7 @@
 //! to nothing.
 
 use std::env;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
@@ -12,11 +11,13 @@ use qpair::collectives::{CollectiveError, Environment};
 use qpair::transport::{CloseReason, EndpointId};
 use qpair::verbs::{ExposedRegion, QpAddress, QpState, RemoteSlice};
 use qpair::{Access, Communicator, CompletionQueue, Config, Context, Event, QueuePair, ReduceOp, Tag, Worker};
-use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 
 mod common;
+#[path = "../collectives/tests/communicator/port.rs"]
+mod port;
 
 use common::{Holdings, LIMIT, done, next};
+use port::Port;
 
 #[test]
 fn a_killed_process_is_reported_on_every_layer() {
@@ -29,7 +30,8 @@ fn a_killed_process_is_reported_on_every_layer() {
 fn killed() {
     let mut worker = Worker::new(Config::default()).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
-    let (_reserved, port) = reserve_port();
+    let kept = Port::keep();
+    let port = kept.number;
     let mut peer = Peer::start(&listener.local_addr(), port);
     let Event::Accepted { ep, .. } = next(&mut worker) else { panic!("accepts first") };
     let Side { mut qp, mut cq, theirs, _ours } = Side::connect(&mut worker, ep);
@@ -167,15 +169,6 @@ impl Side {
 fn rank(rank: u32, port: u16) -> Communicator {
     let environment = Environment { rank, size: 2, local_rank: rank, host: "127.0.0.1".to_owned(), port, limit: LIMIT };
     environment.connect().unwrap()
-}
-
-/// A port for rank 0. Bound and not listening, it is given to nobody else, and rank 0 can still listen there.
-fn reserve_port() -> (OwnedFd, u16) {
-    let reserved = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_reuseaddr(&reserved, true).unwrap();
-    bind(&reserved, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = SocketAddrV4::try_from(getsockname(&reserved).unwrap()).unwrap();
-    (reserved, address.port())
 }
 
 const ADDRESS: &str = "QPAIR_TEST_ADDRESS";

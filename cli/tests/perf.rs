@@ -6,7 +6,8 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 
-use common::{ClosedPort, Running, finish, qpair, rows, stderr, stdout};
+use common::port::Port;
+use common::{Running, finish, qpair, rows, stderr, stdout};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -162,7 +163,7 @@ fn both_sides_run_where_they_are_told_to() {
 
 #[test]
 fn no_server_is_an_error_that_says_what_to_do() {
-    let port = ClosedPort::new();
+    let port = Port::keep();
     let output = perf(&format!("write-bw 127.0.0.1 -p {}", port.number));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("start `qpair perf write-bw` there first"), "{}", stderr(&output));

@@ -2,18 +2,17 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::set_socket_reuseaddr;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
+
+#[path = "../../../collectives/tests/communicator/port.rs"]
+pub mod port;
 
 /// The command with these arguments.
 pub fn qpair(args: &[&str]) -> Command {
@@ -136,22 +135,6 @@ pub fn assert_ended(pid: Pid) {
     let limit = Timespec::try_from(LIMIT).expect("in range");
     let ready = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)).expect("poll works");
     assert_eq!(ready, 1, "process {pid:?} still runs");
-}
-
-/// A port of this machine at which nobody listens, and at which nobody else will as long as this is there.
-pub struct ClosedPort {
-    pub number: u16,
-    _kept: OwnedFd,
-}
-
-impl ClosedPort {
-    pub fn new() -> Self {
-        let kept = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
-        set_socket_reuseaddr(&kept, true).expect("a socket's option");
-        bind(&kept, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = SocketAddr::try_from(getsockname(&kept).expect("bound")).expect("an internet address");
-        ClosedPort { number: address.port(), _kept: kept }
-    }
 }
 
 /// The objects that a command printed, which must have ended well.

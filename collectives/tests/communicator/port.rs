@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 
-use rustix::net::{self, AddressFamily, SocketAddrAny, SocketType};
+use rustix::net::{self, AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
 /// A port of 127.0.0.1 that is kept as long as this lives: bound, so that the system gives it to nobody, and not listened
 /// at, so that rank 0 can.
@@ -14,7 +14,7 @@ pub struct Port {
 
 impl Port {
     pub fn keep() -> Port {
-        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
         net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address: SocketAddrAny = net::getsockname(&socket).unwrap();
