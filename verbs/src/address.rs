@@ -23,6 +23,9 @@ pub struct QpAddress {
     pub mtu: Mtu,
     /// Q_Key that datagrams to this queue pair must carry; 0 for RC and UC.
     pub qkey: u32,
+    /// READs and atomics that this side answers at once, RC; 0 if it does not say.
+    #[serde(default)]
+    pub max_rd_atomic: u8,
     /// Where a software device may be reached without a network.
     pub soft: Option<SoftAddress>,
 }

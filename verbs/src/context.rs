@@ -6,6 +6,7 @@ use crate::cq::{CompletionChannel, CompletionQueue};
 use crate::device::{Device, DeviceAttributes, PortAttributes};
 use crate::error::{CreateError, OpenError};
 use crate::events::AsyncEvents;
+use crate::ibv;
 use crate::pd::ProtectionDomain;
 use crate::soft::{self, Node};
 
@@ -19,35 +20,50 @@ use crate::soft::{self, Node};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Context {
-    node: Arc<Node>,
+    provider: Provider,
+}
+
+/// An opened device of one of the providers.
+#[derive(Clone, Debug)]
+enum Provider {
+    Soft(Arc<Node>),
+    Ibv(Arc<ibv::Device>),
 }
 
 impl Context {
-    /// Opens the device of that name; [`Device::list`] tells the names.
+    /// Opens the device of that name: `soft0`, or one that libibverbs drives. [`Device::list`] tells the names.
     ///
     /// # Errors
     /// [`OpenError`] if there is no such device, or it can not be set up.
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        if name != soft::DEVICE_NAME {
-            let names: Vec<_> = Device::list().iter().map(|device| device.name().to_owned()).collect();
-            return Err(OpenError::NotFound { name: name.to_owned(), known: names.join(", ") });
+        if name == soft::DEVICE_NAME {
+            return Ok(Context { provider: Provider::Soft(Node::open()?) });
         }
-        Ok(Context { node: Node::open()? })
+        Ok(Context { provider: Provider::Ibv(ibv::Device::open(name)?) })
     }
 
     /// The device's name.
     pub fn name(&self) -> &str {
-        soft::DEVICE_NAME
+        match &self.provider {
+            Provider::Soft(_) => soft::DEVICE_NAME,
+            Provider::Ibv(device) => device.name(),
+        }
     }
 
     /// Limits and abilities.
     pub fn attributes(&self) -> DeviceAttributes {
-        self.node.home().attributes()
+        match &self.provider {
+            Provider::Soft(node) => node.home().attributes(),
+            Provider::Ibv(device) => device.attributes().clone(),
+        }
     }
 
-    /// Port `number`, counted from 1; `None` if there is no such port.
+    /// Port `number`, counted from 1, as it is now; `None` if there is no such port.
     pub fn port(&self, number: u8) -> Option<PortAttributes> {
-        (number == 1).then(|| self.node.home().port())
+        match &self.provider {
+            Provider::Soft(node) => (number == 1).then(|| node.home().port()),
+            Provider::Ibv(device) => device.port(number),
+        }
     }
 
     /// Allocates a protection domain.
@@ -55,7 +71,10 @@ impl Context {
     /// # Errors
     /// [`CreateError`] if the device has no more.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, CreateError> {
-        Ok(ProtectionDomain::new(self.node.clone()))
+        match &self.provider {
+            Provider::Soft(node) => Ok(ProtectionDomain::soft(node.clone())),
+            Provider::Ibv(device) => ProtectionDomain::ibv(device),
+        }
     }
 
     /// Creates a completion queue for `depth` completions.
@@ -63,15 +82,21 @@ impl Context {
     /// # Errors
     /// [`CreateError`] if the depth is not possible or the system refuses an event descriptor.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, CreateError> {
-        CompletionQueue::new(self.node.home(), depth, None)
+        match &self.provider {
+            Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, None),
+            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, None),
+        }
     }
 
     /// Creates a completion queue whose events go to `channel`.
     ///
     /// # Errors
-    /// As [`create_cq`](Context::create_cq).
+    /// As [`create_cq`](Context::create_cq), and [`CreateError::ForeignObject`] if the channel is of another kind of device.
     pub fn create_cq_on(&self, depth: u32, channel: &CompletionChannel) -> Result<CompletionQueue, CreateError> {
-        CompletionQueue::new(self.node.home(), depth, Some(channel))
+        match &self.provider {
+            Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, Some(channel)),
+            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, Some(channel)),
+        }
     }
 
     /// Creates a completion channel, for sleeping until something completes.
@@ -79,7 +104,10 @@ impl Context {
     /// # Errors
     /// [`CreateError::System`] if the system refuses an event descriptor.
     pub fn create_channel(&self) -> Result<CompletionChannel, CreateError> {
-        CompletionChannel::new()
+        match &self.provider {
+            Provider::Soft(_) => CompletionChannel::soft(),
+            Provider::Ibv(device) => CompletionChannel::ibv(device),
+        }
     }
 
     /// The device's asynchronous events: a reader of its own, which sees all events from now on.
@@ -87,7 +115,10 @@ impl Context {
     /// # Errors
     /// [`CreateError::System`] if the system refuses an event descriptor.
     pub fn events(&self) -> Result<AsyncEvents, CreateError> {
-        self.node.home().events().subscribe()
+        match &self.provider {
+            Provider::Soft(node) => node.home().events().subscribe(),
+            Provider::Ibv(device) => device.events().subscribe(),
+        }
     }
 }
 

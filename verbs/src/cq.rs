@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::event::Source;
@@ -10,14 +10,22 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::error::{CqError, CreateError};
-use crate::soft::{self, Bells, CqShared, EventFd, Home, SoftCq};
-use crate::wc::Completion;
+use crate::ibv;
+use crate::qp::CqHandle;
+use crate::soft::{self, EventFd, Home};
+use crate::wc::{Completion, Current};
 
 /// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    soft: SoftCq,
-    _channel: Option<Attached>,
+    queue: Queue,
+}
+
+/// The owner's end of a queue of one of the providers.
+#[derive(Debug)]
+enum Queue {
+    Soft { queue: soft::SoftCq, _attached: Option<soft::Attached> },
+    Ibv(ibv::Cq),
 }
 
 /// Which completions end a sleep.
@@ -37,39 +45,64 @@ pub enum Arm {
 /// again; those that did not are armed still.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    shared: Arc<Channel>,
+    channel: Channel,
 }
 
-/// What a channel and its queues share.
+/// A channel of one of the providers.
 #[derive(Debug)]
-struct Channel {
-    bells: Bells,
-    /// Queues whose events come here.
-    queues: Mutex<Vec<Arc<CqShared>>>,
-}
-
-/// A queue's place in its channel.
-#[derive(Debug)]
-struct Attached {
-    channel: Arc<Channel>,
-    queue: Arc<CqShared>,
+enum Channel {
+    Soft(Arc<soft::Channel>),
+    Ibv(Arc<ibv::Channel>),
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(home: &Arc<Home>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
+    pub(crate) fn soft(home: &Arc<Home>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
         let bell = EventFd::new().map_err(no_descriptor)?;
-        let soft = SoftCq::new(home, depth, Arc::new(bell))?;
-        let attached = channel.map(|channel| Attached::new(&channel.shared, soft.shared())).transpose()?;
-        Ok(CompletionQueue { soft, _channel: attached })
+        let queue = soft::SoftCq::new(home, depth, Arc::new(bell))?;
+        let attached = match channel.map(|channel| &channel.channel) {
+            None => None,
+            Some(Channel::Soft(channel)) => Some(soft::Attached::new(channel, queue.shared()).map_err(no_descriptor)?),
+            Some(Channel::Ibv(_)) => return Err(FOREIGN_CHANNEL),
+        };
+        Ok(CompletionQueue { queue: Queue::Soft { queue, _attached: attached } })
+    }
+
+    pub(crate) fn ibv(
+        device: &Arc<ibv::Device>,
+        depth: u32,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<Self, CreateError> {
+        let channel = match channel.map(|channel| &channel.channel) {
+            None => None,
+            Some(Channel::Ibv(channel)) if channel.is_of(device) => Some(channel),
+            Some(_) => return Err(FOREIGN_CHANNEL),
+        };
+        Ok(CompletionQueue { queue: Queue::Ibv(ibv::Cq::create(device, depth, channel)?) })
     }
 
     /// The next completion, if there is one. Never blocks.
     ///
     /// # Errors
-    /// [`CqError::Overrun`] once more completions waited than the queue holds.
+    /// [`CqError::Overrun`] once more completions waited than the queue holds; [`CqError::Device`] if the device can not be
+    /// polled.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completion<'_>>, CqError> {
-        Ok(if self.soft.advance()? { Some(Completion::new(self.soft.current())) } else { None })
+        Ok(match &mut self.queue {
+            Queue::Soft { queue, .. } => {
+                if queue.advance()? {
+                    Some(Completion::new(queue.current()))
+                } else {
+                    None
+                }
+            }
+            Queue::Ibv(queue) => {
+                if queue.advance()? {
+                    Some(Completion::new(queue.current()))
+                } else {
+                    None
+                }
+            }
+        })
     }
 
     /// Waits for a completion: spins briefly, yields, then sleeps.
@@ -80,8 +113,8 @@ impl CompletionQueue {
         loop {
             self.ready(None)?;
             // A queue pair may say that it has something, and turn out to have been closed.
-            if self.soft.advance()? {
-                return Ok(Completion::new(self.soft.current()));
+            if self.advance()? {
+                return Ok(Completion::new(self.current()));
             }
         }
     }
@@ -96,8 +129,8 @@ impl CompletionQueue {
         loop {
             self.ready(Some(deadline.saturating_duration_since(Instant::now())))
                 .map_err(|error| if let CqError::TimedOut(_) = error { CqError::TimedOut(limit) } else { error })?;
-            if self.soft.advance()? {
-                return Ok(Completion::new(self.soft.current()));
+            if self.advance()? {
+                return Ok(Completion::new(self.current()));
             }
             if Instant::now() > deadline {
                 return Err(CqError::TimedOut(limit));
@@ -107,27 +140,60 @@ impl CompletionQueue {
 
     /// Asks for one event at the next completion. Poll once more before sleeping.
     pub fn arm(&mut self, which: Arm) {
-        self.soft.arm(which);
+        match &mut self.queue {
+            Queue::Soft { queue, .. } => queue.arm(which),
+            Queue::Ibv(queue) => queue.arm(which),
+        }
     }
 
-    /// Takes the arming back: as long as its owner polls, nobody needs to wake it.
+    /// Takes the arming back: as long as its owner polls, nobody needs to wake it. Hardware can not be disarmed; there an
+    /// event may come that has nothing behind it.
     pub fn disarm(&mut self) {
-        self.soft.shared().arming().disarm();
+        if let Queue::Soft { queue, .. } = &self.queue {
+            queue.shared().arming().disarm();
+        }
     }
 
     /// Number of completions that the queue holds.
     pub fn depth(&self) -> u32 {
-        self.soft.depth()
+        match &self.queue {
+            Queue::Soft { queue, .. } => queue.depth(),
+            Queue::Ibv(queue) => queue.depth(),
+        }
     }
 
-    pub(crate) fn soft(&self) -> &SoftCq {
-        &self.soft
+    pub(crate) fn handle(&self) -> CqHandle {
+        match &self.queue {
+            Queue::Soft { queue, .. } => CqHandle::Soft(queue.shared().clone()),
+            Queue::Ibv(queue) => CqHandle::Ibv(queue.shared().clone()),
+        }
+    }
+
+    fn advance(&mut self) -> Result<bool, CqError> {
+        match &mut self.queue {
+            Queue::Soft { queue, .. } => queue.advance(),
+            Queue::Ibv(queue) => queue.advance(),
+        }
+    }
+
+    fn current(&mut self) -> &mut Current {
+        match &mut self.queue {
+            Queue::Soft { queue, .. } => queue.current(),
+            Queue::Ibv(queue) => queue.current(),
+        }
+    }
+
+    fn has_completion(&mut self) -> Result<bool, CqError> {
+        match &mut self.queue {
+            Queue::Soft { queue, .. } => queue.has_completion(),
+            Queue::Ibv(queue) => queue.has_completion(),
+        }
     }
 
     /// Returns once a poll would give something.
     fn ready(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
         for spin in 0..SPINS + YIELDS {
-            if self.soft.has_completion()? {
+            if self.has_completion()? {
                 return Ok(());
             }
             if spin < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
@@ -135,29 +201,9 @@ impl CompletionQueue {
         if limit == Some(Duration::ZERO) {
             return Err(CqError::TimedOut(Duration::ZERO));
         }
-        // An arming of the caller's outlives this sleep, one of the sleep's own does not.
-        let before = self.soft.shared().arming().call();
-        let slept = self.sleep(limit);
-        match before {
-            Some(call) => self.soft.shared().arming().arm(call),
-            None => self.soft.shared().arming().disarm(),
-        }
-        slept
-    }
-
-    fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            self.soft.bell().clear();
-            self.soft.arm(Arm::Any);
-            if self.soft.has_completion()? {
-                return Ok(());
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Err(CqError::TimedOut(limit.unwrap_or_default()));
-            }
-            self.soft.bell().wait(left)?;
+        match &mut self.queue {
+            Queue::Soft { queue, .. } => queue.sleep(limit),
+            Queue::Ibv(queue) => queue.sleep(limit),
         }
     }
 }
@@ -168,21 +214,21 @@ const SPINS: u32 = 400;
 const YIELDS: u32 = 64;
 
 impl CompletionChannel {
-    pub(crate) fn new() -> Result<Self, CreateError> {
-        let bells = Bells::new().map_err(no_descriptor)?;
-        Ok(CompletionChannel { shared: Arc::new(Channel { bells, queues: Mutex::default() }) })
+    pub(crate) fn soft() -> Result<Self, CreateError> {
+        Ok(CompletionChannel { channel: Channel::Soft(soft::Channel::new().map_err(no_descriptor)?) })
+    }
+
+    pub(crate) fn ibv(device: &Arc<ibv::Device>) -> Result<Self, CreateError> {
+        Ok(CompletionChannel { channel: Channel::Ibv(ibv::Channel::create(device)?) })
     }
 
     /// Takes note of all events so far: the queues that rang are not armed any more, and the channel is not readable until
     /// another rings.
     pub fn clear(&self) {
-        let queues = self.shared.queues();
-        self.shared.bells.each_ringing(queues.len(), |which| {
-            if let Some(queue) = queues.iter().find(|queue| soft::name(queue.bell()) == which) {
-                queue.arming().disarm();
-                queue.bell().clear();
-            }
-        });
+        match &self.channel {
+            Channel::Soft(channel) => channel.clear(),
+            Channel::Ibv(channel) => channel.clear(),
+        }
     }
 
     /// Sleeps until an event comes, or `limit` is over; true if one came.
@@ -190,30 +236,14 @@ impl CompletionChannel {
     /// # Errors
     /// What the system says.
     pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
-        soft::wait(&self.shared.bells, limit)
+        match &self.channel {
+            Channel::Soft(channel) => soft::wait(&**channel, limit),
+            Channel::Ibv(channel) => soft::wait(&**channel, limit),
+        }
     }
 }
 
-impl Channel {
-    fn queues(&self) -> MutexGuard<'_, Vec<Arc<CqShared>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Attached {
-    fn new(channel: &Arc<Channel>, queue: &Arc<CqShared>) -> Result<Self, CreateError> {
-        channel.bells.add(queue.bell()).map_err(no_descriptor)?;
-        channel.queues().push(queue.clone());
-        Ok(Attached { channel: channel.clone(), queue: queue.clone() })
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        self.channel.bells.remove(self.queue.bell());
-        self.channel.queues().retain(|queue| !Arc::ptr_eq(queue, &self.queue));
-    }
-}
+const FOREIGN_CHANNEL: CreateError = CreateError::ForeignObject { what: "the completion channel" };
 
 fn no_descriptor(source: io::Error) -> CreateError {
     CreateError::System { what: "create an event descriptor", source }
@@ -221,7 +251,10 @@ fn no_descriptor(source: io::Error) -> CreateError {
 
 impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.shared.bells.as_raw_fd()
+        match &self.channel {
+            Channel::Soft(channel) => channel.as_raw_fd(),
+            Channel::Ibv(channel) => channel.as_raw_fd(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::address::NodeId;
+use crate::ibv::LibraryError;
 use crate::memory::{Buffer, ExposedRegion, Local};
 use crate::status::{WcOpcode, WcStatus};
 use crate::types::{QpState, QpType, Qpn};
@@ -15,12 +16,48 @@ use crate::types::{QpState, QpType, Qpn};
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has that name.
-    #[error("no RDMA device is called `{name}`; there are: {known}")]
+    #[error("no RDMA device is called `{name}`; there are: {known}{note}")]
     NotFound {
         /// The name asked for.
         name: String,
         /// The names there are.
         known: String,
+        /// Why there are no others, as text that begins with `; `, or empty.
+        note: String,
+    },
+    /// The device needs libibverbs, which can not be used.
+    #[error("`{name}` is none of the devices without libibverbs (soft0), and there is no libibverbs: {source}")]
+    Library {
+        /// The name asked for.
+        name: String,
+        /// What is the matter with the library.
+        source: LibraryError,
+    },
+    /// libibverbs does not open the device.
+    #[error("{name} can not be opened: {source}; `qpair doctor` looks at drivers and permissions")]
+    Refused {
+        /// The device.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The device's provider lacks what every device has.
+    #[error("{name} can not be used: its provider has no {what}; update rdma-core")]
+    Incomplete {
+        /// The device.
+        name: String,
+        /// The function that it lacks.
+        what: &'static str,
+    },
+    /// The system refused a resource.
+    #[error("{name} can not be opened: could not {what}: {source}")]
+    System {
+        /// The device.
+        name: String,
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
     },
     /// The software device could not set itself up.
     #[error("the software device could not {what}: {source}")]
@@ -66,6 +103,25 @@ pub enum CreateError {
         /// The service.
         qp_type: QpType,
     },
+    /// The port has no address.
+    #[error("port {port} has no GID: bring its network interface up and give it an address, or name another port")]
+    NoGid {
+        /// The port.
+        port: u8,
+    },
+    /// The device refused a state transition.
+    #[error(
+        "the device does not bring a queue pair to {to:?}{}: {source}",
+        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+    )]
+    Transition {
+        /// Wanted state.
+        to: QpState,
+        /// The attribute that it does not take, with its value, if that was found out.
+        attribute: Option<String>,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The system refused a resource.
     #[error("could not {what}: {source}")]
     System {
@@ -93,6 +149,28 @@ pub enum MemoryError {
         "no memory of {len} bytes to be had: {source}; raise the limit (`ulimit -l`, the size of /dev/shm) or ask for less"
     )]
     NoMemory {
+        /// Length asked for.
+        len: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The limit on locked memory is too low.
+    #[error(
+        "{len} bytes can not be registered: with what is locked already {needed} bytes are needed and the limit is {limit}; \
+         raise it with `ulimit -l`, in /etc/security/limits.conf (memlock), by LimitMEMLOCK= of systemd, or by \
+         --ulimit memlock=-1 of a container"
+    )]
+    Memlock {
+        /// Length asked for.
+        len: usize,
+        /// Bytes that have to be allowed.
+        needed: u64,
+        /// Bytes that are allowed.
+        limit: u64,
+    },
+    /// The device does not take the memory.
+    #[error("the device does not register {len} bytes: {source}")]
+    Refused {
         /// Length asked for.
         len: usize,
         /// The system's reason.
@@ -171,11 +249,20 @@ pub enum RevokeBlocked {
     BoundWindows,
     /// A peer is in the middle of an access and did not leave it within the deadline.
     PeerAccess,
+    /// The device refuses.
+    Refused {
+        /// Its error number.
+        errno: i32,
+    },
 }
 
 impl fmt::Display for RevokeBlocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            RevokeBlocked::Refused { errno } => {
+                let error = io::Error::from_raw_os_error(*errno);
+                return write!(f, "the device does not let go of it ({error}); close its queue pairs and revoke again");
+            }
             RevokeBlocked::PostedWork => {
                 "work requests that name it are posted; poll their completions and revoke again (its key is withdrawn)"
             }
@@ -250,6 +337,21 @@ pub enum ConnectError {
     /// The transition is not legal.
     #[error(transparent)]
     Modify(#[from] ModifyError),
+    /// The device refused a transition.
+    #[error(
+        "the device does not bring the queue pair from {from:?} to {to:?}{}: {source}",
+        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+    )]
+    Refused {
+        /// State before.
+        from: QpState,
+        /// Wanted state.
+        to: QpState,
+        /// The attribute that it does not take, with its value, if that was found out.
+        attribute: Option<String>,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("could not {what}: {source}")]
     System {
@@ -348,6 +450,15 @@ pub enum PostError {
         /// Size of an element.
         size: usize,
     },
+    /// The memory window is gone with the region that it was bound to.
+    #[error("the memory window ended with the region that it was bound to; make another")]
+    WindowGone,
+    /// The device refused the request.
+    #[error("the device refused the request: {}", io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// Its error number.
+        errno: i32,
+    },
     /// Too many pieces.
     #[error("{count} pieces of memory exceed the limit of {limit}")]
     TooManyPieces {
@@ -406,6 +517,12 @@ pub enum CqError {
     Overrun {
         /// Depth of the queue.
         depth: u32,
+    },
+    /// The device can not be polled.
+    #[error("the device's completion queue can not be polled (code {code}); close its queue pairs and open it again")]
+    Device {
+        /// What the provider returned.
+        code: i32,
     },
     /// Nothing completed in time.
     #[error("nothing completed within {0:?}")]

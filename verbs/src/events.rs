@@ -29,6 +29,32 @@ pub enum AsyncEvent {
     LastWqeReached(Qpn),
     /// A shared receive queue fell below its limit.
     SrqLimitReached,
+    /// A connection received before it was told that its peer is ready.
+    CommunicationEstablished(Qpn),
+    /// The send queue of a queue pair has drained.
+    SendQueueDrained(Qpn),
+    /// A connection changed to its alternate path.
+    PathMigrated(Qpn),
+    /// A connection could not change to its alternate path.
+    PathMigrationFailed(Qpn),
+    /// A shared receive queue failed.
+    SrqError,
+    /// The device failed, or was unplugged.
+    DeviceFatal,
+    /// A port carries data.
+    PortActive(u8),
+    /// A port carries no data any more.
+    PortDown(u8),
+    /// The LID of a port changed.
+    LidChanged(u8),
+    /// The partition keys of a port changed.
+    PkeysChanged(u8),
+    /// The GID table of a port changed.
+    GidsChanged(u8),
+    /// The subnet manager of a port changed.
+    SubnetManagerChanged(u8),
+    /// The subnet manager asks clients of a port to register again.
+    ClientReregister(u8),
     /// The process that holds the other end is gone.
     PeerLost(Qpn),
     /// A code that this crate does not know.

@@ -39,6 +39,7 @@ mod cq;
 mod device;
 mod error;
 mod events;
+mod ibv;
 mod memory;
 mod pd;
 mod qp;
@@ -52,12 +53,15 @@ mod wc;
 pub use address::{NodeId, QpAddress, SoftAddress};
 pub use context::Context;
 pub use cq::{Arm, CompletionChannel, CompletionQueue};
-pub use device::{Device, DeviceAttributes, LinkLayer, PortAttributes, PortState};
+pub use device::{
+    AtomicAbility, Device, DeviceAttributes, LinkLayer, OnDemandPaging, PhysicalState, PortAttributes, PortState,
+};
 pub use error::{
     CompletionError, ConnectError, CqError, CreateError, ExposeFailed, MemoryError, ModifyError, NoMemory, OpenError,
     PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
+pub use ibv::{Library, LibraryError, library};
 pub use memory::{Buffer, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView};
 pub use pd::ProtectionDomain;
 pub use qp::{

@@ -1,14 +1,16 @@
 //! Protection domains: what belongs together, and where memory and queue pairs are made.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cq::CompletionQueue;
 use crate::error::{CreateError, MemoryError};
-use crate::memory::{Backing, Buffer, ExposedRegion, HugePages, MemoryWindow};
-use crate::qp::{AddressHandle, QpBuilder};
+use crate::ibv;
+use crate::memory::{Backing, Buffer, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared};
+use crate::qp::{AddressHandle, CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle, Target};
 use crate::soft::{self, Node};
 use crate::srq::SharedReceiveQueue;
 use crate::types::{Access, QpType};
@@ -17,14 +19,26 @@ use crate::{ConnectError, QpAddress};
 /// A protection domain. Queue pairs reach only memory of their own domain. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
-    node: Arc<Node>,
+    /// Unlike that of any other domain of this process, whoever provides it.
     id: u64,
+    provider: Provider,
+}
+
+/// A protection domain of one of the providers.
+#[derive(Clone, Debug)]
+enum Provider {
+    Soft(Arc<Node>),
+    Ibv(Arc<ibv::Pd>),
 }
 
 impl ProtectionDomain {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        ProtectionDomain { node, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+    pub(crate) fn soft(node: Arc<Node>) -> Self {
+        ProtectionDomain { id: fresh_id(), provider: Provider::Soft(node) }
+    }
+
+    pub(crate) fn ibv(device: &Arc<ibv::Device>) -> Result<Self, CreateError> {
+        let id = fresh_id();
+        Ok(ProtectionDomain { id, provider: Provider::Ibv(ibv::Pd::alloc(device, id)?) })
     }
 
     /// Allocates `len` zeroed bytes of registered memory, aligned to 64 bytes, and to a page from 4 KiB on.
@@ -41,29 +55,45 @@ impl ProtectionDomain {
     /// As [`alloc`](ProtectionDomain::alloc), and [`MemoryError::NoHugePages`] if they are required.
     pub fn alloc_on(&self, len: usize, huge: HugePages) -> Result<Buffer, MemoryError> {
         check_length(len)?;
-        let backing = self.node.home().arenas().alloc(self.id, len, huge).map_err(|source| match huge {
-            HugePages::Require => MemoryError::NoHugePages { len, source },
-            HugePages::No | HugePages::Try => MemoryError::NoMemory { len, source },
-        })?;
-        Ok(Buffer::new(self.node.home().clone(), backing))
+        let backing = match &self.provider {
+            Provider::Soft(node) => {
+                let home = node.home();
+                home.arenas().alloc(self.id, Reach::Soft(home.clone()), len, huge)
+            }
+            Provider::Ibv(pd) => pd.arenas().alloc(self.id, Reach::Ibv(pd.clone()), len, huge),
+        }?;
+        Ok(Buffer::new(backing))
     }
 
     /// Registers a vector of the caller's. [`Buffer::into_vec`] gives it back.
     ///
-    /// Peers can not map such memory: transfers between processes take a system call, so memory from
-    /// [`alloc`](ProtectionDomain::alloc) is faster.
+    /// Peers of the software device can not map such memory: transfers between processes take a system call, so memory
+    /// from [`alloc`](ProtectionDomain::alloc) is faster.
     ///
     /// # Errors
-    /// [`MemoryError::Length`] if it is empty or too long.
+    /// [`MemoryError`] if it is empty or too long, or the device refuses it; the vector is dropped then.
     pub fn register(&self, vector: Vec<u8>) -> Result<Buffer, MemoryError> {
         check_length(vector.len())?;
-        Ok(Buffer::new(self.node.home().clone(), Backing::from_vec(self.id, vector)))
+        Ok(Buffer::new(match &self.provider {
+            Provider::Soft(node) => {
+                let none = |_, _| Ok::<_, Infallible>(None);
+                match Backing::from_vec(self.id, Reach::Soft(node.home().clone()), vector, none) {
+                    Ok(backing) => backing,
+                    Err(never) => match never {},
+                }
+            }
+            Provider::Ibv(pd) => {
+                // SAFETY: the backing owns the vector until the device has let go of it.
+                let register = |base, len| unsafe { pd.register(base, len, Access::NONE) }.map(Some);
+                Backing::from_vec(self.id, Reach::Ibv(pd.clone()), vector, register)?
+            }
+        }))
     }
 
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.
     ///
     /// # Errors
-    /// [`MemoryError::Length`] if the length is 0 or too large.
+    /// [`MemoryError`] if the length is 0 or too large, or the device refuses the memory.
     ///
     /// # Safety
     /// `base..base + len` is initialised, stays valid for reads and writes until `owner` is dropped, and nobody else
@@ -75,9 +105,13 @@ impl ProtectionDomain {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Buffer, MemoryError> {
         check_length(len)?;
+        let (reach, registered) = match &self.provider {
+            Provider::Soft(node) => (Reach::Soft(node.home().clone()), None),
+            // SAFETY: the caller keeps the memory valid until `owner` is dropped, and the backing drops that last.
+            Provider::Ibv(pd) => (Reach::Ibv(pd.clone()), Some(unsafe { pd.register(base, len, Access::NONE) }?)),
+        };
         // SAFETY: passed on to the caller.
-        let backing = unsafe { Backing::foreign(self.id, base, len, owner) };
-        Ok(Buffer::new(self.node.home().clone(), backing))
+        Ok(Buffer::new(unsafe { Backing::foreign(self.id, reach, (base, len), owner, registered) }))
     }
 
     /// Allocates `len` zeroed bytes that peers may access as `access` says.
@@ -93,7 +127,10 @@ impl ProtectionDomain {
     /// # Errors
     /// [`CreateError`] if the device has no more.
     pub fn create_window(&self) -> Result<MemoryWindow, CreateError> {
-        Ok(MemoryWindow::new(self.node.home().clone(), self.id))
+        Ok(MemoryWindow::new(match &self.provider {
+            Provider::Soft(node) => Window::Soft(WindowShared::new(node.home().clone(), self.id)),
+            Provider::Ibv(pd) => Window::Ibv(ibv::Mw::alloc(pd)?),
+        }))
     }
 
     /// A shared receive queue for `depth` receives.
@@ -101,7 +138,10 @@ impl ProtectionDomain {
     /// # Errors
     /// [`CreateError`] if the depth is not possible.
     pub fn create_srq(&self, depth: u32) -> Result<SharedReceiveQueue, CreateError> {
-        SharedReceiveQueue::new(self.node.home(), self.id, depth)
+        Ok(SharedReceiveQueue::new(match &self.provider {
+            Provider::Soft(node) => SrqHandle::Soft(soft::SoftSrq::new(node.home(), self.id, depth)?),
+            Provider::Ibv(pd) => SrqHandle::Ibv(ibv::Srq::create(pd, depth)?),
+        }))
     }
 
     /// A reliable connection, whose completions go to `cq`.
@@ -124,16 +164,45 @@ impl ProtectionDomain {
     /// # Errors
     /// [`ConnectError`] if it is no datagram queue pair, or no wire leads there.
     pub fn address_handle(&self, address: &QpAddress) -> Result<AddressHandle, ConnectError> {
-        AddressHandle::new(&self.node, self.id, address)
+        Ok(AddressHandle::new(match &self.provider {
+            Provider::Soft(node) => Target::Soft(Arc::new(soft::resolve(node, self.id, address)?)),
+            Provider::Ibv(pd) => Target::Ibv(ibv::Ah::create(pd, address)?),
+        }))
     }
 
+    pub(crate) fn create_qp(
+        &self,
+        options: &QpOptions,
+        cqs: [&CqHandle; 2],
+        srq: Option<&SrqHandle>,
+    ) -> Result<OwnedQp, CreateError> {
+        match &self.provider {
+            Provider::Soft(node) => {
+                let spec = soft::QpSpec::new(node, self.id, options, cqs, srq)?;
+                Ok(OwnedQp::Soft(soft::OwnedQp::new(soft::SoftQp::new(spec)?)))
+            }
+            Provider::Ibv(pd) => Ok(OwnedQp::Ibv(Box::new(ibv::OwnedQp::create(pd, options, cqs, srq)?))),
+        }
+    }
+
+    /// The opened software device that it belongs to.
+    #[cfg(test)]
     pub(crate) fn node(&self) -> &Arc<Node> {
-        &self.node
+        match &self.provider {
+            Provider::Soft(node) => node,
+            Provider::Ibv(_) => panic!("not of the software device"),
+        }
     }
 
+    #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
+}
+
+fn fresh_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn check_length(len: usize) -> Result<(), MemoryError> {

@@ -1,20 +1,18 @@
 //! Shared receive queues: one pool of receives for many queue pairs.
 
-use std::sync::Arc;
-
-use crate::error::{CreateError, Rejected};
+use crate::error::Rejected;
 use crate::memory::Local;
-use crate::soft::{Home, SoftSrq};
+use crate::qp::SrqHandle;
 
 /// A shared receive queue. The queue pairs made with it take their receives from here.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
-    soft: Arc<SoftSrq>,
+    srq: SrqHandle,
 }
 
 impl SharedReceiveQueue {
-    pub(crate) fn new(home: &Arc<Home>, domain: u64, depth: u32) -> Result<Self, CreateError> {
-        Ok(SharedReceiveQueue { soft: SoftSrq::new(home, domain, depth)? })
+    pub(crate) fn new(srq: SrqHandle) -> Self {
+        SharedReceiveQueue { srq }
     }
 
     /// Posts a receive into `memory`; `wr_id` comes back with its completion.
@@ -23,21 +21,30 @@ impl SharedReceiveQueue {
     /// [`Rejected`] with the memory, if the queue is full or the memory does not fit the domain.
     #[inline]
     pub fn post(&mut self, memory: impl Into<Local>, wr_id: u64) -> Result<(), Rejected> {
-        self.soft.post(memory.into(), wr_id)
+        match &self.srq {
+            SrqHandle::Soft(srq) => srq.post(memory.into(), wr_id),
+            SrqHandle::Ibv(srq) => srq.post(memory.into(), wr_id),
+        }
     }
 
     /// Raises [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once, when fewer than `limit` receives are left;
     /// 0 turns it off.
     pub fn arm_limit(&mut self, limit: u32) {
-        self.soft.arm_limit(limit);
+        match &self.srq {
+            SrqHandle::Soft(srq) => srq.arm_limit(limit),
+            SrqHandle::Ibv(srq) => srq.arm_limit(limit),
+        }
     }
 
-    /// Receives that are posted and not taken by a message yet.
+    /// Receives that are posted and not taken by a message yet; on hardware, whose completion was not polled yet.
     pub fn available(&self) -> u32 {
-        self.soft.available()
+        match &self.srq {
+            SrqHandle::Soft(srq) => srq.available(),
+            SrqHandle::Ibv(srq) => srq.available(),
+        }
     }
 
-    pub(crate) fn soft(&self) -> &Arc<SoftSrq> {
-        &self.soft
+    pub(crate) fn handle(&self) -> SrqHandle {
+        self.srq.clone()
     }
 }

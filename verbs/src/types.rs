@@ -41,6 +41,23 @@ impl Psn {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Gid(pub [u8; 16]);
 
+impl Gid {
+    /// The IPv4 address that a RoCE GID stands for (`::ffff:a.b.c.d`), if it does.
+    pub fn ipv4(self) -> Option<std::net::Ipv4Addr> {
+        std::net::Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    /// True for fe80::/64, which reaches no further than the link.
+    pub fn is_link_local(self) -> bool {
+        self.0[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Leading bits that two have in common, 0 to 128.
+    pub fn common_prefix(self, other: Gid) -> u32 {
+        (u128::from_be_bytes(self.0) ^ u128::from_be_bytes(other.0)).leading_zeros()
+    }
+}
+
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::net::Ipv6Addr::from(self.0).fmt(f)
@@ -67,7 +84,7 @@ pub enum GidKind {
 }
 
 /// One row of a port's GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// Position in the table; `sgid_index` elsewhere.
     pub index: u32,
@@ -75,6 +92,8 @@ pub struct GidEntry {
     pub gid: Gid,
     /// Its kind.
     pub kind: GidKind,
+    /// The network interface that it comes from; `None` where there is none, or the system does not tell.
+    pub netdev: Option<String>,
 }
 
 /// A path MTU in bytes: 256, 512, 1024, 2048 or 4096.

@@ -2,9 +2,9 @@
 
 use crate::error::NoMemory;
 use crate::memory::{Buffer, Local, Slab};
-use crate::soft;
 use crate::status::{WcOpcode, WcStatus};
 use crate::types::{Qpn, Rkey};
+use crate::{ibv, soft};
 
 /// The plain values of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct WorkCompletion {
     pub wr_id: u64,
     /// Outcome.
     pub status: WcStatus,
-    /// Operation; valid also on errors on the software device.
+    /// Operation; known also on errors, from the request.
     pub opcode: WcOpcode,
     /// Queue pair that the work was posted on.
     pub qpn: Qpn,
@@ -50,7 +50,14 @@ pub struct Completion<'cq> {
 pub(crate) struct Current {
     pub(crate) wc: WorkCompletion,
     pub(crate) memory: Local,
-    pub(crate) unsignaled: Option<soft::Retired>,
+    pub(crate) unsignaled: Option<Unsignaled>,
+}
+
+/// Unsignaled requests that a completion retires, of one of the providers.
+#[derive(Debug)]
+pub(crate) enum Unsignaled {
+    Soft(soft::Retired),
+    Ibv(ibv::Retired),
 }
 
 impl Current {
@@ -167,7 +174,10 @@ impl Completion<'_> {
     ///
     /// What is not taken is dropped with the completion.
     pub fn next_retired(&mut self) -> Option<Local> {
-        self.at.unsignaled.as_mut()?.next_memory()
+        match self.at.unsignaled.as_mut()? {
+            Unsignaled::Soft(retired) => retired.next_memory(),
+            Unsignaled::Ibv(retired) => retired.next_memory(),
+        }
     }
 }
 

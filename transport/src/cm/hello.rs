@@ -170,6 +170,7 @@ mod tests {
             lid: 0,
             mtu: Mtu::B4096,
             qkey: 0,
+            max_rd_atomic: 16,
             soft: None,
         };
         Hello { address, epoch: 9, credits: 64, eager_limit: 8192 }

@@ -5,23 +5,41 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::soft::Arena;
+use super::arena::Arena;
+use crate::ibv::{self, Mr};
+use crate::soft::Home;
 
 /// One block of registered memory. It is freed when the last holder is gone.
 pub(crate) struct Backing {
     base: NonNull<u8>,
     len: usize,
     domain: u64,
+    lkey: u32,
+    reach: Reach,
     kind: Kind,
+}
+
+/// Whose device reaches a block.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// The software device's.
+    Soft(Arc<Home>),
+    /// That of a protection domain of libibverbs.
+    Ibv(Arc<ibv::Pd>),
+    /// Nobody's.
+    #[cfg(test)]
+    Nowhere,
 }
 
 enum Kind {
     /// A block of an arena of ours, which peers can map.
     Arena { arena: Arc<Arena>, offset: usize, reserved: usize },
     /// A vector that the caller handed over.
-    Vector { capacity: usize },
+    Vector { capacity: usize, registered: Option<Mr> },
     /// Memory that `owner` keeps alive.
-    Foreign { _owner: Box<dyn Any + Send + Sync> },
+    Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Mr> },
+    /// Given back, or to nobody.
+    Gone,
 }
 
 // SAFETY: the block is owned memory; the types built on `Backing` decide who may touch it, and the arena's allocator
@@ -32,19 +50,37 @@ unsafe impl Sync for Backing {}
 
 impl Backing {
     /// A block of `arena`: `len` usable bytes within `reserved` bytes at `offset`.
-    pub(crate) fn in_arena(domain: u64, arena: Arc<Arena>, offset: usize, len: usize, reserved: usize) -> Arc<Self> {
+    pub(crate) fn in_arena(
+        domain: u64,
+        reach: Reach,
+        arena: Arc<Arena>,
+        offset: usize,
+        len: usize,
+        reserved: usize,
+    ) -> Arc<Self> {
         debug_assert!(len <= reserved && offset + reserved <= arena.len());
         // SAFETY: `offset` lies within the arena's mapping; the arena's allocator gave it out.
         let base = unsafe { arena.base().add(offset) };
-        Arc::new(Backing { base, len, domain, kind: Kind::Arena { arena, offset, reserved } })
+        let lkey = arena.lkey();
+        Arc::new(Backing { base, len, domain, lkey, reach, kind: Kind::Arena { arena, offset, reserved } })
     }
 
-    /// A vector that the caller handed over.
-    pub(crate) fn from_vec(domain: u64, vector: Vec<u8>) -> Arc<Self> {
-        let mut vector = ManuallyDrop::new(vector);
-        let (len, capacity) = (vector.len(), vector.capacity());
+    /// A vector that the caller handed over; `register` makes it known to a device that has to be told.
+    ///
+    /// # Errors
+    /// Those of `register`; the vector is dropped then.
+    pub(crate) fn from_vec<E>(
+        domain: u64,
+        reach: Reach,
+        mut vector: Vec<u8>,
+        register: impl FnOnce(NonNull<u8>, usize) -> Result<Option<Mr>, E>,
+    ) -> Result<Arc<Self>, E> {
         let base = NonNull::new(vector.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Arc::new(Backing { base, len, domain, kind: Kind::Vector { capacity } })
+        let registered = register(base, vector.len())?;
+        let lkey = registered.as_ref().map_or(0, Mr::lkey);
+        let vector = ManuallyDrop::new(vector);
+        let kind = Kind::Vector { capacity: vector.capacity(), registered };
+        Ok(Arc::new(Backing { base, len: vector.len(), domain, lkey, reach, kind }))
     }
 
     /// Memory that `owner` keeps alive.
@@ -53,11 +89,13 @@ impl Backing {
     /// `base..base + len` stays valid for reads and writes, and is touched by nobody else, until `owner` is dropped.
     pub(crate) unsafe fn foreign(
         domain: u64,
-        base: NonNull<u8>,
-        len: usize,
+        reach: Reach,
+        (base, len): (NonNull<u8>, usize),
         owner: Box<dyn Any + Send + Sync>,
+        registered: Option<Mr>,
     ) -> Arc<Self> {
-        Arc::new(Backing { base, len, domain, kind: Kind::Foreign { _owner: owner } })
+        let lkey = registered.as_ref().map_or(0, Mr::lkey);
+        Arc::new(Backing { base, len, domain, lkey, reach, kind: Kind::Foreign { owner, registered } })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -72,37 +110,69 @@ impl Backing {
         self.domain
     }
 
+    /// The key by which the device knows the block in work requests; 0 on the software device, which needs none.
+    #[inline(always)]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Whose device reaches the block.
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
     /// The arena's number and the block's offset in it, if peers can map it.
     pub(crate) fn arena(&self) -> Option<(u32, usize)> {
         match &self.kind {
             Kind::Arena { arena, offset, .. } => Some((arena.id(), *offset)),
-            Kind::Vector { .. } | Kind::Foreign { .. } => None,
+            Kind::Vector { .. } | Kind::Foreign { .. } | Kind::Gone => None,
         }
     }
 
-    /// The caller's vector, if this is one and nobody else holds it.
+    /// The caller's vector, if this is one and nobody else holds it. A device that does not let go of it keeps it: an empty
+    /// vector comes back then.
     pub(crate) fn into_vec(self: Arc<Self>) -> Result<Vec<u8>, Arc<Self>> {
         if !matches!(self.kind, Kind::Vector { .. }) {
             return Err(self);
         }
-        let backing = ManuallyDrop::new(Arc::try_unwrap(self)?);
-        let Kind::Vector { capacity } = backing.kind else { return Ok(Vec::new()) };
-        // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; `ManuallyDrop` keeps
-        // this the only release of it.
-        Ok(unsafe { Vec::from_raw_parts(backing.base.as_ptr(), backing.len, capacity) })
+        let mut backing = Arc::try_unwrap(self)?;
+        Ok(backing.take_vec().unwrap_or_default())
+    }
+
+    /// The vector, once the device has let go of it.
+    fn take_vec(&mut self) -> Option<Vec<u8>> {
+        let Kind::Vector { capacity, registered } = std::mem::replace(&mut self.kind, Kind::Gone) else { return None };
+        if !let_go(registered, self.len) {
+            return None;
+        }
+        // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; the kind is `Gone` now, so
+        // that this is the only release, and no device reaches the memory any more.
+        Some(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) })
+    }
+}
+
+/// Has the device forget memory; false if it does not, and the memory is to be leaked.
+fn let_go(registered: Option<Mr>, len: usize) -> bool {
+    match registered.map(Mr::close) {
+        None | Some(Ok(())) => true,
+        Some(Err(error)) => {
+            tracing::error!(%error, len, "the device keeps memory registered; it is leaked");
+            false
+        }
     }
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        match &self.kind {
-            Kind::Arena { arena, offset, reserved } => arena.release(*offset, *reserved),
-            Kind::Vector { capacity } => {
-                // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; this is the
-                // only release, since `into_vec` forgets the backing.
-                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, *capacity) });
+        drop(self.take_vec());
+        match std::mem::replace(&mut self.kind, Kind::Gone) {
+            Kind::Arena { arena, offset, reserved } => arena.release(offset, reserved),
+            Kind::Foreign { owner, registered } => {
+                if !let_go(registered, self.len) {
+                    std::mem::forget(owner);
+                }
             }
-            Kind::Foreign { .. } => {}
+            Kind::Vector { .. } | Kind::Gone => {}
         }
     }
 }
@@ -113,6 +183,7 @@ impl std::fmt::Debug for Backing {
             Kind::Arena { .. } => "arena",
             Kind::Vector { .. } => "vector",
             Kind::Foreign { .. } => "foreign",
+            Kind::Gone => "gone",
         };
         f.debug_struct("Backing").field("len", &self.len).field("kind", &kind).finish()
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::error::{ExposeFailed, PostError};
 use crate::memory::{Backing, ExposedRegion, RegionShared, Slab};
-use crate::soft::Home;
 use crate::types::Access;
 
 /// Registered memory that this program alone may touch.
@@ -23,7 +22,6 @@ use crate::types::Access;
 #[derive(Debug)]
 pub struct Buffer {
     backing: Arc<Backing>,
-    home: Arc<Home>,
     /// What the last exposure allocated, for the next one.
     spare: Option<Arc<RegionShared>>,
 }
@@ -41,8 +39,8 @@ pub enum HugePages {
 }
 
 impl Buffer {
-    pub(crate) fn new(home: Arc<Home>, backing: Arc<Backing>) -> Self {
-        Buffer { backing, home, spare: None }
+    pub(crate) fn new(backing: Arc<Backing>) -> Self {
+        Buffer { backing, spare: None }
     }
 
     /// Lets peers of this domain's queue pairs reach the memory; see [`ExposedRegion`]. Allocates the first time only.
@@ -63,16 +61,11 @@ impl Buffer {
     /// # Errors
     /// The buffer, if it came from the domain's own allocator.
     pub fn into_vec(self) -> Result<Vec<u8>, Buffer> {
-        let Buffer { backing, home, .. } = self;
-        backing.into_vec().map_err(|backing| Buffer::new(home, backing))
+        self.backing.into_vec().map_err(Buffer::new)
     }
 
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         &self.backing
-    }
-
-    pub(crate) fn home(&self) -> &Arc<Home> {
-        &self.home
     }
 
     /// What an exposure that is over had allocated, kept by [`keep`](Buffer::keep).

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::calc::{self, Calc};
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
-use crate::memory::{Buffer, RemoteSlice, Sge};
-use crate::soft::{self, Home, KeySpec, Withdrawal};
+use crate::memory::{Buffer, Grant, RemoteSlice, Sge};
+use crate::soft;
 use crate::types::{Access, Rkey};
 
 /// A region that peers may access with its rkey.
@@ -37,10 +37,7 @@ pub(crate) struct RegionShared {
     buffer: Option<Buffer>,
     access: Access,
     rkey: Rkey,
-    /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
-    windows: Mutex<Vec<Rkey>>,
-    /// Once the key is withdrawn: who may be inside an access still.
-    withdrawal: Mutex<Withdrawal>,
+    grant: Grant,
 }
 
 /// Part of an exposed region, as local memory of a work request.
@@ -52,18 +49,11 @@ pub struct RegionSlice {
 }
 
 impl ExposedRegion {
-    pub(crate) fn new(buffer: Buffer, access: Access) -> Result<Self, ExposeFailed> {
-        let backing = buffer.backing();
-        let spec = KeySpec {
-            addr: backing.base().as_ptr() as u64,
-            len: backing.len() as u64,
-            access,
-            domain: backing.domain(),
-            arena: backing.arena(),
-            bound_qpn: None,
-        };
-        match buffer.home().keys().publish(&spec) {
-            Ok(rkey) => Ok(ExposedRegion { shared: Some(RegionShared::new(buffer, access, rkey)) }),
+    pub(crate) fn new(mut buffer: Buffer, access: Access) -> Result<Self, ExposeFailed> {
+        let mut spare = buffer.spare();
+        let place = spare.as_mut().and_then(Arc::get_mut);
+        match Grant::new(buffer.backing(), access, place.map(|shared| &mut shared.grant)) {
+            Ok(grant) => Ok(ExposedRegion { shared: Some(RegionShared::new(buffer, access, grant, spare)) }),
             Err(error) => Err(ExposeFailed { error, buffer }),
         }
     }
@@ -159,7 +149,7 @@ impl ExposedRegion {
     /// [`RevokeFailed`] with the region, while posted work or windows name it, or a stopped peer sits in an access: that is
     /// waited for up to three seconds.
     pub fn revoke(self) -> Result<Buffer, RevokeFailed> {
-        self.take_back(Home::wait_left)
+        self.take_back(true)
     }
 
     /// As [`revoke`](ExposedRegion::revoke), without waiting for peers: for programs that have other things to do. The key
@@ -168,21 +158,21 @@ impl ExposedRegion {
     /// # Errors
     /// As [`revoke`](ExposedRegion::revoke).
     pub fn try_revoke(self) -> Result<Buffer, RevokeFailed> {
-        self.take_back(Home::has_left)
+        self.take_back(false)
     }
 
-    fn take_back(mut self, left: impl FnOnce(&Home, &mut Withdrawal) -> bool) -> Result<Buffer, RevokeFailed> {
+    fn take_back(mut self, wait: bool) -> Result<Buffer, RevokeFailed> {
         let Some(mut shared) = self.shared.take() else { unreachable!("{TAKEN}") };
         let failed = |why, shared| Err(RevokeFailed { why, region: ExposedRegion { shared: Some(shared) } });
-        if shared.has_windows() {
+        if shared.grant.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
-        if !shared.withdraw(left) {
-            return failed(RevokeBlocked::PeerAccess, shared);
+        if let Err(why) = shared.grant.withdraw(wait) {
+            return failed(why, shared);
         }
         let Some(only) = Arc::get_mut(&mut shared) else { return failed(RevokeBlocked::PostedWork, shared) };
         // A bind that was posted before may have been carried out meanwhile; none is left now.
-        if only.has_windows() {
+        if only.grant.has_windows() {
             return failed(RevokeBlocked::BoundWindows, shared);
         }
         let Some(mut buffer) = only.buffer.take() else { unreachable!("{TAKEN}") };
@@ -237,23 +227,11 @@ impl fmt::Debug for RegionShared {
 }
 
 impl RegionShared {
-    fn new(mut buffer: Buffer, access: Access, rkey: Rkey) -> Arc<Self> {
-        let spare = buffer.spare();
-        let mut shared = RegionShared {
-            buffer: Some(buffer),
-            access,
-            rkey,
-            windows: Mutex::default(),
-            withdrawal: Mutex::default(),
-        };
+    fn new(buffer: Buffer, access: Access, grant: Grant, spare: Option<Arc<Self>>) -> Arc<Self> {
+        let shared = RegionShared { buffer: Some(buffer), access, rkey: grant.rkey(), grant };
         let Some(mut spare) = spare else { return Arc::new(shared) };
         match Arc::get_mut(&mut spare) {
-            Some(place) => {
-                // Its list of peers is used again.
-                shared.withdrawal = std::mem::take(&mut place.withdrawal);
-                shared.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner).reset();
-                *place = shared;
-            }
+            Some(place) => *place = shared,
             None => return Arc::new(shared),
         }
         spare
@@ -270,40 +248,17 @@ impl RegionShared {
         self.access
     }
 
-    /// Withdraws the key, once; true if nobody is inside an access any more, as `left` finds.
-    fn withdraw(&self, left: impl FnOnce(&Home, &mut Withdrawal) -> bool) -> bool {
-        let home = self.buffer().home();
-        let mut withdrawal = self.withdrawal.lock().unwrap_or_else(PoisonError::into_inner);
-        home.withdraw(self.rkey, &mut withdrawal);
-        left(home, &mut withdrawal)
-    }
-
-    pub(crate) fn add_window(&self, rkey: Rkey) {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        if windows.len() == windows.capacity() {
-            windows.retain(|&rkey| self.buffer().home().keys().is_live(rkey));
-        }
-        windows.push(rkey);
-    }
-
-    fn has_windows(&self) -> bool {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.retain(|&rkey| self.buffer().home().keys().is_live(rkey));
-        !windows.is_empty()
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.grant
     }
 }
 
 impl Drop for RegionShared {
     fn drop(&mut self) {
-        // After `revoke` the buffer is gone and so is the key.
+        // After `revoke` the buffer is gone and so is the right to it.
         let Some(buffer) = self.buffer.take() else { return };
-        let home = buffer.home().clone();
-        let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
-        home.withdraw(self.rkey, withdrawal);
-        if !windows.into_iter().all(|rkey| home.withdraw_now(rkey)) || !home.wait_left(withdrawal) {
-            tracing::error!(rkey = %self.rkey, "a peer sits in the middle of an access; its memory is leaked");
-            home.abandon(std::mem::take(withdrawal));
+        if !self.grant.end() {
+            tracing::error!(rkey = %self.rkey, "peers reach a region still that is gone; its memory is leaked");
             std::mem::forget(buffer);
         }
     }
@@ -369,7 +324,12 @@ impl RegionSlice {
         let backing = self.region.buffer().backing();
         // SAFETY: `start` lies within the region, checked when the slice was made.
         let ptr = unsafe { backing.base().as_ptr().add(self.start) };
-        Sge { ptr, len: self.len, arena: backing.arena().map(|(id, offset)| (id, offset + self.start)) }
+        Sge {
+            ptr,
+            len: self.len,
+            lkey: backing.lkey(),
+            arena: backing.arena().map(|(id, offset)| (id, offset + self.start)),
+        }
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {

@@ -26,6 +26,8 @@ pub enum Local {
 pub(crate) struct Sge {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
+    /// The key by which the device knows it; 0 on the software device.
+    pub(crate) lkey: u32,
     /// Arena and offset in it, where peers can map the piece.
     pub(crate) arena: Option<(u32, usize)>,
 }
@@ -94,8 +96,8 @@ impl Local {
                 }
             }
             Local::List(list) => {
-                if list.len() > crate::soft::MAX_SGE {
-                    return Err(PostError::TooManyPieces { count: list.len(), limit: crate::soft::MAX_SGE });
+                if list.len() > MAX_SGE {
+                    return Err(PostError::TooManyPieces { count: list.len(), limit: MAX_SGE });
                 }
                 list.iter().try_for_each(|buffer| buffer.check_domain(domain))?;
             }
@@ -110,9 +112,12 @@ impl Local {
     }
 }
 
+/// Most pieces of memory in one work request.
+pub(crate) const MAX_SGE: usize = 4;
+
 fn sge(buffer: &Buffer) -> Sge {
     let backing = buffer.backing();
-    Sge { ptr: backing.base().as_ptr(), len: backing.len(), arena: backing.arena() }
+    Sge { ptr: backing.base().as_ptr(), len: backing.len(), lkey: backing.lkey(), arena: backing.arena() }
 }
 
 impl From<Buffer> for Local {

@@ -1,11 +1,16 @@
 //! Memory that a device reaches: ordinary buffers, slabs shared as `Bytes`, regions exposed to peers, windows.
 //! Ownership decides who may touch it: a posted buffer is with the device, an exposed region never yields a slice.
 
+mod arena;
+mod available;
 mod backing;
 mod buffer;
 mod exposed;
+mod grant;
 mod local;
+mod ranges;
 mod remote;
+mod segment;
 mod slab;
 mod window;
 
@@ -16,7 +21,11 @@ pub use remote::RemoteSlice;
 pub use slab::{Slab, SlabView};
 pub use window::MemoryWindow;
 
-pub(crate) use backing::Backing;
+pub(crate) use arena::{Arena, ArenaPool, Registrar};
+pub(crate) use backing::{Backing, Reach};
 pub(crate) use exposed::RegionShared;
-pub(crate) use local::Sge;
-pub(crate) use window::{Bound, WindowShared};
+pub(crate) use grant::Grant;
+pub(crate) use local::{MAX_SGE, Sge};
+pub(crate) use ranges::Ranges;
+pub(crate) use segment::{Segment, Writers};
+pub(crate) use window::{Bound, Window, WindowShared};

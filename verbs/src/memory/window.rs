@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::ibv;
 use crate::memory::RemoteSlice;
 use crate::soft::Home;
 use crate::types::{Access, Rkey};
@@ -11,9 +12,17 @@ use crate::types::{Access, Rkey};
 /// SEND with invalidate, or when the window or its region is dropped.
 #[derive(Debug)]
 pub struct MemoryWindow {
-    shared: Arc<WindowShared>,
+    window: Window,
 }
 
+/// A window of one of the providers.
+#[derive(Clone, Debug)]
+pub(crate) enum Window {
+    Soft(Arc<WindowShared>),
+    Ibv(Arc<ibv::Mw>),
+}
+
+/// A window of the software device.
 #[derive(Debug)]
 pub(crate) struct WindowShared {
     home: Arc<Home>,
@@ -34,28 +43,41 @@ impl std::fmt::Debug for Bound {
 }
 
 impl MemoryWindow {
-    pub(crate) fn new(home: Arc<Home>, domain: u64) -> Self {
-        MemoryWindow { shared: Arc::new(WindowShared { home, domain, bound: Mutex::new(None) }) }
+    pub(crate) fn new(window: Window) -> Self {
+        MemoryWindow { window }
     }
 
     /// The bound range as peers name it, while it is bound.
     pub fn remote(&self) -> Option<RemoteSlice> {
-        let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.as_ref().filter(|bound| self.shared.home.keys().is_live(bound.rkey)).map(|bound| bound.remote)
+        match &self.window {
+            Window::Soft(window) => window.bound(|bound| bound.remote),
+            Window::Ibv(window) => window.remote(),
+        }
     }
 
     /// The rights of the bound range, while it is bound.
     pub fn access(&self) -> Option<Access> {
-        let bound = self.shared.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.as_ref().filter(|bound| self.shared.home.keys().is_live(bound.rkey)).map(|bound| bound.access)
+        match &self.window {
+            Window::Soft(window) => window.bound(|bound| bound.access),
+            Window::Ibv(window) => window.access(),
+        }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<WindowShared> {
-        &self.shared
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
     }
 }
 
 impl WindowShared {
+    pub(crate) fn new(home: Arc<Home>, domain: u64) -> Arc<Self> {
+        Arc::new(WindowShared { home, domain, bound: Mutex::new(None) })
+    }
+
+    fn bound<T>(&self, what: impl FnOnce(&Bound) -> T) -> Option<T> {
+        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.as_ref().filter(|bound| self.home.keys().is_live(bound.rkey)).map(what)
+    }
+
     pub(crate) fn domain(&self) -> u64 {
         self.domain
     }

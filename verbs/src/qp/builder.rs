@@ -7,87 +7,91 @@ use crate::cq::CompletionQueue;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::memory::Local;
 use crate::pd::ProtectionDomain;
-use crate::qp::{DatagramQueuePair, QueuePair, RecvRequest};
-use crate::soft::{OwnedQp, QpSpec, SoftQp};
+use crate::qp::{CqHandle, DatagramQueuePair, OwnedQp, QpOptions, QueuePair, RecvRequest, SrqHandle};
 use crate::srq::SharedReceiveQueue;
-use crate::types::{Access, QpState, QpType, Qpn};
+use crate::types::{Access, Mtu, QpState, QpType, Qpn};
 
 /// What a queue pair shall be like. [`build`](QpBuilder::build) makes it.
 #[derive(Debug)]
 pub struct QpBuilder {
-    spec: QpSpec,
+    pd: ProtectionDomain,
+    send_cq: CqHandle,
+    recv_cq: CqHandle,
+    srq: Option<SrqHandle>,
+    options: QpOptions,
 }
 
 /// A queue pair in state INIT: it has an address, takes receives, and waits to be connected.
 #[derive(Debug)]
 pub struct Prepared {
-    soft: OwnedQp,
+    qp: OwnedQp,
 }
 
 /// A queue pair in state RTR: it receives, and can not send yet.
 #[derive(Debug)]
 pub struct ReadyToReceive {
-    soft: OwnedQp,
+    qp: OwnedQp,
 }
 
 impl QpBuilder {
     pub(crate) fn new(pd: &ProtectionDomain, qp_type: QpType, cq: &CompletionQueue) -> Self {
-        QpBuilder { spec: QpSpec::new(pd.node().clone(), pd.id(), qp_type, cq.soft().shared().clone()) }
+        let (send_cq, recv_cq) = (cq.handle(), cq.handle());
+        QpBuilder { pd: pd.clone(), send_cq, recv_cq, srq: None, options: QpOptions::new(qp_type) }
     }
 
     /// Sends completions of receives to another queue than those of sends.
     #[must_use]
     pub fn recv_cq(mut self, cq: &CompletionQueue) -> Self {
-        self.spec.recv_cq = cq.soft().shared().clone();
+        self.recv_cq = cq.handle();
         self
     }
 
     /// Takes receives from `srq` instead of a queue of its own. RC only.
     #[must_use]
     pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
-        self.spec.srq = Some(srq.soft().clone());
+        self.srq = Some(srq.handle());
         self
     }
 
     /// Slots for send requests (default 128).
     #[must_use]
     pub fn send_depth(mut self, depth: u32) -> Self {
-        self.spec.send_depth = depth;
+        self.options.send_depth = depth;
         self
     }
 
     /// Slots for receive requests (default 128).
     #[must_use]
     pub fn recv_depth(mut self, depth: u32) -> Self {
-        self.spec.recv_depth = depth;
+        self.options.recv_depth = depth;
         self
     }
 
     /// What peers may do through this queue pair, at most (default all); each region's own rights count besides.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
-        self.spec.access = access;
+        self.options.access = access;
         self
     }
 
     /// Attempts after the first when a peer does not answer (default 7).
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
-        self.spec.retry_count = count;
+        self.options.retry_count = count;
         self
     }
 
     /// How long each attempt waits for an answer (default 500 ms). Hardware rounds to 4.096 us x 2^n.
     #[must_use]
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
-        self.spec.ack_timeout = timeout;
+        self.options.ack_timeout = timeout;
         self
     }
 
     /// Attempts after the first when the peer has no receive posted; 7, the default, is without end.
     #[must_use]
     pub fn rnr_retry(mut self, count: u8) -> Self {
-        self.spec.rnr_retry = count;
+        self.options.rnr_retry = count;
         self
     }
 
@@ -95,14 +99,80 @@ impl QpBuilder {
     /// Hardware rounds to its table.
     #[must_use]
     pub fn min_rnr_timer(mut self, timer: Duration) -> Self {
-        self.spec.min_rnr_timer = timer;
+        self.options.min_rnr_timer = timer;
         self
     }
 
     /// The Q_Key that datagrams to this queue pair must carry. UD only.
     #[must_use]
     pub fn qkey(mut self, qkey: u32) -> Self {
-        self.spec.qkey = qkey;
+        self.options.qkey = qkey;
+        self
+    }
+
+    /// The port of the device, counted from 1 (default 1).
+    #[must_use]
+    pub fn port(mut self, number: u8) -> Self {
+        self.options.port = number;
+        self
+    }
+
+    /// The row of the port's GID table that names this side; by default the one that
+    /// [`PortAttributes::preferred_gid`](crate::PortAttributes::preferred_gid) picks.
+    #[must_use]
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.options.gid_index = Some(index);
+        self
+    }
+
+    /// Greatest path MTU to agree to; by default the port's present one.
+    #[must_use]
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.options.mtu = Some(mtu);
+        self
+    }
+
+    /// Room for inline data, in bytes; by default the device's own greatest.
+    #[must_use]
+    pub fn max_inline(mut self, len: u32) -> Self {
+        self.options.max_inline = Some(len);
+        self
+    }
+
+    /// READs and atomics under way at once, in each direction (default 16, or what the device has). RC only.
+    #[must_use]
+    pub fn max_rd_atomic(mut self, count: u8) -> Self {
+        self.options.max_rd_atomic = Some(count);
+        self
+    }
+
+    /// Service level, 0 to 15 (default 0).
+    #[must_use]
+    pub fn service_level(mut self, level: u8) -> Self {
+        self.options.service_level = level;
+        self
+    }
+
+    /// Traffic class: on RoCEv2 the DSCP and ECN byte of the IP header (default 0).
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.options.traffic_class = class;
+        self
+    }
+
+    /// Routers that packets may pass (default 64).
+    #[must_use]
+    pub fn hop_limit(mut self, limit: u8) -> Self {
+        self.options.hop_limit = limit;
+        self
+    }
+
+    /// Gives the queue pair a thread domain of its own, so that the provider takes no lock when posting: a queue pair has
+    /// one owner, and needs none. Providers have few of them; where there is none the queue pair is made without, and
+    /// [`QueuePair::explain`] tells.
+    #[must_use]
+    pub fn thread_domain(mut self) -> Self {
+        self.options.thread_domain = true;
         self
     }
 
@@ -111,24 +181,25 @@ impl QpBuilder {
     /// # Errors
     /// [`CreateError`] if an attribute is out of range, objects of several contexts meet, or the device is full.
     pub fn build(self) -> Result<Prepared, CreateError> {
-        Ok(Prepared { soft: OwnedQp::new(SoftQp::new(self.spec)?) })
+        let QpBuilder { pd, send_cq, recv_cq, srq, options } = self;
+        Ok(Prepared { qp: pd.create_qp(&options, [&send_cq, &recv_cq], srq.as_ref())? })
     }
 }
 
 impl Prepared {
     /// The address to hand to the peer.
     pub fn address(&self) -> QpAddress {
-        self.soft.address()
+        self.qp.address()
     }
 
     /// Queue pair number.
     pub fn number(&self) -> Qpn {
-        self.soft.qpn()
+        self.qp.qpn()
     }
 
     /// A receive into `memory`, to be posted before connecting.
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
-        RecvRequest::new(&self.soft, memory.into())
+        RecvRequest::new(&self.qp, memory.into())
     }
 
     /// Connects to the peer at `address`: INIT to RTR to RTS. Does not wait for the peer to do the same. RC and UC.
@@ -144,8 +215,8 @@ impl Prepared {
     /// # Errors
     /// As [`connect`](Prepared::connect).
     pub fn ready_to_receive(self, address: &QpAddress) -> Result<ReadyToReceive, ConnectError> {
-        self.soft.connect(address)?;
-        Ok(ReadyToReceive { soft: self.soft })
+        self.qp.connect(address)?;
+        Ok(ReadyToReceive { qp: self.qp })
     }
 
     /// Brings a datagram queue pair to RTS. UD only.
@@ -153,14 +224,13 @@ impl Prepared {
     /// # Errors
     /// [`ConnectError::Modify`] on RC and UC.
     pub fn activate(self) -> Result<DatagramQueuePair, ConnectError> {
-        if self.soft.qp_type() != QpType::Ud {
-            let (qp_type, from) = (self.soft.qp_type(), self.soft.state());
+        if self.qp.qp_type() != QpType::Ud {
+            let (qp_type, from) = (self.qp.qp_type(), self.qp.state());
             let detail = ": it needs a peer; use connect";
             return Err(ModifyError { qp_type, from, to: QpState::Rtr, detail }.into());
         }
-        self.soft.modify(QpState::Rtr)?;
-        self.soft.modify(QpState::Rts)?;
-        Ok(DatagramQueuePair::new(self.soft))
+        self.qp.activate()?;
+        Ok(DatagramQueuePair::new(self.qp))
     }
 }
 
@@ -170,7 +240,7 @@ impl ReadyToReceive {
     /// # Errors
     /// [`ConnectError::Modify`] if the queue pair failed in the meantime.
     pub fn ready_to_send(self) -> Result<QueuePair, ConnectError> {
-        self.soft.modify(QpState::Rts)?;
-        Ok(QueuePair::new(self.soft))
+        self.qp.start_sending()?;
+        Ok(QueuePair::new(self.qp))
     }
 }

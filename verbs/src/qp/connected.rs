@@ -6,8 +6,7 @@ use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::ModifyError;
 use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
-use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
-use crate::soft::OwnedQp;
+use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, SendWr};
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
@@ -28,38 +27,38 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 /// ```
 #[derive(Debug)]
 pub struct QueuePair {
-    soft: OwnedQp,
+    qp: OwnedQp,
     wr: SendWr,
 }
 
 impl QueuePair {
-    pub(crate) fn new(soft: OwnedQp) -> Self {
-        QueuePair { soft, wr: SendWr::empty() }
+    pub(crate) fn new(qp: OwnedQp) -> Self {
+        QueuePair { qp, wr: SendWr::empty() }
     }
 
     /// Sends `local` as one message into the peer's next receive.
     #[inline(always)]
     pub fn send(&mut self, local: impl Into<Local>) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send, local.into(), Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::Send, local.into(), Borrowed::default())
     }
 
     /// Sends a copy of `data`, taken when posted.
     #[inline(always)]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Send, Local::None, Borrowed { inline: Some(data), to: None })
+        SendRequest::new(&self.qp, &mut self.wr, Op::Send, Local::None, Borrowed { inline: Some(data), to: None })
     }
 
     /// Writes `local` to the peer's memory. RC and UC.
     #[inline(always)]
     pub fn write(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Write(remote), local.into(), Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::Write(remote), local.into(), Borrowed::default())
     }
 
     /// Writes a copy of `data`, taken when posted, to the peer's memory. RC and UC.
     #[inline(always)]
     pub fn write_inline<'a>(&'a mut self, data: &'a [u8], remote: RemoteSlice) -> SendRequest<'a> {
         SendRequest::new(
-            &self.soft,
+            &self.qp,
             &mut self.wr,
             Op::Write(remote),
             Local::None,
@@ -70,14 +69,14 @@ impl QueuePair {
     /// Reads the peer's memory into `local`. RC.
     #[inline(always)]
     pub fn read(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Read(remote), local.into(), Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::Read(remote), local.into(), Borrowed::default())
     }
 
     /// Reads the peer's memory and combines it into `local`, element by element: `local = local op remote`.
     /// RC, on devices with [`read_reduce`](crate::DeviceAttributes::read_reduce).
     #[inline(always)]
     pub fn read_reduce(&mut self, local: impl Into<Local>, remote: RemoteSlice, calc: Calc) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::ReadReduce(remote, calc), local.into(), Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::ReadReduce(remote, calc), local.into(), Borrowed::default())
     }
 
     /// Compares the 8 bytes at `remote` with `compare` and, if equal, replaces them by `swap`; `local`, of 8 bytes,
@@ -91,7 +90,7 @@ impl QueuePair {
         swap: u64,
     ) -> SendRequest<'_> {
         SendRequest::new(
-            &self.soft,
+            &self.qp,
             &mut self.wr,
             Op::CompareSwap { remote, compare, swap },
             local.into(),
@@ -103,7 +102,7 @@ impl QueuePair {
     /// multiple of 8.
     #[inline(always)]
     pub fn fetch_add(&mut self, local: impl Into<Local>, remote: RemoteSlice, add: u64) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::FetchAdd { remote, add }, local.into(), Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::FetchAdd { remote, add }, local.into(), Borrowed::default())
     }
 
     /// Binds `window` to bytes `range` of `region`, with the rights `access`, for use over this queue pair. The window's
@@ -115,45 +114,45 @@ impl QueuePair {
         range: Range<usize>,
         access: Access,
     ) -> SendRequest<'_> {
-        let op = Op::Bind { window: window.shared().clone(), region: region.shared().clone(), range, access };
-        SendRequest::new(&self.soft, &mut self.wr, op, Local::None, Borrowed::default())
+        let op = Op::Bind { window: window.window().clone(), region: region.shared().clone(), range, access };
+        SendRequest::new(&self.qp, &mut self.wr, op, Local::None, Borrowed::default())
     }
 
     /// Withdraws a window's key.
     pub fn invalidate(&mut self, rkey: Rkey) -> SendRequest<'_> {
-        SendRequest::new(&self.soft, &mut self.wr, Op::Invalidate(rkey), Local::None, Borrowed::default())
+        SendRequest::new(&self.qp, &mut self.wr, Op::Invalidate(rkey), Local::None, Borrowed::default())
     }
 
     /// A receive into `memory`.
     #[inline(always)]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
-        RecvRequest::new(&self.soft, memory.into())
+        RecvRequest::new(&self.qp, memory.into())
     }
 
     /// Queue pair number.
     pub fn number(&self) -> Qpn {
-        self.soft.qpn()
+        self.qp.qpn()
     }
 
     /// Service.
     pub fn qp_type(&self) -> QpType {
-        self.soft.qp_type()
+        self.qp.qp_type()
     }
 
     /// Address.
     pub fn address(&self) -> QpAddress {
-        self.soft.address()
+        self.qp.address()
     }
 
     /// State as of now; the device moves it to [`QpState::Err`] by itself.
     #[inline(always)]
     pub fn state(&self) -> QpState {
-        self.soft.state()
+        self.qp.state()
     }
 
     /// True once the queue pair has failed and its peer has left its memory: to drop it takes no wait then.
     pub fn is_settled(&self) -> bool {
-        self.soft.state() == QpState::Err && self.soft.try_settle()
+        self.qp.state() == QpState::Err && self.qp.try_settle()
     }
 
     /// Moves the queue pair to the error state: what is posted completes as flushed.
@@ -161,11 +160,11 @@ impl QueuePair {
     /// # Errors
     /// [`ModifyError`] if the transition table forbids it.
     pub fn to_error(&mut self) -> Result<(), ModifyError> {
-        self.soft.modify(QpState::Err)
+        self.qp.to_error()
     }
 
     /// Which wire carries this connection, and why.
     pub fn explain(&self) -> String {
-        self.soft.explain()
+        self.qp.explain()
     }
 }

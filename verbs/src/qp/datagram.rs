@@ -1,12 +1,9 @@
 //! A datagram queue pair (UD) and the handles it sends to.
 
-use std::sync::Arc;
-
 use crate::QpAddress;
-use crate::error::{ConnectError, ModifyError};
+use crate::error::ModifyError;
 use crate::memory::Local;
-use crate::qp::{Borrowed, Op, RecvRequest, SendRequest, SendWr};
-use crate::soft::{self, Node, OwnedQp, UdTarget};
+use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, SendWr, Target};
 use crate::types::{QpState, Qpn};
 
 /// Bytes in front of each received datagram that hold the global route header.
@@ -15,26 +12,26 @@ pub const GRH_BYTES: usize = 40;
 /// A datagram queue pair. Messages are at most one MTU; each receive needs [`GRH_BYTES`] more, in front.
 #[derive(Debug)]
 pub struct DatagramQueuePair {
-    soft: OwnedQp,
+    qp: OwnedQp,
     wr: SendWr,
 }
 
 /// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
 #[derive(Debug)]
 pub struct AddressHandle {
-    target: Arc<UdTarget>,
+    target: Target,
 }
 
 impl DatagramQueuePair {
-    pub(crate) fn new(soft: OwnedQp) -> Self {
-        DatagramQueuePair { soft, wr: SendWr::empty() }
+    pub(crate) fn new(qp: OwnedQp) -> Self {
+        DatagramQueuePair { qp, wr: SendWr::empty() }
     }
 
     /// Sends `local` as one datagram. It may be lost.
     #[inline]
     pub fn send<'a>(&'a mut self, local: impl Into<Local>, to: &'a AddressHandle) -> SendRequest<'a> {
         SendRequest::new(
-            &self.soft,
+            &self.qp,
             &mut self.wr,
             Op::Send,
             local.into(),
@@ -46,7 +43,7 @@ impl DatagramQueuePair {
     #[inline]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8], to: &'a AddressHandle) -> SendRequest<'a> {
         SendRequest::new(
-            &self.soft,
+            &self.qp,
             &mut self.wr,
             Op::Send,
             Local::None,
@@ -60,22 +57,22 @@ impl DatagramQueuePair {
     /// of another origin, processes for which the system forbids process_vm_writev(2) send no datagram: they are lost.
     #[inline]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
-        RecvRequest::new(&self.soft, memory.into())
+        RecvRequest::new(&self.qp, memory.into())
     }
 
     /// Queue pair number.
     pub fn number(&self) -> Qpn {
-        self.soft.qpn()
+        self.qp.qpn()
     }
 
     /// The address that others make handles from.
     pub fn address(&self) -> QpAddress {
-        self.soft.address()
+        self.qp.address()
     }
 
     /// State as of now.
     pub fn state(&self) -> QpState {
-        self.soft.state()
+        self.qp.state()
     }
 
     /// Moves the queue pair to the error state: what is posted completes as flushed.
@@ -83,16 +80,16 @@ impl DatagramQueuePair {
     /// # Errors
     /// [`ModifyError`] if the transition table forbids it.
     pub fn to_error(&mut self) -> Result<(), ModifyError> {
-        self.soft.modify(QpState::Err)
+        self.qp.to_error()
     }
 }
 
 impl AddressHandle {
-    pub(crate) fn new(node: &Arc<Node>, domain: u64, address: &QpAddress) -> Result<Self, ConnectError> {
-        Ok(AddressHandle { target: Arc::new(soft::resolve(node, domain, address)?) })
+    pub(crate) fn new(target: Target) -> Self {
+        AddressHandle { target }
     }
 
-    pub(crate) fn target(&self) -> &Arc<UdTarget> {
+    pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 }

@@ -2,8 +2,10 @@
 //! What may be posted and which transitions are legal stands here; how a request is carried out is the provider's.
 
 mod builder;
+mod check;
 mod connected;
 mod datagram;
+mod provider;
 mod request;
 mod transition;
 
@@ -13,5 +15,7 @@ pub use datagram::{AddressHandle, DatagramQueuePair, GRH_BYTES};
 pub use request::{RecvRequest, SendRequest};
 pub use transition::{QpAttribute, QpAttributes, Transition, transition};
 
+pub(crate) use check::Limits;
+pub(crate) use provider::{CqHandle, OwnedQp, QpOptions, RNR_FOREVER, SrqHandle, Target};
 pub(crate) use request::{Borrowed, Op, SendWr};
 pub(crate) use transition::check;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::calc::Calc;
 use crate::error::Rejected;
-use crate::memory::{Local, RegionShared, RemoteSlice, WindowShared};
-use crate::soft::{SoftQp, UdTarget};
+use crate::memory::{Local, RegionShared, RemoteSlice, Window};
+use crate::qp::{OwnedQp, Target};
 use crate::status::WcOpcode;
 use crate::types::{Access, Rkey};
 
@@ -16,7 +16,7 @@ use crate::types::{Access, Rkey};
 #[must_use = "a request does nothing until it is posted"]
 #[derive(Debug)]
 pub struct SendRequest<'a> {
-    qp: &'a Arc<SoftQp>,
+    qp: &'a OwnedQp,
     wr: &'a mut SendWr,
     with: Borrowed<'a>,
 }
@@ -26,14 +26,14 @@ pub struct SendRequest<'a> {
 pub(crate) struct Borrowed<'a> {
     pub(crate) inline: Option<&'a [u8]>,
     /// Where a datagram goes.
-    pub(crate) to: Option<&'a Arc<UdTarget>>,
+    pub(crate) to: Option<&'a Target>,
 }
 
 /// A receive request under construction; nothing happens before [`post`](RecvRequest::post).
 #[must_use = "a request does nothing until it is posted"]
 #[derive(Debug)]
 pub struct RecvRequest<'a> {
-    qp: &'a Arc<SoftQp>,
+    qp: &'a OwnedQp,
     memory: Local,
     wr_id: u64,
 }
@@ -47,7 +47,7 @@ pub(crate) enum Op {
     ReadReduce(RemoteSlice, Calc),
     CompareSwap { remote: RemoteSlice, compare: u64, swap: u64 },
     FetchAdd { remote: RemoteSlice, add: u64 },
-    Bind { window: Arc<WindowShared>, region: Arc<RegionShared>, range: Range<usize>, access: Access },
+    Bind { window: Window, region: Arc<RegionShared>, range: Range<usize>, access: Access },
     Invalidate(Rkey),
 }
 
@@ -63,6 +63,7 @@ pub(crate) struct SendWr {
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
+    pub(crate) fenced: bool,
 }
 
 impl SendWr {
@@ -76,6 +77,7 @@ impl SendWr {
             wr_id: 0,
             signaled: false,
             solicited: false,
+            fenced: false,
         }
     }
 }
@@ -97,7 +99,7 @@ impl Op {
 
 impl<'a> SendRequest<'a> {
     #[inline(always)]
-    pub(crate) fn new(qp: &'a Arc<SoftQp>, wr: &'a mut SendWr, op: Op, local: Local, with: Borrowed<'a>) -> Self {
+    pub(crate) fn new(qp: &'a OwnedQp, wr: &'a mut SendWr, op: Op, local: Local, with: Borrowed<'a>) -> Self {
         wr.op = op;
         if !matches!(local, Local::None) {
             wr.local = local;
@@ -108,6 +110,7 @@ impl<'a> SendRequest<'a> {
         wr.wr_id = 0;
         wr.signaled = false;
         wr.solicited = false;
+        wr.fenced = false;
         SendRequest { qp, wr, with }
     }
 
@@ -136,6 +139,7 @@ impl<'a> SendRequest<'a> {
     /// request in order, so that there a fence has nothing to wait for.
     #[inline(always)]
     pub fn fenced(self) -> Self {
+        self.wr.fenced = true;
         self
     }
 
@@ -187,7 +191,7 @@ impl Drop for SendRequest<'_> {
 
 impl<'a> RecvRequest<'a> {
     #[inline(always)]
-    pub(crate) fn new(qp: &'a Arc<SoftQp>, memory: Local) -> Self {
+    pub(crate) fn new(qp: &'a OwnedQp, memory: Local) -> Self {
         RecvRequest { qp, memory, wr_id: 0 }
     }
 

@@ -31,7 +31,7 @@ impl<T> Block<T> {
     /// A block of the public mapping; `None` if there is no room.
     ///
     /// # Safety
-    /// As [`Segment::array`](super::segment::Segment::array).
+    /// As [`Segment::array`](crate::memory::Segment::array).
     pub(crate) unsafe fn public(home: &Arc<Home>, count: u32) -> Option<Self> {
         // SAFETY: passed on to the caller.
         unsafe { Self::take(home, Mapping::Public, count) }
@@ -40,7 +40,7 @@ impl<T> Block<T> {
     /// A block of the shared mapping; `None` if there is no room.
     ///
     /// # Safety
-    /// As [`Segment::array`](super::segment::Segment::array).
+    /// As [`Segment::array`](crate::memory::Segment::array).
     pub(crate) unsafe fn shared(home: &Arc<Home>, count: u32) -> Option<Self> {
         // SAFETY: passed on to the caller.
         unsafe { Self::take(home, Mapping::Shared, count) }

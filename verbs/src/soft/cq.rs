@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::arming::Call;
 use super::cq_shared::{CqShared, Entry};
@@ -60,7 +61,7 @@ impl SoftCq {
         self.shared.depth()
     }
 
-    pub(crate) fn bell(&self) -> &EventFd {
+    fn bell(&self) -> &EventFd {
         self.shared.bell()
     }
 
@@ -113,6 +114,34 @@ impl SoftCq {
             Arm::Solicited => Call::Solicited,
         });
         super::barrier::heavy();
+    }
+
+    /// Sleeps until a poll would give something, no longer than `limit`.
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
+        // An arming of the caller's outlives this sleep, one of the sleep's own does not.
+        let before = self.shared.arming().call();
+        let slept = self.sleep_armed(limit);
+        match before {
+            Some(call) => self.shared.arming().arm(call),
+            None => self.shared.arming().disarm(),
+        }
+        slept
+    }
+
+    fn sleep_armed(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            self.bell().clear();
+            self.arm(Arm::Any);
+            if self.has_completion()? {
+                return Ok(());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(CqError::TimedOut(limit.unwrap_or_default()));
+            }
+            self.bell().wait(left)?;
+        }
     }
 
     /// Takes note of queue pairs that came and went.

@@ -8,19 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::arena::ArenaPool;
 use super::eventfd::EventFd;
 use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
 use super::keys::KeyTable;
 use super::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
-use super::ranges::Ranges;
-use super::segment::{Segment, Writers};
+
 use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
 use crate::events::EventHub;
+use crate::memory::{ArenaPool, Ranges, Segment, Writers};
 use crate::types::{Access, Rkey};
 
 /// The home of everything that one opened device owns.

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::linux::fs::MetadataExt;
 
-use super::{MAX_INLINE, MAX_MESSAGE, MAX_REGION, MAX_SGE, MAX_WR};
-use crate::device::{DeviceAttributes, LinkLayer, PortAttributes, PortState};
+use super::{MAX_INLINE, MAX_MESSAGE, MAX_REGION, MAX_WR};
+use crate::device::{AtomicAbility, DeviceAttributes, LinkLayer, PhysicalState, PortAttributes, PortState};
+use crate::memory::MAX_SGE;
 use crate::soft::layout::{KEY_SLOTS, SHARED_BYTES};
 use crate::types::{Gid, GidEntry, GidKind, Mtu};
 
@@ -58,19 +59,35 @@ pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
         max_mr_size: MAX_REGION as u64,
         max_message: MAX_MESSAGE,
         max_inline: MAX_INLINE as u32,
+        atomics: AtomicAbility::Everywhere,
         atomics_with_cpu: true,
         read_reduce: true,
+        max_sge_read: MAX_SGE as u32,
+        max_srq_sge: MAX_SGE as u32,
+        ..DeviceAttributes::default()
     }
 }
 
 pub(crate) fn port(host: &Host) -> PortAttributes {
     PortAttributes {
         state: PortState::Active,
+        physical_state: PhysicalState::LinkUp,
         max_mtu: Mtu::B4096,
         active_mtu: Mtu::B4096,
         lid: 0,
+        lid_mask_bits: 0,
+        subnet_manager_lid: 0,
+        subnet_manager_level: 0,
         link_layer: LinkLayer::SharedMemory,
-        gids: vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2 }],
+        max_message: MAX_MESSAGE,
+        capability_flags: 0,
+        lanes: None,
+        lane_rate_mbps: None,
+        bad_pkeys: 0,
+        qkey_violations: 0,
+        gid_table_len: 1,
+        pkeys: Vec::new(),
+        gids: vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2, netdev: None }],
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layout::{ANY_QPN, KEY_SLOTS, KEYS_OFFSET, KeyEntry};
 use super::random;
-use super::segment::Segment;
 use crate::error::MemoryError;
+use crate::memory::Segment;
 use crate::sync::Ordering;
 use crate::types::{Access, Rkey};
 
@@ -195,8 +195,8 @@ fn tag_of(rkey: Rkey) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Writers;
     use crate::soft::layout::PUBLIC_BYTES;
-    use crate::soft::segment::Writers;
 
     fn table() -> KeyTable {
         let public = Segment::create("t", PUBLIC_BYTES, Writers::Owner).unwrap();

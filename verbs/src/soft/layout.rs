@@ -24,9 +24,6 @@ pub(crate) const KEYS_OFFSET: usize = 4096;
 /// Start of the blocks in the public mapping.
 pub(crate) const PUBLIC_BLOCKS: usize = KEYS_OFFSET + KEY_SLOTS * size_of::<KeyEntry>();
 
-/// Pieces of memory in one work request.
-pub(crate) const MAX_SGE: usize = 4;
-
 /// Start of the public mapping.
 #[repr(C, align(64))]
 pub(crate) struct NodeHeader {
@@ -98,7 +95,7 @@ pub(crate) struct CqPublic {
 pub(crate) struct RecvWqe {
     pub(crate) total: AtomicU32,
     pub(crate) pieces: AtomicU32,
-    pub(crate) piece: [RecvPiece; MAX_SGE],
+    pub(crate) piece: [RecvPiece; crate::memory::MAX_SGE],
 }
 
 /// One piece of memory of a posted receive.

@@ -1,12 +1,12 @@
 //! The software device: the semantics of a NIC between queue pairs of one host, over shared memory.
 //! The core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
-mod arena;
 mod arming;
 mod atomic;
 mod barrier;
 mod bells;
 mod block;
+mod channel;
 mod claims;
 mod control;
 mod copy;
@@ -14,23 +14,21 @@ mod cq;
 mod cq_shared;
 mod eventfd;
 mod exec;
+mod grant;
 mod hazard;
 mod home;
 mod host;
 mod keys;
 mod layout;
-mod memory;
 mod node;
 #[cfg(test)]
 mod nonsense;
 mod peer;
 mod qp;
 mod random;
-mod ranges;
 mod receiver;
 mod recv_queue;
 mod ring;
-mod segment;
 mod send_queue;
 mod spec;
 mod srq;
@@ -39,23 +37,21 @@ mod ud;
 mod vm;
 mod withdrawal;
 
-pub(crate) use arena::Arena;
-pub(crate) use bells::{Bells, name};
+pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;
 pub(crate) use cq::SoftCq;
 pub(crate) use cq_shared::CqShared;
 pub(crate) use eventfd::{EventFd, wait};
 pub(crate) use exec::UdTarget;
+pub(crate) use grant::Grant;
 pub(crate) use home::Home;
-pub(crate) use keys::KeySpec;
-pub(crate) use layout::MAX_SGE;
 pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
+pub(crate) use random::u32 as random_u32;
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
 pub(crate) use ud::resolve;
-pub(crate) use withdrawal::Withdrawal;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";

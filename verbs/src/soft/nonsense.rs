@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::home::Home;
 use super::layout::{KEYS_OFFSET, KeyEntry, PUBLIC_BLOCKS, QpPublic};
-use super::segment::Segment;
+use crate::memory::Segment;
 use crate::{
     Access, CompletionQueue, Context, ProtectionDomain, QpBuilder, QpState, Qpn, QueuePair, RemoteSlice, RevokeBlocked,
     SharedReceiveQueue,
@@ -111,7 +111,7 @@ fn hazard(home: &Home, number: Qpn) -> *mut u32 {
 }
 
 fn cq(pd: &ProtectionDomain, depth: u32) -> CompletionQueue {
-    CompletionQueue::new(pd.node().home(), depth, None).unwrap()
+    CompletionQueue::soft(pd.node().home(), depth, None).unwrap()
 }
 
 fn builder(pd: &ProtectionDomain, cq: &CompletionQueue) -> QpBuilder {

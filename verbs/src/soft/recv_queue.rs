@@ -132,7 +132,7 @@ mod tests {
     use std::ptr::NonNull;
 
     use super::*;
-    use crate::memory::{Backing, Buffer};
+    use crate::memory::{Backing, Buffer, Reach};
 
     #[test]
     fn a_receive_of_more_than_the_longest_message_takes_it() {
@@ -142,8 +142,9 @@ mod tests {
         let receives = unsafe { Block::<Receives>::public(&home, 1) }.unwrap();
         for len in [4 << 30, 5 << 30] {
             // SAFETY: nothing touches this memory: it is described only.
-            let backing = unsafe { Backing::foreign(1, NonNull::dangling(), len, Box::new(())) };
-            let memory = Local::Buffer(Buffer::new(home.clone(), backing));
+            let backing =
+                unsafe { Backing::foreign(1, Reach::Nowhere, (NonNull::dangling(), len), Box::new(()), None) };
+            let memory = Local::Buffer(Buffer::new(backing));
             assert_eq!(ring.describe(0, &memory, receives.get()), len);
             let (_, described) = ring.piece(0, 0).unwrap();
             assert!(described >= u64::from(crate::soft::MAX_MESSAGE), "{described} of {len}");

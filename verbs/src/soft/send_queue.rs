@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::Local;
-use crate::qp::Op;
-use crate::soft::exec::UdTarget;
+use crate::qp::{Op, Target};
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Qpn, Rkey};
-use crate::wc::{Current, WorkCompletion};
+use crate::wc::{Current, Unsignaled, WorkCompletion};
 
 /// One send request.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ pub(crate) struct Stalled {
     pub(crate) range: Option<Range<usize>>,
     pub(crate) inline: Option<Box<[u8]>>,
     /// Where a datagram goes.
-    pub(crate) to: Option<Arc<UdTarget>>,
+    pub(crate) to: Option<Target>,
     pub(crate) imm: Option<u32>,
     pub(crate) invalidate: Option<Rkey>,
     pub(crate) solicited: bool,
@@ -154,7 +153,8 @@ impl SendQueue {
         into.memory = std::mem::take(&mut slot.local);
         let next = index.wrapping_add(1);
         if has_memory {
-            into.unsignaled = Some(Retired { queue: self.clone(), next: start, end: index, retire: next });
+            let retired = Retired { queue: self.clone(), next: start, end: index, retire: next };
+            into.unsignaled = Some(Unsignaled::Soft(retired));
         } else {
             self.retired.0.store(next, Ordering::Release);
         }

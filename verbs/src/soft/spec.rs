@@ -8,6 +8,7 @@ use super::cq_shared::CqShared;
 use super::node::Node;
 use super::srq::SoftSrq;
 use crate::error::CreateError;
+use crate::qp::{CqHandle, QpOptions, SrqHandle};
 use crate::types::{Access, QpType};
 
 /// Everything that a queue pair is made from.
@@ -30,53 +31,51 @@ pub(crate) struct QpSpec {
 }
 
 impl QpSpec {
-    pub(crate) fn new(node: Arc<Node>, domain: u64, qp_type: QpType, cq: Arc<CqShared>) -> Self {
-        QpSpec {
-            node,
-            domain,
-            qp_type,
-            send_cq: cq.clone(),
-            recv_cq: cq,
-            srq: None,
-            send_depth: 128,
-            recv_depth: 128,
-            access: Access::REMOTE_ALL,
-            retry_count: 7,
-            ack_timeout: Duration::from_millis(500),
-            rnr_retry: RNR_FOREVER,
-            min_rnr_timer: Duration::from_micros(640),
-            qkey: 0,
-        }
-    }
-
     /// Checks ranges, and that all objects are of one context.
-    pub(crate) fn check(&self) -> Result<(), CreateError> {
-        let range = |what, asked: u64, limit: u64| {
-            if asked == 0 || asked > limit { Err(CreateError::OutOfRange { what, asked, limit }) } else { Ok(()) }
-        };
-        range("a send queue", self.send_depth.into(), MAX_WR.into())?;
-        range("a receive queue", self.recv_depth.into(), MAX_WR.into())?;
-        for (what, count) in [("a retry count", self.retry_count), ("an RNR retry count", self.rnr_retry)] {
-            if count > 7 {
-                return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });
-            }
+    pub(crate) fn new(
+        node: &Arc<Node>,
+        domain: u64,
+        options: &QpOptions,
+        [send_cq, recv_cq]: [&CqHandle; 2],
+        srq: Option<&SrqHandle>,
+    ) -> Result<Self, CreateError> {
+        options.check(MAX_WR)?;
+        if options.port != 1 {
+            return Err(CreateError::OutOfRange { what: "a port number", asked: options.port.into(), limit: 1 });
         }
-        for cq in [&self.send_cq, &self.recv_cq] {
-            if !Arc::ptr_eq(cq.home(), self.node.home()) {
-                return Err(CreateError::ForeignObject { what: "the completion queue" });
-            }
-        }
-        if let Some(srq) = &self.srq {
-            if self.qp_type != QpType::Rc {
-                return Err(CreateError::NotSupported { what: "a shared receive queue", qp_type: self.qp_type });
-            }
-            if !Arc::ptr_eq(srq.home(), self.node.home()) || srq.domain() != self.domain {
-                return Err(CreateError::ForeignObject { what: "the shared receive queue" });
-            }
-        }
-        Ok(())
+        let srq = srq.map(|srq| own_srq(srq, node, domain, options.qp_type)).transpose()?;
+        Ok(QpSpec {
+            node: node.clone(),
+            domain,
+            qp_type: options.qp_type,
+            send_cq: own_cq(send_cq, node)?,
+            recv_cq: own_cq(recv_cq, node)?,
+            srq,
+            send_depth: options.send_depth,
+            recv_depth: options.recv_depth,
+            access: options.access,
+            retry_count: options.retry_count,
+            ack_timeout: options.ack_timeout,
+            rnr_retry: options.rnr_retry,
+            min_rnr_timer: options.min_rnr_timer,
+            qkey: options.qkey,
+        })
     }
 }
 
-/// The count of RNR retries that means: without end.
-pub(crate) const RNR_FOREVER: u8 = 7;
+fn own_cq(cq: &CqHandle, node: &Node) -> Result<Arc<CqShared>, CreateError> {
+    match cq {
+        CqHandle::Soft(cq) if Arc::ptr_eq(cq.home(), node.home()) => Ok(cq.clone()),
+        _ => Err(CreateError::ForeignObject { what: "the completion queue" }),
+    }
+}
+
+fn own_srq(srq: &SrqHandle, node: &Node, domain: u64, qp_type: QpType) -> Result<Arc<SoftSrq>, CreateError> {
+    if qp_type != QpType::Rc {
+        return Err(CreateError::NotSupported { what: "a shared receive queue", qp_type });
+    }
+    match srq {
+        SrqHandle::Soft(srq) if Arc::ptr_eq(srq.home(), node.home()) && srq.domain() == domain => Ok(srq.clone()),
+        _ => Err(CreateError::ForeignObject { what: "the shared receive queue" }),
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::hazard::Sighting;
-use super::segment::Segment;
+use crate::memory::Segment;
 use crate::types::Rkey;
 
 /// A key that is withdrawn, and the accesses that were under way at that moment. One can be used again and again.

@@ -17,12 +17,12 @@ use super::peer_arenas::{PeerArenas, Reach};
 use super::socket::{Packet, Socket};
 use crate::address::NodeId;
 use crate::error::ConnectError;
-use crate::soft::arena::Arena;
+use crate::memory::Arena;
+use crate::memory::Segment;
 use crate::soft::eventfd::EventFd;
 use crate::soft::home::Home;
 use crate::soft::keys::KeyView;
 use crate::soft::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
-use crate::soft::segment::Segment;
 use crate::soft::{barrier, switches};
 
 /// A link. Local links lead to a device that this process opened too; remote ones to another process.

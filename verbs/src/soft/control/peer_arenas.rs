@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::soft::segment::Segment;
+use crate::memory::Segment;
 
 /// The arenas of one peer.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::request::{Outcome, Own};
-use crate::memory::{Bound, RegionShared, RemoteSlice, WindowShared};
+use crate::memory::{Bound, Grant, RegionShared, RemoteSlice, Window};
 use crate::soft::keys::KeySpec;
 use crate::status::WcStatus;
 use crate::types::{Access, Rkey};
@@ -13,13 +13,14 @@ impl Own<'_> {
     /// Gives the window a range of the region under a fresh key.
     pub(super) fn bind(
         &self,
-        window: &Arc<WindowShared>,
+        window: &Window,
         region: &Arc<RegionShared>,
         range: &Range<usize>,
         access: Access,
     ) -> Outcome {
         let backing = region.buffer().backing();
         let domain = self.domain;
+        let Window::Soft(window) = window else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let fits = range.start < range.end && range.end <= backing.len();
         let may = region.access().contains(Access::WINDOW_BIND) && !access.contains(Access::WINDOW_BIND);
         if !fits || !may || window.domain() != domain || backing.domain() != domain {
@@ -37,7 +38,9 @@ impl Own<'_> {
         let Ok(rkey) = keys.publish(&spec) else { return Outcome::Done(WcStatus::MW_BIND_ERR, 0) };
         let remote = RemoteSlice { addr: spec.addr, len: spec.len, rkey };
         if window.rebind(Some(Bound { rkey, remote, access })) {
-            region.add_window(rkey);
+            if let Grant::Soft(grant) = region.grant() {
+                grant.add_window(rkey);
+            }
             return Outcome::Done(WcStatus::SUCCESS, 0);
         }
         keys.kill(rkey);

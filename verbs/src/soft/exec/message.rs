@@ -2,10 +2,11 @@
 
 use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::Sender;
+use crate::memory::MAX_SGE;
 use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
 use crate::soft::layout::FaultKind;
-use crate::soft::layout::{MAX_SGE, RecvPiece};
+use crate::soft::layout::RecvPiece;
 use crate::soft::peer::{PeerView, Receive};
 use crate::soft::ring::{
     Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,

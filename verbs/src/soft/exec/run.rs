@@ -2,8 +2,9 @@
 
 use super::request::{Outcome, Own, Request};
 use super::sender::Sender;
-use crate::qp::Op;
+use crate::qp::{Op, Target};
 use crate::soft::atomic::Atomic;
+use crate::status::WcStatus;
 
 impl Sender {
     /// Carries out one request, or says what it waits for.
@@ -12,7 +13,9 @@ impl Sender {
         match request.op {
             Op::Send => match request.with.to {
                 None => self.send(own, request),
-                Some(target) => target.send(own, &mut self.hazard, request),
+                Some(Target::Soft(target)) => target.send(own, &mut self.hazard, request),
+                // Refused when posted, since it belongs to another domain.
+                Some(Target::Ibv(_)) => Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0),
             },
             Op::Write(remote) => self.write(own, request, *remote),
             Op::Read(remote) => self.read(own, request, *remote, None),

@@ -149,6 +149,7 @@ impl SoftQp {
             lid: 0,
             mtu: Mtu::B4096,
             qkey: self.spec.qkey,
+            max_rd_atomic: 0,
             soft: Some(self.home().address()),
         }
     }

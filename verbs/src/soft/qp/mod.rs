@@ -1,7 +1,6 @@
 //! A queue pair of the software device: its parts (`core`), set-up, posting (`check`, `post`) and carrying out,
 //! completions of receives, failing and closing, and its face towards the control thread (`member`).
 
-mod check;
 mod core;
 mod fail;
 mod member;

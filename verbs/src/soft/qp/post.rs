@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use super::core::{POSTER, PROGRESS, SoftQp, lock};
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
-use crate::qp::{Borrowed, Op, SendWr};
+use crate::qp::{Borrowed, Limits, Op, RNR_FOREVER, SendWr, Target};
 use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
-use crate::soft::spec::RNR_FOREVER;
+use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
-use crate::types::QpType;
+use crate::types::{Mtu, QpType};
 
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
     #[inline]
     pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
-        if let Err(error) = self.check_send(wr, with) {
+        if let Err(error) = self.limits().check_send(wr, with) {
             return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
         let index = self.send.posted();
@@ -70,6 +70,18 @@ impl SoftQp {
             }
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn limits(&self) -> Limits {
+        Limits {
+            domain: self.spec.domain,
+            qp_type: self.spec.qp_type,
+            max_inline: MAX_INLINE,
+            max_message: MAX_MESSAGE as usize,
+            max_datagram: Mtu::B4096.bytes() as usize,
+            read_reduce: true,
+        }
     }
 
     /// Posts behind requests that wait.
@@ -171,7 +183,7 @@ impl SoftQp {
                 };
                 sender.waiting = Some((since, wait));
                 let status = self.out_of_patience(sender, since, wait)?;
-                if let Some(target) = &stalled.to {
+                if let Some(Target::Soft(target)) = &stalled.to {
                     target.lose_patience();
                 }
                 (if self.spec.qp_type == QpType::Rc { status } else { WcStatus::SUCCESS }, 0)

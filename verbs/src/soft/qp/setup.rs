@@ -50,7 +50,6 @@ impl Drop for OwnedQp {
 
 impl SoftQp {
     pub(crate) fn new(spec: QpSpec) -> Result<Arc<Self>, CreateError> {
-        spec.check()?;
         let full = || CreateError::Exhausted { what: "queue pair" };
         let home = spec.node.home().clone();
         let receiver = Receiver::new(&spec)?;

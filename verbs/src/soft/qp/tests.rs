@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{OwnedQp, SoftQp};
 use crate::memory::ExposedRegion;
+use crate::qp::QpOptions;
 use crate::soft::QpSpec;
 use crate::soft::exec::taker;
 use crate::soft::home::Member;
@@ -25,7 +26,9 @@ impl Claimed {
     fn new() -> Claimed {
         let ctx = Context::open("soft0").unwrap();
         let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
-        let spec = QpSpec::new(pd.node().clone(), pd.id(), QpType::Ud, cq.soft().shared().clone());
+        let handle = cq.handle();
+        let options = QpOptions::new(QpType::Ud);
+        let spec = QpSpec::new(pd.node(), pd.id(), &options, [&handle, &handle], None).unwrap();
         let qp = OwnedQp::new(SoftQp::new(spec).unwrap());
         qp.modify(QpState::Rtr).unwrap();
         let receives = [(); 2].map(|()| pd.expose(4096, Access::NONE).unwrap());

@@ -1,30 +1,50 @@
-//! qpair's own allocator: memfd-backed arenas that peers map on first use.
+//! qpair's own allocator: memfd-backed arenas, which peers of the software device map on first use, and which are
+//! registered whole with other devices.
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use super::backing::{Backing, Reach};
+use super::buffer::HugePages;
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
-use crate::memory::{Backing, HugePages};
+use crate::error::MemoryError;
+use crate::ibv::Mr;
 
 /// One memfd-backed arena.
 #[derive(Debug)]
 pub(crate) struct Arena {
     id: u32,
-    segment: Segment,
+    /// Dropped with the arena, unless the device keeps it registered.
+    segment: ManuallyDrop<Segment>,
+    /// On a device that has to be told of memory.
+    registered: Option<Mr>,
     free: Mutex<Ranges>,
     /// Told when the arena goes, so that peers unmap it.
     pool: Weak<ArenaPool>,
 }
 
-/// The arenas of one opened device.
+/// The arenas of one opened software device, or of one protection domain elsewhere.
 #[derive(Debug)]
 pub(crate) struct ArenaPool {
     state: Mutex<PoolState>,
     me: Weak<ArenaPool>,
     alarm: OnceLock<Alarm>,
+    registrar: Option<Registrar>,
+    /// Size of an arena for small blocks.
+    shared_size: usize,
+}
+
+/// Registers a whole arena with a device.
+pub(crate) struct Registrar(pub(crate) Box<dyn Fn(NonNull<u8>, usize) -> Result<Mr, MemoryError> + Send + Sync>);
+
+impl std::fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registrar")
+    }
 }
 
 /// Called when there are arenas that are gone and of which peers were not told.
@@ -64,6 +84,11 @@ impl Arena {
         &self.segment
     }
 
+    /// The key by which the device knows the memory in work requests; 0 where it needs none.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.registered.as_ref().map_or(0, Mr::lkey)
+    }
+
     /// Takes a block back.
     pub(crate) fn release(&self, offset: usize, reserved: usize) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).give(offset, reserved);
@@ -86,12 +111,34 @@ impl Drop for Arena {
                 alarm();
             }
         }
+        if let Some(Err(error)) = self.registered.take().map(Mr::close) {
+            tracing::error!(%error, len = self.len(), "the device keeps memory registered; it is leaked");
+            return;
+        }
+        // SAFETY: dropped once, here; no block of the arena is left, since each holds the arena.
+        unsafe { ManuallyDrop::drop(&mut self.segment) };
     }
 }
 
 impl ArenaPool {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new_cyclic(|me| ArenaPool { state: Mutex::default(), me: me.clone(), alarm: OnceLock::new() })
+        Self::with(None, SHARED_ARENA)
+    }
+
+    /// Arenas that are registered whole. The smaller ones are for small blocks, since what is registered is locked in
+    /// memory, and most systems allow little of that.
+    pub(crate) fn registering(registrar: Registrar) -> Arc<Self> {
+        Self::with(Some(registrar), REGISTERED_ARENA)
+    }
+
+    fn with(registrar: Option<Registrar>, shared_size: usize) -> Arc<Self> {
+        Arc::new_cyclic(|me| ArenaPool {
+            state: Mutex::default(),
+            me: me.clone(),
+            alarm: OnceLock::new(),
+            registrar,
+            shared_size,
+        })
     }
 
     /// Says whom to call when an arena is gone, so that [`take_gone`](ArenaPool::take_gone) finds it; once.
@@ -100,22 +147,31 @@ impl ArenaPool {
     }
 
     /// A zeroed block of `len` bytes for `domain`, 64-byte aligned, page-aligned from a page on.
-    pub(crate) fn alloc(&self, domain: u64, len: usize, huge: HugePages) -> io::Result<Arc<Backing>> {
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the system has no memory, or the device does not take it.
+    pub(crate) fn alloc(
+        &self,
+        domain: u64,
+        reach: Reach,
+        len: usize,
+        huge: HugePages,
+    ) -> Result<Arc<Backing>, MemoryError> {
         let align = if len >= PAGE { PAGE } else { LINE };
         let reserved = len.next_multiple_of(align);
         if reserved > LARGEST_SHARED {
             let arena = self.create(reserved, huge)?;
-            let offset = arena.take(reserved, align).ok_or_else(|| io::Error::other("a new arena has no room"))?;
-            return Ok(Backing::in_arena(domain, arena, offset, len, reserved));
+            let offset = arena.take(reserved, align).ok_or_else(|| no_room(len))?;
+            return Ok(Backing::in_arena(domain, reach, arena, offset, len, reserved));
         }
         let (arena, offset) = self.small(reserved, align, huge)?;
-        let backing = Backing::in_arena(domain, arena, offset, len, reserved);
+        let backing = Backing::in_arena(domain, reach, arena, offset, len, reserved);
         // SAFETY: the block was just taken from the arena and nobody else has it; it spans `len` bytes.
         unsafe { backing.base().as_ptr().write_bytes(0, len) };
         Ok(backing)
     }
 
-    fn small(&self, reserved: usize, align: usize, huge: HugePages) -> io::Result<(Arc<Arena>, usize)> {
+    fn small(&self, reserved: usize, align: usize, huge: HugePages) -> Result<(Arc<Arena>, usize), MemoryError> {
         let found = self.lock().shared.iter().filter(|(pages, _)| *pages == huge).find_map(|(_, arena)| {
             let offset = arena.take(reserved, align)?;
             Some((arena.clone(), offset))
@@ -123,20 +179,27 @@ impl ArenaPool {
         if let Some(found) = found {
             return Ok(found);
         }
-        let arena = self.create(SHARED_ARENA, huge)?;
-        let offset = arena.take(reserved, align).ok_or_else(|| io::Error::other("a new arena has no room"))?;
+        let arena = self.create(self.shared_size, huge)?;
+        let offset = arena.take(reserved, align).ok_or_else(|| no_room(reserved))?;
         self.lock().shared.push((huge, arena.clone()));
         Ok((arena, offset))
     }
 
-    fn create(&self, len: usize, huge: HugePages) -> io::Result<Arc<Arena>> {
+    fn create(&self, len: usize, huge: HugePages) -> Result<Arc<Arena>, MemoryError> {
         let len = if huge == HugePages::No { len } else { len.next_multiple_of(HUGE_PAGE) };
-        let segment = Segment::create_present("qpair-arena", len, Writers::Peers, huge)?;
+        let segment =
+            Segment::create_present("qpair-arena", len, Writers::Peers, huge).map_err(|source| match huge {
+                HugePages::Require => MemoryError::NoHugePages { len, source },
+                HugePages::No | HugePages::Try => MemoryError::NoMemory { len, source },
+            })?;
+        let registered =
+            self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
         let mut state = self.lock();
         state.next_id += 1;
         let id = state.next_id;
         let free = Mutex::new(Ranges::new(0, len));
-        let arena = Arc::new(Arena { id, segment, free, pool: self.me.clone() });
+        let arena =
+            Arc::new(Arena { id, segment: ManuallyDrop::new(segment), registered, free, pool: self.me.clone() });
         state.by_id.insert(id, Arc::downgrade(&arena));
         Ok(arena)
     }
@@ -156,6 +219,10 @@ impl ArenaPool {
     }
 }
 
+fn no_room(len: usize) -> MemoryError {
+    MemoryError::NoMemory { len, source: io::Error::other("a new arena has no room") }
+}
+
 const LINE: usize = 64;
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
@@ -163,25 +230,27 @@ const HUGE_PAGE: usize = 2 << 20;
 const LARGEST_SHARED: usize = 256 << 10;
 /// Size of a shared arena: some dozens of the largest blocks, and few enough mappings at the peers.
 const SHARED_ARENA: usize = 8 << 20;
+/// The same where it is locked in memory: some of the largest blocks.
+const REGISTERED_ARENA: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::soft::memory;
+    use crate::memory::available;
 
     #[test]
     fn small_blocks_share_an_arena_and_are_zeroed_again() {
         let pool = ArenaPool::new();
-        let a = pool.alloc(1, 100, HugePages::No).unwrap();
-        let b = pool.alloc(1, 5000, HugePages::No).unwrap();
+        let a = pool.alloc(1, Reach::Nowhere, 100, HugePages::No).unwrap();
+        let b = pool.alloc(1, Reach::Nowhere, 5000, HugePages::No).unwrap();
         assert_eq!(a.arena().unwrap().0, b.arena().unwrap().0);
         assert_eq!(b.base().as_ptr() as usize % PAGE, 0);
         // SAFETY: the block is ours and 100 bytes long.
         unsafe { a.base().as_ptr().write_bytes(9, 100) };
         drop(a);
-        let a = pool.alloc(1, 100, HugePages::No).unwrap();
+        let a = pool.alloc(1, Reach::Nowhere, 100, HugePages::No).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { a.base().as_ptr().read() }, 0);
     }
@@ -189,10 +258,11 @@ mod tests {
     #[test]
     fn what_the_machine_does_not_have_is_refused() {
         let len = 1 << 40;
-        match memory::available() {
+        match available::available() {
             Some(available) if available < len as u64 => {
-                let error = ArenaPool::new().alloc(1, len, HugePages::No).unwrap_err();
-                assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+                let error = ArenaPool::new().alloc(1, Reach::Nowhere, len, HugePages::No).unwrap_err();
+                let MemoryError::NoMemory { source, .. } = error else { panic!("{error}") };
+                assert_eq!(source.kind(), io::ErrorKind::OutOfMemory);
             }
             other => eprintln!("skipped: the machine may have that much: {other:?}"),
         }
@@ -204,17 +274,17 @@ mod tests {
         let rings = Arc::new(AtomicU32::new(0));
         let counter = rings.clone();
         pool.set_alarm(move || _ = counter.fetch_add(1, Ordering::Relaxed));
-        let blocks: Vec<_> = (0..3).map(|_| pool.alloc(1, 1 << 20, HugePages::No).unwrap()).collect();
+        let blocks: Vec<_> = (0..3).map(|_| pool.alloc(1, Reach::Nowhere, 1 << 20, HugePages::No).unwrap()).collect();
         drop(blocks);
         assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (1, 3));
-        drop(pool.alloc(1, 1 << 20, HugePages::No).unwrap());
+        drop(pool.alloc(1, Reach::Nowhere, 1 << 20, HugePages::No).unwrap());
         assert_eq!((rings.load(Ordering::Relaxed), pool.take_gone().len()), (2, 1));
     }
 
     #[test]
     fn large_blocks_return_their_memory() {
         let pool = ArenaPool::new();
-        let block = pool.alloc(1, 4 << 20, HugePages::Try).unwrap();
+        let block = pool.alloc(1, Reach::Nowhere, 4 << 20, HugePages::Try).unwrap();
         let (id, _) = block.arena().unwrap();
         assert!(pool.get(id).is_some());
         drop(block);

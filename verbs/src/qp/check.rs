@@ -1,19 +1,29 @@
 //! What can not be posted is refused before anything happens.
 
-use super::core::SoftQp;
 use crate::error::PostError;
 use crate::memory::{Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
-use crate::soft::{MAX_INLINE, MAX_MESSAGE};
-use crate::types::{Mtu, QpType};
+use crate::types::QpType;
 
-impl SoftQp {
+/// What a queue pair takes. Lengths in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) domain: u64,
+    pub(crate) qp_type: QpType,
+    pub(crate) max_inline: usize,
+    pub(crate) max_message: usize,
+    pub(crate) max_datagram: usize,
+    pub(crate) read_reduce: bool,
+}
+
+impl Limits {
+    /// Length of the local side of a request that may be posted.
     #[inline(always)]
-    pub(super) fn check_send(&self, wr: &SendWr, with: &Borrowed<'_>) -> Result<(), PostError> {
-        let qp_type = self.spec.qp_type;
+    pub(crate) fn check_send(&self, wr: &SendWr, with: &Borrowed<'_>) -> Result<usize, PostError> {
+        let qp_type = self.qp_type;
         let len = if let Some(data) = with.inline {
-            if data.len() > MAX_INLINE {
-                return Err(PostError::TooLong { len: data.len(), limit: MAX_INLINE, what: "inline data" });
+            if data.len() > self.max_inline {
+                return Err(PostError::TooLong { len: data.len(), limit: self.max_inline, what: "inline data" });
             }
             if wr.range.is_some() {
                 return Err(PostError::NotSupported { what: "a range of inline data", qp_type });
@@ -21,14 +31,14 @@ impl SoftQp {
             data.len()
         } else {
             if !matches!(wr.local, Local::None) || wr.range.is_some() {
-                wr.local.check(self.spec.domain, wr.range.as_ref())?;
+                wr.local.check(self.domain, wr.range.as_ref())?;
             }
             wr.range.as_ref().map_or_else(|| wr.local.len(), |range| range.len())
         };
-        if len > MAX_MESSAGE as usize {
-            return Err(PostError::TooLong { len, limit: MAX_MESSAGE as usize, what: "a message" });
+        if len > self.max_message {
+            return Err(PostError::TooLong { len, limit: self.max_message, what: "a message" });
         }
-        if with.to.is_some_and(|to| to.domain() != self.spec.domain) {
+        if with.to.is_some_and(|to| to.domain() != self.domain) {
             return Err(PostError::WrongDomain);
         }
         if wr.imm.is_some() || wr.invalidate.is_some() {
@@ -42,20 +52,24 @@ impl SoftQp {
             }
         };
         match &wr.op {
-            Op::Send if with.to.is_some() && len > Mtu::B4096.bytes() as usize => {
-                Err(PostError::TooLong { len, limit: Mtu::B4096.bytes() as usize, what: "a datagram" })
+            Op::Send if with.to.is_some() && len > self.max_datagram => {
+                Err(PostError::TooLong { len, limit: self.max_datagram, what: "a datagram" })
             }
             Op::Send => Ok(()),
             Op::Write(remote) => same(remote),
             _ if qp_type != QpType::Rc => Err(PostError::NotSupported { what: "this operation", qp_type }),
             Op::Read(remote) => same(remote),
+            Op::ReadReduce(..) if !self.read_reduce => {
+                Err(PostError::NotSupported { what: "READ with reduction", qp_type })
+            }
             Op::ReadReduce(remote, calc) => {
                 whole_elements(&wr.local, len, calc.data_type.size())?;
                 same(remote)
             }
             Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => same(remote),
             Op::Bind { .. } | Op::Invalidate(_) => Ok(()),
-        }
+        }?;
+        Ok(len)
     }
 }
 

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::memory;
+use super::available;
 use crate::memory::HugePages;
 
 /// A mapping of a memfd, unmapped on drop.
@@ -49,7 +49,7 @@ impl Segment {
             (Some(Ok(segment)), _) => segment,
             (Some(Err(error)), HugePages::Require) => return Err(error),
             _ => {
-                memory::check(len)?;
+                available::check(len)?;
                 Self::sealed(name, len, writers, PLAIN)?
             }
         };

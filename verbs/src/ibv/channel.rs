@@ -1,0 +1,143 @@
+//! Completion channels: events of completion queues, told apart and acknowledged in batches.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::sync::{Arc, Mutex};
+
+use qpair_verbs_sys as sys;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::device::Device;
+use super::handle::{Handle, made, outcome};
+use super::hub::lock;
+use crate::error::CreateError;
+
+/// A channel of the library.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    channel: NonNull<sys::ibv_comp_channel>,
+    /// Queues whose events come here. Whoever reads events or destroys a queue holds the lock, since a queue can only be
+    /// destroyed once all its events are acknowledged.
+    queues: Mutex<Queues>,
+    device: Arc<Handle>,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    last: usize,
+    all: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// What the library gives back with each event.
+    number: usize,
+    cq: NonNull<sys::ibv_cq>,
+    unacknowledged: u32,
+}
+
+// SAFETY: the library's functions on a channel may be called from any thread; the queues' pointers are used under the lock,
+// while the queues are there.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn create(device: &Arc<Device>) -> Result<Arc<Self>, CreateError> {
+        let failed = |source| CreateError::System { what: "create a completion channel", source };
+        let handle = device.handle();
+        // SAFETY: the context is open.
+        let channel = made(unsafe { (handle.library.ibv_create_comp_channel)(handle.ctx()) }).map_err(failed)?;
+        let channel = Arc::new(Channel { channel, queues: Mutex::default(), device: handle.clone() });
+        let flags = fcntl_getfl(&*channel).map_err(|errno| failed(errno.into()))?;
+        fcntl_setfl(&*channel, flags | OFlags::NONBLOCK).map_err(|errno| failed(errno.into()))?;
+        Ok(channel)
+    }
+
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        Arc::ptr_eq(&self.device, device.handle())
+    }
+
+    /// Takes note of all events so far.
+    pub(crate) fn clear(&self) {
+        self.take_events(&mut lock(&self.queues));
+    }
+
+    /// Makes a queue by `create`, which gets the channel and what to name the queue by.
+    pub(super) fn add(
+        &self,
+        create: impl FnOnce(*mut sys::ibv_comp_channel, *mut c_void) -> *mut sys::ibv_cq,
+    ) -> io::Result<NonNull<sys::ibv_cq>> {
+        let mut queues = lock(&self.queues);
+        queues.last = queues.last.wrapping_add(1);
+        let number = queues.last;
+        let cq = made(create(self.channel.as_ptr(), without_provenance_mut(number)))?;
+        queues.all.push(Entry { number, cq, unacknowledged: 0 });
+        Ok(cq)
+    }
+
+    /// Destroys a queue.
+    pub(super) fn destroy(&self, cq: NonNull<sys::ibv_cq>) -> io::Result<()> {
+        let mut queues = lock(&self.queues);
+        // Those that are read now would otherwise be read by somebody who does not know the queue.
+        self.take_events(&mut queues);
+        let Some(place) = queues.all.iter().position(|entry| entry.cq == cq) else { return Ok(()) };
+        self.acknowledge(&mut queues.all[place]);
+        // SAFETY: alive until now; the queue pairs that complete there held it and are gone.
+        outcome(unsafe { (self.device.library.ibv_destroy_cq)(cq.as_ptr()) })?;
+        queues.all.swap_remove(place);
+        Ok(())
+    }
+
+    fn take_events(&self, queues: &mut Queues) {
+        let (mut cq, mut number): (*mut sys::ibv_cq, *mut c_void) = (null_mut(), null_mut());
+        // SAFETY: the channel is alive; both are written to. It does not block.
+        while unsafe { (self.device.library.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut number) }
+            == 0
+        {
+            let Some(entry) = queues.all.iter_mut().find(|entry| entry.number == number.addr()) else {
+                tracing::warn!(device = self.device.name, "an event of a queue that is not known");
+                continue;
+            };
+            entry.unacknowledged += 1;
+            if entry.unacknowledged == BATCH {
+                self.acknowledge(entry);
+            }
+        }
+    }
+
+    fn acknowledge(&self, entry: &mut Entry) {
+        let count = std::mem::take(&mut entry.unacknowledged);
+        if count > 0 {
+            // SAFETY: the queue is in the list, so it is alive; so many of its events were read and not acknowledged.
+            unsafe { (self.device.library.ibv_ack_cq_events)(entry.cq.as_ptr(), count) };
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: alive until now; its queues held it and are gone.
+        if let Err(error) = outcome(unsafe { (self.device.library.ibv_destroy_comp_channel)(self.channel.as_ptr()) }) {
+            tracing::error!(%error, device = self.device.name, "a completion channel is not given back");
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// Events that are acknowledged together: doing so takes a lock.
+const BATCH: u32 = 64;

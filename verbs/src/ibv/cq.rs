@@ -1,0 +1,301 @@
+//! The owner's end of a completion queue: takes completions in batches, and hands them out one by one.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use qpair_verbs_sys as sys;
+
+use super::channel::Channel;
+use super::cq_shared::{Completing, CqShared};
+use super::device::Device;
+use super::numbers::Tag;
+use super::qp::QpShared;
+use super::recv_slots::RecvSlots;
+use super::send_queue::{self, Meant};
+use crate::cq::Arm;
+use crate::error::{CqError, CreateError};
+use crate::soft;
+use crate::status::{WcOpcode, WcStatus};
+use crate::types::{QpType, Qpn, Rkey};
+use crate::wc::{Current, Unsignaled, WorkCompletion};
+
+/// A completion queue.
+pub(crate) struct Cq {
+    shared: Arc<CqShared>,
+    ops: sys::HotOps,
+    /// True if its channel is its own.
+    own_channel: bool,
+    version: u32,
+    /// By queue number.
+    queues: Vec<Option<Entry>>,
+    /// Completions `next..count` were taken from the device and not handed out.
+    batch: Box<[MaybeUninit<sys::ibv_wc>; BATCH]>,
+    next: usize,
+    count: usize,
+    current: Current,
+}
+
+/// Who completes here, by number.
+struct Entry {
+    generation: u32,
+    queue: Completing,
+}
+
+// SAFETY: the completions in the batch hold no pointer; the rest is sent as it is.
+unsafe impl Send for Cq {}
+// SAFETY: nothing is changed but by `&mut self`.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    pub(crate) fn create(
+        device: &Arc<Device>,
+        depth: u32,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<Self, CreateError> {
+        let own_channel = channel.is_none();
+        let channel = channel.map_or_else(|| Channel::create(device), |channel| Ok(channel.clone()))?;
+        Ok(Cq {
+            shared: CqShared::create(device, depth, channel)?,
+            ops: device.handle().ops,
+            own_channel,
+            version: 0,
+            queues: Vec::new(),
+            batch: Box::new([const { MaybeUninit::uninit() }; BATCH]),
+            next: 0,
+            count: 0,
+            current: Current::default(),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<CqShared> {
+        &self.shared
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.shared.depth()
+    }
+
+    #[inline(always)]
+    pub(crate) fn current(&mut self) -> &mut Current {
+        &mut self.current
+    }
+
+    /// Moves on to the next completion; false if there is none.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
+        self.current.clear();
+        loop {
+            if self.next == self.count && !self.refill()? {
+                return Ok(false);
+            }
+            // SAFETY: the device filled the batch up to `count`.
+            let wc = unsafe { *self.batch[self.next].assume_init_ref() };
+            match self.show(&wc) {
+                Shown::Completion => {
+                    self.next += 1;
+                    return Ok(true);
+                }
+                // Of a queue that is gone, or nonsense.
+                Shown::Nothing => self.next += 1,
+                Shown::Presently => return Ok(false),
+            }
+        }
+    }
+
+    /// True if a poll would give something, or find out that there is nothing behind a completion.
+    pub(crate) fn has_completion(&mut self) -> Result<bool, CqError> {
+        Ok(self.next != self.count || self.refill()?)
+    }
+
+    /// Takes what the device has; false if that is nothing.
+    #[inline(always)]
+    fn refill(&mut self) -> Result<bool, CqError> {
+        if self.shared.is_overrun() {
+            return Err(CqError::Overrun { depth: self.shared.depth() });
+        }
+        // SAFETY: the queue is alive, and there is room for so many completions.
+        let count = unsafe { (self.ops.poll_cq)(self.shared.raw(), BATCH as i32, self.batch.as_mut_ptr().cast()) };
+        self.next = 0;
+        self.count = 0;
+        // After polling, so that queue pairs that came before their completions did are known.
+        if self.version != self.shared.version() {
+            self.reload();
+        }
+        if count <= 0 {
+            return if count == 0 { Ok(false) } else { Err(CqError::Device { code: count }) };
+        }
+        self.count = (count as usize).min(BATCH);
+        Ok(true)
+    }
+
+    #[cold]
+    fn reload(&mut self) {
+        let (members, version) = self.shared.snapshot();
+        self.version = version;
+        self.queues.clear();
+        for member in members {
+            let place = member.id.number as usize;
+            if self.queues.len() <= place {
+                self.queues.resize_with(place + 1, || None);
+            }
+            self.queues[place] = Some(Entry { generation: member.id.generation, queue: member.queue });
+        }
+    }
+
+    /// Puts a completion where the owner sees it.
+    #[inline(always)]
+    fn show(&mut self, wc: &sys::ibv_wc) -> Shown {
+        let tag = Tag::decode(wc.wr_id);
+        let entry = match self.queues.get(tag.queue.number as usize) {
+            Some(Some(entry)) if entry.generation == tag.queue.generation => entry,
+            _ => return Shown::Nothing,
+        };
+        match (&entry.queue, tag.receive) {
+            (Completing::Qp(qp), false) => show_send(&mut self.current, self.shared.device(), qp, wc, tag.own),
+            (Completing::Qp(qp), true) => match &qp.receives {
+                Some(receives) => {
+                    let shown = show_receive(&mut self.current, receives, wc, tag.own, qp.qp_type == QpType::Ud);
+                    self.after_receive(wc);
+                    shown
+                }
+                None => Shown::Nothing,
+            },
+            (Completing::Shared(receives), true) => {
+                let shown = show_receive(&mut self.current, receives, wc, tag.own, false);
+                self.after_receive(wc);
+                shown
+            }
+            (Completing::Shared(_), false) => Shown::Nothing,
+        }
+    }
+
+    /// What a receive tells beside its contents.
+    #[inline(always)]
+    fn after_receive(&mut self, wc: &sys::ibv_wc) {
+        if wc.status == sys::IBV_WC_SUCCESS && wc.wc_flags & (sys::IBV_WC_WITH_INV | sys::IBV_WC_GRH) == 0 {
+            return;
+        }
+        if let Some(rkey) = self.current.wc.invalidated {
+            self.shared.device().hub().window_gone(rkey);
+        }
+        if wc.status != sys::IBV_WC_SUCCESS {
+            // The queue pair has failed, or else would not complete so; whose receive it is does not matter for that.
+            let members = self.queues.iter().flatten();
+            let mut qps =
+                members.filter_map(|entry| if let Completing::Qp(qp) = &entry.queue { Some(qp) } else { None });
+            if let Some(qp) = qps.find(|qp| qp.qpn.0 == wc.qp_num) {
+                qp.fail();
+            }
+        }
+    }
+
+    pub(crate) fn arm(&mut self, which: Arm) {
+        // SAFETY: the queue is alive.
+        let status = unsafe { (self.ops.req_notify_cq)(self.shared.raw(), i32::from(which == Arm::Solicited)) };
+        if status != 0 {
+            tracing::error!(status, "the completion queue can not be armed");
+        }
+    }
+
+    /// Sleeps until a poll would give something, no longer than `limit`.
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), CqError> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            if self.own_channel {
+                self.shared.channel().clear();
+                self.arm(Arm::Any);
+            }
+            if self.has_completion()? {
+                return Ok(());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(CqError::TimedOut(limit.unwrap_or_default()));
+            }
+            if self.own_channel {
+                soft::wait(self.shared.channel(), left)?;
+            } else {
+                // Events of the channel are for its owner, and other queues ring there too.
+                std::thread::sleep(left.unwrap_or(NAP).min(NAP));
+            }
+        }
+    }
+}
+
+/// What became of a completion of the device.
+enum Shown {
+    Completion,
+    Nothing,
+    /// Its request is being posted at this moment.
+    Presently,
+}
+
+#[inline(always)]
+fn show_send(into: &mut Current, device: &Device, qp: &Arc<QpShared>, wc: &sys::ibv_wc, index: u32) -> Shown {
+    match qp.send.meaning(index) {
+        Meant::UnderWay => {}
+        Meant::Presently => return Shown::Presently,
+        Meant::Nothing => return Shown::Nothing,
+    }
+    let success = wc.status == sys::IBV_WC_SUCCESS;
+    let taken = send_queue::take(qp, device.hub(), index, success);
+    into.memory = taken.local;
+    into.unsignaled = taken.unsignaled.map(Unsignaled::Ibv);
+    // Operation and length are those of the request, whatever the device says: on errors it says nothing of them.
+    into.wc = WorkCompletion {
+        wr_id: taken.wr_id,
+        status: WcStatus(wc.status),
+        opcode: taken.opcode,
+        qpn: qp.qpn,
+        byte_len: if success { taken.len } else { 0 },
+        imm: None,
+        invalidated: None,
+        src_qpn: None,
+        vendor_err: if success { 0 } else { wc.vendor_err },
+    };
+    if !success && qp.qp_type == QpType::Rc {
+        qp.fail();
+    }
+    Shown::Completion
+}
+
+#[inline(always)]
+fn show_receive(into: &mut Current, receives: &RecvSlots, wc: &sys::ibv_wc, own: u32, ud: bool) -> Shown {
+    let Some((memory, wr_id)) = receives.take(own) else { return Shown::Nothing };
+    let success = wc.status == sys::IBV_WC_SUCCESS;
+    // SAFETY: both readings are 32 bits that the device wrote; all are valid.
+    let (imm, invalidated) = unsafe { (wc.__bindgen_anon_1.imm_data, wc.__bindgen_anon_1.invalidated_rkey) };
+    let has = |flag| success && wc.wc_flags & flag != 0;
+    let with_imm = WcOpcode(wc.opcode) == WcOpcode::RECV_RDMA_WITH_IMM;
+    // What was received is never longer than the memory for it; a device that says so is not believed. A WRITE with
+    // immediate data puts its bytes elsewhere.
+    let byte_len = if with_imm { wc.byte_len } else { wc.byte_len.min(memory.len() as u32) };
+    into.wc = WorkCompletion {
+        wr_id,
+        status: WcStatus(wc.status),
+        opcode: if success && with_imm { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV },
+        qpn: Qpn(wc.qp_num),
+        byte_len: if success { byte_len } else { 0 },
+        imm: has(sys::IBV_WC_WITH_IMM).then(|| u32::from_be(imm)),
+        invalidated: has(sys::IBV_WC_WITH_INV).then_some(Rkey(invalidated)),
+        src_qpn: (success && ud || has(sys::IBV_WC_GRH)).then_some(Qpn(wc.src_qp)),
+        vendor_err: if success { 0 } else { wc.vendor_err },
+    };
+    into.memory = memory;
+    Shown::Completion
+}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cq")
+            .field("shared", &self.shared)
+            .field("waiting", &(self.count - self.next))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Completions taken at a time.
+const BATCH: usize = 16;
+/// Between looks at a queue whose channel is shared.
+const NAP: Duration = Duration::from_micros(200);

@@ -1,0 +1,149 @@
+//! A completion queue as its queue pairs know it, and who completes there.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use qpair_verbs_sys as sys;
+
+use super::channel::Channel;
+use super::device::Device;
+use super::hub::lock;
+use super::numbers::QueueId;
+use super::qp::QpShared;
+use super::recv_slots::RecvSlots;
+use crate::error::CreateError;
+
+/// A completion queue of the library. Queue pairs that complete there keep it.
+#[derive(Debug)]
+pub(crate) struct CqShared {
+    cq: NonNull<sys::ibv_cq>,
+    depth: u32,
+    channel: Arc<Channel>,
+    overrun: AtomicBool,
+    members: Mutex<Vec<Member>>,
+    version: AtomicU32,
+    device: Arc<Device>,
+}
+
+/// Who completes in a queue.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) id: QueueId,
+    pub(super) queue: Completing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Completing {
+    /// A queue pair's sends, and its receives where it has a queue of its own.
+    Qp(Arc<QpShared>),
+    /// Receives of a shared queue.
+    Shared(Arc<RecvSlots>),
+}
+
+// SAFETY: the library's functions on a completion queue may be called from any thread.
+unsafe impl Send for CqShared {}
+// SAFETY: as above.
+unsafe impl Sync for CqShared {}
+
+impl CqShared {
+    pub(super) fn create(device: &Arc<Device>, depth: u32, channel: Arc<Channel>) -> Result<Arc<Self>, CreateError> {
+        let limit = device.attributes().max_cqe;
+        if depth == 0 || depth > limit {
+            return Err(CreateError::OutOfRange {
+                what: "a completion queue",
+                asked: depth.into(),
+                limit: limit.into(),
+            });
+        }
+        let handle = device.handle();
+        let size = i32::try_from(depth).unwrap_or(i32::MAX);
+        let cq = channel
+            // SAFETY: context and channel are alive.
+            .add(|channel, name| unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, 0) })
+            .map_err(|source| CreateError::System { what: "create a completion queue", source })?;
+        Ok(Arc::new_cyclic(|me| {
+            device.hub().enter_cq(cq.as_ptr().cast(), me);
+            CqShared {
+                cq,
+                depth,
+                channel,
+                overrun: AtomicBool::new(false),
+                members: Mutex::default(),
+                version: AtomicU32::new(0),
+                device: device.clone(),
+            }
+        }))
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Enters who completes here.
+    pub(super) fn join(&self, member: Member) {
+        lock(&self.members).push(member);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes one hold of that number out; a shared queue has one for each queue pair that uses it.
+    pub(super) fn leave(&self, id: QueueId) {
+        let gone = {
+            let mut members = lock(&self.members);
+            let place = members.iter().position(|member| member.id == id);
+            place.map(|place| members.swap_remove(place))
+        };
+        self.version.fetch_add(1, Ordering::Release);
+        // What it holds may come here when dropped: not under the lock.
+        drop(gone);
+    }
+
+    /// Who completes here, and a count that tells when that changes.
+    pub(super) fn snapshot(&self) -> (Vec<Member>, u32) {
+        let members = lock(&self.members);
+        (members.clone(), self.version.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The device lost completions.
+    pub(super) fn overrun(&self) {
+        self.overrun.store(true, Ordering::Release);
+        for member in lock(&self.members).iter() {
+            if let Completing::Qp(qp) = &member.queue {
+                qp.fail();
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.device.hub().leave_cq(self.cq.as_ptr().cast());
+        if let Err(error) = self.channel.destroy(self.cq) {
+            tracing::error!(%error, device = self.device.name(), "a completion queue is not given back");
+            // Its channel and its device are in use as long as it is.
+            std::mem::forget((self.channel.clone(), self.device.clone()));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! An opened device: its context, its events, and what it says of itself.
+
+use std::sync::{Arc, OnceLock};
+
+use qpair_verbs_sys::Ibverbs;
+
+use super::attributes;
+use super::handle::{DeviceList, Handle};
+use super::hub::Hub;
+use super::library;
+use super::watcher::Watcher;
+use crate::device::{DeviceAttributes, PortAttributes};
+use crate::error::OpenError;
+use crate::events::EventHub;
+
+/// An opened device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    // Stopped before the context is closed.
+    _watcher: Watcher,
+    hub: Arc<Hub>,
+    handle: Arc<Handle>,
+    attributes: OnceLock<DeviceAttributes>,
+}
+
+/// Names of the devices that libibverbs finds; none where there is no library, or no kernel support.
+pub(crate) fn names() -> Vec<String> {
+    let Ok(library) = Ibverbs::load() else { return Vec::new() };
+    let Ok(list) = DeviceList::new(library) else { return Vec::new() };
+    let mut names: Vec<_> = list.iter().map(|device| list.name(device)).filter(|name| !name.is_empty()).collect();
+    names.sort_unstable();
+    names
+}
+
+impl Device {
+    pub(crate) fn open(name: &str) -> Result<Arc<Self>, OpenError> {
+        let handle = Arc::new(Handle::open(library::load(name)?, name)?);
+        let hub = Arc::new(Hub::default());
+        let watcher = Watcher::start(&handle, &hub).map_err(|source| OpenError::System {
+            name: name.to_owned(),
+            what: "watch its events",
+            source,
+        })?;
+        tracing::debug!(name, library = %handle.library.library_path().display(), "device opened");
+        Ok(Arc::new(Device { _watcher: watcher, hub, handle, attributes: OnceLock::new() }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.handle.name
+    }
+
+    /// Limits and abilities; asked for once.
+    pub(crate) fn attributes(&self) -> &DeviceAttributes {
+        self.attributes.get_or_init(|| attributes::device(&self.handle))
+    }
+
+    /// Port `number` as it is now.
+    pub(crate) fn port(&self, number: u8) -> Option<PortAttributes> {
+        attributes::port(&self.handle, number)
+    }
+
+    pub(crate) fn events(&self) -> &EventHub {
+        &self.hub.events
+    }
+
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+}

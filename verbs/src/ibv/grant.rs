@@ -1,0 +1,87 @@
+//! The right of peers to a region: a registration of its own, beside the one that its memory has for local use.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::hub::lock;
+use super::mr::Mr;
+use super::mw::Mw;
+use super::pd::Pd;
+use crate::error::{MemoryError, RevokeBlocked};
+use crate::memory::Backing;
+use crate::types::{Access, Rkey};
+
+/// A registration that peers may use.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    rkey: Rkey,
+    mr: Mutex<Mr>,
+    /// Windows that were bound to the region, with their keys.
+    windows: Mutex<Vec<(Rkey, Weak<Mw>)>>,
+}
+
+impl Grant {
+    /// Registers a block for peers.
+    ///
+    /// # Errors
+    /// [`MemoryError`] as the device refuses it.
+    pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, MemoryError> {
+        // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
+        // lasts all access to the block is by copies and atomics that bear the device's.
+        let mr = unsafe { pd.register(backing.base(), backing.len(), access) }?;
+        Ok(Grant { rkey: mr.rkey(), mr: Mutex::new(mr), windows: Mutex::default() })
+    }
+
+    pub(crate) fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// Runs `bind` with the library's object, which is not ended meanwhile.
+    pub(super) fn with_mr<R>(&self, bind: impl FnOnce(*mut qpair_verbs_sys::ibv_mr) -> R) -> R {
+        bind(lock(&self.mr).raw())
+    }
+
+    /// Notes a window that is bound to the region from now on.
+    pub(super) fn add_window(&self, rkey: Rkey, window: &Arc<Mw>) {
+        let mut windows = lock(&self.windows);
+        windows.retain(is_bound);
+        windows.push((rkey, Arc::downgrade(window)));
+    }
+
+    pub(crate) fn has_windows(&self) -> bool {
+        let mut windows = lock(&self.windows);
+        windows.retain(is_bound);
+        !windows.is_empty()
+    }
+
+    /// Ends the registration. The device has finished what was under way when it returns.
+    ///
+    /// # Errors
+    /// [`RevokeBlocked`] as the device refuses: of a window that is bound it knows before this side does.
+    pub(crate) fn withdraw(&self) -> Result<(), RevokeBlocked> {
+        lock(&self.mr).end().map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EINVAL) => RevokeBlocked::BoundWindows,
+            errno => RevokeBlocked::Refused { errno: errno.unwrap_or_default() },
+        })
+    }
+
+    /// Ends windows and registration; false if the device refuses.
+    pub(crate) fn end(&mut self) -> bool {
+        let windows = std::mem::take(&mut *lock(&self.windows));
+        for (rkey, window) in windows {
+            if let Some(window) = window.upgrade() {
+                window.end(rkey);
+            }
+        }
+        match self.withdraw() {
+            Ok(()) => true,
+            Err(why) => {
+                tracing::error!(rkey = %self.rkey, %why, "a region is not given back by the device");
+                false
+            }
+        }
+    }
+}
+
+fn is_bound((rkey, window): &(Rkey, Weak<Mw>)) -> bool {
+    window.upgrade().is_some_and(|window| window.is_bound_as(*rkey))
+}

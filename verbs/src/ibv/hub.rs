@@ -1,0 +1,72 @@
+//! What an opened device knows of its objects: who is meant by an event, and which window has which key.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::cq_shared::CqShared;
+use super::mw::Mw;
+use super::numbers::Numbers;
+use super::qp::QpShared;
+use crate::events::EventHub;
+use crate::types::Rkey;
+
+/// The objects of an opened device.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    pub(super) events: EventHub,
+    pub(super) numbers: Mutex<Numbers>,
+    qps: Mutex<HashMap<usize, Weak<QpShared>>>,
+    cqs: Mutex<HashMap<usize, Weak<CqShared>>>,
+    windows: Mutex<HashMap<Rkey, Weak<Mw>>>,
+}
+
+impl Hub {
+    /// Enters a queue pair under its address in the library, which events name.
+    pub(super) fn enter_qp<T>(&self, at: *mut T, qp: &Arc<QpShared>) {
+        lock(&self.qps).insert(at.addr(), Arc::downgrade(qp));
+    }
+
+    pub(super) fn leave_qp<T>(&self, at: *mut T) {
+        lock(&self.qps).remove(&at.addr());
+    }
+
+    /// The queue pair at that address, if it is one of ours.
+    pub(super) fn qp<T>(&self, at: *mut T) -> Option<Arc<QpShared>> {
+        lock(&self.qps).get(&at.addr()).and_then(Weak::upgrade)
+    }
+
+    pub(super) fn enter_cq(&self, at: *mut c_void, cq: &Weak<CqShared>) {
+        lock(&self.cqs).insert(at.addr(), cq.clone());
+    }
+
+    pub(super) fn leave_cq(&self, at: *mut c_void) {
+        lock(&self.cqs).remove(&at.addr());
+    }
+
+    pub(super) fn cq(&self, at: *mut c_void) -> Option<Arc<CqShared>> {
+        lock(&self.cqs).get(&at.addr()).and_then(Weak::upgrade)
+    }
+
+    /// Enters the key that a window has from now on.
+    pub(super) fn enter_window(&self, rkey: Rkey, window: &Arc<Mw>) {
+        let mut windows = lock(&self.windows);
+        if windows.len() == windows.capacity() {
+            windows.retain(|_, window| window.strong_count() > 0);
+        }
+        windows.insert(rkey, Arc::downgrade(window));
+    }
+
+    /// A key that was invalidated, by this side or the peer: its window is bound no more.
+    pub(super) fn window_gone(&self, rkey: Rkey) {
+        // Not dropped under the lock: a window that goes may come here.
+        let window = lock(&self.windows).remove(&rkey);
+        if let Some(window) = window.as_ref().and_then(Weak::upgrade) {
+            window.unbound(rkey);
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

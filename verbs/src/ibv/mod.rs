@@ -1,0 +1,40 @@
+//! Devices that libibverbs drives: InfiniBand, RoCE and iWARP adapters, and the kernel's own software devices.
+//! Each object owns its counterpart in the library and keeps alive what that stands on.
+
+mod address;
+mod ah;
+mod attributes;
+mod channel;
+mod cq;
+mod cq_shared;
+mod device;
+mod gid;
+mod grant;
+mod handle;
+mod hub;
+mod library;
+mod memlock;
+mod mr;
+mod mw;
+mod numbers;
+mod pd;
+mod qp;
+mod recv_slots;
+mod send_queue;
+mod srq;
+mod watcher;
+
+pub use library::{Library, LibraryError, library};
+
+pub(crate) use ah::Ah;
+pub(crate) use channel::Channel;
+pub(crate) use cq::Cq;
+pub(crate) use cq_shared::CqShared;
+pub(crate) use device::{Device, names};
+pub(crate) use grant::Grant;
+pub(crate) use mr::Mr;
+pub(crate) use mw::Mw;
+pub(crate) use pd::Pd;
+pub(crate) use qp::OwnedQp;
+pub(crate) use send_queue::Retired;
+pub(crate) use srq::Srq;

@@ -1,0 +1,73 @@
+//! A registration of memory with a device.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use qpair_verbs_sys as sys;
+
+use super::handle::outcome;
+use super::pd::PdHandle;
+use crate::types::Rkey;
+
+/// A registration. [`close`](Mr::close) ends it; whoever owns the memory looks at what that says before freeing it.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    mr: Option<NonNull<sys::ibv_mr>>,
+    lkey: u32,
+    rkey: Rkey,
+    pd: Arc<PdHandle>,
+}
+
+// SAFETY: the library's functions on a registration may be called from any thread.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    pub(super) fn new(mr: NonNull<sys::ibv_mr>, pd: Arc<PdHandle>) -> Self {
+        // SAFETY: the library just made it.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        Mr { mr: Some(mr), lkey, rkey: Rkey(rkey), pd }
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    pub(super) fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// The library's object; null once it is closed.
+    pub(super) fn raw(&self) -> *mut sys::ibv_mr {
+        self.mr.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Ends the registration: no device and no peer reaches the memory by it any more.
+    ///
+    /// # Errors
+    /// What the device says. It may reach the memory still then, for ever.
+    pub(crate) fn close(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    /// The same, to be tried again where it fails.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        let Some(mr) = self.mr else { return Ok(()) };
+        // SAFETY: made by the library and not ended yet.
+        outcome(unsafe { (self.pd.device().library.ibv_dereg_mr)(mr.as_ptr()) })?;
+        self.mr = None;
+        Ok(())
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // What could not be ended before is not tried again: who owns the memory has been told, and keeps it.
+        if let Some(mr) = self.mr {
+            tracing::debug!(?mr, "a registration stays");
+            std::mem::forget(self.pd.clone());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Memory windows of type 2: bound and withdrawn by work requests.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use qpair_verbs_sys as sys;
+
+use super::handle::{made, outcome};
+use super::hub::lock;
+use super::pd::Pd;
+use crate::error::{CreateError, PostError};
+use crate::memory::RemoteSlice;
+use crate::types::{Access, Rkey};
+
+/// A memory window.
+#[derive(Debug)]
+pub(crate) struct Mw {
+    pd: Arc<Pd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` once its region is gone, which took it along.
+    mw: Option<NonNull<sys::ibv_mw>>,
+    bound: Option<(RemoteSlice, Access)>,
+}
+
+// SAFETY: the library's functions on a window may be called from any thread; its fields are under the lock.
+unsafe impl Send for Mw {}
+// SAFETY: as above.
+unsafe impl Sync for Mw {}
+
+impl Mw {
+    pub(crate) fn alloc(pd: &Arc<Pd>) -> Result<Arc<Self>, CreateError> {
+        let failed = |source| CreateError::System { what: "allocate a memory window", source };
+        // SAFETY: the domain is alive.
+        let mw = unsafe { sys::ibv_alloc_mw(pd.handle().pd(), sys::IBV_MW_TYPE_2) };
+        let mw = mw.map_err(io::Error::other).and_then(made).map_err(failed)?;
+        Ok(Arc::new(Mw { pd: pd.clone(), state: Mutex::new(State { mw: Some(mw), bound: None }) }))
+    }
+
+    pub(crate) fn remote(&self) -> Option<RemoteSlice> {
+        lock(&self.state).bound.map(|(remote, _)| remote)
+    }
+
+    pub(crate) fn access(&self) -> Option<Access> {
+        lock(&self.state).bound.map(|(_, access)| access)
+    }
+
+    /// Posts a bind by `post`, which gets the window and its next key, and notes what it is bound to then.
+    ///
+    /// # Errors
+    /// Those of `post`; the window stays as it was.
+    pub(super) fn bind(
+        self: &Arc<Self>,
+        (addr, len): (u64, u64),
+        access: Access,
+        post: impl FnOnce(*mut sys::ibv_mw, Rkey) -> Result<(), PostError>,
+    ) -> Result<Rkey, PostError> {
+        let mut state = lock(&self.state);
+        let Some(mw) = state.mw else { return Err(PostError::WindowGone) };
+        // SAFETY: the window is alive; its key is read and written under the lock alone.
+        let rkey = Rkey(sys::ibv_inc_rkey(unsafe { (*mw.as_ptr()).rkey }));
+        post(mw.as_ptr(), rkey)?;
+        // SAFETY: as above. The next key is counted from this one.
+        unsafe { (*mw.as_ptr()).rkey = rkey.0 };
+        state.bound = Some((RemoteSlice { addr, len, rkey }, access));
+        drop(state);
+        self.pd.device().hub().enter_window(rkey, self);
+        Ok(rkey)
+    }
+
+    pub(super) fn is_bound_as(&self, rkey: Rkey) -> bool {
+        lock(&self.state).bound.is_some_and(|(remote, _)| remote.rkey == rkey)
+    }
+
+    /// The key was invalidated, or its bind failed.
+    pub(super) fn unbound(&self, rkey: Rkey) {
+        let mut state = lock(&self.state);
+        if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
+            state.bound = None;
+        }
+    }
+
+    /// Ends the window, since its region goes; unless it is bound elsewhere meanwhile.
+    pub(super) fn end(&self, rkey: Rkey) {
+        let mut state = lock(&self.state);
+        if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
+            state.bound = None;
+            dealloc(state.mw.take());
+        }
+    }
+}
+
+fn dealloc(mw: Option<NonNull<sys::ibv_mw>>) {
+    let Some(mw) = mw else { return };
+    // SAFETY: allocated by the library, and given back once: it was just taken out of its owner.
+    let gone = unsafe { sys::ibv_dealloc_mw(mw.as_ptr()) }.map_err(io::Error::other).and_then(outcome);
+    if let Err(error) = gone {
+        tracing::error!(%error, "a memory window is not given back");
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        dealloc(lock(&self.state).mw.take());
+    }
+}

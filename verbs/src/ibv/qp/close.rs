@@ -1,0 +1,36 @@
+//! Closing: the device lets go before memory is given back.
+
+use std::mem::forget;
+use std::sync::Arc;
+
+use super::create::OwnedQp;
+use crate::ibv::handle::outcome;
+use crate::ibv::hub::lock;
+
+impl Drop for OwnedQp {
+    fn drop(&mut self) {
+        if let Err(error) = self.to_error() {
+            tracing::debug!(qpn = %self.qpn(), %error, "closing goes on");
+        }
+        // SAFETY: alive until now. When it is gone the device is done with everything that was posted.
+        let gone = outcome(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
+        let (device, id) = (self.pd.device().clone(), self.shared.id);
+        device.hub().leave_qp(self.qp.as_ptr());
+        self.send_cq.leave(id);
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.leave(id);
+        }
+        if let Some(srq) = &self.srq {
+            self.recv_cq.leave(srq.id());
+        }
+        match gone {
+            Ok(()) => lock(&device.hub().numbers).give(id),
+            Err(error) => {
+                tracing::error!(qpn = %self.qpn(), %error, "a queue pair is not given back; what was posted is leaked");
+                // The device may be writing into what was posted, for ever, and stands on all of these.
+                forget((self.shared.clone(), self.in_domain.clone(), self.pd.clone()));
+                forget((self.send_cq.clone(), self.recv_cq.clone(), self.srq.clone()));
+            }
+        }
+    }
+}

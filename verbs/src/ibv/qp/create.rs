@@ -1,0 +1,271 @@
+//! Making a queue pair: by the extended way, whose posting is faster, where the provider has it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex};
+
+use qpair_verbs_sys as sys;
+
+use super::attributes::Local;
+use super::shared::QpShared;
+use super::submit::Submit;
+use crate::QpAddress;
+use crate::device::PortAttributes;
+use crate::error::CreateError;
+use crate::ibv::address;
+use crate::ibv::cq_shared::{Completing, CqShared, Member};
+use crate::ibv::device::Device;
+use crate::ibv::handle::made;
+use crate::ibv::hub::lock;
+use crate::ibv::pd::{Pd, PdHandle};
+use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
+use crate::ibv::send_queue::SendQueue;
+use crate::ibv::srq::Srq;
+use crate::memory::MAX_SGE;
+use crate::qp::{CqHandle, QpOptions, SrqHandle};
+use crate::types::{QpState, QpType, Qpn};
+
+/// The owner of a queue pair: closes it when dropped.
+#[derive(Debug)]
+pub(crate) struct OwnedQp {
+    pub(super) qp: NonNull<sys::ibv_qp>,
+    pub(super) submit: Submit,
+    pub(super) shared: Arc<QpShared>,
+    pub(super) options: QpOptions,
+    pub(super) address: QpAddress,
+    pub(super) local: Local,
+    pub(super) max_inline: u32,
+    pub(super) max_datagram: u32,
+    pub(super) max_message: u32,
+    /// READs and atomics that this side answers at once, and that it may have under way.
+    pub(super) reads: [u8; 2],
+    /// READs and atomics that the peer answers at once, once it is known.
+    pub(super) peer_reads: Mutex<Option<u8>>,
+    pub(super) explanation: Mutex<String>,
+    pub(super) in_domain: Arc<PdHandle>,
+    pub(super) send_cq: Arc<CqShared>,
+    pub(super) recv_cq: Arc<CqShared>,
+    pub(super) srq: Option<Arc<Srq>>,
+    pub(super) pd: Arc<Pd>,
+}
+
+// SAFETY: the library's functions on a queue pair may be called from any thread; a thread domain asks for one at a time,
+// which the one owner sees to.
+unsafe impl Send for OwnedQp {}
+// SAFETY: as above: posting is by the owner, and `&self` otherwise reads.
+unsafe impl Sync for OwnedQp {}
+
+impl OwnedQp {
+    /// Makes a queue pair and brings it to INIT.
+    pub(crate) fn create(
+        pd: &Arc<Pd>,
+        options: &QpOptions,
+        [send_cq, recv_cq]: [&CqHandle; 2],
+        srq: Option<&SrqHandle>,
+    ) -> Result<Self, CreateError> {
+        let device = pd.device();
+        options.check(device.attributes().max_qp_wr.min(MOST_SLOTS))?;
+        let (send_cq, recv_cq) = (own_cq(send_cq, device)?, own_cq(recv_cq, device)?);
+        let srq = srq.map(|srq| own_srq(srq, pd)).transpose()?;
+        let port = device.port(options.port).ok_or_else(|| CreateError::OutOfRange {
+            what: "a port number",
+            asked: options.port.into(),
+            limit: device.attributes().ports.into(),
+        })?;
+        let (address, gid_index) = address::of_port(options, &port)?;
+        let in_domain = in_domain(pd, options);
+        let max_inline = options.max_inline.unwrap_or(device.attributes().max_inline);
+        let cap = capacities(options, device, max_inline, srq.is_some());
+        let made = make(&in_domain, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())?;
+        let qpn = Qpn(made.qpn);
+        let numbers = lock(&device.hub().numbers).take();
+        let id = numbers.ok_or(CreateError::Exhausted { what: "queue pair" }).inspect_err(|_| {
+            // SAFETY: just made, and nobody knows of it.
+            unsafe { (device.handle().library.ibv_destroy_qp)(made.qp.as_ptr()) };
+        })?;
+        let receives = srq.is_none().then(|| RecvSlots::new(options.recv_depth));
+        let send = SendQueue::new(options.send_depth);
+        let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send, receives));
+        let attributes = device.attributes();
+        let asked = options.max_rd_atomic.unwrap_or(DEFAULT_READS);
+        let reads = [attributes.max_rd_atomic, attributes.max_init_rd_atomic].map(|most| reads(asked, most));
+        let qp = OwnedQp {
+            qp: made.qp,
+            submit: made.submit,
+            shared,
+            options: options.clone(),
+            address: QpAddress { qpn, max_rd_atomic: reads[0], ..address },
+            local: Local {
+                port: options.port,
+                gid_index,
+                link_layer: port.link_layer,
+                service_level: options.service_level,
+                traffic_class: options.traffic_class,
+                hop_limit: options.hop_limit,
+            },
+            max_inline,
+            max_datagram: options.mtu.unwrap_or(port.active_mtu).bytes(),
+            max_message: longest(&port),
+            reads,
+            peer_reads: Mutex::default(),
+            explanation: Mutex::default(),
+            in_domain,
+            send_cq,
+            recv_cq,
+            srq,
+            pd: pd.clone(),
+        };
+        qp.enter();
+        qp.bring_to_init()?;
+        Ok(qp)
+    }
+
+    /// Makes it known to those who meet its number or address.
+    fn enter(&self) {
+        self.pd.device().hub().enter_qp(self.qp.as_ptr(), &self.shared);
+        let member = |queue| Member { id: self.shared.id, queue };
+        self.send_cq.join(member(Completing::Qp(self.shared.clone())));
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.join(member(Completing::Qp(self.shared.clone())));
+        }
+        if let Some(srq) = &self.srq {
+            self.recv_cq.join(Member { id: srq.id(), queue: Completing::Shared(srq.receives().clone()) });
+        }
+    }
+
+    pub(crate) fn address(&self) -> QpAddress {
+        self.address
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.shared.qpn
+    }
+
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.shared.qp_type
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    pub(crate) fn explain(&self) -> String {
+        let explained = lock(&self.explanation);
+        if explained.is_empty() { "not connected".to_owned() } else { explained.clone() }
+    }
+
+    pub(super) fn library(&self) -> &'static sys::Ibverbs {
+        self.pd.device().handle().library
+    }
+}
+
+/// What the library made.
+struct Made {
+    qp: NonNull<sys::ibv_qp>,
+    submit: Submit,
+    qpn: u32,
+}
+
+fn make(
+    pd: &PdHandle,
+    qp_type: QpType,
+    cap: sys::ibv_qp_cap,
+    [send_cq, recv_cq]: [&CqShared; 2],
+    srq: Option<&Srq>,
+) -> Result<Made, CreateError> {
+    // SAFETY: all zeroes is a valid value of these plain attributes.
+    let mut attributes: sys::ibv_qp_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    attributes.send_cq = send_cq.raw();
+    attributes.recv_cq = recv_cq.raw();
+    attributes.srq = srq.map_or(null_mut(), Srq::raw);
+    attributes.cap = cap;
+    attributes.qp_type = type_code(qp_type);
+    attributes.comp_mask = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    attributes.pd = pd.pd();
+    attributes.send_ops_flags = Submit::operations(qp_type);
+    let library = pd.device().library;
+    // SAFETY: context, domain, queues are alive.
+    let extended = unsafe { sys::ibv_create_qp_ex(pd.device().ctx(), &raw mut attributes) };
+    if let Some(qp) = extended.ok().and_then(NonNull::new) {
+        // SAFETY: just made, with those operations.
+        if let Some(submit) = unsafe { Submit::extended(library, qp, qp_type) } {
+            // SAFETY: alive.
+            return Ok(Made { qp, submit, qpn: unsafe { (*qp.as_ptr()).qp_num } });
+        }
+        // SAFETY: just made, and nobody knows of it.
+        unsafe { (library.ibv_destroy_qp)(qp.as_ptr()) };
+    }
+    let mut plain = sys::ibv_qp_init_attr {
+        qp_context: null_mut(),
+        send_cq: attributes.send_cq,
+        recv_cq: attributes.recv_cq,
+        srq: attributes.srq,
+        cap,
+        qp_type: attributes.qp_type,
+        sq_sig_all: 0,
+    };
+    // SAFETY: domain and queues are alive.
+    let qp = made(unsafe { (library.ibv_create_qp)(pd.pd(), &raw mut plain) }).map_err(explain)?;
+    // SAFETY: alive.
+    Ok(Made { qp, submit: Submit::Plain(pd.device().ops), qpn: unsafe { (*qp.as_ptr()).qp_num } })
+}
+
+fn explain(source: io::Error) -> CreateError {
+    match source.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC) => CreateError::Exhausted { what: "queue pair" },
+        _ => CreateError::System { what: "create a queue pair with these sizes", source },
+    }
+}
+
+fn capacities(options: &QpOptions, device: &Device, max_inline: u32, shared_receives: bool) -> sys::ibv_qp_cap {
+    let max_sge = device.attributes().max_sge.clamp(1, MAX_SGE as u32);
+    let (recv_wr, recv_sge) = if shared_receives { (0, 0) } else { (options.recv_depth, max_sge) };
+    sys::ibv_qp_cap {
+        max_send_wr: options.send_depth,
+        max_recv_wr: recv_wr,
+        max_send_sge: max_sge,
+        max_recv_sge: recv_sge,
+        max_inline_data: max_inline,
+    }
+}
+
+/// The domain that the queue pair is made in: one with a thread domain where that is asked for and to be had.
+fn in_domain(pd: &Pd, options: &QpOptions) -> Arc<PdHandle> {
+    let own = if options.thread_domain { pd.handle().with_thread_domain() } else { None };
+    own.unwrap_or_else(|| pd.handle().clone())
+}
+
+fn own_cq(cq: &CqHandle, device: &Arc<Device>) -> Result<Arc<CqShared>, CreateError> {
+    match cq {
+        CqHandle::Ibv(cq) if Arc::ptr_eq(cq.device(), device) => Ok(cq.clone()),
+        _ => Err(CreateError::ForeignObject { what: "the completion queue" }),
+    }
+}
+
+fn own_srq(srq: &SrqHandle, pd: &Arc<Pd>) -> Result<Arc<Srq>, CreateError> {
+    match srq {
+        SrqHandle::Ibv(srq) if Arc::ptr_eq(srq.pd(), pd) => Ok(srq.clone()),
+        _ => Err(CreateError::ForeignObject { what: "the shared receive queue" }),
+    }
+}
+
+fn type_code(qp_type: QpType) -> u32 {
+    match qp_type {
+        QpType::Rc => sys::IBV_QPT_RC,
+        QpType::Uc => sys::IBV_QPT_UC,
+        QpType::Ud => sys::IBV_QPT_UD,
+    }
+}
+
+/// Longest message of a port; one that says nothing has the longest that there is.
+fn longest(port: &PortAttributes) -> u32 {
+    if port.max_message == 0 { 1 << 31 } else { port.max_message }
+}
+
+fn reads(asked: u8, most: u32) -> u8 {
+    u8::try_from(most).unwrap_or(u8::MAX).min(asked)
+}
+
+const DEFAULT_READS: u8 = 16;

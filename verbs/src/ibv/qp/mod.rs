@@ -1,0 +1,16 @@
+//! Queue pairs of libibverbs: made and connected by state transitions, posted to by one of two ways, closed by their
+//! owner.
+
+mod attributes;
+mod close;
+mod create;
+mod diagnose;
+mod modify;
+mod post;
+mod shared;
+mod submit;
+
+pub(super) use attributes::Local;
+pub(crate) use create::OwnedQp;
+pub(super) use post::gather;
+pub(super) use shared::QpShared;

@@ -1,0 +1,144 @@
+//! State transitions.
+
+use std::ffi::c_int;
+use std::io;
+
+use qpair_verbs_sys as sys;
+
+use super::attributes;
+use super::create::OwnedQp;
+use super::diagnose::diagnose;
+use crate::QpAddress;
+use crate::error::{ConnectError, CreateError, ModifyError};
+use crate::ibv::address;
+use crate::ibv::handle::outcome;
+use crate::ibv::hub::lock;
+use crate::qp::{QpAttributes, check, transition};
+use crate::types::{QpState, QpType};
+
+impl OwnedQp {
+    pub(super) fn bring_to_init(&self) -> Result<(), CreateError> {
+        let attributes = attributes::init(&self.options);
+        let source = match self.modify(QpState::Init, &attributes) {
+            Ok(()) => return Ok(()),
+            Err(Failed::Illegal(error)) => io::Error::other(error),
+            Err(Failed::Refused(source)) => source,
+        };
+        let attribute = diagnose(self, QpState::Init, &attributes);
+        Err(CreateError::Transition { to: QpState::Init, attribute, source })
+    }
+
+    /// INIT to RTR, towards a peer.
+    pub(crate) fn connect(&self, peer: &QpAddress) -> Result<(), ConnectError> {
+        let (ours, theirs) = (self.qp_type(), peer.qp_type);
+        if ours != theirs || ours == QpType::Ud {
+            return Err(ConnectError::TypeMismatch { ours, theirs });
+        }
+        address::check_peer(peer)?;
+        let mtu = self.address.mtu.min(peer.mtu);
+        let path = self.local.path_to(peer);
+        let attributes = attributes::ready_to_receive(&self.options, path, peer, mtu, self.reads[0]);
+        self.enter_state(QpState::Rtr, &attributes)?;
+        *lock(&self.explanation) = self.explain_path(peer, mtu.bytes());
+        *lock(&self.peer_reads) = Some(peer.max_rd_atomic);
+        Ok(())
+    }
+
+    /// RTR to RTS.
+    pub(crate) fn start_sending(&self) -> Result<(), ConnectError> {
+        // No more READs under way than the peer answers at once; one that does not say answers what this side asks.
+        let most = lock(&self.peer_reads).filter(|&reads| reads > 0).unwrap_or(u8::MAX);
+        let attributes = attributes::ready_to_send(&self.options, self.address.psn, self.reads[1].min(most));
+        self.enter_state(QpState::Rts, &attributes)
+    }
+
+    /// Brings a datagram queue pair to RTS.
+    pub(crate) fn activate(&self) -> Result<(), ConnectError> {
+        let mut attributes = attributes::none();
+        attributes.qp_state = sys::IBV_QPS_RTR;
+        self.enter_state(QpState::Rtr, &attributes)?;
+        attributes = attributes::ready_to_send(&self.options, self.address.psn, 0);
+        self.enter_state(QpState::Rts, &attributes)?;
+        *lock(&self.explanation) = format!("datagrams of device {}, {}", self.pd.device().name(), self.explain_side());
+        Ok(())
+    }
+
+    pub(crate) fn to_error(&self) -> Result<(), ModifyError> {
+        let mut attributes = attributes::none();
+        attributes.qp_state = sys::IBV_QPS_ERR;
+        match self.modify(QpState::Err, &attributes) {
+            Ok(()) => Ok(()),
+            Err(Failed::Illegal(error)) => Err(error),
+            Err(Failed::Refused(error)) => {
+                tracing::error!(qpn = %self.qpn(), %error, "the device does not move a queue pair to the error state");
+                let (qp_type, from) = (self.qp_type(), self.state());
+                Err(ModifyError { qp_type, from, to: QpState::Err, detail: ": the device refuses" })
+            }
+        }
+    }
+
+    fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
+        let from = self.state();
+        match self.modify(to, attributes) {
+            Ok(()) => Ok(()),
+            Err(Failed::Illegal(error)) => Err(error.into()),
+            Err(Failed::Refused(source)) => {
+                Err(ConnectError::Refused { from, to, attribute: diagnose(self, to, attributes), source })
+            }
+        }
+    }
+
+    /// One transition, with the attributes that the table asks for.
+    fn modify(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), Failed> {
+        let from = self.state();
+        check(self.qp_type(), from, to).map_err(Failed::Illegal)?;
+        let required = transition(self.qp_type(), from, to).map_or(QpAttributes::NONE, |cell| cell.required);
+        self.modify_raw(attributes, required).map_err(Failed::Refused)?;
+        if to == QpState::Err {
+            self.shared.fail();
+        } else {
+            self.shared.entered(to);
+        }
+        Ok(())
+    }
+
+    pub(super) fn modify_raw(&self, attributes: &sys::ibv_qp_attr, mask: QpAttributes) -> io::Result<()> {
+        let mut attributes = *attributes;
+        let mask = mask.bits() as c_int;
+        // SAFETY: the queue pair is alive.
+        outcome(unsafe { (self.library().ibv_modify_qp)(self.qp.as_ptr(), &raw mut attributes, mask) })
+    }
+
+    fn explain_path(&self, peer: &QpAddress, mtu: u32) -> String {
+        format!(
+            "device {} to queue pair {} at {}: {}; path MTU {mtu}",
+            self.pd.device().name(),
+            peer.qpn,
+            if peer.lid == 0 { peer.gid.to_string() } else { format!("LID {}", peer.lid) },
+            self.explain_side()
+        )
+    }
+
+    fn explain_side(&self) -> String {
+        let domain = match (self.options.thread_domain, self.in_domain.has_thread_domain()) {
+            (_, true) => "; no provider lock (thread domain)",
+            (true, false) => "; the provider has no thread domains",
+            (false, false) => "",
+        };
+        format!(
+            "port {}, GID {} ({}); posted by {}{domain}",
+            self.local.port,
+            self.local.gid_index,
+            self.address.gid,
+            self.submit.name()
+        )
+    }
+}
+
+/// Why a transition failed.
+enum Failed {
+    /// By the table.
+    Illegal(ModifyError),
+    /// By the device.
+    Refused(io::Error),
+}

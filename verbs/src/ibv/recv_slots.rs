@@ -1,0 +1,212 @@
+//! Receives between posting and completing. One poster; those of a shared receive queue complete in any order, at
+//! several pollers.
+
+use std::cell::UnsafeCell;
+
+use crate::memory::Local;
+use crate::sync::{AtomicU32, Ordering};
+
+/// One receive.
+#[derive(Debug, Default)]
+struct RecvSlot {
+    local: Local,
+    wr_id: u64,
+}
+
+/// The slots of a receive queue.
+///
+/// A slot belongs to the poster while it is free, and after that to whoever takes its state from posted to free. Free
+/// slots go back by a list that any poller pushes to; the poster takes the whole list at once.
+#[derive(Debug)]
+pub(super) struct RecvSlots {
+    slots: Box<[UnsafeCell<RecvSlot>]>,
+    /// Per slot: generation in the upper bits, [`POSTED`] or [`FREE`] in the lowest.
+    states: Box<[AtomicU32]>,
+    /// Per slot: the next in its list.
+    next: Box<[AtomicU32]>,
+    /// Slots that came back, as a list.
+    returned: AtomicU32,
+    /// Slots that the poster has at hand, as a list. Used by the poster alone.
+    at_hand: UnsafeCell<u32>,
+    /// Receives that are posted.
+    count: AtomicU32,
+}
+
+// SAFETY: slots pass between threads by their states, and lists by `returned`, with release and acquire; `at_hand` is the
+// poster's.
+unsafe impl Sync for RecvSlots {}
+
+impl RecvSlots {
+    pub(super) fn new(depth: u32) -> Self {
+        let last = depth.saturating_sub(1);
+        RecvSlots {
+            slots: (0..depth).map(|_| UnsafeCell::default()).collect(),
+            states: (0..depth).map(|_| AtomicU32::new(FREE)).collect(),
+            next: (0..depth).map(|at| AtomicU32::new(if at == last { NONE } else { at + 1 })).collect(),
+            returned: AtomicU32::new(NONE),
+            at_hand: UnsafeCell::new(if depth == 0 { NONE } else { 0 }),
+            count: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Receives that are posted and whose completion was not taken.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Puts a receive into a free slot and hands it to the device by `post`, which gets the slot's tag and says whether the
+    /// device took it.
+    ///
+    /// # Errors
+    /// The memory, with `None` if the queue is full, or what `post` says.
+    ///
+    /// # Safety
+    /// The caller is the only poster.
+    #[inline(always)]
+    pub(super) unsafe fn hand_over<E>(
+        &self,
+        local: Local,
+        wr_id: u64,
+        post: impl FnOnce(u32, &Local) -> Result<(), E>,
+    ) -> Result<(), (Option<E>, Local)> {
+        // SAFETY: the poster's own.
+        let at_hand = unsafe { &mut *self.at_hand.get() };
+        if *at_hand == NONE {
+            *at_hand = self.returned.swap(NONE, Ordering::Acquire);
+        }
+        let index = *at_hand;
+        let (Some(cell), Some(state), Some(next)) =
+            (self.slots.get(index as usize), self.states.get(index as usize), self.next.get(index as usize))
+        else {
+            return Err((None, local));
+        };
+        let after = next.load(Ordering::Relaxed);
+        let generation = state.load(Ordering::Relaxed) >> 1;
+        // SAFETY: free, so the poster's.
+        let slot = unsafe { &mut *cell.get() };
+        *slot = RecvSlot { local, wr_id };
+        state.store(generation << 1 | POSTED, Ordering::Release);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let tag = generation << INDEX_BITS | index;
+        // A receive may complete before the device has said that it took it, so that the slot is not looked at below.
+        // SAFETY: read only, until the device knows of it.
+        match post(tag, unsafe { &(*cell.get()).local }) {
+            Ok(()) => *at_hand = after,
+            Err(error) => {
+                // Unless a device that refuses a receive completes it nevertheless.
+                if self.claim(tag).is_some() {
+                    *at_hand = index;
+                    // SAFETY: free again, so the poster's.
+                    return Err((Some(error), std::mem::take(unsafe { &mut (*cell.get()).local })));
+                }
+                *at_hand = after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the receive that a tag names; `None` if it names none that is posted, whatever a device may say.
+    #[inline(always)]
+    pub(super) fn take(&self, tag: u32) -> Option<(Local, u64)> {
+        let index = self.claim(tag)?;
+        // SAFETY: claimed just now, so nobody else's.
+        let slot = unsafe { &mut *self.slots.get(index as usize)?.get() };
+        let taken = (std::mem::take(&mut slot.local), slot.wr_id);
+        let next = self.next.get(index as usize)?;
+        let mut head = self.returned.load(Ordering::Relaxed);
+        loop {
+            next.store(head, Ordering::Relaxed);
+            match self.returned.compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Some(taken),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Makes a posted slot the caller's.
+    #[inline(always)]
+    fn claim(&self, tag: u32) -> Option<u32> {
+        let (index, generation) = (tag & INDEX_MASK, tag >> INDEX_BITS);
+        let state = self.states.get(index as usize)?;
+        let before = generation << 1 | POSTED;
+        let after = ((generation + 1) & GENERATION_MASK) << 1 | FREE;
+        state.compare_exchange(before, after, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(index)
+    }
+}
+
+const FREE: u32 = 0;
+const POSTED: u32 = 1;
+/// End of a list.
+const NONE: u32 = u32::MAX;
+/// Slots have numbers of so many bits; the rest of a tag is their generation.
+const INDEX_BITS: u32 = 16;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u32 = (1 << (32 - INDEX_BITS)) - 1;
+/// Deepest receive queue.
+pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn post(slots: &RecvSlots, wr_id: u64) -> Option<u32> {
+        let mut given = None;
+        // SAFETY: one poster.
+        let posted = unsafe {
+            slots.hand_over(Local::None, wr_id, |tag, _| {
+                given = Some(tag);
+                Ok::<_, ()>(())
+            })
+        };
+        posted.ok()?;
+        given
+    }
+
+    #[test]
+    fn each_is_taken_once() {
+        let slots = RecvSlots::new(3);
+        let tags: Vec<_> = (0..3).map(|wr_id| post(&slots, wr_id).unwrap()).collect();
+        assert_eq!((post(&slots, 9), slots.count()), (None, 3));
+        assert_eq!(slots.take(tags[1]).unwrap().1, 1);
+        assert!(slots.take(tags[1]).is_none(), "taken already");
+        let again = post(&slots, 4).unwrap();
+        assert_ne!(again, tags[1], "another generation");
+        assert!(slots.take(tags[1]).is_none(), "stale");
+        assert_eq!(slots.take(again).unwrap().1, 4);
+    }
+
+    #[test]
+    fn nonsense_takes_nothing() {
+        let slots = RecvSlots::new(2);
+        let tag = post(&slots, 1).unwrap();
+        for other in [tag ^ 1, tag ^ 1 << 16, u32::MAX, tag + 2] {
+            assert!(slots.take(other).is_none(), "{other:x}");
+        }
+        assert!(slots.take(tag).is_some());
+    }
+
+    #[test]
+    fn what_is_refused_comes_back() {
+        let slots = RecvSlots::new(1);
+        // SAFETY: one poster.
+        let refused = unsafe { slots.hand_over(Local::None, 1, |_, _| Err("no")) };
+        assert_eq!(refused.unwrap_err().0, Some("no"));
+        assert_eq!(slots.count(), 0);
+        assert!(post(&slots, 2).is_some());
+    }
+
+    #[test]
+    fn a_generation_comes_round() {
+        let slots = RecvSlots::new(1);
+        for _ in 0..=GENERATION_MASK + 1 {
+            let tag = post(&slots, 1).unwrap();
+            assert!(slots.take(tag).is_some());
+        }
+    }
+}

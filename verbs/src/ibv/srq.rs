@@ -1,0 +1,131 @@
+//! Shared receive queues.
+
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use qpair_verbs_sys as sys;
+
+use super::handle::{made, outcome};
+use super::hub::lock;
+use super::numbers::{QueueId, Tag};
+use super::pd::Pd;
+use super::qp::gather;
+use super::recv_slots::{MOST_SLOTS, RecvSlots};
+use crate::error::{CreateError, PostError, Rejected};
+use crate::memory::{Local, MAX_SGE};
+
+/// A shared receive queue. Queue pairs that receive from it keep it.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    srq: NonNull<sys::ibv_srq>,
+    id: QueueId,
+    receives: Arc<RecvSlots>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: the library's functions on the queue may be called from any thread; posting is by the one owner.
+unsafe impl Send for Srq {}
+// SAFETY: as above.
+unsafe impl Sync for Srq {}
+
+impl Srq {
+    pub(crate) fn create(pd: &Arc<Pd>, depth: u32) -> Result<Arc<Self>, CreateError> {
+        let attributes = pd.device().attributes();
+        let limit = attributes.max_srq_wr.min(MOST_SLOTS);
+        if depth == 0 || depth > limit {
+            let (asked, limit) = (depth.into(), limit.into());
+            return Err(CreateError::OutOfRange { what: "a shared receive queue", asked, limit });
+        }
+        let max_sge = attributes.max_srq_sge.clamp(1, MAX_SGE as u32);
+        let mut asked = sys::ibv_srq_init_attr {
+            srq_context: null_mut(),
+            attr: sys::ibv_srq_attr { max_wr: depth, max_sge, srq_limit: 0 },
+        };
+        let library = pd.device().handle().library;
+        // SAFETY: the domain is alive.
+        let srq = made(unsafe { (library.ibv_create_srq)(pd.handle().pd(), &raw mut asked) })
+            .map_err(|source| CreateError::System { what: "create a shared receive queue", source })?;
+        let id = lock(&pd.device().hub().numbers).take();
+        let id = id.ok_or(CreateError::Exhausted { what: "shared receive queue" }).inspect_err(|_| {
+            // SAFETY: just made, and nobody knows of it.
+            unsafe { (library.ibv_destroy_srq)(srq.as_ptr()) };
+        })?;
+        Ok(Arc::new(Srq { srq, id, receives: Arc::new(RecvSlots::new(depth)), pd: pd.clone() }))
+    }
+
+    /// Posts a receive. For the one owner, which has `&mut` of the queue.
+    pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
+        if let Err(error) = memory.check(self.pd.id(), None) {
+            return Err(Rejected { error, memory });
+        }
+        let (queue, post_srq_recv) = (self.id, self.pd.device().handle().ops.post_srq_recv);
+        let post = |own, memory: &Local| {
+            let mut list = gather(memory, 0..memory.len())?;
+            let mut wr = sys::ibv_recv_wr {
+                wr_id: Tag { queue, receive: true, own }.encode(),
+                next: null_mut(),
+                sg_list: list.pieces.as_mut_ptr(),
+                num_sge: list.count,
+            };
+            let mut bad = null_mut();
+            // SAFETY: the queue is alive; the pieces are of memory that the slot keeps until the receive is done.
+            outcome(unsafe { post_srq_recv(self.raw(), &raw mut wr, &raw mut bad) }).map_err(refused)
+        };
+        // SAFETY: the owner is the only poster.
+        unsafe { self.receives.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
+            let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: self.receives.depth() });
+            Rejected { error, memory }
+        })
+    }
+
+    /// Asks for an event once fewer than `limit` receives are left.
+    pub(crate) fn arm_limit(&self, limit: u32) {
+        let mut attributes = sys::ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        let library = self.pd.device().handle().library;
+        let mask = sys::IBV_SRQ_LIMIT.cast_signed();
+        // SAFETY: the queue is alive.
+        if let Err(error) = outcome(unsafe { (library.ibv_modify_srq)(self.raw(), &raw mut attributes, mask) }) {
+            tracing::error!(%error, limit, "the device takes no limit of a shared receive queue");
+        }
+    }
+
+    pub(crate) fn available(&self) -> u32 {
+        self.receives.count()
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_srq {
+        self.srq.as_ptr()
+    }
+
+    pub(super) fn id(&self) -> QueueId {
+        self.id
+    }
+
+    pub(super) fn receives(&self) -> &Arc<RecvSlots> {
+        &self.receives
+    }
+
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+}
+
+/// A request that the device did not take.
+pub(super) fn refused(error: io::Error) -> PostError {
+    PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let hub = self.pd.device().hub();
+        // SAFETY: alive until now; the queue pairs that receive from it held it and are gone.
+        match outcome(unsafe { (self.pd.device().handle().library.ibv_destroy_srq)(self.raw()) }) {
+            Ok(()) => lock(&hub.numbers).give(self.id),
+            Err(error) => {
+                tracing::error!(%error, "a shared receive queue is not given back; what was posted is leaked");
+                std::mem::forget((self.receives.clone(), self.pd.clone()));
+            }
+        }
+    }
+}

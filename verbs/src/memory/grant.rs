@@ -1,0 +1,68 @@
+//! The right of peers to a region, as its provider gives it and takes it back.
+
+use crate::error::{MemoryError, RevokeBlocked};
+use crate::memory::{Backing, Reach};
+use crate::types::{Access, Rkey};
+use crate::{ibv, soft};
+
+/// What lets peers reach a region.
+#[derive(Debug)]
+pub(crate) enum Grant {
+    Soft(soft::Grant),
+    Ibv(ibv::Grant),
+}
+
+impl Grant {
+    /// Lets peers reach a block. A grant that is over lends what it had allocated.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the device has no key left, or refuses.
+    pub(crate) fn new(backing: &Backing, access: Access, spare: Option<&mut Grant>) -> Result<Self, MemoryError> {
+        match backing.reach() {
+            Reach::Soft(home) => {
+                let spare = match spare {
+                    Some(Grant::Soft(spare)) => Some(spare.take_spare()),
+                    _ => None,
+                };
+                Ok(Grant::Soft(soft::Grant::publish(home, backing, access, spare)?))
+            }
+            Reach::Ibv(pd) => Ok(Grant::Ibv(ibv::Grant::register(pd, backing, access)?)),
+            #[cfg(test)]
+            Reach::Nowhere => Err(MemoryError::NoKeys { limit: 0 }),
+        }
+    }
+
+    pub(crate) fn rkey(&self) -> Rkey {
+        match self {
+            Grant::Soft(grant) => grant.rkey(),
+            Grant::Ibv(grant) => grant.rkey(),
+        }
+    }
+
+    /// True while windows are bound to the region.
+    pub(crate) fn has_windows(&self) -> bool {
+        match self {
+            Grant::Soft(grant) => grant.has_windows(),
+            Grant::Ibv(grant) => grant.has_windows(),
+        }
+    }
+
+    /// Takes the right back: nobody begins an access any more.
+    ///
+    /// # Errors
+    /// [`RevokeBlocked`] while accesses are under way, which are waited for only where asked.
+    pub(crate) fn withdraw(&self, wait: bool) -> Result<(), RevokeBlocked> {
+        match self {
+            Grant::Soft(grant) => grant.withdraw(wait),
+            Grant::Ibv(grant) => grant.withdraw(),
+        }
+    }
+
+    /// Takes the right back for good, with that of windows; false if the memory is reached still.
+    pub(crate) fn end(&mut self) -> bool {
+        match self {
+            Grant::Soft(grant) => grant.end(),
+            Grant::Ibv(grant) => grant.end(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A queue pair of one of the providers, and what the providers are given: one match per call leads to the right one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::QpAddress;
+use crate::error::{ConnectError, CreateError, ModifyError, Rejected};
+use crate::memory::Local;
+use crate::qp::{Borrowed, SendWr};
+use crate::types::{Access, Mtu, QpState, QpType, Qpn};
+use crate::{ibv, soft};
+
+/// The owner of a queue pair: closes it when dropped.
+#[derive(Debug)]
+pub(crate) enum OwnedQp {
+    Soft(soft::OwnedQp),
+    Ibv(Box<ibv::OwnedQp>),
+}
+
+/// Where datagrams go.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Soft(Arc<soft::UdTarget>),
+    Ibv(Arc<ibv::Ah>),
+}
+
+/// A completion queue, as queue pairs that complete there know it.
+#[derive(Clone, Debug)]
+pub(crate) enum CqHandle {
+    Soft(Arc<soft::CqShared>),
+    Ibv(Arc<ibv::CqShared>),
+}
+
+/// A shared receive queue, as queue pairs that receive from it know it.
+#[derive(Clone, Debug)]
+pub(crate) enum SrqHandle {
+    Soft(Arc<soft::SoftSrq>),
+    Ibv(Arc<ibv::Srq>),
+}
+
+/// What a queue pair shall be like, whoever provides it.
+#[derive(Clone, Debug)]
+pub(crate) struct QpOptions {
+    pub(crate) qp_type: QpType,
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) access: Access,
+    pub(crate) retry_count: u8,
+    pub(crate) ack_timeout: Duration,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: Duration,
+    pub(crate) qkey: u32,
+    pub(crate) port: u8,
+    pub(crate) gid_index: Option<u32>,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) max_inline: Option<u32>,
+    pub(crate) max_rd_atomic: Option<u8>,
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) thread_domain: bool,
+}
+
+impl QpOptions {
+    pub(crate) fn new(qp_type: QpType) -> Self {
+        QpOptions {
+            qp_type,
+            send_depth: 128,
+            recv_depth: 128,
+            access: Access::REMOTE_ALL,
+            retry_count: 7,
+            ack_timeout: Duration::from_millis(500),
+            rnr_retry: RNR_FOREVER,
+            min_rnr_timer: Duration::from_micros(640),
+            qkey: 0,
+            port: 1,
+            gid_index: None,
+            mtu: None,
+            max_inline: None,
+            max_rd_atomic: None,
+            service_level: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            thread_domain: false,
+        }
+    }
+
+    /// Checks what does not depend on the device but for its deepest queue.
+    pub(crate) fn check(&self, max_wr: u32) -> Result<(), CreateError> {
+        let range = |what, asked: u64, limit: u64| {
+            if asked == 0 || asked > limit { Err(CreateError::OutOfRange { what, asked, limit }) } else { Ok(()) }
+        };
+        range("a send queue", self.send_depth.into(), max_wr.into())?;
+        range("a receive queue", self.recv_depth.into(), max_wr.into())?;
+        for (what, count) in [("a retry count", self.retry_count), ("an RNR retry count", self.rnr_retry)] {
+            if count > 7 {
+                return Err(CreateError::OutOfRange { what, asked: count.into(), limit: 7 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The count of RNR retries that means: without end.
+pub(crate) const RNR_FOREVER: u8 = 7;
+
+impl OwnedQp {
+    pub(crate) fn address(&self) -> QpAddress {
+        match self {
+            OwnedQp::Soft(qp) => qp.address(),
+            OwnedQp::Ibv(qp) => qp.address(),
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        match self {
+            OwnedQp::Soft(qp) => qp.qpn(),
+            OwnedQp::Ibv(qp) => qp.qpn(),
+        }
+    }
+
+    pub(crate) fn qp_type(&self) -> QpType {
+        match self {
+            OwnedQp::Soft(qp) => qp.qp_type(),
+            OwnedQp::Ibv(qp) => qp.qp_type(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(&self) -> QpState {
+        match self {
+            OwnedQp::Soft(qp) => qp.state(),
+            OwnedQp::Ibv(qp) => qp.state(),
+        }
+    }
+
+    /// Links to the peer: INIT to RTR.
+    pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
+        match self {
+            OwnedQp::Soft(qp) => qp.connect(address),
+            OwnedQp::Ibv(qp) => qp.connect(address),
+        }
+    }
+
+    /// RTR to RTS.
+    pub(crate) fn start_sending(&self) -> Result<(), ConnectError> {
+        match self {
+            OwnedQp::Soft(qp) => Ok(qp.modify(QpState::Rts)?),
+            OwnedQp::Ibv(qp) => qp.start_sending(),
+        }
+    }
+
+    /// Brings a datagram queue pair to RTS.
+    pub(crate) fn activate(&self) -> Result<(), ConnectError> {
+        match self {
+            OwnedQp::Soft(qp) => {
+                qp.modify(QpState::Rtr)?;
+                Ok(qp.modify(QpState::Rts)?)
+            }
+            OwnedQp::Ibv(qp) => qp.activate(),
+        }
+    }
+
+    pub(crate) fn to_error(&self) -> Result<(), ModifyError> {
+        match self {
+            OwnedQp::Soft(qp) => qp.modify(QpState::Err),
+            OwnedQp::Ibv(qp) => qp.to_error(),
+        }
+    }
+
+    /// True if a failed queue pair can be dropped without a wait.
+    pub(crate) fn try_settle(&self) -> bool {
+        match self {
+            OwnedQp::Soft(qp) => qp.try_settle(),
+            OwnedQp::Ibv(_) => true,
+        }
+    }
+
+    pub(crate) fn explain(&self) -> String {
+        match self {
+            OwnedQp::Soft(qp) => qp.explain(),
+            OwnedQp::Ibv(qp) => qp.explain(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
+        match self {
+            OwnedQp::Soft(qp) => qp.post_send(wr, with),
+            OwnedQp::Ibv(qp) => qp.post_send(wr, with),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn post_recv(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
+        match self {
+            OwnedQp::Soft(qp) => qp.post_recv(memory, wr_id),
+            OwnedQp::Ibv(qp) => qp.post_recv(memory, wr_id),
+        }
+    }
+}
+
+impl Target {
+    /// The protection domain that it belongs to.
+    #[inline]
+    pub(crate) fn domain(&self) -> u64 {
+        match self {
+            Target::Soft(target) => target.domain(),
+            Target::Ibv(target) => target.domain(),
+        }
+    }
+}

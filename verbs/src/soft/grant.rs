@@ -1,0 +1,96 @@
+//! The right of peers to a region: published as a key, with windows beside it, and withdrawn.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::home::Home;
+use super::keys::KeySpec;
+use super::withdrawal::Withdrawal;
+use crate::error::{MemoryError, RevokeBlocked};
+use crate::memory::Backing;
+use crate::types::{Access, Rkey};
+
+/// A published key.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    home: Arc<Home>,
+    rkey: Rkey,
+    /// Keys of windows that were bound to the region; dead ones are dropped when looked at.
+    windows: Mutex<Vec<Rkey>>,
+    /// Once the key is withdrawn: who may be inside an access still.
+    withdrawal: Mutex<Withdrawal>,
+}
+
+impl Grant {
+    /// Publishes a key for the whole block. A withdrawal that is over lends its memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoKeys`].
+    pub(crate) fn publish(
+        home: &Arc<Home>,
+        backing: &Backing,
+        access: Access,
+        spare: Option<Withdrawal>,
+    ) -> Result<Self, MemoryError> {
+        let rkey = home.keys().publish(&KeySpec {
+            addr: backing.base().as_ptr() as u64,
+            len: backing.len() as u64,
+            access,
+            domain: backing.domain(),
+            arena: backing.arena(),
+            bound_qpn: None,
+        })?;
+        let mut withdrawal = spare.unwrap_or_default();
+        withdrawal.reset();
+        Ok(Grant { home: home.clone(), rkey, windows: Mutex::default(), withdrawal: Mutex::new(withdrawal) })
+    }
+
+    pub(crate) fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    /// What a grant that is over can lend to the next.
+    pub(crate) fn take_spare(&mut self) -> Withdrawal {
+        std::mem::take(self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn add_window(&self, rkey: Rkey) {
+        let mut windows = self.windows();
+        if windows.len() == windows.capacity() {
+            windows.retain(|&rkey| self.home.keys().is_live(rkey));
+        }
+        windows.push(rkey);
+    }
+
+    pub(crate) fn has_windows(&self) -> bool {
+        let mut windows = self.windows();
+        windows.retain(|&rkey| self.home.keys().is_live(rkey));
+        !windows.is_empty()
+    }
+
+    /// Withdraws the key, once.
+    ///
+    /// # Errors
+    /// [`RevokeBlocked::PeerAccess`] while somebody is inside an access: at once, or after some seconds of waiting.
+    pub(crate) fn withdraw(&self, wait: bool) -> Result<(), RevokeBlocked> {
+        let mut withdrawal = self.withdrawal.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.withdraw(self.rkey, &mut withdrawal);
+        let left = if wait { self.home.wait_left(&mut withdrawal) } else { self.home.has_left(&mut withdrawal) };
+        if left { Ok(()) } else { Err(RevokeBlocked::PeerAccess) }
+    }
+
+    /// Withdraws the key and those of windows, for good; false if somebody stays inside an access.
+    pub(crate) fn end(&mut self) -> bool {
+        let windows = std::mem::take(self.windows.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let withdrawal = self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.home.withdraw(self.rkey, withdrawal);
+        if windows.into_iter().all(|rkey| self.home.withdraw_now(rkey)) && self.home.wait_left(withdrawal) {
+            return true;
+        }
+        self.home.abandon(std::mem::take(withdrawal));
+        false
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Vec<Rkey>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
