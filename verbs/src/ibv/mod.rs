@@ -19,6 +19,7 @@ mod mw;
 mod numbers;
 mod pd;
 mod qp;
+mod quirks;
 mod recv_slots;
 mod send_queue;
 mod srq;

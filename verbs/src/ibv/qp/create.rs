@@ -19,6 +19,7 @@ use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::hub::lock;
 use crate::ibv::pd::{Pd, PdHandle};
+use crate::ibv::quirks;
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::ibv::send_queue::SendQueue;
 use crate::ibv::srq::Srq;
@@ -77,7 +78,8 @@ impl OwnedQp {
         let in_domain = in_domain(pd, options);
         let max_inline = options.max_inline.unwrap_or(device.attributes().max_inline);
         let cap = capacities(options, device, max_inline, srq.is_some());
-        let made = make(&in_domain, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())?;
+        let extended = quirks::sound_work_requests(device.attributes());
+        let made = make(&in_domain, extended, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())?;
         let qpn = Qpn(made.qpn);
         let numbers = lock(&device.hub().numbers).take();
         let id = numbers.ok_or(CreateError::Exhausted { what: "queue pair" }).inspect_err(|_| {
@@ -170,6 +172,7 @@ struct Made {
 
 fn make(
     pd: &PdHandle,
+    extended: bool,
     qp_type: QpType,
     cap: sys::ibv_qp_cap,
     [send_cq, recv_cq]: [&CqShared; 2],
@@ -187,8 +190,8 @@ fn make(
     attributes.send_ops_flags = Submit::operations(qp_type);
     let library = pd.device().library;
     // SAFETY: context, domain, queues are alive.
-    let extended = unsafe { sys::ibv_create_qp_ex(pd.device().ctx(), &raw mut attributes) };
-    if let Some(qp) = extended.ok().and_then(NonNull::new) {
+    let create = || unsafe { sys::ibv_create_qp_ex(pd.device().ctx(), &raw mut attributes) }.ok();
+    if let Some(qp) = extended.then(create).flatten().and_then(NonNull::new) {
         // SAFETY: just made, with those operations.
         if let Some(submit) = unsafe { Submit::extended(library, qp, qp_type) } {
             // SAFETY: alive.
