@@ -1,0 +1,31 @@
+//! A libibverbs in memory, for tests.
+//!
+//! The shared library that this crate builds has the functions of `libibverbs.so.1`. Its devices are loopbacks that
+//! really work, within one process: RC, UC and UD queue pairs, every operation, keys and rights checked, windows, shared
+//! receive queues, completion channels, asynchronous events. What is posted is done before posting returns, unless it
+//! has to wait for a receive.
+//!
+//! A test makes a device of its own by name, so tests in parallel threads do not meet, and tells it through [`control`]
+//! what to do wrong: which call fails, what the next completion says, which event comes, what the device claims to be.
+//! It counts and records what was done to it, and what was done that no caller may do ([`control::Device::violations`]).
+//!
+//! A device whose name begins with `null` moves nothing: posting stores the number of a work request, polling gives it
+//! back. It is for counting the instructions of the code above it.
+//!
+//! `FAKE_IBVERBS_DEVICES` in the environment lists the devices that exist from the start, separated by commas; without
+//! it there is one, `fake0`.
+
+pub mod control;
+
+mod cq;
+mod device;
+mod exec;
+mod exports;
+mod interface;
+mod memory;
+mod null;
+mod qp;
+mod script;
+mod settings;
+mod transitions;
+mod world;
