@@ -12,6 +12,12 @@
 //! A device whose name begins with `null` moves nothing: posting stores the number of a work request, polling gives it
 //! back. It is for counting the instructions of the code above it.
 //!
+//! A program finds the library by `QPAIR_LIBIBVERBS`, or, if it is linked with libibverbs, by `LD_PRELOAD`:
+//!
+//! ```text
+//! LD_PRELOAD=target/debug/deps/libqpair_fake_ibverbs.so ibv_devinfo
+//! ```
+//!
 //! `FAKE_IBVERBS_DEVICES` in the environment lists the devices that exist from the start, separated by commas; without
 //! it there is one, `fake0`.
 

@@ -86,6 +86,37 @@ pub(crate) struct Ah {
 }
 
 impl Qp {
+    /// A queue pair in RESET, still of no context, device and domain.
+    pub(crate) fn new(c: *mut ibv_qp_ex, qpn: u32, init: &ibv_qp_init_attr) -> Qp {
+        // SAFETY: numbers, for which zero is a value.
+        let (attr, ece) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Qp {
+            c,
+            context: 0,
+            device: 0,
+            qpn,
+            kind: init.qp_type,
+            root: 0,
+            send_cq: init.send_cq.addr(),
+            recv_cq: init.recv_cq.addr(),
+            srq: (!init.srq.is_null()).then_some(init.srq.addr()),
+            cap: init.cap,
+            signals_all: init.sq_sig_all != 0,
+            has_ex: false,
+            state: IBV_QPS_RESET,
+            attr,
+            ece,
+            send: VecDeque::new(),
+            recv: VecDeque::new(),
+            posted: 0,
+            retired: 0,
+            receives_out: 0,
+            waits: None,
+            building: None,
+            async_unacknowledged: 0,
+        }
+    }
+
     /// The rights that the queue pair gives to its peer.
     pub(crate) fn access(&self) -> u32 {
         self.attr.qp_access_flags

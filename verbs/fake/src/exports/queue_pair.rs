@@ -85,37 +85,12 @@ fn create(
     }
     let c = structure(ex);
     let qpn = world.new_qpn(c.addr());
-    // SAFETY: numbers, for which zero is a value.
-    let (attributes, ece) = unsafe { (zeroed(), zeroed()) };
-    let state = State::Qp(Box::new(Qp {
-        c,
-        context: context.addr(),
-        device,
-        qpn,
-        kind: attr.qp_type,
-        root,
-        send_cq,
-        recv_cq,
-        srq,
-        cap,
-        signals_all: attr.sq_sig_all != 0,
-        has_ex: ops.is_some(),
-        state: IBV_QPS_RESET,
-        attr: attributes,
-        ece,
-        send: Default::default(),
-        recv: Default::default(),
-        posted: 0,
-        retired: 0,
-        receives_out: 0,
-        waits: None,
-        building: None,
-        async_unacknowledged: 0,
-    }));
+    let mut state = Qp::new(c, qpn, attr);
+    (state.context, state.device, state.root, state.has_ex) = (context.addr(), device, root, ops.is_some());
     let mut parents = vec![context.addr(), pd.addr(), send_cq, recv_cq];
     parents.extend(srq);
     let detail: String = parents[1..].iter().map(|parent| format!(" {}", world.name(*parent))).collect();
-    let handle = world.add(symbol, device, c.addr(), &parents, state, detail);
+    let handle = world.add(symbol, device, c.addr(), &parents, State::Qp(Box::new(state)), detail);
     // SAFETY: made above.
     unsafe { ((*c).qp_base.handle, (*c).qp_base.qp_num) = (handle, qpn) };
     Ok(c.cast())
