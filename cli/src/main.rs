@@ -1,8 +1,10 @@
-//! The `qpair` command: launches ranks, measures collectives, verbs and transport, lists devices.
+//! The `qpair` command: launches ranks, measures collectives, verbs and transport, lists devices, finds
+//! out what is wrong.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod devices;
+mod doctor;
 mod launch;
 mod machine;
 mod output;
@@ -20,11 +22,12 @@ use clap::{Parser, Subcommand};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
-/// RDMA transport middleware: launches ranks, measures collectives, verbs and transport, lists devices.
+/// RDMA transport middleware: launches ranks, measures collectives, verbs and transport, lists and checks devices.
 #[derive(Debug, Parser)]
 #[command(name = "qpair", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Examples:
   qpair devices                          what RDMA devices there are
+  qpair doctor                           what is wrong with them, and what mends it
   qpair bench all-reduce -n 4            4 ranks on this machine, 8 B to 64 MiB
   qpair perf write-lat --local           one-sided latency between two processes
   qpair launch -n 4 -- ./train           run a program as 4 ranks
@@ -42,6 +45,7 @@ enum Command {
     Bench(bench::BenchCommand),
     Perf(perf::PerfArgs),
     Devices(devices::DevicesArgs),
+    Doctor(doctor::DoctorArgs),
     #[command(name = "__rank", hide = true)]
     Rank(ranks::EnterArgs),
 }
@@ -58,6 +62,8 @@ enum CommandError {
     #[error(transparent)]
     Devices(#[from] devices::DevicesError),
     #[error(transparent)]
+    Doctor(#[from] doctor::DoctorError),
+    #[error(transparent)]
     Enter(#[from] ranks::EnterError),
 }
 
@@ -65,7 +71,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     start_logging();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Who read has enough; there is nobody to tell.
         Err(error) if error.is_closed_output() => output::CLOSED_EXIT_CODE.into(),
         Err(error) => {
@@ -75,15 +81,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), CommandError> {
+/// Runs it; the exit code is that of a command that did its work.
+fn run(command: Command) -> Result<ExitCode, CommandError> {
     match command {
         Command::Launch(args) => launch::run(args)?,
         Command::Bench(command) => bench::run(&command)?,
         Command::Perf(args) => perf::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
+        Command::Doctor(args) => return Ok(doctor::run(&args)?),
         Command::Rank(args) => return Err(ranks::enter(&args).into()),
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn start_logging() {
@@ -97,6 +105,7 @@ impl CommandError {
             CommandError::Bench(error) => error.is_closed_output(),
             CommandError::Perf(perf::PerfError::Print(error)) => error.is_closed(),
             CommandError::Devices(devices::DevicesError::Print(error)) => error.is_closed(),
+            CommandError::Doctor(error) => error.is_closed_output(),
             _ => false,
         }
     }

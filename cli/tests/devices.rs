@@ -41,9 +41,16 @@ fn the_machine_is_told_whole_by_who_is_bound_to_a_part() {
 #[test]
 fn every_command_has_help_with_examples_and_a_version() {
     let version = format!(" {}\n", env!("CARGO_PKG_VERSION"));
-    for command in
-        [&["launch"][..], &["bench"], &["bench", "all-reduce"], &["bench", "broadcast"], &["perf"], &["devices"], &[]]
-    {
+    for command in [
+        &["launch"][..],
+        &["bench"],
+        &["bench", "all-reduce"],
+        &["bench", "broadcast"],
+        &["perf"],
+        &["devices"],
+        &["doctor"],
+        &[],
+    ] {
         let help = finish(qpair(&[command, &["--help"]].concat()));
         assert!(help.status.success(), "{command:?}");
         assert!(stdout(&help).contains("Examples:"), "{command:?}");
@@ -54,7 +61,7 @@ fn every_command_has_help_with_examples_and_a_version() {
 
 #[test]
 fn a_command_whose_output_nobody_reads_ends_quietly() {
-    for args in ["devices", "perf read-lat --local -n 10", "bench all-reduce -n 2 --time 2h"] {
+    for args in ["devices", "doctor --json", "perf read-lat --local -n 10", "bench all-reduce -n 2 --time 2h"] {
         let output = Running::unread(qpair(&args.split(' ').collect::<Vec<_>>())).finish();
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{args}");
     }

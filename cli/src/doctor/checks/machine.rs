@@ -1,0 +1,139 @@
+//! Settings of the machine that transfers feel: who may reach into whose memory, CPUs, NUMA, PCI.
+
+use super::super::finding::{Finding, Section};
+use super::super::system::{CAP_SYS_PTRACE, System};
+
+pub fn check(system: &System) -> Vec<Finding> {
+    let found = [container(system), ptrace(system), governor(system), numa_balancing(system), access_control(system)];
+    found.into_iter().flatten().collect()
+}
+
+fn container(system: &System) -> Option<Finding> {
+    let sort = system.machine.container.as_deref()?;
+    Some(
+        Finding::note(Section::Machine, "container", format!("this is a container ({sort})")).because(
+            "Limits, devices and the network are what it was started with; what is fixed here is lost with it.",
+        ),
+    )
+}
+
+/// soft0 reaches memory that is not of its allocator with process_vm_writev(2).
+fn ptrace(system: &System) -> Option<Finding> {
+    let of = Section::Machine;
+    let scope = system.machine.ptrace_scope?;
+    let free = scope == 0 || scope < 3 && system.user.is_capable(CAP_SYS_PTRACE);
+    if free {
+        let message = format!("processes of one user reach each other's memory (ptrace_scope {scope})");
+        return Some(Finding::ok(of, "ptrace", message));
+    }
+    let finding = Finding::note(
+        of,
+        "ptrace",
+        format!("processes may not reach into each other's memory (kernel.yama.ptrace_scope is {scope})"),
+    )
+    .because(
+        "On soft0, memory of a program's own is then copied twice, and datagrams from it are lost. Memory that \
+         ProtectionDomain::alloc gave is not concerned, nor are other devices.",
+    );
+    Some(if scope >= 3 {
+        finding.fix("it stays so until the machine starts again; then, in /etc/sysctl.d/90-ptrace.conf", [SETTING])
+    } else {
+        finding.fix("as root, where all processes of a user trust each other", [format!("sysctl {SETTING}")])
+    })
+}
+
+fn governor(system: &System) -> Option<Finding> {
+    let of = Section::Machine;
+    let governor = system.machine.governor.as_deref()?;
+    if governor == "performance" {
+        return Some(Finding::ok(of, "governor", "CPUs keep their full frequency (governor performance)"));
+    }
+    Some(
+        Finding::note(of, "governor", format!("the frequency of CPUs is governed by `{governor}`"))
+            .because("Latencies vary while a CPU speeds up.")
+            .fix("as root, for measurements", ["cpupower frequency-set -g performance"]),
+    )
+}
+
+fn numa_balancing(system: &System) -> Option<Finding> {
+    let moves = system.machine.numa_balancing? && system.machine.numa_nodes > 1;
+    moves.then(|| {
+        Finding::note(Section::Machine, "numa-balancing", "the kernel moves pages between NUMA nodes by itself")
+            .because("It makes pages fault to see who uses them, which shows as latency.")
+            .fix("as root, where ranks are bound to CPUs", ["sysctl kernel.numa_balancing=0"])
+    })
+}
+
+/// With access control on, bridges send traffic between a NIC and a GPU up to the root and down again.
+fn access_control(system: &System) -> Option<Finding> {
+    system.pci.iter().find(|function| function.is_gpu())?;
+    let redirecting: Vec<&str> =
+        system.bridges.iter().filter(|bridge| bridge.redirects()).map(|bridge| bridge.address.as_str()).collect();
+    let first = redirecting.first()?;
+    Some(
+        Finding::note(
+            Section::Machine,
+            "acs",
+            format!("PCI bridges redirect traffic between devices to the root (ACS): {}", redirecting.join(", ")),
+        )
+        .because("Transfers between NICs and GPUs take the long way, or fail in part.")
+        .fix(
+            "as root, unless virtual machines own devices; or switch ACS off in the firmware",
+            [format!("setpci -s {first} ECAP_ACS+6.w=0000")],
+        ),
+    )
+}
+
+const SETTING: &str = "kernel.yama.ptrace_scope=0";
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Severity;
+    use super::super::super::fixture::Fixture;
+    use super::super::super::system::{Bridge, PciFunction};
+    use super::super::{fixes, only};
+    use super::*;
+
+    #[test]
+    fn restricted_access_to_processes_says_what_it_means() {
+        let mut system = Fixture::rxe_host().system();
+        system.machine.ptrace_scope = Some(1);
+        let findings = check(&system);
+        let finding = only(&findings, "ptrace");
+        assert_eq!(finding.severity, Severity::Note);
+        assert!(finding.why.as_deref().is_some_and(|why| why.contains("copied twice")), "{finding:?}");
+        assert!(fixes(finding).contains("| sysctl kernel.yama.ptrace_scope=0"), "{finding:?}");
+        system.user.capabilities = 1 << CAP_SYS_PTRACE;
+        assert_eq!(only(&check(&system), "ptrace").severity, Severity::Ok);
+        system.machine.ptrace_scope = Some(3);
+        let findings = check(&system);
+        assert!(fixes(only(&findings, "ptrace")).contains("sysctl.d/90-ptrace.conf"));
+    }
+
+    #[test]
+    fn circumstances_are_noted() {
+        let mut system = Fixture::rxe_host().system();
+        system.machine.container = Some("podman".to_owned());
+        system.machine.governor = Some("powersave".to_owned());
+        system.machine.numa_balancing = Some(true);
+        system.machine.numa_nodes = 2;
+        let findings = check(&system);
+        assert_eq!(only(&findings, "container").message, "this is a container (podman)");
+        assert!(fixes(only(&findings, "governor")).contains("cpupower frequency-set -g performance"));
+        assert!(fixes(only(&findings, "numa-balancing")).contains("sysctl kernel.numa_balancing=0"));
+        system.machine.governor = Some("performance".to_owned());
+        system.machine.numa_nodes = 1;
+        let findings = check(&system);
+        assert_eq!(only(&findings, "governor").severity, Severity::Ok);
+        assert!(findings.iter().all(|finding| finding.check != "numa-balancing"));
+    }
+
+    #[test]
+    fn bridges_that_redirect_matter_where_there_are_gpus() {
+        let mut system = Fixture::rxe_host().system();
+        system.bridges = vec![Bridge { address: "0000:c0:01.0".to_owned(), access_control: Some(0x1d) }];
+        assert!(check(&system).iter().all(|finding| finding.check != "acs"));
+        system.pci = vec![PciFunction { address: "0000:c2:00.0".to_owned(), class: 0x030200, driver: None }];
+        assert!(fixes(only(&check(&system), "acs")).contains("setpci -s 0000:c0:01.0 ECAP_ACS+6.w=0000"));
+    }
+}

@@ -1,0 +1,151 @@
+//! libibverbs and its providers, as they lie on disk.
+
+use std::fs;
+
+use super::root::Root;
+
+/// What there is of rdma-core's libraries.
+#[derive(Clone, Debug, Default)]
+pub struct Library {
+    /// Each libibverbs.so.1, in the order of the folders searched.
+    pub found: Vec<LibraryFile>,
+    /// Provider names in /etc/libibverbs.d, without their path.
+    pub configured: Vec<String>,
+    /// Providers that can be loaded.
+    pub providers: Vec<Provider>,
+}
+
+/// A libibverbs.so.1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LibraryFile {
+    /// The file that it is a link to.
+    pub path: String,
+    /// The release of rdma-core that it is of, where its name tells.
+    pub rdma_core: Option<u32>,
+}
+
+/// A provider's library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// Its name, as in /etc/libibverbs.d.
+    pub name: String,
+    /// The private interface to libibverbs that it was built for.
+    pub interface: u32,
+}
+
+impl Library {
+    pub(super) fn read(root: &Root) -> Self {
+        let mut found: Vec<LibraryFile> = Vec::new();
+        let mut providers = Vec::new();
+        let mut seen = Vec::new();
+        for folder in folders(root) {
+            let Ok(real) = fs::canonicalize(root.path(&folder)) else { continue };
+            if seen.contains(&real) {
+                continue;
+            }
+            seen.push(real);
+            found.extend(library(root, &folder));
+            let names = root.names(&format!("{folder}/libibverbs"));
+            providers.extend(names.iter().filter_map(|name| Provider::parse(name)));
+        }
+        Library { found, configured: configured(root), providers }
+    }
+
+    /// Whether libibverbs would find the provider.
+    pub fn has_provider(&self, name: &str) -> bool {
+        self.providers.iter().any(|provider| provider.name == name)
+    }
+}
+
+impl Provider {
+    /// `rxe` for interface 34 from `librxe-rdmav34.so`.
+    fn parse(file: &str) -> Option<Self> {
+        let (name, rest) = file.strip_prefix("lib")?.rsplit_once("-rdmav")?;
+        let interface = rest.strip_suffix(".so")?.parse().ok()?;
+        Some(Provider { name: name.to_owned(), interface })
+    }
+}
+
+/// libibverbs.so.1 in that folder.
+fn library(root: &Root, folder: &str) -> Option<LibraryFile> {
+    let path = format!("{folder}/{SONAME}");
+    if !root.has(&path) {
+        return None;
+    }
+    // The link points to a file whose name ends in the release: libibverbs.so.1.14.44.0.
+    let name = root.link_name(&path).unwrap_or_else(|| SONAME.to_owned());
+    let rdma_core = name.strip_prefix(SONAME).and_then(|rest| rest.split('.').nth(2)?.parse().ok());
+    Some(LibraryFile { path: format!("{folder}/{name}"), rdma_core })
+}
+
+/// Folders that the dynamic linker searches.
+fn folders(root: &Root) -> Vec<String> {
+    let mut folders = Vec::new();
+    let mut files = vec!["/etc/ld.so.conf".to_owned()];
+    files.extend(root.names("/etc/ld.so.conf.d").iter().map(|name| format!("/etc/ld.so.conf.d/{name}")));
+    for file in files.iter().take(MOST_FILES) {
+        let text = root.text(file).unwrap_or_default();
+        folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(str::to_owned));
+    }
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    folders.extend([format!("/usr/lib/{triplet}"), format!("/lib/{triplet}")]);
+    folders.extend(["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib"].map(str::to_owned));
+    folders.truncate(MOST_FILES);
+    folders
+}
+
+/// The lines `driver NAME` in /etc/libibverbs.d.
+fn configured(root: &Root) -> Vec<String> {
+    let files = root.names("/etc/libibverbs.d").into_iter().filter(|name| name.ends_with(".driver")).take(MOST_FILES);
+    let texts = files.filter_map(|name| root.text(&format!("/etc/libibverbs.d/{name}")));
+    let mut names = Vec::new();
+    for text in texts {
+        let lines = text.lines().filter_map(|line| line.trim().strip_prefix("driver"));
+        names.extend(lines.filter_map(|rest| rest.trim().rsplit('/').next().map(str::to_owned)));
+    }
+    names
+}
+
+/// The releases of rdma-core that brought something that is used where it is there.
+pub const RDMA_CORE_FEATURES: [(u32, &str); 5] = [
+    (24, "posting by ibv_wr_*"),
+    (28, "registering at an address of one's choice (ibv_reg_mr_iova2)"),
+    (31, "enhanced connection establishment (ibv_query_ece)"),
+    (32, "kinds of GIDs (ibv_query_gid_ex)"),
+    (34, "registering DMA-buf memory (ibv_reg_dmabuf_mr)"),
+];
+
+const SONAME: &str = "libibverbs.so.1";
+const MOST_FILES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::fixture::Fixture;
+    use super::*;
+
+    #[test]
+    fn libraries_are_found_once_with_their_release() {
+        let fixture = Fixture::rxe_host();
+        // The same folder by another name.
+        fixture.link("lib64", "usr/lib64");
+        let library = Library::read(&Root::new(fixture.path()));
+        let expected = LibraryFile { path: "/usr/lib64/libibverbs.so.1.14.44.0".to_owned(), rdma_core: Some(44) };
+        assert_eq!(library.found, [expected]);
+        assert_eq!(library.configured, ["rxe"]);
+        assert!(library.has_provider("rxe") && !library.has_provider("mlx5"));
+        assert_eq!(library.providers[0].interface, 34);
+    }
+
+    #[test]
+    fn other_names_have_no_release() {
+        let fixture = Fixture::new();
+        fixture.file("usr/lib64/libibverbs.so.1", "").file("etc/ld.so.conf.d/a.conf", "# x\n/opt/lib\n");
+        fixture.link("opt/lib/libibverbs.so.1", "libibverbs.so.1.0.x").file("opt/lib/libibverbs.so.1.0.x", "");
+        let found = Library::read(&Root::new(fixture.path())).found;
+        let releases: Vec<_> = found.iter().map(|file| (file.path.as_str(), file.rdma_core)).collect();
+        assert_eq!(releases, [("/opt/lib/libibverbs.so.1.0.x", None), ("/usr/lib64/libibverbs.so.1", None)]);
+        for name in ["librxe.so", "librxe-rdmav.so", "rxe-rdmav34.so", "librxe-rdmav34.so.1"] {
+            assert_eq!(Provider::parse(name), None, "{name}");
+        }
+    }
+}
