@@ -27,6 +27,17 @@ fn details_and_objects_tell_the_same() {
 }
 
 #[test]
+fn one_device_is_listed_by_its_name() {
+    let output = finish(qpair(&["devices", "--json", "soft0"]));
+    let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(object["name"], "soft0");
+    let output = finish(qpair(&["devices", "no-such-device"]));
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
+    let error = stderr(&output);
+    assert!(error.contains("`no-such-device`") && error.contains("soft0"), "{error}");
+}
+
+#[test]
 fn the_machine_is_told_whole_by_who_is_bound_to_a_part() {
     let machine = |args: &str| {
         let text = stdout(&finish(qpair(&args.split(' ').collect::<Vec<_>>())));

@@ -6,8 +6,8 @@ mod finding;
 mod fixture;
 mod peer;
 mod report;
-mod system;
-mod text;
+pub mod system;
+pub mod text;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
@@ -82,7 +82,7 @@ impl DoctorError {
 /// [`DoctorError`] if it can not serve or print.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, DoctorError> {
     if args.serve {
-        match peer::serve(args.bind, args.port, PATIENCE, || Summary::new(&System::this_machine()))? {}
+        match peer::serve(args.bind, args.port, PATIENCE_WITH_CLIENTS, || Summary::new(&System::this_machine()))? {}
     }
     let system = System::this_machine();
     let mut findings = checks::all(&system);
@@ -106,3 +106,5 @@ fn exit_code(findings: &[Finding]) -> ExitCode {
 const DEFAULT_PORT: u16 = 18525;
 /// Both sides answer at once; a machine with very many GIDs takes a second to read them.
 const PATIENCE: Patience = Patience(Duration::from_secs(10));
+/// Clients are served in turn: one that is silent must not use up the patience of the next.
+const PATIENCE_WITH_CLIENTS: Patience = Patience(Duration::from_secs(3));

@@ -3,6 +3,7 @@
 use super::super::finding::{Finding, Section, Severity};
 use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System};
 
+/// Whether there are devices, and what keeps them from carrying data.
 pub fn check(system: &System) -> Vec<Finding> {
     let mut findings = vec![presence(system)];
     findings.extend(system.devices.iter().filter_map(|device| rxe_parent(system, device)));

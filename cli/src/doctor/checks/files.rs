@@ -3,6 +3,7 @@
 use super::super::finding::{Finding, Section};
 use super::super::system::{DeviceFile, RdmaDevice, System};
 
+/// Whether the files of the devices are there and may be opened.
 pub fn check(system: &System) -> Vec<Finding> {
     let mut findings: Vec<Finding> = system.devices.iter().filter_map(|device| device_file(system, device)).collect();
     findings.extend(connection_file(system));

@@ -3,6 +3,7 @@
 use super::super::finding::{Finding, Section};
 use super::super::system::System;
 
+/// What the kernel lets processes do.
 pub fn check(system: &System) -> Vec<Finding> {
     [verbs_module(system), exclusive_namespaces(system), iommu(system)].into_iter().flatten().collect()
 }

@@ -3,44 +3,61 @@
 use super::super::finding::{Finding, Section};
 use super::super::system::{Library, LibraryFile, RDMA_CORE_FEATURES, RdmaDevice, System};
 
+/// Whether libibverbs can drive the devices there are.
 pub fn check(system: &System) -> Vec<Finding> {
-    let of = Section::Library;
-    let install = system.kernel.packages.install_verbs();
-    let Some(first) = system.library.found.first() else {
-        let message = "libibverbs.so.1 is not installed";
-        let finding = if system.devices.is_empty() {
-            Finding::note(of, "libibverbs", message).because("RDMA devices are driven through it; soft0 works without.")
-        } else {
-            Finding::problem(of, "libibverbs", message).because("No RDMA device can be used without it.")
-        };
-        return vec![finding.fix("as root", [install])];
+    let Some(file) = system.library.used().filter(|_| !matches!(system.library.loaded, Some(Err(_)))) else {
+        return vec![unusable(system)];
     };
-    let mut findings = vec![release(system, first)];
+    let mut findings = vec![release(system, file)];
     findings.extend(several(&system.library));
     findings.extend(system.devices.iter().filter_map(|device| provider(system, device)));
-    findings.extend(rxe_queues(system, first));
+    findings.extend(rxe_queues(system, file));
     findings
+}
+
+/// There is none, or it can not be loaded.
+fn unusable(system: &System) -> Finding {
+    let of = Section::Library;
+    let message = match &system.library.loaded {
+        Some(Err(error)) if !system.library.found.is_empty() => format!("libibverbs can not be loaded: {error}"),
+        _ => "libibverbs.so.1 is not installed".to_owned(),
+    };
+    let finding = if system.devices.is_empty() {
+        Finding::note(of, "libibverbs", message).because("RDMA devices are driven through it; soft0 works without.")
+    } else {
+        Finding::problem(of, "libibverbs", message).because("No RDMA device can be used without it.")
+    };
+    finding.fix("as root", [system.kernel.packages.install_verbs()])
 }
 
 /// The release of rdma-core, and what it lacks.
 fn release(system: &System, file: &LibraryFile) -> Finding {
     let of = Section::Library;
     let LibraryFile { path, rdma_core } = file;
-    let Some(release) = *rdma_core else {
-        return Finding::note(of, "libibverbs", format!("{path} does not tell which release of rdma-core it is of"))
-            .because("What it lacks is found out when it is used.");
+    let found = match rdma_core {
+        Some(release) => format!("{path} is of rdma-core {release}"),
+        None => format!("{path} does not tell which release of rdma-core it is of"),
     };
-    let found = format!("{path} is of rdma-core {release}");
-    let missing: Vec<&str> =
-        RDMA_CORE_FEATURES.iter().filter(|(since, _)| release < *since).map(|(_, feature)| *feature).collect();
-    let finding = match release {
-        0..OLDEST => {
+    let missing: Vec<&str> = match (&system.library.loaded, rdma_core) {
+        (Some(Ok(loaded)), _) => loaded.missing.iter().map(|function| purpose(function)).collect(),
+        (_, Some(release)) => {
+            RDMA_CORE_FEATURES.iter().filter(|(since, ..)| release < since).map(|(.., purpose)| *purpose).collect()
+        }
+        _ => return Finding::note(of, "libibverbs", found).because("What it lacks is found out when it is used."),
+    };
+    let finding = match rdma_core {
+        Some(0..OLDEST) => {
             Finding::problem(of, "libibverbs", found).because(format!("Releases before {OLDEST} are not supported."))
         }
         _ if missing.is_empty() => return Finding::ok(of, "libibverbs", found),
         _ => Finding::warning(of, "libibverbs", found).because(format!("It has no {}.", missing.join(", no "))),
     };
     finding.fix("as root: a release from 34 on", [system.kernel.packages.install_verbs()])
+}
+
+/// What a function is for.
+fn purpose(function: &'static str) -> &'static str {
+    RDMA_CORE_FEATURES.iter().find(|(_, name, _)| *name == function).map_or(function, |(.., purpose)| purpose)
 }
 
 /// Which of several libraries a program gets depends on the linker's cache and on LD_LIBRARY_PATH.
@@ -106,7 +123,7 @@ const RXE_EXTENDED_CQ: u32 = 55;
 mod tests {
     use super::super::super::finding::Severity;
     use super::super::super::fixture::Fixture;
-    use super::super::super::system::OpenedDevice;
+    use super::super::super::system::{LoadedLibrary, OpenedDevice};
     use super::super::{fixes, only};
     use super::*;
 
@@ -130,7 +147,7 @@ mod tests {
         let finding = only(&findings, "libibverbs");
         assert_eq!(finding.severity, Severity::Warning);
         let why = finding.why.as_deref().expect("a reason");
-        assert!(why.contains("ibv_query_gid_ex") && !why.contains("ibv_wr_"), "{why}");
+        assert!(why.contains("kinds of GIDs") && !why.contains("ibv_wr_"), "{why}");
         assert!(fixes(finding).contains("a release from 34 on"), "{finding:?}");
         system.library.found[0].rdma_core = Some(15);
         let findings = check(&system);
@@ -138,6 +155,24 @@ mod tests {
         assert_eq!(only(&findings, "libibverbs").why.as_deref(), Some("Releases before 17 are not supported."));
         system.library.found[0].rdma_core = None;
         assert_eq!(only(&check(&system), "libibverbs").severity, Severity::Note);
+    }
+
+    #[test]
+    fn a_library_that_was_loaded_tells_for_itself() {
+        let mut system = Fixture::rxe_host().system();
+        let file = LibraryFile { path: "/opt/libibverbs.so.1".to_owned(), rdma_core: None };
+        let missing = vec!["ibv_reg_dmabuf_mr", "ibv_from_the_future"];
+        system.library.loaded = Some(Ok(LoadedLibrary { file, missing }));
+        let findings = check(&system);
+        let finding = only(&findings, "libibverbs");
+        assert!(finding.message.starts_with("/opt/libibverbs.so.1 does not tell"), "{finding:?}");
+        let why = "It has no registering of DMA-buf memory, no ibv_from_the_future.";
+        assert_eq!(finding.why.as_deref(), Some(why));
+        system.library.loaded = Some(Err("it has no function ibv_open_device".to_owned()));
+        let findings = check(&system);
+        let finding = only(&findings, "libibverbs");
+        assert_eq!(finding.severity, Severity::Problem);
+        assert_eq!(finding.message, "libibverbs can not be loaded: it has no function ibv_open_device");
     }
 
     #[test]

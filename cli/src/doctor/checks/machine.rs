@@ -3,6 +3,7 @@
 use super::super::finding::{Finding, Section};
 use super::super::system::{CAP_SYS_PTRACE, System};
 
+/// What slows transfers down, or forbids ways of making them.
 pub fn check(system: &System) -> Vec<Finding> {
     let found = [container(system), ptrace(system), governor(system), numa_balancing(system), access_control(system)];
     found.into_iter().flatten().collect()

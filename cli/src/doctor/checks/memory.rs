@@ -4,6 +4,7 @@ use super::super::finding::{Finding, Section, Severity};
 use super::super::system::System;
 use super::super::text::amount;
 
+/// Whether there is memory, and of which sort.
 pub fn check(system: &System) -> Vec<Finding> {
     let found =
         [memory_files(system), group_limit(system), shared_folder(system), huge_pages(system), transparent(system)];

@@ -6,6 +6,7 @@ use super::super::finding::{Finding, Section};
 use super::super::system::{GidKind, GidRow, Netdev, OpenPort, Port, RdmaDevice, System};
 use super::devices::name_of;
 
+/// Whether ports can be addressed, and in packets of which size.
 pub fn check(system: &System) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &system.devices {

@@ -125,7 +125,7 @@ fn parse(line: &[u8]) -> Result<Summary, ExchangeError> {
     let value: serde_json::Value = serde_json::from_slice(line).map_err(garbled)?;
     match value.get("protocol").and_then(serde_json::Value::as_u64) {
         Some(theirs) if theirs != u64::from(PROTOCOL) => Err(ExchangeError::Version { theirs }),
-        _ => serde_json::from_value(value).map_err(garbled),
+        _ => Ok(serde_json::from_value::<Summary>(value).map_err(garbled)?.clipped()),
     }
 }
 

@@ -68,10 +68,33 @@ impl Summary {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
             kernel: system.kernel.release.clone(),
-            rdma_core: system.library.found.first().and_then(|file| file.rdma_core),
+            rdma_core: system.library.used().and_then(|file| file.rdma_core),
             boot: system.machine.boot.clone(),
             ports: ports.take(MOST_PORTS).collect(),
         }
+    }
+}
+
+impl Summary {
+    /// The same with no more of anything than [`Summary::new`] gives: others may claim what they like.
+    #[must_use]
+    pub fn clipped(mut self) -> Self {
+        self.ports.truncate(MOST_PORTS);
+        for port in &mut self.ports {
+            port.gids.truncate(MOST_GIDS);
+            clip(&mut port.device);
+            clip(&mut port.link_layer);
+        }
+        clip(&mut self.release);
+        clip(&mut self.architecture);
+        self.kernel.iter_mut().for_each(clip);
+        self
+    }
+}
+
+fn clip(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(LONGEST_NAME) {
+        text.truncate(end);
     }
 }
 
@@ -128,6 +151,8 @@ impl PeerGid {
 pub const PROTOCOL: u32 = 1;
 const MOST_PORTS: usize = 128;
 const MOST_GIDS: usize = 64;
+/// Characters; names of devices and releases have less.
+const LONGEST_NAME: usize = 80;
 
 #[cfg(test)]
 mod tests {
@@ -148,6 +173,19 @@ mod tests {
         assert_eq!(summary.rdma_core, Some(44));
         let text = serde_json::to_string(&summary).expect("plain data");
         assert_eq!(serde_json::from_str::<Summary>(&text).expect("as written"), summary);
+    }
+
+    #[test]
+    fn claims_are_clipped() {
+        let ours = Summary::new(&Fixture::rxe_host().system());
+        assert_eq!(ours.clone().clipped(), ours);
+        let mut absurd = ours;
+        absurd.release = "é".repeat(1000);
+        absurd.ports[0].gids = vec![absurd.ports[0].gids[0]; 1000];
+        absurd.ports = vec![absurd.ports[0].clone(); 1000];
+        let clipped = absurd.clipped();
+        assert_eq!((clipped.ports.len(), clipped.ports[0].gids.len()), (MOST_PORTS, MOST_GIDS));
+        assert_eq!(clipped.release, "é".repeat(LONGEST_NAME));
     }
 
     #[test]

@@ -7,12 +7,23 @@ use super::root::Root;
 /// What there is of rdma-core's libraries.
 #[derive(Clone, Debug, Default)]
 pub struct Library {
+    /// What loading it gave, once that was tried.
+    pub loaded: Option<Result<LoadedLibrary, String>>,
     /// Each libibverbs.so.1, in the order of the folders searched.
     pub found: Vec<LibraryFile>,
     /// Provider names in /etc/libibverbs.d, without their path.
     pub configured: Vec<String>,
     /// Providers that can be loaded.
     pub providers: Vec<Provider>,
+}
+
+/// The libibverbs that this process gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedLibrary {
+    /// Where it is.
+    pub file: LibraryFile,
+    /// Functions that it lacks.
+    pub missing: Vec<&'static str>,
 }
 
 /// A libibverbs.so.1.
@@ -48,7 +59,15 @@ impl Library {
             let names = root.names(&format!("{folder}/libibverbs"));
             providers.extend(names.iter().filter_map(|name| Provider::parse(name)));
         }
-        Library { found, configured: configured(root), providers }
+        Library { loaded: None, found, configured: configured(root), providers }
+    }
+
+    /// The one that counts: the one that was loaded, or else the first that there is.
+    pub fn used(&self) -> Option<&LibraryFile> {
+        match &self.loaded {
+            Some(Ok(loaded)) => Some(&loaded.file),
+            _ => self.found.first(),
+        }
     }
 
     /// Whether libibverbs would find the provider.
@@ -106,13 +125,13 @@ fn configured(root: &Root) -> Vec<String> {
     names
 }
 
-/// The releases of rdma-core that brought something that is used where it is there.
-pub const RDMA_CORE_FEATURES: [(u32, &str); 5] = [
-    (24, "posting by ibv_wr_*"),
-    (28, "registering at an address of one's choice (ibv_reg_mr_iova2)"),
-    (31, "enhanced connection establishment (ibv_query_ece)"),
-    (32, "kinds of GIDs (ibv_query_gid_ex)"),
-    (34, "registering DMA-buf memory (ibv_reg_dmabuf_mr)"),
+/// Functions that are used where they are there: the release of rdma-core that brought them, and what they are for.
+pub const RDMA_CORE_FEATURES: [(u32, &str, &str); 5] = [
+    (24, "ibv_qp_to_qp_ex", "posting by ibv_wr_*"),
+    (28, "ibv_reg_mr_iova2", "registering at an address of one's choice"),
+    (31, "ibv_query_ece", "enhanced connection establishment"),
+    (32, "_ibv_query_gid_table", "telling of the kinds of GIDs"),
+    (34, "ibv_reg_dmabuf_mr", "registering of DMA-buf memory"),
 ];
 
 const SONAME: &str = "libibverbs.so.1";

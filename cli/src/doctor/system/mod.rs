@@ -14,6 +14,8 @@ mod verbs;
 use std::path::Path;
 
 pub use kernel::Kernel;
+#[cfg(test)]
+pub use library::LoadedLibrary;
 pub use library::{Library, LibraryFile, RDMA_CORE_FEATURES};
 pub use machine::{Machine, Memory};
 pub use netdev::{Address, Netdev};
@@ -56,6 +58,11 @@ pub struct System {
     pub oddities: Vec<Oddity>,
 }
 
+/// The RDMA devices that the kernel under `base` has.
+pub fn rdma_devices(base: &Path) -> Vec<RdmaDevice> {
+    rdma::devices(&Root::new(base))
+}
+
 impl System {
     /// Reads what stands under `base`, which is `/` on a live machine.
     pub fn read(base: &Path) -> Self {
@@ -83,6 +90,7 @@ impl System {
     /// Reads the machine that this runs on, and opens its devices.
     pub fn this_machine() -> Self {
         let mut system = System::read(Path::new("/"));
+        system.library.loaded = Some(verbs::load());
         system.opened = verbs::open_all();
         system
     }

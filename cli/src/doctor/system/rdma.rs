@@ -125,6 +125,15 @@ impl RdmaDevice {
         })
     }
 
+    /// What drives it: the driver of its hardware, or the software that it is, and where that is put on.
+    pub fn driver_name(&self) -> Option<String> {
+        match (&self.driver, self.provider(), &self.parent) {
+            (Some(driver), ..) => Some(driver.clone()),
+            (None, Some(software), Some(parent)) => Some(format!("{software} on {parent}")),
+            (None, software, _) => software.map(str::to_owned),
+        }
+    }
+
     /// True for Soft-RoCE.
     pub fn is_rxe(&self) -> bool {
         self.provider() == Some("rxe")
@@ -318,6 +327,7 @@ mod tests {
         let [rxe] = devices.as_slice() else { panic!("{devices:?}") };
         assert_eq!((rxe.name.as_str(), rxe.provider(), rxe.uverbs.as_deref()), ("rxe0", Some("rxe"), Some("uverbs0")));
         assert!(rxe.is_rxe() && !rxe.is_iwarp());
+        assert_eq!(rxe.driver_name().as_deref(), Some("rxe on eth0"));
         let [port] = rxe.ports.as_slice() else { panic!("{rxe:?}") };
         assert!(port.is_active() && port.is_ethernet());
         assert_eq!((port.physical_state, port.netdev.as_deref()), (Some(5), Some("eth0")));

@@ -1,6 +1,8 @@
 //! What the verbs layer says of the devices, which /sys does not tell.
 
-use qpair::verbs::Device;
+use qpair::verbs::{self, Device};
+
+use super::library::{LibraryFile, LoadedLibrary};
 
 /// A device, and what opening it gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,13 @@ pub struct OpenPort {
     pub active_mtu: u32,
     /// Greatest MTU in bytes.
     pub max_mtu: u32,
+}
+
+/// Loads libibverbs.
+pub fn load() -> Result<LoadedLibrary, String> {
+    let library = verbs::library().map_err(|error| error.to_string())?;
+    let path = library.path.display().to_string();
+    Ok(LoadedLibrary { file: LibraryFile { path, rdma_core: library.rdma_core }, missing: library.missing })
 }
 
 /// Opens each device in turn.
