@@ -101,10 +101,15 @@ fn rxe_parent(system: &System, device: &RdmaDevice) -> Option<Finding> {
     })
 }
 
-/// What came of opening each device.
+/// What came of opening each device. Where its file can not be opened, that is told instead.
 fn opening(system: &System) -> Vec<Finding> {
     let of = Section::Devices;
-    let each = system.opened.iter().map(|opened| match &opened.ports {
+    let file_opens = |name: &str| {
+        let file = system.devices.iter().find(|device| device.name == name).and_then(|device| device.uverbs.as_ref());
+        file.is_none_or(|name| system.files.iter().any(|file| file.name == *name && file.refused.is_none()))
+    };
+    let told_here = system.opened.iter().filter(|opened| opened.ports.is_ok() || file_opens(&opened.name));
+    let each = told_here.map(|opened| match &opened.ports {
         Ok(_) => Finding::ok(of, "device-open", "it opens").on(&opened.name),
         Err(error) => Finding::problem(of, "device-open", format!("it does not open: {error}"))
             .on(&opened.name)

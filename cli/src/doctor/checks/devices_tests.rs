@@ -75,6 +75,9 @@ fn a_device_that_does_not_open_says_why() {
     let finding = only(&findings, "device-open");
     assert_eq!((finding.severity, finding.message.as_str()), (Severity::Problem, "it does not open: no memory"));
     assert!(fixes(finding).contains("RUST_LOG=debug"), "{finding:?}");
+    // The file is the cause, and a finding of its own.
+    system.files.iter_mut().for_each(|file| file.refused = Some(13));
+    assert!(check(&system).iter().all(|finding| finding.check != "device-open"));
 }
 
 /// The finding on the state of the one port, after a change to a host.
