@@ -1,0 +1,63 @@
+# qpair perf with the programs of perftest, in both roles: a part of run, which records what became of each.
+# shellcheck shell=bash disable=SC2154
+
+# The test's name, `both` for within a host and between two or `apart` for only the latter, and options that mean the
+# same to both programs.
+pairs=(
+  "write-bw   both   -s 65536 -n 100"
+  "write-bw   apart  -s 4096 -n 200 -q 2"
+  "write-bw   apart  -s 65536 -n 50 -b"
+  "write-bw   apart  -s 4096 -n 200 -c UC"
+  "write-bw   apart  -a -n 5"
+  "write-bw   apart  -s 65536 -D 2"
+  "write-lat  both   -s 8 -n 100"
+  "write-lat  apart  -s 8 -n 100 -c UC"
+  "read-bw    both   -s 65536 -n 100"
+  "read-bw    apart  -s 65536 -n 50 -b"
+  "read-lat   both   -s 8 -n 100"
+  "send-bw    both   -s 65536 -n 100"
+  "send-bw    apart  -s 4096 -n 100 -b"
+  "send-bw    apart  -s 4096 -n 200 -c UC"
+  "send-bw    apart  -s 1024 -n 200 -c UD"
+  "send-lat   both   -s 8 -n 100"
+  "send-lat   apart  -s 8 -n 100 -c UC"
+  "send-lat   apart  -s 8 -n 100 -c UD"
+  "atomic-bw  both   -n 100"
+  "atomic-bw  apart  -n 100 -A CMP_AND_SWAP"
+  "atomic-lat both   -n 100"
+)
+
+perftest() {
+  local pair name where options port=20000
+  for pair in "${pairs[@]}"; do
+    read -r name where options <<<"$pair"
+    local theirs=ib_${name//-/_} ours="$qpair perf $name"
+    interop "$name $options, server perftest" "$((port += 1))" 2 "$theirs $options" "$ours $options"
+    interop "$name $options, server qpair" "$((port += 1))" 2 "$ours $options" "$theirs $options"
+    [[ $where == both ]] || continue
+    interop "$name $options, server perftest, within" "$((port += 1))" 1 "$theirs $options" "$ours $options"
+    interop "$name $options, server qpair, within" "$((port += 1))" 1 "$ours $options" "$theirs $options"
+  done
+}
+
+# The server runs on a host of its own or on the client's, host 1. Good is: both end with status 0, and the client
+# prints a line of its table.
+interop() { # test, port, the server's host, its command, the client's command
+  local ready server status=0 why=
+  ready=$RXE_STATE/shared/ready.$2
+  hosts run -t 60 "$3" "(until ss -ltnH 'sport = :$2' | grep -q .; do sleep 0.05; done; >$(quoted "$ready")) &
+    $4 -d rxe0 -p $2" >"$scratch/server" 2>&1 &
+  server=$!
+  interruptible hosts run -t 60 1 "until [[ -e $(quoted "$ready") ]]; do sleep 0.05; done
+    $5 -d rxe0 -p $2 10.77.0.1$3" >"$scratch/client" 2>&1 || why="the client ended with status $?"
+  wait "$server" || status=$?
+  ((!status)) || why="the server ended with status $status${why:+, $why}"
+  grep -Eq '^ *[0-9]+ +[0-9]+ +[0-9.]+ ' "$scratch/client" || why=${why:-"the client printed no measurement"}
+  if [[ -n $why ]]; then
+    printf '%s\n' "--- server: $4" "$(tail -n 30 "$scratch/server")"
+    printf '%s\n' "--- client: $5" "$(tail -n 30 "$scratch/client")" ---
+    record "$1" failed "$why"
+  else
+    record "$1" passed
+  fi
+}
