@@ -27,6 +27,9 @@ pub struct LaunchArgs {
     /// Port for the ranks to meet at [default: a free one]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Device for the ranks' communicators (QPAIR_DEVICE in their environment) [default: soft0]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
     /// End the job after this time: 90, 500ms, 5m, 2h [default: none]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Period>,
@@ -52,6 +55,7 @@ pub fn run(args: LaunchArgs) -> Result<(), JobError> {
     let job = Job {
         ranks: args.ranks,
         command: args.command,
+        device: args.device,
         port: args.port,
         output: if args.no_prefix { Output::Inherited } else { Output::Prefixed },
         pin: args.pin,

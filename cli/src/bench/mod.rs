@@ -56,6 +56,7 @@ fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let job = Job {
         ranks,
         command,
+        device: settings.device.clone(),
         port: settings.port,
         output: Output::PrefixedErrors,
         pin: !settings.no_pin,

@@ -26,6 +26,8 @@ pub struct Job {
     pub ranks: u32,
     /// The command with its arguments.
     pub command: Vec<OsString>,
+    /// The device of the ranks' communicators; by their own environment if none is given.
+    pub device: Option<String>,
     /// Port for the ranks to meet at; a free one if none is given.
     pub port: Option<u16>,
     /// What becomes of the ranks' output.
@@ -92,6 +94,9 @@ impl Job {
             .env("GROUP_RANK", "0")
             .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
             .env("MASTER_PORT", port.to_string());
+        if let Some(device) = &self.device {
+            command.env("QPAIR_DEVICE", device);
+        }
     }
 
     fn cpu_for(&self, rank: u32) -> Option<usize> {
@@ -183,6 +188,7 @@ mod tests {
             let job = Job {
                 ranks: 4,
                 command: vec![command.into()],
+                device: None,
                 port: None,
                 output: Output::Prefixed,
                 pin: false,

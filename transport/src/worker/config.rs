@@ -16,6 +16,7 @@ use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
+    pub(crate) device: Option<String>,
     pub(crate) eager_limit: usize,
     pub(crate) window: u32,
     pub(crate) endpoints: usize,
@@ -36,6 +37,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
+            device: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,
             window: 64,
@@ -61,6 +63,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The device of [`Worker::new`](crate::Worker::new): `soft0`, or one that `qpair devices` lists. By default the one that
+    /// QPAIR_DEVICE in the environment names, else `soft0`. Workers that connect to each other are on devices of one kind.
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
     /// Longest message that is copied into the peer's slabs, in bytes (default 8192); longer ones are read by the peer.
     /// The smaller limit of both sides counts.
     #[must_use]
@@ -163,6 +173,12 @@ impl Config {
     pub fn patience(mut self, spin: u32, yields: u32) -> Self {
         (self.spin, self.yields) = (spin, yields);
         self
+    }
+
+    /// The device to open.
+    pub(crate) fn device_name(&self) -> String {
+        let named = || std::env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
+        self.device.clone().or_else(named).unwrap_or_else(|| "soft0".to_owned())
     }
 
     pub(crate) fn check(&self) -> Result<(), WorkerError> {

@@ -97,12 +97,13 @@ struct Incoming {
 }
 
 impl Worker {
-    /// A worker on the software device, `soft0`.
+    /// A worker on a device of its own: the one that [`Config::device`] names, which is the software device `soft0` unless
+    /// it or QPAIR_DEVICE in the environment says otherwise.
     ///
     /// # Errors
     /// As [`on`](Worker::on), and [`WorkerError::Open`].
     pub fn new(config: Config) -> Result<Worker, WorkerError> {
-        Worker::on(Context::open("soft0")?, config)
+        Worker::on(Context::open(&config.device_name())?, config)
     }
 
     /// A worker on an opened device.
