@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::address::NodeId;
 use crate::ibv::LibraryError;
-use crate::memory::{Buffer, ExposedRegion, Local};
+use crate::memory::{Buffer, DmabufRegion, ExposedRegion, Local};
 use crate::status::{WcOpcode, WcStatus};
 use crate::types::{QpState, QpType, Qpn};
 
@@ -176,6 +176,16 @@ pub enum MemoryError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The device or its library can not register memory in this way.
+    #[error("{device} can not register {what}{}", .why.as_ref().map_or_else(String::new, |why| format!(": {why}")))]
+    NotSupported {
+        /// The device.
+        device: String,
+        /// The kind of memory.
+        what: &'static str,
+        /// What is missing, where that is known.
+        why: Option<String>,
+    },
     /// Huge pages were demanded and there are none.
     #[error(
         "no huge pages for {len} bytes: {source}; reserve some in /proc/sys/vm/nr_hugepages, or use HugePages::Try"
@@ -237,6 +247,16 @@ pub struct RevokeFailed {
     pub why: RevokeBlocked,
     /// The region.
     pub region: ExposedRegion,
+}
+
+/// Revoking memory behind a DMA-buf did not finish; the region is handed back.
+#[derive(Debug, Error)]
+#[error("the DMA-buf is still in use: {why}")]
+pub struct DmabufRevokeFailed {
+    /// What uses it.
+    pub why: RevokeBlocked,
+    /// The region.
+    pub region: DmabufRegion,
 }
 
 /// Why a region could not be revoked yet.

@@ -57,12 +57,15 @@ pub use device::{
     AtomicAbility, Device, DeviceAttributes, LinkLayer, OnDemandPaging, PhysicalState, PortAttributes, PortState,
 };
 pub use error::{
-    CompletionError, ConnectError, CqError, CreateError, ExposeFailed, MemoryError, ModifyError, NoMemory, OpenError,
-    PostError, Rejected, RevokeBlocked, RevokeFailed,
+    CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed, MemoryError, ModifyError,
+    NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
 pub use ibv::{Library, LibraryError, library};
-pub use memory::{Buffer, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView};
+pub use memory::{
+    Buffer, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab,
+    SlabView,
+};
 pub use pd::ProtectionDomain;
 pub use qp::{
     AddressHandle, DatagramQueuePair, GRH_BYTES, Prepared, QpAttribute, QpAttributes, QpBuilder, QueuePair,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cq::CompletionQueue;
 use crate::error::{CreateError, MemoryError};
 use crate::ibv;
-use crate::memory::{Backing, Buffer, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared};
+use crate::memory::{
+    Backing, Buffer, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
+};
 use crate::qp::{AddressHandle, CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle, Target};
 use crate::soft::{self, Node};
 use crate::srq::SharedReceiveQueue;
@@ -88,6 +91,49 @@ impl ProtectionDomain {
                 Backing::from_vec(self.id, Reach::Ibv(pd.clone()), vector, register)?
             }
         }))
+    }
+
+    /// Registers a vector of the caller's without locking it in memory: the device faults pages in as it needs them, so that
+    /// no limit on locked memory counts. On devices that have
+    /// [`on_demand_paging`](crate::DeviceAttributes::on_demand_paging); the software device needs none of this, and takes
+    /// any vector so.
+    ///
+    /// # Errors
+    /// As [`register`](ProtectionDomain::register), and [`MemoryError::NotSupported`].
+    pub fn register_on_demand(&self, vector: Vec<u8>) -> Result<Buffer, MemoryError> {
+        let Provider::Ibv(pd) = &self.provider else { return self.register(vector) };
+        check_length(vector.len())?;
+        // SAFETY: the backing owns the vector until the device has let go of it.
+        let register = |base, len| unsafe { pd.register_on_demand(base, len, Access::NONE) }.map(Some);
+        Ok(Buffer::new(Backing::from_vec(self.id, Reach::Ibv(pd.clone()), vector, register)?))
+    }
+
+    /// Registers `len` bytes from `offset` of a DMA-buf, such as a GPU's driver exports; peers may do what `access` says.
+    /// `iova` is the address that the first byte has for peers and work requests: the GPU's own, so that addresses agree.
+    /// Both it and `offset` begin a page of the device, or lie equally far into one.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotSupported`] on the software device, on devices that can not, and with a libibverbs before
+    /// rdma-core 34; else [`MemoryError`] as the device refuses.
+    pub fn register_dmabuf(
+        &self,
+        dmabuf: OwnedFd,
+        offset: u64,
+        iova: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<DmabufRegion, MemoryError> {
+        check_length(len)?;
+        match &self.provider {
+            Provider::Soft(_) => {
+                let device = soft::DEVICE_NAME.to_owned();
+                Err(MemoryError::NotSupported { device, what: "a DMA-buf", why: None })
+            }
+            Provider::Ibv(pd) => {
+                let mr = pd.register_dmabuf(dmabuf.as_fd(), offset, (iova, len), access)?;
+                Ok(DmabufRegion::new(mr, dmabuf, self.id, (iova, len), access))
+            }
+        }
     }
 
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.

@@ -338,8 +338,8 @@ pub enum RecvFailure {
     /// No such connection, or it is ending.
     #[error("endpoint {0} is closed; connect again")]
     Closed(EndpointId),
-    /// A reduction needs one piece of memory.
-    #[error("a reduction goes into a buffer, a slab or a region, not into {0}")]
+    /// The memory has not the form that is needed: a reduction goes into one piece, a message into memory of this program.
+    #[error("this can not be received into {0}; give a buffer, a slab or part of an exposed region")]
     Form(&'static str),
     /// A slab that is shared.
     #[error("`Bytes` of this slab are still alive; drop them before receiving into it")]

@@ -34,7 +34,9 @@ impl Target {
         match &self.memory {
             Local::Slab(slab) if !slab.is_unique() => Err(RecvFailure::StillShared),
             Local::List(_) | Local::None if self.calc.is_some() => Err(RecvFailure::Form(self.memory.form())),
-            _ => Ok(()),
+            Local::Buffer(_) | Local::Slab(_) | Local::List(_) | Local::Region(_) | Local::None => Ok(()),
+            // Short messages are copied, which needs memory that this program reaches.
+            _ => Err(RecvFailure::Form(self.memory.form())),
         }
     }
 
@@ -62,6 +64,7 @@ impl Target {
             }
             (Local::Region(slice), None) => slice.write(0, message).map_err(failed)?,
             (Local::Region(slice), Some(calc)) => slice.combine(0, calc, message).map_err(failed)?,
+            (other, _) => return Err(failed(RecvFailure::Form(other.form()))),
         }
         Ok(())
     }

@@ -25,9 +25,16 @@ impl Grant {
     /// # Errors
     /// [`MemoryError`] as the device refuses it.
     pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, MemoryError> {
+        let (base, len) = (backing.base(), backing.len());
         // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
         // lasts all access to the block is by copies and atomics that bear the device's.
-        let mr = unsafe { pd.register(backing.base(), backing.len(), access) }?;
+        let mr = unsafe {
+            if backing.is_on_demand() {
+                pd.register_on_demand(base, len, access)
+            } else {
+                pd.register(base, len, access)
+            }
+        }?;
         Ok(Grant { rkey: mr.rkey(), mr: Mutex::new(mr), windows: Mutex::default() })
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Mr {
     mr: Option<NonNull<sys::ibv_mr>>,
     lkey: u32,
     rkey: Rkey,
+    /// Registered without being locked: the device faults pages in.
+    on_demand: bool,
     pd: Arc<PdHandle>,
 }
 
@@ -25,18 +27,22 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    pub(super) fn new(mr: NonNull<sys::ibv_mr>, pd: Arc<PdHandle>) -> Self {
+    pub(super) fn new(mr: NonNull<sys::ibv_mr>, on_demand: bool, pd: Arc<PdHandle>) -> Self {
         // SAFETY: the library just made it.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        Mr { mr: Some(mr), lkey, rkey: Rkey(rkey), pd }
+        Mr { mr: Some(mr), lkey, rkey: Rkey(rkey), on_demand, pd }
     }
 
     pub(crate) fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    pub(super) fn rkey(&self) -> Rkey {
+    pub(crate) fn rkey(&self) -> Rkey {
         self.rkey
+    }
+
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.on_demand
     }
 
     /// The library's object; null once it is closed.
@@ -53,7 +59,7 @@ impl Mr {
     }
 
     /// The same, to be tried again where it fails.
-    pub(super) fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn end(&mut self) -> io::Result<()> {
         let Some(mr) = self.mr else { return Ok(()) };
         // SAFETY: made by the library and not ended yet.
         outcome(unsafe { (self.pd.device().library.ibv_dereg_mr)(mr.as_ptr()) })?;

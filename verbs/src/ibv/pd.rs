@@ -1,6 +1,7 @@
 //! Protection domains, the thread domains of single queue pairs beside them, and registering memory.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ impl Pd {
         let handle = Arc::new(PdHandle::alloc(device.handle())?);
         let registrar = handle.clone();
         // SAFETY: an arena gives its registration back before its memory, and keeps memory that the device keeps.
-        let register = move |base, len| unsafe { registrar.register(base, len, Access::NONE) };
+        let register = move |base, len| unsafe { registrar.register(base, len, Access::NONE, false) };
         let arenas = ArenaPool::registering(Registrar(Box::new(register)));
         Ok(Arc::new(Pd { id, arenas, handle, device: device.clone() }))
     }
@@ -74,7 +75,59 @@ impl Pd {
     /// touches it while the device may.
     pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: usize, access: Access) -> Result<Mr, MemoryError> {
         // SAFETY: passed on to the caller.
-        unsafe { self.handle.register(base, len, access) }
+        unsafe { self.handle.register(base, len, access, false) }
+    }
+
+    /// The same without locking the memory, on devices that fault pages in.
+    ///
+    /// # Errors
+    /// As [`register`](Pd::register), and [`MemoryError::NotSupported`].
+    ///
+    /// # Safety
+    /// As [`register`](Pd::register).
+    pub(crate) unsafe fn register_on_demand(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Mr, MemoryError> {
+        let offered = self.device.attributes().on_demand_paging.general & u64::from(sys::IBV_ODP_SUPPORT) != 0;
+        if !offered {
+            return Err(self.not_supported("memory that is not locked (on-demand paging)", None));
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.handle.register(base, len, access, true) }
+    }
+
+    /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotSupported`] where the library or the device has no such registration, else as
+    /// [`register`](Pd::register).
+    pub(crate) fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        (iova, len): (u64, usize),
+        access: Access,
+    ) -> Result<Mr, MemoryError> {
+        const WHAT: &str = "a DMA-buf";
+        let register = self.device.handle().library.ibv_reg_dmabuf_mr();
+        let register = register.map_err(|missing| self.not_supported(WHAT, Some(missing.to_string())))?;
+        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits()).cast_signed();
+        // SAFETY: the domain is alive; the memory is the DMA-buf's, which the kernel keeps while it is registered.
+        let mr = unsafe { register(self.handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
+        match made(mr) {
+            Ok(mr) => Ok(Mr::new(mr, false, self.handle.clone())),
+            Err(source) if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                Err(self.not_supported(WHAT, None))
+            }
+            Err(source) => Err(memlock::explain(len, source)),
+        }
+    }
+
+    fn not_supported(&self, what: &'static str, why: Option<String>) -> MemoryError {
+        MemoryError::NotSupported { device: self.device.name().to_owned(), what, why }
     }
 }
 
@@ -135,12 +188,14 @@ impl PdHandle {
         base: NonNull<u8>,
         len: usize,
         access: Access,
+        on_demand: bool,
     ) -> Result<Mr, MemoryError> {
-        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits()).cast_signed();
+        let paged = if on_demand { sys::IBV_ACCESS_ON_DEMAND } else { 0 };
+        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits() | paged).cast_signed();
         // SAFETY: the domain is alive; the memory is valid, by the caller.
         let mr = unsafe { (self.device.library.ibv_reg_mr)(self.pd(), base.as_ptr().cast(), len, flags) };
         match made(mr) {
-            Ok(mr) => Ok(Mr::new(mr, self.clone())),
+            Ok(mr) => Ok(Mr::new(mr, on_demand, self.clone())),
             Err(source) => Err(memlock::explain(len, source)),
         }
     }

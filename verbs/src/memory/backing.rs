@@ -116,6 +116,16 @@ impl Backing {
         self.lkey
     }
 
+    /// True if it is registered without being locked.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        match &self.kind {
+            Kind::Vector { registered, .. } | Kind::Foreign { registered, .. } => {
+                registered.as_ref().is_some_and(Mr::is_on_demand)
+            }
+            Kind::Arena { .. } | Kind::Gone => false,
+        }
+    }
+
     /// Whose device reaches the block.
     pub(crate) fn reach(&self) -> &Reach {
         &self.reach

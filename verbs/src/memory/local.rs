@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use crate::error::PostError;
-use crate::memory::{Buffer, RegionSlice, Slab};
+use crate::memory::{Buffer, DmabufSlice, RegionSlice, Slab};
 
 /// Memory that is posted with a work request and comes back with its completion.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub enum Local {
     /// No memory: a message of length zero, or inline data.
     #[default]
@@ -19,6 +20,8 @@ pub enum Local {
     List(Vec<Buffer>),
     /// Part of a region that is exposed; never a slice in safe code.
     Region(RegionSlice),
+    /// Part of a DMA-buf.
+    Dmabuf(DmabufSlice),
 }
 
 /// One piece of local memory, as the device sees it.
@@ -41,6 +44,7 @@ impl Local {
             Local::Slab(_) => "a slab",
             Local::List(_) => "a list of buffers",
             Local::Region(_) => "part of an exposed region",
+            Local::Dmabuf(_) => "part of a DMA-buf",
         }
     }
 
@@ -53,6 +57,7 @@ impl Local {
             Local::Slab(slab) => slab.buffer().backing().len(),
             Local::List(list) => list.iter().map(|buffer| buffer.backing().len()).sum(),
             Local::Region(slice) => slice.len(),
+            Local::Dmabuf(slice) => slice.len(),
         }
     }
 
@@ -67,7 +72,7 @@ impl Local {
         match self {
             Local::None => 0,
             Local::List(list) => list.len(),
-            Local::Buffer(_) | Local::Slab(_) | Local::Region(_) => 1,
+            Local::Buffer(_) | Local::Slab(_) | Local::Region(_) | Local::Dmabuf(_) => 1,
         }
     }
 
@@ -79,6 +84,7 @@ impl Local {
             Local::Slab(slab) if index == 0 => Some(sge(slab.buffer())),
             Local::List(list) => list.get(index).map(sge),
             Local::Region(slice) if index == 0 => Some(slice.sge()),
+            Local::Dmabuf(slice) if index == 0 => Some(slice.sge()),
             _ => None,
         }
     }
@@ -102,6 +108,7 @@ impl Local {
                 list.iter().try_for_each(|buffer| buffer.check_domain(domain))?;
             }
             Local::Region(slice) => slice.check_domain(domain)?,
+            Local::Dmabuf(slice) => slice.check_domain(domain)?,
         }
         match range {
             Some(range) if range.start > range.end || range.end > self.len() => {
@@ -141,5 +148,11 @@ impl From<Vec<Buffer>> for Local {
 impl From<RegionSlice> for Local {
     fn from(slice: RegionSlice) -> Self {
         Local::Region(slice)
+    }
+}
+
+impl From<DmabufSlice> for Local {
+    fn from(slice: DmabufSlice) -> Self {
+        Local::Dmabuf(slice)
     }
 }

@@ -5,6 +5,7 @@ mod arena;
 mod available;
 mod backing;
 mod buffer;
+mod dmabuf;
 mod exposed;
 mod grant;
 mod local;
@@ -15,6 +16,7 @@ mod slab;
 mod window;
 
 pub use buffer::{Buffer, HugePages};
+pub use dmabuf::{DmabufRegion, DmabufSlice};
 pub use exposed::{ExposedRegion, RegionSlice};
 pub use local::Local;
 pub use remote::RemoteSlice;

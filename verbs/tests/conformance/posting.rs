@@ -81,6 +81,7 @@ fn refused(result: Result<(), Rejected>, len: usize) -> PostError {
         Local::List(list) => assert!(list.iter().all(|buffer| buffer.iter().all(|byte| *byte == 7))),
         Local::Slab(slab) => assert!(slab.iter().all(|byte| *byte == 7)),
         Local::Region(_) | Local::None => {}
+        other => panic!("no case posts {}", other.form()),
     }
     error
 }

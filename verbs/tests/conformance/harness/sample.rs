@@ -160,6 +160,7 @@ impl Content {
             Local::List(list) => list.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
             Local::Region(slice) => return Content { len: slice.len(), ..Content::found(form, &[], &[]) },
             Local::None => Vec::new(),
+            other => panic!("no case posts {}", other.form()),
         };
         let end = len.unwrap_or(bytes.len()).min(bytes.len());
         Content::found(form, &bytes[skip.min(end)..end], &bytes[end..])
