@@ -84,7 +84,7 @@ impl Context {
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, CreateError> {
         match &self.provider {
             Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, None),
-            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, None),
+            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, None, false),
         }
     }
 
@@ -95,7 +95,23 @@ impl Context {
     pub fn create_cq_on(&self, depth: u32, channel: &CompletionChannel) -> Result<CompletionQueue, CreateError> {
         match &self.provider {
             Provider::Soft(node) => CompletionQueue::soft(node.home(), depth, Some(channel)),
-            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, Some(channel)),
+            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, Some(channel), false),
+        }
+    }
+
+    /// Creates a completion queue that tells when the device completed each request
+    /// ([`Completion::timestamp`](crate::Completion::timestamp)), with events to `channel` if one is given.
+    ///
+    /// # Errors
+    /// As [`create_cq_on`](Context::create_cq_on), and [`CreateError::NoTimestamps`] where the device has none.
+    pub fn create_cq_with_timestamps(
+        &self,
+        depth: u32,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, CreateError> {
+        match &self.provider {
+            Provider::Soft(_) => Err(CreateError::NoTimestamps { device: soft::DEVICE_NAME.to_owned() }),
+            Provider::Ibv(device) => CompletionQueue::ibv(device, depth, channel, true),
         }
     }
 

@@ -71,13 +71,14 @@ impl CompletionQueue {
         device: &Arc<ibv::Device>,
         depth: u32,
         channel: Option<&CompletionChannel>,
+        timestamps: bool,
     ) -> Result<Self, CreateError> {
         let channel = match channel.map(|channel| &channel.channel) {
             None => None,
             Some(Channel::Ibv(channel)) if channel.is_of(device) => Some(channel),
             Some(_) => return Err(FOREIGN_CHANNEL),
         };
-        Ok(CompletionQueue { queue: Queue::Ibv(ibv::Cq::create(device, depth, channel)?) })
+        Ok(CompletionQueue { queue: Queue::Ibv(ibv::Cq::create(device, depth, channel, timestamps)?) })
     }
 
     /// The next completion, if there is one. Never blocks.

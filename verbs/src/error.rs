@@ -103,6 +103,12 @@ pub enum CreateError {
         /// The service.
         qp_type: QpType,
     },
+    /// The device can not tell when completions were.
+    #[error("{device} has no completion timestamps that can be relied upon; make the queue without")]
+    NoTimestamps {
+        /// The device.
+        device: String,
+    },
     /// The port has no address.
     #[error("port {port} has no GID: bring its network interface up and give it an address, or name another port")]
     NoGid {

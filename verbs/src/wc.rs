@@ -51,6 +51,8 @@ pub(crate) struct Current {
     pub(crate) wc: WorkCompletion,
     pub(crate) memory: Local,
     pub(crate) unsignaled: Option<Unsignaled>,
+    /// When the device completed it, where its queue tells.
+    pub(crate) timestamp: Option<u64>,
 }
 
 /// Unsignaled requests that a completion retires, of one of the providers.
@@ -121,6 +123,13 @@ impl Completion<'_> {
     #[inline]
     pub fn imm(&self) -> Option<u32> {
         self.at.wc.imm
+    }
+
+    /// When the device completed it, in ticks of its own clock ([`core_clock_khz`](crate::DeviceAttributes::core_clock_khz));
+    /// `None` unless the queue was made [with timestamps](crate::Context::create_cq_with_timestamps).
+    #[inline]
+    pub fn timestamp(&self) -> Option<u64> {
+        self.at.timestamp
     }
 
     /// An error for any status but success.

@@ -1,6 +1,7 @@
 //! The owner's end of a completion queue: takes completions in batches, and hands them out one by one.
 
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,10 @@ use super::cq_shared::{Completing, CqShared};
 use super::device::Device;
 use super::numbers::Tag;
 use super::qp::QpShared;
+use super::quirks;
 use super::recv_slots::RecvSlots;
 use super::send_queue::{self, Meant};
+use super::source::Source;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
 use crate::soft;
@@ -24,6 +27,7 @@ use crate::wc::{Current, Unsignaled, WorkCompletion};
 pub(crate) struct Cq {
     shared: Arc<CqShared>,
     ops: sys::HotOps,
+    source: Source,
     /// True if its channel is its own.
     own_channel: bool,
     version: u32,
@@ -31,6 +35,8 @@ pub(crate) struct Cq {
     queues: Vec<Option<Entry>>,
     /// Completions `next..count` were taken from the device and not handed out.
     batch: Box<[MaybeUninit<sys::ibv_wc>; BATCH]>,
+    /// Their times, where the queue tells them.
+    times: Box<[u64]>,
     next: usize,
     count: usize,
     current: Current,
@@ -52,16 +58,31 @@ impl Cq {
         device: &Arc<Device>,
         depth: u32,
         channel: Option<&Arc<Channel>>,
+        timed: bool,
     ) -> Result<Self, CreateError> {
+        let attributes = device.attributes();
+        if timed && (attributes.timestamp_mask == 0 || !quirks::sound_extended_queues(attributes, device)) {
+            return Err(CreateError::NoTimestamps { device: device.name().to_owned() });
+        }
         let own_channel = channel.is_none();
         let channel = channel.map_or_else(|| Channel::create(device), |channel| Ok(channel.clone()))?;
+        let (shared, ops) = (CqShared::create(device, depth, channel, timed)?, device.handle().ops);
+        let source = if timed {
+            let incomplete = || CreateError::NoTimestamps { device: device.name().to_owned() };
+            // SAFETY: the queue was just made so.
+            NonNull::new(shared.raw().cast()).and_then(|cq| unsafe { Source::timed(cq) }).ok_or_else(incomplete)?
+        } else {
+            Source::Plain(ops)
+        };
         Ok(Cq {
-            shared: CqShared::create(device, depth, channel)?,
-            ops: device.handle().ops,
+            shared,
+            ops,
+            source,
             own_channel,
             version: 0,
             queues: Vec::new(),
             batch: Box::new([const { MaybeUninit::uninit() }; BATCH]),
+            times: vec![0; if timed { BATCH } else { 0 }].into(),
             next: 0,
             count: 0,
             current: Current::default(),
@@ -93,6 +114,7 @@ impl Cq {
             let wc = unsafe { *self.batch[self.next].assume_init_ref() };
             match self.show(&wc) {
                 Shown::Completion => {
+                    self.current.timestamp = self.times.get(self.next).copied();
                     self.next += 1;
                     return Ok(true);
                 }
@@ -114,19 +136,15 @@ impl Cq {
         if self.shared.is_overrun() {
             return Err(CqError::Overrun { depth: self.shared.depth() });
         }
-        // SAFETY: the queue is alive, and there is room for so many completions.
-        let count = unsafe { (self.ops.poll_cq)(self.shared.raw(), BATCH as i32, self.batch.as_mut_ptr().cast()) };
         self.next = 0;
         self.count = 0;
+        let count = self.source.poll(&self.shared, &mut self.batch, &mut self.times);
         // After polling, so that queue pairs that came before their completions did are known.
         if self.version != self.shared.version() {
             self.reload();
         }
-        if count <= 0 {
-            return if count == 0 { Ok(false) } else { Err(CqError::Device { code: count }) };
-        }
-        self.count = (count as usize).min(BATCH);
-        Ok(true)
+        self.count = count?;
+        Ok(self.count > 0)
     }
 
     #[cold]

@@ -12,6 +12,7 @@ use super::hub::lock;
 use super::numbers::QueueId;
 use super::qp::QpShared;
 use super::recv_slots::RecvSlots;
+use super::source::create_timed;
 use crate::error::CreateError;
 
 /// A completion queue of the library. Queue pairs that complete there keep it.
@@ -47,7 +48,12 @@ unsafe impl Send for CqShared {}
 unsafe impl Sync for CqShared {}
 
 impl CqShared {
-    pub(super) fn create(device: &Arc<Device>, depth: u32, channel: Arc<Channel>) -> Result<Arc<Self>, CreateError> {
+    pub(super) fn create(
+        device: &Arc<Device>,
+        depth: u32,
+        channel: Arc<Channel>,
+        timed: bool,
+    ) -> Result<Arc<Self>, CreateError> {
         let limit = device.attributes().max_cqe;
         if depth == 0 || depth > limit {
             return Err(CreateError::OutOfRange {
@@ -59,8 +65,13 @@ impl CqShared {
         let handle = device.handle();
         let size = i32::try_from(depth).unwrap_or(i32::MAX);
         let cq = channel
-            // SAFETY: context and channel are alive.
-            .add(|channel, name| unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, 0) })
+            .add(|channel, name| {
+                if timed {
+                    return create_timed(handle, depth, channel, name);
+                }
+                // SAFETY: context and channel are alive.
+                unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, 0) }
+            })
             .map_err(|source| CreateError::System { what: "create a completion queue", source })?;
         Ok(Arc::new_cyclic(|me| {
             device.hub().enter_cq(cq.as_ptr().cast(), me);

@@ -22,6 +22,7 @@ mod qp;
 mod quirks;
 mod recv_slots;
 mod send_queue;
+mod source;
 mod srq;
 mod watcher;
 
