@@ -26,8 +26,20 @@ pub struct QpAddress {
     /// READs and atomics that this side answers at once, RC; 0 if it does not say.
     #[serde(default)]
     pub max_rd_atomic: u8,
+    /// A vendor's abilities that this side offers beyond the specification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ece: Option<Ece>,
     /// Where a software device may be reached without a network.
     pub soft: Option<SoftAddress>,
+}
+
+/// Abilities of a vendor's devices beyond the specification (enhanced connection establishment).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ece {
+    /// The vendor that the options are of.
+    pub vendor_id: u32,
+    /// The options, as bits.
+    pub options: u32,
 }
 
 /// The part of an address that leads to a software device on the same host.

@@ -50,7 +50,7 @@ mod sync;
 mod types;
 mod wc;
 
-pub use address::{NodeId, QpAddress, SoftAddress};
+pub use address::{Ece, NodeId, QpAddress, SoftAddress};
 pub use context::Context;
 pub use cq::{Arm, CompletionChannel, CompletionQueue};
 pub use device::{

@@ -171,6 +171,7 @@ mod tests {
             mtu: Mtu::B4096,
             qkey: 0,
             max_rd_atomic: 16,
+            ece: None,
             soft: None,
         };
         Hello { address, epoch: 9, credits: 64, eager_limit: 8192 }

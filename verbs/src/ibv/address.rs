@@ -28,6 +28,7 @@ pub(super) fn of_port(options: &QpOptions, port: &PortAttributes) -> Result<(QpA
         mtu: options.mtu.unwrap_or(port.active_mtu).min(port.active_mtu),
         qkey: if options.qp_type == QpType::Ud { options.qkey } else { 0 },
         max_rd_atomic: 0,
+        ece: None,
         soft: None,
     };
     Ok((address, row.and_then(|row| u8::try_from(row.index).ok()).unwrap_or(0)))

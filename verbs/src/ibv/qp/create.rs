@@ -92,7 +92,7 @@ impl OwnedQp {
         let attributes = device.attributes();
         let asked = options.max_rd_atomic.unwrap_or(DEFAULT_READS);
         let reads = [attributes.max_rd_atomic, attributes.max_init_rd_atomic].map(|most| reads(asked, most));
-        let qp = OwnedQp {
+        let mut qp = OwnedQp {
             qp: made.qp,
             submit: made.submit,
             shared,
@@ -120,6 +120,7 @@ impl OwnedQp {
         };
         qp.enter();
         qp.bring_to_init()?;
+        qp.address.ece = qp.offered_ece();
         Ok(qp)
     }
 

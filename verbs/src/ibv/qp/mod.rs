@@ -5,6 +5,7 @@ mod attributes;
 mod close;
 mod create;
 mod diagnose;
+mod ece;
 mod modify;
 mod post;
 mod shared;

@@ -35,6 +35,7 @@ impl OwnedQp {
             return Err(ConnectError::TypeMismatch { ours, theirs });
         }
         address::check_peer(peer)?;
+        self.agree_on_ece(peer);
         let mtu = self.address.mtu.min(peer.mtu);
         let path = self.local.path_to(peer);
         let attributes = attributes::ready_to_receive(&self.options, path, peer, mtu, self.reads[0]);

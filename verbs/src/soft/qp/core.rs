@@ -150,6 +150,7 @@ impl SoftQp {
             mtu: Mtu::B4096,
             qkey: self.spec.qkey,
             max_rd_atomic: 0,
+            ece: None,
             soft: Some(self.home().address()),
         }
     }
