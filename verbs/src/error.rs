@@ -476,9 +476,6 @@ pub enum PostError {
         /// Size of an element.
         size: usize,
     },
-    /// The memory window is gone with the region that it was bound to.
-    #[error("the memory window ended with the region that it was bound to; make another")]
-    WindowGone,
     /// The device refused the request.
     #[error("the device refused the request: {}", io::Error::from_raw_os_error(*errno))]
     Refused {

@@ -9,6 +9,7 @@ use qpair_verbs_sys as sys;
 use super::handle::{made, outcome};
 use super::hub::lock;
 use super::pd::Pd;
+use super::srq::refused;
 use crate::error::{CreateError, PostError};
 use crate::memory::RemoteSlice;
 use crate::types::{Access, Rkey};
@@ -22,7 +23,7 @@ pub(crate) struct Mw {
 
 #[derive(Debug)]
 struct State {
-    /// `None` once its region is gone, which took it along.
+    /// `None` after its region or queue pair went, which it must not outlive while it is bound; the next bind makes another.
     mw: Option<NonNull<sys::ibv_mw>>,
     bound: Option<(RemoteSlice, Access)>,
 }
@@ -34,10 +35,7 @@ unsafe impl Sync for Mw {}
 
 impl Mw {
     pub(crate) fn alloc(pd: &Arc<Pd>) -> Result<Arc<Self>, CreateError> {
-        let failed = |source| CreateError::System { what: "allocate a memory window", source };
-        // SAFETY: the domain is alive.
-        let mw = unsafe { sys::ibv_alloc_mw(pd.handle().pd(), sys::IBV_MW_TYPE_2) };
-        let mw = mw.map_err(io::Error::other).and_then(made).map_err(failed)?;
+        let mw = alloc(pd).map_err(|source| CreateError::System { what: "allocate a memory window", source })?;
         Ok(Arc::new(Mw { pd: pd.clone(), state: Mutex::new(State { mw: Some(mw), bound: None }) }))
     }
 
@@ -60,7 +58,10 @@ impl Mw {
         post: impl FnOnce(*mut sys::ibv_mw, Rkey) -> Result<(), PostError>,
     ) -> Result<Rkey, PostError> {
         let mut state = lock(&self.state);
-        let Some(mw) = state.mw else { return Err(PostError::WindowGone) };
+        let mw = match state.mw {
+            Some(mw) => mw,
+            None => *state.mw.insert(alloc(&self.pd).map_err(refused)?),
+        };
         // SAFETY: the window is alive; its key is read and written under the lock alone.
         let rkey = Rkey(sys::ibv_inc_rkey(unsafe { (*mw.as_ptr()).rkey }));
         post(mw.as_ptr(), rkey)?;
@@ -84,7 +85,7 @@ impl Mw {
         }
     }
 
-    /// Ends the window, since its region goes; unless it is bound elsewhere meanwhile.
+    /// Ends the window, since its region or its queue pair goes; unless it is bound elsewhere meanwhile.
     pub(super) fn end(&self, rkey: Rkey) {
         let mut state = lock(&self.state);
         if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
@@ -92,6 +93,12 @@ impl Mw {
             dealloc(state.mw.take());
         }
     }
+}
+
+fn alloc(pd: &Pd) -> io::Result<NonNull<sys::ibv_mw>> {
+    // SAFETY: the domain is alive.
+    let mw = unsafe { sys::ibv_alloc_mw(pd.handle().pd(), sys::IBV_MW_TYPE_2) };
+    mw.map_err(io::Error::other).and_then(made)
 }
 
 fn dealloc(mw: Option<NonNull<sys::ibv_mw>>) {

@@ -12,6 +12,12 @@ impl Drop for OwnedQp {
         if let Err(error) = self.to_error() {
             tracing::debug!(qpn = %self.qpn(), %error, "closing goes on");
         }
+        // A window that is bound holds on to its queue pair.
+        for (rkey, window) in std::mem::take(&mut *lock(&self.windows)) {
+            if let Some(window) = window.upgrade() {
+                window.end(rkey);
+            }
+        }
         // SAFETY: alive until now. When it is gone the device is done with everything that was posted.
         let gone = outcome(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
         let (device, id) = (self.pd.device().clone(), self.shared.id);

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use qpair_verbs_sys as sys;
 
@@ -18,6 +18,7 @@ use crate::ibv::cq_shared::{Completing, CqShared, Member};
 use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::hub::lock;
+use crate::ibv::mw::Mw;
 use crate::ibv::pd::{Pd, PdHandle};
 use crate::ibv::quirks;
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
@@ -25,7 +26,7 @@ use crate::ibv::send_queue::SendQueue;
 use crate::ibv::srq::Srq;
 use crate::memory::MAX_SGE;
 use crate::qp::{CqHandle, QpOptions, SrqHandle};
-use crate::types::{QpState, QpType, Qpn};
+use crate::types::{QpState, QpType, Qpn, Rkey};
 
 /// The owner of a queue pair: closes it when dropped.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub(crate) struct OwnedQp {
     /// READs and atomics that the peer answers at once, once it is known.
     pub(super) peer_reads: Mutex<Option<u8>>,
     pub(super) explanation: Mutex<String>,
+    /// Windows that were bound over this queue pair, with their keys.
+    pub(super) windows: Mutex<Vec<(Rkey, Weak<Mw>)>>,
     pub(super) in_domain: Arc<PdHandle>,
     pub(super) send_cq: Arc<CqShared>,
     pub(super) recv_cq: Arc<CqShared>,
@@ -112,6 +115,7 @@ impl OwnedQp {
             reads,
             peer_reads: Mutex::default(),
             explanation: Mutex::default(),
+            windows: Mutex::default(),
             in_domain,
             send_cq,
             recv_cq,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
@@ -10,6 +11,8 @@ use super::submit::{Data, Submission};
 use crate::error::{PostError, Rejected};
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
+use crate::ibv::hub::lock;
+use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
 use crate::ibv::send_queue::{Held, SendSlot};
 use crate::ibv::srq::refused;
@@ -110,7 +113,7 @@ impl OwnedQp {
         &self,
         index: u32,
         (wr_id, flags): (u64, u32),
-        window: &std::sync::Arc<crate::ibv::Mw>,
+        window: &Arc<Mw>,
         region: &RegionShared,
         range: Range<usize>,
         access: Access,
@@ -136,6 +139,9 @@ impl OwnedQp {
             })
         })?;
         grant.add_window(rkey, window);
+        let mut windows = lock(&self.windows);
+        windows.retain(|(rkey, window)| window.upgrade().is_some_and(|window| window.is_bound_as(*rkey)));
+        windows.push((rkey, Arc::downgrade(window)));
         Ok(())
     }
 
