@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Worker;
-use super::endpoint::{Carried, Endpoint, OneSided, Reading, Stage};
+use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
 use super::error::{CloseReason, ConnectFailure, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
@@ -187,6 +187,10 @@ impl Worker {
                     (endpoint.link.pull_failed(key), returned)
                 }
                 OneSided::Get(op) | OneSided::Put(op) => (Some(op.0), Returned::Withheld),
+                OneSided::Combine(Combining { op, target, pooled, .. }) => {
+                    self.pool.lose_slabs(pooled);
+                    (Some(op.0), Returned::Memory(target.memory))
+                }
             };
             if let Some(op) = op {
                 self.failed(op, ep, returned);

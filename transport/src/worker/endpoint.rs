@@ -75,6 +75,8 @@ pub(crate) enum OneSided {
     Pull(Reading),
     /// A READ that the application asked for.
     Get(OpId),
+    /// A READ that the application asked to be combined with its memory, into a slab of the pool: the device can not.
+    Combine(Combining),
     /// A WRITE that the application asked for.
     Put(OpId),
 }
@@ -86,6 +88,17 @@ pub(crate) struct Reading {
     /// Where the payload goes once it is read, if the device can not do that itself.
     pub(crate) staged: Option<Target>,
     /// Bytes of the slab of the pool that it is read into; 0 if it is read into the memory of its receive.
+    pub(crate) pooled: usize,
+}
+
+/// A READ into a slab of the pool, to be combined with the application's memory.
+#[derive(Debug)]
+pub(crate) struct Combining {
+    pub(crate) op: OpId,
+    pub(crate) target: Target,
+    /// Bytes that are read.
+    pub(crate) len: usize,
+    /// Bytes of the slab.
     pub(crate) pooled: usize,
 }
 

@@ -318,6 +318,9 @@ pub enum OneSidedFailure {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// There is no memory to read into before combining, on a device that can not combine by itself.
+    #[error("no memory to read into before combining: {0}")]
+    Memory(std::sync::Arc<str>),
 }
 
 /// A receive could not be posted; the memory is handed back.

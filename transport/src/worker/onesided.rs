@@ -1,12 +1,13 @@
 //! One-sided operations: the peer's program takes no part.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, PostError, RemoteSlice};
+use qpair_verbs::{Local, PostError, QpType, RemoteSlice};
 
 use super::Worker;
-use super::endpoint::{OneSided, Reach, Stage};
+use super::endpoint::{Combining, OneSided, Reach, Stage};
 use super::error::{OneSidedError, OneSidedFailure};
 use super::ids::{EndpointId, OpId};
+use super::target::Target;
 
 impl Worker {
     /// Reads `remote` into the first bytes of `into`, or combines it with them. [`Event::Got`](crate::Event::Got)
@@ -22,7 +23,12 @@ impl Worker {
         into: impl Into<Local>,
         calc: Option<Calc>,
     ) -> Result<OpId, OneSidedError> {
-        self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get)
+        match calc {
+            Some(calc) if !self.read_reduce => {
+                self.get_and_combine(ep, remote, Target { memory: into.into(), calc: Some(calc) })
+            }
+            _ => self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get),
+        }
     }
 
     /// Writes the first bytes of `from` to `remote`. [`Event::Put`](crate::Event::Put) follows. A message that is sent
@@ -34,6 +40,36 @@ impl Worker {
     #[inline]
     pub fn put(&mut self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<OpId, OneSidedError> {
         self.one_sided(ep, Reach::Write, from.into(), remote, OneSided::Put)
+    }
+
+    /// Reads into a slab of the pool, from which the bytes are combined later: for devices that can not.
+    #[cold]
+    fn get_and_combine(&mut self, ep: EndpointId, remote: RemoteSlice, target: Target) -> Result<OpId, OneSidedError> {
+        let refused = |error, target: Target| Err(OneSidedError { error, memory: target.memory });
+        if let Err(error) = combinable(&target, remote.len) {
+            return refused(error.into(), target);
+        }
+        let len = remote.len as usize;
+        let slab = match self.pool.slab(len) {
+            Ok(Some(slab)) => slab,
+            Ok(None) => return refused(OneSidedFailure::WouldBlock, target),
+            Err(error) => return refused(OneSidedFailure::Memory(error.to_string().into()), target),
+        };
+        let pooled = slab.len();
+        match self.one_sided(ep, Reach::Read(None), slab.into(), remote, OneSided::Get) {
+            Ok(op) => {
+                if let Some(last) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.reads.back_mut()) {
+                    *last = OneSided::Combine(Combining { op, target, len, pooled });
+                }
+                Ok(op)
+            }
+            Err(OneSidedError { error, memory }) => {
+                if let Local::Slab(slab) = memory {
+                    self.pool.give_slab(slab);
+                }
+                refused(error, target)
+            }
+        }
     }
 
     #[inline]
@@ -60,5 +96,19 @@ impl Worker {
             Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),
             Err((error, memory)) => refused(error.into(), memory),
         }
+    }
+}
+
+/// Whether so many bytes can be combined with the memory.
+fn combinable(target: &Target, len: u64) -> Result<(), PostError> {
+    let limit = target.memory.len();
+    let size = target.calc.map_or(1, |calc| calc.data_type.size());
+    match usize::try_from(len) {
+        Ok(len) if len <= limit && !len.is_multiple_of(size) => Err(PostError::PartialElement { len, size }),
+        Ok(len) if len <= limit => {
+            let what = "a READ that is combined with this memory";
+            target.check().map_err(|_| PostError::NotSupported { what, qp_type: QpType::Rc })
+        }
+        _ => Err(PostError::Range { start: 0, end: usize::try_from(len).unwrap_or(usize::MAX), len: limit }),
     }
 }

@@ -4,7 +4,7 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
-use super::endpoint::{Job, OneSided, Reading, Stage, parse_wr_id};
+use super::endpoint::{Combining, Job, OneSided, Reading, Stage, parse_wr_id};
 use super::error::{CloseReason, Lost, OpError, RecvError, RecvFailure};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -253,6 +253,9 @@ impl Worker {
                 (op, self.unstage(memory, staged, pooled))
             }
             Some(OneSided::Get(op) | OneSided::Put(op)) => (Some(op), memory),
+            Some(OneSided::Combine(Combining { op, target, pooled, .. })) => {
+                (Some(op), self.unstage(memory, Some(target), pooled))
+            }
             None => (None, memory),
         };
         if let Some(op) = op {

@@ -3,10 +3,10 @@
 use qpair_verbs::{Local, PostError};
 
 use super::Worker;
-use super::endpoint::{OneSided, Reach, Reading};
+use super::endpoint::{Combining, OneSided, Reach, Reading};
 use super::error::ResourceError;
 use super::event::{Event, Returned};
-use super::ids::{OpId, Tag};
+use super::ids::{EndpointId, OpId, Tag};
 use super::message::Message;
 use super::receive::fill;
 use super::target::Target;
@@ -73,6 +73,7 @@ impl Worker {
             Some(OneSided::Pull(reading)) => reading,
             Some(OneSided::Get(op)) => return self.ready.push_back(Event::Got { op, ep, memory }),
             Some(OneSided::Put(op)) => return self.ready.push_back(Event::Put { op, ep, memory }),
+            Some(OneSided::Combine(combining)) => return self.combine(ep, combining, memory),
             None => return,
         };
         let Some(Pulled { op, tag, len, .. }) = endpoint.link.pulled(key) else {
@@ -99,6 +100,18 @@ impl Worker {
         };
         self.ready.push_back(event);
         self.release_held(index);
+    }
+
+    /// Bytes that were read are combined with the application's memory.
+    fn combine(&mut self, ep: EndpointId, combining: Combining, read: Local) {
+        let Combining { op, mut target, len, .. } = combining;
+        let Local::Slab(slab) = read else { return };
+        let combined = target.put(&slab[..len]);
+        self.pool.give_slab(slab);
+        self.ready.push_back(match combined {
+            Ok(()) => Event::Got { op, ep, memory: target.memory },
+            Err(error) => Event::Failed { op, ep, error, returned: Returned::Memory(target.memory) },
+        });
     }
 
     /// Hands out messages that waited behind another of their tag.

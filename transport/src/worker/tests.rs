@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, ReduceOp};
-use qpair_verbs::{Access, Local, RemoteSlice, Rkey};
+use qpair_verbs::{Access, Local, PostError, RemoteSlice, Rkey};
 
-use super::endpoint::{OneSided, Reading};
+use super::endpoint::{Combining, OneSided, Reading};
+use super::target::Target;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,6 +41,8 @@ fn operations_that_the_device_does_not_end_end_with_their_connection() {
     endpoint.reads.push_back(OneSided::Get(OpId(70)));
     endpoint.reads.push_back(OneSided::Put(OpId(71)));
     endpoint.reads.push_back(OneSided::Pull(Reading { key: 9, staged: None, pooled: 0 }));
+    let target = Target { memory: Local::None, calc: None };
+    endpoint.reads.push_back(OneSided::Combine(Combining { op: OpId(72), target, len: 0, pooled: 0 }));
     worker.abort(ep);
     assert!(worker.endpoints.get(ep).is_some(), "the device has work of it");
     let memory = worker.domain().alloc(8).unwrap();
@@ -51,6 +54,7 @@ fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let [
         Event::Failed { op: OpId(70), returned: Returned::Withheld, .. },
         Event::Failed { op: OpId(71), returned: Returned::Withheld, .. },
+        Event::Failed { op: OpId(72), returned: Returned::Memory(_), .. },
         Event::Closed { reason: CloseReason::Aborted, .. },
     ] = &events[..]
     else {
@@ -127,6 +131,37 @@ fn staged_receives_wait_for_memory_and_hold_nothing_up() {
         }
     }
     assert_eq!(done, receives);
+}
+
+/// Where the device can not combine what it reads, it is read into memory of the pool and combined from there.
+#[test]
+fn a_get_is_combined_where_the_device_can_not() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    worker.read_reduce = false;
+    let sum = Some(Calc::of::<i32>(ReduceOp::Sum));
+    let region = worker.domain().expose(20_000, Access::REMOTE_READ).unwrap();
+    region.write(0, &4i32.to_le_bytes().repeat(5000)).unwrap();
+    let filled = |worker: &Worker, len: usize| {
+        let mut memory = worker.domain().alloc(len).unwrap();
+        memory.fill(0);
+        memory
+    };
+    let memory = filled(&worker, 20_000);
+    let op = worker.get(ep, region.remote(4..20_000), memory, sum).unwrap();
+    let Some(Event::Got { op: got, memory: Local::Buffer(memory), .. }) = worker.wait(Some(PATIENCE)).unwrap() else {
+        panic!("it is there in time")
+    };
+    assert_eq!(got, op);
+    assert!(memory[..19_996] == 4i32.to_le_bytes().repeat(4999)[..] && memory[19_996..] == [0; 4]);
+
+    let refused = worker.get(ep, region.remote(0..6), memory, sum).unwrap_err();
+    assert_eq!(refused.error, OneSidedFailure::Post(PostError::PartialElement { len: 6, size: 4 }));
+    let refused = worker.get(ep, region.remote(0..8), filled(&worker, 4), sum).unwrap_err();
+    assert_eq!(refused.error, OneSidedFailure::Post(PostError::Range { start: 0, end: 8, len: 4 }));
+    let list = vec![filled(&worker, 8), filled(&worker, 8)];
+    let refused = worker.get(ep, region.remote(0..8), list, sum).unwrap_err();
+    assert!(matches!(refused.error, OneSidedFailure::Post(PostError::NotSupported { .. })));
+    assert_eq!(refused.memory.len(), 16, "it is handed back");
 }
 
 /// More completions than one batch takes, none of them an event, and a message behind them.
