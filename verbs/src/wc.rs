@@ -159,9 +159,12 @@ impl Completion<'_> {
     ///
     /// # Errors
     /// [`NoMemory`] if the request carried none (inline data), or memory of another form.
-    #[inline]
+    #[inline(always)]
     pub fn into_buffer(self) -> Result<Buffer, NoMemory> {
-        match self.into_memory() {
+        if !matches!(self.at.memory, Local::Buffer(_)) {
+            return Err(NoMemory { wanted: "a buffer", found: self.at.memory.form() });
+        }
+        match std::mem::take(&mut self.at.memory) {
             Local::Buffer(buffer) => Ok(buffer),
             other => Err(NoMemory { wanted: "a buffer", found: other.form() }),
         }

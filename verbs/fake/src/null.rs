@@ -50,6 +50,15 @@ pub(crate) fn fill_ex(ex: &mut ibv_qp_ex) {
     ex.wr_send = Some(plain);
     ex.wr_rdma_write = Some(remote);
     ex.wr_rdma_read = Some(remote);
+    ex.wr_send_imm = Some(with_number);
+    ex.wr_send_inv = Some(with_number);
+    ex.wr_local_inv = Some(with_number);
+    ex.wr_rdma_write_imm = Some(remote_with_number);
+    ex.wr_atomic_fetch_add = Some(add);
+    ex.wr_atomic_cmp_swp = Some(compare_swap);
+    ex.wr_bind_mw = Some(bind);
+    ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_sge_list = Some(set_sge_list);
     ex.wr_set_sge = Some(set_sge);
     ex.wr_set_inline_data = Some(set_inline_data);
 }
@@ -141,6 +150,35 @@ unsafe extern "C" fn remote(qp: *mut ibv_qp_ex, _rkey: u32, _address: u64) {
     // SAFETY: as for `plain`.
     unsafe { plain(qp) }
 }
+
+unsafe extern "C" fn with_number(qp: *mut ibv_qp_ex, _number: u32) {
+    // SAFETY: as for `plain`.
+    unsafe { plain(qp) }
+}
+
+unsafe extern "C" fn remote_with_number(qp: *mut ibv_qp_ex, _rkey: u32, _address: u64, _imm: u32) {
+    // SAFETY: as for `plain`.
+    unsafe { plain(qp) }
+}
+
+unsafe extern "C" fn add(qp: *mut ibv_qp_ex, _rkey: u32, _address: u64, _add: u64) {
+    // SAFETY: as for `plain`.
+    unsafe { plain(qp) }
+}
+
+unsafe extern "C" fn compare_swap(qp: *mut ibv_qp_ex, _rkey: u32, _address: u64, _compare: u64, _swap: u64) {
+    // SAFETY: as for `plain`.
+    unsafe { plain(qp) }
+}
+
+unsafe extern "C" fn bind(qp: *mut ibv_qp_ex, _mw: *mut ibv_mw, _key: u32, _info: *const ibv_mw_bind_info) {
+    // SAFETY: as for `plain`.
+    unsafe { plain(qp) }
+}
+
+unsafe extern "C" fn set_ud_addr(_qp: *mut ibv_qp_ex, _ah: *mut ibv_ah, _remote_qpn: u32, _remote_qkey: u32) {}
+
+unsafe extern "C" fn set_sge_list(_qp: *mut ibv_qp_ex, _count: usize, _list: *const ibv_sge) {}
 
 unsafe extern "C" fn set_sge(_qp: *mut ibv_qp_ex, _lkey: u32, _address: u64, _length: u32) {}
 

@@ -121,6 +121,70 @@ impl SendQueue {
         }
     }
 
+    /// Puts a request with one buffer into the slot of `index`, for the poster; it is then handed to the device, and after
+    /// that [ended](SendQueue::end) or taken [back](SendQueue::back).
+    ///
+    /// # Safety
+    /// `index` is what [`next`](SendQueue::next) gave, and the caller the poster.
+    #[inline(always)]
+    pub(super) unsafe fn begin(&self, index: u32, local: &mut Local, wr_id: u64, (opcode, len): (WcOpcode, u32)) {
+        let slot = self.cell(index).get();
+        // SAFETY: beyond `posting`, so the poster's. What a free slot has of memory and holds was taken out of it, so there
+        // is nothing to drop; and what is read out of `local` is replaced by what needs no dropping either.
+        unsafe {
+            (&raw mut (*slot).local).copy_from_nonoverlapping(local, 1);
+            std::ptr::write(local, Local::None);
+            (*slot).wr_id = wr_id;
+            (*slot).opcode = opcode;
+            (*slot).len = len;
+        }
+        self.posting.0.store(index.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The device has taken the request of `index`.
+    #[inline(always)]
+    pub(super) fn end(&self, index: u32) {
+        self.posted.0.store(index.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The memory of a request that the device did not take.
+    ///
+    /// # Safety
+    /// The caller is the poster, which began it last and did not end it.
+    pub(super) unsafe fn back(&self, index: u32) -> Local {
+        self.posting.0.store(index, Ordering::Release);
+        // SAFETY: beyond `posting`, so the poster's.
+        std::mem::take(unsafe { &mut (*self.cell(index).get()).local })
+    }
+
+    /// True if `index` is the oldest request that the device has taken and not completed. For the poller.
+    #[inline(always)]
+    pub(super) fn is_oldest(&self, index: u32) -> bool {
+        index == self.retired.0.load(Ordering::Relaxed) && index != self.posted.0.load(Ordering::Acquire)
+    }
+
+    /// Takes the [oldest](SendQueue::is_oldest) request out into `to`, whose memory is none; its number, operation and
+    /// length. `None` if it holds more than memory.
+    ///
+    /// # Safety
+    /// The caller is the poller, and `index` the oldest one.
+    #[inline(always)]
+    pub(super) unsafe fn take_oldest(&self, index: u32, to: &mut Local) -> Option<(u64, WcOpcode, u32)> {
+        let slot = self.cell(index).get();
+        // SAFETY: between `retired` and `posted`, so the poller's. The memory moves: the slot keeps none, and `to` had none
+        // that would have to be dropped.
+        let taken = unsafe {
+            if !matches!((*slot).held, Held::Nothing) {
+                return None;
+            }
+            (&raw const (*slot).local).copy_to_nonoverlapping(to, 1);
+            std::ptr::write(&raw mut (*slot).local, Local::None);
+            ((*slot).wr_id, (*slot).opcode, (*slot).len)
+        };
+        self.retired.0.store(index.wrapping_add(1), Ordering::Release);
+        Some(taken)
+    }
+
     /// What the count of a completion stands for. For the poller.
     #[inline(always)]
     pub(super) fn meaning(&self, index: u32) -> Meant {

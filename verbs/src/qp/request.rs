@@ -100,10 +100,9 @@ impl Op {
 impl<'a> SendRequest<'a> {
     #[inline(always)]
     pub(crate) fn new(qp: &'a OwnedQp, wr: &'a mut SendWr, op: Op, local: Local, with: Borrowed<'a>) -> Self {
-        wr.op = op;
-        if !matches!(local, Local::None) {
-            wr.local = local;
-        }
+        // Dropping a request empties both, so that what is replaced needs no dropping.
+        std::mem::forget(std::mem::replace(&mut wr.op, op));
+        std::mem::forget(std::mem::replace(&mut wr.local, local));
         wr.range = None;
         wr.imm = None;
         wr.invalidate = None;

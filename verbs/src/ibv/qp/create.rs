@@ -19,6 +19,7 @@ use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::hub::lock;
 use crate::ibv::mw::Mw;
+use crate::ibv::numbers::Tag;
 use crate::ibv::pd::{Pd, PdHandle};
 use crate::ibv::quirks;
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
@@ -33,6 +34,10 @@ use crate::types::{QpState, QpType, Qpn, Rkey};
 pub(crate) struct OwnedQp {
     pub(super) qp: NonNull<sys::ibv_qp>,
     pub(super) submit: Submit,
+    /// Number of the domain that its memory must be of.
+    pub(super) domain: u64,
+    /// Tags of its sends, but for their counts.
+    pub(super) tags: u64,
     pub(super) shared: Arc<QpShared>,
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
@@ -98,6 +103,8 @@ impl OwnedQp {
         let mut qp = OwnedQp {
             qp: made.qp,
             submit: made.submit,
+            domain: pd.id(),
+            tags: Tag { queue: id, receive: false, own: 0 }.encode(),
             shared,
             options: options.clone(),
             address: QpAddress { qpn, max_rd_atomic: reads[0], ..address },

@@ -9,6 +9,7 @@ mod ece;
 mod modify;
 mod post;
 mod shared;
+mod short;
 mod submit;
 
 pub(super) use attributes::Local;

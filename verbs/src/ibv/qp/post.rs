@@ -28,9 +28,9 @@ pub(in crate::ibv) struct Pieces {
 }
 
 impl OwnedQp {
-    /// Posts a send request. For the one owner, which has `&mut` of the queue pair.
-    #[inline]
-    pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
+    /// Posts a send request of any kind. For the one owner, which has `&mut` of the queue pair.
+    #[inline(never)]
+    pub(super) fn post_any(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
         let checked = self.limits().check_send(wr, with).and_then(|len| {
             if matches!(self.state(), QpState::Rts | QpState::Err | QpState::Sqe | QpState::Sqd) {
                 Ok(len)
@@ -177,7 +177,7 @@ impl OwnedQp {
     #[inline(always)]
     fn limits(&self) -> Limits {
         Limits {
-            domain: self.pd.id(),
+            domain: self.domain,
             qp_type: self.shared.qp_type,
             max_inline: self.max_inline as usize,
             max_message: self.max_message as usize,
@@ -187,8 +187,8 @@ impl OwnedQp {
     }
 
     #[inline(always)]
-    fn tag(&self, own: u32) -> u64 {
-        Tag { queue: self.shared.id, receive: false, own }.encode()
+    pub(super) fn tag(&self, own: u32) -> u64 {
+        self.tags | u64::from(own)
     }
 }
 
@@ -203,7 +203,7 @@ fn hand_over(
 }
 
 #[inline(always)]
-fn flags(wr: &SendWr) -> u32 {
+pub(super) fn flags(wr: &SendWr) -> u32 {
     let flag = |set, flag| if set { flag } else { 0 };
     flag(wr.signaled, sys::IBV_SEND_SIGNALED)
         | flag(wr.solicited, sys::IBV_SEND_SOLICITED)

@@ -10,6 +10,7 @@ use qpair_verbs_sys as sys;
 use super::post::{Pieces, datagram, key};
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
+use crate::memory::RemoteSlice;
 use crate::qp::Op;
 use crate::types::{QpType, Rkey};
 
@@ -240,6 +241,34 @@ impl Extended {
         }
     }
 
+    /// One request of one piece, a SEND, a WRITE or a READ; what the device says.
+    ///
+    /// # Safety
+    /// As [`Submit::request`].
+    #[inline(always)]
+    pub(super) unsafe fn post_short(
+        &self,
+        opcode: u32,
+        remote: &RemoteSlice,
+        (wr_id, flags): (u64, u32),
+        piece: &sys::ibv_sge,
+    ) -> i32 {
+        let qp = self.qp.as_ptr();
+        // SAFETY: passed on to the caller; in the order that the library asks for: operation, data.
+        unsafe {
+            (self.start)(qp);
+            (*qp).wr_id = wr_id;
+            (*qp).wr_flags = flags;
+            match (opcode, self.write, self.read) {
+                (sys::IBV_WR_RDMA_WRITE, Some(write), _) => write(qp, key(remote.rkey), remote.addr),
+                (sys::IBV_WR_RDMA_READ, _, Some(read)) => read(qp, key(remote.rkey), remote.addr),
+                _ => (self.send)(qp),
+            }
+            (self.set_sge)(qp, piece.lkey, piece.addr, piece.length);
+            (self.complete)(qp)
+        }
+    }
+
     /// # Safety
     /// As [`Submit::request`], with a request begun.
     #[inline(always)]
@@ -366,7 +395,7 @@ fn opcode(op: &Op, submission: &Submission<'_>) -> u32 {
 }
 
 fn atomic(
-    remote: &crate::memory::RemoteSlice,
+    remote: &RemoteSlice,
     compare_add: u64,
     swap: u64,
 ) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {

@@ -1,0 +1,52 @@
+//! The loop whose instructions `run` counts: RDMA WRITEs posted and polled through the safe API, a window at a time, with
+//! buffers from a free list. `loop.c` is the same in C.
+//!
+//! ```text
+//! instructions plain|extended WINDOWS WINDOW
+//! ```
+
+use std::error::Error;
+
+use qpair_fake_ibverbs::control;
+use qpair_verbs::{Access, Context};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let [way, windows, window] = &arguments[..] else {
+        println!("skipped: verbs/benches/instructions/run counts the instructions of this program");
+        return Ok(());
+    };
+    let device = control::Device::new(DEVICE)?;
+    device.set("qp_ex", u64::from(way == "extended"))?;
+    repeat(windows.parse()?, window.parse()?)
+}
+
+fn repeat(windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
+    let ctx = Context::open(DEVICE)?;
+    let pd = ctx.alloc_pd()?;
+    let mut cq = ctx.create_cq(256)?;
+    let (a, b) = (pd.rc(&cq).build()?, pd.rc(&cq).build()?);
+    let (addr_a, addr_b) = (a.address(), b.address());
+    let (mut a, _b) = (a.connect(&addr_b)?, b.connect(&addr_a)?);
+    let target = pd.expose(LEN, Access::REMOTE_WRITE)?;
+    let remote = target.remote(0..LEN);
+    let mut free = (0..window).map(|_| pd.alloc(LEN)).collect::<Result<Vec<_>, _>>()?;
+    let mut posted = 0;
+    for _ in 0..windows {
+        while let Some(buffer) = free.pop() {
+            posted += 1;
+            a.write(buffer, remote).id(posted).signaled().post()?;
+        }
+        while free.len() < window {
+            if let Some(done) = cq.poll()? {
+                done.ok()?;
+                free.push(done.into_buffer()?);
+            }
+        }
+    }
+    println!("{posted} posted: {}", a.explain());
+    Ok(())
+}
+
+const DEVICE: &str = "null0";
+const LEN: usize = 64;
