@@ -47,9 +47,7 @@ impl OwnedQp {
         let block = buffer.backing();
         let len = block.len();
         let short = match &wr.op {
-            Op::Send => {
-                Short { opcode: sys::IBV_WR_SEND, shown_as: WcOpcode::SEND, remote: nowhere(len) }
-            }
+            Op::Send => Short { opcode: sys::IBV_WR_SEND, shown_as: WcOpcode::SEND, remote: nowhere(len) },
             Op::Write(remote) => {
                 Short { opcode: sys::IBV_WR_RDMA_WRITE, shown_as: WcOpcode::RDMA_WRITE, remote: *remote }
             }
@@ -67,13 +65,7 @@ impl OwnedQp {
     }
 
     #[inline(always)]
-    fn post_short(
-        &self,
-        wr: &mut SendWr,
-        short: &Short,
-        index: u32,
-        mut piece: sys::ibv_sge,
-    ) -> Result<(), Rejected> {
+    fn post_short(&self, wr: &mut SendWr, short: &Short, index: u32, mut piece: sys::ibv_sge) -> Result<(), Rejected> {
         let (tag, flags) = (self.tag(index), super::post::flags(wr));
         // SAFETY: `index` is the next one, and this is the one owner.
         unsafe { self.shared.send.begin(index, &mut wr.local, wr.wr_id, (short.shown_as, piece.length)) };
@@ -108,7 +100,7 @@ impl OwnedQp {
 
     #[cold]
     fn not_taken(&self, index: u32, status: i32) -> Rejected {
-        let error = outcome(status).err().map_or_else(|| std::io::Error::from_raw_os_error(libc::EIO), |error| error);
+        let error = outcome(status).err().unwrap_or_else(|| std::io::Error::from_raw_os_error(libc::EIO));
         // SAFETY: begun just now, by this owner.
         Rejected { error: refused(error), memory: unsafe { self.shared.send.back(index) } }
     }

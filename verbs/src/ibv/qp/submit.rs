@@ -394,11 +394,7 @@ fn opcode(op: &Op, submission: &Submission<'_>) -> u32 {
     }
 }
 
-fn atomic(
-    remote: &RemoteSlice,
-    compare_add: u64,
-    swap: u64,
-) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+fn atomic(remote: &RemoteSlice, compare_add: u64, swap: u64) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr: remote.addr, compare_add, swap, rkey: key(remote.rkey) }
 }
 
