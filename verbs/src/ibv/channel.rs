@@ -122,6 +122,7 @@ impl Drop for Channel {
         // SAFETY: alive until now; its queues held it and are gone.
         if let Err(error) = outcome(unsafe { (self.device.library.ibv_destroy_comp_channel)(self.channel.as_ptr()) }) {
             tracing::error!(%error, device = self.device.name, "a completion channel is not given back");
+            std::mem::forget(self.device.clone());
         }
     }
 }

@@ -90,7 +90,7 @@ impl Mw {
         let mut state = lock(&self.state);
         if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
             state.bound = None;
-            dealloc(state.mw.take());
+            dealloc(state.mw.take(), &self.pd);
         }
     }
 }
@@ -101,17 +101,18 @@ fn alloc(pd: &Pd) -> io::Result<NonNull<sys::ibv_mw>> {
     mw.map_err(io::Error::other).and_then(made)
 }
 
-fn dealloc(mw: Option<NonNull<sys::ibv_mw>>) {
+fn dealloc(mw: Option<NonNull<sys::ibv_mw>>, pd: &Arc<Pd>) {
     let Some(mw) = mw else { return };
     // SAFETY: allocated by the library, and given back once: it was just taken out of its owner.
     let gone = unsafe { sys::ibv_dealloc_mw(mw.as_ptr()) }.map_err(io::Error::other).and_then(outcome);
     if let Err(error) = gone {
         tracing::error!(%error, "a memory window is not given back");
+        std::mem::forget(pd.clone());
     }
 }
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        dealloc(lock(&self.state).mw.take());
+        dealloc(lock(&self.state).mw.take(), &self.pd);
     }
 }

@@ -207,12 +207,15 @@ impl Drop for PdHandle {
         let gone = outcome(unsafe { (self.device.library.ibv_dealloc_pd)(self.pd()) });
         if let Err(error) = &gone {
             tracing::error!(%error, device = self.device.name, "a protection domain is not given back");
+            // What it stands on stays too.
+            std::mem::forget((self.device.clone(), self.parent.take()));
         }
         if let Some((td, below)) = self.parent.take() {
-            // SAFETY: as above; the parent domain, which stood on it, is gone, or the call fails and says so.
+            // SAFETY: as above; the parent domain, which stood on it, is gone.
             let gone = unsafe { sys::ibv_dealloc_td(td.as_ptr()) }.map_err(io::Error::other).and_then(outcome);
             if let Err(error) = gone {
                 tracing::error!(%error, device = self.device.name, "a thread domain is not given back");
+                std::mem::forget(self.device.clone());
             }
             drop(below);
         }
