@@ -24,6 +24,8 @@ pub(crate) struct Device {
     /// How many were created and destroyed, by kind; handles count up over both.
     counts: HashMap<Kind, (u64, u64)>,
     next_handle: HashMap<Kind, u32>,
+    /// The value that the setting `refuse_attr` refuses.
+    pub(crate) refused_value: Option<String>,
     /// Bytes registered, which the kernel would pin.
     pub(crate) locked: u64,
 }
@@ -49,6 +51,7 @@ impl Device {
             violations: Vec::new(),
             counts: HashMap::new(),
             next_handle: HashMap::new(),
+            refused_value: None,
             locked: 0,
         }
     }
@@ -65,6 +68,7 @@ impl Device {
         self.gids = usual_gids(self.index);
         self.calls.clear();
         self.violations.clear();
+        self.refused_value = None;
         for (created, destroyed) in self.counts.values_mut() {
             (*created, *destroyed) = (*created - *destroyed, 0);
         }

@@ -91,7 +91,8 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("hw_ver", 0),
     ("timestamp_mask", u64::MAX >> 1),
     ("core_clock_khz", 1_000_000),
-    // Features: 0 is absent, answered with EOPNOTSUPP; 2 leaves the function pointer null, where there is one.
+    // Features: 0 is absent: functions of extended contexts are null then, others answer EOPNOTSUPP. 2 leaves the pointer
+    // null where it is one of the context's own operations.
     ("mw", 1),
     ("srq", 1),
     ("dmabuf", 1),
@@ -106,8 +107,10 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("gid_ex", 1),
     ("post_send", 1),
     ("poll_cq", 1),
-    // Conduct: sends held back until others follow; an extended poll that skips each second completion; completions of a
+    // Conduct: an attribute (a bit of enum ibv_qp_attr_mask) whose next value that ibv_modify_qp gets is refused from then
+    // on, as any other is not; sends held back until others follow; an extended poll that skips each second completion; completions of a
     // destroyed queue pair taken out of its queues; the state that ibv_query_qp claims.
+    ("refuse_attr", 0),
     ("defer", 0),
     ("cq_ex_skips", 0),
     ("purge_cq", 0),

@@ -130,7 +130,9 @@ fn modify(world: &mut World, address: usize, attr: &ibv_qp_attr, mask: u32) -> R
     if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
         return Err(libc::EINVAL);
     }
-    let checked = transitions::check(kind, from, to, mask).and_then(|()| check(world, device, attr, mask));
+    let checked = transitions::check(kind, from, to, mask)
+        .and_then(|()| check(world, device, attr, mask))
+        .and_then(|()| refuse(world, device, attr, mask));
     if let Err(errno) = checked {
         let name = world.name(address);
         world.devices[device].record(format_args!("{SYMBOL} {name} {from}->{to} mask={mask:#x} -> errno {errno}"));
@@ -168,6 +170,24 @@ fn check(world: &World, device: usize, attr: &ibv_qp_attr, mask: u32) -> Result<
         || (has(IBV_QP_DEST_QPN) && attr.dest_qp_num > 0xff_ffff)
         || (has(IBV_QP_AV) && !is_address(device, &attr.ah_attr));
     if wrong { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+/// Refuses the value of an attribute that the setting `refuse_attr` names.
+fn refuse(world: &mut World, device: usize, attr: &ibv_qp_attr, mask: u32) -> Result<(), c_int> {
+    let device = &mut world.devices[device];
+    let named = mask & device.settings.get_u32("refuse_attr");
+    if named == 0 {
+        return Ok(());
+    }
+    // SAFETY: all zeroes is a value of these plain numbers.
+    let mut alone: ibv_qp_attr = unsafe { zeroed() };
+    apply(&mut alone, attr, named);
+    let route = (qp::gid_bytes(&alone.ah_attr.grh.dgid), alone.ah_attr.dlid, alone.ah_attr.port_num);
+    let reads = (alone.max_rd_atomic, alone.max_dest_rd_atomic, alone.qp_access_flags, alone.qkey);
+    let retries = (alone.timeout, alone.retry_cnt, alone.rnr_retry, alone.min_rnr_timer);
+    let rest = (alone.path_mtu, alone.dest_qp_num, alone.rq_psn, alone.sq_psn, alone.pkey_index, alone.port_num);
+    let value = format!("{route:?} {reads:?} {retries:?} {rest:?}");
+    if *device.refused_value.get_or_insert_with(|| value.clone()) == value { Err(libc::EINVAL) } else { Ok(()) }
 }
 
 /// Whether an address can be one: over Ethernet it has a GID, and the source's is in use.

@@ -1,0 +1,9 @@
+//! Devices of libibverbs as they must not be: with a libibverbs in memory that fails, lies, and keeps a record of what is
+//! done to it. Each test is named for what it shows.
+
+mod destroys;
+mod errors;
+mod ground;
+mod holes;
+mod nonsense;
+mod posting;
