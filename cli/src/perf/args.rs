@@ -1,12 +1,13 @@
 //! Arguments of `perf`, and what both sides must know of them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::error::PerfError;
-use super::test::{Effort, Parameters, Test};
+use super::perftest::{PerftestOptions, SOFT, default_device};
+use super::test::{Effort, Kind, Parameters, Test};
 use crate::period::Period;
 use crate::size::Size;
 
@@ -16,7 +17,12 @@ use crate::size::Size;
 /// both, each process on a core of its own where there are two, else on a CPU of its own. The client's parameters count
 /// for both sides.
 ///
-/// Latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
+/// On an RDMA device it measures as perftest 4.5 does, prints what perftest prints, and the other side may be perftest
+/// (ib_write_bw for write-bw, and so on); then both sides must be given the same options, as perftest wants it. On the
+/// software device soft0 it has a way of its own, with sizes in lists, and memcpy beside bandwidths; any option of
+/// perftest's chooses perftest's way there too, between two qpairs.
+///
+/// In that own way latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
 /// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb; min,
 /// median, p99 and max are of single operations.
 #[derive(Debug, Args)]
@@ -26,7 +32,9 @@ use crate::size::Size;
   qpair perf write-lat --local --post-poll --json    what post and poll take, for each WRITE
   qpair perf tag-lat --local -a                      messages of all sizes
   qpair perf read-bw                                 serves once
-  qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it")]
+  qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it
+  qpair perf write-bw -d mlx5_0                      serves `ib_write_bw HOST`, and a qpair
+  qpair perf send-bw 10.0.0.1 -d rxe0 -b -q 4        client to `ib_send_bw -b -q 4` at 10.0.0.1")]
 pub struct PerfArgs {
     /// What to measure
     #[arg(value_enum)]
@@ -37,23 +45,26 @@ pub struct PerfArgs {
     /// TCP port over which both sides find each other; 0 lets a server choose
     #[arg(short, long, default_value_t = 18515)]
     pub port: u16,
-    /// Sizes in bytes, separated by commas; take K, M, G [default: 8 for latency, 64K for bandwidth]
+    /// Size in bytes, or on soft0 several separated by commas; take K, M, G [default: 64K for bandwidth; for latency 8,
+    /// in perftest's way 2]
     #[arg(short, long, value_name = "SIZES", value_delimiter = ',', conflicts_with = "all")]
     pub size: Vec<Size>,
-    /// All powers of two from 8 B to 16 MiB
+    /// All powers of two from 8 B to 16 MiB; in perftest's way from 2 B to 8 MiB
     #[arg(short, long)]
     pub all: bool,
-    /// Operations per size [default: as many as --duration allows]
+    /// Operations per size, on each queue pair [default: as many as --duration allows; in perftest's way 5000 for
+    /// write-bw, else 1000]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..=1 << 26))]
     pub iters: Option<u64>,
-    /// Time per size: 2, 500ms [default: 1s, with several sizes 300ms]
+    /// Time per size: 2, 500ms [default: 1s, with several sizes 300ms; in perftest's way --iters counts]
     #[arg(short = 'D', long, value_name = "TIME")]
     pub duration: Option<Period>,
     /// Requests outstanding at once in bandwidth measurements
     #[arg(short = 't', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub depth: u32,
-    /// One request in so many is signaled in bandwidth measurements [default: 32, at most half of --depth]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// One request in so many is signaled in bandwidth measurements [default: 32, at most half of --depth; in perftest's
+    /// way 100, above 8K all]
+    #[arg(short = 'Q', long, visible_alias = "cq-mod", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub signal_every: Option<u32>,
     /// Start the serving process too
     #[arg(long, conflicts_with = "forever")]
@@ -64,12 +75,13 @@ pub struct PerfArgs {
     /// CPU to run on; with --local two, for client and server [default with --local: those of two cores]
     #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Device to open
-    #[arg(short, long, default_value = "soft0")]
-    pub device: String,
-    /// Address to serve at. Clients are not asked who they are: bind to no more than is needed
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    pub bind: IpAddr,
+    /// Device to open [default: the first RDMA device with a port that is up, else soft0; with --local soft0]
+    #[arg(short, long)]
+    pub device: Option<String>,
+    /// Address to serve at. Clients are not asked who they are: bind to no more than is needed [default: 127.0.0.1 with
+    /// soft0, else all addresses, as perftest]
+    #[arg(long, value_name = "ADDRESS")]
+    pub bind: Option<IpAddr>,
     /// Print one JSON object per result
     #[arg(long)]
     pub json: bool,
@@ -80,15 +92,32 @@ pub struct PerfArgs {
     /// Print nothing but the port when serving
     #[arg(long, hide = true)]
     pub announce: bool,
+    /// perftest's options.
+    #[command(flatten)]
+    pub perftest: PerftestOptions,
 }
 
 impl PerfArgs {
+    /// The device to open.
+    pub fn device(&self) -> String {
+        match &self.device {
+            Some(device) => device.clone(),
+            None if self.local || self.test.is_tagged() => SOFT.to_owned(),
+            None => default_device(),
+        }
+    }
+
+    /// True if the measurement goes perftest's way on `device`.
+    pub fn is_perftest(&self, device: &str) -> bool {
+        !self.post_poll && !self.test.is_tagged() && (device != SOFT || self.perftest.any())
+    }
+
     /// The sizes to measure, in the order given.
     ///
     /// # Errors
     /// [`PerfError::Size`] for a size that the measurement does not have.
     pub fn sizes(&self) -> Result<Vec<usize>, PerfError> {
-        if self.test == Test::AtomicLat {
+        if self.test.kind() == Kind::Atomic {
             return self.atomic_size();
         }
         let default = [Size(if self.test.is_bandwidth() { 64 << 10 } else { 8 })];

@@ -121,6 +121,10 @@ impl<'a> VerbsStream<'a> {
         let session = &mut *self.session;
         let remote = session.remote.slice(0..size as u64);
         let request = match self.kind {
+            Test::AtomicBw => {
+                let word = session.remote_at(session.atomic_at(), 8);
+                session.qp.fetch_add(session.outbox.local(0..8), word, 1)
+            }
             Test::ReadBw => session.qp.read(session.outbox.local(0..size), remote),
             Test::SendBw if size <= INLINE => session.qp.send_inline(&self.inline[..size]),
             Test::SendBw => session.qp.send(session.outbox.local(0..size)),

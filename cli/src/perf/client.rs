@@ -1,5 +1,6 @@
 //! The client's side: asks a server to prepare, measures size after size, prints.
 
+use std::io;
 use std::net::TcpStream;
 
 use super::args::PerfArgs;
@@ -8,6 +9,7 @@ use super::error::PerfError;
 use super::exchange::{Exchange, PATIENCE, Request};
 use super::latency;
 use super::onesided::{FetchAdd, Read};
+use super::perftest;
 use super::pingpong::{SendPingPong, WritePingPong};
 use super::postpoll;
 use super::report::Report;
@@ -19,22 +21,27 @@ use super::test::{Effort, Test};
 ///
 /// # Errors
 /// [`PerfError`] if there is no server, or either side fails.
-pub fn run(args: &PerfArgs, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
+pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
+    if args.is_perftest(device) {
+        let ready = perftest::Ready::new(args, device)?;
+        let stream = perftest::reach(host, port).map_err(|source| no_server(args, host, port, source))?;
+        return ready.run(stream, perftest::Role::Client, PATIENCE);
+    }
     // What can fail here alone does so before anybody is bothered; a server does not wait long for an introduction.
     let (parameters, sizes, effort) = (args.parameters()?, args.sizes()?, args.effort()?);
     let mut exchange;
     if args.test.is_tagged() {
-        let worker = tagged::worker(&args.device)?;
+        let worker = tagged::worker(device)?;
         exchange = reach(args, host, port)?;
         tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
     } else {
-        let session = Unconnected::new(&args.device, &parameters)?;
+        let session = Unconnected::new(device, &parameters)?;
         exchange = reach(args, host, port)?;
         let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
         tracing::info!("{why}");
-        let how = format!("device {}, RC queue pairs, {}", args.device, wire(&why));
+        let how = format!("device {device}, RC queue pairs, {}", wire(&why));
         let report = Report::begin(args, &how, place)?;
         measure(args, &mut exchange, &mut session, &sizes, effort, &report)
             .map_err(|error| session.explain_failure(error))?;
@@ -43,9 +50,13 @@ pub fn run(args: &PerfArgs, host: &str, port: u16, place: &str) -> Result<(), Pe
 }
 
 fn reach(args: &PerfArgs, host: &str, port: u16) -> Result<Exchange, PerfError> {
-    let no_server = |source| PerfError::NoServer { host: host.to_owned(), port, test: args.test, source };
+    let stream = TcpStream::connect((host, port)).map_err(|source| no_server(args, host, port, source))?;
     // It may have another client at the moment.
-    Exchange::open(TcpStream::connect((host, port)).map_err(no_server)?, PATIENCE)
+    Exchange::open(stream, PATIENCE)
+}
+
+fn no_server(args: &PerfArgs, host: &str, port: u16, source: io::Error) -> PerfError {
+    PerfError::NoServer { host: host.to_owned(), port, test: args.test, source }
 }
 
 /// The wire's name: an explanation starts with it, and goes on with what the header has no room for.
@@ -85,7 +96,7 @@ fn measure(
                 let mut operation = FetchAdd::new(session)?;
                 report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
             }
-            Test::WriteBw | Test::ReadBw | Test::SendBw => {
+            Test::WriteBw | Test::ReadBw | Test::SendBw | Test::AtomicBw => {
                 let mut stream = VerbsStream::new(session, args.test);
                 report.bandwidth(&bandwidth::measure(exchange, &mut stream, size, effort)?)?;
             }

@@ -5,9 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use qpair::transport::{self, CloseReason, ListenError, OpError, RecvFailure, SendCopyError, SendFailure, WorkerError};
-use qpair::verbs::{CompletionError, ConnectError, CqError, CreateError, MemoryError, OpenError, PostError, Rejected};
+use qpair::verbs::{
+    CompletionError, ConnectError, CqError, CreateError, MemoryError, OpenError, PortState, PostError, Rejected,
+};
 use thiserror::Error;
 
+use super::perftest::ExchangeError;
 use super::test::Test;
 use crate::machine::PinError;
 use crate::output::PrintError;
@@ -75,6 +78,61 @@ pub enum PerfError {
     /// The other side can not do the measurement.
     #[error("the other side refused: {0}")]
     Refused(String),
+    /// The exchange with perftest, or with another qpair as perftest does it, did not come about.
+    #[error(transparent)]
+    Perftest(ExchangeError),
+    /// The device has no such port.
+    #[error("device {device} has no port {port}; it has {ports}, counted from 1")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// The port asked for.
+        port: u8,
+        /// Ports there are.
+        ports: u8,
+    },
+    /// The port carries no data.
+    #[error(
+        "port {port} of {device} is not up ({state:?}); see its cable and network interface (`ip link`), or give another with -i"
+    )]
+    PortDown {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// The port has no such row in its table of GIDs.
+    #[error("port {port} of {device} has no GID {index}; `qpair devices -v` tells which there are")]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The row asked for.
+        index: u32,
+    },
+    /// The MTU is above the port's.
+    #[error(
+        "an MTU of {asked} is above that of {device}, {active}; give -m {active} or less, or raise its network interface's"
+    )]
+    Mtu {
+        /// The device.
+        device: String,
+        /// MTU asked for, in bytes.
+        asked: u32,
+        /// The port's, in bytes.
+        active: u32,
+    },
+    /// A datagram is longer than the path takes.
+    #[error("a datagram of {size} does not fit the path's MTU; give -s {} or less", Size((*.mtu).into()))]
+    DatagramSize {
+        /// Size asked for.
+        size: Size,
+        /// The path's MTU in bytes.
+        mtu: u32,
+    },
     /// The device did not open.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -168,7 +226,7 @@ impl PerfError {
     /// What the command shall exit with: 2 where the arguments are to blame.
     pub fn exit_code(&self) -> u8 {
         match self {
-            PerfError::Options(_) | PerfError::Size { .. } => 2,
+            PerfError::Options(_) | PerfError::Size { .. } | PerfError::DatagramSize { .. } => 2,
             _ => 1,
         }
     }

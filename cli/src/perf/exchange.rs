@@ -214,7 +214,8 @@ impl Read for Timed {
     }
 }
 
-fn broken(error: io::Error) -> PerfError {
+/// What an error of the socket means for the exchange.
+pub fn broken(error: io::Error) -> PerfError {
     match error.kind() {
         // Which of the two a socket's time limit gives is up to the system.
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => PerfError::Silent,

@@ -15,10 +15,10 @@ use crate::ranks::{RankEnd, TiedChild, this_program, tied};
 ///
 /// # Errors
 /// [`PerfError`] if the server does not start, or either side fails.
-pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
+pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
     let cpus = choose(&args.cpu, &machine::cpus())?;
     let machine = machine::describe();
-    let (mut server, port) = start_server(args, cpus.map(|(_, server)| server)).map_err(PerfError::Local)?;
+    let (mut server, port) = start_server(args, device, cpus.map(|(_, server)| server)).map_err(PerfError::Local)?;
     let bound = match cpus {
         Some((client, server)) => {
             machine::pin_to(client)?;
@@ -26,7 +26,7 @@ pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
         }
         None => "not bound".to_owned(),
     };
-    client::run(args, "127.0.0.1", port, &format!("{machine}; {bound}"))?;
+    client::run(args, device, "127.0.0.1", port, &format!("{machine}; {bound}"))?;
     ended(&mut server, END_TIME)
 }
 
@@ -49,12 +49,13 @@ fn choose(asked: &[usize], allowed: &[usize]) -> Result<Option<(usize, usize)>, 
     }
 }
 
-fn start_server(args: &PerfArgs, cpu: Option<usize>) -> io::Result<(TiedChild, u16)> {
+fn start_server(args: &PerfArgs, device: &str, cpu: Option<usize>) -> io::Result<(TiedChild, u16)> {
     let program = this_program()?;
     let options = ["perf", args.test.name(), "--announce", "--port", "0", "--bind", "127.0.0.1", "--device"];
     let line = std::iter::once(program.into_os_string())
         .chain(options.iter().map(OsString::from))
-        .chain([OsString::from(&args.device)]);
+        .chain([OsString::from(device)])
+        .chain(args.perftest.for_server().into_iter().map(OsString::from));
     let mut command = tied(cpu, line)?;
     let mut server = TiedChild::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let out = server.take_stdout().ok_or_else(|| io::Error::other("it has no standard output"))?;

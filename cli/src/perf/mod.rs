@@ -1,5 +1,6 @@
 //! `qpair perf`: verbs and messages between two processes, as perftest measures them.
 //! A TCP connection brings the sides together (`exchange`); the client leads (`client`), the server follows (`server`).
+//! On RDMA devices all goes as perftest has it (`perftest`).
 
 mod args;
 mod bandwidth;
@@ -10,6 +11,7 @@ mod latency;
 mod local;
 mod memcpy;
 mod onesided;
+mod perftest;
 mod pingpong;
 mod postpoll;
 mod report;
@@ -30,9 +32,14 @@ use crate::machine;
 /// # Errors
 /// [`PerfError`] if options do not fit together, the sides do not meet, or either fails.
 pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
-    args.parameters()?;
+    let device = args.device();
+    if args.is_perftest(&device) {
+        perftest::check(args)?;
+    } else {
+        args.parameters()?;
+    }
     if args.local {
-        return local::run(args);
+        return local::run(args, &device);
     }
     let mut place = machine::describe();
     match args.cpu.as_slice() {
@@ -44,7 +51,7 @@ pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
         _ => return Err(PerfError::Options("this is one process: give --cpu one CPU".to_owned())),
     }
     match &args.host {
-        Some(host) => client::run(args, host, args.port, &place),
-        None => server::run(args),
+        Some(host) => client::run(args, &device, host, args.port, &place),
+        None => server::run(args, &device),
     }
 }

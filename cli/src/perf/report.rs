@@ -154,6 +154,7 @@ fn describe(test: Test) -> &'static str {
         Test::SendLat => "SEND ping-pong, one way (half a round trip)",
         Test::SendBw => "stream of SENDs",
         Test::AtomicLat => "FETCH_ADD, from post to completion",
+        Test::AtomicBw => "stream of FETCH_ADDs",
         Test::TagLat => "tagged message ping-pong, one way (half a round trip)",
         Test::TagBw => "stream of tagged messages",
     }

@@ -1,12 +1,13 @@
 //! The server's side: prepares what a client asks for, and does its part of each round.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::args::PerfArgs;
 use super::bandwidth;
 use super::error::PerfError;
-use super::exchange::{Contact, Exchange, INTRODUCTION, Reply, Request, Round};
+use super::exchange::{self, Contact, Exchange, INTRODUCTION, PATIENCE, Reply, Request, Round};
+use super::perftest::{Ready, Role, SOFT};
 use super::pingpong;
 use super::session::{Session, Unconnected};
 use super::tagged;
@@ -17,18 +18,18 @@ use crate::output::{PrintError, print};
 ///
 /// # Errors
 /// [`PerfError`] if the port is taken, or the only client fails.
-pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
-    let address = SocketAddr::new(args.bind, args.port);
-    let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => PerfError::PortTaken { port: args.port },
-        _ => PerfError::Listen { address, source },
-    })?;
+pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
+    if args.is_perftest(device) {
+        // What can fail here alone does so before a client comes.
+        Ready::new(args, device)?;
+    }
+    let (listener, address) = listen(args, device)?;
     let bound = listener.local_addr().map_err(|source| PerfError::Listen { address, source })?;
     announce(args, bound)?;
     loop {
         let (stream, client) = listener.accept().map_err(PerfError::Exchange)?;
         tracing::debug!(%client, "a client connected");
-        let served = serve(args, stream);
+        let served = serve(args, device, stream);
         if !args.forever {
             return served;
         }
@@ -46,13 +47,49 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
     print(&format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port()))
 }
 
-fn serve(args: &PerfArgs, stream: TcpStream) -> Result<(), PerfError> {
+/// Listens at the address asked for; else where only this machine's processes are, or everyone.
+fn listen(args: &PerfArgs, device: &str) -> Result<(TcpListener, SocketAddr), PerfError> {
+    let addresses = match args.bind {
+        Some(address) => vec![address],
+        None if device == SOFT => vec![Ipv4Addr::LOCALHOST.into()],
+        // A machine without IPv6 has only the second.
+        None => vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
+    };
+    let mut failed = PerfError::PortTaken { port: args.port };
+    for address in addresses.into_iter().map(|address| SocketAddr::new(address, args.port)) {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok((listener, address)),
+            Err(source) if source.kind() == io::ErrorKind::AddrInUse => {
+                return Err(PerfError::PortTaken { port: args.port });
+            }
+            Err(source) => failed = PerfError::Listen { address, source },
+        }
+    }
+    Err(failed)
+}
+
+/// True if the client speaks as perftest does: with digits, not with an object.
+fn is_perftest(stream: &TcpStream) -> Result<bool, PerfError> {
+    stream.set_read_timeout(Some(INTRODUCTION)).map_err(PerfError::Exchange)?;
+    let mut first = [0];
+    match stream.peek(&mut first) {
+        Ok(0) => Err(PerfError::PeerClosed),
+        Ok(_) => Ok(first != *b"{"),
+        Err(error) => Err(exchange::broken(error)),
+    }
+}
+
+fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), PerfError> {
+    if !args.test.is_tagged() && is_perftest(&stream)? {
+        return Ready::new(args, device)?.run(stream, Role::Server, PATIENCE);
+    }
     let mut exchange = Exchange::open(stream, INTRODUCTION)?;
     let Request::Prepare(parameters, theirs) = exchange.receive()? else {
         return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
     };
     if parameters.test.is_tagged() {
-        return match tagged::Server::new(&args.device, args.bind, &parameters) {
+        let bind = args.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        return match tagged::Server::new(device, bind, &parameters) {
             Ok(mut server) => {
                 exchange.send(&Reply::Prepared(server.contact()))?;
                 server.accept()?;
@@ -63,7 +100,7 @@ fn serve(args: &PerfArgs, stream: TcpStream) -> Result<(), PerfError> {
             Err(error) => refuse(&mut exchange, error),
         };
     }
-    match prepare(args, &parameters, &theirs) {
+    match prepare(device, &parameters, &theirs) {
         Ok((mut session, ours)) => {
             exchange.send(&Reply::Prepared(ours))?;
             rounds(&mut exchange, parameters.test, |exchange, round| {
@@ -74,8 +111,8 @@ fn serve(args: &PerfArgs, stream: TcpStream) -> Result<(), PerfError> {
     }
 }
 
-fn prepare(args: &PerfArgs, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
-    let session = Unconnected::new(&args.device, parameters)?;
+fn prepare(device: &str, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
+    let session = Unconnected::new(device, parameters)?;
     let ours = session.contact();
     Ok((session.connect(theirs)?, ours))
 }
@@ -119,7 +156,7 @@ fn answer(session: &mut Session, exchange: &Exchange, test: Test, round: Round) 
         Test::SendLat => pingpong::answer(session, exchange, round, false),
         Test::SendBw => bandwidth::sink(session, exchange, round),
         // The client does it all.
-        Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat => Ok(()),
+        Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat | Test::AtomicBw => Ok(()),
         Test::TagLat | Test::TagBw => Err(PerfError::Garbled { why: "no queue pair carries tags".to_owned() }),
     };
     done.map_err(|error| session.explain_failure(error))

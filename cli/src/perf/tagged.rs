@@ -119,8 +119,10 @@ pub fn run(
         tracing::info!("{why}");
     }
     let mut link = Link::new(worker, ep, depth);
-    let how =
-        format!("transport over device {}: copied up to {EAGER} B, longer messages read by the receiver", args.device);
+    let how = format!(
+        "transport over device {}: copied up to {EAGER} B, longer messages read by the receiver",
+        args.device()
+    );
     let report = Report::begin(args, &how, place)?;
     for &size in sizes {
         if args.test == Test::TagBw {

@@ -24,10 +24,27 @@ pub enum Test {
     SendBw,
     /// FETCH_ADD, whole operation
     AtomicLat,
+    /// FETCH_ADD rate
+    AtomicBw,
     /// Tagged message ping-pong, over the transport
     TagLat,
     /// Tagged message bandwidth, over the transport
     TagBw,
+}
+
+/// What a measurement consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// RDMA WRITEs.
+    Write,
+    /// RDMA READs.
+    Read,
+    /// SENDs.
+    Send,
+    /// FETCH_ADDs.
+    Atomic,
+    /// Tagged messages.
+    Tagged,
 }
 
 /// What the client asks of the server.
@@ -63,6 +80,7 @@ impl Test {
             Test::SendLat => "send-lat",
             Test::SendBw => "send-bw",
             Test::AtomicLat => "atomic-lat",
+            Test::AtomicBw => "atomic-bw",
             Test::TagLat => "tag-lat",
             Test::TagBw => "tag-bw",
         }
@@ -70,17 +88,28 @@ impl Test {
 
     /// True if it measures bandwidth, false if latency.
     pub fn is_bandwidth(self) -> bool {
-        matches!(self, Test::WriteBw | Test::ReadBw | Test::SendBw | Test::TagBw)
+        matches!(self, Test::WriteBw | Test::ReadBw | Test::SendBw | Test::AtomicBw | Test::TagBw)
     }
 
     /// True if the server has no part in its rounds.
     pub fn is_one_sided(self) -> bool {
-        matches!(self, Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat)
+        matches!(self, Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat | Test::AtomicBw)
     }
 
     /// True if it goes through the transport.
     pub fn is_tagged(self) -> bool {
-        matches!(self, Test::TagLat | Test::TagBw)
+        self.kind() == Kind::Tagged
+    }
+
+    /// What it consists of.
+    pub fn kind(self) -> Kind {
+        match self {
+            Test::WriteLat | Test::WriteBw => Kind::Write,
+            Test::ReadLat | Test::ReadBw => Kind::Read,
+            Test::SendLat | Test::SendBw => Kind::Send,
+            Test::AtomicLat | Test::AtomicBw => Kind::Atomic,
+            Test::TagLat | Test::TagBw => Kind::Tagged,
+        }
     }
 }
 

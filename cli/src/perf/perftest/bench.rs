@@ -1,0 +1,329 @@
+//! One side's verbs objects: queue pairs, completion queues, memory to send from, memory that the other side reaches.
+
+use std::time::Duration;
+
+use qpair::verbs::{
+    Access, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, ExposedRegion, GRH_BYTES,
+    Gid, Mtu, Prepared, ProtectionDomain, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice,
+    Rkey, SoftAddress,
+};
+
+use super::settings::Settings;
+use super::wire::Key;
+use crate::perf::error::PerfError;
+use crate::perf::test::Kind;
+
+/// What the memory and queue pairs are made for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The port's number.
+    pub port: u8,
+    /// The port's local identifier.
+    pub lid: u16,
+    /// This side's GID and its row in the table, if it uses one.
+    pub gid: Option<(u32, Gid)>,
+    /// The path's MTU.
+    pub mtu: Mtu,
+    /// The longest message.
+    pub longest: usize,
+    /// The other side may reach so many bytes from the start of its memory here.
+    pub cycle_buffer: u32,
+    /// Where the other side's software device is.
+    pub soft: Option<SoftAddress>,
+}
+
+/// Queue pairs that are not connected yet.
+#[derive(Debug)]
+pub struct Unconnected {
+    plan: Plan,
+    pd: ProtectionDomain,
+    prepared: Vec<Prepared>,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    channel: Option<CompletionChannel>,
+    inbox: ExposedRegion,
+    outbox: ExposedRegion,
+    stride: usize,
+    service: QpType,
+    kind: Kind,
+    inline: usize,
+    outs: u8,
+}
+
+/// Connected queue pairs, and what a measurement needs around them.
+#[derive(Debug)]
+pub struct Bench {
+    /// The queue pairs.
+    pub lanes: Vec<Lane>,
+    /// Completions of sends.
+    pub send_cq: CompletionQueue,
+    /// Completions of receives.
+    pub recv_cq: CompletionQueue,
+    /// Where events arrive, if they are used.
+    pub channel: Option<CompletionChannel>,
+    /// What the other side reaches, and where receives land.
+    pub inbox: ExposedRegion,
+    /// What requests send from or read into.
+    pub outbox: ExposedRegion,
+    /// Messages up to so many bytes go inline.
+    pub inline: usize,
+    /// READs or atomics that the other side takes at once on a queue pair, where that is less than this side sends.
+    pub reads: Option<u32>,
+    /// True while a sleep was prepared for.
+    pub armed: bool,
+}
+
+/// A connected queue pair and its part of the memory.
+#[derive(Debug)]
+pub struct Lane {
+    qp: Qp,
+    kind: Kind,
+    remote: RemoteSlice,
+    start: usize,
+}
+
+#[derive(Debug)]
+enum Qp {
+    Connected(QueuePair),
+    Datagram(DatagramQueuePair, AddressHandle),
+}
+
+impl Unconnected {
+    /// Makes all objects.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn new(context: &Context, settings: &Settings, plan: Plan) -> Result<Self, PerfError> {
+        let pd = context.alloc_pd()?;
+        let channel = if settings.events { Some(context.create_channel()?) } else { None };
+        let cq = |depth: u32| match &channel {
+            Some(channel) => context.create_cq_on(depth, channel),
+            None => context.create_cq(depth),
+        };
+        let (tx, rx) = (settings.tx_depth(), settings.rx_depth());
+        let send_cq = cq(tx.saturating_mul(settings.qps))?;
+        let recv_cq = cq(rx.max(1).saturating_mul(settings.qps))?;
+        let kind = settings.test.kind();
+        let too_large = || PerfError::Options(format!("{} bytes are too many for this machine", plan.longest));
+        let header = if settings.service == QpType::Ud { GRH_BYTES } else { 0 };
+        let stride = plan.longest.max(plan.cycle_buffer as usize).checked_add(header).ok_or_else(too_large)?;
+        let stride = stride.checked_next_multiple_of(LINE).ok_or_else(too_large)?;
+        let room = stride.checked_mul(settings.qps as usize).ok_or_else(too_large)?;
+        let access = match kind {
+            Kind::Write => Access::REMOTE_WRITE,
+            Kind::Read => Access::REMOTE_READ,
+            Kind::Atomic => Access::REMOTE_ATOMIC,
+            Kind::Send | Kind::Tagged => Access::NONE,
+        };
+        let inbox = pd.expose(room, access)?;
+        let outbox = pd.expose(room, Access::NONE)?;
+        let most = context.attributes().max_inline;
+        let default = if settings.test.is_bandwidth() { 0 } else { MAX_INLINE };
+        let inline =
+            if kind == Kind::Read || kind == Kind::Atomic { 0 } else { settings.inline.unwrap_or(default.min(most)) };
+        let outs = settings.outs.unwrap_or(DEFAULT_OUTS);
+        let build = |_| {
+            let builder = match settings.service {
+                QpType::Rc => pd.rc(&send_cq),
+                QpType::Uc => pd.uc(&send_cq),
+                QpType::Ud => pd.ud(&send_cq).qkey(QKEY),
+            };
+            shape(builder, &plan, inline, outs, settings.service)
+                .recv_cq(&recv_cq)
+                .send_depth(tx)
+                .recv_depth(rx.max(1))
+                .access(access)
+                .build()
+        };
+        let prepared = (0..settings.qps).map(build).collect::<Result<Vec<_>, _>>()?;
+        Ok(Unconnected {
+            plan,
+            prepared,
+            send_cq,
+            recv_cq,
+            channel,
+            inbox,
+            outbox,
+            stride,
+            service: settings.service,
+            kind,
+            inline: inline as usize,
+            outs,
+            pd,
+        })
+    }
+
+    /// What the other side must know of each queue pair.
+    pub fn keys(&self) -> Vec<Key> {
+        let key = |(index, prepared): (usize, &Prepared)| {
+            let address = prepared.address();
+            let memory = self.inbox.remote(index * self.stride..(index + 1) * self.stride);
+            Key {
+                lid: self.plan.lid,
+                out_reads: if self.has_reads() { self.outs.into() } else { 1 },
+                qpn: address.qpn.0,
+                psn: address.psn.get(),
+                rkey: memory.rkey.0,
+                addr: memory.addr,
+                gid: self.plan.gid.map(|(_, gid)| gid.0),
+            }
+        };
+        self.prepared.iter().enumerate().map(key).collect()
+    }
+
+    /// Connects to the other side's queue pairs.
+    ///
+    /// # Errors
+    /// [`PerfError::Connect`].
+    pub fn connect(self, theirs: &[Key]) -> Result<Bench, PerfError> {
+        let least = theirs.iter().map(|key| u32::from(key.out_reads)).min().unwrap_or(1).max(1);
+        let reads = (self.has_reads() && least < u32::from(self.outs)).then_some(least);
+        let mut lanes = Vec::with_capacity(theirs.len());
+        for (index, (prepared, key)) in self.prepared.into_iter().zip(theirs).enumerate() {
+            let address = QpAddress {
+                qp_type: self.service,
+                qpn: Qpn(key.qpn),
+                psn: Psn::new(key.psn),
+                gid: Gid(key.gid.unwrap_or_default()),
+                lid: key.lid,
+                mtu: self.plan.mtu,
+                qkey: if self.service == QpType::Ud { QKEY } else { 0 },
+                soft: self.plan.soft,
+            };
+            let qp = if self.service == QpType::Ud {
+                Qp::Datagram(prepared.activate()?, self.pd.address_handle(&address)?)
+            } else {
+                Qp::Connected(prepared.connect(&address)?)
+            };
+            let remote = RemoteSlice { addr: key.addr, len: self.stride as u64, rkey: Rkey(key.rkey) };
+            lanes.push(Lane { qp, kind: self.kind, remote, start: index * self.stride });
+        }
+        Ok(Bench {
+            lanes,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            channel: self.channel,
+            inbox: self.inbox,
+            outbox: self.outbox,
+            inline: self.inline,
+            reads,
+            armed: false,
+        })
+    }
+
+    /// Bytes up to which messages go inline.
+    pub fn inline(&self) -> usize {
+        self.inline
+    }
+
+    /// READs and atomics that this side has under way at once on a queue pair.
+    pub fn outs(&self) -> u8 {
+        self.outs
+    }
+
+    fn has_reads(&self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::Atomic)
+    }
+}
+
+impl Bench {
+    /// Posts a receive for messages of `size` bytes on queue pair `lane`. Its completion carries the queue pair's place.
+    ///
+    /// # Errors
+    /// [`PerfError::Post`].
+    #[inline]
+    pub fn receive(&mut self, lane: usize, size: usize) -> Result<(), PerfError> {
+        let Lane { qp, start, .. } = &mut self.lanes[lane];
+        let request = match qp {
+            Qp::Connected(qp) => qp.recv(self.inbox.local(*start..*start + size)),
+            Qp::Datagram(qp, _) => qp.recv(self.inbox.local(*start..*start + size + GRH_BYTES)),
+        };
+        Ok(request.id(lane as u64).post()?)
+    }
+
+    /// Posts message `number` of queue pair `lane`: `size` bytes, or `inline` where that is given. If it is signaled, its
+    /// completion carries [both](place).
+    ///
+    /// # Errors
+    /// [`PerfError::Post`].
+    #[inline]
+    pub fn post(
+        &mut self,
+        lane: usize,
+        number: u64,
+        size: usize,
+        inline: Option<&[u8]>,
+        signaled: bool,
+    ) -> Result<(), PerfError> {
+        let Lane { qp, kind, remote, start } = &mut self.lanes[lane];
+        let remote = RemoteSlice { len: size as u64, ..*remote };
+        let range = *start..*start + size;
+        let request = match (qp, *kind, inline) {
+            (Qp::Connected(qp), Kind::Write, None) => qp.write(self.outbox.local(range), remote),
+            (Qp::Connected(qp), Kind::Write, Some(data)) => qp.write_inline(data, remote),
+            (Qp::Connected(qp), Kind::Read, _) => qp.read(self.outbox.local(range), remote),
+            (Qp::Connected(qp), Kind::Atomic, _) => qp.fetch_add(self.outbox.local(range), remote, 1),
+            (Qp::Connected(qp), _, None) => qp.send(self.outbox.local(range)),
+            (Qp::Connected(qp), _, Some(data)) => qp.send_inline(data),
+            (Qp::Datagram(qp, to), _, None) => qp.send(self.outbox.local(range), to),
+            (Qp::Datagram(qp, to), _, Some(data)) => qp.send_inline(data, to),
+        };
+        let request = request.id((lane as u64) << NUMBER_BITS | number & MAX_NUMBER);
+        Ok(if signaled { request.signaled().post() } else { request.post() }?)
+    }
+
+    /// True if a queue pair failed.
+    pub fn has_failed(&self) -> bool {
+        self.lanes.iter().any(|lane| match &lane.qp {
+            Qp::Connected(qp) => qp.state() == QpState::Err,
+            Qp::Datagram(qp, _) => qp.state() == QpState::Err,
+        })
+    }
+
+    /// Tells what made a queue pair fail, if a completion does.
+    pub fn explain_failure(&mut self, error: PerfError) -> PerfError {
+        for cq in [&mut self.send_cq, &mut self.recv_cq] {
+            while let Ok(Some(done)) = cq.poll() {
+                if let Err(failed) = done.ok() {
+                    return failed.into();
+                }
+            }
+        }
+        error
+    }
+}
+
+/// The queue pair and the number of a message that completed.
+#[inline]
+pub fn place(wr_id: u64) -> (usize, u64) {
+    ((wr_id >> NUMBER_BITS) as usize, wr_id & MAX_NUMBER)
+}
+
+/// Where the software device of `context` is.
+///
+/// # Errors
+/// What the device says.
+pub fn soft_address(context: &Context) -> Result<Option<SoftAddress>, PerfError> {
+    let cq = context.create_cq(1)?;
+    Ok(context.alloc_pd()?.rc(&cq).send_depth(1).recv_depth(1).build()?.address().soft)
+}
+
+/// What perftest sets on a queue pair.
+fn shape(builder: QpBuilder, plan: &Plan, inline: u32, outs: u8, service: QpType) -> QpBuilder {
+    let _ = (plan, inline, outs, service);
+    if plan.soft.is_some() { builder } else { builder.ack_timeout(ACK_TIMEOUT) }
+}
+
+/// perftest's Q_Key.
+const QKEY: u32 = 0x1111_1111;
+/// perftest's: 4.096 us x 2^14.
+const ACK_TIMEOUT: Duration = Duration::from_micros(67_109);
+/// READs and atomics at once. Devices have 16 at least, of those that are common.
+const DEFAULT_OUTS: u8 = 16;
+/// Up to here data goes inline, as perftest does; above, from registered memory.
+const MAX_INLINE: u32 = 220;
+/// A cache line: queue pairs do not share one.
+const LINE: usize = 64;
+/// A completion carries the queue pair above these bits, and the message's number in them.
+const NUMBER_BITS: u32 = 48;
+const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;

@@ -1,0 +1,228 @@
+//! The engine over a TCP connection: every wait has an end, and what comes out of turn stays in the socket.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv, sockopt};
+
+use super::engine::{Engine, Event, Introduced, Introduction, Role, State};
+use super::error::{ExchangeError, Step};
+use super::wire::{BandwidthReport, Key};
+use crate::perf::error::PerfError;
+
+/// A connection to the other side.
+#[derive(Debug)]
+pub struct Link {
+    stream: TcpStream,
+    engine: Engine,
+    patience: Duration,
+}
+
+/// What the other side does while this one runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Nothing but run.
+    Running,
+    /// It has gone on to the next step.
+    Ahead,
+    /// It has closed the connection.
+    Gone,
+}
+
+impl Link {
+    /// A link over `stream`. The other side may be silent for `patience` where it has something to say.
+    ///
+    /// # Errors
+    /// [`PerfError::Exchange`].
+    pub fn new(
+        stream: TcpStream,
+        role: Role,
+        introduction: Introduction,
+        patience: Duration,
+    ) -> Result<Self, PerfError> {
+        stream.set_nodelay(true).map_err(PerfError::Exchange)?;
+        stream.set_write_timeout(Some(patience)).map_err(PerfError::Exchange)?;
+        keep_alive(&stream).map_err(|errno| PerfError::Exchange(errno.into()))?;
+        Ok(Link { stream, engine: Engine::new(role, introduction), patience })
+    }
+
+    /// Address of this side.
+    ///
+    /// # Errors
+    /// [`PerfError::Exchange`].
+    pub fn local(&self) -> Result<IpAddr, PerfError> {
+        self.stream.local_addr().map(|address| address.ip().to_canonical()).map_err(PerfError::Exchange)
+    }
+
+    /// How long the other side may be silent where it has something to say.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Introduces both sides to each other.
+    ///
+    /// # Errors
+    /// [`PerfError::Perftest`] with what the other side did wrong, and [`PerfError::Exchange`].
+    pub fn introduce(&mut self) -> Result<Introduced, PerfError> {
+        match self.next(Some(self.patience))? {
+            Event::Introduced(introduced) => Ok(introduced),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Swaps the addresses of queue pairs.
+    ///
+    /// # Errors
+    /// As [`introduce`](Link::introduce).
+    pub fn addresses(&mut self, ours: Vec<Key>) -> Result<Vec<Key>, PerfError> {
+        self.engine.tell_addresses(ours);
+        match self.next(Some(self.patience))? {
+            Event::Addresses(keys) => Ok(keys),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Waits until the other side is connected too.
+    ///
+    /// # Errors
+    /// As [`introduce`](Link::introduce).
+    pub fn connected(&mut self) -> Result<(), PerfError> {
+        self.engine.tell_connected();
+        match self.next(Some(self.patience))? {
+            Event::Ready => Ok(()),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Waits until the other side comes to the same point; for ever with `without_end`, as long as it is there.
+    ///
+    /// # Errors
+    /// As [`introduce`](Link::introduce).
+    pub fn sync(&mut self, without_end: bool) -> Result<(), PerfError> {
+        self.engine.sync();
+        match self.next((!without_end).then_some(self.patience))? {
+            Event::Synced => Ok(()),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Swaps reports.
+    ///
+    /// # Errors
+    /// As [`introduce`](Link::introduce).
+    pub fn report(&mut self, ours: &BandwidthReport) -> Result<BandwidthReport, PerfError> {
+        self.engine.report(ours);
+        match self.next(Some(self.patience))? {
+            Event::Report(theirs) => Ok(theirs),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Says that this was all. The run is over and told: what the other side makes of it is its own affair.
+    pub fn farewell(&mut self) {
+        self.engine.farewell();
+        if let Err(error) = self.next(Some(self.patience.min(FAREWELL))) {
+            tracing::debug!(%error, "no farewell");
+        }
+    }
+
+    /// Finds out, without waiting, what the other side does.
+    ///
+    /// # Errors
+    /// [`PerfError::Exchange`].
+    pub fn look(&self) -> Result<Peer, PerfError> {
+        match recv(&self.stream, &mut [0_u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => Ok(Peer::Gone),
+            Ok(_) => Ok(Peer::Ahead),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Peer::Running),
+            Err(errno) => Err(PerfError::Exchange(errno.into())),
+        }
+    }
+
+    /// The next event, within `limit` in all.
+    fn next(&mut self, limit: Option<Duration>) -> Result<Event, PerfError> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        let mut buffer = [0; 1024];
+        loop {
+            let event = self.engine.poll_event()?;
+            let output = self.engine.take_output();
+            if let Err(error) = self.stream.write_all(&output) {
+                self.broken(error, limit)?;
+                continue;
+            }
+            if let Some(event) = event {
+                return Ok(event);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(self.silent(limit).into());
+            }
+            self.stream.set_read_timeout(left).map_err(PerfError::Exchange)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.engine.handle_close()?,
+                Ok(count) => self.engine.handle_input(&buffer[..count])?,
+                Err(error) => self.broken(error, limit)?,
+            }
+        }
+    }
+
+    /// What an error of the socket means for the exchange.
+    fn broken(&mut self, error: io::Error, limit: Option<Duration>) -> Result<(), PerfError> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => Ok(()),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Err(self.silent(limit).into()),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+                Ok(self.engine.handle_close()?)
+            }
+            _ => Err(PerfError::Exchange(error)),
+        }
+    }
+
+    fn silent(&self, limit: Option<Duration>) -> ExchangeError {
+        let step = match self.engine.state() {
+            State::Expects(step) => step,
+            State::Introduced | State::Addressed | State::Ready | State::Over => Step::Run,
+        };
+        ExchangeError::Silent { step, seconds: limit.unwrap_or(self.patience).as_secs() }
+    }
+}
+
+/// Connects to the server at `host`, at the first of its addresses that takes the connection.
+///
+/// # Errors
+/// What the system says of the last address.
+pub fn reach(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A host that is gone without a word is found out within a minute, also where nothing is due.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepcnt(stream, 3)
+}
+
+fn out_of_turn(event: &Event) -> PerfError {
+    // The engine gives each event to the call that asked for it.
+    PerfError::Garbled { why: format!("{event:?} out of turn") }
+}
+
+impl From<ExchangeError> for PerfError {
+    fn from(error: ExchangeError) -> Self {
+        PerfError::Perftest(error)
+    }
+}
+
+/// A farewell is a courtesy.
+const FAREWELL: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(10);

@@ -1,0 +1,144 @@
+//! Options that perftest has and the software device's own way of measuring has not.
+
+use clap::{Args, ValueEnum};
+use qpair::verbs::{Mtu, QpType};
+
+use crate::period::Period;
+
+/// What perftest's options of the same letters mean.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Options as perftest has them (for RDMA devices; on soft0 they choose its way too)")]
+pub struct PerftestOptions {
+    /// Service of the queue pairs [default: RC]
+    #[arg(short = 'c', long, value_enum, ignore_case = true, value_name = "SERVICE")]
+    pub connection: Option<Service>,
+    /// Queue pairs [default: 1]
+    #[arg(short = 'q', long, visible_alias = "qp", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub qps: Option<u32>,
+    /// Both sides send
+    #[arg(short = 'b', long)]
+    pub bidirectional: bool,
+    /// Receives posted at once [default: 512]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub rx_depth: Option<u32>,
+    /// Messages up to so many bytes are copied into the request [default: what the device takes, at most 220, for
+    /// latency; 0 for bandwidth]
+    #[arg(short = 'I', long, visible_alias = "inline_size", value_name = "BYTES")]
+    pub inline: Option<u32>,
+    /// READs and atomics under way at once on a queue pair [default: 16, or what the device has]
+    #[arg(short = 'o', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub outs: Option<u8>,
+    /// Sleep until something completes, instead of polling
+    #[arg(short = 'e', long)]
+    pub events: bool,
+    /// With --duration: do not measure the first and last so many seconds [default: 0]
+    #[arg(short = 'f', long, value_name = "TIME", requires = "duration")]
+    pub margin: Option<Period>,
+    /// Do not look for the best bandwidth over any part of a run (above 20000 messages it is not looked for)
+    #[arg(short = 'N', long = "no-peak", visible_alias = "noPeak")]
+    pub no_peak: bool,
+    /// Port of the device [default: 1]
+    #[arg(short = 'i', long, value_name = "PORT", value_parser = clap::value_parser!(u8).range(1..))]
+    pub ib_port: Option<u8>,
+    /// Row of the port's GID table [default: RoCEv2, of the network that the TCP connection takes]
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub gid_index: Option<u32>,
+    /// Path MTU in bytes [default: the port's]
+    #[arg(short = 'm', long, value_parser = mtu, value_name = "256|512|1024|2048|4096")]
+    pub mtu: Option<Mtu>,
+    /// Bandwidth in Gb/s (10^9 bits) instead of MiB/s
+    #[arg(long = "report_gbits", visible_alias = "report-gbits")]
+    pub report_gbits: bool,
+}
+
+/// A service, as it is called on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "UPPER")]
+pub enum Service {
+    /// Reliable connection
+    Rc,
+    /// Unreliable connection: WRITE and SEND
+    Uc,
+    /// Unreliable datagram: SEND, at most one MTU
+    Ud,
+}
+
+impl From<Service> for QpType {
+    fn from(service: Service) -> Self {
+        match service {
+            Service::Rc => QpType::Rc,
+            Service::Uc => QpType::Uc,
+            Service::Ud => QpType::Ud,
+        }
+    }
+}
+
+impl PerftestOptions {
+    /// True if any is given.
+    pub fn any(&self) -> bool {
+        let PerftestOptions { connection, qps, rx_depth, inline, outs, margin, ib_port, gid_index, mtu, .. } = self;
+        self.bidirectional
+            || self.events
+            || self.no_peak
+            || self.report_gbits
+            || connection.is_some()
+            || qps.is_some()
+            || rx_depth.is_some()
+            || inline.is_some()
+            || outs.is_some()
+            || margin.is_some()
+            || ib_port.is_some()
+            || gid_index.is_some()
+            || mtu.is_some()
+    }
+
+    /// Those that a serving process on this machine needs, as arguments.
+    pub fn for_server(&self) -> Vec<String> {
+        let mut line = Vec::new();
+        let mut give = |option: &str, value: Option<String>| {
+            if let Some(value) = value {
+                line.extend([option.to_owned(), value]);
+            }
+        };
+        give("--connection", self.connection.map(|service| super::terms::service_name(service.into()).to_owned()));
+        give("--rx-depth", self.rx_depth.map(|depth| depth.to_string()));
+        give("--inline", self.inline.map(|bytes| bytes.to_string()));
+        give("--outs", self.outs.map(|outs| outs.to_string()));
+        give("--ib-port", self.ib_port.map(|port| port.to_string()));
+        give("--gid-index", self.gid_index.map(|index| index.to_string()));
+        give("--mtu", self.mtu.map(|mtu| mtu.bytes().to_string()));
+        if self.events {
+            line.push("--events".to_owned());
+        }
+        line
+    }
+}
+
+/// The MTU of a size in bytes.
+///
+/// # Errors
+/// A text that says which there are.
+pub fn mtu(text: &str) -> Result<Mtu, String> {
+    MTUS.into_iter()
+        .find(|mtu| text.parse() == Ok(mtu.bytes()))
+        .ok_or_else(|| "an MTU is 256, 512, 1024, 2048 or 4096 bytes".to_owned())
+}
+
+/// The greatest MTU of at most so many bytes; the least if there is none.
+pub fn mtu_of(bytes: u32) -> Mtu {
+    MTUS.into_iter().rev().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Mtu::B256)
+}
+
+const MTUS: [Mtu; 5] = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_are_their_sizes() {
+        assert_eq!(mtu("1024"), Ok(Mtu::B1024));
+        assert!(mtu("1000").is_err() && mtu("3").is_err() && mtu("").is_err());
+        assert_eq!([mtu_of(4096), mtu_of(1500), mtu_of(1)], [Mtu::B4096, Mtu::B1024, Mtu::B256]);
+    }
+}

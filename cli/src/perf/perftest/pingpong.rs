@@ -1,0 +1,264 @@
+//! Latency: WRITEs and SENDs forth and back, READs and atomics one by one.
+
+use std::time::Instant;
+
+use super::bench::Bench;
+use super::engine::Role;
+use super::error::{ExchangeError, Step};
+use super::link::{Link, Peer};
+use super::settings::Settings;
+use super::span::{Phase, Span};
+use super::watch::Watch;
+use crate::perf::error::PerfError;
+
+/// What one side saw of messages one by one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Timed {
+    /// Seconds from each message to the next.
+    Each(Vec<f64>),
+    /// So many messages in so many seconds: a run by duration.
+    Total {
+        /// Messages.
+        messages: u64,
+        /// Seconds.
+        seconds: f64,
+    },
+}
+
+/// Messages one by one, under way.
+struct PingPong<'a> {
+    bench: &'a mut Bench,
+    watch: Watch<'a>,
+    size: usize,
+    /// Messages; without end with a duration.
+    limit: u64,
+    span: Option<Span>,
+    settings: &'a Settings,
+    /// Seconds since the start at which each message was posted.
+    posted: Vec<f64>,
+    start: Instant,
+    measured: u64,
+    /// What is sent inline; as long as a message, or empty.
+    data: Vec<u8>,
+}
+
+/// The course of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    /// What was waited for is there.
+    Came,
+    /// The time of the run is over.
+    Over,
+}
+
+impl<'a> PingPong<'a> {
+    fn new(bench: &'a mut Bench, link: &'a Link, settings: &'a Settings, size: usize) -> Self {
+        let room = settings.iterations().map_or(0, |count| count.min(MAX_ROOM) as usize);
+        PingPong {
+            watch: Watch::new(link),
+            size,
+            limit: settings.iterations().unwrap_or(u64::MAX),
+            span: None,
+            settings,
+            posted: Vec::with_capacity(room),
+            start: Instant::now(),
+            measured: 0,
+            data: vec![0; if size <= bench.inline { size } else { 0 }],
+            bench,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.span = Span::begin(self.settings.goal, Instant::now());
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.span.map(|span| span.phase(Instant::now()))
+    }
+
+    /// Posts message `number`.
+    #[inline]
+    fn post(&mut self, number: u64) -> Result<(), PerfError> {
+        if self.settings.iterations().is_some() {
+            self.posted.push(self.start.elapsed().as_secs_f64());
+        }
+        let inline = (!self.data.is_empty()).then_some(self.data.as_slice());
+        self.bench.post(0, number, self.size, inline, true)
+    }
+
+    /// Waits for the completion of the only request that is outstanding.
+    #[inline]
+    fn wait_sent(&mut self) -> Result<(), PerfError> {
+        loop {
+            if let Some(done) = self.bench.send_cq.poll()? {
+                done.ok()?;
+                drop(done);
+                self.watch.progress();
+                return Ok(());
+            }
+            if let Some(peer) = self.watch.idle(self.bench)? {
+                return Err(gone_on(peer, self.limit, self.posted.len()));
+            }
+        }
+    }
+
+    /// A poll for the other side's message found nothing.
+    #[inline]
+    fn idle(&mut self, received: u64) -> Result<Waited, PerfError> {
+        if self.watch.now_and_then() && self.phase() == Some(Phase::Over) {
+            return Ok(Waited::Over);
+        }
+        match self.watch.idle(self.bench)? {
+            None => Ok(Waited::Came),
+            // Of two runs by duration one ends first.
+            Some(_) if self.span.is_some_and(|span| span.phase(Instant::now()) != Phase::Measured) => Ok(Waited::Over),
+            Some(peer) => Err(gone_on(peer, self.limit, received as usize)),
+        }
+    }
+
+    /// Counts a message of a run by duration; true if that is over.
+    #[inline]
+    fn count(&mut self) -> bool {
+        match self.phase() {
+            Some(Phase::Measured) => self.measured += 1,
+            Some(Phase::Over) => return true,
+            Some(Phase::Margin) | None => {}
+        }
+        false
+    }
+
+    fn timed(self) -> Timed {
+        match self.span {
+            Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds() },
+            None => Timed::Each(self.posted.windows(2).map(|pair| pair[1] - pair[0]).collect()),
+        }
+    }
+
+    /// Waits until the last byte of the inbox's message is `value`.
+    #[inline]
+    fn wait_written(&mut self, value: u8) -> Result<Waited, PerfError> {
+        let last = self.size - 1;
+        let (word, byte) = (last & !7, last & 7);
+        loop {
+            if self.bench.inbox.load(word)?.to_ne_bytes()[byte] == value {
+                self.watch.progress();
+                return Ok(Waited::Came);
+            }
+            if self.idle(value.into())? == Waited::Over {
+                return Ok(Waited::Over);
+            }
+        }
+    }
+
+    /// Waits for a message, and posts a receive in its place as long as more than those posted are to come.
+    #[inline]
+    fn wait_received(&mut self, received: u64) -> Result<Waited, PerfError> {
+        loop {
+            let came = match self.bench.recv_cq.poll()? {
+                Some(done) => done.ok().map(|()| true)?,
+                None => false,
+            };
+            if came {
+                self.watch.progress();
+                if received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
+                    self.bench.receive(0, self.size)?;
+                }
+                return Ok(Waited::Came);
+            }
+            if self.idle(received - 1)? == Waited::Over {
+                return Ok(Waited::Over);
+            }
+        }
+    }
+}
+
+/// RDMA WRITEs forth and back: the last byte of message n is n, which the other side polls its memory for. The server
+/// writes first.
+///
+/// # Errors
+/// What the device says, or that the other side is gone or did something else.
+pub fn writes(
+    bench: &mut Bench,
+    link: &Link,
+    settings: &Settings,
+    role: Role,
+    size: usize,
+) -> Result<Timed, PerfError> {
+    let mut run = PingPong::new(bench, link, settings, size);
+    run.begin();
+    for number in 1..=run.limit {
+        if role == Role::Client && run.wait_written(number as u8)? == Waited::Over {
+            break;
+        }
+        if run.data.is_empty() {
+            run.bench.outbox.write(size - 1, &[number as u8])?;
+        } else {
+            run.data[size - 1] = number as u8;
+        }
+        run.post(number)?;
+        run.wait_sent()?;
+        if run.count() {
+            break;
+        }
+        if role == Role::Server && run.wait_written(number as u8)? == Waited::Over {
+            break;
+        }
+    }
+    Ok(run.timed())
+}
+
+/// SENDs forth and back. The client sends first.
+///
+/// # Errors
+/// As [`writes`].
+pub fn sends(bench: &mut Bench, link: &Link, settings: &Settings, role: Role, size: usize) -> Result<Timed, PerfError> {
+    let mut run = PingPong::new(bench, link, settings, size);
+    for number in 1..=run.limit {
+        if role == Role::Server && run.wait_received(number)? == Waited::Over {
+            break;
+        }
+        if run.span.is_none() {
+            run.begin();
+        }
+        run.post(number)?;
+        run.wait_sent()?;
+        if role == Role::Client && run.wait_received(number)? == Waited::Over {
+            break;
+        }
+        if run.count() {
+            break;
+        }
+    }
+    Ok(run.timed())
+}
+
+/// READs or atomics one by one; the other side does nothing.
+///
+/// # Errors
+/// As [`writes`].
+pub fn singles(bench: &mut Bench, link: &Link, settings: &Settings, size: usize) -> Result<Timed, PerfError> {
+    let mut run = PingPong::new(bench, link, settings, size);
+    run.begin();
+    for number in 1..=run.limit {
+        run.post(number)?;
+        run.wait_sent()?;
+        if run.count() {
+            break;
+        }
+    }
+    Ok(run.timed())
+}
+
+fn gone_on(peer: Peer, limit: u64, received: usize) -> PerfError {
+    let error = match peer {
+        Peer::Gone | Peer::Running => ExchangeError::Closed { step: Step::Run },
+        Peer::Ahead => {
+            let expected = if limit == u64::MAX { "those of the whole duration".to_owned() } else { limit.to_string() };
+            ExchangeError::Ahead { received: received as u64, expected }
+        }
+    };
+    error.into()
+}
+
+/// Room for stamps to begin with; more is taken as messages come.
+const MAX_ROOM: u64 = 1 << 20;

@@ -1,0 +1,256 @@
+//! A whole run: introduction, queue pairs, the test's own order of runs, syncs and reports, and what is printed.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use qpair::verbs::Context;
+
+use super::bench::{Bench, Plan, Unconnected, soft_address};
+use super::engine::{Introduction, Role};
+use super::error::ExchangeError;
+use super::flow;
+use super::link::Link;
+use super::pingpong;
+use super::port::{Port, SOFT, check_families};
+use super::settings::Settings;
+use super::stats::{Figures, bandwidth, sum};
+use super::table::{Connection, Form, Table};
+use super::terms::Goal;
+use super::wire::{BandwidthReport, Key};
+use crate::perf::args::PerfArgs;
+use crate::perf::error::PerfError;
+use crate::perf::test::{Kind, Test};
+
+/// What can be found out and made before there is another side.
+#[derive(Debug)]
+pub struct Ready {
+    settings: Settings,
+    context: Context,
+    port: Port,
+    form: Form,
+}
+
+/// One side of a run.
+struct Session<'a> {
+    link: Link,
+    bench: Bench,
+    settings: &'a Settings,
+    role: Role,
+    table: Table,
+    sizes: Vec<usize>,
+}
+
+impl Ready {
+    /// Opens the device and looks whether the options go with it.
+    ///
+    /// # Errors
+    /// [`PerfError`] for what this side alone can know to be wrong.
+    pub fn new(args: &PerfArgs, device: &str) -> Result<Self, PerfError> {
+        let settings = Settings::new(args)?;
+        let context = Context::open(device)?;
+        let port = Port::choose(&context, &args.perftest)?;
+        settings.sizes(port.mtu)?;
+        let form = match (args.announce, args.json) {
+            (true, _) => Form::Silent,
+            (false, true) => Form::Objects,
+            (false, false) => Form::Table,
+        };
+        Ok(Ready { settings, context, port, form })
+    }
+
+    /// Runs with the other side of `stream`.
+    ///
+    /// # Errors
+    /// [`PerfError`] if either side fails, or both do not fit together.
+    pub fn run(mut self, stream: TcpStream, role: Role, patience: Duration) -> Result<(), PerfError> {
+        let soft = if self.context.name() == SOFT { soft_address(&self.context)? } else { None };
+        let introduction = Introduction {
+            terms: self.settings.terms(soft),
+            cycle_buffer: u32::try_from(rustix::param::page_size()).unwrap_or(DEFAULT_PAGE),
+            cache_line: CACHE_LINE,
+            mtu: self.port.mtu.bytes(),
+        };
+        let mut link = Link::new(stream, role, introduction, patience)?;
+        let introduced = link.introduce()?;
+        let terms = introduced.terms.as_ref();
+        if let (Role::Server, Some(terms)) = (role, terms) {
+            self.settings.adopt(terms)?;
+        }
+        let settings = &self.settings;
+        let mtu = self.port.path_mtu(introduced.mtu);
+        let sizes = settings.sizes(mtu)?;
+        let gid = self.port.gid(link.local()?);
+        let plan = Plan {
+            port: self.port.number,
+            lid: self.port.lid,
+            gid,
+            mtu,
+            longest: sizes.iter().copied().max().unwrap_or(1),
+            cycle_buffer: introduced.cycle_buffer,
+            soft: terms.and_then(|terms| terms.soft),
+        };
+        let unconnected = Unconnected::new(&self.context, settings, plan)?;
+        let ours = unconnected.keys();
+        let theirs = link.addresses(ours.clone())?;
+        check_keys(settings, &ours, &theirs)?;
+        let (inline, outs) = (unconnected.inline(), unconnected.outs());
+        let bench = unconnected.connect(&theirs)?;
+        link.connected()?;
+        let table = Table::new(settings, self.form);
+        let connection = Connection {
+            port: &self.port,
+            mtu: mtu.bytes(),
+            gid_index: gid.map(|(index, _)| index),
+            inline,
+            outs,
+            sends: flow::sends(settings, role),
+            receives: flow::receives(settings, role),
+            ours: &ours,
+            theirs: &theirs,
+        };
+        table.header(settings, &connection)?;
+        let mut session = Session { link, bench, settings, role, table, sizes };
+        session.measure().map_err(|error| session.bench.explain_failure(error))
+    }
+}
+
+impl Session<'_> {
+    fn measure(&mut self) -> Result<(), PerfError> {
+        match self.settings.test {
+            Test::SendBw => self.send_bandwidth(),
+            Test::WriteBw | Test::ReadBw | Test::AtomicBw if self.is_served() => self.serve_bandwidth(),
+            Test::WriteBw | Test::ReadBw | Test::AtomicBw => self.bandwidth(),
+            Test::WriteLat => self.write_latency(),
+            Test::ReadLat | Test::AtomicLat => self.single_latency(),
+            Test::SendLat => self.send_latency(),
+            Test::TagLat | Test::TagBw => {
+                Err(PerfError::Options(format!("{} does not go over a bare queue pair", self.settings.test)))
+            }
+        }
+    }
+
+    /// True if all is done by the other side.
+    fn is_served(&self) -> bool {
+        self.role == Role::Server && !self.settings.duplex
+    }
+
+    /// WRITEs, READs or atomics, by this side or both.
+    fn bandwidth(&mut self) -> Result<(), PerfError> {
+        let Settings { duplex, all, gbits, .. } = *self.settings;
+        self.table.columns()?;
+        let mut report = BandwidthReport::default();
+        for size in self.sizes.clone() {
+            if duplex {
+                self.link.sync(false)?;
+            }
+            let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
+            if duplex && all {
+                self.link.sync(false)?;
+            }
+            report = bandwidth(&streamed, size, gbits);
+            let shown = if duplex { sum(&report, &self.link.report(&report)?) } else { report };
+            self.table.bandwidth(&shown, 0)?;
+        }
+        if !duplex {
+            self.link.sync(false)?;
+            self.link.report(&report)?;
+        }
+        self.finish()
+    }
+
+    /// The server's part of what the client does alone: to wait, and to print what the client says.
+    fn serve_bandwidth(&mut self) -> Result<(), PerfError> {
+        self.table.columns()?;
+        self.link.sync(true)?;
+        let report = self.link.report(&BandwidthReport::default())?;
+        self.table.bandwidth(&report, 0)?;
+        self.finish()
+    }
+
+    fn send_bandwidth(&mut self) -> Result<(), PerfError> {
+        let Settings { duplex, all, gbits, goal, .. } = *self.settings;
+        self.table.columns()?;
+        for size in self.sizes.clone() {
+            if flow::receives(self.settings, self.role) {
+                flow::prepare(&mut self.bench, self.settings, size)?;
+            }
+            self.link.sync(false)?;
+            let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
+            let mut report = bandwidth(&streamed, size, gbits);
+            if duplex && matches!(goal, Goal::Iterations(_)) {
+                report = sum(&report, &self.link.report(&report)?);
+            }
+            self.table.bandwidth(&report, streamed.lost)?;
+            if streamed.lost > 0 {
+                tracing::warn!(lost = streamed.lost, "messages were lost; the service does not repeat them");
+            }
+            if all {
+                self.link.sync(false)?;
+            }
+        }
+        self.finish()
+    }
+
+    fn write_latency(&mut self) -> Result<(), PerfError> {
+        self.table.columns()?;
+        self.link.sync(false)?;
+        for size in self.sizes.clone() {
+            let timed = pingpong::writes(&mut self.bench, &self.link, self.settings, self.role, size)?;
+            self.table.latency(size, &Figures::new(timed, 2.0))?;
+        }
+        // Who has the last message goes, and closes the connection.
+        Ok(self.table.end()?)
+    }
+
+    fn single_latency(&mut self) -> Result<(), PerfError> {
+        self.link.sync(false)?;
+        if self.role == Role::Server {
+            self.link.sync(true)?;
+            self.link.farewell();
+            return Ok(());
+        }
+        self.table.columns()?;
+        for size in self.sizes.clone() {
+            let timed = pingpong::singles(&mut self.bench, &self.link, self.settings, size)?;
+            self.table.latency(size, &Figures::new(timed, 1.0))?;
+        }
+        self.finish()
+    }
+
+    fn send_latency(&mut self) -> Result<(), PerfError> {
+        self.table.columns()?;
+        for size in self.sizes.clone() {
+            flow::prepare(&mut self.bench, self.settings, size)?;
+            self.link.sync(false)?;
+            let timed = pingpong::sends(&mut self.bench, &self.link, self.settings, self.role, size)?;
+            self.table.latency(size, &Figures::new(timed, 2.0))?;
+        }
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), PerfError> {
+        self.link.sync(false)?;
+        self.table.end()?;
+        self.link.farewell();
+        Ok(())
+    }
+}
+
+/// That both sides run what goes together, as far as their addresses tell.
+fn check_keys(settings: &Settings, ours: &[Key], theirs: &[Key]) -> Result<(), PerfError> {
+    let reads = matches!(settings.test.kind(), Kind::Read | Kind::Atomic);
+    for (our, their) in ours.iter().zip(theirs) {
+        if let (Some(our), Some(their)) = (our.gid, their.gid) {
+            check_families(our, their)?;
+        }
+        if !reads && their.out_reads > 1 {
+            let theirs = "a test of READs or atomics".to_owned();
+            return Err(ExchangeError::Differs { theirs, ours: settings.test.to_string() }.into());
+        }
+    }
+    Ok(())
+}
+
+/// What perftest takes where the system does not tell; it moves memory within it.
+const CACHE_LINE: u32 = 64;
+const DEFAULT_PAGE: u32 = 4096;

@@ -1,0 +1,110 @@
+//! Waiting by polling or by events, without hanging when the other side is gone or has gone on.
+
+use std::time::{Duration, Instant};
+
+use qpair::verbs::Arm;
+
+use super::bench::Bench;
+use super::error::{ExchangeError, Step};
+use super::link::{Link, Peer};
+use crate::perf::error::PerfError;
+
+/// Counts polls that found nothing, and now and then looks whether waiting still makes sense.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    link: &'a Link,
+    idle: u32,
+    /// When it began to look; no matter while nothing is waited for.
+    since: Option<Instant>,
+    /// When the other side was first seen to have gone on.
+    ahead: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    /// A watch over the side at the other end of `link`.
+    pub fn new(link: &'a Link) -> Self {
+        Watch { link, idle: 0, since: None, ahead: None }
+    }
+
+    /// Something came.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.idle = 0;
+        self.ahead = None;
+    }
+
+    /// A poll found nothing. Tells where the other side is if it has gone on, and nothing came since.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Silent`] if nothing came for too long, [`PerfError::QueuePairFailed`] if a queue pair failed.
+    #[inline]
+    pub fn idle(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
+        self.idle += 1;
+        if self.idle < SPINS && bench.channel.is_none() { Ok(None) } else { self.pause(bench) }
+    }
+
+    /// True now and then while nothing comes: for what costs more than a poll.
+    #[inline]
+    pub fn now_and_then(&self) -> bool {
+        self.idle.is_multiple_of(SELDOM)
+    }
+
+    #[cold]
+    fn pause(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
+        if self.since.is_none() || self.idle <= SPINS {
+            self.since = Some(Instant::now());
+        }
+        match &bench.channel {
+            Some(_) if !bench.armed => {
+                // Something may have come in between: the caller polls once more.
+                bench.send_cq.arm(Arm::Any);
+                bench.recv_cq.arm(Arm::Any);
+                bench.armed = true;
+                return Ok(None);
+            }
+            Some(channel) => {
+                let rang = channel.wait(Some(SLEEP)).map_err(PerfError::Exchange)?;
+                bench.armed = false;
+                if rang {
+                    channel.clear();
+                    return Ok(None);
+                }
+            }
+            None => {
+                // The other side may need this core.
+                std::thread::yield_now();
+                if self.idle < SPINS + YIELDS {
+                    return Ok(None);
+                }
+                self.idle = SPINS;
+            }
+        }
+        self.look(bench)
+    }
+
+    fn look(&mut self, bench: &Bench) -> Result<Option<Peer>, PerfError> {
+        let peer = self.link.look()?;
+        if peer != Peer::Running {
+            // What it sent before may still be on its way.
+            let since = *self.ahead.get_or_insert_with(Instant::now);
+            return Ok((since.elapsed() > GRACE).then_some(peer));
+        }
+        if bench.has_failed() {
+            return Err(PerfError::QueuePairFailed);
+        }
+        if self.since.is_some_and(|since| since.elapsed() > self.link.patience()) {
+            return Err(ExchangeError::Silent { step: Step::Run, seconds: self.link.patience().as_secs() }.into());
+        }
+        Ok(None)
+    }
+}
+
+/// About a microsecond of polling: some times a round trip in memory. What takes longer is little disturbed by yields.
+const SPINS: u32 = 1_000;
+/// A look costs a system call; this many yields make it rare and still take only milliseconds.
+const YIELDS: u32 = 1_000;
+const SELDOM: u32 = 64;
+/// A sleep that nothing ends.
+const SLEEP: Duration = Duration::from_millis(100);
+/// Far above what a message takes that was sent before the other side went on.
+const GRACE: Duration = Duration::from_millis(500);
