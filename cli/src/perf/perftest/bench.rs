@@ -5,7 +5,7 @@ use std::time::Duration;
 use qpair::verbs::{
     Access, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, ExposedRegion, GRH_BYTES,
     Gid, Mtu, Prepared, ProtectionDomain, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice,
-    Rkey, SoftAddress,
+    Rkey, SoftAddress, WcStatus,
 };
 
 use super::settings::Settings;
@@ -67,8 +67,6 @@ pub struct Bench {
     pub outbox: ExposedRegion,
     /// Messages up to so many bytes go inline.
     pub inline: usize,
-    /// READs or atomics that the other side takes at once on a queue pair, where that is less than this side sends.
-    pub reads: Option<u32>,
     /// True while a sleep was prepared for.
     pub armed: bool,
 }
@@ -117,18 +115,23 @@ impl Unconnected {
         };
         let inbox = pd.expose(room, access)?;
         let outbox = pd.expose(room, Access::NONE)?;
-        let most = context.attributes().max_inline;
+        let attributes = context.attributes();
+        let most = attributes.max_inline;
         let default = if settings.test.is_bandwidth() { 0 } else { MAX_INLINE };
         let inline =
             if kind == Kind::Read || kind == Kind::Atomic { 0 } else { settings.inline.unwrap_or(default.min(most)) };
-        let outs = settings.outs.unwrap_or(DEFAULT_OUTS);
+        let outs = match attributes.max_rd_atomic.min(attributes.max_init_rd_atomic) {
+            0 => DEFAULT_OUTS,
+            most => u8::try_from(most).unwrap_or(u8::MAX),
+        };
+        let outs = settings.outs.unwrap_or(outs);
         let build = |_| {
             let builder = match settings.service {
                 QpType::Rc => pd.rc(&send_cq),
                 QpType::Uc => pd.uc(&send_cq),
                 QpType::Ud => pd.ud(&send_cq).qkey(QKEY),
             };
-            shape(builder, &plan, inline, outs, settings.service)
+            shape(builder, &plan, inline, outs)
                 .recv_cq(&recv_cq)
                 .send_depth(tx)
                 .recv_depth(rx.max(1))
@@ -176,8 +179,6 @@ impl Unconnected {
     /// # Errors
     /// [`PerfError::Connect`].
     pub fn connect(self, theirs: &[Key]) -> Result<Bench, PerfError> {
-        let least = theirs.iter().map(|key| u32::from(key.out_reads)).min().unwrap_or(1).max(1);
-        let reads = (self.has_reads() && least < u32::from(self.outs)).then_some(least);
         let mut lanes = Vec::with_capacity(theirs.len());
         for (index, (prepared, key)) in self.prepared.into_iter().zip(theirs).enumerate() {
             let address = QpAddress {
@@ -188,6 +189,7 @@ impl Unconnected {
                 lid: key.lid,
                 mtu: self.plan.mtu,
                 qkey: if self.service == QpType::Ud { QKEY } else { 0 },
+                max_rd_atomic: u8::try_from(key.out_reads).unwrap_or(u8::MAX),
                 soft: self.plan.soft,
             };
             let qp = if self.service == QpType::Ud {
@@ -206,7 +208,6 @@ impl Unconnected {
             inbox: self.inbox,
             outbox: self.outbox,
             inline: self.inline,
-            reads,
             armed: false,
         })
     }
@@ -280,16 +281,20 @@ impl Bench {
         })
     }
 
-    /// Tells what made a queue pair fail, if a completion does.
+    /// Tells what made a queue pair fail, if a completion does: the first that was not merely flushed.
     pub fn explain_failure(&mut self, error: PerfError) -> PerfError {
+        let mut cause = None;
         for cq in [&mut self.send_cq, &mut self.recv_cq] {
             while let Ok(Some(done)) = cq.poll() {
-                if let Err(failed) = done.ok() {
-                    return failed.into();
+                if done.status() != WcStatus::WR_FLUSH_ERR && cause.is_none() {
+                    cause = done.ok().err();
                 }
             }
         }
-        error
+        match error {
+            PerfError::Completion(failed) if failed.status != WcStatus::WR_FLUSH_ERR => error,
+            _ => cause.map_or(error, PerfError::from),
+        }
     }
 }
 
@@ -309,16 +314,23 @@ pub fn soft_address(context: &Context) -> Result<Option<SoftAddress>, PerfError>
 }
 
 /// What perftest sets on a queue pair.
-fn shape(builder: QpBuilder, plan: &Plan, inline: u32, outs: u8, service: QpType) -> QpBuilder {
-    let _ = (plan, inline, outs, service);
-    if plan.soft.is_some() { builder } else { builder.ack_timeout(ACK_TIMEOUT) }
+fn shape(builder: QpBuilder, plan: &Plan, inline: u32, outs: u8) -> QpBuilder {
+    if plan.soft.is_some() {
+        return builder;
+    }
+    let builder = match plan.gid {
+        Some((index, _)) => builder.gid_index(index),
+        None => builder,
+    };
+    let builder = builder.port(plan.port).mtu(plan.mtu).max_inline(inline).max_rd_atomic(outs);
+    builder.ack_timeout(ACK_TIMEOUT).thread_domain()
 }
 
 /// perftest's Q_Key.
 const QKEY: u32 = 0x1111_1111;
 /// perftest's: 4.096 us x 2^14.
 const ACK_TIMEOUT: Duration = Duration::from_micros(67_109);
-/// READs and atomics at once. Devices have 16 at least, of those that are common.
+/// READs and atomics at once, where the device does not tell how many it can do.
 const DEFAULT_OUTS: u8 = 16;
 /// Up to here data goes inline, as perftest does; above, from registered memory.
 const MAX_INLINE: u32 = 220;

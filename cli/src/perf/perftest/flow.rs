@@ -99,16 +99,14 @@ pub fn run(
     let inline = (size <= bench.inline).then_some(data.as_slice());
     let limit = settings.iterations().unwrap_or(u64::MAX);
     let (sends, receives) = (sends(settings, role), receives(settings, role));
-    let tx_depth = settings.tx_depth();
-    let window = bench.reads.map_or(tx_depth, |reads| reads.min(tx_depth));
     let total = limit.saturating_mul(settings.qps.into());
     let mut flow = Flow {
         size,
         inline,
         service: settings.service,
         limit,
-        window: window.into(),
-        every: settings.cq_mod().min(window).into(),
+        window: settings.tx_depth().into(),
+        every: settings.cq_mod().into(),
         rx_depth: settings.rx_depth().into(),
         lanes: vec![LaneCount::default(); bench.lanes.len()],
         sends,

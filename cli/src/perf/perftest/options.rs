@@ -25,7 +25,7 @@ pub struct PerftestOptions {
     /// latency; 0 for bandwidth]
     #[arg(short = 'I', long, visible_alias = "inline_size", value_name = "BYTES")]
     pub inline: Option<u32>,
-    /// READs and atomics under way at once on a queue pair [default: 16, or what the device has]
+    /// READs and atomics under way at once on a queue pair [default: what the device has]
     #[arg(short = 'o', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub outs: Option<u8>,
     /// Sleep until something completes, instead of polling

@@ -51,7 +51,8 @@ impl<'a> Watch<'a> {
 
     #[cold]
     fn pause(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
-        if self.since.is_none() || self.idle <= SPINS {
+        // The first time since something came.
+        if self.idle == 1 || self.idle == SPINS {
             self.since = Some(Instant::now());
         }
         match &bench.channel {
