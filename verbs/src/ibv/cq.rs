@@ -30,9 +30,13 @@ pub(crate) struct Cq {
     source: Source,
     /// True if its channel is its own.
     own_channel: bool,
+    /// Flags of a completion whose message invalidated a key.
+    invalidated: u32,
     version: u32,
     /// By queue number.
     queues: Vec<Option<Entry>>,
+    /// Datagram queue pairs that take receives from a shared queue.
+    datagrams: Vec<Qpn>,
     /// Completions `next..count` were taken from the device and not handed out.
     batch: Box<[MaybeUninit<sys::ibv_wc>; BATCH]>,
     /// Their times, where the queue tells them.
@@ -79,8 +83,10 @@ impl Cq {
             ops,
             source,
             own_channel,
+            invalidated: quirks::invalidated_flags(attributes),
             version: 0,
             queues: Vec::new(),
+            datagrams: Vec::new(),
             batch: Box::new([const { MaybeUninit::new(NOBODYS) }; BATCH]),
             times: vec![0; if timed { BATCH } else { 0 }].into(),
             next: 0,
@@ -161,7 +167,14 @@ impl Cq {
         let (members, version) = self.shared.snapshot();
         self.version = version;
         self.queues.clear();
+        self.datagrams.clear();
         for member in members {
+            if let Completing::Qp(qp) = &member.queue
+                && qp.qp_type == QpType::Ud
+                && qp.receives.is_none()
+            {
+                self.datagrams.push(qp.qpn);
+            }
             let place = member.id.number as usize;
             if self.queues.len() <= place {
                 self.queues.resize_with(place + 1, || None);
@@ -182,14 +195,16 @@ impl Cq {
             (Completing::Qp(qp), false) => show_send(&mut self.current, self.shared.device(), qp, wc, tag.own),
             (Completing::Qp(qp), true) => match &qp.receives {
                 Some(receives) => {
-                    let shown = show_receive(&mut self.current, receives, wc, tag.own, qp.qp_type == QpType::Ud);
+                    let ud = qp.qp_type == QpType::Ud;
+                    let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
                     self.after_receive(wc);
                     shown
                 }
                 None => Shown::Nothing,
             },
             (Completing::Shared(receives), true) => {
-                let shown = show_receive(&mut self.current, receives, wc, tag.own, false);
+                let ud = !self.datagrams.is_empty() && self.datagrams.contains(&Qpn(wc.qp_num));
+                let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
                 self.after_receive(wc);
                 shown
             }
@@ -200,7 +215,7 @@ impl Cq {
     /// What a receive tells beside its contents.
     #[inline(always)]
     fn after_receive(&mut self, wc: &sys::ibv_wc) {
-        if wc.status == sys::IBV_WC_SUCCESS && wc.wc_flags & (sys::IBV_WC_WITH_INV | sys::IBV_WC_GRH) == 0 {
+        if wc.status == sys::IBV_WC_SUCCESS && wc.wc_flags & self.invalidated == 0 {
             return;
         }
         if let Some(rkey) = self.current.wc.invalidated {
@@ -316,7 +331,13 @@ fn show_send(into: &mut Current, device: &Device, qp: &Arc<QpShared>, wc: &sys::
 }
 
 #[inline(always)]
-fn show_receive(into: &mut Current, receives: &RecvSlots, wc: &sys::ibv_wc, own: u32, ud: bool) -> Shown {
+fn show_receive(
+    into: &mut Current,
+    receives: &RecvSlots,
+    wc: &sys::ibv_wc,
+    (own, with_inv): (u32, u32),
+    ud: bool,
+) -> Shown {
     let Some((memory, wr_id)) = receives.take(own) else { return Shown::Nothing };
     let success = wc.status == sys::IBV_WC_SUCCESS;
     // SAFETY: both readings are 32 bits that the device wrote; all are valid.
@@ -333,8 +354,8 @@ fn show_receive(into: &mut Current, receives: &RecvSlots, wc: &sys::ibv_wc, own:
         qpn: Qpn(wc.qp_num),
         byte_len: if success { byte_len } else { 0 },
         imm: has(sys::IBV_WC_WITH_IMM).then(|| u32::from_be(imm)),
-        invalidated: has(sys::IBV_WC_WITH_INV).then_some(Rkey(invalidated)),
-        src_qpn: (success && ud || has(sys::IBV_WC_GRH)).then_some(Qpn(wc.src_qp)),
+        invalidated: has(with_inv).then_some(Rkey(invalidated)),
+        src_qpn: (success && ud).then_some(Qpn(wc.src_qp)),
         vendor_err: if success { 0 } else { wc.vendor_err },
     };
     into.memory = memory;

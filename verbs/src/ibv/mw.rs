@@ -26,6 +26,14 @@ struct State {
     /// `None` after its region or queue pair went, which it must not outlive while it is bound; the next bind makes another.
     mw: Option<NonNull<sys::ibv_mw>>,
     bound: Option<(RemoteSlice, Access)>,
+    /// What it was bound to before, until it is known that the last bind was carried out.
+    before: Option<(RemoteSlice, Access)>,
+}
+
+impl State {
+    fn is_bound_as(&self, rkey: Rkey) -> bool {
+        [self.bound, self.before].iter().flatten().any(|(remote, _)| remote.rkey == rkey)
+    }
 }
 
 // SAFETY: the library's functions on a window may be called from any thread; its fields are under the lock.
@@ -36,7 +44,7 @@ unsafe impl Sync for Mw {}
 impl Mw {
     pub(crate) fn alloc(pd: &Arc<Pd>) -> Result<Arc<Self>, CreateError> {
         let mw = alloc(pd).map_err(|source| CreateError::System { what: "allocate a memory window", source })?;
-        Ok(Arc::new(Mw { pd: pd.clone(), state: Mutex::new(State { mw: Some(mw), bound: None }) }))
+        Ok(Arc::new(Mw { pd: pd.clone(), state: Mutex::new(State { mw: Some(mw), bound: None, before: None }) }))
     }
 
     pub(crate) fn remote(&self) -> Option<RemoteSlice> {
@@ -67,29 +75,39 @@ impl Mw {
         post(mw.as_ptr(), rkey)?;
         // SAFETY: as above. The next key is counted from this one.
         unsafe { (*mw.as_ptr()).rkey = rkey.0 };
-        state.bound = Some((RemoteSlice { addr, len, rkey }, access));
+        state.before = state.bound.replace((RemoteSlice { addr, len, rkey }, access));
         drop(state);
         self.pd.device().hub().enter_window(rkey, self);
         Ok(rkey)
     }
 
     pub(super) fn is_bound_as(&self, rkey: Rkey) -> bool {
-        lock(&self.state).bound.is_some_and(|(remote, _)| remote.rkey == rkey)
+        lock(&self.state).is_bound_as(rkey)
     }
 
-    /// The key was invalidated, or its bind failed.
-    pub(super) fn unbound(&self, rkey: Rkey) {
+    /// The bind that gave the key was carried out, or failed and left everything as it was.
+    pub(super) fn bind_ended(&self, rkey: Rkey, success: bool) {
         let mut state = lock(&self.state);
         if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
-            state.bound = None;
+            let before = state.before.take();
+            if !success {
+                state.bound = before;
+            }
         }
+    }
+
+    /// The key was invalidated.
+    pub(super) fn unbound(&self, rkey: Rkey) {
+        let mut state = lock(&self.state);
+        state.before = state.before.filter(|(remote, _)| remote.rkey != rkey);
+        state.bound = state.bound.filter(|(remote, _)| remote.rkey != rkey);
     }
 
     /// Ends the window, since its region or its queue pair goes; unless it is bound elsewhere meanwhile.
     pub(super) fn end(&self, rkey: Rkey) {
         let mut state = lock(&self.state);
-        if state.bound.is_some_and(|(remote, _)| remote.rkey == rkey) {
-            state.bound = None;
+        if state.is_bound_as(rkey) {
+            (state.bound, state.before) = (None, None);
             dealloc(state.mw.take(), &self.pd);
         }
     }

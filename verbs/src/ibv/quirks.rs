@@ -1,5 +1,7 @@
 //! Providers that do other than they say, and what is done instead.
 
+use qpair_verbs_sys as sys;
+
 use super::device::Device;
 use crate::device::DeviceAttributes;
 
@@ -19,5 +21,32 @@ pub(super) fn sound_extended_queues(attributes: &DeviceAttributes, device: &Devi
     attributes.vendor_id != RXE_VENDOR || version.is_some_and(|version| version >= 55)
 }
 
+/// The flags of a completion which say that its message invalidated a key.
+///
+/// On rxe (seen in Linux 6.12) also the kernel's own flag, which is another than that of libibverbs.
+pub(super) fn invalidated_flags(attributes: &DeviceAttributes) -> u32 {
+    match attributes.vendor_id {
+        RXE_VENDOR => sys::IBV_WC_WITH_INV | KERNEL_WITH_INV,
+        _ => sys::IBV_WC_WITH_INV,
+    }
+}
+
+/// How often to ask a device to try again towards a peer that does not answer.
+///
+/// On rxe (seen in Linux 6.12) 7 is without end, as if it stood for receivers that are not ready.
+pub(super) fn retry_count(attributes: &DeviceAttributes, asked: u8) -> u8 {
+    if attributes.vendor_id == RXE_VENDOR { asked.min(6) } else { asked }
+}
+
+/// Whether receives that are posted to a failed queue pair are flushed.
+///
+/// Not by rxe (seen in rdma-core 44), whose user library tells the kernel of no receive: it finds them when something
+/// else wakes it, such as a transition.
+pub(super) fn flushes_late_receives(attributes: &DeviceAttributes) -> bool {
+    attributes.vendor_id != RXE_VENDOR
+}
+
+/// `IB_WC_WITH_INVALIDATE` of the kernel's include/rdma/ib_verbs.h.
+const KERNEL_WITH_INV: u32 = 1 << 2;
 /// What the kernel's drivers/infiniband/sw/rxe/rxe_param.h gives for a vendor.
 const RXE_VENDOR: u32 = 0x00ff_ffff;

@@ -145,7 +145,7 @@ const POSTED: u32 = 1;
 /// End of a list.
 const NONE: u32 = u32::MAX;
 /// Slots have numbers of so many bits; the rest of a tag is their generation.
-const INDEX_BITS: u32 = 16;
+const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u32 = (1 << (32 - INDEX_BITS)) - 1;
 /// Deepest receive queue.

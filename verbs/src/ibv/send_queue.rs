@@ -269,9 +269,9 @@ pub(super) fn take(qp: &Arc<QpShared>, hub: &Hub, index: u32, success: bool) -> 
 #[cold]
 fn release(held: Held, hub: &Hub, success: bool) {
     match held {
-        Held::Bind(window, rkey) if !success => window.unbound(rkey),
+        Held::Bind(window, rkey) => window.bind_ended(rkey, success),
         Held::Invalidate(rkey) if success => hub.window_gone(rkey),
-        Held::Nothing | Held::Handle { .. } | Held::Bind(..) | Held::Invalidate(_) => {}
+        Held::Nothing | Held::Handle { .. } | Held::Invalidate(_) => {}
     }
 }
 

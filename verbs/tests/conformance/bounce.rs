@@ -7,7 +7,8 @@ use qpair_verbs::{Access, GRH_BYTES, QpType, WcOpcode, WcStatus};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::harness::{
-    Command, CqId, Done, Env, Fill, LIMIT, Mem, Op, Origin, Pair, Piece, QpId, QpSpec, Region, Side, Work, connect_pair,
+    Command, CqId, Done, Env, Fill, LIMIT, Mem, Op, Origin, Pair, Piece, Promise, QpId, QpSpec, Region, Side, Work,
+    connect_pair,
 };
 
 two_processes! {
@@ -26,6 +27,9 @@ two_processes! {
 
 /// A side here that may not reach into the memory of the peer process, and that. `None` where nothing can be forbidden.
 fn guarded(env: &Env) -> Option<(Side, Side)> {
+    if !env.promises(Promise::ServedByProcesses) {
+        return None;
+    }
     // Rights belong to threads: this one's and those it starts, not those of other cases.
     let mut rights = capabilities(None).expect("this thread's rights");
     rights.effective.remove(CapabilitySet::SYS_PTRACE);

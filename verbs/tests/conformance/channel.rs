@@ -2,7 +2,9 @@
 
 use qpair_verbs::{Access, Arm, WcOpcode, WcStatus};
 
-use crate::harness::{Command, CqId, Env, Mem, Pair, QpSpec, Work, connect_pair};
+use crate::harness::{
+    Command, CqId, Env, Mem, Pair, QpSpec, Work, at_once, connect_pair, is_soft, take, too_long, too_small,
+};
 
 two_sided! {
     an_unarmed_queue_does_not_wake,
@@ -20,6 +22,7 @@ one_sided! {
     waiting_for_one_queue_leaves_the_events_of_another,
     queues_that_did_not_ring_stay_armed,
     a_dropped_queue_rings_no_more,
+    a_dropped_queue_leaves_the_events_of_another,
     waiting_ends_in_time,
 }
 
@@ -100,9 +103,11 @@ fn failures_wake_a_queue_armed_for_solicited(env: &Env) {
     let mut pair = pair(env);
     pair.far.arm(CQ, true);
     pair.near.post(Work::send(Mem::seeded(65, 1)).signaled());
-    pair.near.done().assert_status(WcStatus::REM_INV_REQ_ERR);
-    assert!(pair.far.woken(CQ));
-    pair.far.done_on(CQ).assert_status(WcStatus::LOC_LEN_ERR);
+    pair.near.done().assert_one_of(too_long());
+    if env.sounder_than_rxe("waking for a failed receive where solicited ones only are waited for") {
+        assert!(pair.far.woken(CQ));
+    }
+    pair.far.done_on(CQ).assert_one_of(too_small());
 }
 
 fn a_solicited_write_with_immediate_wakes(env: &Env) {
@@ -219,6 +224,11 @@ impl Shared {
     fn rings(&self) -> bool {
         self.channel.wait(Some(std::time::Duration::ZERO)).unwrap()
     }
+
+    /// Whether it is once what was posted is done.
+    fn rings_at_once(&self) -> bool {
+        self.channel.wait(Some(at_once())).unwrap()
+    }
 }
 
 fn waiting_for_one_queue_leaves_the_events_of_another(env: &Env) {
@@ -227,10 +237,10 @@ fn waiting_for_one_queue_leaves_the_events_of_another(env: &Env) {
     shared.complete(1);
     let error = shared.queues[0].wait_for(std::time::Duration::from_millis(10)).map(drop).unwrap_err();
     assert!(matches!(error, qpair_verbs::CqError::TimedOut(_)), "{error}");
-    assert!(shared.rings(), "the event of the other queue is gone");
+    assert!(shared.rings_at_once(), "the event of the other queue is gone");
     shared.channel.clear();
     assert!(!shared.rings());
-    assert!(shared.queues[1].poll().unwrap().is_some());
+    drop(take(&mut shared.queues[1]));
 }
 
 fn queues_that_did_not_ring_stay_armed(env: &Env) {
@@ -238,13 +248,18 @@ fn queues_that_did_not_ring_stay_armed(env: &Env) {
     shared.queues.iter_mut().for_each(|queue| queue.arm(Arm::Any));
     for turn in [0, 1] {
         shared.complete(turn);
-        assert!(shared.rings(), "queue {turn}");
+        assert!(shared.rings_at_once(), "queue {turn}");
         shared.channel.clear();
-        assert!(shared.queues[turn].poll().unwrap().is_some());
+        drop(take(&mut shared.queues[turn]));
         assert!(!shared.rings());
     }
     shared.complete(0);
     assert!(!shared.rings(), "a queue that rang has to be armed again");
+    drop(take(&mut shared.queues[0]));
+    assert!(!shared.rings(), "a queue that rang has to be armed again");
+    if !env.able("taking an arming back", is_soft()) {
+        return;
+    }
     shared.queues[1].arm(Arm::Any);
     shared.queues[1].disarm();
     shared.complete(1);
@@ -255,12 +270,24 @@ fn a_dropped_queue_rings_no_more(env: &Env) {
     let mut shared = Shared::new(env);
     shared.queues[1].arm(Arm::Any);
     shared.complete(1);
-    assert!(shared.rings());
+    assert!(shared.rings_at_once());
     let [first, second] = shared.queues;
     drop(second);
     assert!(!shared.channel.wait(Some(std::time::Duration::ZERO)).unwrap());
     drop((first, shared.qps));
     assert!(!shared.channel.wait(Some(std::time::Duration::ZERO)).unwrap());
+}
+
+fn a_dropped_queue_leaves_the_events_of_another(env: &Env) {
+    let mut shared = Shared::new(env);
+    shared.queues[0].arm(Arm::Any);
+    shared.complete(0);
+    assert!(shared.rings_at_once());
+    drop(env.ctx().create_cq_on(8, &shared.channel).unwrap());
+    assert!(shared.rings(), "the event of the other queue is gone");
+    shared.channel.clear();
+    assert!(!shared.rings());
+    drop(take(&mut shared.queues[0]));
 }
 
 fn waiting_ends_in_time(env: &Env) {

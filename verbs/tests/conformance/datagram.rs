@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::{GRH_BYTES, QpAddress, QpType, WcOpcode, WcStatus};
 
-use crate::harness::{CqId, Env, Fill, HandleId, LIMIT, Mem, QpId, QpSpec, Side, Work};
+use crate::harness::{CqId, Env, Fill, HandleId, LIMIT, Mem, QpId, QpSpec, Side, Work, is_soft};
 
 two_sided! {
     datagrams_of_every_size_arrive,
@@ -195,14 +195,15 @@ fn a_stopped_target_holds_up_its_senders_once(env: &Env) {
         }
         assert!(start.elapsed() < LIMIT, "nothing arrives any more");
     };
-    received.memory.assert_is(&Fill::Seed(7).bytes(8));
+    // A device that needs no process of its user's has taken the first of all.
+    received.memory.assert_is(&Fill::Seed(if is_soft() { 7 } else { 0 }).bytes(8));
 }
 
 fn queue_pairs_that_peers_knew_give_their_room_back(env: &Env) {
     let (mut near, mut far) = (env.near(), env.far());
     datagram(&mut far);
     // Some dozens that deep are all there is at a time.
-    let depth = Some(env.ctx().attributes().max_qp_wr);
+    let depth = Some(env.ctx().attributes().max_qp_wr.min(1 << 14));
     for turn in 0..70 {
         let made = near.new_qp(&QpSpec { qkey: Some(QKEY), recv_depth: depth, ..QpSpec::new(QpType::Ud) });
         near.ask::<()>(crate::harness::Command::Activate { qp: made.qp });

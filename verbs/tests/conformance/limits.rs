@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use qpair_verbs::{Access, QpAddress, WcOpcode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::harness::{Command, Env, LIMIT, Mem, QpId, QpSpec, Side, Work, connect_pair};
+use crate::harness::{Command, Env, LIMIT, Mem, Promise, QpId, QpSpec, Side, Work, connect_pair};
 use crate::loss::sockets;
 
 two_processes! {
@@ -36,6 +36,9 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn memory_that_is_gone_is_unmapped_by_peers(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     let mut pair = env.rc();
     let pid = pid(&mut pair.far);
     let before = mapped(pid);
@@ -68,6 +71,9 @@ fn fill_door(pid: u32) -> Vec<std::os::fd::OwnedFd> {
 }
 
 fn connecting_to_a_stopped_process_with_a_full_door_times_out(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     let (mut near, mut far) = (Side::open(env.device()), env.far());
     let address = far.new_qp(&QpSpec::rc()).address;
     far.peer().expect("a process").stop(true);
@@ -106,6 +112,9 @@ fn connect_in_the_background(near: &mut Side, address: QpAddress, meanwhile: imp
 }
 
 fn a_connection_that_could_not_be_accepted_is_not_forgotten(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     let (mut near, mut far) = (Side::open(env.device()), env.far());
     let address = far.new_qp(&QpSpec::rc()).address;
     let pid = pid(&mut far);
@@ -120,6 +129,9 @@ fn a_connection_that_could_not_be_accepted_is_not_forgotten(env: &Env) {
 }
 
 fn a_bell_that_can_not_be_taken_is_an_error(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     let mut pair = env.rc();
     let (a, b) = (pair.near.new_qp(&QpSpec::rc()), pair.far.new_qp(&QpSpec::rc()));
     pair.far.ask::<()>(Command::Descriptors { spare: Some(0) });
@@ -130,6 +142,9 @@ fn a_bell_that_can_not_be_taken_is_an_error(env: &Env) {
 }
 
 fn a_peer_without_descriptors_says_so(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     let (mut near, mut far) = (Side::open(env.device()), env.far());
     let made = [near.new_qp(&QpSpec::rc()), near.new_qp(&QpSpec::rc())];
     let address = far.new_qp(&QpSpec::rc()).address;

@@ -5,7 +5,7 @@ use qpair_verbs::{
     Rejected, SendRequest, WcOpcode, WcStatus,
 };
 
-use crate::harness::Env;
+use crate::harness::{Env, is_soft};
 
 one_sided! {
     a_full_send_queue_can_be_tried_again,
@@ -211,14 +211,19 @@ fn a_slab_received_into_can_be_shared_and_posted_again(env: &Env) {
 
 fn too_many_pieces_are_refused(env: &Env) {
     let mut ground = Ground::new(env.ctx());
-    let limit = env.ctx().attributes().max_sge as usize;
-    let list = |count: usize| (0..count).map(|_| ground.pd.alloc(8).unwrap()).collect::<Vec<_>>();
-    let (most, over, over_too) = (list(limit), list(limit + 1), list(limit + 1));
-    for result in [ground.a.send(over).post(), ground.b.recv(over_too).post()] {
+    let of_device = env.ctx().attributes().max_sge as usize;
+    let pd = ground.pd.clone();
+    let list = |count: usize| (0..count).map(|_| pd.alloc(8).unwrap()).collect::<Vec<_>>();
+    let mut limit = of_device;
+    for result in [ground.a.send(list(of_device + 1)).post(), ground.b.recv(list(of_device + 1)).post()] {
         let (error, memory) = result.unwrap_err().into_parts();
-        assert_eq!(error, PostError::TooManyPieces { count: limit + 1, limit });
-        assert_eq!(memory.len(), 8 * (limit + 1));
+        let PostError::TooManyPieces { count, limit: told } = error else { panic!("{error}") };
+        assert_eq!((count, memory.len()), (of_device + 1, 8 * (of_device + 1)));
+        // This crate may have room for fewer than the device.
+        assert!(told == of_device || told < of_device && !is_soft(), "{told}");
+        limit = told;
     }
+    let most = list(limit);
     ground.b.recv(ground.buffer(8 * limit)).post().unwrap();
     ground.a.send(most).post().unwrap();
     assert_eq!(ground.next().1.len(), 8 * limit);
@@ -332,9 +337,12 @@ fn the_longest_timeout_is_no_limit(env: &Env) {
     let (addr_a, addr_b) = (a.address(), b.address());
     let target = pd.expose(8, Access::REMOTE_ALL).unwrap();
     let mut a = a.connect(&addr_b).unwrap();
+    let mut b = Some(b);
+    // What finds nobody on the network is sent again after the timeout only.
+    let later = if is_soft() { None } else { Some(b.take().unwrap().connect(&addr_a).unwrap()) };
     a.write_inline(&[1; 8], target.remote(0..8)).id(1).signaled().post().unwrap();
-    assert!(cq.poll().unwrap().is_none(), "the peer is not connected yet");
-    let _b = b.connect(&addr_a).unwrap();
+    assert!(!is_soft() || cq.poll().unwrap().is_none(), "the peer is not connected yet");
+    let _b = later.unwrap_or_else(|| b.take().unwrap().connect(&addr_a).unwrap());
     let done = cq.wait_for(crate::harness::LIMIT).unwrap();
     assert_eq!((done.wr_id(), done.status()), (1, WcStatus::SUCCESS));
 }
@@ -407,13 +415,19 @@ fn a_failed_queue_pair_takes_work_and_flushes_it(env: &Env) {
     ground.a.bind(&window, &target, 0..8, Access::REMOTE_READ).id(5).post().unwrap();
     ground.a.invalidate(target.rkey()).id(6).post().unwrap();
     ground.a.recv(ground.buffer(64)).id(7).post().unwrap();
-    for wr_id in 0..8 {
+    let mut ids = Vec::new();
+    for _ in 0..8 {
         let done = ground.cq.wait_for(crate::harness::LIMIT).unwrap();
-        assert_eq!((done.wr_id(), done.status()), (wr_id, WcStatus::WR_FLUSH_ERR));
+        assert_eq!(done.status(), WcStatus::WR_FLUSH_ERR);
+        ids.push(done.wr_id());
         let error = done.ok().unwrap_err();
         assert_eq!((error.qpn, error.status), (ground.a.number(), WcStatus::WR_FLUSH_ERR));
         assert!([0, 8, 64].contains(&done.into_memory().len()));
     }
+    if !is_soft() {
+        ids.sort_unstable(); // there is an order among sends, and one among receives
+    }
+    assert_eq!(ids, (0..8).collect::<Vec<_>>());
     assert_eq!(window.remote(), None);
     assert_eq!(target.revoke().unwrap()[..], [0; 64]);
 }

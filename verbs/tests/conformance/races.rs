@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::Access;
 
-use crate::harness::{Command, CqId, Env, LIMIT, Mem, Pair, QpId, Region, Side};
+use crate::harness::{Command, CqId, Env, LIMIT, Mem, Pair, QpId, QpSpec, Region, Side, is_soft};
 
 two_sided! {
     revoked_memory_does_not_change_any_more,
@@ -48,7 +48,7 @@ fn revoked_memory_does_not_change_any_more(env: &Env) {
 
 fn receives_of_a_dropped_queue_pair_do_not_change_any_more(env: &Env) {
     for len in [200, 1 << 20] {
-        let mut pair = env.rc();
+        let mut pair = env.pair(&QpSpec::rc(), &QpSpec::rc().impatient());
         let target = pair.near.expose(len, Access::REMOTE_WRITE);
         let landing = pair.near.expose(len, Access::NONE);
         for wr_id in 0..100 {
@@ -66,7 +66,7 @@ fn receives_of_a_dropped_queue_pair_do_not_change_any_more(env: &Env) {
 
 fn failing_in_full_flight_gives_every_receive_back(env: &Env) {
     for _ in 0..5 {
-        let mut pair = env.rc();
+        let mut pair = env.pair(&QpSpec::rc(), &QpSpec::rc().impatient());
         let target = pair.near.expose(64 << 10, Access::REMOTE_WRITE);
         for wr_id in 0..100 {
             pair.near.recv(Mem::blank(64 << 10), wr_id);
@@ -105,7 +105,7 @@ fn many_threads_share_a_device(env: &Env) {
 fn a_peer_stopped_in_full_flight_does_not_touch_revoked_memory(env: &Env) {
     for _ in 0..4 {
         let mut pair = env.rc();
-        let target = pair.near.expose(32 << 20, Access::REMOTE_WRITE);
+        let target = pair.near.expose(if is_soft() { 32 << 20 } else { 1 << 20 }, Access::REMOTE_WRITE);
         let Pair { near, far } = &mut pair;
         let peer = far.peer().expect("a process");
         peer.tell(&Command::Stream { qp: QpId(0), remote: target.remote, sends: false });

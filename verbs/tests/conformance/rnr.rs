@@ -122,7 +122,7 @@ fn a_waiting_message_is_flushed(env: &Env) {
 }
 
 fn a_waiting_message_fails_when_the_receiver_closes(env: &Env) {
-    let mut pair = env.rc();
+    let mut pair = env.pair(&QpSpec::rc().impatient(), &QpSpec::rc());
     pair.near.post(Work::send(Mem::seeded(5000, 1)).signaled());
     pair.near.assert_quiet();
     pair.far.drop_qp(QpId(0));

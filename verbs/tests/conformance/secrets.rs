@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use qpair_verbs::{Access, Context};
 
-use crate::harness::Env;
+use crate::harness::{Env, Promise};
 
 one_sided! {
     keys_are_unpredictable,
@@ -35,6 +35,9 @@ fn assert_unpredictable(numbers: &[u32], bits: u32) {
 }
 
 fn keys_are_unpredictable(env: &Env) {
+    if !env.promises(Promise::NumbersAreRandom) {
+        return;
+    }
     let pd = env.ctx().alloc_pd().unwrap();
     let kept: Vec<_> = (0..SAMPLES).map(|_| pd.expose(64, Access::REMOTE_READ).unwrap()).collect();
     assert_unpredictable(&kept.iter().map(|region| region.rkey().0).collect::<Vec<_>>(), 32);
@@ -48,6 +51,9 @@ fn keys_are_unpredictable(env: &Env) {
 }
 
 fn queue_pair_numbers_are_unpredictable(env: &Env) {
+    if !env.promises(Promise::NumbersAreRandom) {
+        return;
+    }
     let pd = env.ctx().alloc_pd().unwrap();
     let cq = env.ctx().create_cq(4).unwrap();
     let kept: Vec<_> = (0..SAMPLES).map(|_| pd.rc(&cq).build().unwrap()).collect();

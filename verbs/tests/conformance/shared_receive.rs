@@ -22,7 +22,7 @@ fn shared(env: &Env, depth: u32) -> (Side, Side, SrqId) {
     let srq = far.new_srq(depth);
     for _ in 0..2 {
         let spec = QpSpec { srq: Some(srq), ..QpSpec::rc() };
-        connect_pair(&mut near, &QpSpec { rnr_retry: Some(2), ..QpSpec::rc() }, &mut far, &spec);
+        connect_pair(&mut near, &QpSpec { rnr_retry: Some(2), ..QpSpec::rc() }.impatient(), &mut far, &spec);
     }
     (near, far, srq)
 }

@@ -4,7 +4,7 @@ use qpair_verbs::{
     Access, Buffer, CompletionQueue, Context, CreateError, ExposedRegion, Local, ProtectionDomain, QueuePair, WcStatus,
 };
 
-use crate::harness::Env;
+use crate::harness::{Env, is_soft};
 
 one_sided! {
     every_order_of_dropping_is_fine,
@@ -138,7 +138,7 @@ fn completions_of_a_dropped_queue_pair_are_not_lost_memory(env: &Env) {
     let ctx = env.ctx();
     let pd = ctx.alloc_pd().unwrap();
     let (mut cq_a, mut cq_b) = (ctx.create_cq(64).unwrap(), ctx.create_cq(64).unwrap());
-    for _ in 0..200 {
+    for _ in 0..if is_soft() { 200 } else { 20 } {
         let [mut a, mut b] = connected(&pd, [&cq_a, &cq_b]);
         b.recv(pd.alloc(1 << 20).unwrap()).post().unwrap();
         a.send(pd.alloc(1 << 20).unwrap()).signaled().post().unwrap();
@@ -182,7 +182,7 @@ fn completions_not_taken_are_dropped_with_the_queue(env: &Env) {
 fn queue_pairs_can_be_made_and_dropped_without_end(env: &Env) {
     let ctx = Context::open(env.device()).unwrap();
     let pd = ctx.alloc_pd().unwrap();
-    let deep = ctx.attributes().max_qp_wr;
+    let deep = ctx.attributes().max_qp_wr.min(1 << 14);
     // Each takes megabytes of what the device has: some dozens of them are all there is at a time.
     for turn in 0..70 {
         let cq = ctx.create_cq(512).unwrap();
@@ -199,6 +199,9 @@ fn queue_pairs_can_be_made_and_dropped_without_end(env: &Env) {
 }
 
 fn a_full_device_has_room_again_once_queues_are_closed(env: &Env) {
+    if !env.able("running full before the machine does", is_soft()) {
+        return;
+    }
     let ctx = Context::open(env.device()).unwrap();
     let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(4).unwrap());
     let deep = ctx.attributes().max_qp_wr;

@@ -79,7 +79,7 @@ fn a_write_without_right_is_lost(env: &Env) {
     pair.near.post(Work::write(Mem::seeded(64, 2), target.remote).signaled());
     pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
     assert_eq!((pair.near.state(), pair.far.state()), (QpState::Rts, QpState::Rts));
-    pair.far.look(&target).assert_is(&Fill::Seed(2).bytes(64));
+    pair.far.assert_becomes(&target, &Fill::Seed(2).bytes(64));
 }
 
 fn reads_and_atomics_are_refused(env: &Env) {

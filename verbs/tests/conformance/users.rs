@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use rustix::process::{Uid, geteuid};
 
-use crate::harness::{Env, Fill, LIMIT, Mem, Origin, Peer, Piece, QpSpec, Side, Work, connect_pair};
+use crate::harness::{Env, Fill, LIMIT, Mem, Origin, Peer, Piece, Promise, QpSpec, Side, Work, connect_pair};
 use crate::loss::{knock, sockets};
 
 two_processes! {
@@ -23,6 +23,9 @@ two_processes! {
 const NOBODY: u32 = 65534;
 
 fn another_user_is_refused_by_both_sides(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     if !env.able("starting a process of another user", geteuid().is_root()) {
         return;
     }
@@ -49,6 +52,9 @@ fn first_words(socket: &OwnedFd) -> Vec<u8> {
 }
 
 fn another_user_is_refused_at_the_door(env: &Env) {
+    if !env.promises(Promise::ServedByProcesses) {
+        return;
+    }
     if !env.able("being another user", geteuid().is_root()) {
         return;
     }

@@ -2,7 +2,9 @@
 
 use qpair_verbs::{Access, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
-use crate::harness::{Command, Env, Fill, Mem, Op, Pair, QpId, QpSpec, Region, WindowId, Work, connect_pair};
+use crate::harness::{
+    Command, Env, Fill, Mem, Op, Pair, QpId, QpSpec, Region, WindowId, Work, bind_refused, connect_pair, is_soft,
+};
 
 two_sided! {
     a_window_opens_its_range_and_no_more,
@@ -54,6 +56,7 @@ fn write_fails(pair: &mut Pair, remote: RemoteSlice) {
 }
 
 fn a_window_opens_its_range_and_no_more(env: &Env) {
+    let bounded = env.sounder_than_rxe("keeping peers to the range of a window: its key reaches all of the region");
     for (shift, len) in [(0_i64, 101), (-1, 100), (100, 1), (-1, 1)] {
         let mut pair = env.rc();
         let (region, _, remote) = bound(&mut pair, ALL);
@@ -61,7 +64,9 @@ fn a_window_opens_its_range_and_no_more(env: &Env) {
         pair.near.post(Work::read(remote).signaled());
         pair.near.done().assert_success(WcOpcode::RDMA_READ).memory.assert_is(&Fill::Seed(1).bytes(100));
         let beyond = RemoteSlice { addr: remote.addr.wrapping_add_signed(shift), len, ..remote };
-        write_fails(&mut pair, beyond);
+        if bounded {
+            write_fails(&mut pair, beyond);
+        }
         pair.far.look_at(&region, 100, 200).assert_is(&Fill::Seed(1).bytes(100));
         pair.far.look_at(&region, 0, 100).assert_is(&[0; 100]);
         pair.far.look_at(&region, 200, 300).assert_is(&[0; 100]);
@@ -90,6 +95,10 @@ fn a_window_works_over_the_queue_pair_that_bound_it_only(env: &Env) {
 fn rebinding_withdraws_the_former_key(env: &Env) {
     let mut pair = env.rc();
     let (region, window, first) = bound(&mut pair, ALL);
+    if !is_soft() {
+        // Windows of type 2 have to be free before they are bound.
+        pair.far.post(Work::invalidate(first.rkey));
+    }
     pair.far.post(bind(window, &region, 0, 50, ALL));
     pair.far.done().assert_success(WcOpcode::BIND_MW);
     let second = pair.far.window_remote(window).expect("the window is bound");
@@ -144,8 +153,11 @@ fn a_message_with_a_wrong_key_to_withdraw_fails(env: &Env) {
         let wrong = if of_region { region.remote.rkey } else { Rkey(remote.rkey.0 ^ 0x1000) };
         pair.far.recv(Mem::blank(8), 0);
         pair.near.post(Work::send(Mem::seeded(8, 4)).invalidating(wrong).signaled());
-        pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
-        pair.near.assert_failed();
+        let refused = pair.near.done();
+        if is_soft() {
+            refused.assert_status(WcStatus::REM_ACCESS_ERR);
+            pair.near.assert_failed();
+        } // Elsewhere it may be an error of the receiver alone, once the message has arrived.
         pair.far.assert_failed();
         assert!(pair.far.window_remote(window).is_some());
     }
@@ -176,7 +188,7 @@ fn windows_need_a_region_that_allows_them(env: &Env) {
     let region = pair.far.expose(300, ALL);
     let window = pair.far.new_window();
     pair.far.post(bind(window, &region, 0, 100, Access::REMOTE_READ));
-    pair.far.done().assert_status(WcStatus::MW_BIND_ERR);
+    pair.far.done().assert_one_of(bind_refused());
     assert_eq!(pair.far.window_remote(window), None);
     pair.far.assert_failed();
 }
@@ -188,8 +200,8 @@ fn a_window_must_lie_within_its_region(env: &Env) {
         let window = pair.far.new_window();
         // A device may look at the range when it is posted or when it is carried out.
         match pair.far.try_post(QpId(0), bind(window, &region, start, end, ALL)) {
-            Ok(()) => _ = pair.far.done().assert_status(WcStatus::MW_BIND_ERR),
-            Err(refused) => assert_eq!(refused.kind, "Range"),
+            Ok(()) => _ = pair.far.done().assert_one_of(bind_refused()),
+            Err(refused) => assert!(refused.kind == "Range" || !is_soft(), "{refused:?}"),
         }
         assert_eq!(pair.far.window_remote(window), None);
     }

@@ -160,9 +160,30 @@ impl OwnedQp {
         self.shared.qp_type
     }
 
+    /// State as far as this side was told, by completions and events.
     #[inline(always)]
-    pub(crate) fn state(&self) -> QpState {
+    pub(super) fn known_state(&self) -> QpState {
         self.shared.state()
+    }
+
+    /// State as the device says: it moves queue pairs to the error state by itself, and not all devices tell of it.
+    pub(crate) fn state(&self) -> QpState {
+        let known = self.known_state();
+        if matches!(known, QpState::Rtr | QpState::Rts | QpState::Sqd) && self.has_failed() {
+            self.shared.fail();
+        }
+        self.known_state()
+    }
+
+    fn has_failed(&self) -> bool {
+        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+        let mut made = MaybeUninit::<sys::ibv_qp_init_attr>::zeroed();
+        let mask = sys::IBV_QP_STATE.cast_signed();
+        let (to, made) = (attributes.as_mut_ptr(), made.as_mut_ptr());
+        // SAFETY: the queue pair is alive, and both are written to.
+        let status = unsafe { (self.library().ibv_query_qp)(self.qp.as_ptr(), to, mask, made) };
+        // SAFETY: zeroed, which is valid, and filled by the library.
+        status == 0 && unsafe { attributes.assume_init() }.qp_state == sys::IBV_QPS_ERR
     }
 
     pub(crate) fn explain(&self) -> String {

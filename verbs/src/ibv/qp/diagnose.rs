@@ -10,7 +10,7 @@ use crate::types::QpState;
 /// The attribute that is to blame, with its value: the first without which, or with a plainer value of which, the device
 /// takes the transition. The queue pair is of no use afterwards.
 pub(super) fn diagnose(qp: &OwnedQp, to: QpState, refused: &sys::ibv_qp_attr) -> Option<String> {
-    let cell = transition(qp.qp_type(), qp.state(), to)?;
+    let cell = transition(qp.qp_type(), qp.known_state(), to)?;
     let suspects = cell.required.iter().filter(|&attribute| attribute != QpAttribute::State);
     suspects.into_iter().find(|&attribute| takes(qp, cell.required, plainer(refused, attribute))).map(|attribute| {
         let value = value(refused, attribute);

@@ -13,6 +13,7 @@ use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::ibv::address;
 use crate::ibv::handle::outcome;
 use crate::ibv::hub::lock;
+use crate::ibv::quirks;
 use crate::qp::{QpAttributes, check, transition};
 use crate::types::{QpState, QpType};
 
@@ -49,7 +50,8 @@ impl OwnedQp {
     pub(crate) fn start_sending(&self) -> Result<(), ConnectError> {
         // No more READs under way than the peer answers at once; one that does not say answers what this side asks.
         let most = lock(&self.peer_reads).filter(|&reads| reads > 0).unwrap_or(u8::MAX);
-        let attributes = attributes::ready_to_send(&self.options, self.address.psn, self.reads[1].min(most));
+        let mut attributes = attributes::ready_to_send(&self.options, self.address.psn, self.reads[1].min(most));
+        attributes.retry_cnt = quirks::retry_count(self.pd.device().attributes(), attributes.retry_cnt);
         self.enter_state(QpState::Rts, &attributes)
     }
 
@@ -72,14 +74,14 @@ impl OwnedQp {
             Err(Failed::Illegal(error)) => Err(error),
             Err(Failed::Refused(error)) => {
                 tracing::error!(qpn = %self.qpn(), %error, "the device does not move a queue pair to the error state");
-                let (qp_type, from) = (self.qp_type(), self.state());
+                let (qp_type, from) = (self.qp_type(), self.known_state());
                 Err(ModifyError { qp_type, from, to: QpState::Err, detail: ": the device refuses" })
             }
         }
     }
 
     fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
-        let from = self.state();
+        let from = self.known_state();
         match self.modify(to, attributes) {
             Ok(()) => Ok(()),
             Err(Failed::Illegal(error)) => Err(error.into()),
@@ -91,7 +93,7 @@ impl OwnedQp {
 
     /// One transition, with the attributes that the table asks for.
     fn modify(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), Failed> {
-        let from = self.state();
+        let from = self.known_state();
         check(self.qp_type(), from, to).map_err(Failed::Illegal)?;
         let required = transition(self.qp_type(), from, to).map_or(QpAttributes::NONE, |cell| cell.required);
         self.modify_raw(attributes, required).map_err(Failed::Refused)?;

@@ -14,6 +14,7 @@ use crate::ibv::handle::outcome;
 use crate::ibv::hub::lock;
 use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
+use crate::ibv::quirks;
 use crate::ibv::send_queue::{Held, SendSlot};
 use crate::ibv::srq::refused;
 use crate::memory::{Grant, Local, MAX_SGE, RegionShared, Window};
@@ -32,10 +33,10 @@ impl OwnedQp {
     #[inline(never)]
     pub(super) fn post_any(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
         let checked = self.limits().check_send(wr, with).and_then(|len| {
-            if matches!(self.state(), QpState::Rts | QpState::Err | QpState::Sqe | QpState::Sqd) {
+            if matches!(self.known_state(), QpState::Rts | QpState::Err | QpState::Sqe | QpState::Sqd) {
                 Ok(len)
             } else {
-                Err(PostError::State(self.state()))
+                Err(PostError::State(self.known_state()))
             }
         });
         let len = match checked {
@@ -171,7 +172,20 @@ impl OwnedQp {
         unsafe { receives.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
             let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: receives.depth() });
             Rejected { error, memory }
-        })
+        })?;
+        if self.known_state() == QpState::Err {
+            self.flush_late_receive();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn flush_late_receive(&self) {
+        if !quirks::flushes_late_receives(self.pd.device().attributes())
+            && let Err(error) = self.to_error()
+        {
+            tracing::debug!(qpn = %self.qpn(), %error, "a receive waits for its flush");
+        }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use qpair_verbs::{Access, QpAddress, QpType};
 use serde::{Deserialize, Serialize};
 
-use super::{Fill, Mem, Piece, Work};
+use super::{Fill, Mem, Piece, Work, is_soft};
 
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -42,8 +42,10 @@ pub struct QpSpec {
     pub recv_depth: Option<u32>,
     pub access: Option<Access>,
     pub rnr_retry: Option<u8>,
-    /// How long the peer may take to answer.
+    /// How long the peer may take to answer each of the attempts.
     pub patience_ms: Option<u64>,
+    /// Attempts after the first, where that is given.
+    pub retries: u8,
     pub min_rnr_timer_us: Option<u64>,
     pub qkey: Option<u32>,
 }
@@ -61,6 +63,7 @@ impl QpSpec {
             access: None,
             rnr_retry: None,
             patience_ms: None,
+            retries: 0,
             min_rnr_timer_us: None,
             qkey: None,
         }
@@ -68,6 +71,11 @@ impl QpSpec {
 
     pub fn rc() -> QpSpec {
         QpSpec::new(QpType::Rc)
+    }
+
+    /// Soon sure that a peer which does not answer is gone: on devices that are told of it in no other way.
+    pub fn impatient(self) -> QpSpec {
+        if is_soft() { self } else { QpSpec { patience_ms: Some(250), retries: 2, ..self } }
     }
 }
 

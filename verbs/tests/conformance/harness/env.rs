@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use qpair_verbs::{Context, QpType};
 
+use super::leeway::device;
 use super::machine::Machine;
-use super::{Peer, QpId, QpSpec, Side};
+use super::{Peer, Promise, QpId, QpSpec, Side, is_soft};
 
 /// Where the two sides of a case live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +36,9 @@ pub struct Pair {
 
 /// Runs a case on the device that `QPAIR_TEST_DEVICE` names (default `soft0`).
 pub fn run(placement: Placement, case: fn(&Env)) {
-    let device = std::env::var("QPAIR_TEST_DEVICE").unwrap_or_else(|_| "soft0".to_owned());
-    let ctx = Context::open(&device).expect("opening the device");
+    let ctx = Context::open(device()).expect("opening the device");
     let _watch = watch();
-    case(&Env { device, placement, ctx });
+    case(&Env { device: device().to_owned(), placement, ctx });
 }
 
 /// Ends the test process if the returned value lives longer than any case may take: a hang is a failure too.
@@ -96,6 +96,17 @@ impl Env {
         let (mut near, mut far) = (self.near(), self.far());
         connect_pair(&mut near, near_spec, &mut far, far_spec);
         Pair { near, far }
+    }
+
+    /// True if the device gives the promise; otherwise says that the case is skipped.
+    pub fn promises(&self, promise: Promise) -> bool {
+        self.able(promise.reason(), is_soft())
+    }
+
+    /// True if the device is no rdma_rxe, which has the hole that `what` names; otherwise says that the case is skipped.
+    pub fn sounder_than_rxe(&self, what: &str) -> bool {
+        let rxe = self.ctx.attributes().vendor_id == 0x00ff_ffff;
+        self.able(&format!("{what} (rdma_rxe, seen in Linux 6.12)"), !rxe)
     }
 
     /// True if the device can do it; otherwise says, past the test harness's capture, that the case is skipped.

@@ -299,7 +299,7 @@ impl Machine {
             builder = builder.rnr_retry(count);
         }
         if let Some(millis) = spec.patience_ms {
-            builder = builder.retry_count(0).ack_timeout(Duration::from_millis(millis));
+            builder = builder.retry_count(spec.retries).ack_timeout(Duration::from_millis(millis));
         }
         if let Some(micros) = spec.min_rnr_timer_us {
             builder = builder.min_rnr_timer(Duration::from_micros(micros));

@@ -1,6 +1,6 @@
 //! One side of a case, in words: each call is one command, carried out here or by a peer process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::{Access, QpAddress, QpState, Qpn, RemoteSlice};
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::machine::Machine;
 use super::{
     Abilities, Command, Content, CqId, DomainId, Done, Event, Fill, HandleId, Made, Mem, Origin, Peer, Piece, QpId,
-    QpSpec, Refused, RegionId, SrqId, WindowId, Work,
+    QpSpec, Refused, RegionId, SrqId, WindowId, Work, at_once, digest,
 };
 
 /// How long what must happen may take: far more than it should, so that a loaded machine fails no case.
@@ -151,6 +151,16 @@ impl Side {
     /// What the region holds now.
     pub fn look(&mut self, region: &Region) -> Content {
         self.look_at(region, 0, region.remote.len as usize)
+    }
+
+    /// Asserts that the region holds these bytes, or will soon where nothing has told that they arrived.
+    #[track_caller]
+    pub fn assert_becomes(&mut self, region: &Region, bytes: &[u8]) {
+        let start = Instant::now();
+        while self.look(region).digest != digest(bytes) && start.elapsed() < at_once() {
+            std::thread::yield_now();
+        }
+        self.look(region).assert_is(bytes);
     }
 
     pub fn look_at(&mut self, region: &Region, start: usize, end: usize) -> Content {

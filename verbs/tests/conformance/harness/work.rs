@@ -150,6 +150,12 @@ impl Done {
     }
 
     #[track_caller]
+    pub fn assert_one_of(self, statuses: &[WcStatus]) -> Done {
+        assert!(statuses.contains(&self.status()), "{}, not {statuses:?}: {self:?}", self.status());
+        self
+    }
+
+    #[track_caller]
     pub fn assert_status(self, status: WcStatus) -> Done {
         assert_eq!(self.status(), status, "{self:?}");
         self
