@@ -190,6 +190,7 @@ impl Unconnected {
                 mtu: self.plan.mtu,
                 qkey: if self.service == QpType::Ud { QKEY } else { 0 },
                 max_rd_atomic: u8::try_from(key.out_reads).unwrap_or(u8::MAX),
+                ece: None,
                 soft: self.plan.soft,
             };
             let qp = if self.service == QpType::Ud {
