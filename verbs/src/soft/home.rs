@@ -41,6 +41,9 @@ pub(crate) struct Home {
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Says that it did what peers ask of it, and does nothing.
+    #[cfg(test)]
+    liar: std::sync::atomic::AtomicBool,
 }
 
 /// What peers hold up that are stopped in the middle of an access.
@@ -106,7 +109,22 @@ impl Home {
             unsettled: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
+            #[cfg(test)]
+            liar: std::sync::atomic::AtomicBool::new(false),
         }))
+    }
+
+    /// True in a test that plays a device which does not do what it says.
+    pub(crate) fn lies(&self) -> bool {
+        #[cfg(test)]
+        return self.liar.load(Ordering::Relaxed);
+        #[cfg(not(test))]
+        false
+    }
+
+    #[cfg(test)]
+    pub(crate) fn start_lying(&self) {
+        self.liar.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn id(&self) -> NodeId {

@@ -65,6 +65,8 @@ impl Ground {
         let link = honest.node().link_by_socket(home(&liar).id()).unwrap();
         // The liar's addresses are this process's own: the system would carry nonsense out.
         link.vm_refused();
+        // Nor would its own thread be safe from what is scribbled into its queues here.
+        home(&liar).start_lying();
         Ground { honest, liar }
     }
 
