@@ -197,7 +197,7 @@ impl Cq {
                 Some(receives) => {
                     let ud = qp.qp_type == QpType::Ud;
                     let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
-                    self.after_receive(wc);
+                    self.after_receive(wc, &shown);
                     shown
                 }
                 None => Shown::Nothing,
@@ -205,7 +205,7 @@ impl Cq {
             (Completing::Shared(receives), true) => {
                 let ud = !self.datagrams.is_empty() && self.datagrams.contains(&Qpn(wc.qp_num));
                 let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
-                self.after_receive(wc);
+                self.after_receive(wc, &shown);
                 shown
             }
             (Completing::Shared(_), false) => Shown::Nothing,
@@ -214,7 +214,10 @@ impl Cq {
 
     /// What a receive tells beside its contents.
     #[inline(always)]
-    fn after_receive(&mut self, wc: &sys::ibv_wc) {
+    fn after_receive(&mut self, wc: &sys::ibv_wc, shown: &Shown) {
+        if matches!(shown, Shown::Nothing) {
+            return;
+        }
         if wc.status == sys::IBV_WC_SUCCESS && wc.wc_flags & self.invalidated == 0 {
             return;
         }
@@ -262,6 +265,13 @@ impl Cq {
                 std::thread::sleep(left.unwrap_or(NAP).min(NAP));
             }
         }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Queue pairs may keep the queue; its events are for nobody.
+        self.shared.channel().clear_of(self.shared.cq());
     }
 }
 

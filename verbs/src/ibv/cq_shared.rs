@@ -77,7 +77,9 @@ impl CqShared {
             device.hub().enter_cq(cq.as_ptr().cast(), me);
             CqShared {
                 cq,
-                depth,
+                // As deep as asked, or deeper.
+                // SAFETY: just made.
+                depth: depth.max(u32::try_from(unsafe { cq.as_ref() }.cqe).unwrap_or(depth)),
                 channel,
                 overrun: AtomicBool::new(false),
                 members: Mutex::default(),
@@ -85,6 +87,10 @@ impl CqShared {
                 device: device.clone(),
             }
         }))
+    }
+
+    pub(super) fn cq(&self) -> NonNull<sys::ibv_cq> {
+        self.cq
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_cq {
@@ -140,6 +146,8 @@ impl CqShared {
                 qp.fail();
             }
         }
+        // Who sleeps waits for a completion that may not come.
+        self.channel.ring();
     }
 
     #[inline(always)]
