@@ -168,6 +168,9 @@ fn failing_the_queue_pair_flushes_it(env: &Env) {
 
 /// The first use of its memory has to wait for its device; nothing else does.
 fn a_stopped_target_holds_up_its_senders_once(env: &Env) {
+    if !env.far_is_near() {
+        return;
+    }
     let (mut near, _, mut far, _, to) = sides(env);
     let mut third = env.far();
     let (_, address) = datagram(&mut third);

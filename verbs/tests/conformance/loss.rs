@@ -180,6 +180,9 @@ fn names() -> Vec<(String, SocketType, String)> {
 }
 
 fn nothing_of_a_killed_peer_stays_behind(env: &Env) {
+    if !env.far_is_near() {
+        return;
+    }
     let (mut near, mut far, _) = connected(env);
     let target = far.expose(1 << 20, Access::REMOTE_ALL);
     near.post(Work::write(Mem::seeded(1 << 20, 1), target.remote).signaled());
@@ -315,6 +318,9 @@ fn garbage(seed: usize) -> Vec<u8> {
 }
 
 fn garbage_at_the_door_does_no_harm(env: &Env) {
+    if !env.far_is_near() {
+        return;
+    }
     let (mut near, mut far, _) = connected(env);
     let doors = sockets(process(&mut far).pid());
     if !env.able("being found under an abstract name", !doors.is_empty()) {
@@ -344,6 +350,9 @@ fn garbage_at_the_door_does_no_harm(env: &Env) {
 }
 
 fn closed_connections_leave_no_descriptors(env: &Env) {
+    if !env.far_is_near() {
+        return;
+    }
     let (mut far, mut counts) = (env.far(), Vec::new());
     let pid = process(&mut far).pid();
     for _ in 0..12 {

@@ -103,6 +103,12 @@ impl Env {
         self.able(promise.reason(), is_soft())
     }
 
+    /// True if the far side is a process of this host, which can be stopped and looked at; otherwise says that the case is
+    /// skipped.
+    pub fn far_is_near(&self) -> bool {
+        self.able("reaching into a process of another host", !Peer::is_remote())
+    }
+
     /// True if the device is no rdma_rxe, which has the hole that `what` names; otherwise says that the case is skipped.
     pub fn sounder_than_rxe(&self, what: &str) -> bool {
         let rxe = self.ctx.attributes().vendor_id == 0x00ff_ffff;

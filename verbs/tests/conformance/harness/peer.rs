@@ -17,6 +17,10 @@ use super::{Command, LIMIT};
 /// Set, to the device's name, in a process that is a peer.
 pub const PEER_VARIABLE: &str = "QPAIR_TEST_PEER";
 
+/// Set to words that stand before the test binary's name in what starts a peer process, to start it on another host. The
+/// command joins its standard input, a socket, with that of the process.
+const PEER_COMMAND: &str = "QPAIR_TEST_PEER_COMMAND";
+
 /// A peer process. It is killed when this is dropped, or when the thread that started it ends.
 pub struct Peer {
     child: Child,
@@ -26,7 +30,21 @@ pub struct Peer {
 impl Peer {
     pub fn start(device: &str) -> Peer {
         let binary = std::env::current_exe().expect("the test binary");
-        Peer::spawn(process::Command::new(binary), device).expect("starting the peer process")
+        let prefix = std::env::var(PEER_COMMAND).unwrap_or_default();
+        let mut words = prefix.split_whitespace();
+        let mut command = match words.next() {
+            Some(program) => process::Command::new(program),
+            None => process::Command::new(&binary),
+        };
+        if !prefix.trim().is_empty() {
+            command.args(words).arg(&binary);
+        }
+        Peer::spawn(command, device).expect("starting the peer process")
+    }
+
+    /// True if peer processes are started on another host.
+    pub fn is_remote() -> bool {
+        std::env::var(PEER_COMMAND).is_ok_and(|prefix| !prefix.trim().is_empty())
     }
 
     /// A peer process of the user with that number, which takes the right to become another.
