@@ -7,3 +7,4 @@ mod ground;
 mod holes;
 mod nonsense;
 mod posting;
+mod random;
