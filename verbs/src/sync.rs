@@ -15,7 +15,6 @@ pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(all(loom, test)))]
 impl<T> UnsafeCell<T> {
-    #[cfg(test)]
     pub(crate) const fn new(value: T) -> Self {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }

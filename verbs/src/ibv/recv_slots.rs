@@ -1,10 +1,8 @@
 //! Receives between posting and completing. One poster; those of a shared receive queue complete in any order, at
 //! several pollers.
 
-use std::cell::UnsafeCell;
-
 use crate::memory::Local;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// One receive.
 #[derive(Debug, Default)]
@@ -17,7 +15,6 @@ struct RecvSlot {
 ///
 /// A slot belongs to the poster while it is free, and after that to whoever takes its state from posted to free. Free
 /// slots go back by a list that any poller pushes to; the poster takes the whole list at once.
-#[derive(Debug)]
 pub(super) struct RecvSlots {
     slots: Box<[UnsafeCell<RecvSlot>]>,
     /// Per slot: generation in the upper bits, [`POSTED`] or [`FREE`] in the lowest.
@@ -40,7 +37,7 @@ impl RecvSlots {
     pub(super) fn new(depth: u32) -> Self {
         let last = depth.saturating_sub(1);
         RecvSlots {
-            slots: (0..depth).map(|_| UnsafeCell::default()).collect(),
+            slots: (0..depth).map(|_| UnsafeCell::new(RecvSlot::default())).collect(),
             states: (0..depth).map(|_| AtomicU32::new(FREE)).collect(),
             next: (0..depth).map(|at| AtomicU32::new(if at == last { NONE } else { at + 1 })).collect(),
             returned: AtomicU32::new(NONE),
@@ -59,7 +56,7 @@ impl RecvSlots {
     }
 
     /// Puts a receive into a free slot and hands it to the device by `post`, which gets the slot's tag and says whether the
-    /// device took it.
+    /// device took it. The memory is out of the caller's hands meanwhile: it may complete before `post` returns.
     ///
     /// # Errors
     /// The memory, with `None` if the queue is full, or what `post` says.
@@ -71,14 +68,15 @@ impl RecvSlots {
         &self,
         local: Local,
         wr_id: u64,
-        post: impl FnOnce(u32, &Local) -> Result<(), E>,
+        post: impl FnOnce(u32) -> Result<(), E>,
     ) -> Result<(), (Option<E>, Local)> {
         // SAFETY: the poster's own.
-        let at_hand = unsafe { &mut *self.at_hand.get() };
-        if *at_hand == NONE {
-            *at_hand = self.returned.swap(NONE, Ordering::Acquire);
-        }
-        let index = *at_hand;
+        let index = self.at_hand.with_mut(|at_hand| unsafe {
+            if *at_hand == NONE {
+                *at_hand = self.returned.swap(NONE, Ordering::Acquire);
+            }
+            *at_hand
+        });
         let (Some(cell), Some(state), Some(next)) =
             (self.slots.get(index as usize), self.states.get(index as usize), self.next.get(index as usize))
         else {
@@ -87,26 +85,23 @@ impl RecvSlots {
         let after = next.load(Ordering::Relaxed);
         let generation = state.load(Ordering::Relaxed) >> 1;
         // SAFETY: free, so the poster's.
-        let slot = unsafe { &mut *cell.get() };
-        *slot = RecvSlot { local, wr_id };
+        cell.with_mut(|slot| unsafe { *slot = RecvSlot { local, wr_id } });
         state.store(generation << 1 | POSTED, Ordering::Release);
         self.count.fetch_add(1, Ordering::Relaxed);
         let tag = generation << INDEX_BITS | index;
-        // A receive may complete before the device has said that it took it, so that the slot is not looked at below.
-        // SAFETY: read only, until the device knows of it.
-        match post(tag, unsafe { &(*cell.get()).local }) {
-            Ok(()) => *at_hand = after,
-            Err(error) => {
-                // Unless a device that refuses a receive completes it nevertheless.
-                if self.claim(tag).is_some() {
-                    *at_hand = index;
-                    // SAFETY: free again, so the poster's.
-                    return Err((Some(error), std::mem::take(unsafe { &mut (*cell.get()).local })));
-                }
-                *at_hand = after;
-            }
+        let refused = post(tag).err();
+        // A device may refuse a receive and complete it nevertheless: it was taken then.
+        let (left, refused) = match refused {
+            Some(error) if self.claim(tag).is_some() => (index, Some(error)),
+            _ => (after, None),
+        };
+        // SAFETY: as above.
+        self.at_hand.with_mut(|at_hand| unsafe { *at_hand = left });
+        match refused {
+            // SAFETY: claimed, so the poster's again.
+            Some(error) => Err((Some(error), cell.with_mut(|slot| unsafe { std::mem::take(&mut (*slot).local) }))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes the receive that a tag names; `None` if it names none that is posted, whatever a device may say.
@@ -114,8 +109,10 @@ impl RecvSlots {
     pub(super) fn take(&self, tag: u32) -> Option<(Local, u64)> {
         let index = self.claim(tag)?;
         // SAFETY: claimed just now, so nobody else's.
-        let slot = unsafe { &mut *self.slots.get(index as usize)?.get() };
-        let taken = (std::mem::take(&mut slot.local), slot.wr_id);
+        let taken = self.slots.get(index as usize)?.with_mut(|slot| unsafe {
+            let slot = &mut *slot;
+            (std::mem::take(&mut slot.local), slot.wr_id)
+        });
         let next = self.next.get(index as usize)?;
         let mut head = self.returned.load(Ordering::Relaxed);
         loop {
@@ -140,6 +137,12 @@ impl RecvSlots {
     }
 }
 
+impl std::fmt::Debug for RecvSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvSlots").field("depth", &self.depth()).field("posted", &self.count()).finish_non_exhaustive()
+    }
+}
+
 const FREE: u32 = 0;
 const POSTED: u32 = 1;
 /// End of a list.
@@ -151,7 +154,7 @@ const GENERATION_MASK: u32 = (1 << (32 - INDEX_BITS)) - 1;
 /// Deepest receive queue.
 pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -159,7 +162,7 @@ mod tests {
         let mut given = None;
         // SAFETY: one poster.
         let posted = unsafe {
-            slots.hand_over(Local::None, wr_id, |tag, _| {
+            slots.hand_over(Local::None, wr_id, |tag| {
                 given = Some(tag);
                 Ok::<_, ()>(())
             })
@@ -195,7 +198,7 @@ mod tests {
     fn what_is_refused_comes_back() {
         let slots = RecvSlots::new(1);
         // SAFETY: one poster.
-        let refused = unsafe { slots.hand_over(Local::None, 1, |_, _| Err("no")) };
+        let refused = unsafe { slots.hand_over(Local::None, 1, |_| Err("no")) };
         assert_eq!(refused.unwrap_err().0, Some("no"));
         assert_eq!(slots.count(), 0);
         assert!(post(&slots, 2).is_some());
@@ -208,5 +211,46 @@ mod tests {
             let tag = post(&slots, 1).unwrap();
             assert!(slots.take(tag).is_some());
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// Receives complete at two pollers while the poster posts on: each is taken once, with what was posted, and its slot is
+    /// used again.
+    #[test]
+    fn each_receive_is_taken_once_and_its_slot_comes_back() {
+        loom::model(|| {
+            let slots = Arc::new(RecvSlots::new(2));
+            let post = |wr_id| {
+                let mut given = None;
+                // SAFETY: this thread is the only poster.
+                let posted = unsafe {
+                    slots.hand_over(Local::default(), wr_id, |tag| {
+                        given = Some(tag);
+                        Ok::<_, ()>(())
+                    })
+                };
+                posted.ok().and(given)
+            };
+            let tags = [post(10).unwrap(), post(11).unwrap()];
+            let pollers = [(tags[0], 10), (tags[1], 11)].map(|(tag, wr_id)| {
+                let slots = slots.clone();
+                thread::spawn(move || {
+                    assert_eq!(slots.take(tag).map(|(_, wr_id)| wr_id), Some(wr_id));
+                    assert!(slots.take(tag).is_none(), "twice");
+                })
+            });
+            let early = post(12);
+            pollers.into_iter().for_each(|poller| poller.join().unwrap());
+            let late = [post(13), post(14)];
+            let open = early.into_iter().chain(late.into_iter().flatten());
+            assert_eq!(open.filter(|&tag| slots.take(tag).is_some()).count(), 2);
+        });
     }
 }

@@ -156,8 +156,11 @@ impl OwnedQp {
             return Err(Rejected { error, memory });
         }
         let (queue, post_recv) = (self.shared.id, self.pd.device().handle().ops.post_recv);
-        let post = |own, memory: &Local| {
-            let mut list = gather(memory, 0..memory.len())?;
+        let mut list = match gather(&memory, 0..memory.len()) {
+            Ok(list) => list,
+            Err(error) => return Err(Rejected { error, memory }),
+        };
+        let post = |own| {
             let mut wr = sys::ibv_recv_wr {
                 wr_id: Tag { queue, receive: true, own }.encode(),
                 next: null_mut(),
