@@ -71,6 +71,7 @@ mod memory;
 mod one_sided;
 mod order;
 mod overrun;
+mod ports;
 mod posting;
 mod races;
 mod random;

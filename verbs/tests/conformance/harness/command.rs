@@ -1,6 +1,6 @@
 //! What a side can be told to do. Each answer is a JSON value, of the type that the comment names.
 
-use qpair_verbs::{Access, QpAddress, QpType};
+use qpair_verbs::{Access, Mtu, QpAddress, QpType};
 use serde::{Deserialize, Serialize};
 
 use super::{Fill, Mem, Piece, Work, is_soft};
@@ -48,6 +48,7 @@ pub struct QpSpec {
     pub retries: u8,
     pub min_rnr_timer_us: Option<u64>,
     pub qkey: Option<u32>,
+    pub mtu: Option<Mtu>,
 }
 
 impl QpSpec {
@@ -66,6 +67,7 @@ impl QpSpec {
             retries: 0,
             min_rnr_timer_us: None,
             qkey: None,
+            mtu: None,
         }
     }
 

@@ -304,6 +304,9 @@ impl Machine {
         if let Some(micros) = spec.min_rnr_timer_us {
             builder = builder.min_rnr_timer(Duration::from_micros(micros));
         }
+        if let Some(mtu) = spec.mtu {
+            builder = builder.mtu(mtu);
+        }
         if let Some(qkey) = spec.qkey {
             builder = builder.qkey(qkey);
         }

@@ -45,14 +45,17 @@ impl Side {
 
     #[track_caller]
     pub fn ask<T: DeserializeOwned>(&mut self, command: Command) -> T {
+        let answer = self.try_ask(command.clone());
+        answer.unwrap_or_else(|why| panic!("{command:?}: {why}"))
+    }
+
+    #[track_caller]
+    fn try_ask<T: DeserializeOwned>(&mut self, command: Command) -> Result<T, String> {
         let answer = match self {
-            Side::Here(machine) => machine.run(command.clone()),
+            Side::Here(machine) => machine.run(command),
             Side::There(peer) => peer.ask(&command),
         };
-        match answer {
-            Ok(value) => serde_json::from_value(value).expect("the answer's type"),
-            Err(why) => panic!("{command:?}: {why}"),
-        }
+        answer.map(|value| serde_json::from_value(value).expect("the answer's type"))
     }
 
     /// The peer process, if this side is one.
@@ -82,6 +85,11 @@ impl Side {
     #[track_caller]
     pub fn new_qp(&mut self, spec: &QpSpec) -> Made {
         self.ask(Command::NewQp(spec.clone()))
+    }
+
+    /// As [`new_qp`](Side::new_qp), where the device may refuse.
+    pub fn try_new_qp(&mut self, spec: &QpSpec) -> Result<Made, String> {
+        self.try_ask(Command::NewQp(spec.clone()))
     }
 
     #[track_caller]
