@@ -86,7 +86,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`CqError::Overrun`] once more completions waited than the queue holds; [`CqError::Device`] if the device can not be
     /// polled.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion<'_>>, CqError> {
         Ok(match &mut self.queue {
             Queue::Soft { queue, .. } => {
@@ -97,7 +97,7 @@ impl CompletionQueue {
                 }
             }
             Queue::Ibv(queue) => {
-                if queue.advance()? {
+                if queue.advance_short() || queue.advance()? {
                     Some(Completion::new(queue.current()))
                 } else {
                     None

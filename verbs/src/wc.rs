@@ -63,6 +63,12 @@ pub(crate) enum Unsignaled {
 }
 
 impl Current {
+    /// True if there is nothing in it that would have to be dropped.
+    #[inline(always)]
+    pub(crate) fn is_clear(&self) -> bool {
+        matches!(self.memory, Local::None) && self.unsignaled.is_none()
+    }
+
     /// Drops what was not taken, and retires what the completion retires.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {

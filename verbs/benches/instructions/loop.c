@@ -1,6 +1,6 @@
 /* The loop of main.rs in C: RDMA WRITEs posted and polled, a window at a time, with buffers from a free list.
  *
- *   loop plain|extended WINDOWS WINDOW
+ *   loop DEVICE plain|extended WINDOWS WINDOW
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEN = 64, DEPTH = 128, BATCH = 16 };
+enum { LEN = 64, DEPTH = 128, BATCH = 16, GID = 3 };
 
 #define CHECK(what) do { if (!(what)) { perror(#what); exit(1); } } while (0)
 
@@ -41,7 +41,7 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid) {
     CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
     attr = (struct ibv_qp_attr) {
         .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer, .max_dest_rd_atomic = 1,
-        .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 1 } },
+        .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .sgid_index = GID, .hop_limit = 1 } },
     };
     CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
                                         | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
@@ -69,11 +69,15 @@ static int post_write(const struct side *side, uint64_t wr_id, struct buffer buf
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 4);
-    int extended = !strcmp(argv[1], "extended"), windows = atoi(argv[2]), window = atoi(argv[3]);
+    CHECK(argc == 5);
+    int extended = !strcmp(argv[2], "extended"), windows = atoi(argv[3]), window = atoi(argv[4]);
     struct ibv_device **list = ibv_get_device_list(NULL);
-    CHECK(list && list[0]);
-    struct ibv_context *context = ibv_open_device(list[0]);
+    CHECK(list);
+    int at = 0;
+    while (list[at] && strcmp(ibv_get_device_name(list[at]), argv[1]))
+        at++;
+    CHECK(list[at]);
+    struct ibv_context *context = ibv_open_device(list[at]);
     CHECK(context);
     ibv_free_device_list(list);
     struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -82,7 +86,7 @@ int main(int argc, char **argv) {
     struct ibv_qp *a = make(pd, cq, extended), *b = make(pd, cq, extended);
     CHECK(a && b);
     union ibv_gid gid;
-    CHECK(!ibv_query_gid(context, 1, 0, &gid));
+    CHECK(!ibv_query_gid(context, 1, GID, &gid));
     connect_to(a, b->qp_num, gid);
     connect_to(b, a->qp_num, gid);
     struct side side = { a, extended ? ibv_qp_to_qp_ex(a) : NULL };

@@ -2,7 +2,7 @@
 //! buffers from a free list. `loop.c` is the same in C.
 //!
 //! ```text
-//! instructions plain|extended WINDOWS WINDOW
+//! instructions DEVICE plain|extended WINDOWS WINDOW
 //! ```
 
 use std::error::Error;
@@ -12,17 +12,17 @@ use qpair_verbs::{Access, Context};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let [way, windows, window] = &arguments[..] else {
+    let [name, way, windows, window] = &arguments[..] else {
         println!("skipped: verbs/benches/instructions/run counts the instructions of this program");
         return Ok(());
     };
-    let device = control::Device::new(DEVICE)?;
+    let device = control::Device::new(name)?;
     device.set("qp_ex", u64::from(way == "extended"))?;
-    repeat(windows.parse()?, window.parse()?)
+    repeat(name, windows.parse()?, window.parse()?)
 }
 
-fn repeat(windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
-    let ctx = Context::open(DEVICE)?;
+fn repeat(name: &str, windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
+    let ctx = Context::open(name)?;
     let pd = ctx.alloc_pd()?;
     let mut cq = ctx.create_cq(256)?;
     let (a, b) = (pd.rc(&cq).build()?, pd.rc(&cq).build()?);
@@ -48,5 +48,4 @@ fn repeat(windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-const DEVICE: &str = "null0";
 const LEN: usize = 64;
