@@ -382,7 +382,7 @@ fn a_queue_that_ran_over_says_so_for_good() {
         assert!(wait_until(|| events.next_event() == Some(AsyncEvent::CqError)));
         for _ in 0..2 {
             let error = ground.cq.poll().map(|done| done.map(|done| done.values())).unwrap_err();
-            assert!(matches!(error, CqError::Overrun { depth: 64 }), "{error}");
+            assert!(matches!(error, CqError::Overrun { depth } if depth == ground.cq.depth()), "{error}");
         }
         assert_eq!(a.state(), QpState::Err);
         drop((a, b, region, events));
