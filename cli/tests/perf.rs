@@ -18,7 +18,7 @@ fn perf(args: &str) -> Output {
 
 /// A server at a free port of this machine.
 fn serve(args: &str) -> (Running, String) {
-    let args: Vec<&str> = ["perf", "--announce", "-p", "0"].into_iter().chain(args.split(' ')).collect();
+    let args: Vec<&str> = ["perf", "--announce", "-p", "0", "-d", "soft0"].into_iter().chain(args.split(' ')).collect();
     let mut server = Running::start(qpair(&args));
     let port = server.line();
     (server, port)
@@ -94,7 +94,7 @@ fn the_table_says_what_runs_and_lines_up() {
 #[test]
 fn a_server_serves_what_the_client_asks_for() {
     let (server, port) = serve("write-lat");
-    let rows = rows(&perf(&format!("send-bw 127.0.0.1 -p {port} -n 70 -s 4K --json")));
+    let rows = rows(&perf(&format!("send-bw 127.0.0.1 -p {port} -d soft0 -n 70 -s 4K --json")));
     assert_eq!(rows[0]["test"], "send-bw");
     let output = server.finish();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -109,10 +109,10 @@ fn a_server_without_end_outlives_strangers_and_failures() {
     // This one knows how to greet, and has nothing to say.
     let mut silent = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
     silent.write_all(b"{\"protocol\":1,\"release\":\"\"}\n").expect("it is taken");
-    let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -s 1024G"));
+    let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -s 1024G"));
     assert!(!refused.status.success());
     for _ in 0..2 {
-        let rows = rows(&perf(&format!("read-lat 127.0.0.1 -p {port} -n 10 --json")));
+        let rows = rows(&perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -n 10 --json")));
         assert_eq!(rows.len(), 1);
     }
     server.signal(Signal::KILL);
@@ -123,7 +123,7 @@ fn a_server_without_end_outlives_strangers_and_failures() {
 
 /// A client that is connected: it has printed the first line of its header.
 fn client(test: &str, port: &str) -> Running {
-    let mut client = Running::start(qpair(&["perf", test, "127.0.0.1", "-p", port, "-D", "2h"]));
+    let mut client = Running::start(qpair(&["perf", test, "127.0.0.1", "-p", port, "-d", "soft0", "-D", "2h"]));
     assert!(client.line().starts_with('#'));
     client
 }
@@ -164,7 +164,7 @@ fn both_sides_run_where_they_are_told_to() {
 #[test]
 fn no_server_is_an_error_that_says_what_to_do() {
     let port = Port::keep();
-    let output = perf(&format!("write-bw 127.0.0.1 -p {}", port.number));
+    let output = perf(&format!("write-bw 127.0.0.1 -d soft0 -p {}", port.number));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("start `qpair perf write-bw` there first"), "{}", stderr(&output));
 }

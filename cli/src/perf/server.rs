@@ -68,19 +68,20 @@ fn listen(args: &PerfArgs, device: &str) -> Result<(TcpListener, SocketAddr), Pe
     Err(failed)
 }
 
-/// True if the client speaks as perftest does: with digits, not with an object.
-fn is_perftest(stream: &TcpStream) -> Result<bool, PerfError> {
+/// True if the client speaks as perftest does: with a version in digits, and not with an object. What does neither is
+/// told so in the way of the device.
+fn is_perftest(device: &str, stream: &TcpStream) -> Result<bool, PerfError> {
     stream.set_read_timeout(Some(INTRODUCTION)).map_err(PerfError::Exchange)?;
     let mut first = [0];
     match stream.peek(&mut first) {
         Ok(0) => Err(PerfError::PeerClosed),
-        Ok(_) => Ok(first != *b"{"),
+        Ok(_) => Ok(if device == SOFT { first[0].is_ascii_digit() } else { first != *b"{" }),
         Err(error) => Err(exchange::broken(error)),
     }
 }
 
 fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), PerfError> {
-    if !args.test.is_tagged() && is_perftest(&stream)? {
+    if !args.test.is_tagged() && is_perftest(device, &stream)? {
         return Ready::new(args, device)?.run(stream, Role::Server, PATIENCE);
     }
     let mut exchange = Exchange::open(stream, INTRODUCTION)?;

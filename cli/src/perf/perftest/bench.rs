@@ -8,6 +8,7 @@ use qpair::verbs::{
     Rkey, SoftAddress, WcStatus,
 };
 
+use super::options::AtomicOperation;
 use super::settings::Settings;
 use super::wire::Key;
 use crate::perf::error::PerfError;
@@ -48,6 +49,7 @@ pub struct Unconnected {
     kind: Kind,
     inline: usize,
     outs: u8,
+    atomic: AtomicOperation,
 }
 
 /// Connected queue pairs, and what a measurement needs around them.
@@ -65,6 +67,8 @@ pub struct Bench {
     pub inbox: ExposedRegion,
     /// What requests send from or read into.
     pub outbox: ExposedRegion,
+    /// What atomics do.
+    pub atomic: AtomicOperation,
     /// Messages up to so many bytes go inline.
     pub inline: usize,
     /// True while a sleep was prepared for.
@@ -152,6 +156,7 @@ impl Unconnected {
             kind,
             inline: inline as usize,
             outs,
+            atomic: settings.atomic,
             pd,
         })
     }
@@ -208,6 +213,7 @@ impl Unconnected {
             channel: self.channel,
             inbox: self.inbox,
             outbox: self.outbox,
+            atomic: self.atomic,
             inline: self.inline,
             armed: false,
         })
@@ -264,7 +270,10 @@ impl Bench {
             (Qp::Connected(qp), Kind::Write, None) => qp.write(self.outbox.local(range), remote),
             (Qp::Connected(qp), Kind::Write, Some(data)) => qp.write_inline(data, remote),
             (Qp::Connected(qp), Kind::Read, _) => qp.read(self.outbox.local(range), remote),
-            (Qp::Connected(qp), Kind::Atomic, _) => qp.fetch_add(self.outbox.local(range), remote, 1),
+            (Qp::Connected(qp), Kind::Atomic, _) => match self.atomic {
+                AtomicOperation::FetchAndAdd => qp.fetch_add(self.outbox.local(range), remote, 1),
+                AtomicOperation::CmpAndSwap => qp.compare_swap(self.outbox.local(range), remote, 0, 1),
+            },
             (Qp::Connected(qp), _, None) => qp.send(self.outbox.local(range)),
             (Qp::Connected(qp), _, Some(data)) => qp.send_inline(data),
             (Qp::Datagram(qp, to), _, None) => qp.send(self.outbox.local(range), to),

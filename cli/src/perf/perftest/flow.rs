@@ -147,7 +147,7 @@ impl Flow<'_> {
                 break;
             }
             if moved {
-                watch.progress();
+                watch.busy()?;
             } else if let Some(peer) = watch.idle(self.bench)?
                 && self.gone_on(peer, total)?
             {
@@ -232,6 +232,9 @@ impl Flow<'_> {
 
     /// The other side has gone on: true if this is how the run ends.
     fn gone_on(&mut self, peer: Peer, total: u64) -> Result<bool, PerfError> {
+        if self.span.is_some_and(|span| span.may_end(Instant::now())) {
+            return Ok(true);
+        }
         let all_sent = !self.sends || self.retired >= total;
         if peer == Peer::Ahead && self.service != QpType::Rc && self.begun.is_some() && all_sent {
             return Ok(true);
@@ -246,7 +249,7 @@ impl Flow<'_> {
 
     fn outcome(&self, total: u64) -> Streamed {
         if let Some(span) = self.span {
-            return Streamed { messages: self.measured, lost: 0, seconds: span.seconds(), best: None };
+            return Streamed { messages: self.measured, lost: 0, seconds: span.seconds(Instant::now()), best: None };
         }
         let seconds = self.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let messages = if self.sends { self.retired } else { self.received };

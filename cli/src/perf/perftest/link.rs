@@ -226,3 +226,135 @@ impl From<ExchangeError> for PerfError {
 /// A farewell is a courtesy.
 const FAREWELL: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use qpair::verbs::QpType;
+
+    use super::*;
+    use crate::perf::perftest::terms::{Goal, Terms};
+    use crate::perf::test::Test;
+
+    fn introduction() -> Introduction {
+        let terms = Terms {
+            release: "1".to_owned(),
+            test: Test::WriteBw,
+            service: QpType::Rc,
+            size: None,
+            all: false,
+            goal: Goal::Iterations(5),
+            qps: 1,
+            duplex: false,
+            soft: None,
+        };
+        Introduction { terms, cycle_buffer: 4096, cache_line: 64, mtu: 1024 }
+    }
+
+    /// A client whose server does as `peer` does.
+    fn client(patience: Duration, peer: impl FnOnce(TcpStream) + Send + 'static) -> (Link, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let thread = thread::spawn(move || peer(listener.accept().expect("a client").0));
+        let stream = reach("127.0.0.1", port).expect("it listens");
+        (Link::new(stream, Role::Client, introduction(), patience).expect("a socket"), thread)
+    }
+
+    fn failed(result: Result<Introduced, PerfError>) -> ExchangeError {
+        match result {
+            Err(PerfError::Perftest(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn two_sides_meet() {
+        let (mut link, thread) = client(LONG, |stream| {
+            let mut server = Link::new(stream, Role::Server, introduction(), LONG).expect("a socket");
+            server.introduce().expect("the other side is a qpair");
+            assert_eq!(server.look().expect("a socket"), Peer::Running);
+        });
+        let introduced = link.introduce().expect("the other side is a qpair");
+        assert_eq!(introduced.terms, Some(introduction().terms));
+        thread.join().expect("the other side is well too");
+    }
+
+    #[test]
+    fn a_silent_side_is_waited_for_within_limits() {
+        let begin = Instant::now();
+        let (mut link, thread) = client(Duration::from_millis(200), |mut stream| {
+            // Until this one gives up.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        assert_eq!(failed(link.introduce()), ExchangeError::Silent { step: Step::Version, seconds: 0 });
+        assert!(begin.elapsed() >= Duration::from_millis(200) && begin.elapsed() < LONG / 2);
+        drop(link);
+        thread.join().expect("it ended");
+    }
+
+    #[test]
+    fn a_side_that_trickles_gains_no_time() {
+        let (mut link, thread) = client(Duration::from_millis(300), |mut stream| {
+            while stream.write_all(b"6").is_ok() {
+                thread::sleep(Duration::from_millis(40));
+            }
+        });
+        let begin = Instant::now();
+        let error = failed(link.introduce());
+        assert!(matches!(error, ExchangeError::Silent { step: Step::Version, .. }), "{error:?}");
+        assert!(begin.elapsed() < LONG / 2);
+        drop(link);
+        thread.join().expect("it ended");
+    }
+
+    #[test]
+    fn a_side_that_vanishes_is_told_with_the_step() {
+        let (mut link, thread) = client(LONG, |mut stream| {
+            stream.write_all(b"6.06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0").expect("it is taken");
+            // Close only once all was read: a reset would take back what was written.
+            let _ = stream.read_exact(&mut [0; 24]);
+        });
+        assert_eq!(failed(link.introduce()), ExchangeError::Closed { step: Step::CacheLine });
+        thread.join().expect("it ended");
+    }
+
+    #[test]
+    fn a_flood_ends_the_exchange_and_takes_no_memory() {
+        let (mut link, thread) = client(LONG, |mut stream| {
+            let _ = stream.write_all(b"6.06\0\0\0\0qpair1\0\0\x00\x00\x0f\xff");
+            while stream.write_all(&[b'{'; 1 << 16]).is_ok() {}
+        });
+        let error = failed(link.introduce());
+        assert!(matches!(error, ExchangeError::Garbled { what: "terms of a run", .. }), "{error:?}");
+        drop(link);
+        thread.join().expect("it was cut off");
+    }
+
+    #[test]
+    fn where_the_other_side_is_can_be_seen_without_waiting() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (link, thread) = client(LONG, move |mut stream| {
+            wait.recv().expect("told to");
+            stream.write_all(b"6").expect("it is taken");
+            wait.recv().expect("told to");
+        });
+        let until = |wanted: Peer| {
+            let begin = Instant::now();
+            while link.look().expect("a socket") != wanted {
+                assert!(begin.elapsed() < LONG, "{wanted:?} does not come");
+                thread::yield_now();
+            }
+        };
+        until(Peer::Running);
+        go.send(()).expect("it waits");
+        until(Peer::Ahead);
+        go.send(()).expect("it waits");
+        thread.join().expect("it ended");
+        // What was sent before the end is there first.
+        until(Peer::Ahead);
+    }
+}

@@ -28,6 +28,9 @@ pub struct PerftestOptions {
     /// READs and atomics under way at once on a queue pair [default: what the device has]
     #[arg(short = 'o', long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub outs: Option<u8>,
+    /// Atomic operation [default: FETCH_AND_ADD]
+    #[arg(short = 'A', long, visible_alias = "atomic_type", value_enum, ignore_case = true, value_name = "OPERATION")]
+    pub atomic: Option<AtomicOperation>,
     /// Sleep until something completes, instead of polling
     #[arg(short = 'e', long)]
     pub events: bool,
@@ -63,6 +66,27 @@ pub enum Service {
     Ud,
 }
 
+/// An atomic operation, as perftest calls it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE")]
+pub enum AtomicOperation {
+    /// Adds 1
+    #[default]
+    FetchAndAdd,
+    /// Swaps 0 for 1
+    CmpAndSwap,
+}
+
+impl AtomicOperation {
+    /// perftest's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            AtomicOperation::FetchAndAdd => "FETCH_AND_ADD",
+            AtomicOperation::CmpAndSwap => "CMP_AND_SWAP",
+        }
+    }
+}
+
 impl From<Service> for QpType {
     fn from(service: Service) -> Self {
         match service {
@@ -76,7 +100,9 @@ impl From<Service> for QpType {
 impl PerftestOptions {
     /// True if any is given.
     pub fn any(&self) -> bool {
-        let PerftestOptions { connection, qps, rx_depth, inline, outs, margin, ib_port, gid_index, mtu, .. } = self;
+        let PerftestOptions {
+            connection, qps, rx_depth, inline, outs, atomic, margin, ib_port, gid_index, mtu, ..
+        } = self;
         self.bidirectional
             || self.events
             || self.no_peak
@@ -86,6 +112,7 @@ impl PerftestOptions {
             || rx_depth.is_some()
             || inline.is_some()
             || outs.is_some()
+            || atomic.is_some()
             || margin.is_some()
             || ib_port.is_some()
             || gid_index.is_some()

@@ -88,18 +88,29 @@ impl<'a> PingPong<'a> {
 
     /// Waits for the completion of the only request that is outstanding.
     #[inline]
-    fn wait_sent(&mut self) -> Result<(), PerfError> {
+    fn wait_sent(&mut self, sent: u64) -> Result<Waited, PerfError> {
         loop {
-            if let Some(done) = self.bench.send_cq.poll()? {
-                done.ok()?;
-                drop(done);
-                self.watch.progress();
-                return Ok(());
+            let came = self.bench.send_cq.poll()?.map(|done| done.ok());
+            match came {
+                Some(Ok(())) => {
+                    self.watch.progress();
+                    return Ok(Waited::Came);
+                }
+                Some(Err(failed)) => return self.over_or(failed.into()),
+                None => {}
             }
             if let Some(peer) = self.watch.idle(self.bench)? {
-                return Err(gone_on(peer, self.limit, self.posted.len()));
+                return self.over_or(gone_on(peer, self.limit, sent - 1));
             }
         }
+    }
+
+    /// What `error` of a wait means: of two runs by duration one ends first, and takes its queue pair with it.
+    #[cold]
+    fn over_or(&self, error: PerfError) -> Result<Waited, PerfError> {
+        let peer = self.watch.peer()?;
+        let may_end = self.span.is_some_and(|span| span.may_end(Instant::now()));
+        if may_end && peer != Peer::Running { Ok(Waited::Over) } else { Err(error) }
     }
 
     /// A poll for the other side's message found nothing.
@@ -110,9 +121,7 @@ impl<'a> PingPong<'a> {
         }
         match self.watch.idle(self.bench)? {
             None => Ok(Waited::Came),
-            // Of two runs by duration one ends first.
-            Some(_) if self.span.is_some_and(|span| span.phase(Instant::now()) != Phase::Measured) => Ok(Waited::Over),
-            Some(peer) => Err(gone_on(peer, self.limit, received as usize)),
+            Some(peer) => self.over_or(gone_on(peer, self.limit, received)),
         }
     }
 
@@ -129,7 +138,7 @@ impl<'a> PingPong<'a> {
 
     fn timed(self) -> Timed {
         match self.span {
-            Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds() },
+            Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds(Instant::now()) },
             None => Timed::Each(self.posted.windows(2).map(|pair| pair[1] - pair[0]).collect()),
         }
     }
@@ -154,16 +163,17 @@ impl<'a> PingPong<'a> {
     #[inline]
     fn wait_received(&mut self, received: u64) -> Result<Waited, PerfError> {
         loop {
-            let came = match self.bench.recv_cq.poll()? {
-                Some(done) => done.ok().map(|()| true)?,
-                None => false,
-            };
-            if came {
-                self.watch.progress();
-                if received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
-                    self.bench.receive(0, self.size)?;
+            let came = self.bench.recv_cq.poll()?.map(|done| done.ok());
+            match came {
+                Some(Ok(())) => {
+                    self.watch.progress();
+                    if received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
+                        self.bench.receive(0, self.size)?;
+                    }
+                    return Ok(Waited::Came);
                 }
-                return Ok(Waited::Came);
+                Some(Err(failed)) => return self.over_or(failed.into()),
+                None => {}
             }
             if self.idle(received - 1)? == Waited::Over {
                 return Ok(Waited::Over);
@@ -196,8 +206,7 @@ pub fn writes(
             run.data[size - 1] = number as u8;
         }
         run.post(number)?;
-        run.wait_sent()?;
-        if run.count() {
+        if run.wait_sent(number)? == Waited::Over || run.count() {
             break;
         }
         if role == Role::Server && run.wait_written(number as u8)? == Waited::Over {
@@ -221,7 +230,9 @@ pub fn sends(bench: &mut Bench, link: &Link, settings: &Settings, role: Role, si
             run.begin();
         }
         run.post(number)?;
-        run.wait_sent()?;
+        if run.wait_sent(number)? == Waited::Over {
+            break;
+        }
         if role == Role::Client && run.wait_received(number)? == Waited::Over {
             break;
         }
@@ -241,20 +252,19 @@ pub fn singles(bench: &mut Bench, link: &Link, settings: &Settings, size: usize)
     run.begin();
     for number in 1..=run.limit {
         run.post(number)?;
-        run.wait_sent()?;
-        if run.count() {
+        if run.wait_sent(number)? == Waited::Over || run.count() {
             break;
         }
     }
     Ok(run.timed())
 }
 
-fn gone_on(peer: Peer, limit: u64, received: usize) -> PerfError {
+fn gone_on(peer: Peer, limit: u64, received: u64) -> PerfError {
     let error = match peer {
         Peer::Gone | Peer::Running => ExchangeError::Closed { step: Step::Run },
         Peer::Ahead => {
             let expected = if limit == u64::MAX { "those of the whole duration".to_owned() } else { limit.to_string() };
-            ExchangeError::Ahead { received: received as u64, expected }
+            ExchangeError::Ahead { received, expected }
         }
     };
     error.into()

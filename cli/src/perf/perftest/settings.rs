@@ -3,7 +3,7 @@
 use qpair::verbs::{Mtu, QpType, SoftAddress};
 
 use super::error::ExchangeError;
-use super::options::PerftestOptions;
+use super::options::{AtomicOperation, PerftestOptions};
 use super::terms::{Goal, Terms, service_name};
 use crate::perf::args::PerfArgs;
 use crate::perf::error::PerfError;
@@ -31,6 +31,8 @@ pub struct Settings {
     pub gbits: bool,
     /// READs and atomics under way at once, if asked for.
     pub outs: Option<u8>,
+    /// What atomics do.
+    pub atomic: AtomicOperation,
     /// Bytes up to which data goes inline, if asked for.
     pub inline: Option<u32>,
     size: Option<u64>,
@@ -71,6 +73,7 @@ impl Settings {
             events: args.perftest.events,
             gbits: args.perftest.report_gbits,
             outs: args.perftest.outs,
+            atomic: args.perftest.atomic.unwrap_or_default(),
             inline: args.perftest.inline,
             size,
             depth: args.depth,
@@ -78,6 +81,9 @@ impl Settings {
             cq_mod: args.signal_every,
             no_peak: args.perftest.no_peak,
         };
+        if args.perftest.atomic.is_some() && settings.test.kind() != Kind::Atomic {
+            return Err(PerfError::Options(format!("{} has no atomics: leave out -A", settings.test)));
+        }
         settings.check()?;
         Ok(settings)
     }
@@ -302,6 +308,7 @@ mod tests {
             ("write-lat -c UD", "-c RC"),
             ("atomic-bw -c UC", "-c RC"),
             ("tag-lat -b", "no test of perftest"),
+            ("read-lat -A CMP_AND_SWAP", "-A"),
             ("atomic-bw -s 16", "8 bytes"),
             ("atomic-lat -a", "8 bytes"),
             ("write-bw -s 0", "1 B"),

@@ -45,9 +45,14 @@ impl Span {
         }
     }
 
-    /// Seconds that are measured.
-    pub fn seconds(&self) -> f64 {
-        (self.to - self.from).as_secs_f64()
+    /// Seconds that are measured until `now`, in all.
+    pub fn seconds(&self, now: Instant) -> f64 {
+        now.min(self.to).saturating_duration_since(self.from).as_secs_f64()
+    }
+
+    /// True if the other side, which has its own clock and began when it could, may be through at `now`.
+    pub fn may_end(&self, now: Instant) -> bool {
+        now >= self.from + (self.end - self.from) / 2
     }
 }
 
@@ -63,7 +68,11 @@ mod tests {
         assert_eq!([phase(0.0), phase(1.9), phase(8.1), phase(9.9)], [Phase::Margin; 4]);
         assert_eq!([phase(2.0), phase(7.9)], [Phase::Measured; 2]);
         assert_eq!(phase(10.0), Phase::Over);
-        assert!((span.seconds() - 6.0).abs() < 1e-9);
+        let at = |seconds: f64| now + Duration::from_secs_f64(seconds);
+        for (second, measured) in [(1.0, 0.0), (5.0, 3.0), (8.0, 6.0), (20.0, 6.0)] {
+            assert!((span.seconds(at(second)) - measured).abs() < 1e-6, "{second}");
+        }
+        assert!(!span.may_end(at(5.9)) && span.may_end(at(6.1)));
         assert!(Span::begin(Goal::Iterations(3), now).is_none());
     }
 }

@@ -211,11 +211,11 @@ fn header(table: &Table, settings: &Settings, connection: &Connection<'_>) -> St
     let both = if table.duplex { "Bidirectional " } else { "" };
     let what = if table.test.is_bandwidth() { "BW" } else { "Latency" };
     let name = match kind {
-        Kind::Write => "RDMA_Write",
-        Kind::Read => "RDMA_Read",
-        Kind::Send => "Send",
-        Kind::Atomic => "Atomic FETCH_AND_ADD",
-        Kind::Tagged => "Tagged",
+        Kind::Write => "RDMA_Write".to_owned(),
+        Kind::Read => "RDMA_Read".to_owned(),
+        Kind::Send => "Send".to_owned(),
+        Kind::Atomic => format!("Atomic {}", settings.atomic.name()),
+        Kind::Tagged => "Tagged".to_owned(),
     };
     let mut lines = vec![LINE.to_owned(), format!("                    {name} {both}{what} Test")];
     if settings.events {

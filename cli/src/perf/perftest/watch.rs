@@ -18,12 +18,14 @@ pub struct Watch<'a> {
     since: Option<Instant>,
     /// When the other side was first seen to have gone on.
     ahead: Option<Instant>,
+    /// Polls in a row that found something.
+    busy: u32,
 }
 
 impl<'a> Watch<'a> {
     /// A watch over the side at the other end of `link`.
     pub fn new(link: &'a Link) -> Self {
-        Watch { link, idle: 0, since: None, ahead: None }
+        Watch { link, idle: 0, since: None, ahead: None, busy: 0 }
     }
 
     /// Something came.
@@ -31,6 +33,20 @@ impl<'a> Watch<'a> {
     pub fn progress(&mut self) {
         self.idle = 0;
         self.ahead = None;
+    }
+
+    /// Something came, of that which comes also where the other side is gone: datagrams leave without anybody there.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Closed`].
+    #[inline]
+    pub fn busy(&mut self) -> Result<(), PerfError> {
+        self.progress();
+        self.busy = self.busy.wrapping_add(1);
+        if self.busy.is_multiple_of(BUSY) && self.link.look()? == Peer::Gone {
+            return Err(ExchangeError::Closed { step: Step::Run }.into());
+        }
+        Ok(())
     }
 
     /// A poll found nothing. Tells where the other side is if it has gone on, and nothing came since.
@@ -41,6 +57,14 @@ impl<'a> Watch<'a> {
     pub fn idle(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
         self.idle += 1;
         if self.idle < SPINS && bench.channel.is_none() { Ok(None) } else { self.pause(bench) }
+    }
+
+    /// Where the other side is, without waiting.
+    ///
+    /// # Errors
+    /// [`PerfError::Exchange`].
+    pub fn peer(&self) -> Result<Peer, PerfError> {
+        self.link.look()
     }
 
     /// True now and then while nothing comes: for what costs more than a poll.
@@ -105,6 +129,8 @@ const SPINS: u32 = 1_000;
 /// A look costs a system call; this many yields make it rare and still take only milliseconds.
 const YIELDS: u32 = 1_000;
 const SELDOM: u32 = 64;
+/// Turns with something to do between two looks at the other side: one costs less than a turn.
+const BUSY: u32 = 256;
 /// A sleep that nothing ends.
 const SLEEP: Duration = Duration::from_millis(100);
 /// Far above what a message takes that was sent before the other side went on.

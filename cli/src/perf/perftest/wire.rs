@@ -85,7 +85,8 @@ impl Hello {
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, ExchangeError> {
         let (text, rest) = until_zero(bytes);
         let wrong = || ExchangeError::NotPerftest { got: printable(bytes) };
-        if !text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.') {
+        let digits_and_dots = text.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+        if !digits_and_dots || !text.contains(&b'.') || rest.is_empty() {
             return Err(wrong());
         }
         let version: f64 = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
@@ -268,13 +269,13 @@ mod tests {
     fn a_version_is_read_and_old_ones_are_refused() {
         let hello = |text: &[u8]| {
             let mut bytes = [0; HELLO_BYTES];
-            bytes[..text.len()].copy_from_slice(text);
+            bytes[..text.len().min(HELLO_BYTES)].copy_from_slice(&text[..text.len().min(HELLO_BYTES)]);
             Hello::parse(&bytes)
         };
         assert_eq!(hello(b"6.06"), Ok(Hello { version: 6.06, qpair: false }));
         assert_eq!(hello(b"5.70"), Ok(Hello { version: 5.70, qpair: false }));
         assert_eq!(hello(b"5.69"), Err(ExchangeError::Version { theirs: "5.69".to_owned() }));
-        for text in [&b"GET / HTTP/1.1\r\n"[..], b"", b"inf", b"6.06x", b"-7", b"6..6"] {
+        for text in [&b"GET / HTTP/1.1\r\n"[..], b"", b"inf", b"6.06x", b"-7", b"6..6", b"6", b"6.0000000000000000"] {
             assert!(matches!(hello(text), Err(ExchangeError::NotPerftest { .. })), "{text:?}");
         }
     }
