@@ -135,6 +135,9 @@ impl Config {
     /// Silence after which a peer is probed (default 500 ms), and how long its device may take to answer (default 1 s);
     /// each at least 1 ms. [`Duration::MAX`]: never, for ever.
     ///
+    /// QPAIR_PATIENCE in the environment, a number from 1 to 1000, makes this and the other limits on a peer's answers so
+    /// many times longer: for machines that are emulated or overloaded.
+    ///
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
     /// socket.
@@ -179,6 +182,16 @@ impl Config {
     pub(crate) fn device_name(&self) -> String {
         let named = || std::env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
         self.device.clone().or_else(named).unwrap_or_else(|| "soft0".to_owned())
+    }
+
+    /// The same with all time limits longer by the factor that QPAIR_PATIENCE in the environment gives, 1 to 1000: for
+    /// machines that are emulated, or much slower than their network.
+    pub(crate) fn patient(mut self) -> Self {
+        let named = std::env::var("QPAIR_PATIENCE").ok().and_then(|text| text.trim().parse::<u32>().ok());
+        let Some(factor) = named.filter(|factor| (1..=1000).contains(factor)) else { return self };
+        let limits = [&mut self.detection, &mut self.connect_timeout, &mut self.hello_timeout, &mut self.close_timeout];
+        limits.into_iter().for_each(|limit| *limit = limit.saturating_mul(factor));
+        self
     }
 
     pub(crate) fn check(&self) -> Result<(), WorkerError> {
