@@ -23,7 +23,6 @@ pairs=(
   "send-lat   apart  -s 8 -n 100 -c UC"
   "send-lat   apart  -s 8 -n 100 -c UD"
   "atomic-bw  both   -n 100"
-  "atomic-bw  apart  -n 100 -A CMP_AND_SWAP"
   "atomic-lat both   -n 100"
 )
 
