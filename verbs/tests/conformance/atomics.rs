@@ -2,7 +2,9 @@
 
 use qpair_verbs::{Access, WcOpcode, WcStatus};
 
-use crate::harness::{Command, Env, Fill, Mem, Origin, Piece, QpId, QpSpec, Region, Side, Work, connect_pair, is_soft};
+use crate::harness::{
+    Command, Env, Fill, Mem, Origin, Piece, QpId, QpSpec, Region, Side, Work, connect_pair, is_soft, turns,
+};
 
 two_sided! {
     fetch_add_adds_and_returns_what_was,
@@ -120,7 +122,7 @@ fn what_was_is_scattered_to_a_list(env: &Env) {
 }
 
 fn adds_of_two_peers_and_the_cpu_are_all_counted(env: &Env) {
-    const COUNT: u32 = 2000;
+    let count = turns(2000);
     let (mut near, mut far, mut third) = (env.near(), env.far(), env.far());
     let (a, _) = connect_pair(&mut near, &QpSpec::rc(), &mut far, &QpSpec::rc());
     let (c, _) = connect_pair(&mut third, &QpSpec::rc(), &mut far, &QpSpec::rc());
@@ -129,12 +131,12 @@ fn adds_of_two_peers_and_the_cpu_are_all_counted(env: &Env) {
     std::thread::scope(|scope| {
         for (side, qp) in [(&mut near, a), (&mut third, c)] {
             let remote = target.remote;
-            scope.spawn(move || side.ask::<u64>(Command::AddMany { qp, remote, count: COUNT }));
+            scope.spawn(move || side.ask::<u64>(Command::AddMany { qp, remote, count }));
         }
         if with_cpu {
-            far.ask::<u64>(Command::HostAdd { region: target.id, offset: 0, add: 1, count: COUNT });
+            far.ask::<u64>(Command::HostAdd { region: target.id, offset: 0, add: 1, count });
         }
     });
-    let want = u64::from(COUNT) * if with_cpu { 3 } else { 2 };
+    let want = u64::from(count) * if with_cpu { 3 } else { 2 };
     assert_eq!(word_of(&mut far, &target, 0), want);
 }

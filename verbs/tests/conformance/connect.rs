@@ -2,7 +2,9 @@
 
 use qpair_verbs::{ConnectError, Gid, NodeId, QpAddress, QpState, QpType, Qpn, SoftAddress, WcOpcode, WcStatus};
 
-use crate::harness::{Command, Env, Fill, Mem, Placement, Promise, QpId, QpSpec, Side, Work, connect_pair, is_soft};
+use crate::harness::{
+    Command, Env, Fill, Mem, Placement, Promise, QpId, QpSpec, Side, Work, connect_pair, is_soft, turns,
+};
 
 two_sided! {
     addresses_survive_json,
@@ -195,7 +197,7 @@ fn sending_to_a_closed_queue_pair_fails(env: &Env) {
 }
 
 fn both_sides_can_connect_at_the_same_time(env: &Env) {
-    for round in 0..8 {
+    for round in 0..u64::from(turns(8)) {
         let (mut near, mut far) = (Side::open(env.device()), env.far());
         let pairs: Vec<_> = (0..4).map(|_| (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()))).collect();
         std::thread::scope(|scope| {
@@ -216,12 +218,11 @@ fn both_sides_can_connect_at_the_same_time(env: &Env) {
 }
 
 fn many_queue_pairs_share_a_completion_queue(env: &Env) {
-    const COUNT: u64 = 200;
     let (mut near, mut far) = (env.near(), env.far());
     let cq = far.new_cq_with_channel(4096);
     let ours = QpSpec { recv_depth: Some(4), send_depth: Some(4), ..QpSpec::rc() };
     let theirs = QpSpec { cq, ..ours.clone() };
-    let pairs: Vec<_> = (0..COUNT).map(|_| connect_pair(&mut near, &ours, &mut far, &theirs)).collect();
+    let pairs: Vec<_> = (0..turns(200)).map(|_| connect_pair(&mut near, &ours, &mut far, &theirs)).collect();
     for (wr_id, (a, b)) in (0..).zip(&pairs).step_by(7) {
         far.recv_on(*b, Mem::blank(8), wr_id);
         near.post_on(*a, Work::send(Mem::seeded(8, wr_id)).signaled());

@@ -76,6 +76,10 @@ fn connected(env: &Env) -> (Side, Side, QpAddress) {
 }
 
 fn a_peer_killed_in_the_middle_of_a_stream_is_noticed(env: &Env) {
+    // One of another host would hear of its end only between two commands.
+    if !env.far_is_near() {
+        return;
+    }
     for len in [256 << 10, 4096] {
         let (mut near, mut far, address) = connected(env);
         let target = near.expose(len, Access::REMOTE_WRITE);
@@ -203,6 +207,10 @@ fn nothing_of_a_killed_peer_stays_behind(env: &Env) {
 }
 
 fn what_a_killed_peer_could_reach_can_be_revoked(env: &Env) {
+    // One of another host would hear of its end only between two commands.
+    if !env.far_is_near() {
+        return;
+    }
     for _ in 0..5 {
         let (mut near, mut far, _) = connected(env);
         let target = near.expose(8 << 20, Access::REMOTE_WRITE);
@@ -219,6 +227,10 @@ fn what_a_killed_peer_could_reach_can_be_revoked(env: &Env) {
 }
 
 fn a_killed_sender_leaves_shared_receives_to_the_others(env: &Env) {
+    // One of another host would hear of its end only between two commands.
+    if !env.far_is_near() {
+        return;
+    }
     if !env.sounder_than_rxe("giving a shared receive back whose message broke off") {
         return;
     }
@@ -253,6 +265,10 @@ fn a_killed_sender_leaves_shared_receives_to_the_others(env: &Env) {
 }
 
 fn a_killed_sender_of_datagrams_leaves_the_receives_to_the_others(env: &Env) {
+    // One of another host would hear of its end only between two commands.
+    if !env.far_is_near() {
+        return;
+    }
     for _ in 0..5 {
         let (mut near, mut far, mut third) = (env.near(), env.far(), env.far());
         let [ours, _, _] = [&mut near, &mut far, &mut third].map(|side| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use qpair_verbs::{Access, WcOpcode};
 
-use crate::harness::{Content, Env, Fill, Mem, Origin, Pair, Piece, Region, Work, digest};
+use crate::harness::{Content, Env, Fill, Mem, Origin, Pair, Piece, Region, Work, digest, turns};
 
 two_sided! {
     random_mixes_do_as_the_model_says,
@@ -74,7 +74,7 @@ fn random_mixes_do_as_the_model_says(env: &Env) {
     });
     eprintln!("QPAIR_TEST_SEED={seed}");
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed.to_le_bytes().repeat(4));
-    let config = Config { cases: MIXES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
+    let config = Config { cases: turns(MIXES), failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, rng);
     if let Err(error) = runner.run(&steps(), |steps| mix(env, &steps)) {
         panic!("QPAIR_TEST_SEED={seed}: {error}");

@@ -48,6 +48,11 @@ pub fn is_soft() -> bool {
     device().starts_with("soft")
 }
 
+/// How often to do what finds more the more often it is done: less often where each takes a system call or a network.
+pub fn turns(soft: u32) -> u32 {
+    if is_soft() { soft } else { soft.div_ceil(5) }
+}
+
 /// How long that may take which a software device has done when posting returns.
 pub fn at_once() -> Duration {
     if is_soft() { Duration::ZERO } else { LIMIT }
