@@ -81,6 +81,20 @@ pub(crate) fn world() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The same, once all events about an object are acknowledged, as the real library waits for before it destroys one: another
+/// thread may be about to. After a second the caller finds them so, and says that the real library would hang.
+pub(crate) fn world_when(acknowledged: impl Fn(&World) -> bool) -> MutexGuard<'static, World> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
+    loop {
+        let world = world();
+        if acknowledged(&world) || std::time::Instant::now() > deadline {
+            return world;
+        }
+        drop(world);
+        std::thread::yield_now();
+    }
+}
+
 impl World {
     fn with_devices_of_environment() -> World {
         let mut world = World { next_key: 1, next_qpn: 0x11, ..World::default() };

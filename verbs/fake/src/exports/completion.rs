@@ -8,7 +8,7 @@ use qpair_verbs_sys::*;
 use super::{code, minus_one, pointer, structure, zeroed};
 use crate::cq::{Armed, Channel, Cq, CqStructure, EventQueue, read_event};
 use crate::null::Ring;
-use crate::world::{Kind, State, World, world};
+use crate::world::{Kind, State, World, world, world_when};
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
@@ -115,7 +115,8 @@ extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    code(destroy(&mut world(), cq.addr()))
+    let acknowledged = |world: &World| world.cq(cq.addr()).is_none_or(|state| state.async_unacknowledged == 0);
+    code(destroy(&mut world_when(acknowledged), cq.addr()))
 }
 
 fn destroy(world: &mut World, address: usize) -> Result<(), c_int> {

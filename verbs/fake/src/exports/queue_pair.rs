@@ -11,7 +11,7 @@ use crate::exec;
 use crate::qp::{self, Qp};
 use crate::settings::{Settings, TRUTH};
 use crate::transitions;
-use crate::world::{Kind, State, World, world};
+use crate::world::{Kind, State, World, world, world_when};
 
 /// What an extended context has of it.
 pub(super) fn fill(outer: &mut verbs_context, settings: &Settings) {
@@ -269,7 +269,8 @@ extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags:
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    code(destroy_qp(&mut world(), qp.addr()))
+    let acknowledged = |world: &World| world.qp(qp.addr()).is_none_or(|state| state.async_unacknowledged == 0);
+    code(destroy_qp(&mut world_when(acknowledged), qp.addr()))
 }
 
 fn destroy_qp(world: &mut World, address: usize) -> Result<(), c_int> {

@@ -9,7 +9,7 @@ use super::protection::offered;
 use super::queue_pair::is_address;
 use super::{code, pointer, structure, zeroed};
 use crate::qp::{Ah, Srq};
-use crate::world::{Kind, State, World, world};
+use crate::world::{Kind, State, World, world, world_when};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -86,7 +86,9 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    let (mut world, address) = (world(), srq.addr());
+    let address = srq.addr();
+    let acknowledged = |world: &World| world.srq(address).is_none_or(|state| state.async_unacknowledged == 0);
+    let mut world = world_when(acknowledged);
     code(world.enter("ibv_destroy_srq", address).and_then(|_| {
         let state = world.srq(address).ok_or(libc::EINVAL)?;
         let (context, waits) = (state.context, state.async_unacknowledged > 0 && world.users(address) == 0);
