@@ -111,8 +111,8 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`] if a setting is out of range, or the device or the system refuses a resource.
     pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
-        let config = config.patient();
         config.check()?;
+        let config = config.patient();
         let system = |what| move |source| WorkerError::System { what, source };
         let attributes = context.attributes();
         let pd = context.alloc_pd()?;
