@@ -3,7 +3,7 @@
 use qpair_verbs::{Access, QpState, QpType, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
 use crate::SIZES;
-use crate::harness::{Env, Fill, Mem, QpId, Work};
+use crate::harness::{Env, Fill, Mem, Pair, QpId, Work};
 
 two_sided! {
     messages_and_writes_arrive,
@@ -36,12 +36,21 @@ fn messages_and_writes_arrive(env: &Env) {
     }
 }
 
+/// Waits until what was sent so far has arrived or is lost: the sender is done before. What is sent last arrives last.
+fn settle(pair: &mut Pair) {
+    let marker = pair.far.expose(8, Access::REMOTE_WRITE);
+    pair.near.post(Work::write(Mem::seeded(8, 5), marker.remote).signaled());
+    pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
+    pair.far.assert_becomes(&marker, &Fill::Seed(5).bytes(8));
+}
+
 fn a_message_without_a_receive_is_lost(env: &Env) {
     let mut pair = env.uc();
     for seed in 0..5 {
         pair.near.post(Work::send(Mem::seeded([8, 5000][seed as usize % 2], seed)).signaled());
         pair.near.done().assert_success(WcOpcode::SEND);
     }
+    settle(&mut pair);
     pair.far.recv(Mem::blank(5000), 1);
     pair.near.post(Work::send(Mem::seeded(100, 77)).signaled());
     pair.far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(77).bytes(100));
@@ -54,6 +63,7 @@ fn a_write_with_immediate_without_a_receive_is_lost(env: &Env) {
     let target = pair.far.expose(64, Access::REMOTE_WRITE);
     pair.near.post(Work::write(Mem::seeded(64, 1), target.remote).imm(1).signaled());
     pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
+    settle(&mut pair);
     pair.far.recv(Mem::None, 1);
     pair.near.post(Work::write(Mem::seeded(64, 2), target.remote).imm(2).signaled());
     assert_eq!(pair.far.done().assert_success(WcOpcode::RECV_RDMA_WITH_IMM).imm, Some(2));
@@ -74,6 +84,7 @@ fn a_write_without_right_is_lost(env: &Env) {
         pair.near.post(Work::write(Mem::seeded(64, 1), remote).signaled());
         pair.near.done().assert_success(WcOpcode::RDMA_WRITE);
     }
+    settle(&mut pair);
     pair.far.look(&readable).assert_is(&[0; 64]);
     pair.far.look(&target).assert_is(&[0; 64]);
     pair.near.post(Work::write(Mem::seeded(64, 2), target.remote).signaled());
