@@ -75,6 +75,12 @@ impl Current {
         if !matches!(self.memory, Local::None) {
             self.memory = Local::None;
         }
+        self.retire();
+    }
+
+    /// Retires what the completion retires.
+    #[inline(always)]
+    fn retire(&mut self) {
         if self.unsignaled.is_some() {
             self.unsignaled = None;
         }
@@ -170,10 +176,14 @@ impl Completion<'_> {
         if !matches!(self.at.memory, Local::Buffer(_)) {
             return Err(NoMemory { wanted: "a buffer", found: self.at.memory.form() });
         }
-        match std::mem::take(&mut self.at.memory) {
+        let buffer = match std::mem::take(&mut self.at.memory) {
             Local::Buffer(buffer) => Ok(buffer),
             other => Err(NoMemory { wanted: "a buffer", found: other.form() }),
-        }
+        };
+        // All that dropping the rest does.
+        self.at.retire();
+        std::mem::forget(self);
+        buffer
     }
 
     /// The slab that was posted with the work request.

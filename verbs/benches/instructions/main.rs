@@ -30,18 +30,22 @@ fn repeat(name: &str, windows: u32, window: usize) -> Result<(), Box<dyn Error>>
     let (mut a, _b) = (a.connect(&addr_b)?, b.connect(&addr_a)?);
     let target = pd.expose(LEN, Access::REMOTE_WRITE)?;
     let remote = target.remote(0..LEN);
-    let mut free = (0..window).map(|_| pd.alloc(LEN)).collect::<Result<Vec<_>, _>>()?;
+    let mut buffers = (0..window).map(|_| pd.alloc(LEN).map(Some)).collect::<Result<Vec<_>, _>>()?;
     let mut posted = 0;
     for _ in 0..windows {
-        while let Some(buffer) = free.pop() {
+        for buffer in &mut buffers {
             posted += 1;
-            a.write(buffer, remote).id(posted).signaled().post()?;
-        }
-        while free.len() < window {
-            if let Some(done) = cq.poll()? {
-                done.ok()?;
-                free.push(done.into_buffer()?);
+            if let Some(buffer) = buffer.take() {
+                a.write(buffer, remote).id(posted).signaled().post()?;
             }
+        }
+        for place in &mut buffers {
+            *place = loop {
+                if let Some(done) = cq.poll()? {
+                    done.ok()?;
+                    break Some(done.into_buffer()?);
+                }
+            };
         }
     }
     println!("{posted} posted: {}", a.explain());

@@ -35,6 +35,8 @@ pub(crate) struct Cq {
     version: u32,
     /// By queue number.
     queues: Vec<Option<Entry>>,
+    /// The queue pairs among them, once more: what most completions are of.
+    senders: Vec<Option<Sender>>,
     /// Datagram queue pairs that take receives from a shared queue.
     datagrams: Vec<Qpn>,
     /// Completions `next..count` were taken from the device and not handed out.
@@ -43,7 +45,15 @@ pub(crate) struct Cq {
     times: Box<[u64]>,
     next: usize,
     count: usize,
+    /// The same, for the shortest way: none where each has a time.
+    count_short: usize,
     current: Current,
+}
+
+/// A queue pair, and what the tags of its sends have in their upper half.
+struct Sender {
+    key: u32,
+    qp: Arc<QpShared>,
 }
 
 /// Who completes here, by number.
@@ -86,11 +96,13 @@ impl Cq {
             invalidated: quirks::invalidated_flags(attributes),
             version: 0,
             queues: Vec::new(),
+            senders: Vec::new(),
             datagrams: Vec::new(),
             batch: Box::new([const { MaybeUninit::new(NOBODYS) }; BATCH]),
             times: vec![0; if timed { BATCH } else { 0 }].into(),
             next: 0,
             count: 0,
+            count_short: 0,
             current: Current::default(),
         })
     }
@@ -112,16 +124,13 @@ impl Cq {
     /// its queue pair's oldest. False where that is not so, with nothing done.
     #[inline(always)]
     pub(crate) fn advance_short(&mut self) -> bool {
-        if self.next >= self.count || !self.current.is_clear() {
+        if self.next >= self.count_short || !self.current.is_clear() {
             return false;
         }
-        // SAFETY: below `count`, which is no more than the batch, and the device filled the batch up to there.
+        // SAFETY: below `count_short`, which is no more than the batch, and the device filled the batch up to there.
         let wc = unsafe { self.batch.get_unchecked(self.next).assume_init_ref() };
-        if !show_oldest(&mut self.current, &self.queues, wc) {
+        if !show_oldest(&mut self.current, &self.senders, wc) {
             return false;
-        }
-        if !self.times.is_empty() {
-            self.current.timestamp = self.times.get(self.next).copied();
         }
         self.next += 1;
         true
@@ -138,7 +147,7 @@ impl Cq {
             let Some(wc) = self.batch.get(self.next) else { return Ok(false) };
             // SAFETY: the device filled the batch up to `count`.
             let wc = unsafe { wc.assume_init_ref() };
-            if show_oldest(&mut self.current, &self.queues, wc) {
+            if show_oldest(&mut self.current, &self.senders, wc) {
                 self.current.timestamp = self.times.get(self.next).copied();
                 self.next += 1;
                 return Ok(true);
@@ -168,14 +177,16 @@ impl Cq {
         if self.shared.is_overrun() {
             return Err(CqError::Overrun { depth: self.shared.depth() });
         }
-        self.next = 0;
-        self.count = 0;
+        (self.next, self.count, self.count_short) = (0, 0, 0);
         let count = self.source.poll(&self.shared, &mut self.batch, &mut self.times);
         // After polling, so that queue pairs that came before their completions did are known.
         if self.version != self.shared.version() {
             self.reload();
         }
         self.count = count?;
+        if self.times.is_empty() {
+            self.count_short = self.count;
+        }
         Ok(self.count > 0)
     }
 
@@ -184,6 +195,7 @@ impl Cq {
         let (members, version) = self.shared.snapshot();
         self.version = version;
         self.queues.clear();
+        self.senders.clear();
         self.datagrams.clear();
         for member in members {
             if let Completing::Qp(qp) = &member.queue
@@ -195,6 +207,13 @@ impl Cq {
             let place = member.id.number as usize;
             if self.queues.len() <= place {
                 self.queues.resize_with(place + 1, || None);
+                self.senders.resize_with(place + 1, || None);
+            }
+            if let Completing::Qp(qp) = &member.queue {
+                self.senders[place] = Some(Sender {
+                    key: Tag::key(Tag { queue: member.id, receive: false, own: 0 }.encode()),
+                    qp: qp.clone(),
+                });
             }
             self.queues[place] = Some(Entry { generation: member.id.generation, queue: member.queue });
         }
@@ -303,17 +322,16 @@ enum Shown {
 /// Puts the completion of a queue pair's oldest send that holds no more than memory where the owner sees it, if it is one
 /// and went well; false otherwise, with nothing done. Most are so.
 #[inline(always)]
-fn show_oldest(into: &mut Current, queues: &[Option<Entry>], wc: &sys::ibv_wc) -> bool {
-    let tag = Tag::decode(wc.wr_id);
-    let Some(Some(Entry { generation, queue: Completing::Qp(qp) })) = queues.get(tag.queue.number as usize) else {
-        return false;
-    };
-    let known = *generation == tag.queue.generation && !tag.receive && wc.status == sys::IBV_WC_SUCCESS;
-    if !known || !qp.send.is_oldest(tag.own) {
+fn show_oldest(into: &mut Current, senders: &[Option<Sender>], wc: &sys::ibv_wc) -> bool {
+    // That of a receive is beyond all numbers.
+    let Some(Some(Sender { key, qp })) = senders.get(Tag::sender(wc.wr_id)) else { return false };
+    let index = wc.wr_id as u32;
+    let known = *key == Tag::key(wc.wr_id) && wc.status == sys::IBV_WC_SUCCESS;
+    if !known || !qp.send.is_oldest(index) {
         return false;
     }
     // SAFETY: the oldest one, found just now by the poller; the place was cleared.
-    let Some((wr_id, opcode, len)) = (unsafe { qp.send.take_oldest(tag.own, &mut into.memory) }) else { return false };
+    let Some((wr_id, opcode, len)) = (unsafe { qp.send.take_oldest(index, &mut into.memory) }) else { return false };
     into.wc = WorkCompletion {
         wr_id,
         status: WcStatus::SUCCESS,

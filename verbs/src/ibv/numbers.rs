@@ -35,6 +35,18 @@ impl Tag {
             | u64::from(self.own)
     }
 
+    /// What all tags of one queue's sends, or of its receives, have in common.
+    #[inline(always)]
+    pub(super) fn key(wr_id: u64) -> u32 {
+        (wr_id >> 32) as u32
+    }
+
+    /// The number of the queue whose send has this tag; beyond all numbers for a receive.
+    #[inline(always)]
+    pub(super) fn sender(wr_id: u64) -> usize {
+        (wr_id >> 43) as usize
+    }
+
     /// Any 64 bits mean something; whether there is such a queue is for the caller to find.
     #[inline(always)]
     pub(super) fn decode(wr_id: u64) -> Self {

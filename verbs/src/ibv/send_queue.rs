@@ -87,10 +87,16 @@ impl SendQueue {
         self.depth
     }
 
+    /// Requests that the device has taken so far, which is the count of the next one. For the poster.
+    #[inline(always)]
+    pub(super) fn posted(&self) -> u32 {
+        self.posted.0.load(Ordering::Relaxed)
+    }
+
     /// Count of the next request, for the poster; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<u32> {
-        let posted = self.posted.0.load(Ordering::Relaxed);
+        let posted = self.posted();
         let taken = posted.wrapping_sub(self.retired.0.load(Ordering::Acquire));
         (taken < self.depth).then_some(posted)
     }
@@ -127,13 +133,12 @@ impl SendQueue {
     /// # Safety
     /// `index` is what [`next`](SendQueue::next) gave, and the caller the poster.
     #[inline(always)]
-    pub(super) unsafe fn begin(&self, index: u32, local: &mut Local, wr_id: u64, (opcode, len): (WcOpcode, u32)) {
+    pub(super) unsafe fn begin(&self, index: u32, local: Local, wr_id: u64, (opcode, len): (WcOpcode, u32)) {
         let slot = self.cell(index).get();
         // SAFETY: beyond `posting`, so the poster's. What a free slot has of memory and holds was taken out of it, so there
-        // is nothing to drop; and what is read out of `local` is replaced by what needs no dropping either.
+        // is nothing to drop.
         unsafe {
-            (&raw mut (*slot).local).copy_from_nonoverlapping(local, 1);
-            std::ptr::write(local, Local::None);
+            std::ptr::write(&raw mut (*slot).local, local);
             (*slot).wr_id = wr_id;
             (*slot).opcode = opcode;
             (*slot).len = len;

@@ -6,7 +6,7 @@ use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::ModifyError;
 use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
-use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, SendWr};
+use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest};
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
@@ -28,55 +28,53 @@ use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 #[derive(Debug)]
 pub struct QueuePair {
     qp: OwnedQp,
-    wr: SendWr,
 }
 
 impl QueuePair {
     pub(crate) fn new(qp: OwnedQp) -> Self {
-        QueuePair { qp, wr: SendWr::empty() }
+        QueuePair { qp }
     }
 
     /// Sends `local` as one message into the peer's next receive.
     #[inline(always)]
     pub fn send(&mut self, local: impl Into<Local>) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::Send, local.into(), Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::Send, local.into(), Borrowed::default())
     }
 
     /// Sends a copy of `data`, taken when posted.
     #[inline(always)]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8]) -> SendRequest<'a> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::Send, Local::None, Borrowed { inline: Some(data), to: None })
+        SendRequest::new(&mut self.qp, Op::Send, Local::None, Borrowed { inline: Some(data), ..Borrowed::default() })
     }
 
     /// Writes `local` to the peer's memory. RC and UC.
     #[inline(always)]
     pub fn write(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::Write(remote), local.into(), Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::Write(remote), local.into(), Borrowed::default())
     }
 
     /// Writes a copy of `data`, taken when posted, to the peer's memory. RC and UC.
     #[inline(always)]
     pub fn write_inline<'a>(&'a mut self, data: &'a [u8], remote: RemoteSlice) -> SendRequest<'a> {
         SendRequest::new(
-            &self.qp,
-            &mut self.wr,
+            &mut self.qp,
             Op::Write(remote),
             Local::None,
-            Borrowed { inline: Some(data), to: None },
+            Borrowed { inline: Some(data), ..Borrowed::default() },
         )
     }
 
     /// Reads the peer's memory into `local`. RC.
     #[inline(always)]
     pub fn read(&mut self, local: impl Into<Local>, remote: RemoteSlice) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::Read(remote), local.into(), Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::Read(remote), local.into(), Borrowed::default())
     }
 
     /// Reads the peer's memory and combines it into `local`, element by element: `local = local op remote`.
     /// RC, on devices with [`read_reduce`](crate::DeviceAttributes::read_reduce).
     #[inline(always)]
     pub fn read_reduce(&mut self, local: impl Into<Local>, remote: RemoteSlice, calc: Calc) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::ReadReduce(remote, calc), local.into(), Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::ReadReduce(remote, calc), local.into(), Borrowed::default())
     }
 
     /// Compares the 8 bytes at `remote` with `compare` and, if equal, replaces them by `swap`; `local`, of 8 bytes,
@@ -89,38 +87,33 @@ impl QueuePair {
         compare: u64,
         swap: u64,
     ) -> SendRequest<'_> {
-        SendRequest::new(
-            &self.qp,
-            &mut self.wr,
-            Op::CompareSwap { remote, compare, swap },
-            local.into(),
-            Borrowed::default(),
-        )
+        SendRequest::new(&mut self.qp, Op::CompareSwap { remote, compare, swap }, local.into(), Borrowed::default())
     }
 
     /// Adds `add` to the 8 bytes at `remote`; `local`, of 8 bytes, receives the value before. RC. `remote` must be a
     /// multiple of 8.
     #[inline(always)]
     pub fn fetch_add(&mut self, local: impl Into<Local>, remote: RemoteSlice, add: u64) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::FetchAdd { remote, add }, local.into(), Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::FetchAdd { remote, add }, local.into(), Borrowed::default())
     }
 
     /// Binds `window` to bytes `range` of `region`, with the rights `access`, for use over this queue pair. The window's
     /// former key is withdrawn.
-    pub fn bind(
-        &mut self,
-        window: &MemoryWindow,
-        region: &ExposedRegion,
+    pub fn bind<'a>(
+        &'a mut self,
+        window: &'a MemoryWindow,
+        region: &'a ExposedRegion,
         range: Range<usize>,
         access: Access,
-    ) -> SendRequest<'_> {
-        let op = Op::Bind { window: window.window().clone(), region: region.shared().clone(), range, access };
-        SendRequest::new(&self.qp, &mut self.wr, op, Local::None, Borrowed::default())
+    ) -> SendRequest<'a> {
+        let op = Op::Bind { start: range.start, end: range.end, access };
+        let with = Borrowed { bind: Some((window.window(), region.shared())), ..Borrowed::default() };
+        SendRequest::new(&mut self.qp, op, Local::None, with)
     }
 
     /// Withdraws a window's key.
     pub fn invalidate(&mut self, rkey: Rkey) -> SendRequest<'_> {
-        SendRequest::new(&self.qp, &mut self.wr, Op::Invalidate(rkey), Local::None, Borrowed::default())
+        SendRequest::new(&mut self.qp, Op::Invalidate(rkey), Local::None, Borrowed::default())
     }
 
     /// A receive into `memory`.

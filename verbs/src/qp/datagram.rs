@@ -3,7 +3,7 @@
 use crate::QpAddress;
 use crate::error::ModifyError;
 use crate::memory::Local;
-use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, SendWr, Target};
+use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, Target};
 use crate::types::{QpState, Qpn};
 
 /// Bytes in front of each received datagram that hold the global route header.
@@ -13,7 +13,6 @@ pub const GRH_BYTES: usize = 40;
 #[derive(Debug)]
 pub struct DatagramQueuePair {
     qp: OwnedQp,
-    wr: SendWr,
 }
 
 /// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
@@ -24,18 +23,17 @@ pub struct AddressHandle {
 
 impl DatagramQueuePair {
     pub(crate) fn new(qp: OwnedQp) -> Self {
-        DatagramQueuePair { qp, wr: SendWr::empty() }
+        DatagramQueuePair { qp }
     }
 
     /// Sends `local` as one datagram. It may be lost.
     #[inline]
     pub fn send<'a>(&'a mut self, local: impl Into<Local>, to: &'a AddressHandle) -> SendRequest<'a> {
         SendRequest::new(
-            &self.qp,
-            &mut self.wr,
+            &mut self.qp,
             Op::Send,
             local.into(),
-            Borrowed { inline: None, to: Some(to.target()) },
+            Borrowed { to: Some(to.target()), ..Borrowed::default() },
         )
     }
 
@@ -43,11 +41,10 @@ impl DatagramQueuePair {
     #[inline]
     pub fn send_inline<'a>(&'a mut self, data: &'a [u8], to: &'a AddressHandle) -> SendRequest<'a> {
         SendRequest::new(
-            &self.qp,
-            &mut self.wr,
+            &mut self.qp,
             Op::Send,
             Local::None,
-            Borrowed { inline: Some(data), to: Some(to.target()) },
+            Borrowed { inline: Some(data), to: Some(to.target()), bind: None },
         )
     }
 

@@ -11,13 +11,11 @@ use crate::status::WcOpcode;
 use crate::types::{Access, Rkey};
 
 /// A send request under construction; nothing happens before [`post`](SendRequest::post).
-///
-/// It is built in place, in its queue pair: the refinements move a few words, not the request.
 #[must_use = "a request does nothing until it is posted"]
 #[derive(Debug)]
 pub struct SendRequest<'a> {
-    qp: &'a OwnedQp,
-    wr: &'a mut SendWr,
+    qp: &'a mut OwnedQp,
+    wr: SendWr,
     with: Borrowed<'a>,
 }
 
@@ -27,6 +25,8 @@ pub(crate) struct Borrowed<'a> {
     pub(crate) inline: Option<&'a [u8]>,
     /// Where a datagram goes.
     pub(crate) to: Option<&'a Target>,
+    /// The window that is bound, and the region that it is bound to.
+    pub(crate) bind: Option<(&'a Window, &'a Arc<RegionShared>)>,
 }
 
 /// A receive request under construction; nothing happens before [`post`](RecvRequest::post).
@@ -39,15 +39,27 @@ pub struct RecvRequest<'a> {
 }
 
 /// What a send request shall do.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Send,
     Write(RemoteSlice),
     Read(RemoteSlice),
     ReadReduce(RemoteSlice, Calc),
-    CompareSwap { remote: RemoteSlice, compare: u64, swap: u64 },
-    FetchAdd { remote: RemoteSlice, add: u64 },
-    Bind { window: Window, region: Arc<RegionShared>, range: Range<usize>, access: Access },
+    CompareSwap {
+        remote: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        remote: RemoteSlice,
+        add: u64,
+    },
+    /// Binds a window to the bytes `start..end` of a region, which the request borrows.
+    Bind {
+        start: usize,
+        end: usize,
+        access: Access,
+    },
     Invalidate(Rkey),
 }
 
@@ -64,22 +76,6 @@ pub(crate) struct SendWr {
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
     pub(crate) fenced: bool,
-}
-
-impl SendWr {
-    pub(crate) const fn empty() -> Self {
-        SendWr {
-            op: Op::Send,
-            local: Local::None,
-            range: None,
-            imm: None,
-            invalidate: None,
-            wr_id: 0,
-            signaled: false,
-            solicited: false,
-            fenced: false,
-        }
-    }
 }
 
 impl Op {
@@ -99,37 +95,38 @@ impl Op {
 
 impl<'a> SendRequest<'a> {
     #[inline(always)]
-    pub(crate) fn new(qp: &'a OwnedQp, wr: &'a mut SendWr, op: Op, local: Local, with: Borrowed<'a>) -> Self {
-        // Dropping a request empties both, so that what is replaced needs no dropping.
-        std::mem::forget(std::mem::replace(&mut wr.op, op));
-        std::mem::forget(std::mem::replace(&mut wr.local, local));
-        wr.range = None;
-        wr.imm = None;
-        wr.invalidate = None;
-        wr.wr_id = 0;
-        wr.signaled = false;
-        wr.solicited = false;
-        wr.fenced = false;
+    pub(crate) fn new(qp: &'a mut OwnedQp, op: Op, local: Local, with: Borrowed<'a>) -> Self {
+        let wr = SendWr {
+            op,
+            local,
+            range: None,
+            imm: None,
+            invalidate: None,
+            wr_id: 0,
+            signaled: false,
+            solicited: false,
+            fenced: false,
+        };
         SendRequest { qp, wr, with }
     }
 
     /// A number that comes back with the completion.
     #[inline(always)]
-    pub fn id(self, wr_id: u64) -> Self {
+    pub fn id(mut self, wr_id: u64) -> Self {
         self.wr.wr_id = wr_id;
         self
     }
 
     /// Asks for a completion. Without it the request retires with the next one that is signaled; errors always complete.
     #[inline(always)]
-    pub fn signaled(self) -> Self {
+    pub fn signaled(mut self) -> Self {
         self.wr.signaled = true;
         self
     }
 
     /// Wakes a receiver that armed its queue for solicited completions.
     #[inline(always)]
-    pub fn solicited(self) -> Self {
+    pub fn solicited(mut self) -> Self {
         self.wr.solicited = true;
         self
     }
@@ -137,7 +134,7 @@ impl<'a> SendRequest<'a> {
     /// Starts only after all earlier READs and atomics of this queue pair are done. The software device does every
     /// request in order, so that there a fence has nothing to wait for.
     #[inline(always)]
-    pub fn fenced(self) -> Self {
+    pub fn fenced(mut self) -> Self {
         self.wr.fenced = true;
         self
     }
@@ -145,14 +142,14 @@ impl<'a> SendRequest<'a> {
     /// Sends immediate data along; an RDMA WRITE then takes a receive of the peer. SEND and WRITE; others are refused with
     /// it.
     #[inline(always)]
-    pub fn imm(self, imm: u32) -> Self {
+    pub fn imm(mut self, imm: u32) -> Self {
         self.wr.imm = Some(imm);
         self
     }
 
     /// Uses the bytes `range` of the local memory only. Refused for inline data, which can be cut before.
     #[inline(always)]
-    pub fn range(self, range: Range<usize>) -> Self {
+    pub fn range(mut self, range: Range<usize>) -> Self {
         self.wr.range = Some(range);
         self
     }
@@ -160,7 +157,7 @@ impl<'a> SendRequest<'a> {
     /// Withdraws the peer's `rkey` with the message. SEND without immediate data, on a connection; others are refused with
     /// it.
     #[inline(always)]
-    pub fn invalidating(self, rkey: Rkey) -> Self {
+    pub fn invalidating(mut self, rkey: Rkey) -> Self {
         self.wr.invalidate = Some(rkey);
         self
     }
@@ -172,19 +169,8 @@ impl<'a> SendRequest<'a> {
     /// helps.
     #[inline(always)]
     pub fn post(self) -> Result<(), Rejected> {
-        self.qp.post_send(self.wr, &self.with)
-    }
-}
-
-impl Drop for SendRequest<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !matches!(self.wr.local, Local::None) {
-            self.wr.local = Local::None;
-        }
-        if matches!(self.wr.op, Op::Bind { .. }) {
-            self.wr.op = Op::Send;
-        }
+        let SendRequest { qp, wr, with } = self;
+        qp.post_send(wr, with)
     }
 }
 

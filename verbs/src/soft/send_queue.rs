@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::Local;
+use crate::memory::{Local, RegionShared, Window};
 use crate::qp::{Op, Target};
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
@@ -33,6 +33,8 @@ pub(crate) struct Stalled {
     pub(crate) inline: Option<Box<[u8]>>,
     /// Where a datagram goes.
     pub(crate) to: Option<Target>,
+    /// The window that is bound, and the region that it is bound to.
+    pub(crate) bind: Option<(Window, Arc<RegionShared>)>,
     pub(crate) imm: Option<u32>,
     pub(crate) invalidate: Option<Rkey>,
     pub(crate) solicited: bool,

@@ -31,8 +31,8 @@ pub(in crate::ibv) struct Pieces {
 impl OwnedQp {
     /// Posts a send request of any kind. For the one owner, which has `&mut` of the queue pair.
     #[inline(never)]
-    pub(super) fn post_any(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
-        let checked = self.limits().check_send(wr, with).and_then(|len| {
+    pub(super) fn post_any(&self, mut wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+        let checked = self.limits().check_send(&wr, &with).and_then(|len| {
             if matches!(self.known_state(), QpState::Rts | QpState::Err | QpState::Sqe | QpState::Sqd) {
                 Ok(len)
             } else {
@@ -41,11 +41,11 @@ impl OwnedQp {
         });
         let len = match checked {
             Ok(len) => len,
-            Err(error) => return Err(Rejected { error, memory: std::mem::take(&mut wr.local) }),
+            Err(error) => return Err(Rejected { error, memory: wr.local }),
         };
         let Some(index) = self.shared.send.next() else {
             let error = PostError::SendQueueFull { depth: self.shared.send.depth() };
-            return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
+            return Err(Rejected { error, memory: wr.local });
         };
         let to = match with.to {
             Some(Target::Ibv(handle)) => Some(handle),
@@ -53,9 +53,9 @@ impl OwnedQp {
             Some(Target::Soft(_)) | None => None,
         };
         if let Op::Bind { .. } | Op::Invalidate(_) = wr.op {
-            return self.post_key(index, wr);
+            return self.post_key(index, wr, with);
         }
-        let (tag, flags, imm, invalidate) = (self.tag(index), flags(wr), wr.imm, wr.invalidate);
+        let (tag, flags, imm, invalidate) = (self.tag(index), flags(&wr), wr.imm, wr.invalidate);
         let (op, range, wr_id, local) = (&wr.op, &wr.range, wr.wr_id, &mut wr.local);
         let fill = |slot: &mut SendSlot| {
             slot.local = std::mem::take(local);
@@ -89,12 +89,11 @@ impl OwnedQp {
 
     /// Posts a request that binds or invalidates a key.
     #[cold]
-    fn post_key(&self, index: u32, wr: &mut SendWr) -> Result<(), Rejected> {
-        let op = std::mem::replace(&mut wr.op, Op::Send);
-        let (wr_id, flags, opcode) = (wr.wr_id, flags(wr), op.opcode());
+    fn post_key(&self, index: u32, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+        let (wr_id, flags, opcode) = (wr.wr_id, flags(&wr), wr.op.opcode());
         let tag = self.tag(index);
-        match op {
-            Op::Invalidate(rkey) => {
+        match (wr.op, with.bind) {
+            (Op::Invalidate(rkey), _) => {
                 let fill = |slot: &mut SendSlot| {
                     *slot = SendSlot { local: Local::None, wr_id, opcode, len: 0, held: Held::Invalidate(rkey) };
                 };
@@ -102,8 +101,8 @@ impl OwnedQp {
                 let post = |_: &SendSlot| unsafe { self.submit.invalidate(self.qp, tag, flags, rkey) }.map_err(refused);
                 hand_over(&self.shared.send, index, fill, post)
             }
-            Op::Bind { window: Window::Ibv(window), region, range, access } => {
-                let bound = self.bind(index, (wr_id, flags), &window, &region, range, access);
+            (Op::Bind { start, end, access }, Some((Window::Ibv(window), region))) => {
+                let bound = self.bind(index, (wr_id, flags), window, region, start..end, access);
                 bound.map_err(|error| Rejected { error, memory: Local::None })
             }
             _ => Err(Rejected { error: PostError::WrongDomain, memory: Local::None }),

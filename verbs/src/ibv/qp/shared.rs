@@ -34,12 +34,6 @@ impl QpShared {
         QpState::from_code(self.state.load(Ordering::Acquire))
     }
 
-    /// Whether it is in this state; cheaper than to ask which it is in.
-    #[inline(always)]
-    pub(in crate::ibv) fn is(&self, state: QpState) -> bool {
-        self.state.load(Ordering::Acquire) == state.code()
-    }
-
     /// Notes a state that the device was brought to; an error that came meanwhile stays.
     pub(super) fn entered(&self, state: QpState) {
         let from = self.state.load(Ordering::Acquire);

@@ -11,64 +11,85 @@ use super::submit::Submit;
 use crate::error::Rejected;
 use crate::ibv::handle::outcome;
 use crate::ibv::srq::refused;
-use crate::memory::{Local, RemoteSlice};
+use crate::memory::{Buffer, Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
 use crate::status::WcOpcode;
-use crate::types::{QpState, QpType, Rkey};
+use crate::types::QpType;
 
-/// A request that goes the short way, once more.
-struct Short {
+/// An operation that goes the short way.
+struct Way {
     opcode: u32,
     shown_as: WcOpcode,
-    remote: RemoteSlice,
+    /// What a SEND has none of.
+    remote: Option<RemoteSlice>,
+}
+
+impl Way {
+    #[inline(always)]
+    fn of(op: Op, qp_type: QpType) -> Option<Self> {
+        let (opcode, remote) = match op {
+            Op::Send => (sys::IBV_WR_SEND, None),
+            Op::Write(remote) => (sys::IBV_WR_RDMA_WRITE, Some(remote)),
+            Op::Read(remote) if qp_type == QpType::Rc => (sys::IBV_WR_RDMA_READ, Some(remote)),
+            _ => return None,
+        };
+        Some(Way { opcode, shown_as: op.opcode(), remote })
+    }
 }
 
 impl OwnedQp {
     /// Posts a send request. For the one owner, which has `&mut` of the queue pair.
+    ///
+    /// The request comes by value and is taken apart at once, so that where it is built it need never be in memory as a
+    /// whole.
     #[inline(always)]
-    pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
-        match self.short(wr, with) {
-            Some((short, index, piece)) => self.post_short(wr, &short, index, piece),
-            None => self.post_any(wr, with),
+    pub(crate) fn post_send(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+        let flags = super::post::flags(&wr);
+        let SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced } = wr;
+        let bare =
+            with.inline.is_none() && with.to.is_none() && imm.is_none() && invalidate.is_none() && range.is_none();
+        if bare
+            && let Some(way) = Way::of(op, self.shared.qp_type)
+            && let Local::Buffer(buffer) = &local
+            && let Some((piece, index)) = self.takes(buffer, way.remote.as_ref())
+        {
+            return self.post_short(&way, (index, local, piece), wr_id, flags);
         }
+        // Put together anew, so that what came needs no place in memory on the short way.
+        let wr = SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced };
+        let Borrowed { inline, to, bind } = with;
+        self.post_any(wr, Borrowed { inline, to, bind })
     }
 
-    /// The request as the short way takes it, the count that it gets, and its memory as the device sees it; `None` if it
-    /// goes the long way.
+    /// The buffer as the device sees it and the request's count, if one with it and this remote side goes the short way. Of
+    /// the state there is nothing to ask: a queue pair that can be posted to is in RTS, or was and has failed since, and the
+    /// device flushes then.
     #[inline(always)]
-    fn short(&self, wr: &SendWr, with: &Borrowed<'_>) -> Option<(Short, u32, sys::ibv_sge)> {
-        if with.inline.is_some() || with.to.is_some() {
-            return None;
-        }
-        if wr.imm.is_some() || wr.invalidate.is_some() || wr.range.is_some() {
-            return None;
-        }
-        let Local::Buffer(buffer) = &wr.local else { return None };
+    fn takes(&self, buffer: &Buffer, remote: Option<&RemoteSlice>) -> Option<(sys::ibv_sge, u32)> {
         let block = buffer.backing();
-        let len = block.len();
-        let short = match &wr.op {
-            Op::Send => Short { opcode: sys::IBV_WR_SEND, shown_as: WcOpcode::SEND, remote: nowhere(len) },
-            Op::Write(remote) => {
-                Short { opcode: sys::IBV_WR_RDMA_WRITE, shown_as: WcOpcode::RDMA_WRITE, remote: *remote }
-            }
-            Op::Read(remote) if self.shared.qp_type == QpType::Rc => {
-                Short { opcode: sys::IBV_WR_RDMA_READ, shown_as: WcOpcode::RDMA_READ, remote: *remote }
-            }
-            _ => return None,
-        };
-        let fits = len <= self.max_message as usize && short.remote.len == len as u64;
-        if !fits || block.domain() != self.domain || !self.shared.is(QpState::Rts) {
-            return None;
-        }
+        let len = block.len() as u64;
+        let takes = block.domain() == self.domain
+            && remote.is_none_or(|remote| remote.len == len)
+            && len <= u64::from(self.max_message);
+        let index = if takes { self.shared.send.next()? } else { return None };
         let addr = block.base().as_ptr().expose_provenance() as u64;
-        Some((short, self.shared.send.next()?, sys::ibv_sge { addr, length: len as u32, lkey: block.lkey() }))
+        Some((sys::ibv_sge { addr, length: len as u32, lkey: block.lkey() }, index))
     }
 
+    /// Posts a request that this queue pair [takes](OwnedQp::takes).
     #[inline(always)]
-    fn post_short(&self, wr: &mut SendWr, short: &Short, index: u32, mut piece: sys::ibv_sge) -> Result<(), Rejected> {
-        let (tag, flags) = (self.tag(index), super::post::flags(wr));
-        // SAFETY: `index` is the next one, and this is the one owner.
-        unsafe { self.shared.send.begin(index, &mut wr.local, wr.wr_id, (short.shown_as, piece.length)) };
+    fn post_short(
+        &self,
+        way: &Way,
+        (index, local, mut piece): (u32, Local, sys::ibv_sge),
+        wr_id: u64,
+        flags: u32,
+    ) -> Result<(), Rejected> {
+        let Way { opcode, shown_as, remote } = *way;
+        let (remote_addr, rkey) = remote.map_or((0, 0), |remote| (remote.addr, remote.rkey.0));
+        let (queue, tag) = (&self.shared.send, self.tag(index));
+        // SAFETY: `index` is the next one, for which there is room, and this is the one owner.
+        unsafe { queue.begin(index, local, wr_id, (shown_as, piece.length)) };
         let status = match &self.submit {
             Submit::Plain(ops) => {
                 let mut request = MaybeUninit::<sys::ibv_send_wr>::uninit();
@@ -80,21 +101,21 @@ impl OwnedQp {
                     (*at).next = null_mut();
                     (*at).sg_list = &raw mut piece;
                     (*at).num_sge = 1;
-                    (*at).opcode = short.opcode;
+                    (*at).opcode = opcode;
                     (*at).send_flags = flags;
                     (*at).__bindgen_anon_1.imm_data = 0;
-                    (*at).wr.rdma.remote_addr = short.remote.addr;
-                    (*at).wr.rdma.rkey = short.remote.rkey.0;
+                    (*at).wr.rdma.remote_addr = remote_addr;
+                    (*at).wr.rdma.rkey = rkey;
                     (ops.post_send)(self.qp.as_ptr(), at, &raw mut bad)
                 }
             }
             // SAFETY: the queue pair is alive; the memory as above.
-            Submit::Extended(calls) => unsafe { calls.post_short(short.opcode, &short.remote, (tag, flags), &piece) },
+            Submit::Extended(calls) => unsafe { calls.post_short(opcode, (remote_addr, rkey), (tag, flags), &piece) },
         };
         if status != 0 {
             return Err(self.not_taken(index, status));
         }
-        self.shared.send.end(index);
+        queue.end(index);
         Ok(())
     }
 
@@ -104,10 +125,4 @@ impl OwnedQp {
         // SAFETY: begun just now, by this owner.
         Rejected { error: refused(error), memory: unsafe { self.shared.send.back(index) } }
     }
-}
-
-/// The remote side of what has none.
-#[inline(always)]
-fn nowhere(len: usize) -> RemoteSlice {
-    RemoteSlice { addr: 0, len: len as u64, rkey: Rkey(0) }
 }

@@ -249,7 +249,7 @@ impl Extended {
     pub(super) unsafe fn post_short(
         &self,
         opcode: u32,
-        remote: &RemoteSlice,
+        (remote_addr, rkey): (u64, u32),
         (wr_id, flags): (u64, u32),
         piece: &sys::ibv_sge,
     ) -> i32 {
@@ -260,8 +260,8 @@ impl Extended {
             (*qp).wr_id = wr_id;
             (*qp).wr_flags = flags;
             match (opcode, self.write, self.read) {
-                (sys::IBV_WR_RDMA_WRITE, Some(write), _) => write(qp, key(remote.rkey), remote.addr),
-                (sys::IBV_WR_RDMA_READ, _, Some(read)) => read(qp, key(remote.rkey), remote.addr),
+                (sys::IBV_WR_RDMA_WRITE, Some(write), _) => write(qp, rkey, remote_addr),
+                (sys::IBV_WR_RDMA_READ, _, Some(read)) => read(qp, rkey, remote_addr),
                 _ => (self.send)(qp),
             }
             (self.set_sge)(qp, piece.lkey, piece.addr, piece.length);

@@ -154,7 +154,7 @@ impl UdTarget {
             op: &Op::Send,
             local: &Local::None,
             range: None,
-            with: &Borrowed { inline: Some(&header), to: None },
+            with: &Borrowed { inline: Some(&header), ..Borrowed::default() },
             imm: None,
             invalidate: None,
             solicited: false,

@@ -24,7 +24,10 @@ impl Sender {
                 self.atomic(own, request, *remote, Atomic::CompareSwap(*compare, *swap))
             }
             Op::FetchAdd { remote, add } => self.atomic(own, request, *remote, Atomic::FetchAdd(*add)),
-            Op::Bind { window, region, range, access } => own.bind(window, region, range, *access),
+            Op::Bind { start, end, access } => match request.with.bind {
+                Some((window, region)) => own.bind(window, region, &(*start..*end), *access),
+                None => Outcome::Done(WcStatus::MW_BIND_ERR, 0),
+            },
             Op::Invalidate(rkey) => own.invalidate(*rkey),
         }
     }

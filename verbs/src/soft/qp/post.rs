@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::core::{POSTER, PROGRESS, SoftQp, lock};
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
-use crate::qp::{Borrowed, Limits, Op, RNR_FOREVER, SendWr, Target};
+use crate::qp::{Borrowed, Limits, RNR_FOREVER, SendWr, Target};
 use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
@@ -101,10 +101,11 @@ impl SoftQp {
     fn store(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let opcode = wr.op.opcode();
         let stalled = Stalled {
-            op: std::mem::replace(&mut wr.op, Op::Send),
+            op: wr.op,
             range: wr.range.clone(),
             inline: with.inline.map(Box::from),
             to: with.to.cloned(),
+            bind: with.bind.map(|(window, region)| (window.clone(), region.clone())),
             imm: wr.imm,
             invalidate: wr.invalidate,
             solicited: wr.solicited,
@@ -169,7 +170,11 @@ impl SoftQp {
             op: &stalled.op,
             local: &slot.local,
             range: stalled.range.as_ref(),
-            with: &Borrowed { inline: stalled.inline.as_deref(), to: stalled.to.as_ref() },
+            with: &Borrowed {
+                inline: stalled.inline.as_deref(),
+                to: stalled.to.as_ref(),
+                bind: stalled.bind.as_ref().map(|(window, region)| (window, region)),
+            },
             imm: stalled.imm,
             invalidate: stalled.invalidate,
             solicited: stalled.solicited,
