@@ -1,0 +1,110 @@
+//! Connecting, and the transitions below it.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::address::NodeId;
+use crate::types::{QpState, QpType, Qpn};
+
+/// Connecting a queue pair failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The two sides are of different kinds.
+    #[error("the peer's queue pair is {theirs:?}, this one {ours:?}; both sides must be of one kind")]
+    TypeMismatch {
+        /// This side.
+        ours: QpType,
+        /// The other side.
+        theirs: QpType,
+    },
+    /// No wire leads there.
+    #[error("no wire leads to that queue pair: {why}")]
+    NoRoute {
+        /// The reason.
+        why: &'static str,
+    },
+    /// Nobody answers at that address.
+    #[error(
+        "nothing listens at device {node}: its process has ended, or the address is stale; ask the peer for its address again"
+    )]
+    PeerGone {
+        /// The device asked for.
+        node: NodeId,
+    },
+    /// The device is there, the queue pair is not.
+    #[error("the peer has no queue pair {qpn}: it was closed, or the address is stale")]
+    NoSuchQueuePair {
+        /// The number asked for.
+        qpn: Qpn,
+    },
+    /// The process there belongs to another user.
+    #[error("the peer runs as user {theirs}, this process as {ours}; shared memory is for one user only")]
+    OtherUser {
+        /// This user.
+        ours: u32,
+        /// That user.
+        theirs: u32,
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks version {theirs} of the shared-memory protocol, this side {ours}; use the same release")]
+    Version {
+        /// This side.
+        ours: u32,
+        /// The other side.
+        theirs: u32,
+    },
+    /// No answer in time.
+    #[error("the peer did not answer within {seconds} s; is its process stopped?")]
+    TimedOut {
+        /// The limit.
+        seconds: u64,
+    },
+    /// The peer's answer makes no sense.
+    #[error("the peer's answer is not valid: {why}")]
+    BadAnswer {
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The transition is not legal.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// The device refused a transition.
+    #[error(
+        "the device does not bring the queue pair from {from:?} to {to:?}{}: {source}",
+        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+    )]
+    Refused {
+        /// State before.
+        from: QpState,
+        /// Wanted state.
+        to: QpState,
+        /// The attribute that it does not take, with its value, if that was found out.
+        attribute: Option<String>,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// A state transition that the table does not have, or attributes that it does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a {qp_type:?} queue pair can not go from {from:?} to {to:?}{detail}")]
+pub struct ModifyError {
+    /// Service.
+    pub qp_type: QpType,
+    /// Present state.
+    pub from: QpState,
+    /// Wanted state.
+    pub to: QpState,
+    /// Missing or forbidden attributes, as text that starts with ": ", or empty.
+    pub detail: &'static str,
+}

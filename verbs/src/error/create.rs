@@ -1,0 +1,76 @@
+//! Making control objects.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::types::{QpState, QpType};
+
+/// Making a control object (PD, CQ, QP, SRQ) failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A size is zero or above the device's limit.
+    #[error("{what} of {asked} is not possible; the greatest is {limit}")]
+    OutOfRange {
+        /// The attribute.
+        what: &'static str,
+        /// The value asked for.
+        asked: u64,
+        /// The greatest value.
+        limit: u64,
+    },
+    /// The device has no more of these.
+    #[error("the device has no room for another {what}; close some that are not used any more")]
+    Exhausted {
+        /// The kind of object.
+        what: &'static str,
+    },
+    /// Objects of different contexts were combined.
+    #[error("{what} belongs to another context; make both from the same `Context`")]
+    ForeignObject {
+        /// The object that does not belong.
+        what: &'static str,
+    },
+    /// The combination is not defined.
+    #[error("{what} is not supported on {qp_type:?} queue pairs")]
+    NotSupported {
+        /// The attribute.
+        what: &'static str,
+        /// The service.
+        qp_type: QpType,
+    },
+    /// The device can not tell when completions were.
+    #[error("{device} has no completion timestamps that can be relied upon; make the queue without")]
+    NoTimestamps {
+        /// The device.
+        device: String,
+    },
+    /// The port has no address.
+    #[error("port {port} has no GID: bring its network interface up and give it an address, or name another port")]
+    NoGid {
+        /// The port.
+        port: u8,
+    },
+    /// The device refused a state transition.
+    #[error(
+        "the device does not bring a queue pair to {to:?}{}: {source}",
+        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+    )]
+    Transition {
+        /// Wanted state.
+        to: QpState,
+        /// The attribute that it does not take, with its value, if that was found out.
+        attribute: Option<String>,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system refused a resource.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
