@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use qpair_verbs_sys::{HotOps, Ibverbs, ibv_context, ibv_device};
 
-use crate::error::OpenError;
+use crate::error::{OpenError, PostError};
 
 /// An open context. Objects made from it keep it open.
 #[derive(Debug)]
@@ -118,4 +118,9 @@ pub(super) fn outcome(status: c_int) -> io::Result<()> {
 /// What a function of the library made, or errno.
 pub(super) fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
+}
+
+/// A request that the device did not take.
+pub(super) fn refused(error: io::Error) -> PostError {
+    PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
 }

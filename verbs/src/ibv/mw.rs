@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use qpair_verbs_sys as sys;
 
-use super::handle::{made, outcome};
+use super::handle::{made, outcome, refused};
 use super::hub::lock;
 use super::pd::Pd;
-use super::srq::refused;
 use crate::error::{CreateError, PostError};
 use crate::memory::RemoteSlice;
 use crate::types::{Access, Rkey};

@@ -87,79 +87,41 @@ impl SendQueue {
         self.depth
     }
 
-    /// Requests that the device has taken so far, which is the count of the next one. For the poster.
-    #[inline(always)]
-    pub(super) fn posted(&self) -> u32 {
-        self.posted.0.load(Ordering::Relaxed)
-    }
-
     /// Count of the next request, for the poster; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<u32> {
-        let posted = self.posted();
+        let posted = self.posted.0.load(Ordering::Relaxed);
         let taken = posted.wrapping_sub(self.retired.0.load(Ordering::Acquire));
         (taken < self.depth).then_some(posted)
     }
 
-    /// Hands the slot of `index` to the device by `post`, which says whether the device took it. For the poster, with the
-    /// index that [`next`](SendQueue::next) gave. A slot that was not taken comes back.
-    #[inline(always)]
-    pub(super) fn hand_over<E>(
-        &self,
-        index: u32,
-        fill: impl FnOnce(&mut SendSlot),
-        post: impl FnOnce(&SendSlot) -> Result<(), E>,
-    ) -> Result<(), (E, SendSlot)> {
-        // SAFETY: beyond `posting`, so the poster's: the poller looks at no slot from there on.
-        let slot = unsafe { &mut *self.cell(index).get() };
-        fill(slot);
-        self.posting.0.store(index.wrapping_add(1), Ordering::Release);
-        // The poller does not touch it before `posted` tells, though the completion may be there already.
-        match post(slot) {
-            Ok(()) => {
-                self.posted.0.store(index.wrapping_add(1), Ordering::Release);
-                Ok(())
-            }
-            Err(error) => {
-                self.posting.0.store(index, Ordering::Release);
-                Err((error, std::mem::take(slot)))
-            }
-        }
-    }
-
-    /// Puts a request with one buffer into the slot of `index`, for the poster; it is then handed to the device, and after
-    /// that [ended](SendQueue::end) or taken [back](SendQueue::back).
+    /// Puts a request into the slot of `index`. It is then handed to the device, and after that [ended](SendQueue::end) or
+    /// taken [back](SendQueue::back).
     ///
     /// # Safety
     /// `index` is what [`next`](SendQueue::next) gave, and the caller the poster.
     #[inline(always)]
-    pub(super) unsafe fn begin(&self, index: u32, local: Local, wr_id: u64, (opcode, len): (WcOpcode, u32)) {
-        let slot = self.cell(index).get();
-        // SAFETY: beyond `posting`, so the poster's. What a free slot has of memory and holds was taken out of it, so there
-        // is nothing to drop.
-        unsafe {
-            std::ptr::write(&raw mut (*slot).local, local);
-            (*slot).wr_id = wr_id;
-            (*slot).opcode = opcode;
-            (*slot).len = len;
-        }
+    pub(super) unsafe fn begin(&self, index: u32, request: SendSlot) {
+        // SAFETY: beyond `posting`, so the poster's. What a free slot had was taken out of it, so there is nothing to drop.
+        unsafe { self.cell(index).get().write(request) };
         self.posting.0.store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// The device has taken the request of `index`.
+    /// The device has taken the request of `index`. The poller does not touch it before, though the completion may be there
+    /// already.
     #[inline(always)]
     pub(super) fn end(&self, index: u32) {
         self.posted.0.store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// The memory of a request that the device did not take.
+    /// A request that the device did not take.
     ///
     /// # Safety
     /// The caller is the poster, which began it last and did not end it.
-    pub(super) unsafe fn back(&self, index: u32) -> Local {
+    pub(super) unsafe fn back(&self, index: u32) -> SendSlot {
         self.posting.0.store(index, Ordering::Release);
         // SAFETY: beyond `posting`, so the poster's.
-        std::mem::take(unsafe { &mut (*self.cell(index).get()).local })
+        std::mem::take(unsafe { &mut *self.cell(index).get() })
     }
 
     /// True if `index` is the oldest request that the device has taken and not completed. For the poller.

@@ -1,6 +1,5 @@
 //! Shared receive queues.
 
-use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -8,11 +7,10 @@ use qpair_verbs_sys as sys;
 
 use super::handle::{made, outcome};
 use super::hub::lock;
-use super::numbers::{QueueId, Tag};
+use super::numbers::QueueId;
 use super::pd::Pd;
-use super::qp::gather;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
-use crate::error::{CreateError, PostError, Rejected};
+use crate::error::{CreateError, Rejected};
 use crate::memory::{Local, MAX_SGE};
 
 /// A shared receive queue. Queue pairs that receive from it keep it.
@@ -56,30 +54,9 @@ impl Srq {
 
     /// Posts a receive. For the one owner, which has `&mut` of the queue.
     pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
-        if let Err(error) = memory.check(self.pd.id(), None) {
-            return Err(Rejected { error, memory });
-        }
-        let (queue, post_srq_recv) = (self.id, self.pd.device().handle().ops.post_srq_recv);
-        let mut list = match gather(&memory, 0..memory.len()) {
-            Ok(list) => list,
-            Err(error) => return Err(Rejected { error, memory }),
-        };
-        let post = |own| {
-            let mut wr = sys::ibv_recv_wr {
-                wr_id: Tag { queue, receive: true, own }.encode(),
-                next: null_mut(),
-                sg_list: list.pieces.as_mut_ptr(),
-                num_sge: list.count,
-            };
-            let mut bad = null_mut();
-            // SAFETY: the queue is alive; the pieces are of memory that the slot keeps until the receive is done.
-            outcome(unsafe { post_srq_recv(self.raw(), &raw mut wr, &raw mut bad) }).map_err(refused)
-        };
-        // SAFETY: the owner is the only poster.
-        unsafe { self.receives.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
-            let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: self.receives.depth() });
-            Rejected { error, memory }
-        })
+        let post = self.pd.device().handle().ops.post_srq_recv;
+        // SAFETY: the owner is the only poster; the queue is alive.
+        unsafe { self.receives.post(self.id, self.pd.id(), memory, wr_id, |wr, bad| post(self.raw(), wr, bad)) }
     }
 
     /// Asks for an event once fewer than `limit` receives are left.
@@ -112,11 +89,6 @@ impl Srq {
     pub(super) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-}
-
-/// A request that the device did not take.
-pub(super) fn refused(error: io::Error) -> PostError {
-    PostError::Refused { errno: error.raw_os_error().unwrap_or_default() }
 }
 
 impl Drop for Srq {

@@ -14,5 +14,4 @@ mod submit;
 
 pub(super) use attributes::Local;
 pub(crate) use create::OwnedQp;
-pub(super) use post::gather;
 pub(super) use shared::QpShared;

@@ -1,7 +1,7 @@
 //! Posting: what may be posted is checked, put into its slot, and handed to the device.
 
+use std::io;
 use std::ops::Range;
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
@@ -10,28 +10,21 @@ use super::create::OwnedQp;
 use super::submit::{Data, Submission};
 use crate::error::{PostError, Rejected};
 use crate::ibv::ah::Ah;
-use crate::ibv::handle::outcome;
+use crate::ibv::handle::refused;
 use crate::ibv::hub::lock;
 use crate::ibv::mw::Mw;
-use crate::ibv::numbers::Tag;
+use crate::ibv::pieces::gather;
 use crate::ibv::quirks;
 use crate::ibv::send_queue::{Held, SendSlot};
-use crate::ibv::srq::refused;
-use crate::memory::{Grant, Local, MAX_SGE, RegionShared, Window};
+use crate::memory::{Grant, Local, RegionShared, Window};
 use crate::qp::{Borrowed, Limits, Op, SendWr, Target};
 use crate::status::WcOpcode;
 use crate::types::{Access, QpState, Rkey};
 
-/// The pieces of local memory, as the device is told of them.
-pub(in crate::ibv) struct Pieces {
-    pub(in crate::ibv) pieces: [sys::ibv_sge; MAX_SGE],
-    pub(in crate::ibv) count: i32,
-}
-
 impl OwnedQp {
     /// Posts a send request of any kind. For the one owner, which has `&mut` of the queue pair.
     #[inline(never)]
-    pub(super) fn post_any(&self, mut wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+    pub(super) fn post_any(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
         let checked = self.limits().check_send(&wr, &with).and_then(|len| {
             if matches!(self.known_state(), QpState::Rts | QpState::Err | QpState::Sqe | QpState::Sqd) {
                 Ok(len)
@@ -55,36 +48,53 @@ impl OwnedQp {
         if let Op::Bind { .. } | Op::Invalidate(_) = wr.op {
             return self.post_key(index, wr, with);
         }
-        let (tag, flags, imm, invalidate) = (self.tag(index), flags(&wr), wr.imm, wr.invalidate);
-        let (op, range, wr_id, local) = (&wr.op, &wr.range, wr.wr_id, &mut wr.local);
-        let fill = |slot: &mut SendSlot| {
-            slot.local = std::mem::take(local);
-            slot.wr_id = wr_id;
-            slot.opcode = op.opcode();
-            slot.len = len as u32;
-            if let Some(handle) = to {
-                slot.held = Held::Handle { _handle: handle.clone() };
+        let pieces;
+        let data = match with.inline {
+            Some(data) => Data::Inline(data),
+            None => {
+                let range = wr.range.clone().unwrap_or_else(|| 0..wr.local.len());
+                pieces = match gather(&wr.local, range) {
+                    Ok(pieces) => pieces,
+                    Err(error) => return Err(Rejected { error, memory: wr.local }),
+                };
+                Data::Pieces(&pieces)
             }
         };
-        let post = |slot: &SendSlot| {
-            let submission = Submission { wr_id: tag, flags, imm, invalidate, to: to.map(|to| &**to) };
-            match with.inline {
-                Some(data) => self.submit(op, &submission, &Data::Inline(data)),
-                None => {
-                    let whole = || 0..slot.local.len();
-                    let pieces = gather(&slot.local, range.clone().unwrap_or_else(whole))?;
-                    self.submit(op, &submission, &Data::Pieces(&pieces))
-                }
-            }
+        let submission = Submission {
+            wr_id: self.tag(index),
+            flags: flags(&wr),
+            imm: wr.imm,
+            invalidate: wr.invalidate,
+            to: to.map(|to| &**to),
         };
-        hand_over(&self.shared.send, index, fill, post)
+        let held = to.map_or(Held::Nothing, |handle| Held::Handle { _handle: handle.clone() });
+        let slot = SendSlot { local: wr.local, wr_id: wr.wr_id, opcode: wr.op.opcode(), len: len as u32, held };
+        // SAFETY: `index` is the next one, and this is the one owner. The queue pair is alive; the pieces are of memory that
+        // the slot keeps until the request is done, inline data is copied at once.
+        unsafe { self.hand_over(index, slot, || self.submit.request(self.qp, &wr.op, &submission, &data)) }
     }
 
-    #[inline(always)]
-    fn submit(&self, op: &Op, submission: &Submission<'_>, data: &Data<'_>) -> Result<(), PostError> {
-        // SAFETY: the queue pair is alive; pieces are of memory that the slot keeps until the request is done, inline data
-        // is copied at once.
-        unsafe { self.submit.request(self.qp, op, submission, data) }.map_err(refused)
+    /// Puts a request into its slot, and hands it to the device by `post`.
+    ///
+    /// # Safety
+    /// `index` is that of the next request, and the caller the one owner.
+    unsafe fn hand_over(
+        &self,
+        index: u32,
+        slot: SendSlot,
+        post: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), Rejected> {
+        let queue = &self.shared.send;
+        // SAFETY: passed on to the caller.
+        unsafe { queue.begin(index, slot) };
+        match post() {
+            Ok(()) => {
+                queue.end(index);
+                Ok(())
+            }
+            // SAFETY: begun just now.
+            Err(error) => Err(Rejected { error: refused(error), memory: unsafe { queue.back(index) }.local }),
+        }
     }
 
     /// Posts a request that binds or invalidates a key.
@@ -94,12 +104,9 @@ impl OwnedQp {
         let tag = self.tag(index);
         match (wr.op, with.bind) {
             (Op::Invalidate(rkey), _) => {
-                let fill = |slot: &mut SendSlot| {
-                    *slot = SendSlot { local: Local::None, wr_id, opcode, len: 0, held: Held::Invalidate(rkey) };
-                };
-                // SAFETY: the queue pair is alive.
-                let post = |_: &SendSlot| unsafe { self.submit.invalidate(self.qp, tag, flags, rkey) }.map_err(refused);
-                hand_over(&self.shared.send, index, fill, post)
+                let slot = SendSlot { local: Local::None, wr_id, opcode, len: 0, held: Held::Invalidate(rkey) };
+                // SAFETY: `index` is the next one, and this is the one owner. The queue pair is alive.
+                unsafe { self.hand_over(index, slot, || self.submit.invalidate(self.qp, tag, flags, rkey)) }
             }
             (Op::Bind { start, end, access }, Some((Window::Ibv(window), region))) => {
                 let bound = self.bind(index, (wr_id, flags), window, region, start..end, access);
@@ -132,10 +139,10 @@ impl OwnedQp {
                 let bind = sys::ibv_mw_bind_info { mr, addr, length: len, mw_access_flags: access.bits() };
                 let held = Held::Bind(window.clone(), rkey);
                 let slot = SendSlot { local: Local::None, wr_id, opcode: WcOpcode::BIND_MW, len: 0, held };
-                // SAFETY: queue pair, window and region are alive.
-                let post = |_: &SendSlot| unsafe { self.submit.bind(self.qp, tag, flags, (mw, rkey), &bind) };
-                let handed = self.shared.send.hand_over(index, |place| *place = slot, post);
-                handed.map_err(|(error, _)| refused(error))
+                // SAFETY: `index` is the next one, and this is the one owner. Queue pair, window and region are alive.
+                let handed =
+                    unsafe { self.hand_over(index, slot, || self.submit.bind(self.qp, tag, flags, (mw, rkey), &bind)) };
+                handed.map_err(|rejected| rejected.error)
             })
         })?;
         grant.add_window(rkey, window);
@@ -151,30 +158,9 @@ impl OwnedQp {
         let Some(receives) = &self.shared.receives else {
             return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
         };
-        if let Err(error) = memory.check(self.pd.id(), None) {
-            return Err(Rejected { error, memory });
-        }
         let (queue, post_recv) = (self.shared.id, self.pd.device().handle().ops.post_recv);
-        let mut list = match gather(&memory, 0..memory.len()) {
-            Ok(list) => list,
-            Err(error) => return Err(Rejected { error, memory }),
-        };
-        let post = |own| {
-            let mut wr = sys::ibv_recv_wr {
-                wr_id: Tag { queue, receive: true, own }.encode(),
-                next: null_mut(),
-                sg_list: list.pieces.as_mut_ptr(),
-                num_sge: list.count,
-            };
-            let mut bad = null_mut();
-            // SAFETY: the queue pair is alive; the pieces are of memory that the slot keeps until the receive is done.
-            outcome(unsafe { post_recv(self.qp.as_ptr(), &raw mut wr, &raw mut bad) }).map_err(refused)
-        };
-        // SAFETY: the owner is the only poster.
-        unsafe { receives.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
-            let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: receives.depth() });
-            Rejected { error, memory }
-        })?;
+        // SAFETY: the owner is the only poster; the queue pair is alive.
+        unsafe { receives.post(queue, self.domain, memory, wr_id, |wr, bad| post_recv(self.qp.as_ptr(), wr, bad)) }?;
         if self.known_state() == QpState::Err {
             self.flush_late_receive();
         }
@@ -209,45 +195,11 @@ impl OwnedQp {
 }
 
 #[inline(always)]
-fn hand_over(
-    queue: &crate::ibv::send_queue::SendQueue,
-    index: u32,
-    fill: impl FnOnce(&mut SendSlot),
-    post: impl FnOnce(&SendSlot) -> Result<(), PostError>,
-) -> Result<(), Rejected> {
-    queue.hand_over(index, fill, post).map_err(|(error, slot)| Rejected { error, memory: slot.local })
-}
-
-#[inline(always)]
 pub(super) fn flags(wr: &SendWr) -> u32 {
     let flag = |set, flag| if set { flag } else { 0 };
     flag(wr.signaled, sys::IBV_SEND_SIGNALED)
         | flag(wr.solicited, sys::IBV_SEND_SOLICITED)
         | flag(wr.fenced, sys::IBV_SEND_FENCE)
-}
-
-/// The pieces of `range` of local memory.
-#[inline(always)]
-pub(in crate::ibv) fn gather(memory: &Local, range: Range<usize>) -> Result<Pieces, PostError> {
-    let mut list = Pieces { pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE], count: 0 };
-    let (mut skip, mut left) = (range.start, range.end - range.start);
-    for index in 0..memory.pieces() {
-        let Some(piece) = memory.piece(index) else { break };
-        let start = skip.min(piece.len);
-        skip -= start;
-        let len = (piece.len - start).min(left);
-        left -= len;
-        if len == 0 {
-            continue;
-        }
-        // A piece of 4 GiB and more is longer than any message.
-        let too_long = PostError::TooLong { len, limit: u32::MAX as usize, what: "a piece of memory" };
-        let length = u32::try_from(len).map_err(|_| too_long)?;
-        let Some(place) = list.pieces.get_mut(list.count as usize) else { break };
-        *place = sys::ibv_sge { addr: (piece.ptr.expose_provenance() + start) as u64, length, lkey: piece.lkey };
-        list.count += 1;
-    }
-    Ok(list)
 }
 
 /// The key of a request's remote side.

@@ -1,6 +1,7 @@
 //! The short way to post: one buffer, or a part of an exposed region, sent, written or read, with nothing else to it. What
 //! is not so goes the [long way](OwnedQp::post_any), which takes all requests and has all the answers to bad ones.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
@@ -9,8 +10,8 @@ use qpair_verbs_sys as sys;
 use super::create::OwnedQp;
 use super::submit::Submit;
 use crate::error::Rejected;
-use crate::ibv::handle::outcome;
-use crate::ibv::srq::refused;
+use crate::ibv::handle::{outcome, refused};
+use crate::ibv::send_queue::{Held, SendSlot};
 use crate::memory::{Buffer, Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
 use crate::status::WcOpcode;
@@ -87,9 +88,10 @@ impl OwnedQp {
     ) -> Result<(), Rejected> {
         let Way { opcode, shown_as, remote } = *way;
         let (remote_addr, rkey) = remote.map_or((0, 0), |remote| (remote.addr, remote.rkey.0));
-        let (queue, tag) = (&self.shared.send, self.tag(index));
+        let tag = self.tag(index);
+        let slot = SendSlot { local, wr_id, opcode: shown_as, len: piece.length, held: Held::Nothing };
         // SAFETY: `index` is the next one, for which there is room, and this is the one owner.
-        unsafe { queue.begin(index, local, wr_id, (shown_as, piece.length)) };
+        unsafe { self.shared.send.begin(index, slot) };
         let status = match &self.submit {
             Submit::Plain(ops) => {
                 let mut request = MaybeUninit::<sys::ibv_send_wr>::uninit();
@@ -115,14 +117,14 @@ impl OwnedQp {
         if status != 0 {
             return Err(self.not_taken(index, status));
         }
-        queue.end(index);
+        self.shared.send.end(index);
         Ok(())
     }
 
     #[cold]
     fn not_taken(&self, index: u32, status: i32) -> Rejected {
-        let error = outcome(status).err().unwrap_or_else(|| std::io::Error::from_raw_os_error(libc::EIO));
+        let error = outcome(status).err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
         // SAFETY: begun just now, by this owner.
-        Rejected { error: refused(error), memory: unsafe { self.shared.send.back(index) } }
+        Rejected { error: refused(error), memory: unsafe { self.shared.send.back(index) }.local }
     }
 }

@@ -7,9 +7,10 @@ use std::ptr::{NonNull, null_mut};
 
 use qpair_verbs_sys as sys;
 
-use super::post::{Pieces, datagram, key};
+use super::post::{datagram, key};
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
+use crate::ibv::pieces::Pieces;
 use crate::memory::RemoteSlice;
 use crate::qp::Op;
 use crate::types::{QpType, Rkey};

@@ -1,0 +1,38 @@
+//! The local memory of a request, as the device is told of it.
+
+use std::ops::Range;
+
+use qpair_verbs_sys as sys;
+
+use crate::error::PostError;
+use crate::memory::{Local, MAX_SGE};
+
+/// The pieces of local memory, as the device is told of them.
+pub(super) struct Pieces {
+    pub(super) pieces: [sys::ibv_sge; MAX_SGE],
+    pub(super) count: i32,
+}
+
+/// The pieces of `range` of local memory.
+#[inline(always)]
+pub(super) fn gather(memory: &Local, range: Range<usize>) -> Result<Pieces, PostError> {
+    let mut list = Pieces { pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE], count: 0 };
+    let (mut skip, mut left) = (range.start, range.end - range.start);
+    for index in 0..memory.pieces() {
+        let Some(piece) = memory.piece(index) else { break };
+        let start = skip.min(piece.len);
+        skip -= start;
+        let len = (piece.len - start).min(left);
+        left -= len;
+        if len == 0 {
+            continue;
+        }
+        // A piece of 4 GiB and more is longer than any message.
+        let too_long = PostError::TooLong { len, limit: u32::MAX as usize, what: "a piece of memory" };
+        let length = u32::try_from(len).map_err(|_| too_long)?;
+        let Some(place) = list.pieces.get_mut(list.count as usize) else { break };
+        *place = sys::ibv_sge { addr: (piece.ptr.expose_provenance() + start) as u64, length, lkey: piece.lkey };
+        list.count += 1;
+    }
+    Ok(list)
+}

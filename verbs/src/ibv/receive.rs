@@ -1,0 +1,54 @@
+//! Posting receives, to a queue pair's own queue or a shared one.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use qpair_verbs_sys as sys;
+
+use super::handle::{outcome, refused};
+use super::numbers::{QueueId, Tag};
+use super::pieces::gather;
+use super::recv_slots::RecvSlots;
+use crate::error::{PostError, Rejected};
+use crate::memory::Local;
+
+impl RecvSlots {
+    /// Posts a receive of the queue `queue`, whose memory must be of `domain`, by `post`, the device's function for it.
+    ///
+    /// # Errors
+    /// [`Rejected`] with the memory.
+    ///
+    /// # Safety
+    /// The caller is the only poster, and `post` hands the request to the queue that these slots are of.
+    #[inline]
+    pub(super) unsafe fn post(
+        &self,
+        queue: QueueId,
+        domain: u64,
+        memory: Local,
+        wr_id: u64,
+        post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
+    ) -> Result<(), Rejected> {
+        let gathered = memory.check(domain, None).and_then(|()| gather(&memory, 0..memory.len()));
+        let mut list = match gathered {
+            Ok(list) => list,
+            Err(error) => return Err(Rejected { error, memory }),
+        };
+        let post = |own| {
+            let mut wr = sys::ibv_recv_wr {
+                wr_id: Tag { queue, receive: true, own }.encode(),
+                next: null_mut(),
+                // Of memory that the slot keeps until the receive is done.
+                sg_list: list.pieces.as_mut_ptr(),
+                num_sge: list.count,
+            };
+            let mut bad = null_mut();
+            outcome(post(&raw mut wr, &raw mut bad)).map_err(refused)
+        };
+        // SAFETY: the only poster, by the caller.
+        unsafe { self.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
+            let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: self.depth() });
+            Rejected { error, memory }
+        })
+    }
+}
