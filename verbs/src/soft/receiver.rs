@@ -58,16 +58,17 @@ impl Receiver {
         let (own, lines) = match &spec.srq {
             Some(srq) => (None, (srq.wqes().count() * LINES_PER_RECEIVE).clamp(MIN_LINES, MAX_SHARED_LINES)),
             None => {
-                let count = spec.recv_depth.next_power_of_two();
+                let count = spec.options.recv_depth.next_power_of_two();
                 let own = OwnQueue {
                     ring: WqeRing::new(spec.node.home(), count)?,
                     slots: RecvSlots::new(count),
-                    depth: spec.recv_depth,
+                    depth: spec.options.recv_depth,
                     posted: AtomicU32::new(0),
                     retired: AtomicU32::new(0),
                 };
                 // Datagrams have one line for each receive.
-                let lines = if spec.qp_type == QpType::Ud { count } else { (count * LINES_PER_RECEIVE).max(MIN_LINES) };
+                let lines =
+                    if spec.options.qp_type == QpType::Ud { count } else { (count * LINES_PER_RECEIVE).max(MIN_LINES) };
                 (Some(own), lines)
             }
         };

@@ -1,7 +1,6 @@
 //! What a queue pair is made from.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::MAX_WR;
 use super::cq_shared::CqShared;
@@ -9,25 +8,17 @@ use super::node::Node;
 use super::srq::SoftSrq;
 use crate::error::CreateError;
 use crate::qp::{CqHandle, QpOptions, SrqHandle};
-use crate::types::{Access, QpType};
+use crate::types::QpType;
 
 /// Everything that a queue pair is made from.
 #[derive(Clone, Debug)]
 pub(crate) struct QpSpec {
     pub(crate) node: Arc<Node>,
     pub(crate) domain: u64,
-    pub(crate) qp_type: QpType,
+    pub(crate) options: QpOptions,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) srq: Option<Arc<SoftSrq>>,
-    pub(crate) send_depth: u32,
-    pub(crate) recv_depth: u32,
-    pub(crate) access: Access,
-    pub(crate) retry_count: u8,
-    pub(crate) ack_timeout: Duration,
-    pub(crate) rnr_retry: u8,
-    pub(crate) min_rnr_timer: Duration,
-    pub(crate) qkey: u32,
 }
 
 impl QpSpec {
@@ -47,18 +38,10 @@ impl QpSpec {
         Ok(QpSpec {
             node: node.clone(),
             domain,
-            qp_type: options.qp_type,
+            options: options.clone(),
             send_cq: own_cq(send_cq, node)?,
             recv_cq: own_cq(recv_cq, node)?,
             srq,
-            send_depth: options.send_depth,
-            recv_depth: options.recv_depth,
-            access: options.access,
-            retry_count: options.retry_count,
-            ack_timeout: options.ack_timeout,
-            rnr_retry: options.rnr_retry,
-            min_rnr_timer: options.min_rnr_timer,
-            qkey: options.qkey,
         })
     }
 }

@@ -88,7 +88,7 @@ impl SoftQp {
     }
 
     pub(crate) fn qp_type(&self) -> QpType {
-        self.spec.qp_type
+        self.spec.options.qp_type
     }
 
     pub(super) fn home(&self) -> &Arc<Home> {
@@ -142,13 +142,13 @@ impl SoftQp {
 
     pub(crate) fn address(&self) -> QpAddress {
         QpAddress {
-            qp_type: self.spec.qp_type,
+            qp_type: self.spec.options.qp_type,
             qpn: self.qpn(),
             psn: self.psn,
             gid: self.home().host().gid(),
             lid: 0,
             mtu: Mtu::B4096,
-            qkey: self.spec.qkey,
+            qkey: self.spec.options.qkey,
             max_rd_atomic: 0,
             ece: None,
             soft: Some(self.home().address()),
@@ -205,7 +205,7 @@ impl std::fmt::Debug for SoftQp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SoftQp")
             .field("qpn", &self.qpn())
-            .field("type", &self.spec.qp_type)
+            .field("type", &self.spec.options.qp_type)
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

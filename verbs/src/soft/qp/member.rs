@@ -29,7 +29,7 @@ impl Member for SoftQp {
         };
         QpInfo {
             qpn: self.qpn,
-            qp_type: self.spec.qp_type,
+            qp_type: self.spec.options.qp_type,
             public: self.public.offset(),
             ring: self.ring.offset(),
             ring_lines: self.ring.count(),
@@ -51,7 +51,7 @@ impl Member for SoftQp {
     }
 
     fn access(&self) -> Access {
-        self.spec.access
+        self.spec.options.access
     }
 
     fn is_peer(&self, node: NodeId) -> bool {

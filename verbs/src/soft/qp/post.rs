@@ -76,7 +76,7 @@ impl SoftQp {
     fn limits(&self) -> Limits {
         Limits {
             domain: self.spec.domain,
-            qp_type: self.spec.qp_type,
+            qp_type: self.spec.options.qp_type,
             max_inline: MAX_INLINE,
             max_message: MAX_MESSAGE as usize,
             max_datagram: Mtu::B4096.bytes() as usize,
@@ -191,7 +191,7 @@ impl SoftQp {
                 if let Some(Target::Soft(target)) = &stalled.to {
                     target.lose_patience();
                 }
-                (if self.spec.qp_type == QpType::Rc { status } else { WcStatus::SUCCESS }, 0)
+                (if self.spec.options.qp_type == QpType::Rc { status } else { WcStatus::SUCCESS }, 0)
             }
         };
         // However it ended: nothing of it is left for the next request.
@@ -209,7 +209,7 @@ impl SoftQp {
             hazard: self.hazard_word(),
             domain: self.spec.domain,
             qpn: self.qpn,
-            qp_type: self.spec.qp_type,
+            qp_type: self.spec.options.qp_type,
         };
         sender.run(&own, request)
     }
@@ -221,15 +221,17 @@ impl SoftQp {
         match wait {
             Wait::Receive => {
                 let pause = sender.peer.as_ref()?.public().rnr_timer_us.load(Ordering::Relaxed);
-                let limit = Duration::from_micros(pause.into()) * (u32::from(spec.rnr_retry) + 1);
-                let over = spec.rnr_retry < RNR_FOREVER && since.elapsed() > limit;
+                let limit = Duration::from_micros(pause.into()) * (u32::from(spec.options.rnr_retry) + 1);
+                let over = spec.options.rnr_retry < RNR_FOREVER && since.elapsed() > limit;
                 over.then_some(WcStatus::RNR_RETRY_EXC_ERR)
             }
             Wait::Room => None,
             Wait::Peer | Wait::Memory => {
-                let limit = match spec.qp_type {
+                let limit = match spec.options.qp_type {
                     QpType::Ud => DATAGRAM_PATIENCE,
-                    QpType::Rc | QpType::Uc => spec.ack_timeout.saturating_mul(u32::from(spec.retry_count) + 1),
+                    QpType::Rc | QpType::Uc => {
+                        spec.options.ack_timeout.saturating_mul(u32::from(spec.options.retry_count) + 1)
+                    }
                 };
                 (since.elapsed() > limit).then_some(WcStatus::RETRY_EXC_ERR)
             }

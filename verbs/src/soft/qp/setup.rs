@@ -53,8 +53,11 @@ impl SoftQp {
         let full = || CreateError::Exhausted { what: "queue pair" };
         let home = spec.node.home().clone();
         let receiver = Receiver::new(&spec)?;
-        let claims =
-            if spec.qp_type == QpType::Ud { Some(ClaimTable::new(&home, receiver.ring_lines())?) } else { None };
+        let claims = if spec.options.qp_type == QpType::Ud {
+            Some(ClaimTable::new(&home, receiver.ring_lines())?)
+        } else {
+            None
+        };
         // SAFETY: `QpPublic` is made of atomics; the ring's protocol rules all access to it.
         let (public, ring) = unsafe { (Block::public(&home, 1), Block::<Slot>::shared(&home, receiver.ring_lines())) };
         let (public, ring) = (public.ok_or_else(full)?, ring.ok_or_else(full)?);
@@ -67,7 +70,7 @@ impl SoftQp {
                 state: AtomicU32::new(QpState::Init.code()),
                 public,
                 ring,
-                send: Arc::new(SendQueue::new(spec.send_depth)),
+                send: Arc::new(SendQueue::new(spec.options.send_depth)),
                 sender: UnsafeCell::new(Sender::new()),
                 carrier: AtomicU8::new(POSTER),
                 progress: Mutex::new(()),
@@ -81,9 +84,9 @@ impl SoftQp {
         });
         let view = qp.public();
         view.domain.store(qp.spec.domain, Ordering::Relaxed);
-        view.access.store(qp.spec.access.bits(), Ordering::Relaxed);
-        view.qkey.store(qp.spec.qkey, Ordering::Relaxed);
-        let pause = u32::try_from(qp.spec.min_rnr_timer.as_micros()).unwrap_or(u32::MAX);
+        view.access.store(qp.spec.options.access.bits(), Ordering::Relaxed);
+        view.qkey.store(qp.spec.options.qkey, Ordering::Relaxed);
+        let pause = u32::try_from(qp.spec.options.min_rnr_timer.as_micros()).unwrap_or(u32::MAX);
         view.rnr_timer_us.store(pause, Ordering::Relaxed);
         view.gate.store(gate(qp.qpn, QpState::Init.code()), Ordering::Release);
         let same = Arc::ptr_eq(&qp.spec.send_cq, &qp.spec.recv_cq);
@@ -97,7 +100,7 @@ impl SoftQp {
 
     /// Links to the peer and goes to RTR.
     pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
-        let (ours, theirs) = (self.spec.qp_type, address.qp_type);
+        let (ours, theirs) = (self.spec.options.qp_type, address.qp_type);
         if ours != theirs || ours == QpType::Ud {
             return Err(ConnectError::TypeMismatch { ours, theirs });
         }
@@ -130,7 +133,7 @@ impl SoftQp {
     /// Changes the state, if the table allows it.
     pub(crate) fn modify(&self, to: QpState) -> Result<(), ModifyError> {
         let from = self.state();
-        check(self.spec.qp_type, from, to)?;
+        check(self.spec.options.qp_type, from, to)?;
         if to == QpState::Err {
             self.fail();
             return Ok(());
@@ -138,7 +141,7 @@ impl SoftQp {
         let moved = self.state.compare_exchange(from.code(), to.code(), Ordering::AcqRel, Ordering::Acquire);
         if moved.is_err() {
             return Err(ModifyError {
-                qp_type: self.spec.qp_type,
+                qp_type: self.spec.options.qp_type,
                 from: self.state(),
                 to,
                 detail: ": it failed meanwhile",
