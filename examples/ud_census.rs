@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use qpair::verbs::{AddressHandle, CqError, DatagramQueuePair, GRH_BYTES, QpAddress};
+use qpair::verbs::{AddressHandle, CqError, DatagramQueuePair, GRH_BYTES};
 use qpair::{Buffer, CompletionQueue, Context, ProtectionDomain};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -32,8 +32,9 @@ fn main() -> Result<()> {
     let pd = ctx.alloc_pd()?;
     let mut counter = Member::new(&ctx, &pd)?;
     let mut peers = (0..PEERS).map(|_| Member::new(&ctx, &pd)).collect::<Result<Vec<_>>>()?;
-    let handles = peers.iter().map(|peer| Ok(pd.address_handle(&peer.address())?)).collect::<Result<Vec<_>>>()?;
-    let back = pd.address_handle(&counter.address())?;
+    let handles =
+        peers.iter().map(|peer| Ok(counter.qp.address_handle(&peer.qp.address())?)).collect::<Result<Vec<_>>>()?;
+    let back = counter.qp.address_handle(&counter.qp.address())?;
 
     let mut answered = [false; PEERS as usize];
     let mut rounds = 0;
@@ -76,10 +77,6 @@ impl Member {
             qp.recv(pd.alloc(GRH_BYTES + 4)?).post()?;
         }
         Ok(Member { qp, sends, receives })
-    }
-
-    fn address(&self) -> QpAddress {
-        self.qp.address()
     }
 
     fn send(&mut self, number: u32, to: &AddressHandle) -> Result<()> {

@@ -13,11 +13,10 @@ use crate::ibv;
 use crate::memory::{
     Backing, Buffer, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
 };
-use crate::qp::{AddressHandle, CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle, Target};
+use crate::qp::{CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle};
 use crate::soft::{self, Node};
 use crate::srq::SharedReceiveQueue;
 use crate::types::{Access, QpType};
-use crate::{ConnectError, QpAddress};
 
 /// A protection domain. Queue pairs reach only memory of their own domain. Clones share it.
 #[derive(Clone, Debug)]
@@ -203,17 +202,6 @@ impl ProtectionDomain {
     /// A datagram queue pair, whose completions go to `cq`.
     pub fn ud(&self, cq: &CompletionQueue) -> QpBuilder {
         QpBuilder::new(self, QpType::Ud, cq)
-    }
-
-    /// A handle for sending datagrams to the queue pair at `address`.
-    ///
-    /// # Errors
-    /// [`ConnectError`] if it is no datagram queue pair, or no wire leads there.
-    pub fn address_handle(&self, address: &QpAddress) -> Result<AddressHandle, ConnectError> {
-        Ok(AddressHandle::new(match &self.provider {
-            Provider::Soft(node) => Target::Soft(Arc::new(soft::resolve(node, self.id, address)?)),
-            Provider::Ibv(pd) => Target::Ibv(ibv::Ah::create(pd, address)?),
-        }))
     }
 
     pub(crate) fn create_qp(

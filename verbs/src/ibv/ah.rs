@@ -28,23 +28,12 @@ unsafe impl Send for Ah {}
 unsafe impl Sync for Ah {}
 
 impl Ah {
-    /// A handle for datagrams from port 1 to the queue pair at `peer`.
-    pub(crate) fn create(pd: &Arc<Pd>, peer: &QpAddress) -> Result<Arc<Self>, ConnectError> {
+    /// A handle for datagrams that take the way of `local` to the queue pair at `peer`.
+    pub(super) fn create(pd: &Arc<Pd>, local: &Local, peer: &QpAddress) -> Result<Arc<Self>, ConnectError> {
         if peer.qp_type != QpType::Ud {
             return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs: peer.qp_type });
         }
         address::check_peer(peer)?;
-        let no_port = ConnectError::NoRoute { why: "the device has no port 1" };
-        let port = pd.device().port(1).ok_or(no_port)?;
-        let row = port.preferred_gid(Some(peer.gid));
-        let local = Local {
-            port: 1,
-            gid_index: row.and_then(|row| u8::try_from(row.index).ok()).unwrap_or(0),
-            link_layer: port.link_layer,
-            service_level: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-        };
         let mut path = local.path_to(peer);
         let library = pd.device().handle().library;
         // SAFETY: the domain is alive.

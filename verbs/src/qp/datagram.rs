@@ -1,7 +1,7 @@
 //! A datagram queue pair (UD) and the handles it sends to.
 
 use crate::QpAddress;
-use crate::error::ModifyError;
+use crate::error::{ConnectError, ModifyError};
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, Target};
 use crate::types::{QpState, Qpn};
@@ -15,7 +15,7 @@ pub struct DatagramQueuePair {
     qp: OwnedQp,
 }
 
-/// Where datagrams go; made by [`ProtectionDomain::address_handle`](crate::ProtectionDomain::address_handle).
+/// Where datagrams go; made by [`DatagramQueuePair::address_handle`].
 #[derive(Debug)]
 pub struct AddressHandle {
     target: Target,
@@ -57,6 +57,15 @@ impl DatagramQueuePair {
         RecvRequest::new(&self.qp, memory.into())
     }
 
+    /// A handle for sending datagrams to the queue pair at `peer`, by way of this queue pair's port, row of the GID table,
+    /// service level, traffic class and hop limit. Queue pairs of the same domain and port may send to it too.
+    ///
+    /// # Errors
+    /// [`ConnectError`] if it is no datagram queue pair, or no wire leads there.
+    pub fn address_handle(&self, peer: &QpAddress) -> Result<AddressHandle, ConnectError> {
+        Ok(AddressHandle { target: self.qp.target(peer)? })
+    }
+
     /// Queue pair number.
     pub fn number(&self) -> Qpn {
         self.qp.qpn()
@@ -82,11 +91,7 @@ impl DatagramQueuePair {
 }
 
 impl AddressHandle {
-    pub(crate) fn new(target: Target) -> Self {
-        AddressHandle { target }
-    }
-
-    pub(crate) fn target(&self) -> &Target {
+    fn target(&self) -> &Target {
         &self.target
     }
 }

@@ -161,6 +161,14 @@ impl OwnedQp {
         }
     }
 
+    /// The way that datagrams of this queue pair take to a peer.
+    pub(crate) fn target(&self, peer: &QpAddress) -> Result<Target, ConnectError> {
+        match self {
+            OwnedQp::Soft(qp) => Ok(Target::Soft(Arc::new(qp.target(peer)?))),
+            OwnedQp::Ibv(qp) => Ok(Target::Ibv(qp.target(peer)?)),
+        }
+    }
+
     pub(crate) fn to_error(&self) -> Result<(), ModifyError> {
         match self {
             OwnedQp::Soft(qp) => qp.modify(QpState::Err),

@@ -51,7 +51,6 @@ pub(crate) use random::u32 as random_u32;
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
-pub(crate) use ud::resolve;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";

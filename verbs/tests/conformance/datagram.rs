@@ -152,6 +152,7 @@ fn a_datagram_longer_than_the_mtu_is_refused(env: &Env) {
 
 fn handles_are_for_datagram_queue_pairs(env: &Env) {
     let (mut near, mut far) = (env.near(), env.far());
+    datagram(&mut near);
     let connected = far.new_qp(&QpSpec::rc());
     let made = near.ask::<Result<HandleId, String>>(crate::harness::Command::NewHandle { address: connected.address });
     assert_eq!(made.expect_err("it is no datagram queue pair"), "TypeMismatch");

@@ -307,7 +307,7 @@ fn what_a_request_can_not_carry_is_refused(env: &Env) {
     ground.works();
 
     let mut datagrams = pd.ud(&ground.cq).qkey(1).build().unwrap().activate().unwrap();
-    let to = pd.address_handle(&datagrams.address()).unwrap();
+    let to = datagrams.address_handle(&datagrams.address()).unwrap();
     let error = refused(datagrams.send(ground.buffer(8), &to).invalidating(rkey).post(), 8);
     assert!(matches!(error, PostError::NotSupported { .. }), "{error}");
     datagrams.recv(ground.buffer(GRH_BYTES + 8)).id(1).post().unwrap();
@@ -351,8 +351,10 @@ fn handles_of_another_domain_are_refused(env: &Env) {
     let ground = Ground::new(env.ctx());
     let mut datagrams = ground.pd.ud(&ground.cq).qkey(1).build().unwrap().activate().unwrap();
     let elsewhere = Context::open(env.device()).unwrap();
-    for pd in [env.ctx().alloc_pd().unwrap(), elsewhere.alloc_pd().unwrap()] {
-        let to = pd.address_handle(&datagrams.address()).unwrap();
+    for ctx in [env.ctx(), &elsewhere] {
+        let cq = ctx.create_cq(1).unwrap();
+        let others = ctx.alloc_pd().unwrap().ud(&cq).qkey(1).build().unwrap().activate().unwrap();
+        let to = others.address_handle(&datagrams.address()).unwrap();
         assert_eq!(refused(datagrams.send(ground.buffer(8), &to).post(), 8), PostError::WrongDomain);
     }
 }

@@ -17,7 +17,7 @@ fn tour() {
     let receiver = pd.rc(&cq).srq(&srq).build().unwrap();
     let (mut a, mut b) = connect(pd.rc(&cq).thread_domain().build().unwrap(), receiver);
     let datagrams = pd.ud(&cq).build().unwrap().activate().unwrap();
-    let _handle = pd.address_handle(&datagrams.address()).unwrap();
+    let _handle = datagrams.address_handle(&datagrams.address()).unwrap();
     let region = pd.expose(64, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
     let window = pd.create_window().unwrap();
     a.bind(&window, &region, 0..64, Access::REMOTE_READ).signaled().post().unwrap();

@@ -224,7 +224,7 @@ fn tour() -> Result<(), Box<dyn std::error::Error>> {
     let (addr_a, addr_b) = (a.address(), b.address());
     let (mut a, _b) = (a.connect(&addr_b)?, b.connect(&addr_a)?);
     let datagrams = pd.ud(&cq).build()?.activate()?;
-    let _handle = pd.address_handle(&datagrams.address())?;
+    let _handle = datagrams.address_handle(&datagrams.address())?;
     let region = pd.expose(64, qpair_verbs::Access::REMOTE_ALL | qpair_verbs::Access::WINDOW_BIND)?;
     let window = pd.create_window()?;
     a.bind(&window, &region, 0..64, qpair_verbs::Access::REMOTE_READ).signaled().post()?;
@@ -296,9 +296,9 @@ fn what_can_not_be_made_is_an_error_of_its_own() {
         let plain = Ground::with(&[("qp_ex", 0)]);
         drop(plain.pd.rc(&plain.cq).build().unwrap());
         fails("ibv_create_qp", &|| plain.pd.rc(&plain.cq).build().map(drop));
-        let handle = ground.pd.ud(&ground.cq).build().unwrap();
+        let handle = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
         ground.fake.fail("ibv_create_ah", 1, libc::ENOMEM).unwrap();
-        let error = ground.pd.address_handle(&handle.address()).unwrap_err();
+        let error = handle.address_handle(&handle.address()).unwrap_err();
         assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
         drop((handle, plain.cq, plain.pd, plain.ctx));
         ground.close();

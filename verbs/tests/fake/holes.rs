@@ -48,8 +48,8 @@ fn every_object_that_is_made_is_destroyed() {
         let mut srq = ground.pd.create_srq(8).unwrap();
         srq.post(ground.filled(1), 1).unwrap();
         let shared = ground.pd.rc(&on_channel).srq(&srq).thread_domain().build().unwrap();
-        let datagrams = ground.pd.ud(&timed).build().unwrap();
-        let handle = ground.pd.address_handle(&datagrams.address()).unwrap();
+        let datagrams = ground.pd.ud(&timed).build().unwrap().activate().unwrap();
+        let handle = datagrams.address_handle(&datagrams.address()).unwrap();
         let window = ground.pd.create_window().unwrap();
         let vector = ground.pd.register(vec![0; 64]).unwrap();
         drop((channel, on_channel, timed, srq, shared, datagrams, handle, window, vector));

@@ -56,7 +56,7 @@ fn one_of_each(extended: u64) -> (Vec<String>, Vec<WorkCompletion>, Vec<Vec<u8>>
     }
     let datagrams = ground.pd.ud(&ground.cq).build().unwrap().activate();
     let mut u = datagrams.unwrap();
-    let handle = ground.pd.address_handle(&u.address()).unwrap();
+    let handle = u.address_handle(&u.address()).unwrap();
     u.recv(ground.pd.alloc(128).unwrap()).post().unwrap();
     u.send(ground.filled(9), &handle).id(15).signaled().post().unwrap();
     u.recv(ground.pd.alloc(128).unwrap()).post().unwrap();
@@ -140,6 +140,28 @@ fn without_thread_domains_a_queue_pair_is_made_in_the_domain_itself() {
                 ground.close().reset().unwrap();
             }
         }
+    });
+}
+
+/// A handle takes the way of the queue pair that made it: one with a row of its own from that, one without from the row
+/// that fits the peer.
+#[test]
+fn datagrams_go_the_way_that_their_queue_pair_was_given() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let ud = || ground.pd.ud(&ground.cq).service_level(3).traffic_class(96).hop_limit(5);
+        let plain = ud().build().unwrap().activate().unwrap();
+        let other = ud().gid_index(1).build().unwrap().activate().unwrap();
+        let handles = [&plain, &other].map(|qp| qp.address_handle(&plain.address()).unwrap());
+        let calls = ground.fake.calls();
+        let ways: Vec<_> = calls.lines().filter(|line| line.contains("ibv_create_ah")).collect();
+        assert!(
+            matches!(ways[..], [first, second]
+            if first.ends_with("port 1 row 3 sl 3 tc 96 hops 5") && second.ends_with("port 1 row 1 sl 3 tc 96 hops 5")),
+            "{ways:#?}"
+        );
+        drop((plain, other, handles));
+        ground.close();
     });
 }
 

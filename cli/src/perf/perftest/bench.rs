@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qpair::verbs::{
     Access, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, ExposedRegion, GRH_BYTES,
-    Gid, Mtu, Prepared, ProtectionDomain, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice,
+    Gid, Mtu, Prepared, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice,
     Rkey, SoftAddress, WcStatus,
 };
 
@@ -37,7 +37,6 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Unconnected {
     plan: Plan,
-    pd: ProtectionDomain,
     prepared: Vec<Prepared>,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
@@ -157,7 +156,6 @@ impl Unconnected {
             inline: inline as usize,
             outs,
             atomic: settings.atomic,
-            pd,
         })
     }
 
@@ -199,7 +197,9 @@ impl Unconnected {
                 soft: self.plan.soft,
             };
             let qp = if self.service == QpType::Ud {
-                Qp::Datagram(prepared.activate()?, self.pd.address_handle(&address)?)
+                let qp = prepared.activate()?;
+                let to = qp.address_handle(&address)?;
+                Qp::Datagram(qp, to)
             } else {
                 Qp::Connected(prepared.connect(&address)?)
             };

@@ -117,7 +117,9 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
         let context = unsafe { (*pd).context };
         let ah = structure(ibv_ah { context, pd, handle: 0 });
         let state = State::Ah(Ah { root, attr });
-        let detail = format!(" {}", world.name(pd.addr()));
+        let ibv_ah_attr { grh, port_num, sl, .. } = attr;
+        let (row, class, hops) = (grh.sgid_index, grh.traffic_class, grh.hop_limit);
+        let detail = format!(" {} port {port_num} row {row} sl {sl} tc {class} hops {hops}", world.name(pd.addr()));
         let handle = world.add("ibv_create_ah", device, ah.addr(), &[pd.addr()], state, detail);
         // SAFETY: made above.
         unsafe { (*ah).handle = handle };

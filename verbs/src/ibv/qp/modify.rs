@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
@@ -11,6 +12,7 @@ use super::diagnose::diagnose;
 use crate::QpAddress;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::ibv::address;
+use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
 use crate::ibv::hub::lock;
 use crate::ibv::quirks;
@@ -64,6 +66,18 @@ impl OwnedQp {
         self.enter_state(QpState::Rts, &attributes)?;
         *lock(&self.explanation) = format!("datagrams of device {}, {}", self.pd.device().name(), self.explain_side());
         Ok(())
+    }
+
+    /// The way that datagrams take to a peer: from the row of the GID table that was asked for, else from the one that fits
+    /// the peer's.
+    pub(crate) fn target(&self, peer: &QpAddress) -> Result<Arc<Ah>, ConnectError> {
+        let mut local = self.local;
+        let port = if self.options.gid_index.is_none() { self.pd.device().port(local.port) } else { None };
+        let row = port.as_ref().and_then(|port| port.preferred_gid(Some(peer.gid)));
+        if let Some(index) = row.and_then(|row| u8::try_from(row.index).ok()) {
+            local.gid_index = index;
+        }
+        Ah::create(&self.pd, &local, peer)
     }
 
     pub(crate) fn to_error(&self) -> Result<(), ModifyError> {

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::QpAddress;
 use crate::address::NodeId;
+use crate::error::ConnectError;
+use crate::soft::UdTarget;
 use crate::soft::block::Block;
 use crate::soft::control::Link;
 use crate::soft::eventfd::EventFd;
@@ -19,6 +21,7 @@ use crate::soft::ring::{RING_INLINE, Slot};
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
 use crate::soft::srq::{ClaimTable, SoftSrq};
+use crate::soft::ud::resolve;
 use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Mtu, Psn, QpState, QpType, Qpn};
@@ -138,6 +141,11 @@ impl SoftQp {
 
     pub(super) fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
+    }
+
+    /// The way that datagrams take to a peer.
+    pub(crate) fn target(&self, peer: &QpAddress) -> Result<UdTarget, ConnectError> {
+        resolve(&self.spec.node, self.spec.domain, peer)
     }
 
     pub(crate) fn address(&self) -> QpAddress {

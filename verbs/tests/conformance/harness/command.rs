@@ -154,7 +154,7 @@ pub enum Command {
     SrqLimit { srq: SrqId, limit: u32 },
     /// `u32`
     SrqAvailable { srq: SrqId },
-    /// `Result<HandleId, String>`
+    /// Made by the last queue pair that was activated: `Result<HandleId, String>`
     NewHandle { address: QpAddress },
     /// `Result<(), Refused>`
     PostRecv { qp: QpId, mem: Mem, wr_id: u64 },

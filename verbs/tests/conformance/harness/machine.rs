@@ -134,7 +134,12 @@ impl Machine {
             | Command::WindowRemote { .. }
             | Command::DropWindow { .. } => self.run_memory(command),
             Command::NewHandle { address } => {
-                let handle = self.domains[0].address_handle(&address);
+                let by = self.qps.iter().rev().find_map(|qp| match &qp.stage {
+                    Stage::Datagram(datagrams) => Some(datagrams),
+                    _ => None,
+                });
+                let Some(by) = by else { return Err("no datagrams".to_owned()) };
+                let handle = by.address_handle(&address);
                 answer(handle.map_err(|error| kind(&error)).map(|handle| {
                     self.handles.push(handle);
                     HandleId(self.handles.len() - 1)
