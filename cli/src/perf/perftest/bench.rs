@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use qpair::verbs::{
     Access, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, ExposedRegion, GRH_BYTES,
-    Gid, Mtu, Prepared, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice,
-    Rkey, SoftAddress, WcStatus,
+    Gid, Mtu, Prepared, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice, Rkey, SoftAddress,
+    WcStatus,
 };
 
 use super::options::AtomicOperation;
