@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::available;
@@ -61,7 +62,11 @@ impl Segment {
     }
 
     fn sealed(name: &str, len: usize, writers: Writers, flags: MemfdFlags) -> io::Result<Self> {
-        let fd = memfd_create(name, flags)?;
+        // Systems with vm.memfd_noexec=2 refuse memory that could be executed; kernels before 6.3 do not know the flag.
+        let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            created => created?,
+        };
         ftruncate(&fd, len as u64)?;
         let base = map(fd.as_fd(), len, true)?;
         let segment = Segment { base, len, fd };
@@ -167,6 +172,15 @@ mod tests {
             segment.base().as_ptr().write_volatile(7);
             assert_eq!(view.base().as_ptr().read_volatile(), 7);
         }
+    }
+
+    #[test]
+    fn memory_can_not_be_executed_where_the_system_can_see_to_it() {
+        if matches!(memfd_create("t", PLAIN | MemfdFlags::NOEXEC_SEAL), Err(Errno::INVAL)) {
+            return;
+        }
+        let segment = Segment::create("t", 4096, Writers::Peers).unwrap();
+        assert_eq!(fstat(segment.fd()).unwrap().st_mode & 0o111, 0);
     }
 
     #[test]
