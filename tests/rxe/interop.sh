@@ -9,20 +9,26 @@ pairs=(
   "write-bw   apart  -s 65536 -n 50 -b"
   "write-bw   apart  -s 4096 -n 200 -c UC"
   "write-bw   apart  -a -n 5"
-  "write-bw   apart  -s 65536 -D 2"
+  "write-bw   apart  -s 65536 -D 4"
+  "write-bw   apart  -s 65536 -n 100 --report_gbits -b"
+  "write-bw   apart  -s 65536 -n 100 -m 512 -t 16 -Q 4"
   "write-lat  both   -s 8 -n 100"
   "write-lat  apart  -s 8 -n 100 -c UC"
   "read-bw    both   -s 65536 -n 100"
   "read-bw    apart  -s 65536 -n 50 -b"
   "read-lat   both   -s 8 -n 100"
+  "read-lat   apart  -s 4096 -D 2"
   "send-bw    both   -s 65536 -n 100"
   "send-bw    apart  -s 4096 -n 100 -b"
+  "send-bw    apart  -s 4096 -n 200 -r 64"
   "send-bw    apart  -s 4096 -n 200 -c UC"
   "send-bw    apart  -s 1024 -n 200 -c UD"
   "send-lat   both   -s 8 -n 100"
+  "send-lat   apart  -s 1024 -n 100 -x 1"
   "send-lat   apart  -s 8 -n 100 -c UC"
   "send-lat   apart  -s 8 -n 100 -c UD"
   "atomic-bw  both   -n 100"
+  "atomic-bw  apart  -n 100 -A CMP_AND_SWAP"
   "atomic-lat both   -n 100"
 )
 
@@ -35,10 +41,22 @@ perftest() {
     lane "$lane" &
     lanes_running+=($!)
   done
-  wait "${lanes_running[@]}"
+  wait "${lanes_running[@]}" || true
   for ((lane = 0; lane < lanes; lane++)); do
     cat "$scratch/results.$lane" >>"$scratch/results"
   done
+  all_recorded
+}
+
+# That no lane ended before its last pair.
+all_recorded() {
+  local name where options wanted=0 there
+  for pair in "${pairs[@]}"; do
+    read -r name where options <<<"$pair"
+    if [[ $where == both ]]; then wanted=$((wanted + 4)); else wanted=$((wanted + 2)); fi
+  done
+  there=$(cat "$scratch"/results.[0-9] | wc -l)
+  ((there == wanted)) || record "all pairs" failed "$there of $wanted were tried"
 }
 
 lane() { # its number
@@ -46,32 +64,33 @@ lane() { # its number
   for ((i = $1; i < ${#pairs[@]}; i += lanes)); do
     read -r name where options <<<"${pairs[i]}"
     local theirs="ib_${name//-/_} $options" ours="$qpair perf $name $options"
-    interop "$name $options, server perftest" "$((port += 1))" 2 "$theirs" "$ours"
-    interop "$name $options, server qpair" "$((port += 1))" 2 "$ours" "$theirs"
+    interop "$name" "$options" "server perftest" "$((port += 1))" 2 "$theirs" "$ours"
+    interop "$name" "$options" "server qpair" "$((port += 1))" 2 "$ours" "$theirs"
     [[ $where == both ]] || continue
-    interop "$name $options, server perftest, within" "$((port += 1))" 1 "$theirs" "$ours"
-    interop "$name $options, server qpair, within" "$((port += 1))" 1 "$ours" "$theirs"
+    interop "$name" "$options" "server perftest, within" "$((port += 1))" 1 "$theirs" "$ours"
+    interop "$name" "$options" "server qpair, within" "$((port += 1))" 1 "$ours" "$theirs"
   done
 }
 
-# The server runs on a host of its own or on the client's, host 1. Good is: both end with status 0, and the client
-# prints a line of its table.
-interop() { # test, port, the server's host, its command, the client's command
-  local ready server status=0 why="" of_server=$scratch/server.$2 of_client=$scratch/client.$2
-  ready=$RXE_STATE/shared/ready.$2
-  hosts run -t 60 "$3" "(until ss -ltnH 'sport = :$2' | grep -q .; do sleep 0.05; done; >$(quoted "$ready")) &
-    $4 -d rxe0 -p $2" >"$of_server" 2>&1 &
+# The server runs on a host of its own or on the client's, host 1. Good is: both end with status 0, and the client prints
+# a table that agrees with the options and with itself.
+interop() { # perf's test, options, who serves, port, the server's host, its command, the client's command
+  local ready server status=0 why="" of_server=$scratch/server.$4 of_client=$scratch/client.$4
+  ready=$RXE_STATE/shared/ready.$4
+  hosts run -t 60 "$5" "(until ss -ltnH 'sport = :$4' | grep -q .; do sleep 0.05; done; >$(quoted "$ready")) &
+    $6 -d rxe0 -p $4" >"$of_server" 2>&1 &
   server=$!
   interruptible hosts run -t 60 1 "until [[ -e $(quoted "$ready") ]]; do sleep 0.05; done
-    $5 -d rxe0 -p $2 10.77.0.1$3" >"$of_client" 2>&1 || why="the client ended with status $?"
+    $7 -d rxe0 -p $4 10.77.0.1$5" >"$of_client" 2>&1 || why="the client ended with status $?"
   wait "$server" || status=$?
   ((!status)) || why="the server ended with status $status${why:+, $why}"
-  grep -Eq '^ *[0-9]+ +[0-9]+ +([0-9.]+|inf) ' "$of_client" || why=${why:-"the client printed no measurement"}
+  # shellcheck disable=SC2086 # options are words
+  [[ -n $why ]] || why=$(results measured "$1" "$of_client" $2 2>&1) || true
   if [[ -n $why ]]; then
-    printf '%s\n' "--- server: $4" "$(tail -n 30 "$of_server")"
-    printf '%s\n' "--- client: $5" "$(tail -n 30 "$of_client")" ---
-    record "$1" failed "$why"
+    printf '%s\n' "--- server: $6" "$(tail -n 30 "$of_server")"
+    printf '%s\n' "--- client: $7" "$(tail -n 30 "$of_client")" ---
+    record "$1 $2, $3" failed "$why"
   else
-    record "$1" passed
+    record "$1 $2, $3" passed
   fi
 }

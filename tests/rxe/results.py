@@ -3,6 +3,7 @@
 
     results.py programs BUILT                         programs in cargo's JSON messages: folder, target, file
     results.py libtest STEP OUT ERR STATUS NAMES      lines of one test program's run, from what it printed
+    results.py measured TEST OUT OPTION...            what is wrong with a table of perftest's kind that those options give
     results.py table RESULTS SECONDS                  the counts of each step
     results.py report RESULTS                         test by test, with the reasons
 
@@ -16,7 +17,8 @@ import sys
 
 OUTCOMES = ("passed", "skipped", "failed")
 # With several threads a line holds both; with one thread a test's own output may stand between.
-LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:.*\s)?(ok|FAILED|ignored)(?:, .*)?$")
+LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:.*\s)?(ok|FAILED|ignored)(?:, (.*))?$")
+ROW = re.compile(r"^ *\d+ +\d+ +(?:[\d.]+|inf) ")
 SKIPPED = re.compile(r"^skipped: ([^:\s]+(?:::[^:\s]+)*): (.*)$", re.MULTILINE)
 PANIC = re.compile(r"^thread '([^']+)'.* panicked at [^\n]*\n([^\n]*)", re.MULTILINE)
 
@@ -32,11 +34,12 @@ def programs(messages):
 
 def libtest(out, err, status, names):
     """(test, outcome, reason) of each of `names`, and of the program itself if it failed in another way."""
-    said = {}
+    said, ignored = {}, {}
     for line in out.splitlines():
         match = LINE.match(line)
         if match:
             said[match[1]] = match[2]
+            ignored[match[1]] = match[3]
     skipped = dict(SKIPPED.findall(err))
     panics = dict(PANIC.findall(out + "\n" + err))
     for name in names:
@@ -45,6 +48,8 @@ def libtest(out, err, status, names):
                 yield name, "skipped", skipped[name]
             case "ok":
                 yield name, "passed", ""
+            case "ignored":
+                yield name, "skipped", ignored[name] or "it is ignored"
             case "FAILED":
                 yield name, "failed", panics.get(name, "see its output")
             case None:
@@ -58,6 +63,29 @@ def libtest(out, err, status, names):
 def listed(text):
     """The names in what a test program's --list prints, but for those that are not to be run by themselves."""
     return [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")]
+
+
+def measured(test, out, options):
+    """What is wrong with the last row of a table, or None: its size and count are not what was asked, or its bandwidth is
+    not its rate of messages times their size."""
+    rows = [line.split() for line in out.splitlines() if ROW.match(line)]
+    if not rows:
+        return "it printed no measurement"
+    size, count, *figures = rows[-1]
+    asked = dict(zip(options, options[1:] + [""]))
+    size_asked = "8388608" if "-a" in options else "8" if test.startswith("atomic") else asked.get("-s", size)
+    if size != size_asked:
+        return f"it measured {size} bytes, not {size_asked}"
+    # Some count the iterations of all queue pairs, and perftest an event after each of the last.
+    if "-n" in asked and int(count) not in (int(asked["-n"]), int(asked["-n"]) * int(asked.get("-q", "1"))):
+        return f"it measured {count} iterations, not {asked['-n']}"
+    if test.endswith("-bw"):
+        average, rate = (float(figure) for figure in figures[1:3])
+        moved = rate * 1e6 * int(size)
+        expected = moved * 8 / 1e9 if "--report_gbits" in options else moved / 2**20
+        if abs(average - expected) > 0.01 + 0.02 * expected:
+            return f"it printed {average} on average, and {rate} Mpps of {size} bytes, which is {expected:.3f}"
+    return None
 
 
 def count(results):
@@ -106,6 +134,11 @@ def main(command, *arguments):
         step, out, err, status, names = arguments
         for row in libtest(read(out), read(err), int(status), listed(read(names))):
             print(step, *(cell.replace("\t", " ") for cell in row), sep="\t")
+    elif command == "measured":
+        test, out, *options = arguments
+        wrong = measured(test, read(out), options)
+        if wrong:
+            sys.exit(wrong)
     elif command == "table":
         print(*table(rows(arguments[0]), dict(rows(arguments[1]))), sep="\n")
     elif command == "report":

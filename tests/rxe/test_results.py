@@ -22,9 +22,9 @@ class Libtest(unittest.TestCase):
     def test_what_prints_has_its_outcome_at_the_line_s_end(self):
         self.assertEqual(self.outcomes("test a::one ... size 8 ok\ntest a::two ... ok\n")[0], ("a::one", "passed", ""))
 
-    def test_what_is_ignored_is_left_out(self):
+    def test_what_is_ignored_is_skipped_for_its_reason(self):
         out = "test a::one ... ok\ntest a::two ... ignored, needs a case to start it\n"
-        self.assertEqual(self.outcomes(out), [("a::one", "passed", "")])
+        self.assertEqual(self.outcomes(out)[1], ("a::two", "skipped", "needs a case to start it"))
 
     def test_what_did_not_end_failed(self):
         self.assertEqual(self.outcomes("test a::one ... ok\n", status=134)[1], ("a::two", "failed", "it did not end"))
@@ -66,6 +66,24 @@ class Programs(unittest.TestCase):
         )
         library = '{"reason":"compiler-artifact","manifest_path":"/q/verbs/Cargo.toml","executable":null}'
         self.assertEqual(list(results.programs([message, library])), [("verbs", "conformance", "/t/conformance-1")])
+
+
+class Measured(unittest.TestCase):
+    BANDWIDTH = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n {}\n"
+
+    def wrong(self, row, *options, test="write-bw"):
+        return results.measured(test, self.BANDWIDTH.format(row), list(options))
+
+    def test_a_table_that_agrees_with_itself_and_the_options_is_good(self):
+        self.assertIsNone(self.wrong("65536      100      62.97      62.50     0.001000", "-s", "65536", "-n", "100"))
+        self.assertIsNone(self.wrong("65536 200 0.52 0.52 0.001000", "-s", "65536", "-n", "100", "-q", "2", "--report_gbits"))
+        self.assertIsNone(self.wrong("8 100 1.0 2.0 1.5 1.6 0.1 2.0 2.0", "-n", "100", test="atomic-lat"))
+
+    def test_other_sizes_counts_and_units_are_found(self):
+        self.assertIn("4096 bytes", self.wrong("4096 100 3.91 3.91 0.001000", "-s", "65536", "-n", "100"))
+        self.assertIn("99 iterations", self.wrong("65536 99 62.97 62.50 0.001000", "-s", "65536", "-n", "100"))
+        self.assertIn("on average", self.wrong("65536 100 62.97 62.50 0.001000", "-s", "65536", "--report_gbits"))
+        self.assertIn("no measurement", results.measured("write-bw", "no table", []))
 
 
 if __name__ == "__main__":
