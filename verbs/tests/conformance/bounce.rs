@@ -265,11 +265,18 @@ fn a_write_whose_key_goes_midway_leaves_nothing_for_the_next(env: &Env) {
 
 /// A long transfer may take longer than the peer's time to answer, as long as it makes progress.
 fn patience_is_for_each_part(env: &Env) {
+    // A machine that leaves this thread waiting while the peer runs lets a READ be over too soon: then another begins.
+    assert!((0..50).any(|_| read_outlasts_patience(env)), "each READ was over before its time");
+}
+
+/// A READ whose peer is stopped again and again, so that the whole takes longer than a request's patience, and no part of
+/// it does. False if the READ was over before that.
+fn read_outlasts_patience(env: &Env) -> bool {
     const PART: usize = 64 << 10;
     const LEN: usize = 64 << 20;
     const PATIENCE: Duration = Duration::from_millis(1500);
     let spec = QpSpec { patience_ms: Some(PATIENCE.as_millis() as u64), ..QpSpec::rc() };
-    let Some(Pair { mut near, mut far }) = connected(env, &spec, &QpSpec::rc()) else { return };
+    let Some(Pair { mut near, mut far }) = connected(env, &spec, &QpSpec::rc()) else { return true };
     let source = expose(&mut far, LEN, Fill::Byte(1));
     let landing = near.expose(LEN, Access::NONE);
     let mut read = Work::read(source.remote).signaled();
@@ -285,7 +292,11 @@ fn patience_is_for_each_part(env: &Env) {
         far.peer().expect("a process").stop(true);
         while here(&mut near, part) {
             part += 1;
-            assert!(part < LEN / PART, "it was over before its time");
+            if part == LEN / PART {
+                far.peer().expect("a process").stop(false);
+                near.done().assert_success(WcOpcode::RDMA_READ);
+                return false;
+            }
         }
         // The stop is what takes the time.
         std::thread::sleep(PATIENCE / 4);
@@ -293,6 +304,7 @@ fn patience_is_for_each_part(env: &Env) {
     }
     near.done().assert_success(WcOpcode::RDMA_READ);
     near.look(&landing).assert_is(&Fill::Byte(1).bytes(LEN));
+    true
 }
 
 fn a_peer_killed_midway_is_noticed(env: &Env) {
