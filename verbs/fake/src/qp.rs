@@ -35,6 +35,8 @@ pub(crate) struct Qp {
     pub(crate) receives_out: u32,
     /// When the first request gives up waiting, and with what status; no time is never.
     pub(crate) waits: Option<(Option<Instant>, u32)>,
+    /// Polls of its send queue's completions since its oldest request was posted, where the device lags behind.
+    pub(crate) polls: u64,
     /// Requests of an `ibv_wr_start` that is not complete, and an error among them.
     pub(crate) building: Option<(Vec<Request>, i32)>,
     pub(crate) async_unacknowledged: u32,
@@ -112,6 +114,7 @@ impl Qp {
             retired: 0,
             receives_out: 0,
             waits: None,
+            polls: 0,
             building: None,
             async_unacknowledged: 0,
         }

@@ -12,7 +12,7 @@ use qpair_verbs_sys::*;
 use crate::cq;
 use crate::memory;
 use crate::qp::{self, Request};
-use crate::world::World;
+use crate::world::{Kind, World};
 
 /// What became of a request.
 pub(crate) enum Outcome {
@@ -28,9 +28,10 @@ pub(crate) enum Outcome {
 pub(crate) fn run(world: &mut World, address: usize) {
     loop {
         let Some(qp) = world.qp(address) else { return };
-        let held_back = world.devices[qp.device].settings.get("defer") as usize;
+        let settings = &world.devices[qp.device].settings;
+        let held_back = settings.get("defer") as usize;
         let sends = qp.state == IBV_QPS_RTS || qp.state == IBV_QPS_SQD;
-        if !sends || qp.send.len() <= held_back {
+        if !sends || qp.send.len() <= held_back || qp.polls < settings.get("lag") {
             return;
         }
         if !step(world, address) {
@@ -59,6 +60,24 @@ pub(crate) fn step(world: &mut World, address: usize) -> bool {
         Outcome::Failed(status) => {
             finish(world, address, &request, status, 0);
             false
+        }
+    }
+}
+
+/// A completion queue is polled: a device that lags behind comes nearer to the sends that complete there.
+pub(crate) fn polled(world: &mut World, device: usize, queue: usize) {
+    let lag = world.devices[device].settings.get("lag");
+    if lag == 0 {
+        return;
+    }
+    for (_, address) in world.live(device, Kind::Qp) {
+        let Some(qp) = world.qp_mut(address).filter(|qp| qp.send_cq == queue && !qp.send.is_empty()) else { continue };
+        qp.polls += 1;
+        if qp.polls >= lag {
+            run(world, address);
+        }
+        if let Some(qp) = world.qp_mut(address).filter(|qp| qp.send.is_empty()) {
+            qp.polls = 0;
         }
     }
 }

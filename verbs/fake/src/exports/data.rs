@@ -287,6 +287,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c
         Err(errno) => return -errno,
     };
     exec::tick(&mut world);
+    exec::polled(&mut world, device, address);
     let found = cq::poll(&mut world, address, usize::try_from(room).unwrap_or(0));
     // SAFETY: the caller's, with room for as many.
     unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), wc, found.len()) };

@@ -61,9 +61,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if unsafe { (*attr).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    if let Err(errno) = world().enter("ibv_start_poll", cq.addr()) {
-        return errno;
+    let (mut locked, address) = (world(), cq.addr());
+    match locked.enter("ibv_start_poll", address) {
+        Ok(device) => exec::polled(&mut locked, device, address),
+        Err(errno) => return errno,
     }
+    drop(locked);
     // SAFETY: the caller's queue.
     unsafe { next_poll(cq) }
 }

@@ -87,6 +87,27 @@ fn inline_data_is_taken_when_posted() {
 }
 
 #[test]
+fn a_device_that_lags_behind_sends_after_so_many_polls_or_never() {
+    let mut ground = Ground::new("lags0");
+    ground.device.set("lag", 3).expect("a setting");
+    let (a, b) = ground.pair(IBV_QPT_RC);
+    let (near, far) = (ground.memory(64, 0), ground.memory(64, ALL));
+    near.fill(7);
+    let wr = at(request(1, IBV_WR_RDMA_WRITE), far.at(0), far.rkey);
+    for turn in 1..3 {
+        far.fill(0);
+        assert_eq!(post(a, wr, &mut [near.sge(0, 8)]), 0);
+        assert!(ground.poll(8).is_empty() && ground.poll(8).is_empty(), "turn {turn}");
+        assert_eq!((far.bytes()[0], ground.done().wr_id, far.bytes()[0]), (0, 1, 7), "turn {turn}");
+    }
+    far.fill(0);
+    assert_eq!(post(a, wr, &mut [near.sge(0, 8)]), 0);
+    assert_eq!(modify(a, attributes(IBV_QPS_ERR), IBV_QP_STATE), 0);
+    assert_eq!((ground.done().status, far.bytes()[0]), (IBV_WC_WR_FLUSH_ERR, 0), "cut off");
+    let _ = b;
+}
+
+#[test]
 fn wrong_keys_ranges_and_rights_fail_both_sides() {
     for (what, expected) in [("key", 10), ("range", 10), ("right", 10), ("local", 4), ("misaligned", 9)] {
         let mut ground = Ground::new(&format!("wrong-{what}"));
