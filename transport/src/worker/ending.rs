@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Worker;
 use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
-use super::error::{CloseReason, ConnectFailure, Lost, OpError};
+use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
 use super::payload::Payload;
@@ -70,6 +70,36 @@ impl Worker {
             Some((vague, _)) if vague.is_vague() => *vague = reason,
             Some(_) => {}
         }
+    }
+
+    /// Ends connections that broke before `since`, though the queue never ran empty: others send on, or the application
+    /// takes its time. What had come before they broke is taken from the queue first, and delivered before their end.
+    #[cold]
+    pub(super) fn end_overdue(&mut self, since: Duration) -> Result<(), WorkerError> {
+        let overdue = |endpoint: &Endpoint| endpoint.broken.as_ref().is_some_and(|(_, broke)| *broke <= since);
+        if !self.endpoints.iter().any(overdue) {
+            return Ok(());
+        }
+        let mut taken = std::mem::take(&mut self.ready);
+        let mut result = Ok(());
+        // As much as the queue can hold: all that came before, and an end to it.
+        for _ in 0..self.config.capacity().0 {
+            self.cut_short = false;
+            match self.reap_one() {
+                Ok(Some(event)) => taken.push_back(event),
+                Ok(None) if self.cut_short => {}
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            taken.append(&mut self.ready);
+        }
+        self.end_broken(Some(since));
+        taken.append(&mut self.ready);
+        self.ready = taken;
+        result
     }
 
     /// Ends connections that broke, all or those that broke before `since`.

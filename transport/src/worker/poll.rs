@@ -137,6 +137,13 @@ impl Worker {
         Ok(None)
     }
 
+    /// As [`reap`](Worker::reap), for those in no hurry.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reap_one(&mut self) -> Result<Option<Event>, WorkerError> {
+        self.reap()
+    }
+
     /// Nothing has come: time for what is put off otherwise.
     #[inline]
     fn idle(&mut self) {

@@ -63,7 +63,7 @@ impl Worker {
             self.timers(index, now);
         }
         if self.broken > 0 {
-            self.end_broken(Some(now.saturating_sub(DRAIN_LIMIT)));
+            self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;
         }
         self.look_at_withheld(LOOKS);
         self.look_at_parting();
@@ -122,18 +122,26 @@ impl Worker {
         }
     }
 
-    /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help.
+    /// Asks the peer's device for a sign of life.
     fn probe(&mut self, index: usize) {
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (Some(work), Some(qp)) = (endpoint.link.take_slot(), &mut endpoint.qp) else {
+        if !self.post_probe(index)
+            && let Some(endpoint) = self.endpoints.at(index)
+        {
             // A full send queue is a probe itself: its completions are awaited.
-            return endpoint.link.probe_done(false);
-        };
+            endpoint.link.probe_done(false);
+        }
+    }
+
+    /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help. False if there is no room for it.
+    pub(super) fn post_probe(&mut self, index: usize) -> bool {
+        let Some(endpoint) = self.endpoints.at(index) else { return false };
+        let (Some(work), Some(qp)) = (endpoint.link.take_slot(), &mut endpoint.qp) else { return false };
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         let id = wr_id(Job::Probe, endpoint.id, work.number);
         if let Err(rejected) = qp.write(Local::None, nowhere).id(id).signaled().post() {
             self.check(index, Err(rejected.error.into()));
         }
+        true
     }
 }
 
@@ -145,7 +153,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 const CONNECTING: Duration = Duration::from_micros(20);
 /// Pieces of withheld memory that are looked at each time.
 const LOOKS: usize = 16;
-/// How long what came before a break may take to be delivered.
+/// How long a connection that broke waits for the queue to run empty by itself.
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);
 /// How long a device may take to flush a broken queue pair, and peers to leave memory.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);

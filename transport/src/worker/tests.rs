@@ -84,6 +84,24 @@ fn a_probe_that_is_not_answered_ends_the_connection_and_one_answered_late_does_n
     }
 }
 
+#[test]
+fn what_came_before_a_break_is_delivered_however_late_it_is_looked_at() {
+    let (mut worker, ep, back) = mirror(Config::default());
+    for number in 0..40 {
+        worker.send_copy(ep, Tag(number), b"before").unwrap();
+    }
+    worker.break_off(back.index as usize, CloseReason::PeerLost(Lost::HungUp));
+    let late = worker.now() + Duration::from_secs(1);
+    worker.service(late, Some(Duration::ZERO)).unwrap();
+    let of_back: Vec<_> =
+        worker.ready.drain(..).filter(|event| !matches!(event, Event::Closed { ep: of, .. } if *of == ep)).collect();
+    let [before @ .., Event::Closed { ep: closed, .. }] = &of_back[..] else { panic!("{of_back:?}") };
+    assert_eq!((before.len(), *closed), (40, back), "{of_back:?}");
+    for (number, event) in before.iter().enumerate() {
+        assert!(matches!(event, Event::Received { tag, .. } if *tag == Tag(number as u64)), "{event:?}");
+    }
+}
+
 /// Where the device can not combine what it reads, payloads go through memory of the pool; a receive that has to wait for
 /// that does not keep the worker from anything.
 #[test]
