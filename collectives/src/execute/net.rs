@@ -239,12 +239,13 @@ impl Net {
         Some((rank, fault))
     }
 
-    /// Says goodbye to all peers: what was sent before is delivered. Takes a bounded time.
+    /// Says goodbye to all peers. What was sent before, and the goodbye, are theirs when the worker is dropped, which waits
+    /// for that. Takes a bounded time.
     pub(crate) fn say_goodbye(&mut self) {
         let up: Vec<_> =
             self.peers.iter().filter_map(|peer| if let Link::Up(ep) = peer.link { Some(ep) } else { None }).collect();
         up.iter().for_each(|&ep| self.worker.close(ep));
-        // The goodbyes are posted by polling. Whether the peers answer is theirs.
+        // A moment for their answers, so that they see an orderly end. Whether they answer is theirs.
         for _ in 0..FAREWELL_POLLS {
             if !matches!(self.worker.poll(), Ok(Some(_))) {
                 std::thread::yield_now();

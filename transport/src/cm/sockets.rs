@@ -134,6 +134,12 @@ impl Sockets {
         }
     }
 
+    pub(crate) fn stop_all_listening(&mut self) {
+        while let Some(listener) = self.listeners.first() {
+            self.stop_listening(listener.id);
+        }
+    }
+
     /// Begins to connect; [`Notice::Connected`] or [`Notice::Ended`] follows.
     pub(crate) fn connect(&mut self, address: SocketAddr, now: Duration) -> io::Result<SocketId> {
         let socket = TcpStream::connect(address)?;

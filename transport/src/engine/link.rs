@@ -302,6 +302,16 @@ impl<P, M, B> Link<P, M, B> {
         self.slots.depth()
     }
 
+    /// True if the peer's device has acknowledged all that was posted.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.slots.is_idle()
+    }
+
+    /// True if the acknowledgment of what was posted last will be seen without posting more.
+    pub(crate) fn is_end_signaled(&self) -> bool {
+        self.slots.is_end_signaled()
+    }
+
     /// A slot for a request that carries no header: a READ or a probe; always signaled.
     pub(crate) fn take_slot(&mut self) -> Option<Work> {
         (self.slots.available() > 0).then(|| self.slots.take(true))

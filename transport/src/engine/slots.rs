@@ -35,6 +35,16 @@ impl WorkSlots {
         self.depth - self.posted.wrapping_sub(self.retired)
     }
 
+    /// True if all requests have retired.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.posted == self.retired
+    }
+
+    /// True if the last request is a signaled one, so that all retire without further ones.
+    pub(crate) fn is_end_signaled(&self) -> bool {
+        self.posted == self.signaled
+    }
+
     /// Takes a slot; the caller has seen that there is one. `signal`: the request must be signaled in any case.
     #[inline(always)]
     pub(crate) fn take(&mut self, signal: bool) -> Work {
@@ -84,6 +94,18 @@ mod tests {
         assert_eq!(slots.available(), 6, "an older number changes nothing");
         slots.retire(77);
         assert_eq!(slots.available(), 6, "nor does one that was not posted");
+    }
+
+    #[test]
+    fn the_last_request_retires_all_if_it_is_signaled() {
+        let mut slots = WorkSlots::new(8);
+        assert!(slots.is_idle() && slots.is_end_signaled());
+        let silent = slots.take(false);
+        assert!(!silent.signal && !slots.is_idle() && !slots.is_end_signaled());
+        let last = slots.take(true);
+        assert!(slots.is_end_signaled() && !slots.is_idle());
+        slots.retire(last.number);
+        assert!(slots.is_idle());
     }
 
     #[test]

@@ -163,7 +163,8 @@ impl Config {
         self
     }
 
-    /// How long a peer may take to finish a close (default 5 s; at least 1 ms). [`Duration::MAX`]: for ever.
+    /// How long a peer may take to finish a close, and its device to acknowledge what was sent when the worker is dropped
+    /// (default 5 s; at least 1 ms). [`Duration::MAX`]: for ever.
     #[must_use]
     pub fn close_timeout(mut self, limit: Duration) -> Self {
         self.close_timeout = limit;

@@ -8,6 +8,7 @@ mod endpoint;
 mod error;
 mod event;
 mod explain;
+mod farewell;
 mod handshake;
 mod ids;
 mod lent;
@@ -54,6 +55,11 @@ use slabs::EagerSlabs;
 /// each thread has its own: nothing is shared between workers.
 ///
 /// It makes progress only while [`poll`](Worker::poll), [`wait`](Worker::wait) or [`run`](Worker::run) is called.
+///
+/// Dropping it hangs up on all peers. What was sent by then arrives before they see that: the drop waits for their devices'
+/// acknowledgment, no longer than [`Config::close_timeout`]. Messages that still wait for room at a peer, and long ones that
+/// a peer has not read yet, are not sent: those who want them delivered [`close`](Worker::close) the connection, and poll
+/// until [`Event::Closed`].
 #[derive(Debug)]
 pub struct Worker {
     // Touched by every message.

@@ -1,0 +1,100 @@
+//! A device that sends what is posted to it only after a while, and takes back what it has not sent when its queue pair is
+//! dropped: a NIC does so, the software device does not. The device is one of a libibverbs in memory.
+
+mod support;
+
+use std::any::type_name;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use qpair_fake_ibverbs::control::{Device, library_path};
+use qpair_transport::{CloseReason, Config, Event, Tag};
+use support::*;
+
+/// Runs the calling test in a process of its own, whose libibverbs is the one in memory: `case` is a closure that stands in
+/// the test, whose name it tells by.
+#[track_caller]
+fn on_a_fake<F: FnOnce()>(case: F) {
+    const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return case();
+    }
+    let (_, test) = type_name::<F>().split_once("::").expect("the program, and a path in it");
+    let test = test.strip_suffix("::{{closure}}").expect("a closure within a test");
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args([test, "--exact", "--nocapture", "--test-threads", "1"])
+        .env("QPAIR_LIBIBVERBS", library_path().expect("the library is built beside the tests"))
+        .env(CHILD, "1")
+        .output()
+        .expect("this program starts");
+    let text = [&output.stdout[..], &output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
+}
+
+/// Two connected workers on a device that sends what is posted after so many polls for its completion.
+fn pair(lag: u64, close_timeout: Duration) -> (Pair, Device) {
+    const NAME: &str = "lags0";
+    let fake = Device::new(NAME).unwrap();
+    let config = || Config::default().device(NAME).close_timeout(close_timeout);
+    let pair = Pair::with(config(), config());
+    fake.set("lag", lag).unwrap();
+    (pair, fake)
+}
+
+/// More polls than a worker that goes makes in passing, and fewer than it makes before it sleeps.
+const LAG: u64 = 400;
+/// Messages: the last is not signaled, and some are too long to be sent inline.
+const MESSAGES: usize = 40;
+
+fn message(number: usize) -> Vec<u8> {
+    pattern(if number % 8 == 5 { 1000 } else { 30 }, number)
+}
+
+fn delivered(close: bool) {
+    let (Pair { mut a, mut b, ep_a, .. }, _) = pair(LAG, LIMIT);
+    for number in 0..MESSAGES {
+        a.send_copy(ep_a, Tag(number as u64), &message(number)).unwrap();
+    }
+    if close {
+        a.close(ep_a);
+    }
+    drop(a);
+    for number in 0..MESSAGES {
+        match next(&mut b) {
+            Event::Received { tag, message: came, .. } => {
+                assert_eq!(tag, Tag(number as u64));
+                assert!(came == message(number), "message {number}");
+            }
+            other => panic!("message {number}: {}", brief(&other)),
+        }
+    }
+    let reason = closed(next(&mut b));
+    assert!(matches!(reason, CloseReason::PeerLost(_)), "its answer to a close finds nobody: {reason}");
+}
+
+#[test]
+fn what_was_sent_comes_before_the_end_of_its_sender() {
+    on_a_fake(|| delivered(false));
+}
+
+#[test]
+fn so_does_what_was_sent_before_a_close() {
+    on_a_fake(|| delivered(true));
+}
+
+#[test]
+fn a_device_that_never_sends_holds_a_worker_up_for_a_bounded_time() {
+    on_a_fake(|| {
+        let limit = Duration::from_millis(30);
+        let (Pair { mut a, mut b, ep_a, .. }, fake) = pair(u64::MAX, limit);
+        a.send_copy(ep_a, Tag(1), b"never").unwrap();
+        let begin = Instant::now();
+        drop(a);
+        let took = begin.elapsed();
+        assert!(took >= limit && took < LIMIT, "{took:?}");
+        assert!(is_closed(&next(&mut b)));
+        drop(b);
+        assert_eq!(fake.violations(), "");
+    });
+}
