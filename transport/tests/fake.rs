@@ -1,5 +1,5 @@
-//! A device that sends what is posted to it only after a while, and takes back what it has not sent when its queue pair is
-//! dropped: a NIC does so, the software device does not. The device is one of a libibverbs in memory.
+//! What the software device does not do, on a device of a libibverbs in memory: one that sends what is posted to it only after
+//! a while, and takes back what it has not sent when its queue pair is dropped; one whose queue pairs fail in silence.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::{Device, library_path};
-use qpair_transport::{CloseReason, Config, Event, Tag};
+use qpair_transport::{CloseReason, Config, Event, Lost, Tag};
 use support::*;
 
 /// Runs the calling test in a process of its own, whose libibverbs is the one in memory: `case` is a closure that stands in
@@ -32,9 +32,10 @@ fn on_a_fake<F: FnOnce()>(case: F) {
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
 }
 
+const NAME: &str = "fake0";
+
 /// Two connected workers on a device that sends what is posted after so many polls for its completion.
 fn pair(lag: u64, close_timeout: Duration) -> (Pair, Device) {
-    const NAME: &str = "lags0";
     let fake = Device::new(NAME).unwrap();
     let config = || Config::default().device(NAME).close_timeout(close_timeout);
     let pair = Pair::with(config(), config());
@@ -98,3 +99,57 @@ fn a_device_that_never_sends_holds_a_worker_up_for_a_bounded_time() {
         assert_eq!(fake.violations(), "");
     });
 }
+
+#[test]
+fn a_queue_pair_that_fails_in_silence_is_found() {
+    on_a_fake(|| {
+        let fake = Device::new(NAME).unwrap();
+        let never = || Config::default().device(NAME).keepalive(Duration::MAX, Duration::MAX);
+        let lost = |reason: &CloseReason| matches!(reason, CloseReason::PeerLost(Lost::QueuePair));
+        let mut pair = Pair::with(never(), never());
+        fake.set("query_qp_state", IN_ERROR).unwrap();
+        // By one that polls, though it is told never to probe.
+        let begin = Instant::now();
+        let event = loop {
+            assert!(begin.elapsed() < LIMIT, "it is not found");
+            if let Some(event) = pair.a.poll().unwrap() {
+                break event;
+            }
+        };
+        let reason = closed(event);
+        assert!(lost(&reason), "{reason}");
+
+        // And by one that sleeps.
+        fake.reset().unwrap();
+        let config = || Config::default().device(NAME);
+        let mut pair = Pair::with(config(), config());
+        fake.set("query_qp_state", IN_ERROR).unwrap();
+        let reason = closed(next(&mut pair.b));
+        assert!(lost(&reason), "{reason}");
+    });
+}
+
+#[test]
+fn a_silent_queue_pair_is_asked_about_rarely() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(0, LIMIT);
+        let (period, during) = (Duration::from_millis(100), Duration::from_millis(500));
+        let begin = Instant::now();
+        // Calls that fail are recorded; what fails to answer says nothing of the queue pair.
+        fake.fail_times("ibv_query_qp", 1, 0, 5).unwrap();
+        while begin.elapsed() < during {
+            // Each look at the sockets, every millisecond, is one at the queue pairs.
+            for worker in [&mut pair.a, &mut pair.b] {
+                assert!(worker.poll().unwrap().is_none());
+            }
+        }
+        let asked = fake.calls().lines().filter(|call| call.starts_with("ibv_query_qp")).count();
+        let periods = begin.elapsed().as_millis() / period.as_millis() + 1;
+        // A probe asks too, after half a second of silence.
+        let probes = begin.elapsed().as_millis() / 500 + 1;
+        assert!(asked > 0 && asked as u128 <= 2 * (periods + probes), "{asked} times in {periods} periods");
+    });
+}
+
+/// Of `enum ibv_qp_state`.
+const IN_ERROR: u64 = 6;

@@ -65,6 +65,11 @@ impl Keepalive {
         }
     }
 
+    /// Time since the last sign of life that [`tick`](Keepalive::tick) saw.
+    pub(crate) fn silence(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.last)
+    }
+
     /// The probe could not be posted; it will be tried again.
     pub(crate) fn postponed(&mut self) {
         self.probe = None;
@@ -116,7 +121,9 @@ mod tests {
         keepalive.answered();
         assert_eq!(keepalive.tick(SECOND * 3 / 2), Pulse::Quiet);
         keepalive.heard();
+        assert_eq!(keepalive.silence(SECOND * 9 / 4), SECOND * 3 / 4);
         assert_eq!(keepalive.tick(SECOND * 9 / 4), Pulse::Quiet);
+        assert_eq!(keepalive.silence(SECOND * 9 / 4), Duration::ZERO);
         assert_eq!(keepalive.tick(SECOND * 13 / 4), Pulse::Probe);
     }
 }

@@ -372,6 +372,11 @@ impl<P, M, B> Link<P, M, B> {
         self.keepalive.tick(now)
     }
 
+    /// Time since the last sign of life that [`tick`](Link::tick) saw.
+    pub(crate) fn silence(&self, now: Duration) -> Duration {
+        self.keepalive.silence(now)
+    }
+
     /// The probe completed, or could not be posted.
     pub(crate) fn probe_done(&mut self, posted: bool) {
         if posted { self.keepalive.answered() } else { self.keepalive.postponed() }

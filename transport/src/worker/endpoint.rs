@@ -16,7 +16,7 @@ use super::payload::Payload;
 use super::table::QpTable;
 use super::target::Target;
 use crate::cm::SocketId;
-use crate::engine::{Link, PeerTerms};
+use crate::engine::{Link, PeerTerms, Pulse};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Endpoint {
     pub(crate) peer: SocketAddr,
     /// The application closed it.
     pub(crate) closed_here: bool,
+    /// When the device was last asked whether the queue pair works.
+    pub(crate) asked: Duration,
     /// A close must be over by then.
     pub(crate) deadline: Option<Duration>,
     /// The connection broke, at that time: it ends once what had come before is delivered.
@@ -112,6 +114,18 @@ pub(crate) enum Reach {
 }
 
 impl Endpoint {
+    /// True if the queue pair has failed. Devices move it to the error state by themselves, and not every one tells of it: a
+    /// silent one is asked, which is a system call, and now and then only. One that works is never asked.
+    pub(crate) fn has_failed(&mut self, pulse: Pulse, now: Duration) -> bool {
+        let Some(qp) = &self.qp else { return false };
+        let unasked = now.saturating_sub(self.asked).min(self.link.silence(now));
+        if pulse == Pulse::Quiet && unasked < ASK {
+            return qp.known_state() == QpState::Err;
+        }
+        self.asked = now;
+        qp.state() == QpState::Err
+    }
+
     /// Posts a READ or WRITE of all of `remote`, with the first bytes of `memory`.
     #[inline]
     pub(crate) fn reach(&mut self, reach: Reach, memory: Local, remote: RemoteSlice) -> Result<(), (PostError, Local)> {
@@ -281,6 +295,10 @@ impl Endpoints {
         self.slots.iter().map(|(_, endpoint)| endpoint)
     }
 }
+
+/// How long a peer is silent before the device is asked about the queue pair, and the time until it is asked again: as long
+/// as a program that polls takes at most to find a failure of which nothing tells. A probe asks as well.
+const ASK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

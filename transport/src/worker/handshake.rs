@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use qpair_verbs::Prepared;
 
@@ -312,6 +313,7 @@ fn endpoint(
         socket: Some(socket),
         peer,
         closed_here: false,
+        asked: Duration::ZERO,
         deadline: None,
         broken: None,
         listener: None,

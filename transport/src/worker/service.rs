@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{Local, QpState, RemoteSlice, Rkey};
+use qpair_verbs::{Local, RemoteSlice, Rkey};
 
 use super::Worker;
 use super::endpoint::{Job, Stage, wr_id};
@@ -103,10 +103,11 @@ impl Worker {
                 return if late { self.remove(index) } else { self.settle(index) };
             }
             Stage::Up => {
-                if endpoint.qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err) {
+                let pulse = endpoint.link.tick(now);
+                if endpoint.has_failed(pulse, now) {
                     return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
                 }
-                match endpoint.link.tick(now) {
+                match pulse {
                     Pulse::Quiet => {}
                     Pulse::Probe => self.probe(index),
                     Pulse::Lost => {

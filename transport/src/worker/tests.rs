@@ -85,6 +85,32 @@ fn a_probe_that_is_not_answered_ends_the_connection_and_one_answered_late_does_n
 }
 
 #[test]
+fn the_device_is_asked_about_silent_queue_pairs_only() {
+    let (mut worker, ep, _) = mirror(Config::default().keepalive(Duration::MAX, Duration::MAX));
+    let start = worker.now() + PATIENCE;
+    let endpoint = worker.endpoints.get_mut(ep).unwrap();
+    let mut asked = |millis: u64, heard: bool| {
+        let now = start + Duration::from_millis(millis);
+        if heard {
+            endpoint.link.probe_done(true);
+        }
+        let pulse = endpoint.link.tick(now);
+        assert!(!endpoint.has_failed(pulse, now));
+        endpoint.asked == now
+    };
+    // With a sign of life before each look, however far apart they are.
+    assert!(!asked(0, true) && !asked(1, true) && !asked(5000, true) && !asked(9000, true));
+    // Silence begins.
+    assert!(!asked(9001, false) && !asked(9099, false) && asked(9100, false));
+    assert!(!asked(9101, false) && !asked(9199, false) && asked(9200, false) && asked(9500, false));
+    assert!(!asked(9700, true) && !asked(9799, false) && asked(9800, false));
+    // A probe asks at once.
+    let now = start + Duration::from_millis(9801);
+    assert!(!endpoint.has_failed(crate::engine::Pulse::Probe, now));
+    assert_eq!(endpoint.asked, now);
+}
+
+#[test]
 fn what_came_before_a_break_is_delivered_however_late_it_is_looked_at() {
     let (mut worker, ep, back) = mirror(Config::default());
     for number in 0..40 {

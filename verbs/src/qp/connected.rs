@@ -137,10 +137,18 @@ impl QueuePair {
         self.qp.address()
     }
 
-    /// State as of now; the device moves it to [`QpState::Err`] by itself.
+    /// State as of now; the device moves it to [`QpState::Err`] by itself. Asks a device of libibverbs, by a system call: see
+    /// [`known_state`](Self::known_state).
     #[inline(always)]
     pub fn state(&self) -> QpState {
         self.qp.state()
+    }
+
+    /// State as far as it is known without asking the device: from transitions, failed completions, and the device's events.
+    /// A device that says nothing may have moved it to [`QpState::Err`] since. Costs no system call, for use while polling.
+    #[inline(always)]
+    pub fn known_state(&self) -> QpState {
+        self.qp.known_state()
     }
 
     /// True once the queue pair has failed and its peer has left its memory: to drop it takes no wait then.

@@ -134,6 +134,14 @@ impl OwnedQp {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn known_state(&self) -> QpState {
+        match self {
+            OwnedQp::Soft(qp) => qp.state(),
+            OwnedQp::Ibv(qp) => qp.known_state(),
+        }
+    }
+
     /// Links to the peer: INIT to RTR.
     pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
         match self {

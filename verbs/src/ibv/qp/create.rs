@@ -162,7 +162,7 @@ impl OwnedQp {
 
     /// State as far as this side was told, by completions and events.
     #[inline(always)]
-    pub(super) fn known_state(&self) -> QpState {
+    pub(crate) fn known_state(&self) -> QpState {
         self.shared.state()
     }
 
