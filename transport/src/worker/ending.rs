@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use qpair_verbs::QueuePair;
+
 use super::Worker;
 use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
 use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
@@ -80,9 +82,17 @@ impl Worker {
         if !self.endpoints.iter().any(overdue) {
             return Ok(());
         }
+        let result = self.take_all();
+        self.end_broken(Some(since));
+        result
+    }
+
+    /// Takes what is in the completion queue now, all of it, and makes events of it.
+    #[cold]
+    fn take_all(&mut self) -> Result<(), WorkerError> {
         let mut taken = std::mem::take(&mut self.ready);
         let mut result = Ok(());
-        // As much as the queue can hold: all that came before, and an end to it.
+        // As much as the queue can hold: all that is there, and an end to it.
         for _ in 0..self.config.capacity().0 {
             self.cut_short = false;
             match self.reap_one() {
@@ -96,7 +106,6 @@ impl Worker {
             }
             taken.append(&mut self.ready);
         }
-        self.end_broken(Some(since));
         taken.append(&mut self.ready);
         self.ready = taken;
         result
@@ -172,7 +181,8 @@ impl Worker {
     pub(super) fn remove(&mut self, index: usize) {
         let Some(mut endpoint) = self.endpoints.remove(index) else { return };
         let ep = endpoint.id;
-        self.parting.extend(endpoint.qp.take().filter(|qp| !qp.is_settled()));
+        let stays = |qp: &QueuePair| self.config.shared_receives || !qp.is_settled();
+        self.parting.extend(endpoint.qp.take().filter(stays));
         self.broken -= usize::from(endpoint.broken.is_some());
         if endpoint.reserved {
             let reserved = self.config.window + RESERVED_SLOTS;
@@ -272,8 +282,16 @@ impl Worker {
         }
     }
 
-    /// Lets go of queue pairs that peers have left.
-    pub(super) fn look_at_parting(&mut self) {
-        self.parting.retain(|qp| !qp.is_settled());
+    /// Lets go of queue pairs that peers and the device have left. What one took from a shared queue is taken first: a device
+    /// may remove a queue pair's completions along with it.
+    pub(super) fn look_at_parting(&mut self) -> Result<(), WorkerError> {
+        if self.parting.is_empty() {
+            return Ok(());
+        }
+        let settled: Vec<_> = self.parting.extract_if(.., |qp| qp.is_settled()).collect();
+        if settled.is_empty() || !self.config.shared_receives {
+            return Ok(());
+        }
+        self.take_all()
     }
 }

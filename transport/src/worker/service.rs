@@ -66,7 +66,7 @@ impl Worker {
             self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;
         }
         self.look_at_withheld(LOOKS);
-        self.look_at_parting();
+        self.look_at_parting()?;
         if self.pool.is_relieved() {
             self.resume();
         }

@@ -174,7 +174,7 @@ pub(crate) fn fail(world: &mut World, address: usize) {
     set_state(world, address, IBV_QPS_ERR);
     flush(world, address);
     let Some(qp) = world.qp(address) else { return };
-    if qp.srq.is_some() {
+    if qp.srq.is_some() && world.devices[qp.device].settings.has("last_wqe") {
         let (context, event) = (qp.context, qp_event(qp.c.cast(), IBV_EVENT_QP_LAST_WQE_REACHED));
         cq::raise(world, context, event);
     }

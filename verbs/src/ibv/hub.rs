@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::cq_shared::CqShared;
+use super::last_receive::LastReceives;
 use super::mw::Mw;
 use super::numbers::Numbers;
 use super::qp::QpShared;
@@ -16,6 +17,7 @@ use crate::types::Rkey;
 pub(super) struct Hub {
     pub(super) events: EventHub,
     pub(super) numbers: Mutex<Numbers>,
+    pub(super) last_receives: LastReceives,
     qps: Mutex<HashMap<usize, Weak<QpShared>>>,
     cqs: Mutex<HashMap<usize, Weak<CqShared>>>,
     windows: Mutex<HashMap<Rkey, Weak<Mw>>>,

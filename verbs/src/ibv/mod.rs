@@ -12,6 +12,7 @@ mod gid;
 mod grant;
 mod handle;
 mod hub;
+mod last_receive;
 mod library;
 mod memlock;
 mod mr;

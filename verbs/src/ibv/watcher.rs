@@ -28,7 +28,10 @@ impl Watcher {
         let flags = fcntl_getfl(async_fd(handle))?;
         fcntl_setfl(async_fd(handle), flags | OFlags::NONBLOCK)?;
         let (handle, hub, stopped) = (handle.clone(), hub.clone(), stop.clone());
-        let thread = Builder::new().name("qpair-events".to_owned()).spawn(move || watch(&handle, &hub, &stopped))?;
+        let thread = Builder::new().name("qpair-events".to_owned()).spawn(move || {
+            watch(&handle, &hub, &stopped);
+            hub.last_receives.close();
+        })?;
         Ok(Watcher { stop, thread: Some(thread) })
     }
 }
@@ -105,7 +108,12 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) {
         sys::IBV_EVENT_QP_FATAL => return qp_event(AsyncEvent::QpFatal, true),
         sys::IBV_EVENT_QP_REQ_ERR => return qp_event(AsyncEvent::QpRequestError, true),
         sys::IBV_EVENT_QP_ACCESS_ERR => return qp_event(AsyncEvent::QpAccessError, true),
-        sys::IBV_EVENT_QP_LAST_WQE_REACHED => return qp_event(AsyncEvent::LastWqeReached, false),
+        sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
+            if let Some(qp) = hub.qp(qp) {
+                hub.last_receives.tell(&qp);
+            }
+            return qp_event(AsyncEvent::LastWqeReached, false);
+        }
         sys::IBV_EVENT_COMM_EST => return qp_event(AsyncEvent::CommunicationEstablished, false),
         sys::IBV_EVENT_SQ_DRAINED => return qp_event(AsyncEvent::SendQueueDrained, false),
         sys::IBV_EVENT_PATH_MIG => return qp_event(AsyncEvent::PathMigrated, false),

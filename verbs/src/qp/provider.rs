@@ -188,7 +188,7 @@ impl OwnedQp {
     pub(crate) fn try_settle(&self) -> bool {
         match self {
             OwnedQp::Soft(qp) => qp.try_settle(),
-            OwnedQp::Ibv(_) => true,
+            OwnedQp::Ibv(qp) => qp.try_settle(),
         }
     }
 

@@ -5,6 +5,7 @@ mod destroys;
 mod errors;
 mod ground;
 mod holes;
+mod last_receive;
 mod nonsense;
 mod posting;
 mod random;

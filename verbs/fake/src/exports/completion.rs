@@ -214,6 +214,9 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     let event = unsafe { *event };
     if let Some(count) = unacknowledged(&mut world, &event) {
         *count = count.saturating_sub(1);
+        // SAFETY: an object that was found, so that the union is a pointer.
+        let address = unsafe { event.element.cq.addr() };
+        world.record("ibv_ack_async_event", address, format_args!(" {}", event.event_type));
     }
 }
 

@@ -7,11 +7,27 @@ use super::create::OwnedQp;
 use crate::ibv::handle::outcome;
 use crate::ibv::hub::lock;
 
+impl OwnedQp {
+    /// Waits until the device has done with the receives that it took from a shared queue, no longer than a device needs.
+    fn await_last_receive(&self) {
+        if let Some(&failed) = self.failed.get() {
+            self.pd.device().hub().last_receives.wait(&self.shared, failed);
+        }
+    }
+
+    /// True if it has failed, and dropping it takes no wait.
+    pub(crate) fn try_settle(&self) -> bool {
+        let last_receives = &self.pd.device().hub().last_receives;
+        self.failed.get().is_none_or(|&failed| last_receives.is_over(&self.shared, failed))
+    }
+}
+
 impl Drop for OwnedQp {
     fn drop(&mut self) {
         if let Err(error) = self.to_error() {
             tracing::debug!(qpn = %self.qpn(), %error, "closing goes on");
         }
+        self.await_last_receive();
         // A window that is bound holds on to its queue pair.
         for (rkey, window) in std::mem::take(&mut *lock(&self.windows)) {
             if let Some(window) = window.upgrade() {

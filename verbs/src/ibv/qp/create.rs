@@ -3,7 +3,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Instant;
 
 use qpair_verbs_sys as sys;
 
@@ -50,6 +51,8 @@ pub(crate) struct OwnedQp {
     /// READs and atomics that the peer answers at once, once it is known.
     pub(super) peer_reads: Mutex<Option<u8>>,
     pub(super) explanation: Mutex<String>,
+    /// When it failed, if it may have taken receives from a shared queue by then.
+    pub(super) failed: OnceLock<Instant>,
     /// Windows that were bound over this queue pair, with their keys.
     pub(super) windows: Mutex<Vec<(Rkey, Weak<Mw>)>>,
     pub(super) in_domain: Arc<PdHandle>,
@@ -122,6 +125,7 @@ impl OwnedQp {
             reads,
             peer_reads: Mutex::default(),
             explanation: Mutex::default(),
+            failed: OnceLock::new(),
             windows: Mutex::default(),
             in_domain,
             send_cq,

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use qpair_verbs_sys as sys;
 
@@ -84,7 +85,12 @@ impl OwnedQp {
         let mut attributes = attributes::none();
         attributes.qp_state = sys::IBV_QPS_ERR;
         match self.modify(QpState::Err, &attributes) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if self.srq.is_some() && self.shared.has_been_ready() {
+                    self.failed.get_or_init(Instant::now);
+                }
+                Ok(())
+            }
             Err(Failed::Illegal(error)) => Err(error),
             Err(Failed::Refused(error)) => {
                 tracing::error!(qpn = %self.qpn(), %error, "the device does not move a queue pair to the error state");

@@ -1,6 +1,6 @@
 //! What the owner of a queue pair, its pollers and the event thread have in common.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::ibv::numbers::QueueId;
 use crate::ibv::recv_slots::RecvSlots;
@@ -17,6 +17,10 @@ pub(in crate::ibv) struct QpShared {
     /// Its own receives; none with a shared queue.
     pub(in crate::ibv) receives: Option<RecvSlots>,
     state: AtomicU32,
+    /// It was ready to receive, if it is not still.
+    ready: AtomicBool,
+    /// The device does nothing more with receives of a shared queue for it.
+    last_receive: AtomicBool,
 }
 
 impl QpShared {
@@ -26,7 +30,9 @@ impl QpShared {
         send: SendQueue,
         receives: Option<RecvSlots>,
     ) -> Self {
-        QpShared { id, qpn, qp_type, send, receives, state: AtomicU32::new(QpState::Reset.code()) }
+        let state = AtomicU32::new(QpState::Reset.code());
+        let (ready, last_receive) = (AtomicBool::new(false), AtomicBool::new(false));
+        QpShared { id, qpn, qp_type, send, receives, state, ready, last_receive }
     }
 
     #[inline(always)]
@@ -36,10 +42,25 @@ impl QpShared {
 
     /// Notes a state that the device was brought to; an error that came meanwhile stays.
     pub(super) fn entered(&self, state: QpState) {
+        self.ready.fetch_or(state == QpState::Rtr, Ordering::Relaxed);
         let from = self.state.load(Ordering::Acquire);
         if from != QpState::Err.code() {
             let _ = self.state.compare_exchange(from, state.code(), Ordering::AcqRel, Ordering::Acquire);
         }
+    }
+
+    /// Whether it has ever been ready to receive.
+    pub(super) fn has_been_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the device has told of its last receive from a shared queue.
+    pub(in crate::ibv) fn reach_last_receive(&self) {
+        self.last_receive.store(true, Ordering::Release);
+    }
+
+    pub(in crate::ibv) fn has_reached_last_receive(&self) -> bool {
+        self.last_receive.load(Ordering::Acquire)
     }
 
     /// Notes that the device moved it to the error state.

@@ -1,0 +1,92 @@
+//! Queue pairs that take receives from a shared queue are destroyed once the device has told that it has done with these, or
+//! after a time.
+
+use std::time::{Duration, Instant};
+
+use qpair_fake_ibverbs::control::About;
+use qpair_verbs::{QueuePair, SharedReceiveQueue};
+
+use crate::ground::{Ground, connect, in_fake, places, wait_until};
+
+/// How long a device is waited for.
+const LIMIT: Duration = Duration::from_secs(1);
+/// The event, of `enum ibv_event_type`.
+const LAST_WQE_REACHED: u32 = 16;
+
+/// A pair of which the second takes receives from a shared queue.
+fn pair(ground: &Ground, srq: &SharedReceiveQueue) -> (QueuePair, QueuePair) {
+    let shared = ground.pd.rc(&ground.cq).srq(srq).build().unwrap();
+    connect(ground.pd.rc(&ground.cq).build().unwrap(), shared)
+}
+
+#[test]
+fn the_device_tells_of_the_last_receive_before_the_queue_pair_goes() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let srq = ground.pd.create_srq(4).unwrap();
+        for round in 0..20 {
+            let (near, far) = pair(&ground, &srq);
+            ground.fake.reset().unwrap();
+            // The event is read late.
+            ground.fake.fail_times("ibv_get_async_event", 1, 200, libc::EAGAIN).unwrap();
+            drop(far);
+            let calls = ground.fake.calls();
+            let event = format!(" {LAST_WQE_REACHED}");
+            let told = calls.lines().position(|call| call.starts_with("ibv_ack_async_event") && call.ends_with(&event));
+            let [failed, gone] = places(&calls, ["ibv_modify_qp", "ibv_destroy_qp"]);
+            assert!(told.is_some_and(|told| failed < told && told < gone), "round {round}:\n{calls}");
+            drop(near);
+        }
+        drop(srq);
+        ground.close();
+    });
+}
+
+#[test]
+fn a_device_that_never_tells_is_waited_for_once() {
+    in_fake(|| {
+        let ground = Ground::with(&[("last_wqe", 0)]);
+        let srq = ground.pd.create_srq(4).unwrap();
+        let begin = Instant::now();
+        drop(pair(&ground, &srq));
+        assert!(begin.elapsed() >= LIMIT, "it may tell late: {:?}", begin.elapsed());
+        const MORE: u32 = 20;
+        let begin = Instant::now();
+        (0..MORE).for_each(|_| drop(pair(&ground, &srq)));
+        assert!(begin.elapsed() < LIMIT * MORE / 2, "{:?}", begin.elapsed());
+        drop(srq);
+        ground.close();
+    });
+}
+
+#[test]
+fn a_queue_pair_is_settled_when_the_device_has_told() {
+    in_fake(|| {
+        let ground = Ground::with(&[("last_wqe", 0)]);
+        let srq = ground.pd.create_srq(4).unwrap();
+        let (near, mut far) = pair(&ground, &srq);
+        assert!(!far.is_settled(), "it works");
+        far.to_error().unwrap();
+        let failed = Instant::now();
+        assert!(!far.is_settled() || failed.elapsed() >= LIMIT);
+        ground.fake.event(LAST_WQE_REACHED, About::Qp(far.number().0)).unwrap();
+        assert!(wait_until(|| far.is_settled()));
+        drop((near, far, srq));
+        ground.close();
+    });
+}
+
+#[test]
+fn a_queue_pair_that_was_never_connected_took_nothing_and_waits_for_nothing() {
+    in_fake(|| {
+        let ground = Ground::with(&[("last_wqe", 0)]);
+        let srq = ground.pd.create_srq(4).unwrap();
+        drop(ground.pd.rc(&ground.cq).srq(&srq).build().unwrap());
+        // Had it been waited for in vain, no other would be.
+        let begin = Instant::now();
+        drop(pair(&ground, &srq));
+        assert!(begin.elapsed() >= LIMIT, "{:?}", begin.elapsed());
+        drop(srq);
+        ground.close();
+    });
+}
