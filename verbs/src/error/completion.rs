@@ -37,6 +37,9 @@ pub enum CqError {
         /// What the provider returned.
         code: i32,
     },
+    /// The device was taken away, or failed for good: nothing that is under way will end.
+    #[error("the device is gone; close what was opened on it, and open it again once it is back")]
+    DeviceGone,
     /// Nothing completed in time.
     #[error("nothing completed within {0:?}")]
     TimedOut(std::time::Duration),

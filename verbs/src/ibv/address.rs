@@ -9,11 +9,11 @@ use crate::types::{Gid, Psn, QpType, Qpn};
 /// The address of a queue pair to be made on a port, but for its number; and the row of the GID table that it names.
 pub(super) fn of_port(options: &QpOptions, port: &PortAttributes) -> Result<(QpAddress, u8), CreateError> {
     let row = match options.gid_index {
-        Some(index) => Some(port.gids.iter().find(|row| row.index == index).ok_or_else(|| {
-            let limit = port.gids.iter().map(|row| row.index).max().unwrap_or(0);
+        Some(index) => Some(port.gids.iter().find(|row| row.index == index && index <= LAST_ROW).ok_or_else(|| {
+            let limit = port.gids.iter().map(|row| row.index).filter(|&index| index <= LAST_ROW).max().unwrap_or(0);
             CreateError::OutOfRange { what: "a GID index", asked: index.into(), limit: limit.into() }
         })?),
-        None => port.preferred_gid(None),
+        None => port.preferred_gid(None).filter(|row| row.index <= LAST_ROW),
     };
     if row.is_none() && port.link_layer != LinkLayer::InfiniBand {
         return Err(CreateError::NoGid { port: options.port });
@@ -44,3 +44,6 @@ pub(super) fn check_peer(peer: &QpAddress) -> Result<(), ConnectError> {
     }
     Ok(())
 }
+
+/// Paths name rows of the GID table by a byte.
+const LAST_ROW: u32 = u8::MAX as u32;

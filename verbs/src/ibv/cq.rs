@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use qpair_verbs_sys as sys;
 
 use super::channel::Channel;
-use super::cq_shared::{Completing, CqShared};
+use super::cq_shared::{Completing, CqFailure, CqShared};
 use super::device::Device;
 use super::numbers::Tag;
 use super::qp::QpShared;
@@ -174,7 +174,7 @@ impl Cq {
     /// Takes what the device has; false if that is nothing.
     #[inline(always)]
     fn refill(&mut self) -> Result<bool, CqError> {
-        if self.shared.is_overrun() {
+        if self.shared.has_failed(CqFailure::Overrun) {
             return Err(CqError::Overrun { depth: self.shared.depth() });
         }
         (self.next, self.count, self.count_short) = (0, 0, 0);
@@ -187,6 +187,9 @@ impl Cq {
         if self.times.is_empty() {
             self.count_short = self.count;
         }
+        if self.count == 0 && self.shared.has_failed(CqFailure::DeviceGone) {
+            return Err(CqError::DeviceGone);
+        }
         Ok(self.count > 0)
     }
 
@@ -198,7 +201,7 @@ impl Cq {
         self.senders.clear();
         self.datagrams.clear();
         for member in members {
-            if let Completing::Qp(qp) = &member.queue
+            if let Completing::Both(qp) | Completing::Receives(qp) | Completing::Sends(qp) = &member.queue
                 && qp.qp_type == QpType::Ud
                 && qp.receives.is_none()
             {
@@ -209,7 +212,7 @@ impl Cq {
                 self.queues.resize_with(place + 1, || None);
                 self.senders.resize_with(place + 1, || None);
             }
-            if let Completing::Qp(qp) = &member.queue {
+            if let Completing::Both(qp) | Completing::Sends(qp) = &member.queue {
                 self.senders[place] = Some(Sender {
                     key: Tag::key(Tag { queue: member.id, receive: false, own: 0 }.encode()),
                     qp: qp.clone(),
@@ -228,8 +231,10 @@ impl Cq {
             _ => return Shown::Nothing,
         };
         match (&entry.queue, tag.receive) {
-            (Completing::Qp(qp), false) => show_send(&mut self.current, self.shared.device(), qp, wc, tag.own),
-            (Completing::Qp(qp), true) => match &qp.receives {
+            (Completing::Both(qp) | Completing::Sends(qp), false) => {
+                show_send(&mut self.current, self.shared.device(), qp, wc, tag.own)
+            }
+            (Completing::Both(qp) | Completing::Receives(qp), true) => match &qp.receives {
                 Some(receives) => {
                     let ud = qp.qp_type == QpType::Ud;
                     let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
@@ -244,7 +249,7 @@ impl Cq {
                 self.after_receive(wc, &shown);
                 shown
             }
-            (Completing::Shared(_), false) => Shown::Nothing,
+            _ => Shown::Nothing,
         }
     }
 
@@ -262,9 +267,10 @@ impl Cq {
         }
         if wc.status != sys::IBV_WC_SUCCESS {
             // The queue pair has failed, or else would not complete so; whose receive it is does not matter for that.
-            let members = self.queues.iter().flatten();
-            let mut qps =
-                members.filter_map(|entry| if let Completing::Qp(qp) = &entry.queue { Some(qp) } else { None });
+            let mut qps = self.queues.iter().flatten().filter_map(|entry| match &entry.queue {
+                Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) => Some(qp),
+                Completing::Shared(_) => None,
+            });
             if let Some(qp) = qps.find(|qp| qp.qpn.0 == wc.qp_num) {
                 qp.fail();
             }

@@ -1,7 +1,7 @@
 //! A completion queue as its queue pairs know it, and who completes there.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use qpair_verbs_sys as sys;
@@ -21,7 +21,8 @@ pub(crate) struct CqShared {
     cq: NonNull<sys::ibv_cq>,
     depth: u32,
     channel: Arc<Channel>,
-    overrun: AtomicBool,
+    /// [`WORKS`], or the [`CqFailure`].
+    failure: AtomicU8,
     members: Mutex<Vec<Member>>,
     version: AtomicU32,
     device: Arc<Device>,
@@ -36,10 +37,24 @@ pub(super) struct Member {
 
 #[derive(Clone, Debug)]
 pub(super) enum Completing {
-    /// A queue pair's sends, and its receives where it has a queue of its own.
-    Qp(Arc<QpShared>),
+    /// All that a queue pair has posted, its receives where it has a queue of its own.
+    Both(Arc<QpShared>),
+    /// Its sends. A send that completes elsewhere is nonsense: one poller alone may empty the send queue.
+    Sends(Arc<QpShared>),
+    /// Its receives.
+    Receives(Arc<QpShared>),
     /// Receives of a shared queue.
     Shared(Arc<RecvSlots>),
+}
+
+/// Why a queue can not be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum CqFailure {
+    /// The device lost completions.
+    Overrun = 1,
+    /// The device is gone.
+    DeviceGone,
 }
 
 // SAFETY: the library's functions on a completion queue may be called from any thread.
@@ -81,7 +96,7 @@ impl CqShared {
                 // SAFETY: just made.
                 depth: depth.max(u32::try_from(unsafe { cq.as_ref() }.cqe).unwrap_or(depth)),
                 channel,
-                overrun: AtomicBool::new(false),
+                failure: AtomicU8::new(WORKS),
                 members: Mutex::default(),
                 version: AtomicU32::new(0),
                 device: device.clone(),
@@ -138,11 +153,11 @@ impl CqShared {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The device lost completions.
-    pub(super) fn overrun(&self) {
-        self.overrun.store(true, Ordering::Release);
+    /// The queue, and all who complete here, can not be used any more.
+    pub(super) fn fail(&self, why: CqFailure) {
+        let _ = self.failure.compare_exchange(WORKS, why as u8, Ordering::Release, Ordering::Relaxed);
         for member in lock(&self.members).iter() {
-            if let Completing::Qp(qp) = &member.queue {
+            if let Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) = &member.queue {
                 qp.fail();
             }
         }
@@ -151,8 +166,8 @@ impl CqShared {
     }
 
     #[inline(always)]
-    pub(super) fn is_overrun(&self) -> bool {
-        self.overrun.load(Ordering::Relaxed)
+    pub(super) fn has_failed(&self, why: CqFailure) -> bool {
+        self.failure.load(Ordering::Relaxed) == why as u8
     }
 }
 
@@ -166,3 +181,6 @@ impl Drop for CqShared {
         }
     }
 }
+
+/// No [`CqFailure`].
+const WORKS: u8 = 0;

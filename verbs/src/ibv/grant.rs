@@ -66,7 +66,7 @@ impl Grant {
     /// [`RevokeBlocked`] as the device refuses: of a window that is bound it knows before this side does.
     pub(crate) fn withdraw(&self) -> Result<(), RevokeBlocked> {
         lock(&self.mr).end().map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EINVAL) => RevokeBlocked::BoundWindows,
+            Some(libc::EBUSY | libc::EINVAL) if !lock(&self.windows).is_empty() => RevokeBlocked::BoundWindows,
             errno => RevokeBlocked::Refused { errno: errno.unwrap_or_default() },
         })
     }

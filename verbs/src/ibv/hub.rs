@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::cq_shared::CqShared;
+use super::cq_shared::{CqFailure, CqShared};
 use super::last_receive::LastReceives;
 use super::mw::Mw;
 use super::numbers::Numbers;
@@ -36,6 +36,16 @@ impl Hub {
     /// The queue pair at that address, if it is one of ours.
     pub(super) fn qp<T>(&self, at: *mut T) -> Option<Arc<QpShared>> {
         lock(&self.qps).get(&at.addr()).and_then(Weak::upgrade)
+    }
+
+    /// Notes that the device is gone: nothing that is under way will end, and nobody is to wait for it. Gives back the queues
+    /// that were told, to be let go where that does no harm.
+    pub(super) fn fail(&self) -> Vec<Arc<CqShared>> {
+        let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
+        let cqs: Vec<_> = lock(&self.cqs).values().filter_map(Weak::upgrade).collect();
+        qps.iter().for_each(|qp| qp.fail());
+        cqs.iter().for_each(|cq| cq.fail(CqFailure::DeviceGone));
+        cqs
     }
 
     pub(super) fn enter_cq(&self, at: *mut c_void, cq: &Weak<CqShared>) {

@@ -46,6 +46,11 @@ impl Mw {
         Ok(Arc::new(Mw { pd: pd.clone(), state: Mutex::new(State { mw: Some(mw), bound: None, before: None }) }))
     }
 
+    /// Number of its domain.
+    pub(super) fn domain(&self) -> u64 {
+        self.pd.id()
+    }
+
     pub(crate) fn remote(&self) -> Option<RemoteSlice> {
         lock(&self.state).bound.map(|(remote, _)| remote)
     }

@@ -1,10 +1,11 @@
 //! Shared receive queues.
 
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use qpair_verbs_sys as sys;
 
+use super::cq_shared::{Completing, CqShared, Member};
 use super::handle::{made, outcome};
 use super::hub::lock;
 use super::numbers::QueueId;
@@ -19,6 +20,8 @@ pub(crate) struct Srq {
     srq: NonNull<sys::ibv_srq>,
     id: QueueId,
     receives: Arc<RecvSlots>,
+    /// Where its receives complete.
+    queues: Mutex<Vec<Weak<CqShared>>>,
     pd: Arc<Pd>,
 }
 
@@ -49,7 +52,13 @@ impl Srq {
             // SAFETY: just made, and nobody knows of it.
             unsafe { (library.ibv_destroy_srq)(srq.as_ptr()) };
         })?;
-        Ok(Arc::new(Srq { srq, id, receives: Arc::new(RecvSlots::new(depth)), pd: pd.clone() }))
+        Ok(Arc::new(Srq {
+            srq,
+            id,
+            receives: Arc::new(RecvSlots::new(depth)),
+            queues: Mutex::default(),
+            pd: pd.clone(),
+        }))
     }
 
     /// Posts a receive. For the one owner, which has `&mut` of the queue.
@@ -74,16 +83,19 @@ impl Srq {
         self.receives.count()
     }
 
+    /// Enters it where receives of a queue pair complete. It stays there as long as it lives: a receive may be polled for
+    /// after its queue pair has gone.
+    pub(super) fn completes_at(&self, cq: &Arc<CqShared>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        if !queues.iter().any(|queue| queue.as_ptr() == Arc::as_ptr(cq)) {
+            cq.join(Member { id: self.id, queue: Completing::Shared(self.receives.clone()) });
+            queues.push(Arc::downgrade(cq));
+        }
+    }
+
     pub(super) fn raw(&self) -> *mut sys::ibv_srq {
         self.srq.as_ptr()
-    }
-
-    pub(super) fn id(&self) -> QueueId {
-        self.id
-    }
-
-    pub(super) fn receives(&self) -> &Arc<RecvSlots> {
-        &self.receives
     }
 
     pub(super) fn pd(&self) -> &Arc<Pd> {
@@ -93,6 +105,9 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        for queue in lock(&self.queues).drain(..).filter_map(|queue| queue.upgrade()) {
+            queue.leave(self.id);
+        }
         let hub = self.pd.device().hub();
         // SAFETY: alive until now; the queue pairs that receive from it held it and are gone.
         match outcome(unsafe { (self.pd.device().handle().library.ibv_destroy_srq)(self.raw()) }) {

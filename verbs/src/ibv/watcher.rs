@@ -10,8 +10,10 @@ use qpair_verbs_sys as sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
+use super::cq_shared::{CqFailure, CqShared};
 use super::handle::Handle;
 use super::hub::Hub;
+use super::qp::QpShared;
 use crate::events::AsyncEvent;
 use crate::soft::EventFd;
 
@@ -64,6 +66,7 @@ fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) {
         let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if !take_events(handle, hub) && broken {
             tracing::error!(device = handle.name, "the device is gone: it tells no more events");
+            hub.fail();
             return hub.events.raise(AsyncEvent::DeviceFatal);
         }
     }
@@ -81,38 +84,53 @@ fn take_events(handle: &Handle, hub: &Hub) -> bool {
         any = true;
         // SAFETY: filled above; all zeroes is a valid value besides.
         let mut event = unsafe { event.assume_init() };
-        dispatch(&event, hub);
+        let held = dispatch(&event, hub);
         // SAFETY: an event that was got, acknowledged once. What it names is not destroyed before that.
         unsafe { (handle.library.ibv_ack_async_event)(&raw mut event) };
+        // Only now: this may be the last hold, and destroying a queue waits until its events are acknowledged.
+        drop(held);
     }
 }
 
-fn dispatch(event: &sys::ibv_async_event, hub: &Hub) {
+/// What an event is about; held until it is acknowledged.
+#[derive(Default)]
+struct Held {
+    qp: Option<Arc<QpShared>>,
+    _cqs: Vec<Arc<CqShared>>,
+}
+
+fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
     // SAFETY: every reading of the union is valid: pointers that are compared and not followed, and a number.
     let (qp, cq, port) = unsafe { (event.element.qp, event.element.cq, event.element.port_num) };
     let qp_event = |make: fn(crate::Qpn) -> AsyncEvent, fails: bool| {
-        let Some(qp) = hub.qp(qp) else { return };
-        if fails {
-            qp.fail();
+        let qp = hub.qp(qp);
+        if let Some(qp) = &qp {
+            if fails {
+                qp.fail();
+            }
+            hub.events.raise(make(qp.qpn));
         }
-        hub.events.raise(make(qp.qpn));
+        Held { qp, _cqs: Vec::new() }
     };
     let port = || u8::try_from(port).unwrap_or_default();
     let raised = match event.event_type {
         sys::IBV_EVENT_CQ_ERR => {
-            if let Some(cq) = hub.cq(cq.cast()) {
-                cq.overrun();
+            let cq = hub.cq(cq.cast());
+            if let Some(cq) = &cq {
+                cq.fail(CqFailure::Overrun);
             }
-            AsyncEvent::CqError
+            hub.events.raise(AsyncEvent::CqError);
+            return Held { qp: None, _cqs: cq.into_iter().collect() };
         }
         sys::IBV_EVENT_QP_FATAL => return qp_event(AsyncEvent::QpFatal, true),
         sys::IBV_EVENT_QP_REQ_ERR => return qp_event(AsyncEvent::QpRequestError, true),
         sys::IBV_EVENT_QP_ACCESS_ERR => return qp_event(AsyncEvent::QpAccessError, true),
         sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
-            if let Some(qp) = hub.qp(qp) {
-                hub.last_receives.tell(&qp);
+            let held = qp_event(AsyncEvent::LastWqeReached, false);
+            if let Some(qp) = &held.qp {
+                hub.last_receives.tell(qp);
             }
-            return qp_event(AsyncEvent::LastWqeReached, false);
+            return held;
         }
         sys::IBV_EVENT_COMM_EST => return qp_event(AsyncEvent::CommunicationEstablished, false),
         sys::IBV_EVENT_SQ_DRAINED => return qp_event(AsyncEvent::SendQueueDrained, false),
@@ -120,7 +138,11 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) {
         sys::IBV_EVENT_PATH_MIG_ERR => return qp_event(AsyncEvent::PathMigrationFailed, false),
         sys::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError,
         sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached,
-        sys::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
+        sys::IBV_EVENT_DEVICE_FATAL => {
+            let cqs = hub.fail();
+            hub.events.raise(AsyncEvent::DeviceFatal);
+            return Held { qp: None, _cqs: cqs };
+        }
         sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
         sys::IBV_EVENT_LID_CHANGE => AsyncEvent::LidChanged(port()),
@@ -131,4 +153,5 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) {
         other => AsyncEvent::Unknown(other),
     };
     hub.events.raise(raised);
+    Held::default()
 }

@@ -135,7 +135,9 @@ impl ExposedRegion {
         Ok(())
     }
 
-    /// Adds to the 8 bytes at `offset`, atomically also towards peers; gives the value before.
+    /// Adds to the 8 bytes at `offset`; gives the value before. Atomic towards this host's processors, and towards peers'
+    /// atomics where the device says so ([`AtomicAbility::Everywhere`](crate::AtomicAbility)): most NICs are atomic among
+    /// themselves only.
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::Misaligned`].

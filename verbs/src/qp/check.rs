@@ -42,7 +42,7 @@ impl Limits {
             return Err(PostError::WrongDomain);
         }
         if wr.imm.is_some() || wr.invalidate.is_some() {
-            check_carried(wr, with, qp_type)?;
+            check_carried(wr, qp_type)?;
         }
         let same = |remote: &RemoteSlice| {
             if remote.len == len as u64 {
@@ -75,10 +75,10 @@ impl Limits {
 
 /// Refuses what a request can not carry along.
 #[cold]
-fn check_carried(wr: &SendWr, with: &Borrowed<'_>, qp_type: QpType) -> Result<(), PostError> {
+fn check_carried(wr: &SendWr, qp_type: QpType) -> Result<(), PostError> {
     let what = match (&wr.op, wr.imm, wr.invalidate) {
         (_, None, None) | (Op::Send | Op::Write(_), Some(_), None) => return Ok(()),
-        (Op::Send, None, Some(_)) if with.to.is_none() => return Ok(()),
+        (Op::Send, None, Some(_)) if qp_type == QpType::Rc => return Ok(()),
         (Op::Send, Some(_), Some(_)) => "a message with both immediate data and a key to invalidate",
         (_, Some(_), _) => "this operation with immediate data",
         (_, None, Some(_)) => "this operation with a key to invalidate",

@@ -98,7 +98,8 @@ impl QueuePair {
     }
 
     /// Binds `window` to bytes `range` of `region`, with the rights `access`, for use over this queue pair. The window's
-    /// former key is withdrawn.
+    /// former key is withdrawn on the software device; hardware takes a window that is free, so that its key has to be
+    /// [invalidated](QueuePair::invalidate) first.
     pub fn bind<'a>(
         &'a mut self,
         window: &'a MemoryWindow,

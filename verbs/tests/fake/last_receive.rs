@@ -90,3 +90,23 @@ fn a_queue_pair_that_was_never_connected_took_nothing_and_waits_for_nothing() {
         ground.close();
     });
 }
+
+#[test]
+fn what_was_received_is_polled_for_after_the_queue_pair_has_gone() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let mut srq = ground.pd.create_srq(4).unwrap();
+        for round in 0..12 {
+            srq.post(ground.filled(0), round).unwrap();
+            let (mut near, far) = pair(&ground, &srq);
+            near.send(ground.filled(7)).post().unwrap();
+            drop((near, far));
+            let done = ground.cq.poll().unwrap().expect("the receive");
+            assert_eq!(done.wr_id(), round);
+            assert_eq!(done.into_buffer().unwrap()[..], [7; 64]);
+            assert_eq!(srq.available(), 0);
+        }
+        drop(srq);
+        ground.close();
+    });
+}

@@ -4,7 +4,7 @@ use qpair_fake_ibverbs::control::{About, Completion};
 use qpair_verbs::{AsyncEvent, CqError, PostError, QpState, QueuePair, RemoteSlice, WcStatus};
 use qpair_verbs_sys as sys;
 
-use crate::ground::{Ground, in_fake, wait_until};
+use crate::ground::{Ground, connect, in_fake, wait_until};
 
 /// Posts a WRITE and polls for it: the queue pair and its queue work.
 #[track_caller]
@@ -109,6 +109,13 @@ fn posted(ground: &Ground) -> Vec<u64> {
     let calls = ground.fake.calls();
     let posts = calls.lines().filter(|line| line.starts_with("ibv_post"));
     posts.filter_map(|line| u64::from_str_radix(line.split("wr_id=0x").nth(1)?.split(' ').next()?, 16).ok()).collect()
+}
+
+/// Handles of the completion queues that were made.
+fn made_queues(ground: &Ground) -> Vec<u32> {
+    let calls = ground.fake.calls();
+    let made = calls.lines().filter_map(|line| line.strip_prefix("ibv_create_cq cq"));
+    made.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
 }
 
 #[test]
@@ -305,6 +312,66 @@ fn receives_of_a_shared_queue_survive_nonsense() {
         }
         assert_eq!(srq.available(), 0);
         drop((a, b, srq));
+        ground.close();
+    });
+}
+
+/// The sends of a queue pair are taken by whoever polls for them, one alone; a device that tells of them to another has told
+/// nobody.
+#[test]
+fn sends_that_complete_where_receives_do_are_passed_over() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let mut receives = ground.ctx.create_cq(64).unwrap();
+        let divided = ground.pd.rc(&ground.cq).recv_cq(&receives).build().unwrap();
+        let (mut a, b) = connect(divided, ground.pd.rc(&ground.cq).build().unwrap());
+        let region = ground.exposed(64);
+        ground.fake.forge(1, Completion::new().dropped()).unwrap();
+        a.write(ground.filled(3), region.remote(0..64)).id(1).signaled().post().unwrap();
+        let [wr_id] = posted(&ground)[..] else { panic!("one is under way") };
+        let [.., of_sends, of_receives] = made_queues(&ground)[..] else { panic!("there are two") };
+        for status in [sys::IBV_WC_SUCCESS, sys::IBV_WC_WR_FLUSH_ERR] {
+            let said = Completion::new().wr_id(wr_id).status(status).qp_num(a.number().0);
+            ground.fake.inject(of_receives, said).unwrap();
+            assert!(receives.poll().unwrap().is_none());
+        }
+        ground.fake.inject(of_sends, Completion::new().wr_id(wr_id).qp_num(a.number().0)).unwrap();
+        assert_eq!(ground.done().wr_id, 1);
+        drop((a, b, region, receives));
+        ground.close();
+    });
+}
+
+/// The thread that takes events may have the last hold on the queue that one is about, and destroying a queue waits until
+/// its events are acknowledged.
+#[test]
+fn queues_go_while_an_event_of_theirs_is_taken() {
+    in_fake(|| {
+        let ground = Ground::new();
+        for _ in 0..300 {
+            let queue = ground.ctx.create_cq(4).unwrap();
+            let handle = *made_queues(&ground).last().unwrap();
+            ground.fake.event(sys::IBV_EVENT_CQ_ERR, About::Cq(handle)).unwrap();
+            drop(queue);
+        }
+        ground.close();
+    });
+}
+
+#[test]
+fn a_device_that_goes_ends_every_wait() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let (mut a, b) = ground.pair();
+        let region = ground.exposed(64);
+        ground.fake.forge(1, Completion::new().dropped()).unwrap();
+        a.write(ground.filled(3), region.remote(0..64)).signaled().post().unwrap();
+        let fake = ground.fake.clone();
+        let event = std::thread::spawn(move || fake.event(sys::IBV_EVENT_DEVICE_FATAL, About::Port(1)).unwrap());
+        assert!(matches!(ground.cq.wait(), Err(CqError::DeviceGone)));
+        event.join().unwrap();
+        assert_eq!((a.state(), b.state()), (QpState::Err, QpState::Err));
+        drop((a, b, region));
         ground.close();
     });
 }

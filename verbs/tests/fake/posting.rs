@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use qpair_verbs::{Access, MemoryError, WorkCompletion};
+use qpair_verbs::{Access, MemoryError, PostError, Rkey, WorkCompletion};
 
 use crate::ground::{Ground, connect, in_fake, places};
 
@@ -163,6 +163,42 @@ fn datagrams_go_the_way_that_their_queue_pair_was_given() {
         drop((plain, other, handles));
         ground.close();
     });
+}
+
+#[test]
+fn windows_of_other_domains_and_ranges_beyond_their_region_are_refused() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let (mut a, b) = ground.pair();
+        let region = ground.pd.expose(64, Access::REMOTE_ALL | Access::WINDOW_BIND).unwrap();
+        let (own, other) =
+            (ground.pd.create_window().unwrap(), ground.ctx.alloc_pd().unwrap().create_window().unwrap());
+        let error = a.bind(&other, &region, 0..64, Access::REMOTE_READ).post().unwrap_err().error;
+        assert_eq!(error, PostError::WrongDomain);
+        for (start, end) in [(0, 65), (64, 64), (40, 20), (usize::MAX, 3)] {
+            let range = std::ops::Range { start, end };
+            let error = a.bind(&own, &region, range, Access::REMOTE_READ).post().unwrap_err().error;
+            assert_eq!(error, PostError::Range { start, end, len: 64 });
+        }
+        drop((a, b, region, own, other));
+        ground.close();
+    });
+}
+
+#[test]
+fn sends_that_invalidate_are_for_reliable_connections() {
+    for extended in [0, 1] {
+        in_fake(|| {
+            let ground = Ground::with(&[("qp_ex", extended)]);
+            let prepare = || ground.pd.uc(&ground.cq).build().unwrap();
+            let (mut a, b) = connect(prepare(), prepare());
+            let refused = a.send(ground.filled(1)).invalidating(Rkey(1)).post().unwrap_err();
+            assert!(matches!(refused.error, PostError::NotSupported { .. }), "{refused}");
+            assert!(!ground.fake.calls().contains("post"), "{}", ground.fake.calls());
+            drop((a, b, refused));
+            ground.close();
+        });
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use qpair_verbs_sys as sys;
 
 use crate::QpAddress;
-use crate::device::LinkLayer;
+use crate::device::{AtomicAbility, LinkLayer};
 use crate::qp::QpOptions;
 use crate::types::{Access, Mtu, Psn, QpType};
 
@@ -51,7 +51,7 @@ pub(super) fn none() -> sys::ibv_qp_attr {
 }
 
 /// RESET to INIT.
-pub(super) fn init(options: &QpOptions) -> sys::ibv_qp_attr {
+pub(super) fn init(options: &QpOptions, atomics: AtomicAbility) -> sys::ibv_qp_attr {
     let mut attributes = none();
     attributes.qp_state = sys::IBV_QPS_INIT;
     attributes.pkey_index = 0;
@@ -60,6 +60,10 @@ pub(super) fn init(options: &QpOptions) -> sys::ibv_qp_attr {
     attributes.qp_access_flags = match options.qp_type {
         // Beyond writes, peers of the other services can do nothing.
         QpType::Uc | QpType::Ud => options.access.bits() & Access::REMOTE_WRITE.bits(),
+        // Some devices without atomics refuse to be told of a right to them.
+        QpType::Rc if atomics == AtomicAbility::None => {
+            options.access.bits() & (Access::REMOTE_READ | Access::REMOTE_WRITE).bits()
+        }
         QpType::Rc => options.access.bits() & Access::REMOTE_ALL.bits(),
     };
     attributes

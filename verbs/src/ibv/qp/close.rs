@@ -34,16 +34,14 @@ impl Drop for OwnedQp {
                 window.end(rkey);
             }
         }
+        let (device, id) = (self.pd.device().clone(), self.shared.id);
+        // Before it goes: another may have its address then.
+        device.hub().leave_qp(self.qp.as_ptr());
         // SAFETY: alive until now. When it is gone the device is done with everything that was posted.
         let gone = outcome(unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) });
-        let (device, id) = (self.pd.device().clone(), self.shared.id);
-        device.hub().leave_qp(self.qp.as_ptr());
         self.send_cq.leave(id);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
             self.recv_cq.leave(id);
-        }
-        if let Some(srq) = &self.srq {
-            self.recv_cq.leave(srq.id());
         }
         match gone {
             Ok(()) => lock(&device.hub().numbers).give(id),

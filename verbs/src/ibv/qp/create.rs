@@ -120,7 +120,7 @@ impl OwnedQp {
                 hop_limit: options.hop_limit,
             },
             max_inline,
-            max_datagram: options.mtu.unwrap_or(port.active_mtu).bytes(),
+            max_datagram: address.mtu.bytes(),
             max_message: longest(&port),
             reads,
             peer_reads: Mutex::default(),
@@ -143,12 +143,15 @@ impl OwnedQp {
     fn enter(&self) {
         self.pd.device().hub().enter_qp(self.qp.as_ptr(), &self.shared);
         let member = |queue| Member { id: self.shared.id, queue };
-        self.send_cq.join(member(Completing::Qp(self.shared.clone())));
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.join(member(Completing::Qp(self.shared.clone())));
+        let shared = self.shared.clone();
+        if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.send_cq.join(member(Completing::Both(shared)));
+        } else {
+            self.send_cq.join(member(Completing::Sends(shared.clone())));
+            self.recv_cq.join(member(Completing::Receives(shared)));
         }
         if let Some(srq) = &self.srq {
-            self.recv_cq.join(Member { id: srq.id(), queue: Completing::Shared(srq.receives().clone()) });
+            srq.completes_at(&self.recv_cq);
         }
     }
 
@@ -172,14 +175,17 @@ impl OwnedQp {
 
     /// State as the device says: it moves queue pairs to the error state by itself, and not all devices tell of it.
     pub(crate) fn state(&self) -> QpState {
-        let known = self.known_state();
-        if matches!(known, QpState::Rtr | QpState::Rts | QpState::Sqd) && self.has_failed() {
-            self.shared.fail();
+        if matches!(self.known_state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            match self.asked_state() {
+                Some(sys::IBV_QPS_ERR) => self.shared.fail(),
+                Some(sys::IBV_QPS_SQE) => self.shared.entered(QpState::Sqe),
+                _ => {}
+            }
         }
         self.known_state()
     }
 
-    fn has_failed(&self) -> bool {
+    fn asked_state(&self) -> Option<sys::ibv_qp_state> {
         let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
         let mut made = MaybeUninit::<sys::ibv_qp_init_attr>::zeroed();
         let mask = sys::IBV_QP_STATE.cast_signed();
@@ -187,7 +193,7 @@ impl OwnedQp {
         // SAFETY: the queue pair is alive, and both are written to.
         let status = unsafe { (self.library().ibv_query_qp)(self.qp.as_ptr(), to, mask, made) };
         // SAFETY: zeroed, which is valid, and filled by the library.
-        status == 0 && unsafe { attributes.assume_init() }.qp_state == sys::IBV_QPS_ERR
+        (status == 0).then(|| unsafe { attributes.assume_init() }.qp_state)
     }
 
     pub(crate) fn explain(&self) -> String {

@@ -11,6 +11,10 @@ use crate::types::QpState;
 /// takes the transition. The queue pair is of no use afterwards.
 pub(super) fn diagnose(qp: &OwnedQp, to: QpState, refused: &sys::ibv_qp_attr) -> Option<String> {
     let cell = transition(qp.qp_type(), qp.known_state(), to)?;
+    if takes(qp, cell.required, *refused) {
+        // It was no attribute: a resource that was short for the moment, or an address that was not resolved yet.
+        return None;
+    }
     let suspects = cell.required.iter().filter(|&attribute| attribute != QpAttribute::State);
     suspects.into_iter().find(|&attribute| takes(qp, cell.required, plainer(refused, attribute))).map(|attribute| {
         let value = value(refused, attribute);

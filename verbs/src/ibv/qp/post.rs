@@ -127,12 +127,13 @@ impl OwnedQp {
     ) -> Result<(), PostError> {
         let backing = region.buffer().backing();
         let Grant::Ibv(grant) = region.grant() else { return Err(PostError::WrongDomain) };
-        if backing.domain() != self.pd.id() {
+        if backing.domain() != self.pd.id() || window.domain() != self.pd.id() {
             return Err(PostError::WrongDomain);
         }
-        // What does not fit is for the device to refuse.
-        let addr = (backing.base().as_ptr().addr() as u64).wrapping_add(range.start as u64);
-        let len = range.end.saturating_sub(range.start) as u64;
+        if range.is_empty() || range.end > backing.len() {
+            return Err(PostError::Range { start: range.start, end: range.end, len: backing.len() });
+        }
+        let (addr, len) = (backing.base().as_ptr().addr() as u64 + range.start as u64, range.len() as u64);
         let tag = self.tag(index);
         let rkey = grant.with_mr(|mr| {
             window.bind((addr, len), access, |mw, rkey| {

@@ -222,8 +222,11 @@ impl Extended {
     /// As [`Submit::request`].
     #[inline(always)]
     unsafe fn post(&self, op: &Op, submission: &Submission<'_>, data: &Data<'_>) -> io::Result<()> {
+        if !self.has(op, submission) {
+            return Err(absent());
+        }
         // SAFETY: passed on to the caller. Each call below is of a request that was begun, in the order that the library
-        // asks for: operation, address, data. Calls that a service has not are of operations that are refused before.
+        // asks for: operation, address, data.
         unsafe {
             self.one(submission.wr_id, submission.flags, |qp| {
                 self.operation(qp, op, submission);
@@ -270,8 +273,23 @@ impl Extended {
         }
     }
 
+    /// Whether there is a call for the operation; a request without one would be begun and hold nothing.
+    #[inline(always)]
+    fn has(&self, op: &Op, submission: &Submission<'_>) -> bool {
+        match (op, submission.imm, submission.invalidate) {
+            (Op::Send, None, Some(_)) => self.send_inv.is_some(),
+            (Op::Write(_), Some(_), _) => self.write_imm.is_some(),
+            (Op::Write(_), None, _) => self.write.is_some(),
+            (Op::Read(_), ..) => self.read.is_some(),
+            (Op::CompareSwap { .. }, ..) => self.compare_swap.is_some(),
+            (Op::FetchAdd { .. }, ..) => self.fetch_add.is_some(),
+            (Op::Send, ..) => submission.to.is_none() || self.set_ud_addr.is_some(),
+            (Op::ReadReduce(..) | Op::Bind { .. } | Op::Invalidate(_), ..) => false,
+        }
+    }
+
     /// # Safety
-    /// As [`Submit::request`], with a request begun.
+    /// As [`Submit::request`], with a request begun that there is a [call](Extended::has) for.
     #[inline(always)]
     unsafe fn operation(&self, qp: *mut sys::ibv_qp_ex, op: &Op, submission: &Submission<'_>) {
         // SAFETY: passed on to the caller.
@@ -308,7 +326,6 @@ impl Extended {
                         call(qp, key(remote.rkey), remote.addr, *add);
                     }
                 }
-                // The others are not posted by this way; a request has to begin nevertheless.
                 (Op::Send | Op::ReadReduce(..) | Op::Bind { .. } | Op::Invalidate(_), ..) => (self.send)(qp),
             }
         }
