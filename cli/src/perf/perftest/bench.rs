@@ -10,6 +10,7 @@ use qpair::verbs::{
 
 use super::options::AtomicOperation;
 use super::settings::Settings;
+use super::watch::Watch;
 use super::wire::Key;
 use crate::perf::error::PerfError;
 use crate::perf::test::Kind;
@@ -72,6 +73,8 @@ pub struct Bench {
     pub inline: usize,
     /// True while a sleep was prepared for.
     pub armed: bool,
+    /// Polls in a row that may find nothing before a pause.
+    pub spins: u32,
 }
 
 /// A connected queue pair and its part of the memory.
@@ -120,9 +123,7 @@ impl Unconnected {
         let outbox = pd.expose(room, Access::NONE)?;
         let attributes = context.attributes();
         let most = attributes.max_inline;
-        let default = if settings.test.is_bandwidth() { 0 } else { MAX_INLINE };
-        let inline =
-            if kind == Kind::Read || kind == Kind::Atomic { 0 } else { settings.inline.unwrap_or(default.min(most)) };
+        let inline = settings.inline(most);
         let outs = match attributes.max_rd_atomic.min(attributes.max_init_rd_atomic) {
             0 => DEFAULT_OUTS,
             most => u8::try_from(most).unwrap_or(u8::MAX),
@@ -206,6 +207,7 @@ impl Unconnected {
             let remote = RemoteSlice { addr: key.addr, len: self.stride as u64, rkey: Rkey(key.rkey) };
             lanes.push(Lane { qp, kind: self.kind, remote, start: index * self.stride });
         }
+        let spins = Watch::spins(self.plan.soft.is_some(), self.channel.is_some());
         Ok(Bench {
             lanes,
             send_cq: self.send_cq,
@@ -216,6 +218,7 @@ impl Unconnected {
             atomic: self.atomic,
             inline: self.inline,
             armed: false,
+            spins,
         })
     }
 
@@ -342,8 +345,6 @@ const QKEY: u32 = 0x1111_1111;
 const ACK_TIMEOUT: Duration = Duration::from_micros(67_109);
 /// READs and atomics at once, where the device does not tell how many it can do.
 const DEFAULT_OUTS: u8 = 16;
-/// Up to here data goes inline, as perftest does; above, from registered memory.
-const MAX_INLINE: u32 = 220;
 /// A cache line: queue pairs do not share one.
 const LINE: usize = 64;
 /// A completion carries the queue pair above these bits, and the message's number in them.

@@ -34,9 +34,8 @@ struct PingPong<'a> {
     limit: u64,
     span: Option<Span>,
     settings: &'a Settings,
-    /// Seconds since the start at which each message was posted.
-    posted: Vec<f64>,
-    start: Instant,
+    /// When each message was posted.
+    posted: Vec<Instant>,
     measured: u64,
     /// What is sent inline; as long as a message, or empty.
     data: Vec<u8>,
@@ -61,7 +60,6 @@ impl<'a> PingPong<'a> {
             span: None,
             settings,
             posted: Vec::with_capacity(room),
-            start: Instant::now(),
             measured: 0,
             data: vec![0; if size <= bench.inline { size } else { 0 }],
             bench,
@@ -80,7 +78,7 @@ impl<'a> PingPong<'a> {
     #[inline]
     fn post(&mut self, number: u64) -> Result<(), PerfError> {
         if self.settings.iterations().is_some() {
-            self.posted.push(self.start.elapsed().as_secs_f64());
+            self.posted.push(Instant::now());
         }
         let inline = (!self.data.is_empty()).then_some(self.data.as_slice());
         self.bench.post(0, number, self.size, inline, true)
@@ -139,7 +137,7 @@ impl<'a> PingPong<'a> {
     fn timed(self) -> Timed {
         match self.span {
             Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds(Instant::now()) },
-            None => Timed::Each(self.posted.windows(2).map(|pair| pair[1] - pair[0]).collect()),
+            None => Timed::Each(self.posted.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect()),
         }
     }
 

@@ -33,8 +33,7 @@ pub struct Settings {
     pub outs: Option<u8>,
     /// What atomics do.
     pub atomic: AtomicOperation,
-    /// Bytes up to which data goes inline, if asked for.
-    pub inline: Option<u32>,
+    inline: Option<u32>,
     size: Option<u64>,
     depth: u32,
     rx_depth: u32,
@@ -174,6 +173,18 @@ impl Settings {
         every.min(self.tx_depth())
     }
 
+    /// Bytes up to which data goes inline, on a device that takes at most so many; above, it goes from registered memory.
+    pub fn inline(&self, most: u32) -> u32 {
+        let default = match (self.test.kind(), self.service) {
+            (Kind::Read | Kind::Atomic, _) => return 0,
+            _ if self.test.is_bandwidth() => 0,
+            (Kind::Send, QpType::Ud) => 188,
+            (Kind::Send, _) => 236,
+            _ => 220,
+        };
+        self.inline.unwrap_or(default.min(most))
+    }
+
     /// Whether the best bandwidth over any part of a run is looked for.
     pub fn peak(&self) -> bool {
         !self.no_peak && matches!(self.goal, Goal::Iterations(count) if count * u64::from(self.qps) <= PEAK_ITERATIONS)
@@ -287,6 +298,13 @@ mod tests {
         assert_eq!(shape("write-lat"), (vec![2], Some(1000), 1, 0, 1));
         assert_eq!(shape("send-lat -n 100"), (vec![2], Some(100), 1, 100, 1));
         assert_eq!(shape("send-bw -s 64K -t 8 -r 7 -Q 20"), (vec![65536], Some(1000), 8, 7, 8));
+        let inline = |line: &str| valid(line).inline(400);
+        assert_eq!(["write-lat", "send-lat", "send-lat -c UC", "send-lat -c UD"].map(inline), [220, 236, 236, 188]);
+        assert_eq!(
+            ["write-bw", "send-bw", "read-lat", "atomic-lat", "read-lat -I 8", "write-bw -I 8"].map(inline),
+            [0, 0, 0, 0, 0, 8]
+        );
+        assert_eq!(valid("send-lat").inline(96), 96);
         let all = valid("write-bw -a -n 20");
         let sizes = all.sizes(Mtu::B1024).expect("fits");
         assert_eq!((sizes.len(), sizes[0], sizes[22], all.cq_mod()), (23, 2, 1 << 23, 20));

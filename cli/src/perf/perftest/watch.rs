@@ -14,7 +14,7 @@ use crate::perf::error::PerfError;
 pub struct Watch<'a> {
     link: &'a Link,
     idle: u32,
-    /// When it began to look; no matter while nothing is waited for.
+    /// When it began to look; none while something comes.
     since: Option<Instant>,
     /// When the other side was first seen to have gone on.
     ahead: Option<Instant>,
@@ -32,6 +32,7 @@ impl<'a> Watch<'a> {
     #[inline]
     pub fn progress(&mut self) {
         self.idle = 0;
+        self.since = None;
         self.ahead = None;
     }
 
@@ -56,7 +57,16 @@ impl<'a> Watch<'a> {
     #[inline]
     pub fn idle(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
         self.idle += 1;
-        if self.idle < SPINS && bench.channel.is_none() { Ok(None) } else { self.pause(bench) }
+        if self.idle < bench.spins { Ok(None) } else { self.pause(bench) }
+    }
+
+    /// Polls in a row that may find nothing before there is a pause.
+    pub fn spins(soft: bool, events: bool) -> u32 {
+        match (events, soft) {
+            (true, _) => 0,
+            (false, true) => SPINS,
+            (false, false) => DEVICE_SPINS,
+        }
     }
 
     /// Where the other side is, without waiting.
@@ -75,10 +85,7 @@ impl<'a> Watch<'a> {
 
     #[cold]
     fn pause(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
-        // The first time since something came.
-        if self.idle == 1 || self.idle == SPINS {
-            self.since = Some(Instant::now());
-        }
+        self.since.get_or_insert_with(Instant::now);
         match &bench.channel {
             Some(_) if !bench.armed => {
                 // Something may have come in between: the caller polls once more.
@@ -98,10 +105,13 @@ impl<'a> Watch<'a> {
             None => {
                 // The other side may need this core.
                 std::thread::yield_now();
-                if self.idle < SPINS + YIELDS {
+                if bench.spins == DEVICE_SPINS {
+                    self.idle = 0;
+                } else if self.idle < SPINS + YIELDS {
                     return Ok(None);
+                } else {
+                    self.idle = SPINS;
                 }
-                self.idle = SPINS;
             }
         }
         self.look(bench)
@@ -124,8 +134,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// About a microsecond of polling: some times a round trip in memory. What takes longer is little disturbed by yields.
+/// Polls before a first pause on the software device: about a microsecond, some times a round trip in memory. What takes
+/// longer is little disturbed by yields.
 const SPINS: u32 = 1_000;
+/// Polls between two pauses on other devices, as long as a hundred round trips and more: they work while this side polls, and
+/// with a yield in each round trip, one between two processes of a host with two processors took longer.
+const DEVICE_SPINS: u32 = 1 << 14;
 /// A look costs a system call; this many yields make it rare and still take only milliseconds.
 const YIELDS: u32 = 1_000;
 const SELDOM: u32 = 64;
