@@ -29,6 +29,8 @@ class Result:
     groups: List[Group]
     samples: Dict[Tuple[str, str], Dict[int, float]]  # {(point name, program): {round: value}}
     troubles: List[str]
+    introduction: str = INTRODUCTION
+    reasons: Dict[str, str] = dataclasses.field(default_factory=lambda: REASONS)  # why targets are missed, by point
 
     def values(self, point, program):
         return list(self.samples[point.name, program].values())
@@ -89,7 +91,7 @@ def number(value):
 
 
 def as_text(result):
-    parts = ["\n".join(f"{what + ':':12}{text}" for what, text in facts(result))]
+    parts = ["\n".join(f"{what + ':':15}{text}" for what, text in facts(result))]
     for group in result.groups:
         parts.append(f"{group.title}\n" + aligned([COLUMNS] + [row.cells for row in rows(result, group)]))
     parts += [f"{title}\n" + "\n".join(f"  {line}" for line in lines)
@@ -111,7 +113,7 @@ def aligned(table):
 
 def as_markdown(result):
     """What a reader wants first stands first; the long commands stand last."""
-    parts = [INTRODUCTION, listed(f"{what}: {text}" for what, text in facts(result)), verdict(result)]
+    parts = [result.introduction, listed(f"{what}: {text}" for what, text in facts(result)), verdict(result)]
     parts += [f"## {group.title}\n\n" + by_point(result, group) for group in result.groups]
     if result.troubles:
         parts.append("## What went wrong\n\n" + listed(result.troubles))
@@ -130,7 +132,7 @@ def verdict(result):
     text = f"## Targets\n\n{sum(row.met == 'yes' for row in judged)} of {len(judged)} targets are met."
     if not missed:
         return text
-    lines = [f"**{point}**: {'; '.join(found)}. {REASONS.get(point, 'The reason is not known.')}"
+    lines = [f"**{point}**: {'; '.join(found)}. {result.reasons.get(point, 'The reason is not known.')}"
              for point, found in missed.items()]
     return f"{text} Missed:\n\n{listed(lines)}"
 
