@@ -294,7 +294,7 @@ fn receives_of_a_shared_queue_survive_nonsense() {
         let mut ground = Ground::new();
         let mut srq = ground.pd.create_srq(4).unwrap();
         let b = ground.pd.rc(&ground.cq).srq(&srq).build().unwrap();
-        let (mut a, b) = crate::ground::connect(ground.pd.rc(&ground.cq).build().unwrap(), b);
+        let (mut a, b) = connect(ground.pd.rc(&ground.cq).build().unwrap(), b);
         for id in 0..4 {
             srq.post(ground.filled(0), id).unwrap();
         }

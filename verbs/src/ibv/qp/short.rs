@@ -1,5 +1,5 @@
-//! The short way to post: one buffer, or a part of an exposed region, sent, written or read, with nothing else to it. What
-//! is not so goes the [long way](OwnedQp::post_any), which takes all requests and has all the answers to bad ones.
+//! The short way to post: one buffer, a part of an exposed region, or inline data, sent, written or read, with nothing else
+//! to it. What is not so goes the [long way](OwnedQp::post_any), which takes all requests and has all the answers to bad ones.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use super::submit::Submit;
 use crate::error::Rejected;
 use crate::ibv::handle::{outcome, refused};
 use crate::ibv::send_queue::{Held, SendSlot};
-use crate::memory::{Buffer, Local, RemoteSlice};
+use crate::memory::{Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
 use crate::status::WcOpcode;
 use crate::types::QpType;
@@ -47,14 +47,14 @@ impl OwnedQp {
     pub(crate) fn post_send(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
         let flags = super::post::flags(&wr);
         let SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced } = wr;
-        let bare =
-            with.inline.is_none() && with.to.is_none() && imm.is_none() && invalidate.is_none() && range.is_none();
+        let bare = with.to.is_none() && imm.is_none() && invalidate.is_none() && range.is_none();
         if bare
             && let Some(way) = Way::of(op, self.shared.qp_type)
-            && let Local::Buffer(buffer) = &local
-            && let Some((piece, index)) = self.takes(buffer, way.remote.as_ref())
+            && let Some(piece) = self.piece(&local, with.inline)
+            && let Some(index) = self.takes(&way, &piece)
         {
-            return self.post_short(&way, (index, local, piece), wr_id, flags);
+            let slot = SendSlot { local, wr_id, opcode: way.shown_as, len: piece.length, held: Held::Nothing };
+            return self.post_short(&way, (index, slot), (piece, with.inline), flags);
         }
         // Put together anew, so that what came needs no place in memory on the short way.
         let wr = SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced };
@@ -62,19 +62,35 @@ impl OwnedQp {
         self.post_any(wr, Borrowed { inline, to, bind })
     }
 
-    /// The buffer as the device sees it and the request's count, if one with it and this remote side goes the short way. Of
-    /// the state there is nothing to ask: a queue pair that can be posted to is in RTS, or was and has failed since, and the
-    /// device flushes then.
+    /// The local side as the device sees it, where it is one piece. Memory of another domain is for the long way to refuse.
     #[inline(always)]
-    fn takes(&self, buffer: &Buffer, remote: Option<&RemoteSlice>) -> Option<(sys::ibv_sge, u32)> {
-        let block = buffer.backing();
-        let len = block.len() as u64;
-        let takes = block.domain() == self.domain
-            && remote.is_none_or(|remote| remote.len == len)
-            && len <= u64::from(self.max_message);
-        let index = if takes { self.shared.send.next()? } else { return None };
-        let addr = block.base().as_ptr().expose_provenance() as u64;
-        Some((sys::ibv_sge { addr, length: len as u32, lkey: block.lkey() }, index))
+    fn piece(&self, local: &Local, inline: Option<&[u8]>) -> Option<sys::ibv_sge> {
+        let (ptr, len, lkey) = match (local, inline) {
+            (Local::None, Some(data)) if data.len() <= self.max_inline as usize => {
+                let addr = data.as_ptr().expose_provenance() as u64;
+                return Some(sys::ibv_sge { addr, length: data.len() as u32, lkey: 0 });
+            }
+            (Local::Buffer(buffer), None) if buffer.backing().domain() == self.domain => {
+                let block = buffer.backing();
+                (block.base().as_ptr(), block.len(), block.lkey())
+            }
+            (Local::Region(slice), None) if slice.check_domain(self.domain).is_ok() => {
+                let piece = slice.sge();
+                (piece.ptr, piece.len, piece.lkey)
+            }
+            _ => return None,
+        };
+        let length = u32::try_from(len).ok()?;
+        Some(sys::ibv_sge { addr: ptr.expose_provenance() as u64, length, lkey })
+    }
+
+    /// The request's count, if it is as long as its remote side, no longer than a message, and there is room. Of the state
+    /// there is nothing to ask: a queue pair that can be posted to is in RTS, or was and has failed since, and the device
+    /// flushes then.
+    #[inline(always)]
+    fn takes(&self, way: &Way, piece: &sys::ibv_sge) -> Option<u32> {
+        let fits = way.remote.is_none_or(|remote| remote.len == u64::from(piece.length));
+        if fits && piece.length <= self.max_message { self.shared.send.next() } else { None }
     }
 
     /// Posts a request that this queue pair [takes](OwnedQp::takes).
@@ -82,14 +98,13 @@ impl OwnedQp {
     fn post_short(
         &self,
         way: &Way,
-        (index, local, mut piece): (u32, Local, sys::ibv_sge),
-        wr_id: u64,
+        (index, slot): (u32, SendSlot),
+        (mut piece, inline): (sys::ibv_sge, Option<&[u8]>),
         flags: u32,
     ) -> Result<(), Rejected> {
-        let Way { opcode, shown_as, remote } = *way;
+        let Way { opcode, remote, .. } = *way;
         let (remote_addr, rkey) = remote.map_or((0, 0), |remote| (remote.addr, remote.rkey.0));
         let tag = self.tag(index);
-        let slot = SendSlot { local, wr_id, opcode: shown_as, len: piece.length, held: Held::Nothing };
         // SAFETY: `index` is the next one, for which there is room, and this is the one owner.
         unsafe { self.shared.send.begin(index, slot) };
         let status = match &self.submit {
@@ -97,14 +112,14 @@ impl OwnedQp {
                 let mut request = MaybeUninit::<sys::ibv_send_wr>::uninit();
                 let (at, mut bad) = (request.as_mut_ptr(), null_mut());
                 // SAFETY: all that the operation asks for is set; the queue pair is alive, and the piece is of memory that the
-                // slot keeps until the request is done.
+                // slot keeps until the request is done, or inline, to be copied at once.
                 unsafe {
                     (*at).wr_id = tag;
                     (*at).next = null_mut();
                     (*at).sg_list = &raw mut piece;
                     (*at).num_sge = 1;
                     (*at).opcode = opcode;
-                    (*at).send_flags = flags;
+                    (*at).send_flags = if inline.is_some() { flags | sys::IBV_SEND_INLINE } else { flags };
                     (*at).__bindgen_anon_1.imm_data = 0;
                     (*at).wr.rdma.remote_addr = remote_addr;
                     (*at).wr.rdma.rkey = rkey;
@@ -112,7 +127,9 @@ impl OwnedQp {
                 }
             }
             // SAFETY: the queue pair is alive; the memory as above.
-            Submit::Extended(calls) => unsafe { calls.post_short(opcode, (remote_addr, rkey), (tag, flags), &piece) },
+            Submit::Extended(calls) => unsafe {
+                calls.post_short(opcode, (remote_addr, rkey), (tag, flags), &piece, inline)
+            },
         };
         if status != 0 {
             return Err(self.not_taken(index, status));

@@ -256,6 +256,7 @@ impl Extended {
         (remote_addr, rkey): (u64, u32),
         (wr_id, flags): (u64, u32),
         piece: &sys::ibv_sge,
+        inline: Option<&[u8]>,
     ) -> i32 {
         let qp = self.qp.as_ptr();
         // SAFETY: passed on to the caller; in the order that the library asks for: operation, data.
@@ -268,7 +269,10 @@ impl Extended {
                 (sys::IBV_WR_RDMA_READ, _, Some(read)) => read(qp, rkey, remote_addr),
                 _ => (self.send)(qp),
             }
-            (self.set_sge)(qp, piece.lkey, piece.addr, piece.length);
+            match inline {
+                Some(data) => (self.set_inline)(qp, data.as_ptr().cast_mut().cast(), data.len()),
+                None => (self.set_sge)(qp, piece.lkey, piece.addr, piece.length),
+            }
             (self.complete)(qp)
         }
     }
