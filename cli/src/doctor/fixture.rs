@@ -54,7 +54,7 @@ impl Fixture {
         .file("proc/sys/kernel/osrelease", "6.12.0-test\n")
         .file("etc/os-release", "ID=debian\n")
         .file("etc/libibverbs.d/rxe.driver", "driver rxe\n")
-        .file("usr/lib64/libibverbs.so.1.14.44.0", "")
+        .file("usr/lib64/libibverbs.so.1.14.44.0", "\0IBVERBS_1.14\0IBVERBS_PRIVATE_34\0")
         .link("usr/lib64/libibverbs.so.1", "libibverbs.so.1.14.44.0")
         .file("usr/lib64/libibverbs/librxe-rdmav34.so", "")
         .file("usr/bin/rdma", "")

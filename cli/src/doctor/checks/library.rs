@@ -1,7 +1,8 @@
-//! libibverbs: whether it is there, recent enough, and has the providers that the devices need.
+//! libibverbs: whether it is there, and recent enough. What it has for each device, [`providers`] tells.
 
 use super::super::finding::{Finding, Section};
-use super::super::system::{Library, LibraryFile, RDMA_CORE_FEATURES, RdmaDevice, System};
+use super::super::system::{Library, LibraryFile, RDMA_CORE_FEATURES, System};
+use super::providers;
 
 /// Whether libibverbs can drive the devices there are.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -10,8 +11,7 @@ pub fn check(system: &System) -> Vec<Finding> {
     };
     let mut findings = vec![release(system, file)];
     findings.extend(several(&system.library));
-    findings.extend(system.devices.iter().filter_map(|device| provider(system, device)));
-    findings.extend(rxe_queues(system, file));
+    findings.extend(providers::check(system, file));
     findings
 }
 
@@ -33,7 +33,7 @@ fn unusable(system: &System) -> Finding {
 /// The release of rdma-core, and what it lacks.
 fn release(system: &System, file: &LibraryFile) -> Finding {
     let of = Section::Library;
-    let LibraryFile { path, rdma_core } = file;
+    let LibraryFile { path, rdma_core, .. } = file;
     let found = match rdma_core {
         Some(release) => format!("{path} is of rdma-core {release}"),
         None => format!("{path} does not tell which release of rdma-core it is of"),
@@ -70,60 +70,14 @@ fn several(library: &Library) -> Option<Finding> {
     })
 }
 
-/// Without its provider a device is not listed.
-fn provider(system: &System, device: &RdmaDevice) -> Option<Finding> {
-    let of = Section::Library;
-    let install = system.kernel.packages.install_verbs();
-    // Known to work, whatever the files look like.
-    let opens = system.opened.iter().any(|opened| opened.name == device.name && opened.ports.is_ok());
-    let Some(name) = device.provider() else {
-        return (!opens).then(|| {
-            let driver = device.driver.as_deref().unwrap_or("no driver that /sys names");
-            Finding::note(of, "provider", format!("it is not known which provider it needs ({driver})"))
-                .on(&device.name)
-        });
-    };
-    if opens {
-        return Some(Finding::ok(of, "provider", format!("its provider {name} works")).on(&device.name));
-    }
-    let problem = |message: String| {
-        let why = "libibverbs does not see the device without it.";
-        Some(Finding::problem(of, "provider", message).on(&device.name).because(why))
-    };
-    if !system.library.has_provider(name) {
-        let message = format!("its provider lib{name}-rdmav*.so is not installed");
-        return problem(message).map(|finding| finding.fix("as root", [install]));
-    }
-    if !system.library.configured.iter().any(|configured| configured == name) {
-        let line = format!("echo 'driver {name}' > /etc/libibverbs.d/{name}.driver");
-        let message = format!("no file in /etc/libibverbs.d names its provider {name}");
-        return problem(message).map(|finding| finding.fix("as root", [line]));
-    }
-    Some(Finding::ok(of, "provider", format!("its provider {name} is installed")).on(&device.name))
-}
-
-/// rxe's provider counted completions of extended queues twice.
-fn rxe_queues(system: &System, file: &LibraryFile) -> Option<Finding> {
-    let release = file.rdma_core.filter(|release| *release < RXE_EXTENDED_CQ)?;
-    let device = system.devices.iter().find(|device| device.is_rxe())?;
-    let message = format!("rdma-core {release} has an rxe provider without usable extended completion queues");
-    Some(
-        Finding::note(Section::Library, "rxe-extended-cq", message).on(&device.name).because(format!(
-            "They skip entries before release {RXE_EXTENDED_CQ}: programs must use plain ones there."
-        )),
-    )
-}
-
 /// The oldest release that is of use.
 const OLDEST: u32 = 17;
-/// The release that mended the extended completion queues of rxe.
-const RXE_EXTENDED_CQ: u32 = 55;
 
 #[cfg(test)]
 mod tests {
     use super::super::super::finding::Severity;
     use super::super::super::fixture::Fixture;
-    use super::super::super::system::{LoadedLibrary, OpenedDevice};
+    use super::super::super::system::LoadedLibrary;
     use super::super::{fixes, only};
     use super::*;
 
@@ -160,7 +114,7 @@ mod tests {
     #[test]
     fn a_library_that_was_loaded_tells_for_itself() {
         let mut system = Fixture::rxe_host().system();
-        let file = LibraryFile { path: "/opt/libibverbs.so.1".to_owned(), rdma_core: None };
+        let file = LibraryFile { path: "/opt/libibverbs.so.1".to_owned(), ..LibraryFile::default() };
         let missing = vec!["ibv_reg_dmabuf_mr", "ibv_from_the_future"];
         system.library.loaded = Some(Ok(LoadedLibrary { file, missing }));
         let findings = check(&system);
@@ -183,40 +137,5 @@ mod tests {
         let finding = only(&findings, "libibverbs-twice");
         assert!(finding.message.contains("/usr/local/lib/libibverbs.so.1"), "{finding:?}");
         assert!(fixes(finding).contains("ldconfig -p"), "{finding:?}");
-    }
-
-    #[test]
-    fn a_missing_provider_and_a_missing_line_are_told_apart() {
-        let fixture = Fixture::rxe_host();
-        let findings = check(&fixture.remove("etc/libibverbs.d").system());
-        let finding = only(&findings, "provider");
-        assert_eq!((finding.severity, finding.subject.as_deref()), (Severity::Problem, Some("rxe0")));
-        assert!(fixes(finding).contains("echo 'driver rxe' > /etc/libibverbs.d/rxe.driver"), "{finding:?}");
-        let mut system = fixture.remove("usr/lib64/libibverbs").system();
-        let findings = check(&system);
-        assert!(only(&findings, "provider").message.contains("librxe-rdmav*.so is not installed"));
-        assert!(fixes(only(&findings, "provider")).contains("ibverbs-providers"));
-        system.opened = vec![OpenedDevice { name: "rxe0".to_owned(), ports: Ok(Vec::new()) }];
-        assert_eq!(only(&check(&system), "provider").severity, Severity::Ok);
-    }
-
-    #[test]
-    fn devices_of_unknown_drivers_are_noted() {
-        let fixture = Fixture::rxe_host();
-        let system = fixture.hardware("new_0", "new_core", "0000:01:00.0").system();
-        let findings = check(&system);
-        let finding = findings.iter().find(|finding| finding.subject.as_deref() == Some("new_0")).expect("a finding");
-        assert_eq!(finding.severity, Severity::Note);
-        assert!(finding.message.contains("new_core"), "{finding:?}");
-    }
-
-    #[test]
-    fn old_rxe_providers_are_noted() {
-        let mut system = Fixture::rxe_host().system();
-        let findings = check(&system);
-        assert_eq!(only(&findings, "rxe-extended-cq").severity, Severity::Note);
-        assert!(only(&findings, "rxe-extended-cq").message.contains("rdma-core 44"));
-        system.library.found[0].rdma_core = Some(55);
-        assert!(check(&system).iter().all(|finding| finding.check != "rxe-extended-cq"));
     }
 }

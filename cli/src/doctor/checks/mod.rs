@@ -1,5 +1,5 @@
 //! The checks: each looks at a snapshot and says what it found, good or bad. They read nothing and change nothing.
-//! A file for each section.
+//! A file for each section, and one for what libibverbs has for each device.
 
 mod devices;
 mod files;
@@ -9,6 +9,7 @@ mod limits;
 mod machine;
 mod memory;
 mod network;
+mod providers;
 
 use super::finding::Finding;
 use super::system::System;

@@ -89,6 +89,18 @@ impl Packages {
         }
     }
 
+    /// The command that makes libibverbs and its providers fit each other again.
+    pub fn reinstall_verbs(self) -> &'static str {
+        match self {
+            Packages::Apt => "apt install --reinstall libibverbs1 ibverbs-providers",
+            Packages::Dnf => "dnf reinstall libibverbs",
+            Packages::Zypper => "zypper install --force libibverbs1 libibverbs",
+            Packages::Pacman => "pacman -S rdma-core",
+            Packages::Apk => "apk fix --reinstall libibverbs rdma-core",
+            Packages::Unknown => "# install libibverbs and its providers anew, both of one release of rdma-core",
+        }
+    }
+
     /// The command that installs the command `rdma`.
     pub fn install_rdma_command(self) -> &'static str {
         match self {
@@ -197,7 +209,9 @@ mod tests {
         ] {
             fixture.file("etc/os-release", text);
             assert_eq!(read(), packages, "{text}");
-            assert!(!read().install_verbs().is_empty() && !read().install_rdma_command().is_empty());
+            let packages = read();
+            let lines = [packages.install_verbs(), packages.reinstall_verbs(), packages.install_rdma_command()];
+            assert!(lines.iter().all(|line| line.contains("install") || line.contains("-S ") || line.contains("add ")));
         }
     }
 }

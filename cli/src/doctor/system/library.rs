@@ -27,12 +27,14 @@ pub struct LoadedLibrary {
 }
 
 /// A libibverbs.so.1.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LibraryFile {
     /// The file that it is a link to.
     pub path: String,
     /// The release of rdma-core that it is of, where its name tells.
     pub rdma_core: Option<u32>,
+    /// The private interface to providers that it has: it loads none of another.
+    pub interface: Option<u32>,
 }
 
 /// A provider's library.
@@ -70,9 +72,10 @@ impl Library {
         }
     }
 
-    /// Whether libibverbs would find the provider.
-    pub fn has_provider(&self, name: &str) -> bool {
-        self.providers.iter().any(|provider| provider.name == name)
+    /// The private interfaces that there are builds of the provider for; none if it is not installed.
+    pub fn provider_interfaces(&self, name: &str) -> Vec<u32> {
+        let builds = self.providers.iter().filter(|provider| provider.name == name);
+        builds.map(|provider| provider.interface).collect()
     }
 }
 
@@ -85,6 +88,14 @@ impl Provider {
     }
 }
 
+/// The private interface that a library has: it stands in the file as the version of the functions for providers.
+pub(super) fn private_interface(root: &Root, path: &str) -> Option<u32> {
+    let bytes = root.bytes(path, LONGEST_LIBRARY)?;
+    let number = bytes.windows(PRIVATE.len()).position(|window| window == PRIVATE)? + PRIVATE.len();
+    let digits = bytes[number..].iter().take_while(|byte| byte.is_ascii_digit());
+    digits.map(|byte| char::from(*byte)).collect::<String>().parse().ok()
+}
+
 /// libibverbs.so.1 in that folder.
 fn library(root: &Root, folder: &str) -> Option<LibraryFile> {
     let path = format!("{folder}/{SONAME}");
@@ -94,7 +105,8 @@ fn library(root: &Root, folder: &str) -> Option<LibraryFile> {
     // The link points to a file whose name ends in the release: libibverbs.so.1.14.44.0.
     let name = root.link_name(&path).unwrap_or_else(|| SONAME.to_owned());
     let rdma_core = name.strip_prefix(SONAME).and_then(|rest| rest.split('.').nth(2)?.parse().ok());
-    Some(LibraryFile { path: format!("{folder}/{name}"), rdma_core })
+    let interface = private_interface(root, &path);
+    Some(LibraryFile { path: format!("{folder}/{name}"), rdma_core, interface })
 }
 
 /// Folders that the dynamic linker searches.
@@ -135,7 +147,10 @@ pub const RDMA_CORE_FEATURES: [(u32, &str, &str); 5] = [
 ];
 
 const SONAME: &str = "libibverbs.so.1";
+const PRIVATE: &[u8] = b"IBVERBS_PRIVATE_";
 const MOST_FILES: usize = 256;
+/// Many times the size of any there is.
+const LONGEST_LIBRARY: u64 = 8 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -148,11 +163,22 @@ mod tests {
         // The same folder by another name.
         fixture.link("lib64", "usr/lib64");
         let library = Library::read(&Root::new(fixture.path()));
-        let expected = LibraryFile { path: "/usr/lib64/libibverbs.so.1.14.44.0".to_owned(), rdma_core: Some(44) };
+        let path = "/usr/lib64/libibverbs.so.1.14.44.0".to_owned();
+        let expected = LibraryFile { path, rdma_core: Some(44), interface: Some(34) };
         assert_eq!(library.found, [expected]);
         assert_eq!(library.configured, ["rxe"]);
-        assert!(library.has_provider("rxe") && !library.has_provider("mlx5"));
-        assert_eq!(library.providers[0].interface, 34);
+        assert_eq!(library.provider_interfaces("rxe"), [34]);
+        assert!(library.provider_interfaces("mlx5").is_empty());
+    }
+
+    #[test]
+    fn files_that_tell_no_private_interface_have_none() {
+        let fixture = Fixture::new();
+        fixture.file("none", "ELF").file("cut", "\0IBVERBS_PRIVATE_").file("huge", "IBVERBS_PRIVATE_99999999999\0");
+        let root = Root::new(fixture.path());
+        for name in ["none", "cut", "huge", "absent"] {
+            assert_eq!(private_interface(&root, name), None, "{name}");
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! What the verbs layer says of the devices, which /sys does not tell.
 
+use std::path::Path;
+
 use qpair::verbs::{self, Device};
 
-use super::library::{LibraryFile, LoadedLibrary};
+use super::library::{LibraryFile, LoadedLibrary, private_interface};
+use super::root::Root;
 
 /// A device, and what opening it gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +31,9 @@ pub struct OpenPort {
 pub fn load() -> Result<LoadedLibrary, String> {
     let library = verbs::library().map_err(|error| error.to_string())?;
     let path = library.path.display().to_string();
-    Ok(LoadedLibrary { file: LibraryFile { path, rdma_core: library.rdma_core }, missing: library.missing })
+    let interface = private_interface(&Root::new(Path::new("/")), &path);
+    let file = LibraryFile { path, rdma_core: library.rdma_core, interface };
+    Ok(LoadedLibrary { file, missing: library.missing })
 }
 
 /// Opens each device in turn.
