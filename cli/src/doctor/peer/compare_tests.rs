@@ -1,6 +1,7 @@
 //! Each finding on two machines, with its message and fix.
 
 use super::super::super::fixture::Fixture;
+use super::super::super::system::GidKind;
 use super::*;
 
 /// A machine with one Soft-RoCE port, and another beside it in the same network.
@@ -46,7 +47,10 @@ fn releases_that_differ_are_told() {
     let finding = after("peer-release", |theirs| theirs.release = "9.9.9".to_owned());
     assert_eq!((finding.severity, finding.subject.as_deref()), (Severity::Warning, Some("far")));
     assert!(finding.message.starts_with("it has release 9.9.9 of qpair"), "{finding:?}");
-    assert!(fixes(&finding).starts_with("cargo install qpair-cli --version"), "{finding:?}");
+    let ours = env!("CARGO_PKG_VERSION");
+    let expected = [format!("there, in a checkout of qpair {ours}"), "here, in a checkout of qpair 9.9.9".to_owned()];
+    assert_eq!(finding.fixes.iter().map(|fix| fix.place.as_str()).collect::<Vec<_>>(), expected);
+    assert_eq!(fixes(&finding), "cargo install --path cli\ncargo install --path cli");
     let finding = after("peer-rdma-core", |theirs| theirs.rdma_core = Some(50));
     assert_eq!(finding.message, "it has rdma-core 50, this machine 44");
     let finding = after("peer-architecture", |theirs| theirs.architecture = "pdp11".to_owned());
@@ -57,7 +61,8 @@ fn releases_that_differ_are_told() {
 fn one_machine_is_known_as_such() {
     let (mut ours, mut theirs) = pair();
     (ours.boot, theirs.boot) = (Some("same".to_owned()), Some("same".to_owned()));
-    assert_eq!(only(&compare(&ours, &theirs, "far"), "same-machine").message, "it is this machine");
+    let finding = || only(&compare(&ours, &theirs, "far"), "same-machine");
+    assert_eq!((finding().severity, finding().message.as_str()), (Severity::Note, "it is this machine"));
 }
 
 #[test]
@@ -142,7 +147,43 @@ fn mtus_that_differ_are_told() {
     (ours.ports[0].active_mtu, theirs.ports[0].active_mtu) = (Some(1024), Some(4096));
     let finding = only(&compare(&ours, &theirs, "far"), "peer-mtu");
     assert_eq!(finding.message, "its active MTU is 4096 B (rxe0 port 1), this machine's 1024 B");
-    assert_eq!(fixes(&finding), "-m 1024");
+    assert_eq!(finding.severity, Severity::Note);
+    assert_eq!(finding.why.as_deref(), Some("Connections use the lesser, 1024 B."));
+}
+
+#[test]
+fn mtus_are_compared_of_ports_that_meet() {
+    let (ours, mut theirs) = pair();
+    let mtus = |ours: &Summary, theirs: &Summary| {
+        let findings = compare(ours, theirs, "far");
+        findings.into_iter().filter(|finding| finding.check.ends_with("mtu")).collect::<Vec<_>>()
+    };
+    // Another port stands in front, in a network that is far: the near one counts.
+    let mut far = theirs.ports[0].clone();
+    far.gids.retain(|gid| gid.ip().is_ipv4());
+    far.gids[0].gid = "::ffff:10.99.0.12".parse().expect("an address");
+    far.netdev_mtu = Some(9000);
+    theirs.ports.insert(0, far);
+    assert_eq!(mtus(&ours, &theirs)[0].severity, Severity::Ok);
+    // Alone it is reached by routers.
+    theirs.ports.truncate(1);
+    assert_eq!(only(&mtus(&ours, &theirs), "peer-netdev-mtu").severity, Severity::Warning);
+    // Without a GID that fits, it is not.
+    theirs.ports[0].gids.clear();
+    assert!(mtus(&ours, &theirs).is_empty());
+}
+
+#[test]
+fn mtus_of_two_fabrics_are_not_compared() {
+    let (mut ours, mut theirs) = pair();
+    for (summary, mtu) in [(&mut ours, 2048), (&mut theirs, 4096)] {
+        let port = &mut summary.ports[0];
+        (port.link_layer, port.netdev_mtu, port.active_mtu) = ("InfiniBand".to_owned(), None, Some(mtu));
+        port.gids[0].gid = "fec0::1".parse().expect("an address");
+    }
+    assert_eq!(only(&compare(&ours, &theirs, "far"), "peer-mtu").severity, Severity::Note);
+    theirs.ports[0].gids[0].gid = "fec1::1".parse().expect("an address");
+    assert!(compare(&ours, &theirs, "far").iter().all(|finding| finding.check != "peer-mtu"));
 }
 
 #[test]

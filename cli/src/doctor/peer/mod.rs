@@ -2,6 +2,7 @@
 
 mod compare;
 mod exchange;
+mod reach;
 mod serve;
 mod summary;
 
