@@ -97,7 +97,7 @@ fn strangers_do_not_stop_the_server() {
     let strangers = [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "makes no sense"),
         (vec![b'x'; 3 << 20], "says more than"),
-        (b"{\"protocol\":2}\n".to_vec(), "speaks version 2"),
+        (b"{\"protocol\":3}\n".to_vec(), "speaks version 3"),
         (b"{\"prot".to_vec(), "closed the connection"),
     ];
     for (says, answer) in strangers {
@@ -118,8 +118,8 @@ fn a_peer_that_makes_no_sense_is_a_finding() {
     for (says, message) in [
         (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "makes no sense"),
         (vec![b'['; 3 << 20], "says more than"),
-        (b"{\"protocol\":1".to_vec(), "closed the connection"),
-        (b"{\"protocol\":9}\n".to_vec(), "speaks version 9 of this exchange, this side 1: use the same release"),
+        (b"{\"protocol\":2".to_vec(), "closed the connection"),
+        (b"{\"protocol\":9}\n".to_vec(), "speaks version 9 of this exchange, this side 2: use the same release"),
     ] {
         let finding = beside(says);
         assert_eq!((&finding["severity"], &finding["subject"]), (&"problem".into(), &"127.0.0.1".into()));
@@ -132,7 +132,7 @@ fn a_peer_that_makes_no_sense_is_a_finding() {
 fn what_a_peer_says_does_not_reach_the_terminal_as_codes() {
     let (mut server, port) = server();
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    let says = r#"{"protocol":1,"release":"\u001b[2J\u0007","architecture":"x","kernel":"\u009b31m","rdma_core":null,"boot":null,"ports":[]}"#;
+    let says = r#"{"protocol":2,"release":"\u001b[2J\u0007","architecture":"x","kernel":"\u009b31m","rdma_core":null,"boot":null,"namespace":null,"ports":[]}"#;
     stream.write_all(format!("{says}\n").as_bytes()).expect("it is taken");
     let line = server.line();
     assert!(line.contains("[2J") && line.chars().all(|c| !c.is_control()), "{line:?}");

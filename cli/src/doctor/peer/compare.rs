@@ -7,10 +7,7 @@ use super::summary::{PeerPort, Summary};
 /// What is different, and whether connections can come about.
 pub fn compare(ours: &Summary, theirs: &Summary, host: &str) -> Vec<Finding> {
     let mut findings = programs(ours, theirs);
-    if ours.boot.is_some() && ours.boot == theirs.boot {
-        let finding = Finding::note(Section::Peer, "same-machine", "it is this machine");
-        findings.push(finding.because("soft0 connects its processes."));
-    }
+    findings.extend(same_machine(ours, theirs));
     findings.extend(ports(ours, theirs));
     findings.into_iter().map(|finding| about(finding, host)).collect()
 }
@@ -53,6 +50,23 @@ fn programs(ours: &Summary, theirs: &Summary) -> Vec<Finding> {
         findings.push(Finding::note(of, "peer-architecture", message));
     }
     findings
+}
+
+/// Whether both are one machine, and whether soft0 connects them: it meets its peers in the network namespace.
+fn same_machine(ours: &Summary, theirs: &Summary) -> Option<Finding> {
+    let of = Section::Peer;
+    ours.boot.as_ref().filter(|boot| theirs.boot.as_ref() == Some(boot))?;
+    let apart = ours.namespace.zip(theirs.namespace).is_some_and(|(ours, theirs)| ours != theirs);
+    if !apart {
+        let finding = Finding::note(of, "same-machine", "it is this machine");
+        return Some(finding.because("soft0 connects its processes."));
+    }
+    Some(
+        Finding::warning(of, "same-machine", "it is this machine, in another network namespace")
+            .because("soft0 connects processes of one network namespace only: these two it refuses to.")
+            .fix("when the containers are started (docker, podman)", ["--network=host"])
+            .fix("one of them in the namespace of the other", ["--network=container:OTHER"]),
+    )
 }
 
 /// The ports of both, and how they reach each other.

@@ -66,6 +66,23 @@ fn one_machine_is_known_as_such() {
 }
 
 #[test]
+fn another_network_namespace_of_this_machine_is_told() {
+    let (mut ours, mut theirs) = pair();
+    (ours.namespace, theirs.namespace) = (Some(7), Some(8));
+    let found = |ours: &Summary, theirs: &Summary| compare(ours, theirs, "far");
+    assert!(found(&ours, &theirs).iter().all(|finding| finding.check != "same-machine"));
+    (ours.boot, theirs.boot) = (Some("same".to_owned()), Some("same".to_owned()));
+    let finding = only(&found(&ours, &theirs), "same-machine");
+    assert_eq!((finding.severity, finding.subject.as_deref()), (Severity::Warning, Some("far")));
+    assert_eq!(finding.message, "it is this machine, in another network namespace");
+    assert!(fixes(&finding).starts_with("--network=host"), "{finding:?}");
+    for known in [Some(7), None] {
+        theirs.namespace = known;
+        assert_eq!(only(&found(&ours, &theirs), "same-machine").severity, Severity::Note);
+    }
+}
+
+#[test]
 fn ports_that_are_not_there_or_of_another_sort_are_a_problem() {
     let finding = after("peer-ports", |theirs| theirs.ports.clear());
     assert_eq!((finding.severity, finding.message.as_str()), (Severity::Problem, "it has no active RDMA port"));

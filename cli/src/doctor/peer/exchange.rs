@@ -197,7 +197,7 @@ mod tests {
     fn strangers_are_told_apart() {
         let garbled = asked(LONG, says(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
         assert!(matches!(garbled, Err(ExchangeError::Garbled(_))), "{garbled:?}");
-        let incomplete = asked(LONG, says(b"{\"protocol\":1,\"release\":\"x\"}\n".to_vec()));
+        let incomplete = asked(LONG, says(b"{\"protocol\":2,\"release\":\"x\"}\n".to_vec()));
         assert!(matches!(incomplete, Err(ExchangeError::Garbled(_))), "{incomplete:?}");
         let newer = asked(LONG, says(b"{\"protocol\":7,\"machines\":[]}\n".to_vec()));
         assert!(matches!(newer, Err(ExchangeError::Version { theirs: 7 })), "{newer:?}");
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn one_that_closes_early_is_told() {
-        let closed = asked(LONG, says(b"{\"protocol\":1".to_vec()));
+        let closed = asked(LONG, says(b"{\"protocol\":2".to_vec()));
         assert!(matches!(closed, Err(ExchangeError::Closed)), "{closed:?}");
     }
 

@@ -21,6 +21,8 @@ pub struct Summary {
     pub rdma_core: Option<u32>,
     /// Random number of the running system: the same on two sides that are one machine.
     pub boot: Option<String>,
+    /// Number of the network namespace, which tells apart those of one machine.
+    pub namespace: Option<u64>,
     /// Ports that carry data.
     pub ports: Vec<PeerPort>,
 }
@@ -70,6 +72,7 @@ impl Summary {
             kernel: system.kernel.release.clone(),
             rdma_core: system.library.used().and_then(|file| file.rdma_core),
             boot: system.machine.boot.clone(),
+            namespace: system.machine.namespace,
             ports: ports.take(MOST_PORTS).collect(),
         }
     }
@@ -148,7 +151,7 @@ impl PeerGid {
 }
 
 /// Changes whenever the summary does.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 const MOST_PORTS: usize = 128;
 const MOST_GIDS: usize = 64;
 /// Characters; names of devices and releases have less.

@@ -36,6 +36,8 @@ pub struct Machine {
     pub group_processes: Option<u64>,
     /// Random number of the running system.
     pub boot: Option<String>,
+    /// Number of this process's network namespace, which no other of the running system has.
+    pub namespace: Option<u64>,
 }
 
 impl Memory {
@@ -68,6 +70,7 @@ impl Machine {
             numa_nodes: nodes.iter().filter(is_node).count(),
             group_processes: group_value(root, "pids.max"),
             boot: root.line("/proc/sys/kernel/random/boot_id"),
+            namespace: root.link_name("/proc/self/ns/net").and_then(|name| namespace_number(&name)),
         }
     }
 }
@@ -93,6 +96,11 @@ fn group_value(root: &Root, name: &str) -> Option<u64> {
         }
     }
     least
+}
+
+/// 4026531840 of `net:[4026531840]`.
+fn namespace_number(name: &str) -> Option<u64> {
+    name.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
 fn container(root: &Root) -> Option<String> {
@@ -161,9 +169,12 @@ mod tests {
             .file("proc/sys/kernel/numa_balancing", "1\n")
             .file("sys/devices/system/node/node0/x", "")
             .file("sys/devices/system/node/node1/x", "")
-            .file("sys/devices/system/node/online", "0-1\n");
+            .file("sys/devices/system/node/online", "0-1\n")
+            .link("proc/self/ns/net", "net:[4026531840]");
         let machine = Machine::read(&Root::new(fixture.path()));
         assert_eq!((machine.ptrace_scope, machine.governor.as_deref()), (Some(1), Some("powersave")));
         assert_eq!((machine.numa_balancing, machine.numa_nodes), (Some(true), 2));
+        assert_eq!(machine.namespace, Some(4_026_531_840));
+        assert_eq!((namespace_number("net:[x]"), namespace_number("mnt:[1]")), (None, None));
     }
 }
