@@ -115,6 +115,7 @@ impl CommandError {
             CommandError::Launch(error) => error.exit_code().into(),
             CommandError::Bench(error) => error.exit_code().into(),
             CommandError::Perf(error) => error.exit_code().into(),
+            CommandError::Doctor(error) => error.exit_code().into(),
             // As shells do for commands that can not be run.
             CommandError::Enter(ranks::EnterError::Exec { .. }) => 127.into(),
             _ => ExitCode::FAILURE,

@@ -143,12 +143,26 @@ fn a_port_that_is_taken_is_told() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port().to_string();
     let output = finish(qpair(&["doctor", "--serve", "--port", &port]));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3), "1 would tell of a problem on this machine");
     assert!(
         stderr(&output).contains(&format!("port {port} is taken; give another with --port")),
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+fn what_keeps_the_command_from_its_work_has_a_code_of_its_own() {
+    let help = stdout(&finish(qpair(&["doctor", "--help"])));
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["Exits with 0 if there is no problem", "with 1 if there is", "with 2 if", "with 3 if"] {
+        assert!(words.contains(part), "{part} not in {help}");
+    }
+    // An address that no interface has.
+    let output = finish(qpair(&["doctor", "--serve", "--bind", "192.0.2.1", "--port", "0"]));
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), ""));
+    assert!(stderr(&output).contains("can not listen at 192.0.2.1:0"), "{}", stderr(&output));
+    assert_eq!(finish(qpair(&["doctor", "--serve", "host"])).status.code(), Some(2));
 }
 
 #[test]

@@ -27,7 +27,8 @@ use system::System;
 /// Checks limits, device files, libibverbs and its providers, modules, ports, GIDs, MTUs and settings. Changes nothing.
 /// With HOST it also compares this machine with another, where `qpair doctor --serve` runs.
 ///
-/// Exits with 0 if there is no problem (there may be warnings and notes), with 1 if there is.
+/// Exits with 0 if there is no problem (there may be warnings and notes), with 1 if there is, with 2 if the arguments make
+/// no sense, and with 3 if it could not look or serve: then it says nothing of the machine.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair doctor
@@ -67,6 +68,11 @@ pub enum DoctorError {
 }
 
 impl DoctorError {
+    /// What the command shall exit with: not 1, by which it tells of a problem that was found.
+    pub fn exit_code(&self) -> u8 {
+        3
+    }
+
     /// Whether the reader of standard output has gone.
     pub fn is_closed_output(&self) -> bool {
         match self {
