@@ -125,12 +125,19 @@ fn state(system: &System, device: &RdmaDevice, port: &Port) -> Finding {
         let rate = port.rate.as_deref().map_or(String::new(), |rate| format!(", {rate}"));
         return Finding::ok(of, "port-state", format!("active{rate}")).on(subject);
     }
-    // A card's second port is often not in use.
-    let others_work = system.devices.iter().any(|device| device.ports.iter().any(Port::is_active));
+    // A card's second port is often not in use. That other hardware works is no comfort.
+    let of_card = system.devices.iter().filter(|other| other.name == device.name || on_one_card(other, device));
+    let others_work = of_card.flat_map(|other| &other.ports).any(Port::is_active);
     let severity = if others_work { Severity::Warning } else { Severity::Problem };
     let words = format!("{}, physically {}", state_name(port.state), physical_state_name(port.physical_state));
     let finding = Finding::new(severity, of, "port-state", words).on(subject);
     if port.is_ethernet() { ethernet_down(finding, system, port) } else { infiniband_down(finding, port) }
+}
+
+/// Whether two devices are functions of one PCI card, as drivers that make a device of each port have them.
+fn on_one_card(one: &RdmaDevice, other: &RdmaDevice) -> bool {
+    let slot = |device: &RdmaDevice| Some(device.pci.as_ref()?.rsplit_once('.')?.0.to_owned());
+    slot(one).is_some() && slot(one) == slot(other)
 }
 
 fn ethernet_down(finding: Finding, system: &System, port: &Port) -> Finding {

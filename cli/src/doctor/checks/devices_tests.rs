@@ -130,6 +130,25 @@ fn a_second_port_that_is_down_is_a_warning() {
 }
 
 #[test]
+fn a_port_that_is_down_is_a_problem_whatever_other_hardware_does() {
+    let fixture = Fixture::rxe_host();
+    fixture.hardware("mlx5_0", "mlx5_core", "0000:c1:00.0").port("mlx5_0", 1, "1: DOWN", "Ethernet");
+    let of_port = |fixture: &Fixture, subject: &str| {
+        let findings = check(&fixture.system());
+        let finding = findings.into_iter().find(|finding| finding.subject.as_deref() == Some(subject));
+        finding.expect("a finding on the port").severity
+    };
+    assert_eq!(of_port(&fixture, "rxe0 port 1"), Severity::Ok);
+    assert_eq!(of_port(&fixture, "mlx5_0 port 1"), Severity::Problem);
+    // Another card of the same sort.
+    fixture.hardware("mlx5_2", "mlx5_core", "0000:c2:00.0").port("mlx5_2", 1, "4: ACTIVE", "Ethernet");
+    assert_eq!(of_port(&fixture, "mlx5_0 port 1"), Severity::Problem);
+    // The other port of the same card, which is a device of its own.
+    fixture.hardware("mlx5_1", "mlx5_core", "0000:c1:00.1").port("mlx5_1", 1, "4: ACTIVE", "Ethernet");
+    assert_eq!(of_port(&fixture, "mlx5_0 port 1"), Severity::Warning);
+}
+
+#[test]
 fn a_narrow_slot_is_told() {
     let fixture = Fixture::rxe_host();
     fixture.hardware("mlx5_0", "mlx5_core", "0000:01:00.0");
