@@ -13,7 +13,7 @@ pub struct Memory {
     pub huge_page_size: Option<u64>,
     /// The setting of transparent huge pages.
     pub transparent: Option<String>,
-    /// Whether memory files must say that they hold no code: 2 where those that do not are refused.
+    /// Whether memory files must say that they hold no code: 2 where those are refused that do not.
     pub memfd_noexec: Option<u32>,
     /// Bytes that this group of processes may use.
     pub group_limit: Option<u64>,
