@@ -18,7 +18,7 @@ fn the_software_device_is_always_there() {
 fn details_and_objects_tell_the_same() {
     let text = stdout(&finish(qpair(&["devices", "-v"])));
     let object: Value = serde_json::from_slice(&finish(qpair(&["devices", "--json"])).stdout).expect("one object");
-    assert_eq!(object["name"], "soft0");
+    assert_eq!((&object["name"], &object["usable"]), (&"soft0".into(), &true.into()));
     let inline = object["limits"]["max_inline"].as_u64().expect("a number");
     let row = text.lines().find(|line| line.contains("longest inline data")).expect("a row");
     assert!(row.contains(&format!(" {inline} B")), "{row}");

@@ -4,11 +4,13 @@
 mod details;
 mod listed;
 mod names;
+mod unusable;
 
 use std::path::Path;
 
 use clap::Args;
-use qpair::verbs::{Device, OpenError};
+use qpair::verbs::{self, Device, OpenError};
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::doctor::system::{RdmaDevice, rdma_devices};
@@ -16,6 +18,7 @@ use crate::output::{PrintError, print, print_object};
 use crate::table;
 use details::details;
 use listed::{Listed, Port};
+use unusable::{Unusable, remark};
 
 /// Lists the RDMA devices of this machine.
 ///
@@ -25,14 +28,14 @@ use listed::{Listed, Port};
   qpair devices
   qpair devices -v                 limits, abilities and all identifiers
   qpair devices -v mlx5_0          of one device
-  qpair devices --json | jq .      one object per device")]
+  qpair devices --json | jq 'select(.usable) | .name'")]
 pub struct DevicesArgs {
     /// Only this device
     device: Option<String>,
     /// Show limits and abilities, and every identifier of every port
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
-    /// Print one JSON object per device, with everything
+    /// Print one JSON object per device, with everything; of one that can not be used, why
     #[arg(long)]
     json: bool,
 }
@@ -43,6 +46,9 @@ pub enum DevicesError {
     /// A device does not open, or is not there.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The kernel has a device of that name, and libibverbs does not find it.
+    #[error("{0} is there, but libibverbs does not list it; `qpair doctor` tells why")]
+    Unlisted(String),
     /// Some devices do not open. Those that do were listed.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: "))]
     Some(Vec<OpenError>),
@@ -57,46 +63,61 @@ pub enum DevicesError {
 /// [`DevicesError`] if a device does not open or printing fails. Devices that open are listed nevertheless.
 pub fn run(args: &DevicesArgs) -> Result<(), DevicesError> {
     let kernel = rdma_devices(Path::new("/"));
-    let (mut listed, mut refused) = (Vec::new(), Vec::new());
     if let Some(name) = &args.device {
-        listed.push(Listed::open(name, &kernel)?);
-    } else {
-        for device in Device::list() {
-            match Listed::open(device.name(), &kernel) {
-                Ok(device) => listed.push(device),
-                Err(error) => refused.push(error),
+        let listed = Listed::open(name, &kernel).map_err(|error| not_opened(error, &kernel))?;
+        return Ok(show(args, &[listed], &[])?);
+    }
+    let (mut listed, mut refused, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
+    let known: Vec<String> = Device::list().iter().map(|device| device.name().to_owned()).collect();
+    for name in &known {
+        match Listed::open(name, &kernel) {
+            Ok(device) => listed.push(device),
+            Err(error) => {
+                unusable.push(Unusable::refused(name, &error));
+                refused.push(error);
             }
         }
     }
-    show(args, &listed)?;
-    if args.device.is_none() && !args.json {
-        let known: Vec<String> = Device::list().iter().map(|device| device.name().to_owned()).collect();
-        unknown(&kernel, &known).map_or(Ok(()), |remark| print(&remark))?;
+    let library = verbs::library().err().map(|error| error.to_string());
+    let unlisted = Unusable::unlisted(&kernel, &known, library.as_deref());
+    let remark = remark(&unlisted);
+    unusable.extend(unlisted);
+    show(args, &listed, &unusable)?;
+    if !args.json {
+        remark.map_or(Ok(()), |remark| print(&remark))?;
     }
     if refused.is_empty() { Ok(()) } else { Err(DevicesError::Some(refused)) }
 }
 
-fn show(args: &DevicesArgs, listed: &[Listed]) -> Result<(), PrintError> {
+/// Why a device that was named is not listed.
+fn not_opened(error: OpenError, kernel: &[RdmaDevice]) -> DevicesError {
+    match error {
+        OpenError::NotFound { name, .. } if kernel.iter().any(|device| device.name == name) => {
+            DevicesError::Unlisted(name)
+        }
+        error => error.into(),
+    }
+}
+
+/// A device that can be used, as an object.
+#[derive(Debug, Serialize)]
+struct Object<'a> {
+    usable: bool,
+    #[serde(flatten)]
+    device: &'a Listed,
+}
+
+/// Prints what can be used; as objects also what can not.
+fn show(args: &DevicesArgs, listed: &[Listed], unusable: &[Unusable]) -> Result<(), PrintError> {
     if args.json {
-        listed.iter().try_for_each(print_object)
+        listed.iter().try_for_each(|device| print_object(&Object { usable: true, device }))?;
+        unusable.iter().try_for_each(print_object)
     } else if args.verbose {
         let blocks: Vec<String> = listed.iter().map(details).collect();
         print(blocks.join("\n").trim_end())
     } else {
         print(&overview(listed))
     }
-}
-
-/// Devices that the kernel has and libibverbs does not find.
-fn unknown(kernel: &[RdmaDevice], known: &[String]) -> Option<String> {
-    let names: Vec<&str> = kernel
-        .iter()
-        .map(|device| device.name.as_str())
-        .filter(|name| !known.iter().any(|known| known == name))
-        .collect();
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    (!names.is_empty())
-        .then(|| format!("\n{} {verb} there, but can not be used; `qpair doctor` tells why.", names.join(", ")))
 }
 
 /// One row per port.
@@ -151,12 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_libibverbs_does_not_find_are_told() {
-        let kernel = ["rxe0", "rxe1"].map(|name| RdmaDevice { name: name.to_owned(), ..RdmaDevice::default() });
-        let known = ["soft0".to_owned(), "rxe1".to_owned()];
-        let text = unknown(&kernel, &known).expect("one is not known");
-        assert_eq!(text, "\nrxe0 is there, but can not be used; `qpair doctor` tells why.");
-        assert!(unknown(&kernel, &[]).expect("both").starts_with("\nrxe0, rxe1 are there"));
-        assert_eq!(unknown(&kernel[1..], &known), None);
+    fn a_device_that_only_the_kernel_has_is_no_unknown_name() {
+        let kernel = [RdmaDevice { name: "rxe0".to_owned(), ..RdmaDevice::default() }];
+        let error = |name: &str| {
+            let not_found =
+                OpenError::NotFound { name: name.to_owned(), known: "soft0".to_owned(), note: String::new() };
+            not_opened(not_found, &kernel).to_string()
+        };
+        assert_eq!(error("rxe0"), "rxe0 is there, but libibverbs does not list it; `qpair doctor` tells why");
+        assert_eq!(error("rxe1"), "no RDMA device is called `rxe1`; there are: soft0");
     }
 }
