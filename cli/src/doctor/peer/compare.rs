@@ -52,12 +52,16 @@ fn programs(ours: &Summary, theirs: &Summary) -> Vec<Finding> {
     findings
 }
 
-/// Whether both are one machine, and whether soft0 connects them: it meets its peers in the network namespace.
+/// Whether soft0, which meets its peers in the network namespace, connects the two; `None` if they are not one machine.
+fn soft_connects(ours: &Summary, theirs: &Summary) -> Option<bool> {
+    ours.boot.as_ref().filter(|boot| theirs.boot.as_ref() == Some(boot))?;
+    Some(ours.namespace.zip(theirs.namespace).is_none_or(|(ours, theirs)| ours == theirs))
+}
+
+/// That both are one machine, and what that means.
 fn same_machine(ours: &Summary, theirs: &Summary) -> Option<Finding> {
     let of = Section::Peer;
-    ours.boot.as_ref().filter(|boot| theirs.boot.as_ref() == Some(boot))?;
-    let apart = ours.namespace.zip(theirs.namespace).is_some_and(|(ours, theirs)| ours != theirs);
-    if !apart {
+    if soft_connects(ours, theirs)? {
         let finding = Finding::note(of, "same-machine", "it is this machine");
         return Some(finding.because("soft0 connects its processes."));
     }
@@ -72,13 +76,15 @@ fn same_machine(ours: &Summary, theirs: &Summary) -> Option<Finding> {
 /// The ports of both, and how they reach each other.
 fn ports(ours: &Summary, theirs: &Summary) -> Vec<Finding> {
     let of = Section::Peer;
-    for (summary, whose) in [(ours, "this machine has"), (theirs, "it has")] {
+    for (summary, whose, place) in [(ours, "this machine has", "here: see why"), (theirs, "it has", "there: see why")] {
         if summary.ports.is_empty() {
             let message = format!("{whose} no active RDMA port");
-            let finding = Finding::problem(of, "peer-ports", message);
-            return vec![
-                finding.because("There is nothing to connect.").fix("on that machine: see why", ["qpair doctor"]),
-            ];
+            let finding = if soft_connects(ours, theirs) == Some(true) {
+                Finding::note(of, "peer-ports", message).because("There is soft0 to connect by, and nothing else.")
+            } else {
+                Finding::problem(of, "peer-ports", message).because("There is nothing to connect.")
+            };
+            return vec![finding.fix(place, ["qpair doctor"])];
         }
     }
     let mut findings = Vec::new();

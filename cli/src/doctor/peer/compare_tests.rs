@@ -89,6 +89,13 @@ fn ports_that_are_not_there_or_of_another_sort_are_a_problem() {
     let (mut ours, theirs) = pair();
     ours.ports.clear();
     assert_eq!(only(&compare(&ours, &theirs, "far"), "peer-ports").message, "this machine has no active RDMA port");
+    assert_eq!(only(&compare(&ours, &theirs, "far"), "peer-ports").fixes[0].place, "here: see why");
+    // Within one machine there is soft0.
+    (ours.boot, ours.namespace) = (Some("same".to_owned()), Some(7));
+    let mut theirs = ours.clone();
+    assert_eq!(only(&compare(&ours, &theirs, "far"), "peer-ports").severity, Severity::Note);
+    theirs.namespace = Some(8);
+    assert_eq!(only(&compare(&ours, &theirs, "far"), "peer-ports").severity, Severity::Problem);
     let finding = after("peer-link-layer", |theirs| theirs.ports[0].link_layer = "InfiniBand".to_owned());
     assert_eq!(finding.message, "this one is RoCE, its ports are InfiniBand");
     assert!(fixes(&finding).contains("qpair devices"));
