@@ -292,6 +292,8 @@ impl Worker {
         if settled.is_empty() || !self.config.shared_receives {
             return Ok(());
         }
-        self.take_all()
+        let result = self.take_all();
+        drop(settled);
+        result
     }
 }

@@ -51,7 +51,7 @@ fn is_behind(endpoint: &Endpoint) -> bool {
     matches!(endpoint.stage, Stage::Up) && endpoint.broken.is_none() && !endpoint.link.is_acknowledged()
 }
 
-/// Polls before this side sleeps in between: on shared memory, and mostly with a NIC, the first will do.
+/// Polls before this side sleeps in between. On shared memory, where what is posted is done, the first will do.
 const POLLS: u32 = 1000;
 /// How long to sleep at most.
 const LOOK: Duration = Duration::from_millis(1);

@@ -63,5 +63,5 @@ impl LastReceives {
     }
 }
 
-/// How long a device may take to tell. It finishes what it has begun, and starts nothing: a NIC takes microseconds.
+/// How long a device may take to tell. It finishes what it has begun, and starts nothing.
 const LIMIT: Duration = Duration::from_secs(1);
