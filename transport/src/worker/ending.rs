@@ -70,6 +70,12 @@ impl Worker {
                 self.broken += 1;
             }
             Some((vague, _)) if vague.is_vague() => *vague = reason,
+            // The peer hung up over a request of this side's, whose completion says more.
+            Some((hung_up @ CloseReason::PeerLost(Lost::HungUp), _))
+                if matches!(reason, CloseReason::Completion(_)) =>
+            {
+                *hung_up = reason;
+            }
             Some(_) => {}
         }
     }
@@ -111,12 +117,17 @@ impl Worker {
         result
     }
 
-    /// Ends connections that broke, all or those that broke before `since`.
+    /// Ends connections that broke before `since`; without it all but those whose peer hung up while it was read from: a
+    /// device may be about to tell why.
     #[cold]
     pub(super) fn end_broken(&mut self, since: Option<Duration>) {
         for index in 0..self.endpoints.bound() {
             let Some(endpoint) = self.endpoints.at(index) else { continue };
-            let due = |(_, broke): &mut (CloseReason, Duration)| since.is_none_or(|since| *broke <= since);
+            let reads = !endpoint.reads.is_empty();
+            let due = |(reason, broke): &mut (CloseReason, Duration)| match since {
+                Some(since) => *broke <= since,
+                None => !reads || !matches!(reason, CloseReason::PeerLost(Lost::HungUp)),
+            };
             if let Some((reason, _)) = endpoint.broken.take_if(due) {
                 self.broken -= 1;
                 // The answer to a probe may have waited in the queue when its time was over.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, ReduceOp};
-use qpair_verbs::{Access, Local, PostError, RemoteSlice, Rkey};
+use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
-use super::endpoint::{Combining, OneSided, Reading};
+use super::endpoint::{Combining, OneSided, Reading, Stage};
 use super::target::Target;
 use super::*;
 
@@ -125,6 +125,34 @@ fn what_came_before_a_break_is_delivered_however_late_it_is_looked_at() {
     assert_eq!((before.len(), *closed), (40, back), "{of_back:?}");
     for (number, event) in before.iter().enumerate() {
         assert!(matches!(event, Event::Received { tag, .. } if *tag == Tag(number as u64)), "{event:?}");
+    }
+}
+
+/// The hang-up travels apart from the completion of what it was about, and may be there first.
+#[test]
+fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
+    for told in [true, false] {
+        let (mut worker, ep, _) = mirror(Config::default());
+        let index = ep.index as usize;
+        worker.endpoints.get_mut(ep).unwrap().reads.push_back(OneSided::Get(OpId(70)));
+        worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
+        worker.end_broken(None);
+        assert_eq!(worker.broken, 1, "the request is under way");
+        let (opcode, status) = (WcOpcode::RDMA_READ, WcStatus::REM_ACCESS_ERR);
+        let error = CompletionError { qpn: Qpn(1), opcode, status, vendor_err: 0 };
+        if told {
+            worker.break_off(index, CloseReason::Completion(error));
+            worker.end_broken(None);
+        } else {
+            let late = worker.now() + Duration::from_secs(1);
+            worker.end_broken(Some(late));
+        }
+        let stage = &worker.endpoints.get_mut(ep).unwrap().stage;
+        let Stage::Ending { reason, .. } = stage else { panic!("{stage:?}") };
+        match reason {
+            CloseReason::Completion(why) => assert!(told && *why == error),
+            other => assert!(!told && matches!(other, CloseReason::PeerLost(Lost::HungUp)), "{other:?}"),
+        }
     }
 }
 
