@@ -36,7 +36,8 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Receives that are posted and not taken by a message yet; on hardware, whose completion was not polled yet.
+    /// Receives that are posted and not taken by a message yet. On hardware: whose completion was not polled yet, counted by
+    /// a look at each place of the queue.
     pub fn available(&self) -> u32 {
         match &self.srq {
             SrqHandle::Soft(srq) => srq.available(),

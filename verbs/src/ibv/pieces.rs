@@ -5,12 +5,24 @@ use std::ops::Range;
 use qpair_verbs_sys as sys;
 
 use crate::error::PostError;
-use crate::memory::{Local, MAX_SGE};
+use crate::memory::{Local, MAX_SGE, sge};
 
 /// The pieces of local memory, as the device is told of them.
 pub(super) struct Pieces {
     pub(super) pieces: [sys::ibv_sge; MAX_SGE],
     pub(super) count: i32,
+}
+
+/// Memory that is one piece, as most is: a buffer, or a part of an exposed region, of this domain. `None` for all other.
+#[inline(always)]
+pub(super) fn single(memory: &Local, domain: u64) -> Option<sys::ibv_sge> {
+    let piece = match memory {
+        Local::Buffer(buffer) if buffer.check_domain(domain).is_ok() => sge(buffer),
+        Local::Region(slice) if slice.check_domain(domain).is_ok() => slice.sge(),
+        _ => return None,
+    };
+    let length = u32::try_from(piece.len).ok()?;
+    Some(sys::ibv_sge { addr: piece.ptr.expose_provenance() as u64, length, lkey: piece.lkey })
 }
 
 /// The pieces of `range` of local memory.

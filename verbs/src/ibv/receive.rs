@@ -7,7 +7,7 @@ use qpair_verbs_sys as sys;
 
 use super::handle::{outcome, refused};
 use super::numbers::{QueueId, Tag};
-use super::pieces::gather;
+use super::pieces::{gather, single};
 use super::recv_slots::RecvSlots;
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
@@ -29,18 +29,37 @@ impl RecvSlots {
         wr_id: u64,
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
+        if let Some(mut piece) = single(&memory, domain) {
+            // SAFETY: passed on to the caller; the piece is of the memory.
+            return unsafe { self.post_pieces(queue, (memory, wr_id), (&raw mut piece, 1), post) };
+        }
         let gathered = memory.check(domain, None).and_then(|()| gather(&memory, 0..memory.len()));
-        let mut list = match gathered {
-            Ok(list) => list,
-            Err(error) => return Err(Rejected { error, memory }),
-        };
+        match gathered {
+            // SAFETY: as above.
+            Ok(mut list) => unsafe {
+                self.post_pieces(queue, (memory, wr_id), (list.pieces.as_mut_ptr(), list.count), post)
+            },
+            Err(error) => Err(Rejected { error, memory }),
+        }
+    }
+
+    /// # Safety
+    /// As [`post`](RecvSlots::post), and the pieces are so many, and of that memory.
+    #[inline(always)]
+    unsafe fn post_pieces(
+        &self,
+        queue: QueueId,
+        (memory, wr_id): (Local, u64),
+        (sg_list, num_sge): (*mut sys::ibv_sge, i32),
+        post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
+    ) -> Result<(), Rejected> {
         let post = |own| {
             let mut wr = sys::ibv_recv_wr {
                 wr_id: Tag { queue, receive: true, own }.encode(),
                 next: null_mut(),
                 // Of memory that the slot keeps until the receive is done.
-                sg_list: list.pieces.as_mut_ptr(),
-                num_sge: list.count,
+                sg_list,
+                num_sge,
             };
             let mut bad = null_mut();
             outcome(post(&raw mut wr, &raw mut bad)).map_err(refused)

@@ -25,8 +25,6 @@ pub(super) struct RecvSlots {
     returned: AtomicU32,
     /// Slots that the poster has at hand, as a list. Used by the poster alone.
     at_hand: UnsafeCell<u32>,
-    /// Receives that are posted.
-    count: AtomicU32,
 }
 
 // SAFETY: slots pass between threads by their states, and lists by `returned`, with release and acquire; `at_hand` is the
@@ -42,7 +40,6 @@ impl RecvSlots {
             next: (0..depth).map(|at| AtomicU32::new(if at == last { NONE } else { at + 1 })).collect(),
             returned: AtomicU32::new(NONE),
             at_hand: UnsafeCell::new(if depth == 0 { NONE } else { 0 }),
-            count: AtomicU32::new(0),
         }
     }
 
@@ -50,9 +47,9 @@ impl RecvSlots {
         self.slots.len() as u32
     }
 
-    /// Receives that are posted and whose completion was not taken.
+    /// Receives that are posted and whose completion was not taken: counted now, so that the data path need not.
     pub(super) fn count(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+        self.states.iter().filter(|state| state.load(Ordering::Relaxed) & POSTED == POSTED).count() as u32
     }
 
     /// Puts a receive into a free slot and hands it to the device by `post`, which gets the slot's tag and says whether the
@@ -87,7 +84,6 @@ impl RecvSlots {
         // SAFETY: free, so the poster's.
         cell.with_mut(|slot| unsafe { *slot = RecvSlot { local, wr_id } });
         state.store(generation << 1 | POSTED, Ordering::Release);
-        self.count.fetch_add(1, Ordering::Relaxed);
         let tag = generation << INDEX_BITS | index;
         let refused = post(tag).err();
         // A device may refuse a receive and complete it nevertheless: it was taken then.
@@ -132,7 +128,6 @@ impl RecvSlots {
         let before = generation << 1 | POSTED;
         let after = ((generation + 1) & GENERATION_MASK) << 1 | FREE;
         state.compare_exchange(before, after, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.count.fetch_sub(1, Ordering::Relaxed);
         Some(index)
     }
 }

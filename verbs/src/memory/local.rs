@@ -122,7 +122,9 @@ impl Local {
 /// Most pieces of memory in one work request.
 pub(crate) const MAX_SGE: usize = 4;
 
-fn sge(buffer: &Buffer) -> Sge {
+/// A buffer as the device sees it.
+#[inline(always)]
+pub(crate) fn sge(buffer: &Buffer) -> Sge {
     let backing = buffer.backing();
     Sge { ptr: backing.base().as_ptr(), len: backing.len(), lkey: backing.lkey(), arena: backing.arena() }
 }

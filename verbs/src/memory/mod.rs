@@ -27,7 +27,7 @@ pub(crate) use arena::{Arena, ArenaPool, Registrar};
 pub(crate) use backing::{Backing, Reach};
 pub(crate) use exposed::RegionShared;
 pub(crate) use grant::Grant;
-pub(crate) use local::{MAX_SGE, Sge};
+pub(crate) use local::{MAX_SGE, Sge, sge};
 pub(crate) use ranges::Ranges;
 pub(crate) use segment::{Segment, Writers};
 pub(crate) use window::{Bound, Window, WindowShared};

@@ -11,6 +11,7 @@ use super::create::OwnedQp;
 use super::submit::Submit;
 use crate::error::Rejected;
 use crate::ibv::handle::{outcome, refused};
+use crate::ibv::pieces::single;
 use crate::ibv::send_queue::{Held, SendSlot};
 use crate::memory::{Local, RemoteSlice};
 use crate::qp::{Borrowed, Op, SendWr};
@@ -65,23 +66,14 @@ impl OwnedQp {
     /// The local side as the device sees it, where it is one piece. Memory of another domain is for the long way to refuse.
     #[inline(always)]
     fn piece(&self, local: &Local, inline: Option<&[u8]>) -> Option<sys::ibv_sge> {
-        let (ptr, len, lkey) = match (local, inline) {
-            (Local::None, Some(data)) if data.len() <= self.max_inline as usize => {
+        match inline {
+            None => single(local, self.domain),
+            Some(data) if data.len() <= self.max_inline as usize => {
                 let addr = data.as_ptr().expose_provenance() as u64;
-                return Some(sys::ibv_sge { addr, length: data.len() as u32, lkey: 0 });
+                Some(sys::ibv_sge { addr, length: data.len() as u32, lkey: 0 })
             }
-            (Local::Buffer(buffer), None) if buffer.backing().domain() == self.domain => {
-                let block = buffer.backing();
-                (block.base().as_ptr(), block.len(), block.lkey())
-            }
-            (Local::Region(slice), None) if slice.check_domain(self.domain).is_ok() => {
-                let piece = slice.sge();
-                (piece.ptr, piece.len, piece.lkey)
-            }
-            _ => return None,
-        };
-        let length = u32::try_from(len).ok()?;
-        Some(sys::ibv_sge { addr: ptr.expose_provenance() as u64, length, lkey })
+            Some(_) => None,
+        }
     }
 
     /// The request's count, if it is as long as its remote side, no longer than a message, and there is room. Of the state
