@@ -66,8 +66,9 @@ fn watch(handle: &Handle, hub: &Hub, stop: &EventFd) {
         let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if !take_events(handle, hub) && broken {
             tracing::error!(device = handle.name, "the device is gone: it tells no more events");
+            hub.events.raise(AsyncEvent::DeviceFatal);
             hub.fail();
-            return hub.events.raise(AsyncEvent::DeviceFatal);
+            return;
         }
     }
 }
@@ -99,16 +100,17 @@ struct Held {
     _cqs: Vec<Arc<CqShared>>,
 }
 
+/// Tells of an event, and after that marks what it is about: who finds something failed finds the event there.
 fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
     // SAFETY: every reading of the union is valid: pointers that are compared and not followed, and a number.
     let (qp, cq, port) = unsafe { (event.element.qp, event.element.cq, event.element.port_num) };
     let qp_event = |make: fn(crate::Qpn) -> AsyncEvent, fails: bool| {
         let qp = hub.qp(qp);
         if let Some(qp) = &qp {
+            hub.events.raise(make(qp.qpn));
             if fails {
                 qp.fail();
             }
-            hub.events.raise(make(qp.qpn));
         }
         Held { qp, _cqs: Vec::new() }
     };
@@ -116,10 +118,10 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
     let raised = match event.event_type {
         sys::IBV_EVENT_CQ_ERR => {
             let cq = hub.cq(cq.cast());
+            hub.events.raise(AsyncEvent::CqError);
             if let Some(cq) = &cq {
                 cq.fail(CqFailure::Overrun);
             }
-            hub.events.raise(AsyncEvent::CqError);
             return Held { qp: None, _cqs: cq.into_iter().collect() };
         }
         sys::IBV_EVENT_QP_FATAL => return qp_event(AsyncEvent::QpFatal, true),
@@ -139,9 +141,8 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
         sys::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError,
         sys::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimitReached,
         sys::IBV_EVENT_DEVICE_FATAL => {
-            let cqs = hub.fail();
             hub.events.raise(AsyncEvent::DeviceFatal);
-            return Held { qp: None, _cqs: cqs };
+            return Held { qp: None, _cqs: hub.fail() };
         }
         sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),
         sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
