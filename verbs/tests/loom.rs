@@ -17,15 +17,57 @@ mod hazard;
 mod recv_slots;
 #[path = "../src/soft/ring.rs"]
 mod ring;
+#[path = "../src/ibv/send_queue.rs"]
+mod send_queue;
 #[path = "../src/sync.rs"]
 mod sync;
 
 /// What the rest of the crate is to these files.
 mod memory {
-    /// Memory of a receive: what it is does not matter to the model.
+    /// Memory of a request: what it is does not matter to the models, but which it is.
     #[derive(Debug, Default)]
     pub enum Local {
         #[default]
         None,
+        Memory(u64),
+    }
+}
+
+mod status {
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct WcOpcode(u32);
+}
+
+mod types {
+    #[derive(Clone, Copy, Debug)]
+    pub struct Rkey(u32);
+}
+
+mod qp {
+    #[derive(Debug)]
+    pub struct QpShared {
+        pub send: super::send_queue::SendQueue,
+    }
+}
+
+mod ah {
+    #[derive(Debug)]
+    pub struct Ah;
+}
+
+mod hub {
+    pub struct Hub;
+
+    impl Hub {
+        pub fn window_gone(&self, _rkey: super::types::Rkey) {}
+    }
+}
+
+mod mw {
+    #[derive(Debug)]
+    pub struct Mw;
+
+    impl Mw {
+        pub fn bind_ended(&self, _rkey: super::types::Rkey, _success: bool) {}
     }
 }

@@ -1,9 +1,7 @@
 //! Send requests between posting and retiring: a ring that the poster fills and the poller empties. The device completes
 //! them in order; a completion retires those before it that were not signaled.
 
-use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::ah::Ah;
 use super::hub::Hub;
@@ -11,6 +9,7 @@ use super::mw::Mw;
 use super::qp::QpShared;
 use crate::memory::Local;
 use crate::status::WcOpcode;
+use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use crate::types::Rkey;
 
 /// One send request.
@@ -38,7 +37,6 @@ pub(super) enum Held {
 }
 
 /// The ring. `retired <= posted <= posting`, as running counts.
-#[derive(Debug)]
 pub(super) struct SendQueue {
     slots: Box<[UnsafeCell<SendSlot>]>,
     mask: u32,
@@ -51,7 +49,6 @@ pub(super) struct SendQueue {
     retired: Counter,
 }
 
-#[derive(Debug, Default)]
 #[repr(align(64))]
 struct Counter(AtomicU32);
 
@@ -74,12 +71,12 @@ impl SendQueue {
     pub(super) fn new(depth: u32) -> Self {
         let count = depth.next_power_of_two();
         SendQueue {
-            slots: (0..count).map(|_| UnsafeCell::default()).collect(),
+            slots: (0..count).map(|_| UnsafeCell::new(SendSlot::default())).collect(),
             mask: count - 1,
             depth,
-            posting: Counter::default(),
-            posted: Counter::default(),
-            retired: Counter::default(),
+            posting: Counter(AtomicU32::new(0)),
+            posted: Counter(AtomicU32::new(0)),
+            retired: Counter(AtomicU32::new(0)),
         }
     }
 
@@ -103,7 +100,7 @@ impl SendQueue {
     #[inline(always)]
     pub(super) unsafe fn begin(&self, index: u32, request: SendSlot) {
         // SAFETY: beyond `posting`, so the poster's. What a free slot had was taken out of it, so there is nothing to drop.
-        unsafe { self.cell(index).get().write(request) };
+        self.cell(index).with_mut(|slot| unsafe { slot.write(request) });
         self.posting.0.store(index.wrapping_add(1), Ordering::Release);
     }
 
@@ -121,7 +118,7 @@ impl SendQueue {
     pub(super) unsafe fn back(&self, index: u32) -> SendSlot {
         self.posting.0.store(index, Ordering::Release);
         // SAFETY: beyond `posting`, so the poster's.
-        std::mem::take(unsafe { &mut *self.cell(index).get() })
+        self.cell(index).with_mut(|slot| std::mem::take(unsafe { &mut *slot }))
     }
 
     /// True if `index` is the oldest request that the device has taken and not completed. For the poller.
@@ -137,17 +134,16 @@ impl SendQueue {
     /// The caller is the poller, and `index` the oldest one.
     #[inline(always)]
     pub(super) unsafe fn take_oldest(&self, index: u32, to: &mut Local) -> Option<(u64, WcOpcode, u32)> {
-        let slot = self.cell(index).get();
         // SAFETY: between `retired` and `posted`, so the poller's. The memory moves: the slot keeps none, and `to` had none
         // that would have to be dropped.
-        let taken = unsafe {
+        let taken = self.cell(index).with_mut(|slot| unsafe {
             if !matches!((*slot).held, Held::Nothing) {
                 return None;
             }
             (&raw const (*slot).local).copy_to_nonoverlapping(to, 1);
             std::ptr::write(&raw mut (*slot).local, Local::None);
-            ((*slot).wr_id, (*slot).opcode, (*slot).len)
-        };
+            Some(((*slot).wr_id, (*slot).opcode, (*slot).len))
+        })?;
         self.retired.0.store(index.wrapping_add(1), Ordering::Release);
         Some(taken)
     }
@@ -171,21 +167,26 @@ impl SendQueue {
         }
     }
 
-    /// The slot of a request that is under way.
+    /// Gives `f` the slot of a request that is under way.
     ///
     /// # Safety
-    /// The caller is the poller, `index` lies between `retired` and `posted`, and no other reference to the slot is alive.
+    /// The caller is the poller, `index` lies between `retired` and `posted`, and `f` does not come here again.
     #[inline(always)]
-    #[allow(clippy::mut_from_ref, reason = "the contract above makes the access exclusive")]
-    unsafe fn slot(&self, index: u32) -> &mut SendSlot {
+    unsafe fn with_slot<R>(&self, index: u32, f: impl FnOnce(&mut SendSlot) -> R) -> R {
         // SAFETY: exclusive by the contract.
-        unsafe { &mut *self.cell(index).get() }
+        self.cell(index).with_mut(|slot| f(unsafe { &mut *slot }))
     }
 
     #[inline(always)]
     fn cell(&self, index: u32) -> &UnsafeCell<SendSlot> {
         // SAFETY: the mask keeps the index within the slots.
         unsafe { self.slots.get_unchecked((index & self.mask) as usize) }
+    }
+}
+
+impl std::fmt::Debug for SendQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendQueue").field("depth", &self.depth).finish_non_exhaustive()
     }
 }
 
@@ -209,20 +210,26 @@ pub(super) fn take(qp: &Arc<QpShared>, hub: &Hub, index: u32, success: bool) -> 
     let mut has_memory = false;
     while at != index {
         // SAFETY: between `retired` and `index`, which is below `posted`, so the poller's.
-        let slot = unsafe { queue.slot(at) };
-        has_memory |= !matches!(slot.local, Local::None);
-        if !matches!(slot.held, Held::Nothing) {
-            // A later request that failed does not tell of this one; those in order before it were carried out.
-            release(std::mem::take(&mut slot.held), hub, true);
-        }
+        has_memory |= unsafe {
+            queue.with_slot(at, |slot| {
+                if !matches!(slot.held, Held::Nothing) {
+                    // A later request that failed does not tell of this one; those in order before it were carried out.
+                    release(std::mem::take(&mut slot.held), hub, true);
+                }
+                !matches!(slot.local, Local::None)
+            })
+        };
         at = at.wrapping_add(1);
     }
     // SAFETY: as above.
-    let slot = unsafe { queue.slot(index) };
-    if !matches!(slot.held, Held::Nothing) {
-        release(std::mem::take(&mut slot.held), hub, success);
-    }
-    let (local, wr_id, opcode, len) = (std::mem::take(&mut slot.local), slot.wr_id, slot.opcode, slot.len);
+    let (local, wr_id, opcode, len) = unsafe {
+        queue.with_slot(index, |slot| {
+            if !matches!(slot.held, Held::Nothing) {
+                release(std::mem::take(&mut slot.held), hub, success);
+            }
+            (std::mem::take(&mut slot.local), slot.wr_id, slot.opcode, slot.len)
+        })
+    };
     let next = index.wrapping_add(1);
     let unsignaled = if has_memory {
         Some(Retired { qp: qp.clone(), next: start, end: index, retire: next })
@@ -257,9 +264,9 @@ impl Retired {
         while self.next != self.end {
             // SAFETY: `retired` has not moved past these slots, so they are the poller's; the completion borrows the
             // completion queue, so there is one `Retired` at a time.
-            let slot = unsafe { self.qp.send.slot(self.next) };
+            let memory = unsafe { self.qp.send.with_slot(self.next, |slot| std::mem::take(&mut slot.local)) };
             self.next = self.next.wrapping_add(1);
-            match std::mem::take(&mut slot.local) {
+            match memory {
                 Local::None => {}
                 memory => return Some(memory),
             }
@@ -272,5 +279,160 @@ impl Drop for Retired {
     fn drop(&mut self) {
         while self.next_memory().is_some() {}
         self.qp.send.retired.0.store(self.retire, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc as Shared;
+    use loom::thread;
+
+    use super::*;
+
+    fn queue_pair(depth: u32) -> Arc<QpShared> {
+        Arc::new(QpShared { send: SendQueue::new(depth) })
+    }
+
+    fn request(wr_id: u64) -> SendSlot {
+        SendSlot { local: Local::Memory(wr_id), wr_id, ..SendSlot::default() }
+    }
+
+    /// Posts a request; its count, if there is room. `device` runs between its beginning and its end.
+    fn post(queue: &SendQueue, wr_id: u64, device: impl FnOnce(u32)) -> Option<u32> {
+        let index = queue.next()?;
+        // SAFETY: the next one, and each model has one poster.
+        unsafe { queue.begin(index, request(wr_id)) };
+        device(index);
+        queue.end(index);
+        Some(index)
+    }
+
+    /// Takes the request of a completion as a completion queue does: by the short way, else by the long one, and then with
+    /// the memory of those before it. What was taken, in order.
+    fn poll(qp: &Arc<QpShared>, index: u32) -> Result<Vec<u64>, Meant> {
+        let number = |memory| if let Local::Memory(number) = memory { number } else { panic!("no memory") };
+        let mut memory = Local::None;
+        // SAFETY: the oldest one, and each model has one poller.
+        if qp.send.is_oldest(index)
+            && let Some((wr_id, ..)) = unsafe { qp.send.take_oldest(index, &mut memory) }
+        {
+            assert_eq!(number(memory), wr_id);
+            return Ok(vec![wr_id]);
+        }
+        match qp.send.meaning(index) {
+            Meant::UnderWay => {}
+            other => return Err(other),
+        }
+        let taken = take(qp, &Hub, index, true);
+        assert_eq!(number(taken.local), taken.wr_id);
+        let mut all = Vec::new();
+        if let Some(mut before) = taken.unsignaled {
+            while let Some(memory) = before.next_memory() {
+                all.push(number(memory));
+            }
+        }
+        all.push(taken.wr_id);
+        Ok(all)
+    }
+
+    /// What a device tells at any moment, before it was handed a request too, is believed once the request is handed over,
+    /// and then gives what was posted; its slot is used again after that only.
+    #[test]
+    fn a_completion_at_any_moment_gives_what_was_posted() {
+        loom::model(|| {
+            let qp = queue_pair(1);
+            let poller = thread::spawn({
+                let qp = qp.clone();
+                move || poll(&qp, 0).ok()
+            });
+            assert_eq!(post(&qp.send, 10, |_| ()), Some(0));
+            let early = post(&qp.send, 11, |_| ());
+            let taken = poller.join().unwrap();
+            assert!(taken.is_none() || taken == Some(vec![10]), "{taken:?}");
+            assert!(early.is_none() || taken.is_some(), "a slot that was not free");
+            if taken.is_none() {
+                assert_eq!(poll(&qp, 0), Ok(vec![10]));
+            }
+            assert_eq!(early.or_else(|| post(&qp.send, 11, |_| ())), Some(1));
+            assert_eq!(poll(&qp, 0), Err(Meant::Nothing), "twice");
+            assert_eq!(poll(&qp, 1), Ok(vec![11]));
+        });
+    }
+
+    /// A device completes what it was handed before the poster hears of it: the completion means that request from then on,
+    /// at first one that is being posted.
+    #[test]
+    fn a_completion_before_the_end_is_not_lost() {
+        loom::model(|| {
+            let qp = queue_pair(2);
+            let told = Shared::new(AtomicU32::new(0));
+            let poller = thread::spawn({
+                let (qp, told) = (qp.clone(), told.clone());
+                move || {
+                    let count = told.load(Ordering::Acquire);
+                    let polled = count.checked_sub(1).map(|index| poll(&qp, index));
+                    assert_ne!(polled, Some(Err(Meant::Nothing)), "lost");
+                    polled.and_then(Result::ok).unwrap_or_default()
+                }
+            });
+            for wr_id in [10, 11] {
+                post(&qp.send, wr_id, |index| told.store(index + 1, Ordering::Release));
+            }
+            let mut taken = poller.join().unwrap();
+            if taken.len() < 2 {
+                taken.extend(poll(&qp, 1).unwrap());
+            }
+            assert_eq!(taken, [10, 11]);
+        });
+    }
+
+    /// What the device refused comes back to the poster, though the device may say that it completed; a completion never
+    /// takes it, and means the request that is posted in its stead at most.
+    #[test]
+    fn what_is_refused_comes_back_to_the_poster_alone() {
+        loom::model(|| {
+            let qp = queue_pair(1);
+            let poller = thread::spawn({
+                let qp = qp.clone();
+                move || poll(&qp, 0).unwrap_or_default()
+            });
+            let refuse = |wr_id| {
+                let index = qp.send.next().unwrap();
+                // SAFETY: the next one; this thread is the only poster, and did not end it.
+                let back = unsafe {
+                    qp.send.begin(index, request(wr_id));
+                    qp.send.back(index)
+                };
+                assert!(matches!(back.local, Local::Memory(number) if number == wr_id));
+                index
+            };
+            let index = refuse(10);
+            assert_eq!(post(&qp.send, 11, |_| ()), Some(index));
+            let taken = poller.join().unwrap();
+            let taken = if taken.is_empty() { poll(&qp, index).unwrap() } else { taken };
+            assert_eq!(taken, [11]);
+            let index = refuse(12);
+            assert_eq!(poll(&qp, index), Err(Meant::Nothing), "not to wait for");
+        });
+    }
+
+    /// Slots of requests that were not signaled are the poster's again once their memory is taken out.
+    #[test]
+    fn slots_come_back_with_the_memory_of_unsignaled_requests_taken() {
+        loom::model(|| {
+            let qp = queue_pair(2);
+            assert_eq!((post(&qp.send, 10, |_| ()), post(&qp.send, 11, |_| ())), (Some(0), Some(1)));
+            let poller = thread::spawn({
+                let qp = qp.clone();
+                move || poll(&qp, 1)
+            });
+            for wr_id in [12, 13] {
+                while post(&qp.send, wr_id, |_| ()).is_none() {
+                    thread::yield_now();
+                }
+            }
+            assert_eq!(poller.join().unwrap(), Ok(vec![10, 11]));
+            assert_eq!(poll(&qp, 3), Ok(vec![12, 13]));
+        });
     }
 }
