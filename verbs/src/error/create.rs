@@ -26,6 +26,21 @@ pub enum CreateError {
         /// The kind of object.
         what: &'static str,
     },
+    /// The device has no memory for the object, which a limit on locked memory may stand in the way of.
+    #[error(
+        "the device has no memory for a {what}: it may have no room for another, or what it pins would exceed the limit on \
+         locked memory, of which {used} of {limit} bytes are used; raise it with `ulimit -l`, in /etc/security/limits.conf \
+         (memlock), by LimitMEMLOCK= of systemd, or by --ulimit memlock=-1 of a container; or make the queue less deep, or \
+         close some that are not used any more"
+    )]
+    Memlock {
+        /// The kind of object.
+        what: &'static str,
+        /// Bytes that are pinned already.
+        used: u64,
+        /// Bytes that are allowed.
+        limit: u64,
+    },
     /// Objects of different contexts were combined.
     #[error("{what} belongs to another context; make both from the same `Context`")]
     ForeignObject {

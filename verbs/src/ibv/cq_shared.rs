@@ -9,6 +9,7 @@ use qpair_verbs_sys as sys;
 use super::channel::Channel;
 use super::device::Device;
 use super::hub::lock;
+use super::memlock;
 use super::numbers::QueueId;
 use super::qp::QpShared;
 use super::recv_slots::RecvSlots;
@@ -87,7 +88,10 @@ impl CqShared {
                 // SAFETY: context and channel are alive.
                 unsafe { (handle.library.ibv_create_cq)(handle.ctx(), size, name, channel, 0) }
             })
-            .map_err(|source| CreateError::System { what: "create a completion queue", source })?;
+            .map_err(|source| {
+                let limited = memlock::explain_queue("completion queue", &source);
+                limited.unwrap_or(CreateError::System { what: "create a completion queue", source })
+            })?;
         Ok(Arc::new_cyclic(|me| {
             device.hub().enter_cq(cq.as_ptr().cast(), me);
             CqShared {

@@ -122,7 +122,8 @@ impl Pd {
             Err(source) if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 Err(self.not_supported(WHAT, None))
             }
-            Err(source) => Err(memlock::explain(len, source)),
+            // Nothing is pinned for it: that is the exporter's to do.
+            Err(source) => Err(MemoryError::Refused { len, source }),
         }
     }
 
@@ -196,7 +197,7 @@ impl PdHandle {
         let mr = unsafe { (self.device.library.ibv_reg_mr)(self.pd(), base.as_ptr().cast(), len, flags) };
         match made(mr) {
             Ok(mr) => Ok(Mr::new(mr, on_demand, self.clone())),
-            Err(source) => Err(memlock::explain(len, source)),
+            Err(source) => Err(memlock::explain(base.as_ptr().addr(), len, source)),
         }
     }
 }

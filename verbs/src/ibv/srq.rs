@@ -8,6 +8,7 @@ use qpair_verbs_sys as sys;
 use super::cq_shared::{Completing, CqShared, Member};
 use super::handle::{made, outcome};
 use super::hub::lock;
+use super::memlock;
 use super::numbers::QueueId;
 use super::pd::Pd;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
@@ -45,8 +46,10 @@ impl Srq {
         };
         let library = pd.device().handle().library;
         // SAFETY: the domain is alive.
-        let srq = made(unsafe { (library.ibv_create_srq)(pd.handle().pd(), &raw mut asked) })
-            .map_err(|source| CreateError::System { what: "create a shared receive queue", source })?;
+        let srq = made(unsafe { (library.ibv_create_srq)(pd.handle().pd(), &raw mut asked) }).map_err(|source| {
+            let limited = memlock::explain_queue("shared receive queue", &source);
+            limited.unwrap_or(CreateError::System { what: "create a shared receive queue", source })
+        })?;
         let id = lock(&pd.device().hub().numbers).take();
         let id = id.ok_or(CreateError::Exhausted { what: "shared receive queue" }).inspect_err(|_| {
             // SAFETY: just made, and nobody knows of it.

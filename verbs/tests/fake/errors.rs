@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use qpair_fake_ibverbs::control::{About, Device as Fake, fail_here};
 use qpair_verbs::{
-    AsyncEvent, ConnectError, Context, CqError, CreateError, Device, MemoryError, OpenError, PortState, QpBuilder,
-    QpState, library,
+    AsyncEvent, ConnectError, Context, CqError, CreateError, Device, OpenError, PortState, QpBuilder, QpState, library,
 };
 use qpair_verbs_sys as sys;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::ground::{Ground, NAME, in_fake, in_process, settled, wait_until};
 
@@ -282,6 +280,8 @@ fn what_can_not_be_made_is_an_error_of_its_own() {
                         source.raw_os_error() == Some(errno)
                     }
                     CreateError::Exhausted { .. } => errno == libc::ENOMEM,
+                    // Where such a limit holds, it may be the reason for queues.
+                    CreateError::Memlock { what, .. } => errno == libc::ENOMEM && what.contains("queue"),
                     _ => false,
                 };
                 assert!(told, "{symbol} with {errno}: {error:?}");
@@ -295,34 +295,13 @@ fn what_can_not_be_made_is_an_error_of_its_own() {
         ground.fake.set("qp_ex", 0).unwrap();
         let plain = Ground::with(&[("qp_ex", 0)]);
         drop(plain.pd.rc(&plain.cq).build().unwrap());
-        fails("ibv_create_qp", &|| plain.pd.rc(&plain.cq).build().map(drop));
+        // With room for inline data that was asked for: without, there is another try with less.
+        fails("ibv_create_qp", &|| plain.pd.rc(&plain.cq).max_inline(64).build().map(drop));
         let handle = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
         ground.fake.fail("ibv_create_ah", 1, libc::ENOMEM).unwrap();
         let error = handle.address_handle(&handle.address()).unwrap_err();
         assert!(matches!(error, ConnectError::System { .. }), "{error:?}");
         drop((handle, plain.cq, plain.pd, plain.ctx));
-        ground.close();
-    });
-}
-
-#[test]
-fn too_little_lockable_memory_is_told_with_both_numbers() {
-    in_fake(|| {
-        let ground = Ground::new();
-        let limit = Rlimit { current: Some(4 << 20), maximum: getrlimit(Resource::Memlock).maximum };
-        setrlimit(Resource::Memlock, limit).unwrap();
-        ground.fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
-        let error = ground.pd.register(vec![0; 5 << 20]).unwrap_err();
-        let MemoryError::Memlock { len, needed, limit } = error else { panic!("{error}") };
-        assert_eq!((len, limit), (5 << 20, 4 << 20));
-        assert!(needed >= len as u64, "{needed}");
-        for part in [limit.to_string(), needed.to_string(), "ulimit -l".to_owned(), "LimitMEMLOCK".to_owned()] {
-            assert!(error.to_string().contains(&part), "{part} in {error}");
-        }
-        // With room enough it is another reason.
-        ground.fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
-        let error = ground.pd.register(vec![0; 4096]).unwrap_err();
-        assert!(matches!(error, MemoryError::Refused { .. }), "{error}");
         ground.close();
     });
 }

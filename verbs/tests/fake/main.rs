@@ -6,6 +6,7 @@ mod errors;
 mod ground;
 mod holes;
 mod last_receive;
+mod memlock;
 mod nonsense;
 mod posting;
 mod random;

@@ -19,6 +19,7 @@ use crate::ibv::cq_shared::{Completing, CqShared, Member};
 use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::hub::lock;
+use crate::ibv::memlock;
 use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
 use crate::ibv::pd::{Pd, PdHandle};
@@ -259,6 +260,9 @@ fn make(
 }
 
 fn explain(source: io::Error) -> CreateError {
+    if let Some(limited) = memlock::explain_queue("queue pair", &source) {
+        return limited;
+    }
     match source.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC) => CreateError::Exhausted { what: "queue pair" },
         _ => CreateError::System { what: "create a queue pair with these sizes", source },
