@@ -155,7 +155,7 @@ impl Device {
         attr.max_qp_wr = int("max_qp_wr");
         attr.device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         attr.max_sge = int("max_sge");
-        attr.max_sge_rd = int("max_sge");
+        attr.max_sge_rd = int("max_sge_rd");
         attr.max_cq = int("max_cq");
         attr.max_cqe = int("max_cqe");
         attr.max_mr = int("max_mr");

@@ -73,6 +73,7 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("max_qp", 4096),
     ("max_qp_wr", 16384),
     ("max_sge", 16),
+    ("max_sge_rd", 16),
     ("max_inline", 256),
     ("max_cq", 4096),
     ("max_cqe", 1 << 20),

@@ -12,8 +12,16 @@ use super::recv_slots::RecvSlots;
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
 
+/// The memory that a queue takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Takes {
+    pub(super) domain: u64,
+    /// Most pieces.
+    pub(super) max_sge: usize,
+}
+
 impl RecvSlots {
-    /// Posts a receive of the queue `queue`, whose memory must be of `domain`, by `post`, the device's function for it.
+    /// Posts a receive of the queue `queue`, which takes such memory, by `post`, the device's function for it.
     ///
     /// # Errors
     /// [`Rejected`] with the memory.
@@ -24,16 +32,16 @@ impl RecvSlots {
     pub(super) unsafe fn post(
         &self,
         queue: QueueId,
-        domain: u64,
+        takes: Takes,
         memory: Local,
         wr_id: u64,
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
-        if let Some(mut piece) = single(&memory, domain) {
+        if let Some(mut piece) = single(&memory, takes.domain) {
             // SAFETY: passed on to the caller; the piece is of the memory.
             return unsafe { self.post_pieces(queue, (memory, wr_id), (&raw mut piece, 1), post) };
         }
-        let gathered = memory.check(domain, None).and_then(|()| gather(&memory, 0..memory.len()));
+        let gathered = memory.check(takes.domain, None, takes.max_sge).and_then(|()| gather(&memory, 0..memory.len()));
         match gathered {
             // SAFETY: as above.
             Ok(mut list) => unsafe {

@@ -11,6 +11,7 @@ use super::hub::lock;
 use super::memlock;
 use super::numbers::QueueId;
 use super::pd::Pd;
+use super::receive::Takes;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::error::{CreateError, Rejected};
 use crate::memory::{Local, MAX_SGE};
@@ -21,6 +22,7 @@ pub(crate) struct Srq {
     srq: NonNull<sys::ibv_srq>,
     id: QueueId,
     receives: Arc<RecvSlots>,
+    max_sge: usize,
     /// Where its receives complete.
     queues: Mutex<Vec<Weak<CqShared>>>,
     pd: Arc<Pd>,
@@ -55,20 +57,19 @@ impl Srq {
             // SAFETY: just made, and nobody knows of it.
             unsafe { (library.ibv_destroy_srq)(srq.as_ptr()) };
         })?;
-        Ok(Arc::new(Srq {
-            srq,
-            id,
-            receives: Arc::new(RecvSlots::new(depth)),
-            queues: Mutex::default(),
-            pd: pd.clone(),
-        }))
+        let receives = Arc::new(RecvSlots::new(depth));
+        let queues = Mutex::default();
+        Ok(Arc::new(Srq { srq, id, receives, max_sge: max_sge as usize, queues, pd: pd.clone() }))
     }
 
     /// Posts a receive. For the one owner, which has `&mut` of the queue.
     pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
         let post = self.pd.device().handle().ops.post_srq_recv;
         // SAFETY: the owner is the only poster; the queue is alive.
-        unsafe { self.receives.post(self.id, self.pd.id(), memory, wr_id, |wr, bad| post(self.raw(), wr, bad)) }
+        unsafe {
+            let takes = Takes { domain: self.pd.id(), max_sge: self.max_sge };
+            self.receives.post(self.id, takes, memory, wr_id, |wr, bad| post(self.raw(), wr, bad))
+        }
     }
 
     /// Asks for an event once fewer than `limit` receives are left.

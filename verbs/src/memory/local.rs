@@ -89,9 +89,9 @@ impl Local {
         }
     }
 
-    /// Whether it may be posted on a queue pair of `domain`.
+    /// Whether it may be posted on a queue pair of `domain`, whose requests have `max_sge` pieces at most.
     #[inline]
-    pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>) -> Result<(), PostError> {
+    pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>, max_sge: usize) -> Result<(), PostError> {
         match self {
             Local::None => {}
             Local::Buffer(buffer) => buffer.check_domain(domain)?,
@@ -102,8 +102,8 @@ impl Local {
                 }
             }
             Local::List(list) => {
-                if list.len() > MAX_SGE {
-                    return Err(PostError::TooManyPieces { count: list.len(), limit: MAX_SGE });
+                if list.len() > max_sge {
+                    return Err(PostError::TooManyPieces { count: list.len(), limit: max_sge });
                 }
                 list.iter().try_for_each(|buffer| buffer.check_domain(domain))?;
             }
@@ -119,7 +119,7 @@ impl Local {
     }
 }
 
-/// Most pieces of memory in one work request.
+/// Most pieces of memory in one work request, where the device takes as many.
 pub(crate) const MAX_SGE: usize = 4;
 
 /// A buffer as the device sees it.

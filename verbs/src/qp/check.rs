@@ -13,6 +13,10 @@ pub(crate) struct Limits {
     pub(crate) max_inline: usize,
     pub(crate) max_message: usize,
     pub(crate) max_datagram: usize,
+    /// Most pieces of memory.
+    pub(crate) max_sge: usize,
+    /// The same in a READ.
+    pub(crate) max_sge_read: usize,
     pub(crate) read_reduce: bool,
 }
 
@@ -31,7 +35,8 @@ impl Limits {
             data.len()
         } else {
             if !matches!(wr.local, Local::None) || wr.range.is_some() {
-                wr.local.check(self.domain, wr.range.as_ref())?;
+                let max_sge = if matches!(wr.op, Op::Read(_)) { self.max_sge_read } else { self.max_sge };
+                wr.local.check(self.domain, wr.range.as_ref(), max_sge)?;
             }
             wr.range.as_ref().map_or_else(|| wr.local.len(), |range| range.len())
         };

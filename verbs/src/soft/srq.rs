@@ -12,7 +12,7 @@ use super::layout::{ClaimHead, ClaimInfo, Receives, ordered, slot_of};
 use super::recv_queue::{RecvSlot, RecvSlots, Taken, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
-use crate::memory::Local;
+use crate::memory::{Local, MAX_SGE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A shared receive queue. One poster; each queue pair's poller takes what its messages claimed.
@@ -136,7 +136,7 @@ impl SoftSrq {
     /// Posts a receive. For one poster at a time: `SharedReceiveQueue` is not shared and takes `&mut self`.
     #[inline]
     pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
-        if let Err(error) = memory.check(self.domain, None) {
+        if let Err(error) = memory.check(self.domain, None, MAX_SGE) {
             return Err(Rejected { error, memory });
         }
         let Some(slot) = self.take_free() else {

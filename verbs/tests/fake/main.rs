@@ -1,6 +1,7 @@
 //! Devices of libibverbs as they must not be: with a libibverbs in memory that fails, lies, and keeps a record of what is
 //! done to it. Each test is named for what it shows.
 
+mod abilities;
 mod destroys;
 mod errors;
 mod ground;

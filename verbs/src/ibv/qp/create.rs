@@ -12,7 +12,7 @@ use super::attributes::Local;
 use super::shared::QpShared;
 use super::submit::Submit;
 use crate::QpAddress;
-use crate::device::PortAttributes;
+use crate::device::{DeviceAttributes, PortAttributes};
 use crate::error::CreateError;
 use crate::ibv::address;
 use crate::ibv::cq_shared::{Completing, CqShared, Member};
@@ -45,6 +45,8 @@ pub(crate) struct OwnedQp {
     pub(super) address: QpAddress,
     pub(super) local: Local,
     pub(super) max_inline: u32,
+    /// Most pieces of memory in a request, and in a READ.
+    pub(super) max_sge: [usize; 2],
     pub(super) max_datagram: u32,
     pub(super) max_message: u32,
     /// READs and atomics that this side answers at once, and that it may have under way.
@@ -89,7 +91,8 @@ impl OwnedQp {
         let (address, gid_index) = address::of_port(options, &port)?;
         let in_domain = in_domain(pd, options);
         let max_inline = options.max_inline.unwrap_or(device.attributes().max_inline);
-        let cap = capacities(options, device, max_inline, srq.is_some());
+        let max_sge = most_pieces(device.attributes());
+        let cap = capacities(options, max_sge[0], max_inline, srq.is_some());
         let extended = quirks::sound_work_requests(device.attributes());
         let made = make(&in_domain, extended, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())?;
         let qpn = Qpn(made.qpn);
@@ -121,6 +124,7 @@ impl OwnedQp {
                 hop_limit: options.hop_limit,
             },
             max_inline,
+            max_sge,
             max_datagram: address.mtu.bytes(),
             max_message: longest(&port),
             reads,
@@ -269,8 +273,8 @@ fn explain(source: io::Error) -> CreateError {
     }
 }
 
-fn capacities(options: &QpOptions, device: &Device, max_inline: u32, shared_receives: bool) -> sys::ibv_qp_cap {
-    let max_sge = device.attributes().max_sge.clamp(1, MAX_SGE as u32);
+fn capacities(options: &QpOptions, max_sge: usize, max_inline: u32, shared_receives: bool) -> sys::ibv_qp_cap {
+    let max_sge = max_sge as u32;
     let (recv_wr, recv_sge) = if shared_receives { (0, 0) } else { (options.recv_depth, max_sge) };
     sys::ibv_qp_cap {
         max_send_wr: options.send_depth,
@@ -307,6 +311,13 @@ fn type_code(qp_type: QpType) -> u32 {
         QpType::Uc => sys::IBV_QPT_UC,
         QpType::Ud => sys::IBV_QPT_UD,
     }
+}
+
+/// Most pieces of memory in a request, and in a READ; a device that does not tell of READs has no limit of their own.
+fn most_pieces(attributes: &DeviceAttributes) -> [usize; 2] {
+    let most = attributes.max_sge.clamp(1, MAX_SGE as u32);
+    let in_read = if attributes.max_sge_read == 0 { most } else { attributes.max_sge_read.min(most) };
+    [most as usize, in_read as usize]
 }
 
 /// Longest message of a port; one that says nothing has the longest that there is.

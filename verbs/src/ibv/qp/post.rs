@@ -15,6 +15,7 @@ use crate::ibv::hub::lock;
 use crate::ibv::mw::Mw;
 use crate::ibv::pieces::gather;
 use crate::ibv::quirks;
+use crate::ibv::receive::Takes;
 use crate::ibv::send_queue::{Held, SendSlot};
 use crate::memory::{Grant, Local, RegionShared, Window};
 use crate::qp::{Borrowed, Limits, Op, SendWr, Target};
@@ -161,7 +162,10 @@ impl OwnedQp {
         };
         let (queue, post_recv) = (self.shared.id, self.pd.device().handle().ops.post_recv);
         // SAFETY: the owner is the only poster; the queue pair is alive.
-        unsafe { receives.post(queue, self.domain, memory, wr_id, |wr, bad| post_recv(self.qp.as_ptr(), wr, bad)) }?;
+        unsafe {
+            let takes = Takes { domain: self.domain, max_sge: self.max_sge[0] };
+            receives.post(queue, takes, memory, wr_id, |wr, bad| post_recv(self.qp.as_ptr(), wr, bad))
+        }?;
         if self.known_state() == QpState::Err {
             self.flush_late_receive();
         }
@@ -185,6 +189,8 @@ impl OwnedQp {
             max_inline: self.max_inline as usize,
             max_message: self.max_message as usize,
             max_datagram: self.max_datagram as usize,
+            max_sge: self.max_sge[0],
+            max_sge_read: self.max_sge[1],
             read_reduce: false,
         }
     }

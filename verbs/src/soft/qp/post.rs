@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::core::{POSTER, PROGRESS, SoftQp, lock};
 use crate::error::{PostError, Rejected};
-use crate::memory::Local;
+use crate::memory::{Local, MAX_SGE};
 use crate::qp::{Borrowed, Limits, RNR_FOREVER, SendWr, Target};
 use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
@@ -80,6 +80,8 @@ impl SoftQp {
             max_inline: MAX_INLINE,
             max_message: MAX_MESSAGE as usize,
             max_datagram: Mtu::B4096.bytes() as usize,
+            max_sge: MAX_SGE,
+            max_sge_read: MAX_SGE,
             read_reduce: true,
         }
     }
@@ -251,7 +253,7 @@ impl SoftQp {
     /// Posts a receive. For one poster at a time, as [`post_send`](SoftQp::post_send).
     #[inline]
     pub(crate) fn post_recv(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
-        match memory.check(self.spec.domain, None) {
+        match memory.check(self.spec.domain, None, MAX_SGE) {
             Ok(()) => self.receiver.post(memory, wr_id, &self.public().receives),
             Err(error) => Err(Rejected { error, memory }),
         }
