@@ -219,20 +219,25 @@ impl PortAttributes {
     /// one of the same subnet if there is one. Without, IPv4 goes before IPv6, and what reaches further than the link
     /// before what does not; among equals the first.
     pub fn preferred_gid(&self, peer: Option<Gid>) -> Option<&GidEntry> {
-        let family = |gid: Gid| gid.ipv4().is_some();
-        let rank = |row: &GidEntry| {
-            let kind = match row.kind {
-                GidKind::RoceV2 => 3,
-                GidKind::InfiniBand => 2,
-                GidKind::RoceV1 => 1,
-                GidKind::Unknown(_) => 0,
-            };
-            let near =
-                peer.map_or(0, |peer| u32::from(family(peer) == family(row.gid)) * (1 + peer.common_prefix(row.gid)));
-            (kind, near, family(row.gid), !row.gid.is_link_local(), std::cmp::Reverse(row.index))
-        };
-        self.gids.iter().max_by_key(|row| rank(row))
+        preferred_gid(&self.gids, peer)
     }
+}
+
+/// The row of a GID table that [`PortAttributes::preferred_gid`] picks.
+pub(crate) fn preferred_gid(gids: &[GidEntry], peer: Option<Gid>) -> Option<&GidEntry> {
+    let family = |gid: Gid| gid.ipv4().is_some();
+    let rank = |row: &GidEntry| {
+        let kind = match row.kind {
+            GidKind::RoceV2 => 3,
+            GidKind::InfiniBand => 2,
+            GidKind::RoceV1 => 1,
+            GidKind::Unknown(_) => 0,
+        };
+        let near =
+            peer.map_or(0, |peer| u32::from(family(peer) == family(row.gid)) * (1 + peer.common_prefix(row.gid)));
+        (kind, near, family(row.gid), !row.gid.is_link_local(), std::cmp::Reverse(row.index))
+    };
+    gids.iter().max_by_key(|row| rank(row))
 }
 
 /// What a port is made of.

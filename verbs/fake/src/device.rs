@@ -192,6 +192,7 @@ impl Device {
         attr.active_speed = byte("active_speed");
         attr.phys_state = byte("phys_state");
         attr.link_layer = byte("link_layer");
+        attr.flags = byte("port_flags");
         attr
     }
 

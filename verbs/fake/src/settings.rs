@@ -66,6 +66,7 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("lid", 0),
     ("gid_tbl_len", 16),
     ("pkey_tbl_len", 1),
+    ("port_flags", 0),
     ("max_msg_sz", 1 << 30),
     // Limits of the device.
     ("max_mr_size", u64::MAX),

@@ -1,19 +1,20 @@
 //! Addresses: what this side tells of a port, and what a peer's address must hold.
 
+use super::port::Side;
 use crate::QpAddress;
-use crate::device::{LinkLayer, PortAttributes};
+use crate::device::{LinkLayer, preferred_gid};
 use crate::error::{ConnectError, CreateError};
 use crate::qp::QpOptions;
 use crate::types::{Gid, Psn, QpType, Qpn};
 
 /// The address of a queue pair to be made on a port, but for its number; and the row of the GID table that it names.
-pub(super) fn of_port(options: &QpOptions, port: &PortAttributes) -> Result<(QpAddress, u8), CreateError> {
+pub(super) fn of_port(options: &QpOptions, port: &Side) -> Result<(QpAddress, u8), CreateError> {
     let row = match options.gid_index {
         Some(index) => Some(port.gids.iter().find(|row| row.index == index && index <= LAST_ROW).ok_or_else(|| {
             let limit = port.gids.iter().map(|row| row.index).filter(|&index| index <= LAST_ROW).max().unwrap_or(0);
             CreateError::OutOfRange { what: "a GID index", asked: index.into(), limit: limit.into() }
         })?),
-        None => port.preferred_gid(None).filter(|row| row.index <= LAST_ROW),
+        None => preferred_gid(&port.gids, None).filter(|row| row.index <= LAST_ROW),
     };
     if row.is_none() && port.link_layer != LinkLayer::InfiniBand {
         return Err(CreateError::NoGid { port: options.port });

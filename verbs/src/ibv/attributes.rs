@@ -1,4 +1,4 @@
-//! What a device and its ports say of themselves.
+//! What a device says of itself.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -6,12 +6,9 @@ use std::ptr::null_mut;
 
 use qpair_verbs_sys as sys;
 
-use super::gid;
 use super::handle::{Handle, made};
-use crate::device::{
-    AtomicAbility, DeviceAttributes, LinkLayer, OnDemandPaging, PhysicalState, PortAttributes, PortState,
-};
-use crate::types::Mtu;
+use super::port::{self, count};
+use crate::device::{AtomicAbility, DeviceAttributes, OnDemandPaging};
 
 /// Limits and abilities of a device.
 pub(super) fn device(handle: &Handle) -> DeviceAttributes {
@@ -50,7 +47,7 @@ pub(super) fn device(handle: &Handle) -> DeviceAttributes {
         max_rd_atomic: count(of.max_qp_rd_atom),
         max_init_rd_atomic: count(of.max_qp_init_rd_atom),
         max_mr_size: of.max_mr_size,
-        max_message: port(handle, 1).map_or(0, |port| port.max_message),
+        max_message: port::ask(handle, 1).map_or(0, |port| port.max_msg_sz),
         max_inline: max_inline(handle),
         page_sizes: of.page_size_cap,
         ack_delay: std::time::Duration::from_nanos(4096_u64.checked_shl(of.local_ca_ack_delay.into()).unwrap_or(0)),
@@ -73,61 +70,6 @@ pub(super) fn device(handle: &Handle) -> DeviceAttributes {
             ud: extended.odp_caps.per_transport_caps.ud_odp_caps,
         },
     }
-}
-
-/// Port `number` as it is now; `None` if there is none.
-pub(super) fn port(handle: &Handle, number: u8) -> Option<PortAttributes> {
-    let mut of = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-    // SAFETY: the context is open, and the attributes are written to.
-    let status = unsafe { sys::ibv_query_port(handle.library, handle.ctx(), number, of.as_mut_ptr()) };
-    if number == 0 || status != 0 {
-        return None;
-    }
-    // SAFETY: zeroed, which is valid, and filled by the library.
-    let of = unsafe { of.assume_init() };
-    let gid_table_len = count(of.gid_tbl_len);
-    Some(PortAttributes {
-        state: match of.state {
-            sys::IBV_PORT_DOWN => PortState::Down,
-            sys::IBV_PORT_INIT => PortState::Init,
-            sys::IBV_PORT_ARMED => PortState::Armed,
-            sys::IBV_PORT_ACTIVE => PortState::Active,
-            other => PortState::Unknown(other),
-        },
-        physical_state: PhysicalState::from_code(of.phys_state),
-        max_mtu: mtu(of.max_mtu),
-        active_mtu: mtu(of.active_mtu),
-        lid: of.lid,
-        lid_mask_bits: of.lmc,
-        subnet_manager_lid: of.sm_lid,
-        subnet_manager_level: of.sm_sl,
-        link_layer: match u32::from(of.link_layer) {
-            // Before there was anything else, this field was zero.
-            0 | 1 => LinkLayer::InfiniBand,
-            2 => LinkLayer::Ethernet,
-            other => LinkLayer::Unknown(other),
-        },
-        max_message: of.max_msg_sz,
-        capability_flags: of.port_cap_flags,
-        lanes: lanes(of.active_width),
-        lane_rate_mbps: lane_rate(of.active_speed),
-        bad_pkeys: of.bad_pkey_cntr,
-        qkey_violations: of.qkey_viol_cntr,
-        gid_table_len,
-        pkeys: pkeys(handle, number, of.pkey_tbl_len),
-        gids: gid::table(handle, number, gid_table_len),
-    })
-}
-
-/// Partition keys that are set.
-fn pkeys(handle: &Handle, port: u8, len: u16) -> Vec<u16> {
-    let keys = (0..len).filter_map(|index| {
-        let mut key = 0;
-        // SAFETY: the context is open; the key is written to.
-        let status = unsafe { (handle.library.ibv_query_pkey)(handle.ctx(), port, index.into(), &raw mut key) };
-        (status == 0).then(|| u16::from_be(key)).filter(|&key| key != 0)
-    });
-    keys.collect()
 }
 
 fn completion_vectors(handle: &Handle) -> i32 {
@@ -171,48 +113,6 @@ unsafe fn try_inline(handle: &Handle, pd: *mut sys::ibv_pd, cq: *mut sys::ibv_cq
 /// What queue pairs reserve by default at most: room for it makes each slot of a send queue longer.
 const MOST_INLINE: u32 = 256;
 const TRIED_INLINE: [u32; 4] = [MOST_INLINE, 128, 64, 32];
-
-fn mtu(code: u32) -> Mtu {
-    match code {
-        1 => Mtu::B256,
-        2 => Mtu::B512,
-        4 => Mtu::B2048,
-        5 => Mtu::B4096,
-        // 3 is 1024, the least that RoCE has over Ethernet frames of 1500 bytes; a code that is not known is taken for it.
-        _ => Mtu::B1024,
-    }
-}
-
-/// Lanes of a link: `enum ib_port_width`.
-fn lanes(code: u8) -> Option<u8> {
-    match code {
-        1 => Some(1),
-        2 => Some(4),
-        4 => Some(8),
-        8 => Some(12),
-        16 => Some(2),
-        _ => None,
-    }
-}
-
-/// Rate of a lane in Mbit/s: `enum ib_port_speed`.
-fn lane_rate(code: u8) -> Option<u32> {
-    match code {
-        1 => Some(2_500),
-        2 => Some(5_000),
-        4 | 8 => Some(10_000),
-        16 => Some(14_000),
-        32 => Some(25_000),
-        64 => Some(50_000),
-        128 => Some(100_000),
-        _ => None,
-    }
-}
-
-/// A limit that devices give as a signed number.
-fn count(value: i32) -> u32 {
-    u32::try_from(value).unwrap_or(0)
-}
 
 fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())).chain([0]).collect();

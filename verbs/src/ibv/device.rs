@@ -8,6 +8,7 @@ use super::attributes;
 use super::handle::{DeviceList, Handle};
 use super::hub::Hub;
 use super::library;
+use super::port::{self, Side};
 use super::watcher::Watcher;
 use crate::device::{DeviceAttributes, PortAttributes};
 use crate::error::OpenError;
@@ -56,7 +57,12 @@ impl Device {
 
     /// Port `number` as it is now.
     pub(crate) fn port(&self, number: u8) -> Option<PortAttributes> {
-        attributes::port(&self.handle, number)
+        port::whole(self, number)
+    }
+
+    /// What paths from port `number` rest on, as it is now.
+    pub(super) fn side(&self, number: u8) -> Option<Side> {
+        port::side(self, number)
     }
 
     pub(crate) fn events(&self) -> &EventHub {

@@ -4,36 +4,64 @@ use std::fs::read_to_string;
 use std::mem::MaybeUninit;
 
 use qpair_verbs_sys as sys;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use super::handle::Handle;
 use crate::types::{Gid, GidEntry, GidKind};
 
-/// The entries of a port that stand for something.
-pub(super) fn table(handle: &Handle, port: u8, len: u32) -> Vec<GidEntry> {
-    whole(handle, port, len).unwrap_or_else(|| (0..len).filter_map(|index| entry(handle, port, index)).collect())
+/// The table of a port.
+#[derive(Clone, Copy)]
+pub(super) struct Table<'a> {
+    pub(super) handle: &'a Handle,
+    /// Ports that the device has.
+    pub(super) ports: u8,
+    pub(super) port: u8,
 }
 
-/// All at once; `None` where the library or the kernel is too old.
-fn whole(handle: &Handle, port: u8, len: u32) -> Option<Vec<GidEntry>> {
-    // The table is that of all ports.
-    let room = (len as usize).clamp(1, MOST_PER_PORT) * usize::from(u8::MAX);
-    let mut rows: Vec<sys::ibv_gid_entry> = Vec::with_capacity(room);
-    // SAFETY: the context is open, and there is room for so many rows.
-    let count = unsafe { sys::ibv_query_gid_table(handle.library, handle.ctx(), rows.as_mut_ptr(), room, 0) }.ok()?;
-    let count = usize::try_from(count).ok().filter(|&count| count <= room)?;
-    // SAFETY: the library wrote so many rows.
-    unsafe { rows.set_len(count) };
-    Some(rows.iter().filter(|row| row.port_num == u32::from(port)).map(from_row).collect())
+/// Whether the names of interfaces are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    Yes,
+    No,
 }
 
+impl Table<'_> {
+    /// The rows that stand for something, of so many.
+    pub(super) fn rows(self, len: u32, names: Names) -> Vec<GidEntry> {
+        self.at_once(len, names)
+            .unwrap_or_else(|| (0..len).filter_map(|index| entry(self.handle, self.port, index, names)).collect())
+    }
+
+    /// All with one question; `None` where the library or the kernel is too old.
+    fn at_once(self, len: u32, names: Names) -> Option<Vec<GidEntry>> {
+        let Table { handle, ports, port } = self;
+        // The table is that of all ports.
+        let room = (len as usize).clamp(1, MOST_PER_PORT) * usize::from(ports.max(port));
+        let mut rows = vec![EMPTY; room];
+        // SAFETY: the context is open, and there is room for so many rows.
+        let count = unsafe { sys::ibv_query_gid_table(handle.library, handle.ctx(), rows.as_mut_ptr(), room, 0) };
+        let count = usize::try_from(count.ok()?).ok().filter(|&count| count <= room)?;
+        rows.truncate(count);
+        rows.retain(|row| row.port_num == u32::from(port));
+        let mut entries: Vec<_> = rows.iter().map(from_row).collect();
+        if names == Names::Yes {
+            for (entry, row) in entries.iter_mut().zip(&rows) {
+                entry.netdev = netdev(row.ndev_ifindex);
+            }
+        }
+        Some(entries)
+    }
+}
+
+/// A row without its interface's name.
 fn from_row(row: &sys::ibv_gid_entry) -> GidEntry {
     // SAFETY: any 16 bytes are a GID.
     let gid = Gid(unsafe { row.gid.raw });
-    GidEntry { index: row.gid_index, gid, kind: kind_of(row.gid_type), netdev: netdev(row.ndev_ifindex) }
+    GidEntry { index: row.gid_index, gid, kind: kind_of(row.gid_type), netdev: None }
 }
 
 /// One entry, its kind and interface from sysfs; `None` for one that stands for nothing.
-fn entry(handle: &Handle, port: u8, index: u32) -> Option<GidEntry> {
+fn entry(handle: &Handle, port: u8, index: u32, names: Names) -> Option<GidEntry> {
     let mut gid = MaybeUninit::<sys::ibv_gid>::zeroed();
     let place = i32::try_from(index).ok()?;
     // SAFETY: the context is open; `gid` is written to.
@@ -52,7 +80,8 @@ fn entry(handle: &Handle, port: u8, index: u32) -> Option<GidEntry> {
         Some("IB/RoCE v1") if attribute("ndevs").is_some() => GidKind::RoceV1,
         _ => GidKind::InfiniBand,
     };
-    Some(GidEntry { index, gid, kind, netdev: attribute("ndevs") })
+    let netdev = if names == Names::Yes { attribute("ndevs") } else { None };
+    Some(GidEntry { index, gid, kind, netdev })
 }
 
 fn kind_of(code: u32) -> GidKind {
@@ -69,12 +98,12 @@ fn netdev(index: u32) -> Option<String> {
     if index == 0 {
         return None;
     }
-    let entries = std::fs::read_dir("/sys/class/net").ok()?;
-    entries.filter_map(Result::ok).find_map(|entry| {
-        let number = read_to_string(entry.path().join("ifindex")).ok()?;
-        (number.trim() == index.to_string()).then(|| entry.file_name().to_string_lossy().into_owned())
-    })
+    let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    netdevice::index_to_name(any, index).ok()
 }
 
+/// What stands for nothing.
+const EMPTY: sys::ibv_gid_entry =
+    sys::ibv_gid_entry { gid: sys::ibv_gid { raw: [0; 16] }, gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
 /// Far above what any device has; what a device says is not trusted with more memory.
 const MOST_PER_PORT: usize = 1024;

@@ -20,6 +20,7 @@ mod mw;
 mod numbers;
 mod pd;
 mod pieces;
+mod port;
 mod qp;
 mod quirks;
 mod receive;

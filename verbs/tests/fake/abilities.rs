@@ -6,6 +6,26 @@ use qpair_verbs::{Access, PostError, Rejected};
 use crate::ground::{Ground, in_fake};
 
 #[test]
+fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
+    in_fake(|| {
+        let ground = Ground::with(&[("ports", 2), ("pkey_tbl_len", 128)]);
+        drop(ground.pair());
+        let datagrams = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
+        drop(datagrams.address_handle(&datagrams.address()).unwrap());
+        let calls = ground.fake.calls();
+        let tables: Vec<_> = calls.lines().filter(|line| line.starts_with("ibv_query_gid_table")).collect();
+        assert_eq!(tables.len(), 4, "three queue pairs and a handle:\n{calls}");
+        assert!(tables.iter().all(|line| line.ends_with("room=32")), "two ports of 16 rows: {tables:?}");
+        assert!(!calls.contains("ibv_query_pkey"), "{calls}");
+        let port = ground.ctx.port(1).unwrap();
+        assert_eq!(port.pkeys.len(), 128);
+        assert_eq!(port.gids[0].netdev.as_deref(), Some("lo"), "the interface of number 1");
+        drop(datagrams);
+        ground.close();
+    });
+}
+
+#[test]
 fn more_pieces_than_the_device_takes_are_refused() {
     in_fake(|| {
         let mut ground = Ground::with(&[("max_sge", 2), ("max_sge_rd", 1), ("max_srq_sge", 1), ("qp_ex", 0)]);
@@ -35,5 +55,24 @@ fn more_pieces_than_the_device_takes_are_refused() {
         }
         drop((a, b, shared, region, pd));
         ground.close();
+    });
+}
+
+#[test]
+fn ports_that_demand_a_route_header_get_one() {
+    in_fake(|| {
+        for (flags, named_by_gid) in [(0, false), (1, true)] {
+            let mut ground = Ground::with(&[("link_layer", 1), ("lid", 5), ("port_flags", flags)]);
+            let (mut a, b) = ground.pair();
+            assert_eq!(b.address().lid, 5);
+            assert_ne!(a.explain().contains("at LID 5"), named_by_gid, "{}", a.explain());
+            let region = ground.exposed(64);
+            a.write(ground.filled(5), region.remote(0..64)).signaled().post().unwrap();
+            assert!(ground.done().status.is_success());
+            let datagrams = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
+            drop(datagrams.address_handle(&datagrams.address()).unwrap());
+            drop((a, b, region, datagrams));
+            ground.close().reset().unwrap();
+        }
     });
 }

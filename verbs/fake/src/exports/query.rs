@@ -21,6 +21,7 @@ pub(super) fn fill(outer: &mut verbs_context, settings: &Settings) {
 unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     let mut world = world();
     code(world.enter("ibv_query_device", context.addr()).map(|device| {
+        world.record("ibv_query_device", context.addr(), "");
         let all = world.devices[device].attributes();
         // SAFETY: the caller's, to be written to.
         unsafe { *attr = all };
@@ -35,6 +36,7 @@ unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     let mut world = world();
     code(world.enter("ibv_query_device_ex", context.addr()).and_then(|device| {
+        world.record("ibv_query_device_ex", context.addr(), "");
         if size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
@@ -82,6 +84,7 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *
 fn port_attributes(world: &mut World, context: *mut ibv_context, port: u8) -> Result<ibv_port_attr, c_int> {
     let device = world.enter("ibv_query_port", context.addr())?;
     check_port(world, device, u32::from(port))?;
+    world.record("ibv_query_port", context.addr(), "");
     Ok(world.devices[device].port())
 }
 
@@ -159,6 +162,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 || size < size_of::<ibv_gid_entry>() {
             return Err(libc::EINVAL);
         }
+        world.record("ibv_query_gid_table", context.addr(), format_args!(" room={max_entries}"));
         let device = &world.devices[device];
         let used: Vec<_> = (0..device.gids.len() as u32).filter_map(|at| Some((at, device.gid(at)?))).collect();
         if used.len() > max_entries {
@@ -191,6 +195,7 @@ unsafe extern "C" fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: 
         if index < 0 || index as u64 >= world.devices[device].settings.get("pkey_tbl_len") {
             return Err(libc::EINVAL);
         }
+        world.record("ibv_query_pkey", context.addr(), "");
         // SAFETY: the caller's, to be written to.
         unsafe { *pkey = u16::MAX };
         Ok(())

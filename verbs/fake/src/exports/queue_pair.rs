@@ -196,7 +196,8 @@ pub(super) fn is_address(device: &crate::device::Device, address: &ibv_ah_attr) 
     let port = (1..=device.settings.get("ports")).contains(&u64::from(address.port_num));
     let global = address.is_global != 0;
     let source = device.gid(u32::from(address.grh.sgid_index)).is_some();
-    port && (global || !ethernet) && (!global || (source && qp::gid_bytes(&address.grh.dgid) != [0; 16]))
+    let by_lid = !ethernet && device.settings.get_u32("port_flags") & IBV_QPF_GRH_REQUIRED == 0;
+    port && (global || by_lid) && (!global || (source && qp::gid_bytes(&address.grh.dgid) != [0; 16]))
 }
 
 /// Takes over the attributes that the mask names.

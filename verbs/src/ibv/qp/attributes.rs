@@ -16,16 +16,21 @@ pub(in crate::ibv) struct Local {
     pub(in crate::ibv) port: u8,
     pub(in crate::ibv) gid_index: u8,
     pub(in crate::ibv) link_layer: LinkLayer,
+    /// Paths need GIDs within a subnet too.
+    pub(in crate::ibv) grh_required: bool,
     pub(in crate::ibv) service_level: u8,
     pub(in crate::ibv) traffic_class: u8,
     pub(in crate::ibv) hop_limit: u8,
 }
 
 impl Local {
+    /// Whether a peer's port is named by its GID; else by its LID alone, within an InfiniBand subnet.
+    pub(in crate::ibv) fn is_global(&self, peer: &QpAddress) -> bool {
+        self.link_layer != LinkLayer::InfiniBand || self.grh_required || peer.lid == 0
+    }
+
     /// The way to a peer's port.
     pub(in crate::ibv) fn path_to(&self, peer: &QpAddress) -> sys::ibv_ah_attr {
-        // By LID within an InfiniBand subnet, else by GID.
-        let global = self.link_layer != LinkLayer::InfiniBand || peer.lid == 0;
         sys::ibv_ah_attr {
             grh: sys::ibv_global_route {
                 dgid: sys::ibv_gid { raw: peer.gid.0 },
@@ -38,7 +43,7 @@ impl Local {
             sl: self.service_level,
             src_path_bits: 0,
             static_rate: 0,
-            is_global: global.into(),
+            is_global: self.is_global(peer).into(),
             port_num: self.port,
         }
     }

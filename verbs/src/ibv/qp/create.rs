@@ -12,7 +12,7 @@ use super::attributes::Local;
 use super::shared::QpShared;
 use super::submit::Submit;
 use crate::QpAddress;
-use crate::device::{DeviceAttributes, PortAttributes};
+use crate::device::DeviceAttributes;
 use crate::error::CreateError;
 use crate::ibv::address;
 use crate::ibv::cq_shared::{Completing, CqShared, Member};
@@ -83,7 +83,7 @@ impl OwnedQp {
         options.check(device.attributes().max_qp_wr.min(MOST_SLOTS))?;
         let (send_cq, recv_cq) = (own_cq(send_cq, device)?, own_cq(recv_cq, device)?);
         let srq = srq.map(|srq| own_srq(srq, pd)).transpose()?;
-        let port = device.port(options.port).ok_or_else(|| CreateError::OutOfRange {
+        let port = device.side(options.port).ok_or_else(|| CreateError::OutOfRange {
             what: "a port number",
             asked: options.port.into(),
             limit: device.attributes().ports.into(),
@@ -119,6 +119,7 @@ impl OwnedQp {
                 port: options.port,
                 gid_index,
                 link_layer: port.link_layer,
+                grh_required: port.grh_required,
                 service_level: options.service_level,
                 traffic_class: options.traffic_class,
                 hop_limit: options.hop_limit,
@@ -126,7 +127,7 @@ impl OwnedQp {
             max_inline,
             max_sge,
             max_datagram: address.mtu.bytes(),
-            max_message: longest(&port),
+            max_message: longest(port.max_message),
             reads,
             peer_reads: Mutex::default(),
             explanation: Mutex::default(),
@@ -321,8 +322,8 @@ fn most_pieces(attributes: &DeviceAttributes) -> [usize; 2] {
 }
 
 /// Longest message of a port; one that says nothing has the longest that there is.
-fn longest(port: &PortAttributes) -> u32 {
-    if port.max_message == 0 { 1 << 31 } else { port.max_message }
+fn longest(told: u32) -> u32 {
+    if told == 0 { 1 << 31 } else { told }
 }
 
 fn reads(asked: u8, most: u32) -> u8 {

@@ -11,6 +11,7 @@ use super::attributes;
 use super::create::OwnedQp;
 use super::diagnose::diagnose;
 use crate::QpAddress;
+use crate::device::preferred_gid;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::ibv::address;
 use crate::ibv::ah::Ah;
@@ -73,8 +74,8 @@ impl OwnedQp {
     /// the peer's.
     pub(crate) fn target(&self, peer: &QpAddress) -> Result<Arc<Ah>, ConnectError> {
         let mut local = self.local;
-        let port = if self.options.gid_index.is_none() { self.pd.device().port(local.port) } else { None };
-        let row = port.as_ref().and_then(|port| port.preferred_gid(Some(peer.gid)));
+        let port = if self.options.gid_index.is_none() { self.pd.device().side(local.port) } else { None };
+        let row = port.as_ref().and_then(|port| preferred_gid(&port.gids, Some(peer.gid)));
         if let Some(index) = row.and_then(|row| u8::try_from(row.index).ok()) {
             local.gid_index = index;
         }
@@ -137,7 +138,7 @@ impl OwnedQp {
             "device {} to queue pair {} at {}: {}; path MTU {mtu}",
             self.pd.device().name(),
             peer.qpn,
-            if peer.lid == 0 { peer.gid.to_string() } else { format!("LID {}", peer.lid) },
+            if self.local.is_global(peer) { peer.gid.to_string() } else { format!("LID {}", peer.lid) },
             self.explain_side()
         )
     }
