@@ -54,7 +54,9 @@ impl Context {
     pub fn attributes(&self) -> DeviceAttributes {
         match &self.provider {
             Provider::Soft(node) => node.home().attributes(),
-            Provider::Ibv(device) => device.attributes().clone(),
+            Provider::Ibv(device) => {
+                DeviceAttributes { max_inline: device.max_inline(), ..device.attributes().clone() }
+            }
         }
     }
 

@@ -95,6 +95,7 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("core_clock_khz", 1_000_000),
     // Features: 0 is absent: functions of extended contexts are null then, others answer EOPNOTSUPP. 2 leaves the pointer
     // null where it is one of the context's own operations.
+    ("rc", 1),
     ("mw", 1),
     ("srq", 1),
     ("dmabuf", 1),

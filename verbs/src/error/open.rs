@@ -44,6 +44,19 @@ pub enum OpenError {
         /// The function that it lacks.
         what: &'static str,
     },
+    /// The device does not tell what others are told before it can be used.
+    #[error(
+        "{name} can not be used: it does not tell {what}: {source}; try again, and look at what the kernel says of its \
+         driver (dmesg)"
+    )]
+    Silent {
+        /// The device.
+        name: String,
+        /// What it was asked for.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The system refused a resource.
     #[error("{name} can not be opened: could not {what}: {source}")]
     System {

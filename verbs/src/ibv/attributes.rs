@@ -1,28 +1,26 @@
 //! What a device says of itself.
 
 use std::ffi::{CStr, c_char};
+use std::io;
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
 
 use qpair_verbs_sys as sys;
 
-use super::handle::{Handle, made};
+use super::handle::{Handle, outcome};
 use super::port::{self, count};
 use crate::device::{AtomicAbility, DeviceAttributes, OnDemandPaging};
+use crate::error::OpenError;
 
-/// Limits and abilities of a device.
-pub(super) fn device(handle: &Handle) -> DeviceAttributes {
-    let mut extended = MaybeUninit::<sys::ibv_device_attr_ex>::zeroed();
-    // SAFETY: the context is open, and the attributes are written to.
-    let known = unsafe { sys::ibv_query_device_ex(handle.ctx(), std::ptr::null(), extended.as_mut_ptr()) } == Ok(0);
-    if !known {
-        // SAFETY: the plain attributes stand in front of the extended ones; they stay zero where the call fails.
-        unsafe { (handle.library.ibv_query_device)(handle.ctx(), extended.as_mut_ptr().cast()) };
-    }
-    // SAFETY: all of it was zeroed, which is valid, and parts of it filled by the library.
-    let extended = unsafe { extended.assume_init() };
+/// Limits and abilities of a device, but for its room for inline data.
+pub(super) fn device(handle: &Handle) -> Result<DeviceAttributes, OpenError> {
+    let silent = |what, source| OpenError::Silent { name: handle.name.clone(), what, source };
+    let (extended, known) = ask(handle).map_err(|source| silent("its limits", source))?;
     let of = &extended.orig_attr;
-    DeviceAttributes {
+    let max_message = match of.phys_port_cnt {
+        0 => 0,
+        _ => port::ask(handle, 1).map_err(|source| silent("its port", source))?.max_msg_sz,
+    };
+    Ok(DeviceAttributes {
         node_guid: u64::from_be(of.node_guid),
         sys_image_guid: u64::from_be(of.sys_image_guid),
         vendor_id: of.vendor_id,
@@ -47,8 +45,8 @@ pub(super) fn device(handle: &Handle) -> DeviceAttributes {
         max_rd_atomic: count(of.max_qp_rd_atom),
         max_init_rd_atomic: count(of.max_qp_init_rd_atom),
         max_mr_size: of.max_mr_size,
-        max_message: port::ask(handle, 1).map_or(0, |port| port.max_msg_sz),
-        max_inline: max_inline(handle),
+        max_message,
+        max_inline: 0,
         page_sizes: of.page_size_cap,
         ack_delay: std::time::Duration::from_nanos(4096_u64.checked_shl(of.local_ca_ack_delay.into()).unwrap_or(0)),
         device_flags: if known { extended.device_cap_flags_ex } else { of.device_cap_flags.into() },
@@ -69,50 +67,34 @@ pub(super) fn device(handle: &Handle) -> DeviceAttributes {
             uc: extended.odp_caps.per_transport_caps.uc_odp_caps,
             ud: extended.odp_caps.per_transport_caps.ud_odp_caps,
         },
+    })
+}
+
+/// The library's own attributes, and whether more than the plain ones is known.
+fn ask(handle: &Handle) -> io::Result<(sys::ibv_device_attr_ex, bool)> {
+    let mut extended = MaybeUninit::<sys::ibv_device_attr_ex>::zeroed();
+    // SAFETY: the context is open, and the attributes are written to.
+    let status = unsafe { sys::ibv_query_device_ex(handle.ctx(), std::ptr::null(), extended.as_mut_ptr()) };
+    let known = match status.map(outcome) {
+        Ok(Ok(())) => true,
+        // What the device is short of at this moment says nothing of what it can do.
+        Ok(Err(error)) if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EINTR)) => {
+            return Err(error);
+        }
+        Ok(Err(_)) | Err(_) => false,
+    };
+    if !known {
+        // SAFETY: the plain attributes stand in front of the extended ones, and are written to.
+        outcome(unsafe { (handle.library.ibv_query_device)(handle.ctx(), extended.as_mut_ptr().cast()) })?;
     }
+    // SAFETY: all of it was zeroed, which is valid, and parts of it filled by the library.
+    Ok((unsafe { extended.assume_init() }, known))
 }
 
 fn completion_vectors(handle: &Handle) -> i32 {
     // SAFETY: the context is open.
     unsafe { (*handle.ctx()).num_comp_vectors }
 }
-
-/// The greatest room for inline data up to [`MOST_INLINE`], which devices do not tell: found by making queue pairs.
-fn max_inline(handle: &Handle) -> u32 {
-    let library = handle.library;
-    // SAFETY: the context is open; what is made is given back below, in reverse.
-    unsafe {
-        let Ok(pd) = made((library.ibv_alloc_pd)(handle.ctx())) else { return 0 };
-        let mut found = 0;
-        if let Ok(cq) = made((library.ibv_create_cq)(handle.ctx(), 4, null_mut(), null_mut(), 0)) {
-            found =
-                TRIED_INLINE.into_iter().find_map(|len| try_inline(handle, pd.as_ptr(), cq.as_ptr(), len)).unwrap_or(0);
-            (library.ibv_destroy_cq)(cq.as_ptr());
-        }
-        (library.ibv_dealloc_pd)(pd.as_ptr());
-        found
-    }
-}
-
-/// # Safety
-/// Domain and queue are alive.
-unsafe fn try_inline(handle: &Handle, pd: *mut sys::ibv_pd, cq: *mut sys::ibv_cq, len: u32) -> Option<u32> {
-    // SAFETY: all zeroes is a valid value of these plain attributes.
-    let mut attributes = unsafe { MaybeUninit::<sys::ibv_qp_init_attr>::zeroed().assume_init() };
-    (attributes.send_cq, attributes.recv_cq, attributes.qp_type) = (cq, cq, sys::IBV_QPT_RC);
-    attributes.cap =
-        sys::ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: len };
-    // SAFETY: domain and queue are alive, by the caller.
-    let qp = made(unsafe { (handle.library.ibv_create_qp)(pd, &raw mut attributes) }).ok()?;
-    // SAFETY: just made, and nothing was posted.
-    unsafe { (handle.library.ibv_destroy_qp)(qp.as_ptr()) };
-    // Some providers give more than was asked for, and some say 0 where they gave what was asked for.
-    Some(attributes.cap.max_inline_data.clamp(len, MOST_INLINE))
-}
-
-/// What queue pairs reserve by default at most: room for it makes each slot of a send queue longer.
-const MOST_INLINE: u32 = 256;
-const TRIED_INLINE: [u32; 4] = [MOST_INLINE, 128, 64, 32];
 
 fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())).chain([0]).collect();

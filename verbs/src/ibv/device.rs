@@ -4,12 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use qpair_verbs_sys::Ibverbs;
 
-use super::attributes;
 use super::handle::{DeviceList, Handle};
 use super::hub::Hub;
-use super::library;
 use super::port::{self, Side};
 use super::watcher::Watcher;
+use super::{attributes, inline, library};
 use crate::device::{DeviceAttributes, PortAttributes};
 use crate::error::OpenError;
 use crate::events::EventHub;
@@ -21,7 +20,8 @@ pub(crate) struct Device {
     _watcher: Watcher,
     hub: Arc<Hub>,
     handle: Arc<Handle>,
-    attributes: OnceLock<DeviceAttributes>,
+    attributes: DeviceAttributes,
+    max_inline: OnceLock<u32>,
 }
 
 /// Names of the devices that libibverbs finds; none where there is no library, or no kernel support.
@@ -36,6 +36,7 @@ pub(crate) fn names() -> Vec<String> {
 impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Self>, OpenError> {
         let handle = Arc::new(Handle::open(library::load(name)?, name)?);
+        let attributes = attributes::device(&handle)?;
         let hub = Arc::new(Hub::default());
         let watcher = Watcher::start(&handle, &hub).map_err(|source| OpenError::System {
             name: name.to_owned(),
@@ -43,16 +44,27 @@ impl Device {
             source,
         })?;
         tracing::debug!(name, library = %handle.library.library_path().display(), "device opened");
-        Ok(Arc::new(Device { _watcher: watcher, hub, handle, attributes: OnceLock::new() }))
+        Ok(Arc::new(Device { _watcher: watcher, hub, handle, attributes, max_inline: OnceLock::new() }))
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.handle.name
     }
 
-    /// Limits and abilities; asked for once.
+    /// Limits and abilities as they were told when it was opened, but for the room for
+    /// [inline data](Device::max_inline).
     pub(crate) fn attributes(&self) -> &DeviceAttributes {
-        self.attributes.get_or_init(|| attributes::device(&self.handle))
+        &self.attributes
+    }
+
+    /// Room for inline data that queue pairs have by default: found out when first asked for, and again until nothing but
+    /// the device's limits stands in the way.
+    pub(crate) fn max_inline(&self) -> u32 {
+        if let Some(&known) = self.max_inline.get() {
+            return known;
+        }
+        let found = inline::greatest(&self.handle);
+        if found.lasting { *self.max_inline.get_or_init(|| found.len) } else { found.len }
     }
 
     /// Port `number` as it is now.

@@ -12,6 +12,7 @@ mod gid;
 mod grant;
 mod handle;
 mod hub;
+mod inline;
 mod last_receive;
 mod library;
 mod memlock;

@@ -1,9 +1,10 @@
 //! What a device tells of itself is asked for once where it lasts, again where it may change, and no more of it than is
 //! needed; what it has little of is not posted.
 
-use qpair_verbs::{Access, PostError, Rejected};
+use qpair_fake_ibverbs::control::Device as Fake;
+use qpair_verbs::{Access, Context, OpenError, PostError, Rejected};
 
-use crate::ground::{Ground, in_fake};
+use crate::ground::{Ground, NAME, in_fake, settled};
 
 #[test]
 fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
@@ -21,6 +22,65 @@ fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
         assert_eq!(port.pkeys.len(), 128);
         assert_eq!(port.gids[0].netdev.as_deref(), Some("lo"), "the interface of number 1");
         drop(datagrams);
+        ground.close();
+    });
+}
+
+#[test]
+fn a_device_that_does_not_tell_its_limits_does_not_open() {
+    in_fake(|| {
+        let fake = Fake::new(NAME).unwrap();
+        let silent: [(&[(&str, i32)], &str); 4] = [
+            (&[("ibv_query_device_ex", libc::ENOMEM)], "its limits"),
+            (&[("ibv_query_device_ex", libc::EOPNOTSUPP), ("ibv_query_device", libc::EIO)], "its limits"),
+            (&[("ibv_query_device_ex", libc::EIO), ("ibv_query_device", libc::EIO)], "its limits"),
+            (&[("ibv_query_port", libc::EIO)], "its port"),
+        ];
+        for (failures, asked) in silent {
+            for (symbol, errno) in failures {
+                fake.fail(symbol, 1, *errno).unwrap();
+            }
+            let error = Context::open(NAME).unwrap_err();
+            let OpenError::Silent { name, what, source } = &error else { panic!("{error}") };
+            let last = failures.last().map(|(_, errno)| *errno);
+            assert_eq!((name.as_str(), *what, source.raw_os_error()), (NAME, asked, last));
+            assert!(error.to_string().contains("dmesg"), "{error}");
+            let ctx = Context::open(NAME).unwrap();
+            assert_eq!((ctx.attributes().max_qp_wr, ctx.attributes().max_message), (16384, 1 << 30));
+            drop(ctx);
+            settled(&fake);
+        }
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn a_shortage_is_not_taken_for_a_limit() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let max_inline = || ground.ctx.attributes().max_inline;
+        for (symbol, until_then) in [("ibv_alloc_pd", 0), ("ibv_create_cq", 0), ("ibv_create_qp", 128)] {
+            ground.fake.fail(symbol, 1, libc::ENOMEM).unwrap();
+            assert_eq!(max_inline(), until_then, "{symbol}");
+        }
+        assert_eq!(max_inline(), 256);
+        let made = ground.fake.get("created.qp").unwrap();
+        assert_eq!((max_inline(), ground.fake.get("created.qp").unwrap()), (256, made), "known from then on");
+        ground.close();
+    });
+}
+
+#[test]
+fn devices_without_reliable_connections_have_room_for_inline_data() {
+    in_fake(|| {
+        let mut ground = Ground::with(&[("rc", 0), ("max_inline", 64)]);
+        assert_eq!(ground.ctx.attributes().max_inline, 64);
+        let prepared = ground.pd.ud(&ground.cq).build().unwrap();
+        let mut datagrams = prepared.activate().unwrap();
+        let to = datagrams.address_handle(&datagrams.address()).unwrap();
+        datagrams.send_inline(&[7; 64], &to).signaled().post().unwrap();
+        assert!(ground.done().status.is_success());
+        drop((datagrams, to));
         ground.close();
     });
 }

@@ -323,13 +323,13 @@ fn sends_that_complete_where_receives_do_are_passed_over() {
     in_fake(|| {
         let mut ground = Ground::new();
         let mut receives = ground.ctx.create_cq(64).unwrap();
+        let [.., of_sends, of_receives] = made_queues(&ground)[..] else { panic!("there are two") };
         let divided = ground.pd.rc(&ground.cq).recv_cq(&receives).build().unwrap();
         let (mut a, b) = connect(divided, ground.pd.rc(&ground.cq).build().unwrap());
         let region = ground.exposed(64);
         ground.fake.forge(1, Completion::new().dropped()).unwrap();
         a.write(ground.filled(3), region.remote(0..64)).id(1).signaled().post().unwrap();
         let [wr_id] = posted(&ground)[..] else { panic!("one is under way") };
-        let [.., of_sends, of_receives] = made_queues(&ground)[..] else { panic!("there are two") };
         for status in [sys::IBV_WC_SUCCESS, sys::IBV_WC_WR_FLUSH_ERR] {
             let said = Completion::new().wr_id(wr_id).status(status).qp_num(a.number().0);
             ground.fake.inject(of_receives, said).unwrap();

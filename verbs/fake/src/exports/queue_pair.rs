@@ -65,7 +65,11 @@ fn create(
     if !queues || srq.is_some_and(|srq| world.srq(srq).is_none()) {
         return Err(libc::EINVAL);
     }
-    if !matches!(attr.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD) {
+    let offered = match attr.qp_type {
+        IBV_QPT_RC => world.devices[device].settings.has("rc"),
+        other => matches!(other, IBV_QPT_UC | IBV_QPT_UD),
+    };
+    if !offered {
         return Err(libc::EOPNOTSUPP);
     }
     world.room(device, Kind::Qp, "max_qp")?;

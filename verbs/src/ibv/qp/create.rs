@@ -89,8 +89,8 @@ impl OwnedQp {
             limit: device.attributes().ports.into(),
         })?;
         let (address, gid_index) = address::of_port(options, &port)?;
+        let max_inline = options.max_inline.unwrap_or_else(|| device.max_inline());
         let in_domain = in_domain(pd, options);
-        let max_inline = options.max_inline.unwrap_or(device.attributes().max_inline);
         let max_sge = most_pieces(device.attributes());
         let cap = capacities(options, max_sge[0], max_inline, srq.is_some());
         let extended = quirks::sound_work_requests(device.attributes());
