@@ -85,6 +85,26 @@ fn so_does_what_was_sent_before_a_close() {
 }
 
 #[test]
+fn messages_go_where_queues_have_little_room_for_inline_data() {
+    on_a_fake(|| {
+        let fake = Device::new(NAME).unwrap();
+        let depth = 128;
+        fake.set("send_bytes", u64::from(depth) * (64 + 32)).unwrap();
+        let config = || Config::default().device(NAME).send_depth(depth);
+        let Pair { mut a, mut b, ep_a, .. } = Pair::with(config(), config());
+        for len in [0, 1, 8, 31, 32, 33, 64, 200] {
+            a.send_copy(ep_a, Tag(7), &pattern(len, len)).unwrap();
+            match next(&mut b) {
+                Event::Received { message, .. } => assert!(message == pattern(len, len), "{len} bytes"),
+                other => panic!("{len} bytes: {}", brief(&other)),
+            }
+        }
+        drop((a, b));
+        assert_eq!(fake.violations(), "");
+    });
+}
+
+#[test]
 fn a_device_that_never_sends_holds_a_worker_up_for_a_bounded_time() {
     on_a_fake(|| {
         let limit = Duration::from_millis(30);

@@ -258,6 +258,8 @@ impl Worker {
         }
         // Credits see to it that there is a receive for every message: without one, something is wrong.
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
+        // One limit for all endpoints, so that sending need not ask each.
+        self.max_inline = self.max_inline.min(prepared.max_inline());
         self.slabs.reserve(slots, &mut prepared, ep)?;
         Ok(prepared)
     }

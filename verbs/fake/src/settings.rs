@@ -68,13 +68,14 @@ const DEFAULTS: &[(&str, u64)] = &[
     ("pkey_tbl_len", 1),
     ("port_flags", 0),
     ("max_msg_sz", 1 << 30),
-    // Limits of the device.
+    // Limits of the device; `send_bytes` that of a send queue, whose slots are 64 bytes and the room for inline data.
     ("max_mr_size", u64::MAX),
     ("max_locked", u64::MAX),
     ("max_qp", 4096),
     ("max_qp_wr", 16384),
     ("max_sge", 16),
     ("max_sge_rd", 16),
+    ("send_bytes", u64::MAX),
     ("max_inline", 256),
     ("max_cq", 4096),
     ("max_cqe", 1 << 20),

@@ -1,12 +1,13 @@
 //! Room for inline data, of which devices do not tell how much they have: found by making queue pairs.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::{fmt, io};
 
 use qpair_verbs_sys as sys;
 
 use super::handle::{Handle, made};
+use crate::error::CreateError;
 
 /// What was found out.
 pub(super) struct Found {
@@ -78,6 +79,55 @@ unsafe fn make(
 /// Whether a refusal tells of the device, and not of what it is short of at this moment.
 fn is_lasting(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
+}
+
+/// Room for inline data in a queue pair that was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes that there is room for.
+    pub(super) len: u32,
+    /// Bytes that were to be had room for.
+    wanted: u32,
+}
+
+impl Room {
+    /// Makes a queue pair by `make`, with room for so many bytes. Room makes each slot longer, so that devices have less of
+    /// it in deep queues: where it was not `asked` for, but is the default, a queue pair with less is made then.
+    ///
+    /// # Errors
+    /// The first that `make` gave.
+    pub(super) fn fit<T>(
+        wanted: u32,
+        asked: bool,
+        make: impl Fn(u32) -> Result<T, CreateError>,
+    ) -> Result<(T, Room), CreateError> {
+        let error = match make(wanted) {
+            Ok(made) => return Ok((made, Room { len: wanted, wanted })),
+            Err(error) => error,
+        };
+        let too_long = match &error {
+            CreateError::Exhausted { .. } | CreateError::Memlock { .. } => true,
+            CreateError::System { source, .. } => source.raw_os_error() == Some(libc::EINVAL),
+            _ => false,
+        };
+        let less = TRIED.into_iter().filter(|&len| !asked && too_long && len < wanted);
+        let mut made = less.filter_map(|len| Some((make(len).ok()?, Room { len, wanted })));
+        made.next().ok_or(error)
+    }
+}
+
+/// For people: nothing if there is as much as there was to be.
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.len == self.wanted {
+            return Ok(());
+        }
+        write!(
+            f,
+            "; room for {} bytes of inline data, not {}: the device has no more for queues this deep",
+            self.len, self.wanted
+        )
+    }
 }
 
 /// What queue pairs reserve by default at most: room for it makes each slot of a send queue longer.

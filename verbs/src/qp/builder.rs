@@ -132,7 +132,8 @@ impl QpBuilder {
         self
     }
 
-    /// Room for inline data, in bytes; by default the device's own greatest.
+    /// Room for inline data, in bytes; by default [`max_inline`](crate::DeviceAttributes::max_inline) of the device, or less
+    /// where it has no more for queues this deep.
     #[must_use]
     pub fn max_inline(mut self, len: u32) -> Self {
         self.options.max_inline = Some(len);
@@ -195,6 +196,12 @@ impl Prepared {
     /// Queue pair number.
     pub fn number(&self) -> Qpn {
         self.qp.qpn()
+    }
+
+    /// Bytes of inline data that it has room for: what was asked for, or by default as much as the device has for queues
+    /// this deep.
+    pub fn max_inline(&self) -> usize {
+        self.qp.max_inline()
     }
 
     /// A receive into `memory`, to be posted before connecting.

@@ -119,6 +119,14 @@ impl OwnedQp {
         }
     }
 
+    /// Bytes of inline data that there is room for.
+    pub(crate) fn max_inline(&self) -> usize {
+        match self {
+            OwnedQp::Soft(_) => soft::MAX_INLINE,
+            OwnedQp::Ibv(qp) => qp.max_inline(),
+        }
+    }
+
     pub(crate) fn qp_type(&self) -> QpType {
         match self {
             OwnedQp::Soft(qp) => qp.qp_type(),

@@ -2,9 +2,9 @@
 //! needed; what it has little of is not posted.
 
 use qpair_fake_ibverbs::control::Device as Fake;
-use qpair_verbs::{Access, Context, OpenError, PostError, Rejected};
+use qpair_verbs::{Access, Context, CreateError, OpenError, PostError, Rejected};
 
-use crate::ground::{Ground, NAME, in_fake, settled};
+use crate::ground::{Ground, NAME, connect, in_fake, settled};
 
 #[test]
 fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
@@ -76,6 +76,7 @@ fn devices_without_reliable_connections_have_room_for_inline_data() {
         let mut ground = Ground::with(&[("rc", 0), ("max_inline", 64)]);
         assert_eq!(ground.ctx.attributes().max_inline, 64);
         let prepared = ground.pd.ud(&ground.cq).build().unwrap();
+        assert_eq!(prepared.max_inline(), 64);
         let mut datagrams = prepared.activate().unwrap();
         let to = datagrams.address_handle(&datagrams.address()).unwrap();
         datagrams.send_inline(&[7; 64], &to).signaled().post().unwrap();
@@ -83,6 +84,37 @@ fn devices_without_reliable_connections_have_room_for_inline_data() {
         drop((datagrams, to));
         ground.close();
     });
+}
+
+#[test]
+fn deep_queues_have_less_room_for_inline_data() {
+    in_fake(|| {
+        let most = 16384;
+        let mut ground = Ground::with(&[("send_bytes", most * 128)]);
+        let deep = || ground.pd.rc(&ground.cq).send_depth(most as u32);
+        let (a, b) = (deep().build().unwrap(), ground.pd.rc(&ground.cq).build().unwrap());
+        assert_eq!((a.max_inline(), b.max_inline()), (64, 256));
+        let (mut a, b) = connect(a, b);
+        assert!(a.explain().contains("room for 64 bytes of inline data, not 256"), "{}", a.explain());
+        assert!(!b.explain().contains("inline"), "{}", b.explain());
+        let region = ground.exposed(64);
+        let error = a.write_inline(&[1; 65], region.remote(0..64)).post().unwrap_err().error;
+        assert!(matches!(error, PostError::TooLong { len: 65, limit: 64, .. }), "{error}");
+        a.write_inline(&[1; 64], region.remote(0..64)).signaled().post().unwrap();
+        let error = deep().max_inline(256).build().unwrap_err();
+        assert!(is_no_room(&error), "asked for, so not given less: {error}");
+        ground.fake.set("send_bytes", 0).unwrap();
+        let error = deep().build().unwrap_err();
+        assert!(is_no_room(&error), "{error}");
+        assert!(ground.done().status.is_success());
+        drop((a, b, region));
+        ground.close();
+    });
+
+    /// Where a limit on locked memory holds, that may be the reason.
+    fn is_no_room(error: &CreateError) -> bool {
+        matches!(error, CreateError::Exhausted { .. } | CreateError::Memlock { .. })
+    }
 }
 
 #[test]

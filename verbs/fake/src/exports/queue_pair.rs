@@ -108,6 +108,9 @@ fn granted(wish: &ibv_qp_cap, settings: &Settings, shared: bool) -> Result<ibv_q
     if !receives || !sends || !fits(wish.max_inline_data, "max_inline") {
         return Err(libc::EINVAL);
     }
+    if u64::from(wish.max_send_wr) * (64 + u64::from(wish.max_inline_data)) > settings.get("send_bytes") {
+        return Err(libc::ENOMEM);
+    }
     let up = |value: u32| if value == 0 { 0 } else { value.next_power_of_two() };
     Ok(ibv_qp_cap {
         max_send_wr: up(wish.max_send_wr),

@@ -19,6 +19,7 @@ use crate::ibv::cq_shared::{Completing, CqShared, Member};
 use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::hub::lock;
+use crate::ibv::inline::Room;
 use crate::ibv::memlock;
 use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
@@ -44,7 +45,7 @@ pub(crate) struct OwnedQp {
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
     pub(super) local: Local,
-    pub(super) max_inline: u32,
+    pub(super) inline: Room,
     /// Most pieces of memory in a request, and in a READ.
     pub(super) max_sge: [usize; 2],
     pub(super) max_datagram: u32,
@@ -92,9 +93,11 @@ impl OwnedQp {
         let max_inline = options.max_inline.unwrap_or_else(|| device.max_inline());
         let in_domain = in_domain(pd, options);
         let max_sge = most_pieces(device.attributes());
-        let cap = capacities(options, max_sge[0], max_inline, srq.is_some());
         let extended = quirks::sound_work_requests(device.attributes());
-        let made = make(&in_domain, extended, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())?;
+        let (made, inline) = Room::fit(max_inline, options.max_inline.is_some(), |inline| {
+            let cap = capacities(options, max_sge[0], inline, srq.is_some());
+            make(&in_domain, extended, options.qp_type, cap, [&send_cq, &recv_cq], srq.as_deref())
+        })?;
         let qpn = Qpn(made.qpn);
         let numbers = lock(&device.hub().numbers).take();
         let id = numbers.ok_or(CreateError::Exhausted { what: "queue pair" }).inspect_err(|_| {
@@ -124,7 +127,7 @@ impl OwnedQp {
                 traffic_class: options.traffic_class,
                 hop_limit: options.hop_limit,
             },
-            max_inline,
+            inline,
             max_sge,
             max_datagram: address.mtu.bytes(),
             max_message: longest(port.max_message),
@@ -163,6 +166,11 @@ impl OwnedQp {
 
     pub(crate) fn address(&self) -> QpAddress {
         self.address
+    }
+
+    /// Bytes of inline data that there is room for.
+    pub(crate) fn max_inline(&self) -> usize {
+        self.inline.len as usize
     }
 
     pub(crate) fn qpn(&self) -> Qpn {

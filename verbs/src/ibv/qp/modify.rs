@@ -150,11 +150,12 @@ impl OwnedQp {
             (false, false) => "",
         };
         format!(
-            "port {}, GID {} ({}); posted by {}{domain}",
+            "port {}, GID {} ({}); posted by {}{domain}{}",
             self.local.port,
             self.local.gid_index,
             self.address.gid,
-            self.submit.name()
+            self.submit.name(),
+            self.inline
         )
     }
 }

@@ -186,7 +186,7 @@ impl OwnedQp {
         Limits {
             domain: self.domain,
             qp_type: self.shared.qp_type,
-            max_inline: self.max_inline as usize,
+            max_inline: self.inline.len as usize,
             max_message: self.max_message as usize,
             max_datagram: self.max_datagram as usize,
             max_sge: self.max_sge[0],

@@ -68,7 +68,7 @@ impl OwnedQp {
     fn piece(&self, local: &Local, inline: Option<&[u8]>) -> Option<sys::ibv_sge> {
         match inline {
             None => single(local, self.domain),
-            Some(data) if data.len() <= self.max_inline as usize => {
+            Some(data) if data.len() <= self.inline.len as usize => {
                 let addr = data.as_ptr().expose_provenance() as u64;
                 Some(sys::ibv_sge { addr, length: data.len() as u32, lkey: 0 })
             }
