@@ -40,7 +40,13 @@ fn number(row: &Value, name: &str) -> f64 {
 #[test]
 fn every_bandwidth_is_measured_in_one_direction_and_in_both() {
     for test in ["write-bw", "read-bw", "send-bw", "atomic-bw"] {
-        for (options, qps, both) in [("-q 1", 1, false), ("-q 3", 3, false), ("-b", 1, true), ("-q 2 -b", 2, true)] {
+        for (options, qps, both) in [
+            ("-q 1", 1, false),
+            ("-q 3", 3, false),
+            ("-b", 1, true),
+            ("-q 2 -b", 2, true),
+            ("-b --report_gbits", 1, true),
+        ] {
             let size = if test == "atomic-bw" { 8 } else { 3000 };
             let rows = rows(&local(&format!("{test} {options} -n 700 -s {size} -t 20 -Q 7 -r 16 --json")));
             let [row] = rows.as_slice() else { panic!("{test}: {rows:?}") };

@@ -13,7 +13,7 @@ use super::link::Link;
 use super::pingpong;
 use super::port::{Port, SOFT, check_families};
 use super::settings::Settings;
-use super::stats::{Figures, bandwidth, sum};
+use super::stats::{Figures, bandwidth, in_unit};
 use super::table::{Connection, Form, Table};
 use super::terms::Goal;
 use super::wire::{BandwidthReport, Key};
@@ -148,8 +148,8 @@ impl Session<'_> {
                 self.link.sync(false)?;
             }
             report = bandwidth(&streamed, size, gbits);
-            let shown = if duplex { sum(&report, &self.link.report(&report)?) } else { report };
-            self.table.bandwidth(&shown, 0)?;
+            let theirs = if duplex { Some(self.swap(&report)?) } else { None };
+            self.table.bandwidth(&report, theirs.as_ref(), 0)?;
         }
         if !duplex {
             self.link.sync(false)?;
@@ -162,8 +162,8 @@ impl Session<'_> {
     fn serve_bandwidth(&mut self) -> Result<(), PerfError> {
         self.table.columns()?;
         self.link.sync(true)?;
-        let report = self.link.report(&BandwidthReport::default())?;
-        self.table.bandwidth(&report, 0)?;
+        let theirs = self.swap(&BandwidthReport::default())?;
+        self.table.bandwidth(&theirs, None, 0)?;
         self.finish()
     }
 
@@ -176,11 +176,10 @@ impl Session<'_> {
             }
             self.link.sync(false)?;
             let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
-            let mut report = bandwidth(&streamed, size, gbits);
-            if duplex && matches!(goal, Goal::Iterations(_)) {
-                report = sum(&report, &self.link.report(&report)?);
-            }
-            self.table.bandwidth(&report, streamed.lost)?;
+            let report = bandwidth(&streamed, size, gbits);
+            let both = duplex && matches!(goal, Goal::Iterations(_));
+            let theirs = if both { Some(self.swap(&report)?) } else { None };
+            self.table.bandwidth(&report, theirs.as_ref(), streamed.lost)?;
             if streamed.lost > 0 {
                 tracing::warn!(lost = streamed.lost, "messages were lost; the service does not repeat them");
             }
@@ -226,6 +225,11 @@ impl Session<'_> {
             self.table.latency(size, &Figures::new(timed, 2.0))?;
         }
         self.finish()
+    }
+
+    /// Swaps reports; the other side's comes in this side's unit.
+    fn swap(&mut self, ours: &BandwidthReport) -> Result<BandwidthReport, PerfError> {
+        Ok(in_unit(&self.link.report(ours)?, self.settings.gbits))
     }
 
     fn finish(&mut self) -> Result<(), PerfError> {

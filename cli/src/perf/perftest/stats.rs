@@ -89,8 +89,7 @@ impl Latency {
 
 /// A bandwidth report in MiB/s, or Gb/s with `gbits`.
 pub fn bandwidth(streamed: &Streamed, size: usize, gbits: bool) -> BandwidthReport {
-    let unit = if gbits { GIGABIT } else { MEBIBYTE };
-    let per = |seconds: f64| if seconds > 0.0 { size as f64 / seconds / unit } else { 0.0 };
+    let per = |seconds: f64| if seconds > 0.0 { size as f64 / seconds / unit(gbits) } else { 0.0 };
     let each = if streamed.messages == 0 { 0.0 } else { streamed.seconds / streamed.messages as f64 };
     BandwidthReport {
         size: size as u64,
@@ -101,14 +100,29 @@ pub fn bandwidth(streamed: &Streamed, size: usize, gbits: bool) -> BandwidthRepo
     }
 }
 
-/// What both sides of a bidirectional run moved together. The messages are those of this side.
+/// A report of the other side, which may count in another unit, in MiB/s, or Gb/s with `gbits`: what it moved follows from
+/// its messages per second, which have but one unit.
+pub fn in_unit(theirs: &BandwidthReport, gbits: bool) -> BandwidthReport {
+    let average = theirs.rate * 1e6 * theirs.size as f64 / unit(gbits);
+    let ratio = if theirs.average > 0.0 { average / theirs.average } else { 0.0 };
+    BandwidthReport { peak: theirs.peak * ratio, average, ..*theirs }
+}
+
+/// What both sides of a bidirectional run moved together. The messages are those of this side; where one side did not
+/// look for its peak, there is none of both.
 pub fn sum(ours: &BandwidthReport, theirs: &BandwidthReport) -> BandwidthReport {
+    let both_have_peaks = ours.peak > 0.0 && theirs.peak > 0.0;
     BandwidthReport {
-        peak: ours.peak + theirs.peak,
+        peak: if both_have_peaks { ours.peak + theirs.peak } else { 0.0 },
         average: ours.average + theirs.average,
         rate: ours.rate + theirs.rate,
         ..*ours
     }
+}
+
+/// Bytes of the unit of bandwidth.
+fn unit(gbits: bool) -> f64 {
+    if gbits { GIGABIT } else { MEBIBYTE }
 }
 
 /// So many of the greatest times are left out: what interrupts a run tells nothing of the device.
@@ -170,5 +184,28 @@ mod tests {
         let both = sum(&report, &report);
         assert_eq!((both.iterations, both.average), (100, 2.0 * report.average));
         assert_eq!(bandwidth(&Streamed::default(), 8, false).average, 0.0);
+    }
+
+    #[test]
+    fn both_sides_add_up_whatever_unit_the_other_counts_in() {
+        let streamed = Streamed { messages: 100, lost: 0, seconds: 0.22, best: Some(0.002) };
+        for gbits in [false, true] {
+            let ours = bandwidth(&streamed, 65536, gbits);
+            for theirs in [bandwidth(&streamed, 65536, false), bandwidth(&streamed, 65536, true)] {
+                let both = sum(&ours, &in_unit(&theirs, gbits));
+                assert!((both.average - 2.0 * ours.average).abs() < 1e-9 * ours.average, "{gbits}: {both:?}");
+                assert!((both.peak - 2.0 * ours.peak).abs() < 1e-9 * ours.peak, "{gbits}: {both:?}");
+            }
+        }
+        let nothing = in_unit(&BandwidthReport::default(), true);
+        assert_eq!((nothing.average, nothing.peak), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_peak_of_one_side_is_none_of_both() {
+        let with = bandwidth(&Streamed { messages: 9, lost: 0, seconds: 1.0, best: Some(0.1) }, 8, false);
+        let without = BandwidthReport { peak: 0.0, ..with };
+        assert_eq!([sum(&with, &without).peak, sum(&without, &with).peak], [0.0, 0.0]);
+        assert_eq!(sum(&with, &with).peak, 2.0 * with.peak);
     }
 }

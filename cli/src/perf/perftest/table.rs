@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::port::Port;
 use super::settings::Settings;
-use super::stats::{Figures, GIGABIT, Latency, MEBIBYTE, Mean};
+use super::stats::{Figures, GIGABIT, Latency, MEBIBYTE, Mean, sum};
 use super::terms::{Goal, service_name};
 use super::wire::{BandwidthReport, Key};
 use crate::output::{PrintError, print, print_object};
@@ -135,13 +135,20 @@ impl Table {
         self.line(|| names.to_owned())
     }
 
-    /// Prints a bandwidth. `lost` messages did not arrive.
+    /// Prints a bandwidth, that of both sides if `theirs` is given. `lost` messages did not arrive.
     ///
     /// # Errors
     /// If standard output fails.
-    pub fn bandwidth(&self, report: &BandwidthReport, lost: u64) -> Result<(), PrintError> {
+    pub fn bandwidth(
+        &self,
+        ours: &BandwidthReport,
+        theirs: Option<&BandwidthReport>,
+        lost: u64,
+    ) -> Result<(), PrintError> {
+        let report = theirs.map_or(*ours, |theirs| sum(ours, theirs));
         if self.form != Form::Objects {
-            return self.line(|| bandwidth_row(report));
+            let fine = self.gbits && ours.average < FINE;
+            return self.line(|| if fine { fine_bandwidth_row(&report) } else { bandwidth_row(&report) });
         }
         let bytes = |value: f64| value * if self.gbits { GIGABIT } else { MEBIBYTE };
         print_object(&BandwidthRow {
@@ -282,6 +289,12 @@ fn bandwidth_row(report: &BandwidthReport) -> String {
     format!(" {size:<7}    {iterations:<10}       {peak:<7.2}            {average:<7.2}\t\t   {rate:<7.6}")
 }
 
+/// A row of small numbers.
+fn fine_bandwidth_row(report: &BandwidthReport) -> String {
+    let BandwidthReport { size, iterations, peak, average, rate } = report;
+    format!(" {size:<7}    {iterations}           {peak:<7.6}            {average:<7.6}            {rate:<7.6}")
+}
+
 fn latency_row(size: usize, of: &Latency) -> String {
     let Latency { iterations, min, max, typical, average, deviation, p99, p999 } = of;
     format!(
@@ -295,6 +308,8 @@ fn mean_row(size: usize, of: &Mean) -> String {
     format!(" {size:<7}       {iterations}            {average:<7.2}        {rate:<7.2}")
 }
 
+/// Of Gb/s less than this more digits are printed.
+const FINE: f64 = 0.1;
 const LINE: &str = "---------------------------------------------------------------------------------------";
 const BANDWIDTH_COLUMNS: &str = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]";
 const BANDWIDTH_COLUMNS_GBITS: &str =
@@ -312,6 +327,9 @@ mod tests {
         let report = BandwidthReport { size: 65536, iterations: 100, peak: 28.76, average: 28.32, rate: 0.000_453 };
         let row = " 65536      100              28.76              28.32  \t\t   0.000453";
         assert_eq!(bandwidth_row(&report), row);
+        let small = BandwidthReport { size: 8, iterations: 100, peak: 0.0123456, average: 0.0023, rate: 0.035_937 };
+        let row = " 8          100           0.012346            0.002300            0.035937";
+        assert_eq!(fine_bandwidth_row(&small), row);
         let latency = Latency {
             iterations: 100,
             min: 34.75,

@@ -30,7 +30,7 @@ pub struct Key {
     pub gid: Option<[u8; 16]>,
 }
 
-/// The results of one side's bandwidth, in its own unit (MiB/s or Gb/s).
+/// The results of one side's bandwidth, in its own unit (MiB/s or Gb/s), which the exchange does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BandwidthReport {
     /// Bytes of each message.
