@@ -14,8 +14,8 @@ use crate::size::Size;
 /// Measures verbs and messages between two processes.
 ///
 /// Without HOST it serves; with the name or address of a server it is the client, and prints the results. --local does
-/// both, each process on a core of its own where there are two, else on a CPU of its own. The client's parameters count
-/// for both sides.
+/// both, each process on a core of its own where there are two, else on a CPU of its own. Between two qpairs the client says
+/// what is measured, for both sides; each side has its own of what its device takes (-d, -i, -x, -m, -I, -o) and of -e.
 ///
 /// On an RDMA device it measures as perftest 4.5 does, prints what perftest prints, and the other side may be perftest
 /// (ib_write_bw for write-bw, and so on); then both sides must be given the same options, as perftest wants it. On the

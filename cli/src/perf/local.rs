@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::args::PerfArgs;
 use super::client;
 use super::error::PerfError;
+use super::perftest;
 use crate::machine;
 use crate::ranks::{RankEnd, TiedChild, this_program, tied};
 
@@ -16,6 +17,10 @@ use crate::ranks::{RankEnd, TiedChild, this_program, tied};
 /// # Errors
 /// [`PerfError`] if the server does not start, or either side fails.
 pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
+    if args.is_perftest(device) {
+        // What can fail here alone is told once.
+        perftest::Ready::new(args, device)?;
+    }
     let cpus = choose(&args.cpu, &machine::cpus())?;
     let machine = machine::describe();
     let (mut server, port) = start_server(args, device, cpus.map(|(_, server)| server)).map_err(PerfError::Local)?;
@@ -55,7 +60,7 @@ fn start_server(args: &PerfArgs, device: &str, cpu: Option<usize>) -> io::Result
     let line = std::iter::once(program.into_os_string())
         .chain(options.iter().map(OsString::from))
         .chain([OsString::from(device)])
-        .chain(args.perftest.for_server().into_iter().map(OsString::from));
+        .chain(perftest::server_options(args, device).into_iter().map(OsString::from));
     let mut command = tied(cpu, line)?;
     let mut server = TiedChild::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
     let out = server.take_stdout().ok_or_else(|| io::Error::other("it has no standard output"))?;

@@ -8,6 +8,7 @@ use qpair::verbs::{
     WcStatus,
 };
 
+use super::limits::stride;
 use super::options::AtomicOperation;
 use super::settings::Settings;
 use super::watch::Watch;
@@ -109,9 +110,8 @@ impl Unconnected {
         let recv_cq = cq(rx.max(1).saturating_mul(settings.qps))?;
         let kind = settings.test.kind();
         let too_large = || PerfError::Options(format!("{} bytes are too many for this machine", plan.longest));
-        let header = if settings.service == QpType::Ud { GRH_BYTES } else { 0 };
-        let stride = plan.longest.max(plan.cycle_buffer as usize).checked_add(header).ok_or_else(too_large)?;
-        let stride = stride.checked_next_multiple_of(LINE).ok_or_else(too_large)?;
+        let stride = stride(settings.service, plan.longest as u64, plan.cycle_buffer).ok_or_else(too_large)?;
+        let stride = usize::try_from(stride).map_err(|_| too_large())?;
         let room = stride.checked_mul(settings.qps as usize).ok_or_else(too_large)?;
         let access = match kind {
             Kind::Write => Access::REMOTE_WRITE,
@@ -345,8 +345,6 @@ const QKEY: u32 = 0x1111_1111;
 const ACK_TIMEOUT: Duration = Duration::from_micros(67_109);
 /// READs and atomics at once, where the device does not tell how many it can do.
 const DEFAULT_OUTS: u8 = 16;
-/// A cache line: queue pairs do not share one.
-const LINE: usize = 64;
 /// A completion carries the queue pair above these bits, and the message's number in them.
 const NUMBER_BITS: u32 = 48;
 const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;

@@ -1,9 +1,6 @@
 //! The engine against bytes that perftest 4.5 sent, against itself, and against sides that lie, flood or vanish.
 
-use qpair::verbs::QpType;
-
 use super::*;
-use crate::perf::perftest::terms::Goal;
 use crate::perf::test::Test;
 
 /// The client's and the server's messages of `ib_write_bw -n 100` over Soft-RoCE, in their order.
@@ -44,22 +41,9 @@ const SERVER: [&[u8]; 14] = [
 const SERVER_KEY: &[u8] = b"0000:0001:000011:f63167:000002d0:0000556161ac9000:\
     00:00:00:00:00:00:00:00:00:00:ff:ff:0a:4d:00:0b:00000000:\0";
 
-fn terms(test: Test) -> Terms {
-    Terms {
-        release: "1".to_owned(),
-        test,
-        service: QpType::Rc,
-        size: Some(65536),
-        all: false,
-        goal: Goal::Iterations(100),
-        qps: 1,
-        duplex: false,
-        soft: None,
-    }
-}
-
 fn engine(role: Role) -> Engine {
-    let introduction = Introduction { terms: terms(Test::WriteBw), cycle_buffer: 4096, cache_line: 64, mtu: 1024 };
+    let introduction =
+        Introduction { terms: Terms::example(Test::WriteBw), cycle_buffer: 4096, cache_line: 64, mtu: 1024 };
     Engine::new(role, introduction)
 }
 
@@ -186,7 +170,7 @@ fn two_qpairs_with_several_queue_pairs_tell_their_terms() {
     let [client, server] = converse(engine(Role::Client), engine(Role::Server), 3).expect("all is well");
     for events in [client, server] {
         let Event::Introduced(introduced) = &events[0] else { panic!("{events:?}") };
-        assert_eq!(introduced.terms, Some(terms(Test::WriteBw)));
+        assert_eq!(introduced.terms, Some(Terms::example(Test::WriteBw)));
         let Event::Addresses(keys) = &events[1] else { panic!("{events:?}") };
         assert_eq!(keys.iter().map(|key| key.qpn).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(events.last(), Some(&Event::Over));
@@ -195,7 +179,8 @@ fn two_qpairs_with_several_queue_pairs_tell_their_terms() {
 
 #[test]
 fn two_qpairs_with_different_tests_say_what_differs() {
-    let introduction = Introduction { terms: terms(Test::SendBw), cycle_buffer: 4096, cache_line: 64, mtu: 1024 };
+    let introduction =
+        Introduction { terms: Terms::example(Test::SendBw), cycle_buffer: 4096, cache_line: 64, mtu: 1024 };
     let error = converse(engine(Role::Client), Engine::new(Role::Server, introduction), 1).expect_err("they differ");
     assert!(matches!(error, ExchangeError::Differs { .. }), "{error:?}");
 }

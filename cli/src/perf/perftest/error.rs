@@ -92,12 +92,22 @@ pub enum ExchangeError {
     },
     /// The other side wants more than this side gives to strangers.
     #[error(
-        "the client asks for {asked} bytes of memory here, and gets {limit} at most; start this side with -s as well"
+        "the other side asks for {asked} bytes of memory here, and gets {limit} at most; give this side the same -s, -a, -q and -n"
     )]
     TooMuch {
         /// Bytes asked for.
         asked: u64,
         /// Bytes to be had.
+        limit: u64,
+    },
+    /// The other side wants deeper queues than this side gives to strangers.
+    #[error(
+        "the other side asks for {asked} requests outstanding here, and gets {limit} at most; give this side the same -t, -r, -q and -n"
+    )]
+    TooDeep {
+        /// Requests asked for.
+        asked: u64,
+        /// Requests to be had.
         limit: u64,
     },
 }

@@ -232,25 +232,12 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use qpair::verbs::QpType;
-
     use super::*;
-    use crate::perf::perftest::terms::{Goal, Terms};
+    use crate::perf::perftest::terms::Terms;
     use crate::perf::test::Test;
 
     fn introduction() -> Introduction {
-        let terms = Terms {
-            release: "1".to_owned(),
-            test: Test::WriteBw,
-            service: QpType::Rc,
-            size: None,
-            all: false,
-            goal: Goal::Iterations(5),
-            qps: 1,
-            duplex: false,
-            soft: None,
-        };
-        Introduction { terms, cycle_buffer: 4096, cache_line: 64, mtu: 1024 }
+        Introduction { terms: Terms::example(Test::WriteBw), cycle_buffer: 4096, cache_line: 64, mtu: 1024 }
     }
 
     /// A client whose server does as `peer` does.

@@ -5,6 +5,7 @@ mod bench;
 mod engine;
 mod error;
 mod flow;
+mod limits;
 mod link;
 mod options;
 mod peak;
@@ -28,6 +29,19 @@ pub use run::Ready;
 
 use super::args::PerfArgs;
 use super::error::PerfError;
+
+/// Arguments for a serving process on this machine, beside the test and the device: what its client does not tell it, and
+/// what else it would not give to a stranger.
+pub fn server_options(args: &PerfArgs, device: &str) -> Vec<String> {
+    let mut line = args.perftest.for_server();
+    if args.is_perftest(device) {
+        line.extend(["--depth".to_owned(), args.depth.to_string()]);
+        line.extend(args.iters.iter().flat_map(|count| ["--iters".to_owned(), count.to_string()]));
+        line.extend(args.size.iter().flat_map(|size| ["--size".to_owned(), size.0.to_string()]));
+        line.extend(args.all.then(|| "--all".to_owned()));
+    }
+    line
+}
 
 /// That the options fit together.
 ///

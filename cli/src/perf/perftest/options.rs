@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use qpair::verbs::{Mtu, QpType};
+use serde::{Deserialize, Serialize};
 
 use crate::period::Period;
 
@@ -18,7 +19,8 @@ pub struct PerftestOptions {
     /// Both sides send
     #[arg(short = 'b', long)]
     pub bidirectional: bool,
-    /// Receives posted at once [default: 512]
+    /// Receives posted at once on a queue pair [default: 512; with UC and UD as many as messages, up to 16000 or what the
+    /// device has: a message that finds none is lost]
     #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub rx_depth: Option<u32>,
     /// Messages up to so many bytes are copied into the request [default: for latency what the device takes, at most 220
@@ -34,10 +36,11 @@ pub struct PerftestOptions {
     /// Sleep until something completes, instead of polling
     #[arg(short = 'e', long)]
     pub events: bool,
-    /// With --duration: do not measure the first and last so many seconds [default: 0]
+    /// With --duration: do not measure the first and last so much of it [default: a quarter, in whole seconds]
     #[arg(short = 'f', long, value_name = "TIME", requires = "duration")]
     pub margin: Option<Period>,
-    /// Do not look for the best bandwidth over any part of a run (above 20000 messages it is not looked for)
+    /// Do not look for the best bandwidth over any part of a run (above 20000 messages on each queue
+    /// pair it is not looked for)
     #[arg(short = 'N', long = "no-peak", visible_alias = "noPeak")]
     pub no_peak: bool,
     /// Port of the device [default: 1]
@@ -67,8 +70,9 @@ pub enum Service {
 }
 
 /// An atomic operation, as perftest calls it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "SCREAMING_SNAKE")]
+#[serde(rename_all = "snake_case")]
 pub enum AtomicOperation {
     /// Adds 1
     #[default]
@@ -119,7 +123,7 @@ impl PerftestOptions {
             || mtu.is_some()
     }
 
-    /// Those that a serving process on this machine needs, as arguments.
+    /// Those that a serving process on this machine needs, as arguments: what its client does not tell it.
     pub fn for_server(&self) -> Vec<String> {
         let mut line = Vec::new();
         let mut give = |option: &str, value: Option<String>| {
@@ -128,6 +132,8 @@ impl PerftestOptions {
             }
         };
         give("--connection", self.connection.map(|service| super::terms::service_name(service.into()).to_owned()));
+        // It gives more to its client where it was told so itself.
+        give("--qps", self.qps.map(|qps| qps.to_string()));
         give("--rx-depth", self.rx_depth.map(|depth| depth.to_string()));
         give("--inline", self.inline.map(|bytes| bytes.to_string()));
         give("--outs", self.outs.map(|outs| outs.to_string()));

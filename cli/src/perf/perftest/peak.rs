@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use super::settings::{MAX_QPS, PEAK_ITERATIONS};
+
 /// When messages were posted, and when completions said how many are done.
 #[derive(Clone, Debug)]
 pub struct Stamps {
@@ -13,9 +15,9 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Room for the stamps of so many messages.
+    /// Room for the stamps of so many messages, and no more where they are counted wrong.
     pub fn new(messages: u64) -> Self {
-        let room = usize::try_from(messages).unwrap_or(usize::MAX).min(MAX_ROOM);
+        let room = usize::try_from(messages.min(MAX_ROOM)).unwrap_or(0);
         Stamps { start: Instant::now(), posted: Vec::with_capacity(room), completed: Vec::with_capacity(room) }
     }
 
@@ -76,8 +78,8 @@ impl Stamps {
     }
 }
 
-/// Runs in which the best part is looked for are shorter.
-const MAX_ROOM: usize = 1 << 16;
+/// In no run with more messages is the best part looked for.
+const MAX_ROOM: u64 = PEAK_ITERATIONS * MAX_QPS as u64;
 const MAX_ROUNDS: u32 = 100;
 
 #[cfg(test)]
@@ -93,6 +95,14 @@ mod tests {
         let pairs =
             (0..stamps.posted.len()).flat_map(|first| (0..stamps.completed.len()).map(move |last| (first, last)));
         pairs.filter_map(|(first, last)| stamps.time_of(first, last)).min_by(f64::total_cmp)
+    }
+
+    #[test]
+    fn there_is_room_for_each_message_of_each_queue_pair() {
+        let most = 3 * PEAK_ITERATIONS;
+        let stamps = Stamps::new(most);
+        assert!(stamps.posted.capacity() as u64 >= most && stamps.completed.capacity() as u64 >= most);
+        assert!(Stamps::new(u64::MAX).posted.capacity() as u64 <= MAX_ROOM);
     }
 
     #[test]

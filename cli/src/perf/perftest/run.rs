@@ -9,6 +9,7 @@ use super::bench::{Bench, Plan, Unconnected, soft_address};
 use super::engine::{Introduction, Role};
 use super::error::ExchangeError;
 use super::flow;
+use super::limits::Needs;
 use super::link::Link;
 use super::pingpong;
 use super::port::{Port, SOFT, check_families};
@@ -46,8 +47,9 @@ impl Ready {
     /// # Errors
     /// [`PerfError`] for what this side alone can know to be wrong.
     pub fn new(args: &PerfArgs, device: &str) -> Result<Self, PerfError> {
-        let settings = Settings::new(args)?;
+        let mut settings = Settings::new(args)?;
         let context = Context::open(device)?;
+        settings.fit(context.attributes().max_qp_wr, context.attributes().max_cqe);
         let port = Port::choose(&context, &args.perftest)?;
         settings.sizes(port.mtu)?;
         let form = match (args.announce, args.json) {
@@ -64,19 +66,22 @@ impl Ready {
     /// [`PerfError`] if either side fails, or both do not fit together.
     pub fn run(mut self, stream: TcpStream, role: Role, patience: Duration) -> Result<(), PerfError> {
         let soft = if self.context.name() == SOFT { soft_address(&self.context)? } else { None };
+        let cycle_buffer = u32::try_from(rustix::param::page_size()).unwrap_or(DEFAULT_PAGE);
         let introduction = Introduction {
             terms: self.settings.terms(soft),
-            cycle_buffer: u32::try_from(rustix::param::page_size()).unwrap_or(DEFAULT_PAGE),
+            cycle_buffer,
             cache_line: CACHE_LINE,
             mtu: self.port.mtu.bytes(),
         };
         let mut link = Link::new(stream, role, introduction, patience)?;
         let introduced = link.introduce()?;
         let terms = introduced.terms.as_ref();
+        let own = Needs::new(&self.settings, cycle_buffer, true);
         if let (Role::Server, Some(terms)) = (role, terms) {
             self.settings.adopt(terms)?;
         }
         let settings = &self.settings;
+        Needs::new(settings, introduced.cycle_buffer, flow::sends(settings, role)).check(own)?;
         let mtu = self.port.path_mtu(introduced.mtu);
         let sizes = settings.sizes(mtu)?;
         let gid = self.port.gid(link.local()?);

@@ -2,7 +2,6 @@
 
 use qpair::verbs::{Mtu, QpType, SoftAddress};
 
-use super::error::ExchangeError;
 use super::options::{AtomicOperation, PerftestOptions};
 use super::terms::{Goal, Terms, service_name};
 use crate::perf::args::PerfArgs;
@@ -36,9 +35,11 @@ pub struct Settings {
     inline: Option<u32>,
     size: Option<u64>,
     depth: u32,
-    rx_depth: u32,
+    rx_depth: Option<u32>,
     cq_mod: Option<u32>,
     no_peak: bool,
+    /// Requests in a queue, and completions in theirs, that the device has room for.
+    room: (u32, u32),
 }
 
 impl Settings {
@@ -49,9 +50,11 @@ impl Settings {
     pub fn new(args: &PerfArgs) -> Result<Self, PerfError> {
         let PerftestOptions { connection, qps, rx_depth, margin, .. } = args.perftest;
         let duration = args.duration.map(|period| period.0.as_secs_f64());
-        let margin = margin.map_or(0.0, |period| period.0.as_secs_f64());
         let goal = match duration {
-            Some(duration) => Goal::Seconds { duration, margin },
+            Some(duration) => {
+                let margin = margin.map_or_else(|| default_margin(duration), |period| period.0.as_secs_f64());
+                Goal::Seconds { duration, margin }
+            }
             None => Goal::Iterations(args.iters.unwrap_or(default_iterations(args.test))),
         };
         let size = match args.size.as_slice() {
@@ -76,9 +79,10 @@ impl Settings {
             inline: args.perftest.inline,
             size,
             depth: args.depth,
-            rx_depth: rx_depth.unwrap_or(DEFAULT_RX_DEPTH),
+            rx_depth,
             cq_mod: args.signal_every,
             no_peak: args.perftest.no_peak,
+            room: (u32::MAX, u32::MAX),
         };
         if args.perftest.atomic.is_some() && settings.test.kind() != Kind::Atomic {
             return Err(PerfError::Options(format!("{} has no atomics: leave out -A", settings.test)));
@@ -87,26 +91,29 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Follows the other side's terms, which is a qpair and the client.
+    /// Takes note that the device has room for so many requests in a queue, and completions in theirs.
+    pub fn fit(&mut self, requests: u32, completions: u32) {
+        self.room = (requests, completions);
+    }
+
+    /// Follows the other side's terms, which is a qpair and the client. What they take of this machine is to be
+    /// [checked](super::limits::Needs::check) after.
     ///
     /// # Errors
-    /// [`ExchangeError::TooMuch`] if they need more memory than strangers get, and as [`new`](Settings::new).
+    /// As [`new`](Settings::new), and for numbers that no command line gives.
     pub fn adopt(&mut self, theirs: &Terms) -> Result<(), PerfError> {
-        let own = self.size.unwrap_or(0).saturating_mul(self.qps.into());
-        let greatest = if theirs.all { GREATEST } else { DEFAULT_BANDWIDTH_SIZE };
-        let asked = theirs.size.unwrap_or(greatest).saturating_mul(theirs.qps.into());
-        let limit = own.max(STRANGERS_MEMORY);
-        if asked > limit {
-            return Err(ExchangeError::TooMuch { asked, limit }.into());
+        for (what, asked, most) in [
+            ("queue pairs", theirs.qps, MAX_QPS),
+            ("requests outstanding at once", theirs.depth, MAX_DEPTH),
+            ("receives posted at once", theirs.rx_depth.unwrap_or(1), MAX_RX_DEPTH),
+            ("requests for each that is signaled", theirs.cq_mod.unwrap_or(1), u32::MAX),
+        ] {
+            if !(1..=most).contains(&asked) {
+                return Err(PerfError::Options(format!("the client asks for {asked} {what}; 1 to {most}")));
+            }
         }
-        if !(1..=MAX_QPS).contains(&theirs.qps) {
-            return Err(PerfError::Options(format!("the client asks for {} queue pairs; 1 to {MAX_QPS}", theirs.qps)));
-        }
-        self.size = theirs.size;
-        self.all = theirs.all;
-        self.goal = theirs.goal;
-        self.qps = theirs.qps;
-        self.duplex = theirs.duplex;
+        let Terms { size, all, goal, qps, duplex, depth, rx_depth, cq_mod, no_peak, atomic, gbits, .. } = *theirs;
+        *self = Settings { size, all, goal, qps, duplex, depth, rx_depth, cq_mod, no_peak, atomic, gbits, ..*self };
         self.check()
     }
 
@@ -121,6 +128,12 @@ impl Settings {
             goal: self.goal,
             qps: self.qps,
             duplex: self.duplex,
+            depth: self.depth,
+            rx_depth: self.rx_depth,
+            cq_mod: self.cq_mod,
+            no_peak: self.no_peak,
+            atomic: self.atomic,
+            gbits: self.gbits,
             soft,
         }
     }
@@ -142,7 +155,7 @@ impl Settings {
     }
 
     /// The only size, or the longest.
-    fn longest(&self, mtu: Mtu) -> u64 {
+    pub fn longest(&self, mtu: Mtu) -> u64 {
         let datagram = if self.service == QpType::Ud { u64::from(mtu.bytes()) } else { u64::MAX };
         match self.size {
             Some(size) => size,
@@ -163,7 +176,19 @@ impl Settings {
 
     /// Receives posted at once on a queue pair; 0 where the test has none.
     pub fn rx_depth(&self) -> u32 {
-        if self.test.kind() == Kind::Send { self.at_most_iterations(self.rx_depth) } else { 0 }
+        if self.test.kind() != Kind::Send {
+            return 0;
+        }
+        self.at_most_iterations(self.rx_depth.unwrap_or(self.default_rx_depth()))
+    }
+
+    /// What finds no receive is lost, but for RC: of a count of messages, all are to find one.
+    fn default_rx_depth(&self) -> u32 {
+        if self.service == QpType::Rc || self.iterations().is_none() {
+            return DEFAULT_RX_DEPTH;
+        }
+        let (requests, completions) = self.room;
+        LOSSY_RX_DEPTH.min(requests).min(completions / self.qps).max(1)
     }
 
     /// One request in so many is signaled.
@@ -187,7 +212,7 @@ impl Settings {
 
     /// Whether the best bandwidth over any part of a run is looked for.
     pub fn peak(&self) -> bool {
-        !self.no_peak && matches!(self.goal, Goal::Iterations(count) if count * u64::from(self.qps) <= PEAK_ITERATIONS)
+        !self.no_peak && matches!(self.goal, Goal::Iterations(count) if count <= PEAK_ITERATIONS)
     }
 
     /// Messages on each queue pair; none with a duration.
@@ -244,138 +269,38 @@ fn default_iterations(test: Test) -> u64 {
     if test == Test::WriteBw { 5000 } else { 1000 }
 }
 
+/// A quarter, in whole seconds.
+fn default_margin(duration: f64) -> f64 {
+    (duration / 4.0).floor()
+}
+
 const DEFAULT_BANDWIDTH_SIZE: u64 = 65536;
 const DEFAULT_LATENCY_SIZE: u64 = 2;
-const DEFAULT_RX_DEPTH: u32 = 512;
+/// Requests outstanding at once, unless asked for otherwise.
+pub const DEFAULT_DEPTH: u32 = 128;
+/// Receives posted at once, unless asked for otherwise.
+pub const DEFAULT_RX_DEPTH: u32 = 512;
+const LOSSY_RX_DEPTH: u32 = 16_000;
 const DEFAULT_CQ_MOD: u32 = 100;
 /// Above this size each request is signaled, unless asked for otherwise.
 const LARGE: u64 = 8192;
 /// The end of -a.
 const GREATEST: u64 = 1 << 23;
-const PEAK_ITERATIONS: u64 = 20_000;
+/// In longer runs, by messages on each queue pair, the peak is not looked for.
+pub const PEAK_ITERATIONS: u64 = 20_000;
 const MIN_ITERATIONS: u64 = 5;
 const MAX_ITERATIONS: u64 = 1 << 26;
-const MAX_QPS: u32 = 1024;
+/// The most queue pairs.
+pub const MAX_QPS: u32 = 1024;
+/// The most requests outstanding at once.
+pub const MAX_DEPTH: u32 = 4096;
+/// The most receives posted at once.
+pub const MAX_RX_DEPTH: u32 = 16_384;
 /// Devices take messages of up to 2^31 bytes.
 const MAX_SIZE: u64 = 1 << 31;
 /// 100 years, in seconds.
 const LONGEST: f64 = 100.0 * 365.0 * 24.0 * 3600.0;
-/// What a client may make a server register, unless the server was told more.
-const STRANGERS_MEMORY: u64 = 1 << 30;
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        perf: PerfArgs,
-    }
-
-    fn settings(line: &str) -> Result<Settings, PerfError> {
-        Settings::new(&Line::try_parse_from(std::iter::once("perf").chain(line.split(' '))).expect("a valid line").perf)
-    }
-
-    fn valid(line: &str) -> Settings {
-        settings(line).expect(line)
-    }
-
-    #[test]
-    fn defaults_are_those_of_perftest() {
-        let shape = |line: &str| {
-            let of = valid(line);
-            (of.sizes(Mtu::B1024).expect("fits"), of.iterations(), of.tx_depth(), of.rx_depth(), of.cq_mod())
-        };
-        assert_eq!(shape("write-bw"), (vec![65536], Some(5000), 128, 0, 1));
-        assert_eq!(shape("read-bw -s 8192"), (vec![8192], Some(1000), 128, 0, 100));
-        assert_eq!(shape("write-bw -n 100"), (vec![65536], Some(100), 100, 0, 1));
-        assert_eq!(shape("send-bw -n 100 -c ud"), (vec![1024], Some(100), 100, 100, 100));
-        assert_eq!(shape("send-bw -D 3"), (vec![65536], None, 128, 512, 1));
-        assert_eq!(shape("atomic-bw"), (vec![8], Some(1000), 128, 0, 100));
-        assert_eq!(shape("write-lat"), (vec![2], Some(1000), 1, 0, 1));
-        assert_eq!(shape("send-lat -n 100"), (vec![2], Some(100), 1, 100, 1));
-        assert_eq!(shape("send-bw -s 64K -t 8 -r 7 -Q 20"), (vec![65536], Some(1000), 8, 7, 8));
-        let inline = |line: &str| valid(line).inline(400);
-        assert_eq!(["write-lat", "send-lat", "send-lat -c UC", "send-lat -c UD"].map(inline), [220, 236, 236, 188]);
-        assert_eq!(
-            ["write-bw", "send-bw", "read-lat", "atomic-lat", "read-lat -I 8", "write-bw -I 8"].map(inline),
-            [0, 0, 0, 0, 0, 8]
-        );
-        assert_eq!(valid("send-lat").inline(96), 96);
-        let all = valid("write-bw -a -n 20");
-        let sizes = all.sizes(Mtu::B1024).expect("fits");
-        assert_eq!((sizes.len(), sizes[0], sizes[22], all.cq_mod()), (23, 2, 1 << 23, 20));
-        assert_eq!(valid("send-lat -a -c UD").sizes(Mtu::B1024).expect("fits").last(), Some(&1024));
-    }
-
-    #[test]
-    fn a_datagram_longer_than_the_mtu_is_a_typed_error() {
-        let error = valid("send-bw -c UD -s 2048").sizes(Mtu::B1024).expect_err("too long");
-        assert!(matches!(error, PerfError::DatagramSize { size: Size(2048), mtu: 1024 }), "{error:?}");
-        assert!(error.to_string().contains("-s 1K"), "{error}");
-        valid("send-bw -c UD -s 2048").sizes(Mtu::B2048).expect("fits");
-    }
-
-    #[test]
-    fn what_a_test_does_not_have_is_a_typed_error() {
-        for (line, part) in [
-            ("read-bw -c UC", "-c RC"),
-            ("write-lat -c UD", "-c RC"),
-            ("atomic-bw -c UC", "-c RC"),
-            ("tag-lat -b", "no test of perftest"),
-            ("read-lat -A CMP_AND_SWAP", "-A"),
-            ("atomic-bw -s 16", "8 bytes"),
-            ("atomic-lat -a", "8 bytes"),
-            ("write-bw -s 0", "1 B"),
-            ("write-bw -s 2G", "1 B"),
-            ("write-bw -s 8,64", "one size"),
-            ("write-lat -b", "-b"),
-            ("send-lat -q 2", "-q"),
-            ("write-lat -e", "-e"),
-            ("write-bw -a -D 2", "-D"),
-            ("write-bw -D 2 -f 1", "-f"),
-            ("write-bw -n 4", "-n"),
-        ] {
-            let error = settings(line).expect_err(line);
-            assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(error.to_string().contains(part), "{line}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_clients_terms_count_within_limits() {
-        let mut server = valid("write-bw");
-        let client = valid("write-bw -s 1M -n 77 -q 3 -b").terms(None);
-        server.adopt(&client).expect("modest");
-        assert_eq!(server.terms(None), client);
-        assert_eq!(server.sizes(Mtu::B1024).expect("fits"), [1 << 20]);
-
-        let greedy = Terms { size: Some((1 << 30) + 1), qps: 1, ..client.clone() };
-        let error = valid("write-bw").adopt(&greedy).expect_err("greedy");
-        assert!(matches!(error, PerfError::Perftest(ExchangeError::TooMuch { .. })), "{error:?}");
-        valid("write-bw -s 1200M").adopt(&greedy).expect("told so");
-        for terms in [
-            Terms { size: Some(1), qps: 100_000, ..client.clone() },
-            Terms { size: Some(u64::MAX), qps: u32::MAX, ..client.clone() },
-            Terms { goal: Goal::Iterations(u64::MAX), ..client.clone() },
-            Terms { goal: Goal::Seconds { duration: f64::MAX, margin: -1.0 }, ..client.clone() },
-            Terms { goal: Goal::Seconds { duration: f64::NAN, margin: 0.0 }, ..client.clone() },
-            Terms { size: Some(0), ..client.clone() },
-            Terms { qps: 0, ..client },
-        ] {
-            valid("write-bw").adopt(&terms).expect_err("a lie");
-        }
-    }
-
-    #[test]
-    fn the_peak_is_looked_for_in_short_runs() {
-        assert!(valid("write-bw").peak());
-        assert!(!valid("write-bw -N").peak());
-        assert!(!valid("write-bw -n 20001").peak());
-        assert!(!valid("write-bw -n 10001 -q 2").peak());
-        assert!(!valid("write-bw -D 1").peak());
-    }
-}
+#[path = "settings_tests.rs"]
+pub mod tests;

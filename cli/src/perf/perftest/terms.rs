@@ -4,6 +4,7 @@ use qpair::verbs::{QpType, SoftAddress};
 use serde::{Deserialize, Serialize};
 
 use super::error::ExchangeError;
+use super::options::AtomicOperation;
 use super::wire::printable;
 use crate::perf::test::Test;
 
@@ -26,6 +27,18 @@ pub struct Terms {
     pub qps: u32,
     /// Whether both sides send.
     pub duplex: bool,
+    /// Requests outstanding at once on a queue pair.
+    pub depth: u32,
+    /// Receives posted at once on a queue pair, if asked for.
+    pub rx_depth: Option<u32>,
+    /// One request in so many is signaled, if asked for.
+    pub cq_mod: Option<u32>,
+    /// Whether the peak is not looked for.
+    pub no_peak: bool,
+    /// What atomics do.
+    pub atomic: AtomicOperation,
+    /// Whether bandwidth is told in Gb/s.
+    pub gbits: bool,
     /// Where the software device is, which has no network address.
     pub soft: Option<SoftAddress>,
 }
@@ -96,21 +109,35 @@ pub fn service_name(service: QpType) -> &'static str {
 const MAX_TERMS: usize = 4096;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    pub fn terms() -> Terms {
+impl Terms {
+    /// Terms of `test`, for tests.
+    pub fn example(test: Test) -> Self {
         Terms {
             release: "1".to_owned(),
-            test: Test::WriteBw,
+            test,
             service: QpType::Rc,
             size: Some(65536),
             all: false,
-            goal: Goal::Seconds { duration: 2.5, margin: 0.0 },
+            goal: Goal::Iterations(100),
             qps: 1,
             duplex: false,
+            depth: 128,
+            rx_depth: Some(512),
+            cq_mod: None,
+            no_peak: false,
+            atomic: AtomicOperation::FetchAndAdd,
+            gbits: false,
             soft: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms { goal: Goal::Seconds { duration: 2.5, margin: 0.0 }, ..Terms::example(Test::WriteBw) }
     }
 
     #[test]
