@@ -51,7 +51,16 @@ struct Flow<'a> {
     stamps: Option<Stamps>,
     span: Option<Span>,
     settings: &'a Settings,
+    times: Times,
+}
+
+/// When a stream began, and when its last messages each way were seen to be done: what is waited for after that, messages
+/// that are lost or those of the other side, takes no part in how long it took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
     begun: Option<Instant>,
+    sent: Option<Instant>,
+    received: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,7 +128,7 @@ pub fn run(
         stamps: (sends && settings.peak()).then(|| Stamps::new(total)),
         span: None,
         settings,
-        begun: None,
+        times: Times::default(),
         bench,
     };
     flow.run(link, total)
@@ -159,7 +168,7 @@ impl Flow<'_> {
 
     fn begin(&mut self) {
         let now = Instant::now();
-        self.begun = Some(now);
+        self.times.begun = Some(now);
         self.span = Span::begin(self.settings.goal, now);
     }
 
@@ -196,7 +205,11 @@ impl Flow<'_> {
                 stamps.completed(self.retired);
             }
         }
-        self.measure(self.retired - before);
+        if self.retired != before {
+            let now = Instant::now();
+            self.times.sent = Some(now);
+            self.measure(self.retired - before, now);
+        }
         Ok(self.retired != before)
     }
 
@@ -207,7 +220,7 @@ impl Flow<'_> {
             done.ok()?;
             let lane = done.wr_id() as usize;
             drop(done);
-            if self.begun.is_none() {
+            if self.times.begun.is_none() {
                 self.begin();
                 self.held_back = false;
             }
@@ -219,13 +232,17 @@ impl Flow<'_> {
                 self.bench.receive(lane, self.size)?;
             }
         }
-        self.measure(self.received - before);
+        if self.received != before {
+            let now = Instant::now();
+            self.times.received = Some(now);
+            self.measure(self.received - before, now);
+        }
         Ok(self.received != before)
     }
 
     /// Counts messages of a run by duration, in both directions.
-    fn measure(&mut self, messages: u64) {
-        if messages > 0 && self.span.is_some_and(|span| span.phase(Instant::now()) == Phase::Measured) {
+    fn measure(&mut self, messages: u64, now: Instant) {
+        if self.span.is_some_and(|span| span.phase(now) == Phase::Measured) {
             self.measured += messages;
         }
     }
@@ -236,7 +253,7 @@ impl Flow<'_> {
             return Ok(true);
         }
         let all_sent = !self.sends || self.retired >= total;
-        if peer == Peer::Ahead && self.service != QpType::Rc && self.begun.is_some() && all_sent {
+        if peer == Peer::Ahead && self.service != QpType::Rc && self.times.begun.is_some() && all_sent {
             return Ok(true);
         }
         if peer == Peer::Gone {
@@ -249,14 +266,48 @@ impl Flow<'_> {
 
     fn outcome(&self, total: u64) -> Streamed {
         if let Some(span) = self.span {
-            return Streamed { messages: self.measured, lost: 0, seconds: span.seconds(Instant::now()), best: None };
+            let now = Instant::now();
+            let seconds = span.seconds(now, self.times.last().unwrap_or(now));
+            return Streamed { messages: self.measured, lost: 0, seconds, best: None };
         }
-        let seconds = self.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        let seconds = self.times.seconds(self.sends);
         let messages = if self.sends { self.retired } else { self.received };
         let lost = if self.receives { total.saturating_sub(self.received) } else { 0 };
         Streamed { messages, lost, seconds, best: self.stamps.as_ref().and_then(Stamps::best) }
     }
 }
 
+impl Times {
+    /// Seconds from the beginning to the last message that this side sent if it sends, else received.
+    fn seconds(&self, sends: bool) -> f64 {
+        let last = if sends { self.sent } else { self.received };
+        let took = self.begun.zip(last).map(|(begun, last)| last.saturating_duration_since(begun));
+        took.unwrap_or_default().as_secs_f64()
+    }
+
+    /// When the last message of all was seen.
+    fn last(&self) -> Option<Instant> {
+        self.sent.max(self.received).or(self.begun)
+    }
+}
+
 /// Completions looked at before more is posted.
 const BATCH: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_takes_until_its_last_message() {
+        let now = Instant::now();
+        let at = |millis| Some(now + Duration::from_millis(millis));
+        let times = Times { begun: at(0), sent: at(200), received: at(700) };
+        assert_eq!([times.seconds(true), times.seconds(false)], [0.2, 0.7]);
+        assert_eq!(times.last(), at(700));
+        let silent = Times { begun: at(5), ..Times::default() };
+        assert_eq!((silent.seconds(true), silent.seconds(false), silent.last()), (0.0, 0.0, at(5)));
+    }
+}

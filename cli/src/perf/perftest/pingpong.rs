@@ -36,6 +36,8 @@ struct PingPong<'a> {
     settings: &'a Settings,
     /// When each message was posted.
     posted: Vec<Instant>,
+    /// When a message of a run by duration was last counted.
+    last: Instant,
     measured: u64,
     /// What is sent inline; as long as a message, or empty.
     data: Vec<u8>,
@@ -60,6 +62,7 @@ impl<'a> PingPong<'a> {
             span: None,
             settings,
             posted: Vec::with_capacity(room),
+            last: Instant::now(),
             measured: 0,
             data: vec![0; if size <= bench.inline { size } else { 0 }],
             bench,
@@ -126,24 +129,28 @@ impl<'a> PingPong<'a> {
     /// Counts a message of a run by duration; true if that is over.
     #[inline]
     fn count(&mut self) -> bool {
-        match self.phase() {
-            Some(Phase::Measured) => self.measured += 1,
-            Some(Phase::Over) => return true,
-            Some(Phase::Margin) | None => {}
+        let Some(span) = self.span else { return false };
+        let now = Instant::now();
+        match span.phase(now) {
+            Phase::Measured => self.measured += 1,
+            Phase::Over => return true,
+            Phase::Margin => {}
         }
+        self.last = now;
         false
     }
 
     fn timed(self) -> Timed {
         match self.span {
-            Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds(Instant::now()) },
+            Some(span) => Timed::Total { messages: self.measured, seconds: span.seconds(Instant::now(), self.last) },
             None => Timed::Each(self.posted.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect()),
         }
     }
 
-    /// Waits until the last byte of the inbox's message is `value`.
+    /// Waits for message `number`: the last byte in the inbox is that of the number.
     #[inline]
-    fn wait_written(&mut self, value: u8) -> Result<Waited, PerfError> {
+    fn wait_written(&mut self, number: u64) -> Result<Waited, PerfError> {
+        let value = number as u8;
         let last = self.size - 1;
         let (word, byte) = (last & !7, last & 7);
         loop {
@@ -151,7 +158,7 @@ impl<'a> PingPong<'a> {
                 self.watch.progress();
                 return Ok(Waited::Came);
             }
-            if self.idle(value.into())? == Waited::Over {
+            if self.idle(number - 1)? == Waited::Over {
                 return Ok(Waited::Over);
             }
         }
@@ -195,7 +202,7 @@ pub fn writes(
     let mut run = PingPong::new(bench, link, settings, size);
     run.begin();
     for number in 1..=run.limit {
-        if role == Role::Client && run.wait_written(number as u8)? == Waited::Over {
+        if role == Role::Client && run.wait_written(number)? == Waited::Over {
             break;
         }
         if run.data.is_empty() {
@@ -207,7 +214,7 @@ pub fn writes(
         if run.wait_sent(number)? == Waited::Over || run.count() {
             break;
         }
-        if role == Role::Server && run.wait_written(number as u8)? == Waited::Over {
+        if role == Role::Server && run.wait_written(number)? == Waited::Over {
             break;
         }
     }

@@ -45,9 +45,11 @@ impl Span {
         }
     }
 
-    /// Seconds that are measured until `now`, in all.
-    pub fn seconds(&self, now: Instant) -> f64 {
-        now.min(self.to).saturating_duration_since(self.from).as_secs_f64()
+    /// Seconds that are measured in all by a run that ends at `now`, and whose last message came at `last`. If the other
+    /// side was through before its time, what is waited for it then is not measured.
+    pub fn seconds(&self, now: Instant, last: Instant) -> f64 {
+        let end = if self.phase(now) == Phase::Over { now } else { last };
+        end.min(self.to).saturating_duration_since(self.from).as_secs_f64()
     }
 
     /// True if the other side, which has its own clock and began when it could, may be through at `now`.
@@ -69,8 +71,10 @@ mod tests {
         assert_eq!([phase(2.0), phase(7.9)], [Phase::Measured; 2]);
         assert_eq!(phase(10.0), Phase::Over);
         let at = |seconds: f64| now + Duration::from_secs_f64(seconds);
-        for (second, measured) in [(1.0, 0.0), (5.0, 3.0), (8.0, 6.0), (20.0, 6.0)] {
-            assert!((span.seconds(at(second)) - measured).abs() < 1e-6, "{second}");
+        for (end, last, measured) in
+            [(10.0, 9.9, 6.0), (20.0, 5.0, 6.0), (9.0, 8.5, 6.0), (7.5, 7.0, 5.0), (5.0, 3.0, 1.0), (2.5, 1.0, 0.0)]
+        {
+            assert!((span.seconds(at(end), at(last)) - measured).abs() < 1e-6, "{end} {last}");
         }
         assert!(!span.may_end(at(5.9)) && span.may_end(at(6.1)));
         assert!(Span::begin(Goal::Iterations(3), now).is_none());
