@@ -75,7 +75,7 @@ pub struct PerfArgs {
     /// CPU to run on; with --local two, for client and server [default with --local: those of two cores]
     #[arg(long, value_name = "CPU[,CPU]", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Device to open [default: the first RDMA device with a port that is up, else soft0; with --local soft0]
+    /// Device to open [default: the first RDMA device with its port up, else soft0; with --local soft0]
     #[arg(short, long)]
     pub device: Option<String>,
     /// Address to serve at. Clients are not asked who they are: bind to no more than is needed [default: 127.0.0.1 with
@@ -103,7 +103,7 @@ impl PerfArgs {
         match &self.device {
             Some(device) => device.clone(),
             None if self.local || self.test.is_tagged() => SOFT.to_owned(),
-            None => default_device(),
+            None => default_device(&self.perftest),
         }
     }
 
