@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use qpair::verbs::QpType;
 use thiserror::Error;
 
+use super::terms::service_name;
 use super::wire::OLDEST;
 
 /// The exchange with the other side did not come about.
@@ -72,6 +74,16 @@ pub enum ExchangeError {
         /// How long it was waited for.
         seconds: u64,
     },
+    /// As [`Silent`](ExchangeError::Silent), over a service that loses messages.
+    #[error(
+        "nothing came for {seconds} s: a message may have been lost, which {service} does not repeat; give -c RC, fewer -n, or a greater -r where it has receives"
+    )]
+    Lost {
+        /// The service's name.
+        service: &'static str,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// The other side is done, and this one is not.
     #[error(
         "the other side is done after {received} of {expected} messages; give both sides the same test, -n, -s, -D, -q, -a and -b"
@@ -110,6 +122,18 @@ pub enum ExchangeError {
         /// Requests to be had.
         limit: u64,
     },
+}
+
+impl ExchangeError {
+    /// What this means in a run over `service`.
+    pub fn over(self, service: QpType) -> Self {
+        match self {
+            ExchangeError::Silent { step: Step::Run, seconds } if service != QpType::Rc => {
+                ExchangeError::Lost { service: service_name(service), seconds }
+            }
+            error => error,
+        }
+    }
 }
 
 /// What is expected of the other side.
@@ -157,5 +181,20 @@ impl fmt::Display for Step {
             Step::Farewell => f.write_str("its farewell"),
             Step::Run => f.write_str("its part of the run"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_in_a_run_over_a_service_that_loses_messages_is_a_loss() {
+        let silent = |step| ExchangeError::Silent { step, seconds: 60 };
+        assert_eq!(silent(Step::Run).over(QpType::Rc), silent(Step::Run));
+        assert_eq!(silent(Step::Sync).over(QpType::Uc), silent(Step::Sync));
+        let lost = silent(Step::Run).over(QpType::Uc);
+        assert_eq!(lost, ExchangeError::Lost { service: "UC", seconds: 60 });
+        assert!(lost.to_string().contains("-r") && lost.to_string().contains("-c RC"), "{lost}");
     }
 }

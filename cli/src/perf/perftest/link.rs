@@ -96,13 +96,21 @@ impl Link {
         }
     }
 
-    /// Waits until the other side comes to the same point; for ever with `without_end`, as long as it is there.
+    /// Waits until the other side comes to the same point.
     ///
     /// # Errors
     /// As [`introduce`](Link::introduce).
-    pub fn sync(&mut self, without_end: bool) -> Result<(), PerfError> {
+    pub fn sync(&mut self) -> Result<(), PerfError> {
+        self.sync_within(Some(self.patience))
+    }
+
+    /// As [`sync`](Link::sync), within `limit`; without it as long as the other side is there.
+    ///
+    /// # Errors
+    /// As [`introduce`](Link::introduce).
+    pub fn sync_within(&mut self, limit: Option<Duration>) -> Result<(), PerfError> {
         self.engine.sync();
-        match self.next((!without_end).then_some(self.patience))? {
+        match self.next(limit)? {
             Event::Synced => Ok(()),
             other => Err(out_of_turn(&other)),
         }
@@ -141,9 +149,10 @@ impl Link {
         }
     }
 
-    /// The next event, within `limit` in all.
+    /// The next event, within `limit` in all. Each time that patience is over it says that it waits.
     fn next(&mut self, limit: Option<Duration>) -> Result<Event, PerfError> {
-        let until = limit.map(|limit| Instant::now() + limit);
+        let begin = Instant::now();
+        let until = limit.map(|limit| begin + limit);
         let mut buffer = [0; 1024];
         loop {
             let event = self.engine.poll_event()?;
@@ -159,10 +168,16 @@ impl Link {
             if left == Some(Duration::ZERO) {
                 return Err(self.silent(limit).into());
             }
-            self.stream.set_read_timeout(left).map_err(PerfError::Exchange)?;
+            let pause = left.map_or(self.patience, |left| left.min(self.patience));
+            self.stream.set_read_timeout(Some(pause)).map_err(PerfError::Exchange)?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.engine.handle_close()?,
                 Ok(count) => self.engine.handle_input(&buffer[..count])?,
+                Err(error) if is_timeout(&error) => {
+                    if limit.is_none_or(|limit| begin.elapsed() < limit) {
+                        tracing::warn!(seconds = begin.elapsed().as_secs(), "waiting for the other side's run to end");
+                    }
+                }
                 Err(error) => self.broken(error, limit)?,
             }
         }
@@ -172,7 +187,7 @@ impl Link {
     fn broken(&mut self, error: io::Error, limit: Option<Duration>) -> Result<(), PerfError> {
         match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Err(self.silent(limit).into()),
+            _ if is_timeout(&error) => Err(self.silent(limit).into()),
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 Ok(self.engine.handle_close()?)
             }
@@ -210,6 +225,11 @@ fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
     sockopt::set_tcp_keepcnt(stream, 3)
+}
+
+/// Which of the two a socket's time limit gives is up to the system.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 fn out_of_turn(event: &Event) -> PerfError {
@@ -268,6 +288,50 @@ mod tests {
         let introduced = link.introduce().expect("the other side is a qpair");
         assert_eq!(introduced.terms, Some(introduction().terms));
         thread.join().expect("the other side is well too");
+    }
+
+    fn key() -> Key {
+        Key { lid: 0, out_reads: 1, qpn: 1, psn: 2, rkey: 3, addr: 4, gid: None }
+    }
+
+    /// Brings a side to where it measures.
+    fn meet(link: &mut Link) {
+        link.introduce().expect("introduced");
+        link.addresses(vec![key()]).expect("told");
+        link.connected().expect("connected");
+    }
+
+    #[test]
+    fn a_side_that_stands_still_is_waited_for_as_long_as_it_may_take() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (mut link, thread) = client(LONG, move |stream| {
+            let mut server = Link::new(stream, Role::Server, introduction(), LONG).expect("a socket");
+            meet(&mut server);
+            wait.recv().expect("told to");
+        });
+        meet(&mut link);
+        link.patience = Duration::from_millis(20);
+        let (begin, limit) = (Instant::now(), Duration::from_millis(200));
+        let error = link.sync_within(Some(limit)).expect_err("it stands still");
+        assert!(matches!(error, PerfError::Perftest(ExchangeError::Silent { step: Step::Sync, .. })), "{error:?}");
+        assert!(begin.elapsed() >= limit && begin.elapsed() < LONG / 2);
+        go.send(()).expect("it waits");
+        thread.join().expect("it ended");
+    }
+
+    #[test]
+    fn a_side_without_limit_is_waited_for_beyond_patience() {
+        let patience = Duration::from_millis(20);
+        let (mut link, thread) = client(LONG, move |stream| {
+            let mut server = Link::new(stream, Role::Server, introduction(), LONG).expect("a socket");
+            meet(&mut server);
+            thread::sleep(10 * patience);
+            server.sync().expect("both come");
+        });
+        meet(&mut link);
+        link.patience = patience;
+        link.sync_within(None).expect("it comes late");
+        thread.join().expect("it ended");
     }
 
     #[test]

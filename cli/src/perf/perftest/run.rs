@@ -39,6 +39,8 @@ struct Session<'a> {
     role: Role,
     table: Table,
     sizes: Vec<usize>,
+    /// How long the other side may take where it alone has to do; without end if that is not known.
+    alone: Option<Duration>,
 }
 
 impl Ready {
@@ -114,8 +116,12 @@ impl Ready {
             theirs: &theirs,
         };
         table.header(settings, &connection)?;
-        let mut session = Session { link, bench, settings, role, table, sizes };
-        session.measure().map_err(|error| session.bench.explain_failure(error))
+        let alone = alone(settings.goal, terms.is_some(), patience);
+        let mut session = Session { link, bench, settings, role, table, sizes, alone };
+        session.measure().map_err(|error| match session.bench.explain_failure(error) {
+            PerfError::Perftest(error) => error.over(settings.service).into(),
+            error => error,
+        })
     }
 }
 
@@ -146,18 +152,18 @@ impl Session<'_> {
         let mut report = BandwidthReport::default();
         for size in self.sizes.clone() {
             if duplex {
-                self.link.sync(false)?;
+                self.link.sync()?;
             }
             let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
             if duplex && all {
-                self.link.sync(false)?;
+                self.link.sync()?;
             }
             report = bandwidth(&streamed, size, gbits);
             let theirs = if duplex { Some(self.swap(&report)?) } else { None };
             self.table.bandwidth(&report, theirs.as_ref(), 0)?;
         }
         if !duplex {
-            self.link.sync(false)?;
+            self.link.sync()?;
             self.link.report(&report)?;
         }
         self.finish()
@@ -166,7 +172,7 @@ impl Session<'_> {
     /// The server's part of what the client does alone: to wait, and to print what the client says.
     fn serve_bandwidth(&mut self) -> Result<(), PerfError> {
         self.table.columns()?;
-        self.link.sync(true)?;
+        self.link.sync_within(self.alone)?;
         let theirs = self.swap(&BandwidthReport::default())?;
         self.table.bandwidth(&theirs, None, 0)?;
         self.finish()
@@ -179,7 +185,7 @@ impl Session<'_> {
             if flow::receives(self.settings, self.role) {
                 flow::prepare(&mut self.bench, self.settings, size)?;
             }
-            self.link.sync(false)?;
+            self.link.sync()?;
             let streamed = flow::run(&mut self.bench, &self.link, self.settings, self.role, size)?;
             let report = bandwidth(&streamed, size, gbits);
             let both = duplex && matches!(goal, Goal::Iterations(_));
@@ -189,7 +195,7 @@ impl Session<'_> {
                 tracing::warn!(lost = streamed.lost, "messages were lost; the service does not repeat them");
             }
             if all {
-                self.link.sync(false)?;
+                self.link.sync()?;
             }
         }
         self.finish()
@@ -197,7 +203,7 @@ impl Session<'_> {
 
     fn write_latency(&mut self) -> Result<(), PerfError> {
         self.table.columns()?;
-        self.link.sync(false)?;
+        self.link.sync()?;
         for size in self.sizes.clone() {
             let timed = pingpong::writes(&mut self.bench, &self.link, self.settings, self.role, size)?;
             self.table.latency(size, &Figures::new(timed, 2.0))?;
@@ -207,9 +213,9 @@ impl Session<'_> {
     }
 
     fn single_latency(&mut self) -> Result<(), PerfError> {
-        self.link.sync(false)?;
+        self.link.sync()?;
         if self.role == Role::Server {
-            self.link.sync(true)?;
+            self.link.sync_within(self.alone)?;
             self.link.farewell();
             return Ok(());
         }
@@ -225,7 +231,7 @@ impl Session<'_> {
         self.table.columns()?;
         for size in self.sizes.clone() {
             flow::prepare(&mut self.bench, self.settings, size)?;
-            self.link.sync(false)?;
+            self.link.sync()?;
             let timed = pingpong::sends(&mut self.bench, &self.link, self.settings, self.role, size)?;
             self.table.latency(size, &Figures::new(timed, 2.0))?;
         }
@@ -238,10 +244,18 @@ impl Session<'_> {
     }
 
     fn finish(&mut self) -> Result<(), PerfError> {
-        self.link.sync(false)?;
+        self.link.sync()?;
         self.table.end()?;
         self.link.farewell();
         Ok(())
+    }
+}
+
+/// How long the other side may take for a run of its own, if this side knows what it runs and that it has an end in time.
+fn alone(goal: Goal, is_told: bool, patience: Duration) -> Option<Duration> {
+    match goal {
+        Goal::Seconds { duration, .. } if is_told => Duration::try_from_secs_f64(duration).ok()?.checked_add(patience),
+        Goal::Seconds { .. } | Goal::Iterations(_) => None,
     }
 }
 
@@ -263,3 +277,17 @@ fn check_keys(settings: &Settings, ours: &[Key], theirs: &[Key]) -> Result<(), P
 /// What perftest takes where the system does not tell; it moves memory within it.
 const CACHE_LINE: u32 = 64;
 const DEFAULT_PAGE: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_that_measures_by_time_is_waited_for_as_long() {
+        let patience = Duration::from_secs(60);
+        let seconds = Goal::Seconds { duration: 2.5, margin: 0.0 };
+        assert_eq!(alone(seconds, true, patience), Some(Duration::from_millis(62_500)));
+        assert_eq!(alone(seconds, false, patience), None, "perftest was told its own duration");
+        assert_eq!(alone(Goal::Iterations(5), true, patience), None);
+    }
+}
