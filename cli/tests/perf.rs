@@ -8,7 +8,7 @@ use std::process::Output;
 
 use common::port::Port;
 use common::{Running, finish, qpair, rows, stderr, stdout};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 fn perf(args: &str) -> Output {
@@ -119,6 +119,21 @@ fn a_server_without_end_outlives_strangers_and_failures() {
     let output = server.finish();
     assert!(stderr(&output).contains("makes no sense"), "{}", stderr(&output));
     assert!(stderr(&output).contains("was silent for too long"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_without_end_waits_for_a_file_descriptor() {
+    let (mut server, port) = serve("write-lat --forever");
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit { current: Some(0), ..before };
+    prlimit(Some(server.pid()), Resource::Nofile, none).expect("it is ours");
+    // A server that waits already has a descriptor for who comes first.
+    drop(TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens"));
+    let client = ["perf", "read-lat", "127.0.0.1", "-p", &port, "-d", "soft0", "-n", "10", "--json"];
+    let client = Running::start(qpair(&client));
+    while !server.error_line().contains("ulimit -n") {}
+    prlimit(Some(server.pid()), Resource::Nofile, before).expect("it is ours");
+    assert_eq!(rows(&client.finish()).len(), 1);
 }
 
 /// A client that is connected: it has printed the first line of its header.

@@ -2,6 +2,10 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 use super::args::PerfArgs;
 use super::bandwidth;
@@ -27,7 +31,7 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
     let bound = listener.local_addr().map_err(|source| PerfError::Listen { address, source })?;
     announce(args, bound)?;
     loop {
-        let (stream, client) = listener.accept().map_err(PerfError::Exchange)?;
+        let (stream, client) = accept(&listener, args.forever)?;
         tracing::debug!(%client, "a client connected");
         let served = serve(args, device, stream);
         if !args.forever {
@@ -45,6 +49,29 @@ fn announce(args: &PerfArgs, bound: SocketAddr) -> Result<(), PrintError> {
         return print(&bound.port().to_string());
     }
     print(&format!("serving at {bound}; on the client: qpair perf {} HOST -p {}", args.test, bound.port()))
+}
+
+/// Takes the next connection. One that is gone before it is taken is none; where no file descriptor is free, one may soon
+/// be: that is waited for `without_end`, or a while.
+fn accept(listener: &TcpListener, without_end: bool) -> Result<(TcpStream, SocketAddr), PerfError> {
+    let mut tries = 0;
+    loop {
+        let error = match listener.accept() {
+            Ok(accepted) => return Ok(accepted),
+            Err(error) => error,
+        };
+        match (error.kind(), Errno::from_io_error(&error)) {
+            (io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted, _) => {}
+            (_, Some(Errno::MFILE | Errno::NFILE)) if without_end || tries < MAX_TRIES => {
+                if tries.is_multiple_of(MAX_TRIES) {
+                    eprintln!("a client waits: {error}; raise the limit (`ulimit -n`), or end what holds files open");
+                }
+                tries += 1;
+                thread::sleep(TRY_AGAIN);
+            }
+            _ => return Err(PerfError::Exchange(error)),
+        }
+    }
 }
 
 /// Listens at the address asked for; else where only this machine's processes are, or everyone.
@@ -162,3 +189,7 @@ fn answer(session: &mut Session, exchange: &Exchange, test: Test, round: Round) 
     };
     done.map_err(|error| session.explain_failure(error))
 }
+
+/// Pauses for a minute in all.
+const MAX_TRIES: u32 = 120;
+const TRY_AGAIN: Duration = Duration::from_millis(500);

@@ -72,6 +72,14 @@ impl Running {
         }
     }
 
+    /// The next line of standard error, without its end.
+    pub fn error_line(&mut self) -> String {
+        match self.err.recv_timeout(LIMIT) {
+            Ok(line) => line.trim_end().to_owned(),
+            Err(why) => panic!("no more errors ({why}): {}", self.what),
+        }
+    }
+
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
