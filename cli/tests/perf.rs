@@ -181,7 +181,11 @@ fn no_server_is_an_error_that_says_what_to_do() {
     let port = Port::keep();
     let output = perf(&format!("write-bw 127.0.0.1 -d soft0 -p {}", port.number));
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("start `qpair perf write-bw` there first"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("start `qpair perf write-bw -d soft0` (with --bind ADDRESS"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

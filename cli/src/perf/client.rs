@@ -24,7 +24,7 @@ use super::test::{Effort, Test};
 pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
     if args.is_perftest(device) {
         let ready = perftest::Ready::new(args, device)?;
-        let stream = perftest::reach(host, port).map_err(|source| no_server(args, host, port, source))?;
+        let stream = perftest::reach(host, port).map_err(|source| no_server(args, device, host, port, source))?;
         return ready.run(stream, perftest::Role::Client, PATIENCE);
     }
     // What can fail here alone does so before anybody is bothered; a server does not wait long for an introduction.
@@ -32,11 +32,11 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
     let mut exchange;
     if args.test.is_tagged() {
         let worker = tagged::worker(device)?;
-        exchange = reach(args, host, port)?;
+        exchange = reach(args, device, host, port)?;
         tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
     } else {
         let session = Unconnected::new(device, &parameters)?;
-        exchange = reach(args, host, port)?;
+        exchange = reach(args, device, host, port)?;
         let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
@@ -49,14 +49,14 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
     exchange.send(&Request::Finish)
 }
 
-fn reach(args: &PerfArgs, host: &str, port: u16) -> Result<Exchange, PerfError> {
-    let stream = TcpStream::connect((host, port)).map_err(|source| no_server(args, host, port, source))?;
+fn reach(args: &PerfArgs, device: &str, host: &str, port: u16) -> Result<Exchange, PerfError> {
+    let stream = TcpStream::connect((host, port)).map_err(|source| no_server(args, device, host, port, source))?;
     // It may have another client at the moment.
     Exchange::open(stream, PATIENCE)
 }
 
-fn no_server(args: &PerfArgs, host: &str, port: u16, source: io::Error) -> PerfError {
-    PerfError::NoServer { host: host.to_owned(), port, test: args.test, source }
+fn no_server(args: &PerfArgs, device: &str, host: &str, port: u16, source: io::Error) -> PerfError {
+    PerfError::NoServer { host: host.to_owned(), port, test: args.test, device: device.to_owned(), source }
 }
 
 /// The wire's name: an explanation starts with it, and goes on with what the header has no room for.

@@ -10,7 +10,7 @@ use qpair::verbs::{
 };
 use thiserror::Error;
 
-use super::perftest::ExchangeError;
+use super::perftest::{ExchangeError, SOFT};
 use super::test::Test;
 use crate::machine::PinError;
 use crate::output::PrintError;
@@ -36,7 +36,7 @@ pub enum PerfError {
     },
     /// Nobody serves there.
     #[error(
-        "no server at {host}:{port}: {source}; start `qpair perf {test}` there first (with --bind ADDRESS for other addresses than 127.0.0.1)"
+        "no server at {host}:{port}: {source}; start {} there first", server(*test, device)
     )]
     NoServer {
         /// Host that was asked for.
@@ -45,6 +45,8 @@ pub enum PerfError {
         port: u16,
         /// The measurement asked for.
         test: Test,
+        /// The device to measure.
+        device: String,
         /// The system's reason.
         source: io::Error,
     },
@@ -232,8 +234,35 @@ impl PerfError {
     }
 }
 
+/// What serves `test` for a client with `device`.
+fn server(test: Test, device: &str) -> String {
+    match (device, test.is_tagged()) {
+        (SOFT, _) => format!("`qpair perf {test} -d {SOFT}` (with --bind ADDRESS for other addresses than 127.0.0.1)"),
+        (_, true) => format!("`qpair perf {test} -d DEVICE`"),
+        (_, false) => format!("`qpair perf {test} -d DEVICE` or `ib_{}`", test.name().replace('-', "_")),
+    }
+}
+
 impl From<Rejected> for PerfError {
     fn from(rejected: Rejected) -> Self {
         PerfError::Post(rejected.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_there_is_named_by_the_device() {
+        let hint = |test, device: &str| {
+            let (host, source) = ("h".to_owned(), io::ErrorKind::ConnectionRefused.into());
+            PerfError::NoServer { host, port: 1, test, device: device.to_owned(), source }.to_string()
+        };
+        let rdma = hint(Test::WriteBw, "mlx5_0");
+        assert!(rdma.ends_with("start `qpair perf write-bw -d DEVICE` or `ib_write_bw` there first"), "{rdma}");
+        assert!(!hint(Test::TagLat, "mlx5_0").contains("ib_"));
+        let soft = hint(Test::WriteBw, SOFT);
+        assert!(soft.contains("`qpair perf write-bw -d soft0`") && soft.contains("--bind"), "{soft}");
     }
 }
