@@ -9,6 +9,7 @@ use super::engine::Role;
 use super::error::{ExchangeError, Step};
 use super::link::{Link, Peer};
 use super::peak::Stamps;
+use super::progress::Progress;
 use super::settings::Settings;
 use super::span::{Phase, Span};
 use super::watch::Watch;
@@ -136,7 +137,7 @@ pub fn run(
 
 impl Flow<'_> {
     fn run(&mut self, link: &Link, total: u64) -> Result<Streamed, PerfError> {
-        let mut watch = Watch::new(link);
+        let mut watch = Watch::new(link, Progress::on_terminal(self.settings, self.size));
         if self.sends && !self.held_back {
             self.begin();
         }
@@ -155,9 +156,10 @@ impl Flow<'_> {
             if self.span.is_some_and(|span| span.phase(Instant::now()) == Phase::Over) {
                 break;
             }
+            let messages = self.retired + self.received;
             if moved {
-                watch.busy()?;
-            } else if let Some(peer) = watch.idle(self.bench)?
+                watch.busy(messages)?;
+            } else if let Some(peer) = watch.idle(self.bench, messages)?
                 && self.gone_on(peer, total)?
             {
                 break;

@@ -11,6 +11,7 @@ mod options;
 mod peak;
 mod pingpong;
 mod port;
+mod progress;
 mod run;
 mod settings;
 mod span;

@@ -56,7 +56,7 @@ impl<'a> PingPong<'a> {
     fn new(bench: &'a mut Bench, link: &'a Link, settings: &'a Settings, size: usize) -> Self {
         let room = settings.iterations().map_or(0, |count| count.min(MAX_ROOM) as usize);
         PingPong {
-            watch: Watch::new(link),
+            watch: Watch::new(link, None),
             size,
             limit: settings.iterations().unwrap_or(u64::MAX),
             span: None,
@@ -100,7 +100,7 @@ impl<'a> PingPong<'a> {
                 Some(Err(failed)) => return self.over_or(failed.into()),
                 None => {}
             }
-            if let Some(peer) = self.watch.idle(self.bench)? {
+            if let Some(peer) = self.watch.idle(self.bench, sent - 1)? {
                 return self.over_or(gone_on(peer, self.limit, sent - 1));
             }
         }
@@ -120,7 +120,7 @@ impl<'a> PingPong<'a> {
         if self.watch.now_and_then() && self.phase() == Some(Phase::Over) {
             return Ok(Waited::Over);
         }
-        match self.watch.idle(self.bench)? {
+        match self.watch.idle(self.bench, received)? {
             None => Ok(Waited::Came),
             Some(peer) => self.over_or(gone_on(peer, self.limit, received)),
         }

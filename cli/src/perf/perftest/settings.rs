@@ -28,6 +28,8 @@ pub struct Settings {
     pub events: bool,
     /// Whether bandwidth is told in Gb/s.
     pub gbits: bool,
+    /// Whether this side says nothing of how a run goes.
+    pub quiet: bool,
     /// READs and atomics under way at once, if asked for.
     pub outs: Option<u8>,
     /// What atomics do.
@@ -74,6 +76,7 @@ impl Settings {
             all: args.all,
             events: args.perftest.events,
             gbits: args.perftest.report_gbits,
+            quiet: args.announce,
             outs: args.perftest.outs,
             atomic: args.perftest.atomic.unwrap_or_default(),
             inline: args.perftest.inline,

@@ -120,8 +120,8 @@ pub fn sum(ours: &BandwidthReport, theirs: &BandwidthReport) -> BandwidthReport 
     }
 }
 
-/// Bytes of the unit of bandwidth.
-fn unit(gbits: bool) -> f64 {
+/// Bytes of the unit of bandwidth: MiB/s, or Gb/s with `gbits`.
+pub fn unit(gbits: bool) -> f64 {
     if gbits { GIGABIT } else { MEBIBYTE }
 }
 

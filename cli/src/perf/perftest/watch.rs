@@ -7,6 +7,7 @@ use qpair::verbs::Arm;
 use super::bench::Bench;
 use super::error::{ExchangeError, Step};
 use super::link::{Link, Peer};
+use super::progress::Progress;
 use crate::perf::error::PerfError;
 
 /// Counts polls that found nothing, and now and then looks whether waiting still makes sense.
@@ -18,14 +19,15 @@ pub struct Watch<'a> {
     since: Option<Instant>,
     /// When the other side was first seen to have gone on.
     ahead: Option<Instant>,
-    /// Polls in a row that found something.
+    /// Polls that found something.
     busy: u32,
+    progress: Option<Progress>,
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over the side at the other end of `link`.
-    pub fn new(link: &'a Link) -> Self {
-        Watch { link, idle: 0, since: None, ahead: None, busy: 0 }
+    /// A watch over the side at the other end of `link`, which tells of the progress where there is one to tell of.
+    pub fn new(link: &'a Link, progress: Option<Progress>) -> Self {
+        Watch { link, idle: 0, since: None, ahead: None, busy: 0, progress }
     }
 
     /// Something came.
@@ -36,28 +38,33 @@ impl<'a> Watch<'a> {
         self.ahead = None;
     }
 
-    /// Something came, of that which comes also where the other side is gone: datagrams leave without anybody there.
+    /// Something came, so many messages in all, of that which comes also where the other side is gone: datagrams leave
+    /// without anybody there.
     ///
     /// # Errors
     /// [`ExchangeError::Closed`].
     #[inline]
-    pub fn busy(&mut self) -> Result<(), PerfError> {
+    pub fn busy(&mut self, messages: u64) -> Result<(), PerfError> {
         self.progress();
         self.busy = self.busy.wrapping_add(1);
-        if self.busy.is_multiple_of(BUSY) && self.link.look()? == Peer::Gone {
-            return Err(ExchangeError::Closed { step: Step::Run }.into());
+        if self.busy.is_multiple_of(BUSY) {
+            self.tell(messages);
+            if self.link.look()? == Peer::Gone {
+                return Err(ExchangeError::Closed { step: Step::Run }.into());
+            }
         }
         Ok(())
     }
 
-    /// A poll found nothing. Tells where the other side is if it has gone on, and nothing came since.
+    /// A poll found nothing, after so many messages. Tells where the other side is if it has gone on, and nothing came
+    /// since.
     ///
     /// # Errors
     /// [`ExchangeError::Silent`] if nothing came for too long, [`PerfError::QueuePairFailed`] if a queue pair failed.
     #[inline]
-    pub fn idle(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
+    pub fn idle(&mut self, bench: &mut Bench, messages: u64) -> Result<Option<Peer>, PerfError> {
         self.idle += 1;
-        if self.idle < bench.spins { Ok(None) } else { self.pause(bench) }
+        if self.idle < bench.spins { Ok(None) } else { self.pause(bench, messages) }
     }
 
     /// Polls in a row that may find nothing before there is a pause.
@@ -84,7 +91,7 @@ impl<'a> Watch<'a> {
     }
 
     #[cold]
-    fn pause(&mut self, bench: &mut Bench) -> Result<Option<Peer>, PerfError> {
+    fn pause(&mut self, bench: &mut Bench, messages: u64) -> Result<Option<Peer>, PerfError> {
         self.since.get_or_insert_with(Instant::now);
         match &bench.channel {
             Some(_) if !bench.armed => {
@@ -114,7 +121,15 @@ impl<'a> Watch<'a> {
                 }
             }
         }
+        self.tell(messages);
         self.look(bench)
+    }
+
+    #[cold]
+    fn tell(&mut self, messages: u64) {
+        if let Some(progress) = &mut self.progress {
+            progress.look(messages);
+        }
     }
 
     fn look(&mut self, bench: &Bench) -> Result<Option<Peer>, PerfError> {
