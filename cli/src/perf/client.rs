@@ -1,109 +1,20 @@
-//! The client's side: asks a server to prepare, measures size after size, prints.
-
-use std::io;
-use std::net::TcpStream;
+//! The client's side: measures in the way that goes with device and options.
 
 use super::args::PerfArgs;
-use super::bandwidth::{self, VerbsStream};
 use super::error::PerfError;
-use super::exchange::{Exchange, PATIENCE, Request};
-use super::latency;
-use super::onesided::{FetchAdd, Read};
-use super::perftest;
-use super::pingpong::{SendPingPong, WritePingPong};
-use super::postpoll;
-use super::report::Report;
-use super::session::{Session, Unconnected};
-use super::tagged;
-use super::test::{Effort, Test};
+use super::own;
+use super::perftest::{Ready, Role};
+use super::reach::reach;
 
 /// Measures against the server at `host`. The header tells the `place`: what client and server run on.
 ///
 /// # Errors
 /// [`PerfError`] if there is no server, or either side fails.
 pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
-    if args.is_perftest(device) {
-        let ready = perftest::Ready::new(args, device)?;
-        let stream = perftest::reach(host, port).map_err(|source| no_server(args, device, host, port, source))?;
-        return ready.run(stream, perftest::Role::Client, PATIENCE);
+    if !args.is_perftest(device) {
+        return own::measure(args, device, host, port, place);
     }
-    // What can fail here alone does so before anybody is bothered; a server does not wait long for an introduction.
-    let (parameters, sizes, effort) = (args.parameters()?, args.sizes()?, args.effort()?);
-    let mut exchange;
-    if args.test.is_tagged() {
-        let worker = tagged::worker(device)?;
-        exchange = reach(args, device, host, port)?;
-        tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
-    } else {
-        let session = Unconnected::new(device, &parameters)?;
-        exchange = reach(args, device, host, port)?;
-        let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
-        let mut session = session.connect(&theirs)?;
-        let why = session.qp.explain();
-        tracing::info!("{why}");
-        let how = format!("device {device}, RC queue pairs, {}", wire(&why));
-        let report = Report::begin(args, &how, place)?;
-        measure(args, &mut exchange, &mut session, &sizes, effort, &report)
-            .map_err(|error| session.explain_failure(error))?;
-    }
-    exchange.send(&Request::Finish)
-}
-
-fn reach(args: &PerfArgs, device: &str, host: &str, port: u16) -> Result<Exchange, PerfError> {
-    let stream = TcpStream::connect((host, port)).map_err(|source| no_server(args, device, host, port, source))?;
-    // It may have another client at the moment.
-    Exchange::open(stream, PATIENCE)
-}
-
-fn no_server(args: &PerfArgs, device: &str, host: &str, port: u16, source: io::Error) -> PerfError {
-    PerfError::NoServer { host: host.to_owned(), port, test: args.test, device: device.to_owned(), source }
-}
-
-/// The wire's name: an explanation starts with it, and goes on with what the header has no room for.
-fn wire(explanation: &str) -> &str {
-    explanation.split(" to ").next().unwrap_or(explanation)
-}
-
-fn measure(
-    args: &PerfArgs,
-    exchange: &mut Exchange,
-    session: &mut Session,
-    sizes: &[usize],
-    effort: Effort,
-    report: &Report,
-) -> Result<(), PerfError> {
-    if args.post_poll {
-        for signal_every in [1, 64] {
-            report.post_poll(&postpoll::measure(session, exchange, signal_every, effort)?)?;
-        }
-        return Ok(());
-    }
-    for &size in sizes {
-        match args.test {
-            Test::WriteLat => {
-                let mut operation = WritePingPong::new(session, size)?;
-                report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
-            }
-            Test::SendLat => {
-                let mut operation = SendPingPong::new(session, size)?;
-                report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
-            }
-            Test::ReadLat => {
-                let mut operation = Read::new(session, size)?;
-                report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
-            }
-            Test::AtomicLat => {
-                let mut operation = FetchAdd::new(session)?;
-                report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
-            }
-            Test::WriteBw | Test::ReadBw | Test::SendBw | Test::AtomicBw => {
-                let mut stream = VerbsStream::new(session, args.test);
-                report.bandwidth(&bandwidth::measure(exchange, &mut stream, size, effort)?)?;
-            }
-            Test::TagLat | Test::TagBw => {
-                return Err(PerfError::Options(format!("{} does not go over a bare queue pair", args.test)));
-            }
-        }
-    }
-    Ok(())
+    // What can fail here alone does so before anybody is bothered.
+    let ready = Ready::new(args, device)?;
+    ready.run(reach(args, device, host, port)?, Role::Client, own::PATIENCE)
 }

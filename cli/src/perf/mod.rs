@@ -1,26 +1,17 @@
 //! `qpair perf`: verbs and messages between two processes, as perftest measures them.
-//! A TCP connection brings the sides together (`exchange`); the client leads (`client`), the server follows (`server`).
-//! On RDMA devices all goes as perftest has it (`perftest`).
+//! A TCP connection brings the sides together. On RDMA devices all goes as perftest has it (`perftest`), on the software
+//! device in a way of its own (`own`).
 
 mod args;
-mod bandwidth;
 mod client;
 mod error;
-mod exchange;
-mod latency;
+mod idle;
 mod local;
-mod memcpy;
-mod onesided;
+mod own;
 mod perftest;
-mod pingpong;
-mod postpoll;
-mod report;
+mod reach;
 mod server;
-mod session;
-mod stats;
-mod tagged;
 mod test;
-mod watch;
 
 pub use args::PerfArgs;
 pub use error::PerfError;

@@ -1,4 +1,4 @@
-//! The server's side: prepares what a client asks for, and does its part of each round.
+//! The server's side: listens, and serves each client in the way that it speaks.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,14 +8,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::args::PerfArgs;
-use super::bandwidth;
 use super::error::PerfError;
-use super::exchange::{self, Contact, Exchange, INTRODUCTION, PATIENCE, Reply, Request, Round};
+use super::own::{self, INTRODUCTION, PATIENCE};
 use super::perftest::{Ready, Role, SOFT};
-use super::pingpong;
-use super::session::{Session, Unconnected};
-use super::tagged;
-use super::test::{Parameters, Test};
 use crate::output::{PrintError, print};
 
 /// Serves one client, or one after another without end.
@@ -103,7 +98,7 @@ fn is_perftest(device: &str, stream: &TcpStream) -> Result<bool, PerfError> {
     match stream.peek(&mut first) {
         Ok(0) => Err(PerfError::PeerClosed),
         Ok(_) => Ok(if device == SOFT { first[0].is_ascii_digit() } else { first != *b"{" }),
-        Err(error) => Err(exchange::broken(error)),
+        Err(error) => Err(own::broken(error)),
     }
 }
 
@@ -111,83 +106,7 @@ fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), PerfErr
     if !args.test.is_tagged() && is_perftest(device, &stream)? {
         return Ready::new(args, device)?.run(stream, Role::Server, PATIENCE);
     }
-    let mut exchange = Exchange::open(stream, INTRODUCTION)?;
-    let Request::Prepare(parameters, theirs) = exchange.receive()? else {
-        return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
-    };
-    if parameters.test.is_tagged() {
-        let bind = args.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        return match tagged::Server::new(device, bind, &parameters) {
-            Ok(mut server) => {
-                exchange.send(&Reply::Prepared(server.contact()))?;
-                server.accept()?;
-                rounds(&mut exchange, parameters.test, |exchange, round| {
-                    server.answer(exchange, parameters.test, round)
-                })
-            }
-            Err(error) => refuse(&mut exchange, error),
-        };
-    }
-    match prepare(device, &parameters, &theirs) {
-        Ok((mut session, ours)) => {
-            exchange.send(&Reply::Prepared(ours))?;
-            rounds(&mut exchange, parameters.test, |exchange, round| {
-                answer(&mut session, exchange, parameters.test, round)
-            })
-        }
-        Err(error) => refuse(&mut exchange, error),
-    }
-}
-
-fn prepare(device: &str, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
-    let session = Unconnected::new(device, parameters)?;
-    let ours = session.contact();
-    Ok((session.connect(theirs)?, ours))
-}
-
-/// Tells the client why not, and this side too.
-fn refuse(exchange: &mut Exchange, error: PerfError) -> Result<(), PerfError> {
-    exchange.send(&Reply::Refused(error.to_string()))?;
-    Err(error)
-}
-
-/// Does this side's part of each round, until the client has no more.
-fn rounds(
-    exchange: &mut Exchange,
-    test: Test,
-    mut answer: impl FnMut(&Exchange, Round) -> Result<(), PerfError>,
-) -> Result<(), PerfError> {
-    exchange.allow(Some(exchange.patience()));
-    loop {
-        match exchange.receive()? {
-            Request::Finish => return Ok(()),
-            Request::Round(round) => {
-                exchange.send(&Reply::Started)?;
-                match answer(exchange, round) {
-                    Ok(()) => exchange.send(&Reply::Done)?,
-                    Err(error) => return refuse(exchange, error),
-                }
-                // A client that needs no help in a round takes as long as it was told to.
-                exchange.allow(if test.is_one_sided() { None } else { Some(exchange.patience()) });
-            }
-            Request::Prepare(..) => {
-                let why = "a second preparation".to_owned();
-                return refuse(exchange, PerfError::Garbled { why });
-            }
-        }
-    }
-}
-
-fn answer(session: &mut Session, exchange: &Exchange, test: Test, round: Round) -> Result<(), PerfError> {
-    let done = match test {
-        Test::WriteLat => pingpong::answer(session, exchange, round, true),
-        Test::SendLat => pingpong::answer(session, exchange, round, false),
-        Test::SendBw => bandwidth::sink(session, exchange, round),
-        // The client does it all.
-        Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicLat | Test::AtomicBw => Ok(()),
-        Test::TagLat | Test::TagBw => Err(PerfError::Garbled { why: "no queue pair carries tags".to_owned() }),
-    };
-    done.map_err(|error| session.explain_failure(error))
+    own::serve(args, device, stream)
 }
 
 /// Pauses for a minute in all.

@@ -11,9 +11,9 @@ use qpair::verbs::{
 use super::limits::stride;
 use super::options::AtomicOperation;
 use super::settings::Settings;
-use super::watch::Watch;
 use super::wire::Key;
 use crate::perf::error::PerfError;
+use crate::perf::idle::Pace;
 use crate::perf::test::Kind;
 
 /// What the memory and queue pairs are made for.
@@ -74,8 +74,8 @@ pub struct Bench {
     pub inline: usize,
     /// True while a sleep was prepared for.
     pub armed: bool,
-    /// Polls in a row that may find nothing before a pause.
-    pub spins: u32,
+    /// How to poll it.
+    pub pace: Pace,
 }
 
 /// A connected queue pair and its part of the memory.
@@ -207,7 +207,11 @@ impl Unconnected {
             let remote = RemoteSlice { addr: key.addr, len: self.stride as u64, rkey: Rkey(key.rkey) };
             lanes.push(Lane { qp, kind: self.kind, remote, start: index * self.stride });
         }
-        let spins = Watch::spins(self.plan.soft.is_some(), self.channel.is_some());
+        let pace = match (&self.channel, self.plan.soft) {
+            (Some(_), _) => Pace::Sleeps,
+            (None, Some(_)) => Pace::Memory,
+            (None, None) => Pace::Device,
+        };
         Ok(Bench {
             lanes,
             send_cq: self.send_cq,
@@ -218,7 +222,7 @@ impl Unconnected {
             atomic: self.atomic,
             inline: self.inline,
             armed: false,
-            spins,
+            pace,
         })
     }
 

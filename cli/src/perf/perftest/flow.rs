@@ -137,7 +137,7 @@ pub fn run(
 
 impl Flow<'_> {
     fn run(&mut self, link: &Link, total: u64) -> Result<Streamed, PerfError> {
-        let mut watch = Watch::new(link, Progress::on_terminal(self.settings, self.size));
+        let mut watch = Watch::new(link, self.bench.pace, Progress::on_terminal(self.settings, self.size));
         if self.sends && !self.held_back {
             self.begin();
         }

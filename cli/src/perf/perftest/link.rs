@@ -1,7 +1,7 @@
 //! The engine over a TCP connection: every wait has an end, and what comes out of turn stays in the socket.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -204,21 +204,6 @@ impl Link {
     }
 }
 
-/// Connects to the server at `host`, at the first of its addresses that takes the connection.
-///
-/// # Errors
-/// What the system says of the last address.
-pub fn reach(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// A host that is gone without a word is found out within a minute, also where nothing is due.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
@@ -245,7 +230,6 @@ impl From<ExchangeError> for PerfError {
 
 /// A farewell is a courtesy.
 const FAREWELL: Duration = Duration::from_secs(5);
-const CONNECT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -254,6 +238,7 @@ mod tests {
 
     use super::*;
     use crate::perf::perftest::terms::Terms;
+    use crate::perf::reach::connect;
     use crate::perf::test::Test;
 
     fn introduction() -> Introduction {
@@ -265,7 +250,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let thread = thread::spawn(move || peer(listener.accept().expect("a client").0));
-        let stream = reach("127.0.0.1", port).expect("it listens");
+        let stream = connect("127.0.0.1", port).expect("it listens");
         (Link::new(stream, Role::Client, introduction(), patience).expect("a socket"), thread)
     }
 

@@ -23,7 +23,6 @@ mod wire;
 
 pub use engine::Role;
 pub use error::ExchangeError;
-pub use link::reach;
 pub use options::PerftestOptions;
 pub use port::{SOFT, default_device};
 pub use run::Ready;

@@ -56,7 +56,7 @@ impl<'a> PingPong<'a> {
     fn new(bench: &'a mut Bench, link: &'a Link, settings: &'a Settings, size: usize) -> Self {
         let room = settings.iterations().map_or(0, |count| count.min(MAX_ROOM) as usize);
         PingPong {
-            watch: Watch::new(link, None),
+            watch: Watch::new(link, bench.pace, None),
             size,
             limit: settings.iterations().unwrap_or(u64::MAX),
             span: None,

@@ -9,14 +9,13 @@ use super::error::{ExchangeError, Step};
 use super::link::{Link, Peer};
 use super::progress::Progress;
 use crate::perf::error::PerfError;
+use crate::perf::idle::{Idle, Pace};
 
 /// Counts polls that found nothing, and now and then looks whether waiting still makes sense.
 #[derive(Debug)]
 pub struct Watch<'a> {
     link: &'a Link,
-    idle: u32,
-    /// When it began to look; none while something comes.
-    since: Option<Instant>,
+    idle: Idle,
     /// When the other side was first seen to have gone on.
     ahead: Option<Instant>,
     /// Polls that found something.
@@ -26,15 +25,14 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// A watch over the side at the other end of `link`, which tells of the progress where there is one to tell of.
-    pub fn new(link: &'a Link, progress: Option<Progress>) -> Self {
-        Watch { link, idle: 0, since: None, ahead: None, busy: 0, progress }
+    pub fn new(link: &'a Link, pace: Pace, progress: Option<Progress>) -> Self {
+        Watch { link, idle: Idle::new(pace), ahead: None, busy: 0, progress }
     }
 
     /// Something came.
     #[inline]
     pub fn progress(&mut self) {
-        self.idle = 0;
-        self.since = None;
+        self.idle.progress();
         self.ahead = None;
     }
 
@@ -63,17 +61,7 @@ impl<'a> Watch<'a> {
     /// [`ExchangeError::Silent`] if nothing came for too long, [`PerfError::QueuePairFailed`] if a queue pair failed.
     #[inline]
     pub fn idle(&mut self, bench: &mut Bench, messages: u64) -> Result<Option<Peer>, PerfError> {
-        self.idle += 1;
-        if self.idle < bench.spins { Ok(None) } else { self.pause(bench, messages) }
-    }
-
-    /// Polls in a row that may find nothing before there is a pause.
-    pub fn spins(soft: bool, events: bool) -> u32 {
-        match (events, soft) {
-            (true, _) => 0,
-            (false, true) => SPINS,
-            (false, false) => DEVICE_SPINS,
-        }
+        if self.idle.spin() { Ok(None) } else { self.pause(bench, messages) }
     }
 
     /// Where the other side is, without waiting.
@@ -87,12 +75,12 @@ impl<'a> Watch<'a> {
     /// True now and then while nothing comes: for what costs more than a poll.
     #[inline]
     pub fn now_and_then(&self) -> bool {
-        self.idle.is_multiple_of(SELDOM)
+        self.idle.now_and_then()
     }
 
     #[cold]
     fn pause(&mut self, bench: &mut Bench, messages: u64) -> Result<Option<Peer>, PerfError> {
-        self.since.get_or_insert_with(Instant::now);
+        self.idle.note();
         match &bench.channel {
             Some(_) if !bench.armed => {
                 // Something may have come in between: the caller polls once more.
@@ -109,17 +97,8 @@ impl<'a> Watch<'a> {
                     return Ok(None);
                 }
             }
-            None => {
-                // The other side may need this core.
-                std::thread::yield_now();
-                if bench.spins == DEVICE_SPINS {
-                    self.idle = 0;
-                } else if self.idle < SPINS + YIELDS {
-                    return Ok(None);
-                } else {
-                    self.idle = SPINS;
-                }
-            }
+            None if !self.idle.rest() => return Ok(None),
+            None => {}
         }
         self.tell(messages);
         self.look(bench)
@@ -142,22 +121,13 @@ impl<'a> Watch<'a> {
         if bench.has_failed() {
             return Err(PerfError::QueuePairFailed);
         }
-        if self.since.is_some_and(|since| since.elapsed() > self.link.patience()) {
+        if self.idle.is_over(self.link.patience()) {
             return Err(ExchangeError::Silent { step: Step::Run, seconds: self.link.patience().as_secs() }.into());
         }
         Ok(None)
     }
 }
 
-/// Polls before a first pause on the software device: about a microsecond, some times a round trip in memory. What takes
-/// longer is little disturbed by yields.
-const SPINS: u32 = 1_000;
-/// Polls between two pauses on other devices, as long as a hundred round trips and more: they work while this side polls, and
-/// with a yield in each round trip, one between two processes of a host with two processors took longer.
-const DEVICE_SPINS: u32 = 1 << 14;
-/// A look costs a system call; this many yields make it rare and still take only milliseconds.
-const YIELDS: u32 = 1_000;
-const SELDOM: u32 = 64;
 /// Turns with something to do between two looks at the other side: one costs less than a turn.
 const BUSY: u32 = 256;
 /// A sleep that nothing ends.

@@ -2,10 +2,10 @@
 
 use qpair::verbs::{Buffer, Local, RemoteSlice};
 
-use super::error::PerfError;
 use super::exchange::Exchange;
 use super::latency::Operation;
 use super::session::Session;
+use crate::perf::error::PerfError;
 
 /// READs of one size.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::error::PerfError;
 use super::exchange::{Exchange, Round};
 use super::stats::{Samples, clock_cost};
-use super::test::Effort;
+use crate::perf::error::PerfError;
+use crate::perf::test::Effort;
 
 /// Latency of one size. Times are in seconds, one way where the operation is a ping-pong.
 #[derive(Clone, Copy, Debug)]

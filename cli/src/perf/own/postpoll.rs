@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::error::PerfError;
 use super::exchange::Exchange;
 use super::session::Session;
 use super::stats::Samples;
-use super::test::Effort;
+use crate::perf::error::PerfError;
+use crate::perf::test::Effort;
 
 /// Cost of post and poll, in seconds per WRITE, over batches.
 #[derive(Clone, Copy, Debug)]

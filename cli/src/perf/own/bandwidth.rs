@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::PerfError;
 use super::exchange::{Exchange, Round};
 use super::memcpy::Memcpy;
 use super::session::{INLINE, Session};
 use super::stats::Samples;
-use super::test::{Effort, Test};
 use super::watch::Watch;
+use crate::perf::error::PerfError;
+use crate::perf::test::{Effort, Test};
 
 /// Bandwidth of one size.
 #[derive(Clone, Copy, Debug)]

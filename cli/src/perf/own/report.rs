@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::args::PerfArgs;
 use super::bandwidth::Bandwidth;
-use super::error::PerfError;
 use super::latency::Latency;
 use super::postpoll::PostPoll;
-use super::test::{Parameters, Test};
 use crate::output::Results;
+use crate::perf::args::PerfArgs;
+use crate::perf::error::PerfError;
+use crate::perf::test::{Parameters, Test};
 use crate::table::Column;
 
 /// Prints results as they come.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use qpair::transport::{Config, EndpointId, Event, Listener, SendCopyError, Tag, Worker};
 use qpair::verbs::{Access, Context, ExposedRegion};
 
-use super::args::PerfArgs;
 use super::bandwidth::{self, Stream};
-use super::error::PerfError;
 use super::exchange::{Contact, Exchange, Request, Round};
 use super::latency::{self, Operation};
 use super::report::Report;
-use super::test::{Effort, Parameters, Test};
 use super::watch::Watch;
+use crate::perf::args::PerfArgs;
+use crate::perf::error::PerfError;
+use crate::perf::test::{Effort, Parameters, Test};
 
 /// The server: a worker that listens, and its connection to the client.
 #[derive(Debug)]

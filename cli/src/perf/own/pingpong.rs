@@ -2,11 +2,11 @@
 
 use qpair::verbs::RemoteSlice;
 
-use super::error::PerfError;
 use super::exchange::{Exchange, Round};
 use super::latency::Operation;
 use super::session::{INLINE, PING_SIGNAL, Session};
 use super::watch::Watch;
+use crate::perf::error::PerfError;
 
 /// WRITE ping-pong: the last 8 bytes of a message are its number, which the other side waits for.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use rustix::net::{RecvFlags, recv};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::error::PerfError;
-use super::test::Parameters;
+use crate::perf::error::PerfError;
+use crate::perf::test::Parameters;
 
 /// One side of the control connection.
 #[derive(Debug)]
@@ -240,8 +240,8 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use super::super::watch::Watch;
     use super::*;
+    use crate::perf::own::watch::Watch;
 
     /// What a side makes of another that sends `bytes` and then closes.
     fn opened_against(bytes: &'static [u8]) -> Result<Exchange, PerfError> {

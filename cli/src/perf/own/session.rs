@@ -5,10 +5,10 @@ use qpair::verbs::{
     RemoteSlice,
 };
 
-use super::error::PerfError;
 use super::exchange::{Contact, Exchange};
-use super::test::Parameters;
 use super::watch::Watch;
+use crate::perf::error::PerfError;
+use crate::perf::test::Parameters;
 
 /// A connected queue pair, and what a measurement needs around it.
 #[derive(Debug)]
