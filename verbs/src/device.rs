@@ -65,7 +65,8 @@ pub struct DeviceAttributes {
     pub max_mr_size: u64,
     /// Longest message in bytes.
     pub max_message: u32,
-    /// Longest inline data in bytes that a queue pair has room for unless it is told otherwise.
+    /// Longest inline data in bytes that a queue pair has room for unless it is told otherwise; in deep queues it may have less
+    /// ([`Prepared::max_inline`](crate::Prepared::max_inline)).
     pub max_inline: u32,
     /// Page sizes as bits: bit n for 2^n bytes.
     pub page_sizes: u64,
