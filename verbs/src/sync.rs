@@ -8,6 +8,11 @@ pub(crate) use loom::{
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// Takes a lock, whatever became of who had it: what they guard is whole between any two statements.
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// `std`'s cell with loom's interface.
 #[cfg(not(all(loom, test)))]
 #[repr(transparent)]

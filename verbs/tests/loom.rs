@@ -43,13 +43,6 @@ mod types {
     pub struct Rkey(u32);
 }
 
-mod qp {
-    #[derive(Debug)]
-    pub struct QpShared {
-        pub send: super::send_queue::SendQueue,
-    }
-}
-
 mod ah {
     #[derive(Debug)]
     pub struct Ah;

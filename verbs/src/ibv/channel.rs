@@ -12,9 +12,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::device::Device;
 use super::handle::{Handle, made, outcome};
-use super::hub::lock;
 use crate::error::CreateError;
 use crate::soft::EventFd;
+use crate::sync::lock;
 
 /// A channel.
 #[derive(Debug)]

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use qpair_verbs_sys as sys;
 
 use super::channel::Channel;
-use super::cq_shared::{Completing, CqFailure, CqShared};
+use super::cq_shared::{Completing, CqShared};
 use super::device::Device;
+use super::listeners::CqFailure;
 use super::numbers::Tag;
 use super::qp::QpShared;
 use super::quirks;
 use super::recv_slots::RecvSlots;
-use super::send_queue::{self, Meant};
+use super::send_queue::{self, Meant, SendQueue};
 use super::source::Source;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
@@ -53,7 +54,8 @@ pub(crate) struct Cq {
 /// A queue pair, and what the tags of its sends have in their upper half.
 struct Sender {
     key: u32,
-    qp: Arc<QpShared>,
+    qpn: Qpn,
+    queue: Arc<SendQueue>,
 }
 
 /// Who completes here, by number.
@@ -215,7 +217,8 @@ impl Cq {
             if let Completing::Both(qp) | Completing::Sends(qp) = &member.queue {
                 self.senders[place] = Some(Sender {
                     key: Tag::key(Tag { queue: member.id, receive: false, own: 0 }.encode()),
-                    qp: qp.clone(),
+                    qpn: qp.qpn,
+                    queue: qp.send.clone(),
                 });
             }
             self.queues[place] = Some(Entry { generation: member.id.generation, queue: member.queue });
@@ -330,19 +333,19 @@ enum Shown {
 #[inline(always)]
 fn show_oldest(into: &mut Current, senders: &[Option<Sender>], wc: &sys::ibv_wc) -> bool {
     // That of a receive is beyond all numbers.
-    let Some(Some(Sender { key, qp })) = senders.get(Tag::sender(wc.wr_id)) else { return false };
+    let Some(Some(Sender { key, qpn, queue })) = senders.get(Tag::sender(wc.wr_id)) else { return false };
     let index = wc.wr_id as u32;
     let known = *key == Tag::key(wc.wr_id) && wc.status == sys::IBV_WC_SUCCESS;
-    if !known || !qp.send.is_oldest(index) {
+    if !known || !queue.is_oldest(index) {
         return false;
     }
     // SAFETY: the oldest one, found just now by the poller; the place was cleared.
-    let Some((wr_id, opcode, len)) = (unsafe { qp.send.take_oldest(index, &mut into.memory) }) else { return false };
+    let Some((wr_id, opcode, len)) = (unsafe { queue.take_oldest(index, &mut into.memory) }) else { return false };
     into.wc = WorkCompletion {
         wr_id,
         status: WcStatus::SUCCESS,
         opcode,
-        qpn: qp.qpn,
+        qpn: *qpn,
         byte_len: len,
         imm: None,
         invalidated: None,
@@ -360,7 +363,7 @@ fn show_send(into: &mut Current, device: &Device, qp: &Arc<QpShared>, wc: &sys::
         Meant::Nothing => return Shown::Nothing,
     }
     let success = wc.status == sys::IBV_WC_SUCCESS;
-    let taken = send_queue::take(qp, device.hub(), index, success);
+    let taken = send_queue::take(&qp.send, device.hub(), index, success);
     into.memory = taken.local;
     into.unsignaled = taken.unsignaled.map(Unsignaled::Ibv);
     // Operation and length are those of the request, whatever the device says: on errors it says nothing of them.

@@ -2,19 +2,20 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use qpair_verbs_sys as sys;
 
 use super::channel::Channel;
 use super::device::Device;
-use super::hub::lock;
+use super::listeners::{CqFailure, CqListener};
 use super::memlock;
 use super::numbers::QueueId;
 use super::qp::QpShared;
 use super::recv_slots::RecvSlots;
-use super::source::create_timed;
+use super::timed::create_timed;
 use crate::error::CreateError;
+use crate::sync::lock;
 
 /// A completion queue of the library. Queue pairs that complete there keep it.
 #[derive(Debug)]
@@ -46,16 +47,6 @@ pub(super) enum Completing {
     Receives(Arc<QpShared>),
     /// Receives of a shared queue.
     Shared(Arc<RecvSlots>),
-}
-
-/// Why a queue can not be used any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum CqFailure {
-    /// The device lost completions.
-    Overrun = 1,
-    /// The device is gone.
-    DeviceGone,
 }
 
 // SAFETY: the library's functions on a completion queue may be called from any thread.
@@ -93,7 +84,7 @@ impl CqShared {
                 limited.unwrap_or(CreateError::System { what: "create a completion queue", source })
             })?;
         Ok(Arc::new_cyclic(|me| {
-            device.hub().enter_cq(cq.as_ptr().cast(), me);
+            device.hub().enter_cq(cq.as_ptr().cast(), me.clone() as Weak<dyn CqListener>);
             CqShared {
                 cq,
                 // As deep as asked, or deeper.
@@ -157,8 +148,14 @@ impl CqShared {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The queue, and all who complete here, can not be used any more.
-    pub(super) fn fail(&self, why: CqFailure) {
+    #[inline(always)]
+    pub(super) fn has_failed(&self, why: CqFailure) -> bool {
+        self.failure.load(Ordering::Relaxed) == why as u8
+    }
+}
+
+impl CqListener for CqShared {
+    fn fail(&self, why: CqFailure) {
         let _ = self.failure.compare_exchange(WORKS, why as u8, Ordering::Release, Ordering::Relaxed);
         for member in lock(&self.members).iter() {
             if let Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) = &member.queue {
@@ -167,11 +164,6 @@ impl CqShared {
         }
         // Who sleeps waits for a completion that may not come.
         self.channel.ring();
-    }
-
-    #[inline(always)]
-    pub(super) fn has_failed(&self, why: CqFailure) -> bool {
-        self.failure.load(Ordering::Relaxed) == why as u8
     }
 }
 

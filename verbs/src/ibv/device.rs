@@ -69,12 +69,12 @@ impl Device {
 
     /// Port `number` as it is now.
     pub(crate) fn port(&self, number: u8) -> Option<PortAttributes> {
-        port::whole(self, number)
+        port::whole(&self.handle, self.attributes.ports, number)
     }
 
     /// What paths from port `number` rest on, as it is now.
     pub(super) fn side(&self, number: u8) -> Option<Side> {
-        port::side(self, number)
+        port::side(&self.handle, self.attributes.ports, number)
     }
 
     pub(crate) fn events(&self) -> &EventHub {

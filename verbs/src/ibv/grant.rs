@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::hub::lock;
 use super::mr::Mr;
 use super::mw::Mw;
 use super::pd::Pd;
 use crate::error::{MemoryError, RevokeBlocked};
 use crate::memory::Backing;
+use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
 /// A registration that peers may use.

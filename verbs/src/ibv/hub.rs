@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use super::cq_shared::{CqFailure, CqShared};
 use super::last_receive::LastReceives;
-use super::mw::Mw;
+use super::listeners::{CqFailure, CqListener, QpListener, WindowListener};
 use super::numbers::Numbers;
-use super::qp::QpShared;
 use crate::events::EventHub;
+use crate::sync::lock;
 use crate::types::Rkey;
 
 /// The objects of an opened device.
@@ -18,15 +17,15 @@ pub(super) struct Hub {
     pub(super) events: EventHub,
     pub(super) numbers: Mutex<Numbers>,
     pub(super) last_receives: LastReceives,
-    qps: Mutex<HashMap<usize, Weak<QpShared>>>,
-    cqs: Mutex<HashMap<usize, Weak<CqShared>>>,
-    windows: Mutex<HashMap<Rkey, Weak<Mw>>>,
+    qps: Mutex<HashMap<usize, Weak<dyn QpListener>>>,
+    cqs: Mutex<HashMap<usize, Weak<dyn CqListener>>>,
+    windows: Mutex<HashMap<Rkey, Weak<dyn WindowListener>>>,
 }
 
 impl Hub {
     /// Enters a queue pair under its address in the library, which events name.
-    pub(super) fn enter_qp<T>(&self, at: *mut T, qp: &Arc<QpShared>) {
-        lock(&self.qps).insert(at.addr(), Arc::downgrade(qp));
+    pub(super) fn enter_qp<T>(&self, at: *mut T, qp: Weak<dyn QpListener>) {
+        lock(&self.qps).insert(at.addr(), qp);
     }
 
     pub(super) fn leave_qp<T>(&self, at: *mut T) {
@@ -34,13 +33,13 @@ impl Hub {
     }
 
     /// The queue pair at that address, if it is one of ours.
-    pub(super) fn qp<T>(&self, at: *mut T) -> Option<Arc<QpShared>> {
+    pub(super) fn qp<T>(&self, at: *mut T) -> Option<Arc<dyn QpListener>> {
         lock(&self.qps).get(&at.addr()).and_then(Weak::upgrade)
     }
 
     /// Notes that the device is gone: nothing that is under way will end, and nobody is to wait for it. Gives back the queues
     /// that were told, to be let go where that does no harm.
-    pub(super) fn fail(&self) -> Vec<Arc<CqShared>> {
+    pub(super) fn fail(&self) -> Vec<Arc<dyn CqListener>> {
         let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
         let cqs: Vec<_> = lock(&self.cqs).values().filter_map(Weak::upgrade).collect();
         qps.iter().for_each(|qp| qp.fail());
@@ -48,25 +47,25 @@ impl Hub {
         cqs
     }
 
-    pub(super) fn enter_cq(&self, at: *mut c_void, cq: &Weak<CqShared>) {
-        lock(&self.cqs).insert(at.addr(), cq.clone());
+    pub(super) fn enter_cq(&self, at: *mut c_void, cq: Weak<dyn CqListener>) {
+        lock(&self.cqs).insert(at.addr(), cq);
     }
 
     pub(super) fn leave_cq(&self, at: *mut c_void) {
         lock(&self.cqs).remove(&at.addr());
     }
 
-    pub(super) fn cq(&self, at: *mut c_void) -> Option<Arc<CqShared>> {
+    pub(super) fn cq(&self, at: *mut c_void) -> Option<Arc<dyn CqListener>> {
         lock(&self.cqs).get(&at.addr()).and_then(Weak::upgrade)
     }
 
     /// Enters the key that a window has from now on.
-    pub(super) fn enter_window(&self, rkey: Rkey, window: &Arc<Mw>) {
+    pub(super) fn enter_window(&self, rkey: Rkey, window: Weak<dyn WindowListener>) {
         let mut windows = lock(&self.windows);
         if windows.len() == windows.capacity() {
             windows.retain(|_, window| window.strong_count() > 0);
         }
-        windows.insert(rkey, Arc::downgrade(window));
+        windows.insert(rkey, window);
     }
 
     /// A key that was invalidated, by this side or the peer: its window is bound no more.
@@ -77,8 +76,4 @@ impl Hub {
             window.unbound(rkey);
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

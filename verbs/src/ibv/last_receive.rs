@@ -5,8 +5,8 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::hub::lock;
-use super::qp::QpShared;
+use super::listeners::QpListener;
+use crate::sync::lock;
 
 /// What a device tells of last receives, and who waits for that.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Habit {
 
 impl LastReceives {
     /// The device has told of a queue pair.
-    pub(super) fn tell(&self, qp: &QpShared) {
+    pub(super) fn tell(&self, qp: &dyn QpListener) {
         let mut habit = lock(&self.habit);
         habit.tells = true;
         qp.reach_last_receive();
@@ -48,18 +48,18 @@ impl LastReceives {
         self.told.notify_all();
     }
 
-    /// Waits until the device tells of a queue pair that failed at that time, for a bounded time.
-    pub(super) fn wait(&self, qp: &QpShared, failed: Instant) {
+    /// Waits until `told` says that the device has told of a queue pair, which failed at that time; for a bounded time.
+    pub(super) fn wait(&self, told: impl Fn() -> bool, failed: Instant) {
         let left = LIMIT.saturating_sub(failed.elapsed());
-        let waits = |habit: &mut Habit| !qp.has_reached_last_receive() && habit.is_worth_a_wait();
+        let waits = |habit: &mut Habit| !told() && habit.is_worth_a_wait();
         let waited = self.told.wait_timeout_while(lock(&self.habit), left, waits);
         let (mut habit, result) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         habit.missed |= result.timed_out();
     }
 
-    /// True if that wait would not be one.
-    pub(super) fn is_over(&self, qp: &QpShared, failed: Instant) -> bool {
-        qp.has_reached_last_receive() || failed.elapsed() >= LIMIT || !lock(&self.habit).is_worth_a_wait()
+    /// True if that wait would not be one; `told` as there.
+    pub(super) fn is_over(&self, told: bool, failed: Instant) -> bool {
+        told || failed.elapsed() >= LIMIT || !lock(&self.habit).is_worth_a_wait()
     }
 }
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
-use super::handle::outcome;
-use super::pd::PdHandle;
-use crate::types::Rkey;
+use super::handle::{made, outcome};
+use super::memlock;
+use super::pd_handle::PdHandle;
+use crate::error::MemoryError;
+use crate::types::{Access, Rkey};
 
 /// A registration. [`close`](Mr::close) ends it; whoever owns the memory looks at what that says before freeing it.
 #[derive(Debug)]
@@ -27,6 +29,30 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
+    /// Registers memory in a domain; peers may do what `access` says.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the device refuses or a limit forbids it.
+    ///
+    /// # Safety
+    /// As [`Pd::register`](super::Pd::register).
+    pub(super) unsafe fn register(
+        pd: &Arc<PdHandle>,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+        on_demand: bool,
+    ) -> Result<Self, MemoryError> {
+        let paged = if on_demand { sys::IBV_ACCESS_ON_DEMAND } else { 0 };
+        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits() | paged).cast_signed();
+        // SAFETY: the domain is alive; the memory is valid, by the caller.
+        let mr = unsafe { (pd.device().library.ibv_reg_mr)(pd.pd(), base.as_ptr().cast(), len, flags) };
+        match made(mr) {
+            Ok(mr) => Ok(Mr::new(mr, on_demand, pd.clone())),
+            Err(source) => Err(memlock::explain(base.as_ptr().addr(), len, source)),
+        }
+    }
+
     pub(super) fn new(mr: NonNull<sys::ibv_mr>, on_demand: bool, pd: Arc<PdHandle>) -> Self {
         // SAFETY: the library just made it.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };

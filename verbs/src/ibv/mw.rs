@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use qpair_verbs_sys as sys;
 
 use super::handle::{made, outcome, refused};
-use super::hub::lock;
+use super::listeners::WindowListener;
 use super::pd::Pd;
 use crate::error::{CreateError, PostError};
 use crate::memory::RemoteSlice;
+use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
 /// A memory window.
@@ -81,7 +82,7 @@ impl Mw {
         unsafe { (*mw.as_ptr()).rkey = rkey.0 };
         state.before = state.bound.replace((RemoteSlice { addr, len, rkey }, access));
         drop(state);
-        self.pd.device().hub().enter_window(rkey, self);
+        self.pd.device().hub().enter_window(rkey, Arc::downgrade(&(self.clone() as Arc<dyn WindowListener>)));
         Ok(rkey)
     }
 
@@ -100,13 +101,6 @@ impl Mw {
         }
     }
 
-    /// The key was invalidated.
-    pub(super) fn unbound(&self, rkey: Rkey) {
-        let mut state = lock(&self.state);
-        state.before = state.before.filter(|(remote, _)| remote.rkey != rkey);
-        state.bound = state.bound.filter(|(remote, _)| remote.rkey != rkey);
-    }
-
     /// Ends the window, since its region or its queue pair goes; unless it is bound elsewhere meanwhile.
     pub(super) fn end(&self, rkey: Rkey) {
         let mut state = lock(&self.state);
@@ -114,6 +108,14 @@ impl Mw {
             (state.bound, state.before) = (None, None);
             dealloc(state.mw.take(), &self.pd);
         }
+    }
+}
+
+impl WindowListener for Mw {
+    fn unbound(&self, rkey: Rkey) {
+        let mut state = lock(&self.state);
+        state.before = state.before.filter(|(remote, _)| remote.rkey != rkey);
+        state.bound = state.bound.filter(|(remote, _)| remote.rkey != rkey);
     }
 }
 

@@ -4,7 +4,6 @@ use std::mem::MaybeUninit;
 
 use qpair_verbs_sys as sys;
 
-use super::device::Device;
 use super::gid::{self, Names};
 use super::handle::{Handle, outcome};
 use crate::device::{LinkLayer, PhysicalState, PortAttributes, PortState};
@@ -23,10 +22,10 @@ pub(super) struct Side {
     pub(super) gids: Vec<GidEntry>,
 }
 
-/// The side of port `number` as it is now; `None` if there is no such port.
-pub(super) fn side(device: &Device, number: u8) -> Option<Side> {
-    let of = ask(device.handle(), number).ok()?;
-    let rows = gid::Table { handle: device.handle(), ports: device.attributes().ports, port: number };
+/// The side of port `number`, of so many, as it is now; `None` if there is no such port.
+pub(super) fn side(handle: &Handle, ports: u8, number: u8) -> Option<Side> {
+    let of = ask(handle, number).ok()?;
+    let rows = gid::Table { handle, ports, port: number };
     Some(Side {
         lid: of.lid,
         active_mtu: mtu(of.active_mtu),
@@ -37,12 +36,11 @@ pub(super) fn side(device: &Device, number: u8) -> Option<Side> {
     })
 }
 
-/// Port `number` as it is now; `None` if there is none.
-pub(super) fn whole(device: &Device, number: u8) -> Option<PortAttributes> {
-    let handle = device.handle();
+/// Port `number`, of so many, as it is now; `None` if there is none.
+pub(super) fn whole(handle: &Handle, ports: u8, number: u8) -> Option<PortAttributes> {
     let of = ask(handle, number).ok()?;
     let gid_table_len = count(of.gid_tbl_len);
-    let rows = gid::Table { handle, ports: device.attributes().ports, port: number };
+    let rows = gid::Table { handle, ports, port: number };
     Some(PortAttributes {
         state: match of.state {
             sys::IBV_PORT_DOWN => PortState::Down,

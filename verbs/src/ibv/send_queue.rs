@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::ah::Ah;
 use super::hub::Hub;
 use super::mw::Mw;
-use super::qp::QpShared;
 use crate::memory::Local;
 use crate::status::WcOpcode;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -203,8 +202,7 @@ pub(super) struct Taken {
 /// Takes the request that completes and retires those before it. For the poller; `index` is one that is
 /// [under way](Meant::UnderWay).
 #[inline(always)]
-pub(super) fn take(qp: &Arc<QpShared>, hub: &Hub, index: u32, success: bool) -> Taken {
-    let queue = &qp.send;
+pub(super) fn take(queue: &Arc<SendQueue>, hub: &Hub, index: u32, success: bool) -> Taken {
     let start = queue.retired.0.load(Ordering::Relaxed);
     let mut at = start;
     let mut has_memory = false;
@@ -232,7 +230,7 @@ pub(super) fn take(qp: &Arc<QpShared>, hub: &Hub, index: u32, success: bool) -> 
     };
     let next = index.wrapping_add(1);
     let unsignaled = if has_memory {
-        Some(Retired { qp: qp.clone(), next: start, end: index, retire: next })
+        Some(Retired { queue: queue.clone(), next: start, end: index, retire: next })
     } else {
         queue.retired.0.store(next, Ordering::Release);
         None
@@ -252,7 +250,7 @@ fn release(held: Held, hub: &Hub, success: bool) {
 /// Memory of unsignaled requests that a completion retires.
 #[derive(Debug)]
 pub(crate) struct Retired {
-    qp: Arc<QpShared>,
+    queue: Arc<SendQueue>,
     next: u32,
     end: u32,
     retire: u32,
@@ -264,7 +262,7 @@ impl Retired {
         while self.next != self.end {
             // SAFETY: `retired` has not moved past these slots, so they are the poller's; the completion borrows the
             // completion queue, so there is one `Retired` at a time.
-            let memory = unsafe { self.qp.send.with_slot(self.next, |slot| std::mem::take(&mut slot.local)) };
+            let memory = unsafe { self.queue.with_slot(self.next, |slot| std::mem::take(&mut slot.local)) };
             self.next = self.next.wrapping_add(1);
             match memory {
                 Local::None => {}
@@ -278,7 +276,7 @@ impl Retired {
 impl Drop for Retired {
     fn drop(&mut self) {
         while self.next_memory().is_some() {}
-        self.qp.send.retired.0.store(self.retire, Ordering::Release);
+        self.queue.retired.0.store(self.retire, Ordering::Release);
     }
 }
 
@@ -289,8 +287,8 @@ mod model {
 
     use super::*;
 
-    fn queue_pair(depth: u32) -> Arc<QpShared> {
-        Arc::new(QpShared { send: SendQueue::new(depth) })
+    fn a_queue(depth: u32) -> Arc<SendQueue> {
+        Arc::new(SendQueue::new(depth))
     }
 
     fn request(wr_id: u64) -> SendSlot {
@@ -309,21 +307,21 @@ mod model {
 
     /// Takes the request of a completion as a completion queue does: by the short way, else by the long one, and then with
     /// the memory of those before it. What was taken, in order.
-    fn poll(qp: &Arc<QpShared>, index: u32) -> Result<Vec<u64>, Meant> {
+    fn poll(queue: &Arc<SendQueue>, index: u32) -> Result<Vec<u64>, Meant> {
         let number = |memory| if let Local::Memory(number) = memory { number } else { panic!("no memory") };
         let mut memory = Local::None;
         // SAFETY: the oldest one, and each model has one poller.
-        if qp.send.is_oldest(index)
-            && let Some((wr_id, ..)) = unsafe { qp.send.take_oldest(index, &mut memory) }
+        if queue.is_oldest(index)
+            && let Some((wr_id, ..)) = unsafe { queue.take_oldest(index, &mut memory) }
         {
             assert_eq!(number(memory), wr_id);
             return Ok(vec![wr_id]);
         }
-        match qp.send.meaning(index) {
+        match queue.meaning(index) {
             Meant::UnderWay => {}
             other => return Err(other),
         }
-        let taken = take(qp, &Hub, index, true);
+        let taken = take(queue, &Hub, index, true);
         assert_eq!(number(taken.local), taken.wr_id);
         let mut all = Vec::new();
         if let Some(mut before) = taken.unsignaled {
@@ -340,22 +338,22 @@ mod model {
     #[test]
     fn a_completion_at_any_moment_gives_what_was_posted() {
         loom::model(|| {
-            let qp = queue_pair(1);
+            let queue = a_queue(1);
             let poller = thread::spawn({
-                let qp = qp.clone();
-                move || poll(&qp, 0).ok()
+                let queue = queue.clone();
+                move || poll(&queue, 0).ok()
             });
-            assert_eq!(post(&qp.send, 10, |_| ()), Some(0));
-            let early = post(&qp.send, 11, |_| ());
+            assert_eq!(post(&queue, 10, |_| ()), Some(0));
+            let early = post(&queue, 11, |_| ());
             let taken = poller.join().unwrap();
             assert!(taken.is_none() || taken == Some(vec![10]), "{taken:?}");
             assert!(early.is_none() || taken.is_some(), "a slot that was not free");
             if taken.is_none() {
-                assert_eq!(poll(&qp, 0), Ok(vec![10]));
+                assert_eq!(poll(&queue, 0), Ok(vec![10]));
             }
-            assert_eq!(early.or_else(|| post(&qp.send, 11, |_| ())), Some(1));
-            assert_eq!(poll(&qp, 0), Err(Meant::Nothing), "twice");
-            assert_eq!(poll(&qp, 1), Ok(vec![11]));
+            assert_eq!(early.or_else(|| post(&queue, 11, |_| ())), Some(1));
+            assert_eq!(poll(&queue, 0), Err(Meant::Nothing), "twice");
+            assert_eq!(poll(&queue, 1), Ok(vec![11]));
         });
     }
 
@@ -364,23 +362,23 @@ mod model {
     #[test]
     fn a_completion_before_the_end_is_not_lost() {
         loom::model(|| {
-            let qp = queue_pair(2);
+            let queue = a_queue(2);
             let told = Shared::new(AtomicU32::new(0));
             let poller = thread::spawn({
-                let (qp, told) = (qp.clone(), told.clone());
+                let (queue, told) = (queue.clone(), told.clone());
                 move || {
                     let count = told.load(Ordering::Acquire);
-                    let polled = count.checked_sub(1).map(|index| poll(&qp, index));
+                    let polled = count.checked_sub(1).map(|index| poll(&queue, index));
                     assert_ne!(polled, Some(Err(Meant::Nothing)), "lost");
                     polled.and_then(Result::ok).unwrap_or_default()
                 }
             });
             for wr_id in [10, 11] {
-                post(&qp.send, wr_id, |index| told.store(index + 1, Ordering::Release));
+                post(&queue, wr_id, |index| told.store(index + 1, Ordering::Release));
             }
             let mut taken = poller.join().unwrap();
             if taken.len() < 2 {
-                taken.extend(poll(&qp, 1).unwrap());
+                taken.extend(poll(&queue, 1).unwrap());
             }
             assert_eq!(taken, [10, 11]);
         });
@@ -391,28 +389,28 @@ mod model {
     #[test]
     fn what_is_refused_comes_back_to_the_poster_alone() {
         loom::model(|| {
-            let qp = queue_pair(1);
+            let queue = a_queue(1);
             let poller = thread::spawn({
-                let qp = qp.clone();
-                move || poll(&qp, 0).unwrap_or_default()
+                let queue = queue.clone();
+                move || poll(&queue, 0).unwrap_or_default()
             });
             let refuse = |wr_id| {
-                let index = qp.send.next().unwrap();
+                let index = queue.next().unwrap();
                 // SAFETY: the next one; this thread is the only poster, and did not end it.
                 let back = unsafe {
-                    qp.send.begin(index, request(wr_id));
-                    qp.send.back(index)
+                    queue.begin(index, request(wr_id));
+                    queue.back(index)
                 };
                 assert!(matches!(back.local, Local::Memory(number) if number == wr_id));
                 index
             };
             let index = refuse(10);
-            assert_eq!(post(&qp.send, 11, |_| ()), Some(index));
+            assert_eq!(post(&queue, 11, |_| ()), Some(index));
             let taken = poller.join().unwrap();
-            let taken = if taken.is_empty() { poll(&qp, index).unwrap() } else { taken };
+            let taken = if taken.is_empty() { poll(&queue, index).unwrap() } else { taken };
             assert_eq!(taken, [11]);
             let index = refuse(12);
-            assert_eq!(poll(&qp, index), Err(Meant::Nothing), "not to wait for");
+            assert_eq!(poll(&queue, index), Err(Meant::Nothing), "not to wait for");
         });
     }
 
@@ -420,19 +418,19 @@ mod model {
     #[test]
     fn slots_come_back_with_the_memory_of_unsignaled_requests_taken() {
         loom::model(|| {
-            let qp = queue_pair(2);
-            assert_eq!((post(&qp.send, 10, |_| ()), post(&qp.send, 11, |_| ())), (Some(0), Some(1)));
+            let queue = a_queue(2);
+            assert_eq!((post(&queue, 10, |_| ()), post(&queue, 11, |_| ())), (Some(0), Some(1)));
             let poller = thread::spawn({
-                let qp = qp.clone();
-                move || poll(&qp, 1)
+                let queue = queue.clone();
+                move || poll(&queue, 1)
             });
             for wr_id in [12, 13] {
-                while post(&qp.send, wr_id, |_| ()).is_none() {
+                while post(&queue, wr_id, |_| ()).is_none() {
                     thread::yield_now();
                 }
             }
             assert_eq!(poller.join().unwrap(), Ok(vec![10, 11]));
-            assert_eq!(poll(&qp, 3), Ok(vec![12, 13]));
+            assert_eq!(poll(&queue, 3), Ok(vec![12, 13]));
         });
     }
 }

@@ -1,12 +1,11 @@
 //! Where completions come from: the plain queue, or the extended one, which tells when each was.
 
 use std::mem::MaybeUninit;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 
 use qpair_verbs_sys as sys;
 
 use super::cq_shared::CqShared;
-use super::handle::Handle;
 use crate::error::CqError;
 
 /// How a completion queue is polled.
@@ -35,7 +34,7 @@ impl Source {
     /// The calls of an extended queue; `None` if some are absent.
     ///
     /// # Safety
-    /// `cq` is alive, and was made by `ibv_create_cq_ex` with [`WANTED`].
+    /// `cq` is alive, and was made by `ibv_create_cq_ex` with [`WANTED`](super::timed::WANTED).
     pub(super) unsafe fn timed(cq: NonNull<sys::ibv_cq_ex>) -> Option<Self> {
         // SAFETY: alive, by the caller; its calls are set once and for all.
         let calls = unsafe { cq.as_ref() };
@@ -142,41 +141,6 @@ impl Timed {
             wc.src_qp = (self.src_qp)(cq);
         }
         wc
-    }
-}
-
-/// What each completion is asked for.
-pub(super) const WANTED: u64 = (sys::IBV_WC_EX_WITH_BYTE_LEN
-    | sys::IBV_WC_EX_WITH_IMM
-    | sys::IBV_WC_EX_WITH_QP_NUM
-    | sys::IBV_WC_EX_WITH_SRC_QP
-    | sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) as u64;
-
-/// Makes an extended queue of so many entries; null with errno where that fails.
-pub(super) fn create_timed(
-    handle: &Handle,
-    depth: u32,
-    channel: *mut sys::ibv_comp_channel,
-    name: *mut std::ffi::c_void,
-) -> *mut sys::ibv_cq {
-    let mut attributes = sys::ibv_cq_init_attr_ex {
-        cqe: depth,
-        cq_context: name,
-        channel,
-        comp_vector: 0,
-        wc_flags: WANTED,
-        comp_mask: 0,
-        flags: 0,
-        parent_domain: null_mut(),
-    };
-    // SAFETY: context and channel are alive.
-    match unsafe { sys::ibv_create_cq_ex(handle.ctx(), &raw mut attributes) } {
-        Ok(cq) => cq.cast(),
-        Err(_) => {
-            // SAFETY: sets this thread's error number.
-            unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-            null_mut()
-        }
     }
 }
 

@@ -7,7 +7,6 @@ use qpair_verbs_sys as sys;
 
 use super::cq_shared::{Completing, CqShared, Member};
 use super::handle::{made, outcome};
-use super::hub::lock;
 use super::memlock;
 use super::numbers::QueueId;
 use super::pd::Pd;
@@ -15,6 +14,7 @@ use super::receive::Takes;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::error::{CreateError, Rejected};
 use crate::memory::{Local, MAX_SGE};
+use crate::sync::lock;
 
 /// A shared receive queue. Queue pairs that receive from it keep it.
 #[derive(Debug)]

@@ -10,10 +10,9 @@ use qpair_verbs_sys as sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::cq_shared::{CqFailure, CqShared};
 use super::handle::Handle;
 use super::hub::Hub;
-use super::qp::QpShared;
+use super::listeners::{CqFailure, CqListener, QpListener};
 use crate::events::AsyncEvent;
 use crate::soft::EventFd;
 
@@ -96,8 +95,8 @@ fn take_events(handle: &Handle, hub: &Hub) -> bool {
 /// What an event is about; held until it is acknowledged.
 #[derive(Default)]
 struct Held {
-    qp: Option<Arc<QpShared>>,
-    _cqs: Vec<Arc<CqShared>>,
+    qp: Option<Arc<dyn QpListener>>,
+    _cqs: Vec<Arc<dyn CqListener>>,
 }
 
 /// Tells of an event, and after that marks what it is about: who finds something failed finds the event there.
@@ -107,7 +106,7 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
     let qp_event = |make: fn(crate::Qpn) -> AsyncEvent, fails: bool| {
         let qp = hub.qp(qp);
         if let Some(qp) = &qp {
-            hub.events.raise(make(qp.qpn));
+            hub.events.raise(make(qp.qpn()));
             if fails {
                 qp.fail();
             }
@@ -130,7 +129,7 @@ fn dispatch(event: &sys::ibv_async_event, hub: &Hub) -> Held {
         sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
             let held = qp_event(AsyncEvent::LastWqeReached, false);
             if let Some(qp) = &held.qp {
-                hub.last_receives.tell(qp);
+                hub.last_receives.tell(&**qp);
             }
             return held;
         }

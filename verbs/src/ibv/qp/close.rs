@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use super::create::OwnedQp;
 use crate::ibv::handle::outcome;
-use crate::ibv::hub::lock;
+use crate::sync::lock;
 
 impl OwnedQp {
     /// Waits until the device has done with the receives that it took from a shared queue, no longer than a device needs.
     fn await_last_receive(&self) {
         if let Some(&failed) = self.failed.get() {
-            self.pd.device().hub().last_receives.wait(&self.shared, failed);
+            self.pd.device().hub().last_receives.wait(|| self.shared.has_reached_last_receive(), failed);
         }
     }
 
     /// True if it has failed, and dropping it takes no wait.
     pub(crate) fn try_settle(&self) -> bool {
         let last_receives = &self.pd.device().hub().last_receives;
-        self.failed.get().is_none_or(|&failed| last_receives.is_over(&self.shared, failed))
+        self.failed.get().is_none_or(|&failed| last_receives.is_over(self.shared.has_reached_last_receive(), failed))
     }
 }
 

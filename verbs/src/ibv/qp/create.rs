@@ -18,18 +18,20 @@ use crate::ibv::address;
 use crate::ibv::cq_shared::{Completing, CqShared, Member};
 use crate::ibv::device::Device;
 use crate::ibv::handle::made;
-use crate::ibv::hub::lock;
 use crate::ibv::inline::Room;
+use crate::ibv::listeners::QpListener;
 use crate::ibv::memlock;
 use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
-use crate::ibv::pd::{Pd, PdHandle};
+use crate::ibv::pd::Pd;
+use crate::ibv::pd_handle::PdHandle;
 use crate::ibv::quirks;
 use crate::ibv::recv_slots::{MOST_SLOTS, RecvSlots};
 use crate::ibv::send_queue::SendQueue;
 use crate::ibv::srq::Srq;
 use crate::memory::MAX_SGE;
 use crate::qp::{CqHandle, QpOptions, SrqHandle};
+use crate::sync::lock;
 use crate::types::{QpState, QpType, Qpn, Rkey};
 
 /// The owner of a queue pair: closes it when dropped.
@@ -42,6 +44,8 @@ pub(crate) struct OwnedQp {
     /// Tags of its sends, but for their counts.
     pub(super) tags: u64,
     pub(super) shared: Arc<QpShared>,
+    /// The shared part's queue of sends, nearer.
+    pub(super) send: Arc<SendQueue>,
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
     pub(super) local: Local,
@@ -105,8 +109,8 @@ impl OwnedQp {
             unsafe { (device.handle().library.ibv_destroy_qp)(made.qp.as_ptr()) };
         })?;
         let receives = srq.is_none().then(|| RecvSlots::new(options.recv_depth));
-        let send = SendQueue::new(options.send_depth);
-        let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send, receives));
+        let send = Arc::new(SendQueue::new(options.send_depth));
+        let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send.clone(), receives));
         let attributes = device.attributes();
         let asked = options.max_rd_atomic.unwrap_or(DEFAULT_READS);
         let reads = [attributes.max_rd_atomic, attributes.max_init_rd_atomic].map(|most| reads(asked, most));
@@ -116,6 +120,7 @@ impl OwnedQp {
             domain: pd.id(),
             tags: Tag { queue: id, receive: false, own: 0 }.encode(),
             shared,
+            send,
             options: options.clone(),
             address: QpAddress { qpn, max_rd_atomic: reads[0], ..address },
             local: Local {
@@ -150,7 +155,10 @@ impl OwnedQp {
 
     /// Makes it known to those who meet its number or address.
     fn enter(&self) {
-        self.pd.device().hub().enter_qp(self.qp.as_ptr(), &self.shared);
+        self.pd
+            .device()
+            .hub()
+            .enter_qp(self.qp.as_ptr(), Arc::downgrade(&(self.shared.clone() as Arc<dyn QpListener>)));
         let member = |queue| Member { id: self.shared.id, queue };
         let shared = self.shared.clone();
         if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {

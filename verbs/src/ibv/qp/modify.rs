@@ -16,9 +16,9 @@ use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::ibv::address;
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
-use crate::ibv::hub::lock;
 use crate::ibv::quirks;
 use crate::qp::{QpAttributes, check, transition};
+use crate::sync::lock;
 use crate::types::{QpState, QpType};
 
 impl OwnedQp {

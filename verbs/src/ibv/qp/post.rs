@@ -9,9 +9,7 @@ use qpair_verbs_sys as sys;
 use super::create::OwnedQp;
 use super::submit::{Data, Submission};
 use crate::error::{PostError, Rejected};
-use crate::ibv::ah::Ah;
 use crate::ibv::handle::refused;
-use crate::ibv::hub::lock;
 use crate::ibv::mw::Mw;
 use crate::ibv::pieces::gather;
 use crate::ibv::quirks;
@@ -20,7 +18,8 @@ use crate::ibv::send_queue::{Held, SendSlot};
 use crate::memory::{Grant, Local, RegionShared, Window};
 use crate::qp::{Borrowed, Limits, Op, SendWr, Target};
 use crate::status::WcOpcode;
-use crate::types::{Access, QpState, Rkey};
+use crate::sync::lock;
+use crate::types::{Access, QpState};
 
 impl OwnedQp {
     /// Posts a send request of any kind. For the one owner, which has `&mut` of the queue pair.
@@ -37,8 +36,8 @@ impl OwnedQp {
             Ok(len) => len,
             Err(error) => return Err(Rejected { error, memory: wr.local }),
         };
-        let Some(index) = self.shared.send.next() else {
-            let error = PostError::SendQueueFull { depth: self.shared.send.depth() };
+        let Some(index) = self.send.next() else {
+            let error = PostError::SendQueueFull { depth: self.send.depth() };
             return Err(Rejected { error, memory: wr.local });
         };
         let to = match with.to {
@@ -85,7 +84,7 @@ impl OwnedQp {
         slot: SendSlot,
         post: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), Rejected> {
-        let queue = &self.shared.send;
+        let queue = &self.send;
         // SAFETY: passed on to the caller.
         unsafe { queue.begin(index, slot) };
         match post() {
@@ -207,16 +206,4 @@ pub(super) fn flags(wr: &SendWr) -> u32 {
     flag(wr.signaled, sys::IBV_SEND_SIGNALED)
         | flag(wr.solicited, sys::IBV_SEND_SOLICITED)
         | flag(wr.fenced, sys::IBV_SEND_FENCE)
-}
-
-/// The key of a request's remote side.
-#[inline(always)]
-pub(super) fn key(rkey: Rkey) -> u32 {
-    rkey.0
-}
-
-/// The handle's parts that a datagram names.
-#[inline(always)]
-pub(super) fn datagram(to: &Ah) -> (*mut sys::ibv_ah, u32, u32) {
-    (to.raw(), to.qpn(), to.qkey())
 }

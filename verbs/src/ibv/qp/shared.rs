@@ -1,7 +1,9 @@
 //! What the owner of a queue pair, its pollers and the event thread have in common.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::ibv::listeners::QpListener;
 use crate::ibv::numbers::QueueId;
 use crate::ibv::recv_slots::RecvSlots;
 use crate::ibv::send_queue::SendQueue;
@@ -13,7 +15,7 @@ pub(in crate::ibv) struct QpShared {
     pub(in crate::ibv) id: QueueId,
     pub(in crate::ibv) qpn: Qpn,
     pub(in crate::ibv) qp_type: QpType,
-    pub(in crate::ibv) send: SendQueue,
+    pub(in crate::ibv) send: Arc<SendQueue>,
     /// Its own receives; none with a shared queue.
     pub(in crate::ibv) receives: Option<RecvSlots>,
     state: AtomicU32,
@@ -27,7 +29,7 @@ impl QpShared {
     pub(super) fn new(
         id: QueueId,
         (qpn, qp_type): (Qpn, QpType),
-        send: SendQueue,
+        send: Arc<SendQueue>,
         receives: Option<RecvSlots>,
     ) -> Self {
         let state = AtomicU32::new(QpState::Reset.code());
@@ -54,11 +56,6 @@ impl QpShared {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Notes that the device has told of its last receive from a shared queue.
-    pub(in crate::ibv) fn reach_last_receive(&self) {
-        self.last_receive.store(true, Ordering::Release);
-    }
-
     pub(in crate::ibv) fn has_reached_last_receive(&self) -> bool {
         self.last_receive.load(Ordering::Acquire)
     }
@@ -67,5 +64,19 @@ impl QpShared {
     #[cold]
     pub(in crate::ibv) fn fail(&self) {
         self.state.store(QpState::Err.code(), Ordering::Release);
+    }
+}
+
+impl QpListener for QpShared {
+    fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn fail(&self) {
+        QpShared::fail(self);
+    }
+
+    fn reach_last_receive(&self) {
+        self.last_receive.store(true, Ordering::Release);
     }
 }

@@ -82,7 +82,7 @@ impl OwnedQp {
     #[inline(always)]
     fn takes(&self, way: &Way, piece: &sys::ibv_sge) -> Option<u32> {
         let fits = way.remote.is_none_or(|remote| remote.len == u64::from(piece.length));
-        if fits && piece.length <= self.max_message { self.shared.send.next() } else { None }
+        if fits && piece.length <= self.max_message { self.send.next() } else { None }
     }
 
     /// Posts a request that this queue pair [takes](OwnedQp::takes).
@@ -98,7 +98,7 @@ impl OwnedQp {
         let (remote_addr, rkey) = remote.map_or((0, 0), |remote| (remote.addr, remote.rkey.0));
         let tag = self.tag(index);
         // SAFETY: `index` is the next one, for which there is room, and this is the one owner.
-        unsafe { self.shared.send.begin(index, slot) };
+        unsafe { self.send.begin(index, slot) };
         let status = match &self.submit {
             Submit::Plain(ops) => {
                 let mut request = MaybeUninit::<sys::ibv_send_wr>::uninit();
@@ -126,7 +126,7 @@ impl OwnedQp {
         if status != 0 {
             return Err(self.not_taken(index, status));
         }
-        self.shared.send.end(index);
+        self.send.end(index);
         Ok(())
     }
 
@@ -134,6 +134,6 @@ impl OwnedQp {
     fn not_taken(&self, index: u32, status: i32) -> Rejected {
         let error = outcome(status).err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
         // SAFETY: begun just now, by this owner.
-        Rejected { error: refused(error), memory: unsafe { self.shared.send.back(index) }.local }
+        Rejected { error: refused(error), memory: unsafe { self.send.back(index) }.local }
     }
 }

@@ -7,7 +7,6 @@ use std::ptr::{NonNull, null_mut};
 
 use qpair_verbs_sys as sys;
 
-use super::post::{datagram, key};
 use crate::ibv::ah::Ah;
 use crate::ibv::handle::outcome;
 use crate::ibv::pieces::Pieces;
@@ -418,6 +417,18 @@ fn opcode(op: &Op, submission: &Submission<'_>) -> u32 {
 
 fn atomic(remote: &RemoteSlice, compare_add: u64, swap: u64) -> sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr: remote.addr, compare_add, swap, rkey: key(remote.rkey) }
+}
+
+/// The key of a request's remote side.
+#[inline(always)]
+fn key(rkey: Rkey) -> u32 {
+    rkey.0
+}
+
+/// The handle's parts that a datagram names.
+#[inline(always)]
+fn datagram(to: &Ah) -> (*mut sys::ibv_ah, u32, u32) {
+    (to.raw(), to.qpn(), to.qkey())
 }
 
 fn absent() -> io::Error {
