@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::device::{SOFT, default_device};
 use super::error::PerfError;
-use super::perftest::{PerftestOptions, SOFT, default_device};
+use super::perftest::options::PerftestOptions;
 use super::test::{Effort, Kind, Parameters, Test};
 use crate::period::Period;
 use crate::size::Size;

@@ -10,7 +10,8 @@ use qpair::verbs::{
 };
 use thiserror::Error;
 
-use super::perftest::{ExchangeError, SOFT};
+use super::device::SOFT;
+use super::perftest::error::ExchangeError;
 use super::test::Test;
 use crate::machine::PinError;
 use crate::output::PrintError;

@@ -8,9 +8,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::args::PerfArgs;
+use super::device::SOFT;
 use super::error::PerfError;
 use super::own::{self, INTRODUCTION, PATIENCE};
-use super::perftest::{Ready, Role, SOFT};
+use super::perftest::{Ready, Role};
 use crate::output::{PrintError, print};
 
 /// Serves one client, or one after another without end.

@@ -5,8 +5,7 @@ use std::fmt;
 use qpair::verbs::QpType;
 use thiserror::Error;
 
-use super::terms::service_name;
-use super::wire::OLDEST;
+use super::names::{OLDEST, service_name};
 
 /// The exchange with the other side did not come about.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

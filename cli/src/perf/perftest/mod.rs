@@ -3,11 +3,12 @@
 
 mod bench;
 mod engine;
-mod error;
+pub(super) mod error;
 mod flow;
 mod limits;
 mod link;
-mod options;
+mod names;
+pub(super) mod options;
 mod peak;
 mod pingpong;
 mod port;
@@ -18,13 +19,11 @@ mod span;
 mod stats;
 mod table;
 mod terms;
+mod units;
 mod watch;
 mod wire;
 
 pub use engine::Role;
-pub use error::ExchangeError;
-pub use options::PerftestOptions;
-pub use port::{SOFT, default_device};
 pub use run::Ready;
 
 use super::args::PerfArgs;

@@ -102,6 +102,11 @@ impl From<Service> for QpType {
 }
 
 impl PerftestOptions {
+    /// The number of the port, counted from 1.
+    pub fn port(&self) -> u8 {
+        self.ib_port.unwrap_or(1)
+    }
+
     /// True if any is given.
     pub fn any(&self) -> bool {
         let PerftestOptions {
@@ -131,7 +136,7 @@ impl PerftestOptions {
                 line.extend([option.to_owned(), value]);
             }
         };
-        give("--connection", self.connection.map(|service| super::terms::service_name(service.into()).to_owned()));
+        give("--connection", self.connection.map(|service| super::names::service_name(service.into()).to_owned()));
         // It gives more to its client where it was told so itself.
         give("--qps", self.qps.map(|qps| qps.to_string()));
         give("--rx-depth", self.rx_depth.map(|depth| depth.to_string()));

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use qpair::verbs::{Context, Device, Gid, GidEntry, LinkLayer, Mtu, PortAttributes, PortState};
+use qpair::verbs::{Context, Gid, GidEntry, LinkLayer, Mtu, PortAttributes, PortState};
 
 use super::error::ExchangeError;
 use super::options::{PerftestOptions, mtu_of};
@@ -25,37 +25,13 @@ pub struct Port {
     gid_index: Option<u32>,
 }
 
-/// The software device.
-pub const SOFT: &str = "soft0";
-
-/// The device to measure where none is named: the first RDMA device whose port that the options name is up, else the
-/// software device.
-pub fn default_device(options: &PerftestOptions) -> String {
-    let state = |device: Device| {
-        let context = device.open().ok()?;
-        let port = context.port(number(options))?;
-        Some((device.name().to_owned(), port.state))
-    };
-    first_up(Device::list().into_iter().filter_map(state))
-}
-
-fn first_up(mut devices: impl Iterator<Item = (String, PortState)>) -> String {
-    let found = devices.find(|(name, state)| name != SOFT && *state == PortState::Active);
-    found.map_or_else(|| SOFT.to_owned(), |(name, _)| name)
-}
-
-/// The number of the port that the options name.
-fn number(options: &PerftestOptions) -> u8 {
-    options.ib_port.unwrap_or(1)
-}
-
 impl Port {
     /// The port that the options name.
     ///
     /// # Errors
     /// [`PerfError::NoPort`], [`PerfError::PortDown`], [`PerfError::Mtu`], [`PerfError::NoGid`].
     pub fn choose(context: &Context, options: &PerftestOptions) -> Result<Self, PerfError> {
-        let number = number(options);
+        let number = options.port();
         let ports = context.attributes().ports;
         let port = context.port(number).ok_or_else(|| PerfError::NoPort {
             device: context.name().to_owned(),
@@ -141,17 +117,6 @@ mod tests {
         let error = checked(PortState::Down, PerftestOptions::default()).expect_err("down");
         assert!(matches!(&error, PerfError::PortDown { port: 1, state: PortState::Down, .. }), "{error:?}");
         assert!(error.to_string().contains("rxe0"), "{error}");
-    }
-
-    #[test]
-    fn the_first_device_with_its_port_up_is_taken() {
-        let first =
-            |devices: &[(&str, PortState)]| first_up(devices.iter().map(|(name, state)| ((*name).to_owned(), *state)));
-        let (up, down) = (PortState::Active, PortState::Down);
-        assert_eq!(first(&[(SOFT, up), ("mlx5_0", down), ("mlx5_1", up), ("mlx5_2", up)]), "mlx5_1");
-        assert_eq!(first(&[("mlx5_0", down), (SOFT, up)]), SOFT);
-        let second = PerftestOptions { ib_port: Some(2), ..PerftestOptions::default() };
-        assert_eq!((number(&second), number(&PerftestOptions::default())), (2, 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use super::settings::Settings;
-use super::stats::unit;
+use super::units::unit;
 
 /// How far a stream is, told every [`EVERY`].
 #[derive(Clone, Debug)]

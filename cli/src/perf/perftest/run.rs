@@ -12,13 +12,14 @@ use super::flow;
 use super::limits::Needs;
 use super::link::Link;
 use super::pingpong;
-use super::port::{Port, SOFT, check_families};
+use super::port::{Port, check_families};
 use super::settings::Settings;
 use super::stats::{Figures, bandwidth, in_unit};
 use super::table::{Connection, Form, Table};
 use super::terms::Goal;
 use super::wire::{BandwidthReport, Key};
 use crate::perf::args::PerfArgs;
+use crate::perf::device::SOFT;
 use crate::perf::error::PerfError;
 use crate::perf::test::{Kind, Test};
 

@@ -2,8 +2,9 @@
 
 use qpair::verbs::{Mtu, QpType, SoftAddress};
 
+use super::names::service_name;
 use super::options::{AtomicOperation, PerftestOptions};
-use super::terms::{Goal, Terms, service_name};
+use super::terms::{Goal, Terms};
 use crate::perf::args::PerfArgs;
 use crate::perf::error::PerfError;
 use crate::perf::test::{Kind, Test};

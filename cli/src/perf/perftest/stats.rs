@@ -2,6 +2,7 @@
 
 use super::flow::Streamed;
 use super::pingpong::Timed;
+use super::units::unit;
 use super::wire::BandwidthReport;
 
 /// Figures of latency, in microseconds: one way of a ping-pong, or the whole of an operation.
@@ -120,18 +121,8 @@ pub fn sum(ours: &BandwidthReport, theirs: &BandwidthReport) -> BandwidthReport 
     }
 }
 
-/// Bytes of the unit of bandwidth: MiB/s, or Gb/s with `gbits`.
-pub fn unit(gbits: bool) -> f64 {
-    if gbits { GIGABIT } else { MEBIBYTE }
-}
-
 /// So many of the greatest times are left out: what interrupts a run tells nothing of the device.
 const TAIL: usize = 2;
-/// Bytes.
-pub const MEBIBYTE: f64 = 1_048_576.0;
-/// Bytes of 10^9 bits.
-pub const GIGABIT: f64 = 0.125e9;
-
 #[cfg(test)]
 mod tests {
     use super::*;

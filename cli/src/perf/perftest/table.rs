@@ -3,10 +3,12 @@
 use qpair::verbs::LinkLayer;
 use serde::Serialize;
 
+use super::names::service_name;
 use super::port::Port;
 use super::settings::Settings;
-use super::stats::{Figures, GIGABIT, Latency, MEBIBYTE, Mean, sum};
-use super::terms::{Goal, service_name};
+use super::stats::{Figures, Latency, Mean, sum};
+use super::terms::Goal;
+use super::units::{GIGABIT, MEBIBYTE};
 use super::wire::{BandwidthReport, Key};
 use crate::output::{PrintError, print, print_object};
 use crate::perf::test::{Kind, Test};

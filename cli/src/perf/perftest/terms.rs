@@ -4,6 +4,7 @@ use qpair::verbs::{QpType, SoftAddress};
 use serde::{Deserialize, Serialize};
 
 use super::error::ExchangeError;
+use super::names::service_name;
 use super::options::AtomicOperation;
 use super::wire::printable;
 use crate::perf::test::Test;
@@ -93,15 +94,6 @@ impl Terms {
         }
         let name = |terms: &Terms| format!("{} over {}", terms.test, service_name(terms.service));
         Err(ExchangeError::Differs { theirs: name(theirs), ours: name(self) })
-    }
-}
-
-/// The name on the command line and in tables.
-pub fn service_name(service: QpType) -> &'static str {
-    match service {
-        QpType::Rc => "RC",
-        QpType::Uc => "UC",
-        QpType::Ud => "UD",
     }
 }
 

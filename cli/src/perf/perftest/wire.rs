@@ -1,6 +1,7 @@
 //! The messages of perftest's exchange: plain values, and the bytes that stand for them. All have a fixed length.
 
 use super::error::ExchangeError;
+use super::names::OLDEST;
 
 /// The first message of each side: the version of the exchange.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +63,6 @@ pub const DONE: &[u8; 5] = b"done\0";
 
 /// The version that this side speaks: that of perftest 4.5.
 const VERSION: &[u8] = b"6.06";
-/// The oldest version that goes on as this one does.
-pub const OLDEST: f64 = 5.70;
 /// What a qpair writes behind its version, where perftest has zeros that it does not look at. The digit counts versions
 /// of the terms.
 const MARK: &[u8] = b"qpair1";
