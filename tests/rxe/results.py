@@ -81,9 +81,10 @@ def measured(test, out, options):
         return f"it measured {count} iterations, not {asked['-n']}"
     if test.endswith("-bw"):
         average, rate = (float(figure) for figure in figures[1:3])
-        moved = rate * 1e6 * int(size)
-        expected = moved * 8 / 1e9 if "--report_gbits" in options else moved / 2**20
-        if abs(average - expected) > 0.01 + 0.02 * expected:
+        unit = 1e9 / 8 if "--report_gbits" in options else 2**20
+        expected = rate * 1e6 * int(size) / unit
+        # Both are rounded, the rate to a message per second.
+        if abs(average - expected) > 0.01 + 0.02 * expected + int(size) / unit:
             return f"it printed {average} on average, and {rate} Mpps of {size} bytes, which is {expected:.3f}"
     return None
 

@@ -77,6 +77,7 @@ class Measured(unittest.TestCase):
     def test_a_table_that_agrees_with_itself_and_the_options_is_good(self):
         self.assertIsNone(self.wrong("65536      100      62.97      62.50     0.001000", "-s", "65536", "-n", "100"))
         self.assertIsNone(self.wrong("65536 200 0.52 0.52 0.001000", "-s", "65536", "-n", "100", "-q", "2", "--report_gbits"))
+        self.assertIsNone(self.wrong("8388608 5 3.05 3.05 0.000000", "-a", "-n", "5"))
         self.assertIsNone(self.wrong("8 100 1.0 2.0 1.5 1.6 0.1 2.0 2.0", "-n", "100", test="atomic-lat"))
 
     def test_other_sizes_counts_and_units_are_found(self):
