@@ -218,7 +218,7 @@ fn an_application_that_keeps_everything_holds_the_sender_back_until_it_lets_go()
     for at in 0..500usize {
         pair.a.send(pair.ep_a, Tag(1), pattern(40, at)).unwrap();
     }
-    let mut kept = Vec::new();
+    let mut kept = pair.until(|_, b| b.len() == 4).1;
     for _ in 0..20_000 {
         pair.a.poll().unwrap();
         kept.extend(pair.b.poll().unwrap());
@@ -265,7 +265,7 @@ fn long_messages_wait_for_memory_when_the_pool_is_spent() {
     for at in 0..10 {
         pair.a.send(pair.ep_a, Tag(at), pattern(30_000, at as usize)).unwrap();
     }
-    let mut kept = Vec::new();
+    let mut kept = pair.until(|_, b| b.len() == 2).1;
     for _ in 0..20_000 {
         pair.a.poll().unwrap();
         kept.extend(pair.b.poll().unwrap());
