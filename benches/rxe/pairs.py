@@ -9,7 +9,7 @@ from typing import Callable
 import tables
 from groups import Group, Point, Target
 from jobs import QPAIR, Job
-from processes import output_of
+from processes import JobFailed, output_of
 
 BANDWIDTH = ["write-bw", "read-bw", "send-bw"]
 LATENCY = ["write-lat", "send-lat"]
@@ -39,7 +39,11 @@ class Host:
             port = self.ports()
             script = on_host(server.format(port=port), client.format(port=port), port)
             command = [self.hosts, "run", "-t", str(2 * LIMIT_SECONDS), "1", script]
-            return {point: parse(output_of(command))}
+            try:
+                return {point: parse(output_of(command))}
+            except JobFailed as failure:
+                # Of the command, which is long and names folders, only what came of it.
+                raise JobFailed(str(failure).removeprefix(f"{shlex.join(command)}: ")) from None
 
         return Job(program, self.in_short(f"{server} & {client}".format(port="PORT")), run)
 
