@@ -302,14 +302,19 @@ impl<P, M, B> Link<P, M, B> {
         self.slots.depth()
     }
 
-    /// True if the peer's device has acknowledged all that was posted.
-    pub(crate) fn is_acknowledged(&self) -> bool {
-        self.slots.is_idle()
+    /// Requests that were posted so far, as a running count.
+    pub(crate) fn posted(&self) -> u32 {
+        self.slots.posted()
     }
 
-    /// True if the acknowledgment of what was posted last will be seen without posting more.
-    pub(crate) fn is_end_signaled(&self) -> bool {
-        self.slots.is_end_signaled()
+    /// True if the peer's device has acknowledged the first `count` requests.
+    pub(crate) fn is_acknowledged(&self, count: u32) -> bool {
+        self.slots.has_retired(count)
+    }
+
+    /// True if the acknowledgment of the first `count` requests will be seen without posting more.
+    pub(crate) fn will_acknowledge(&self, count: u32) -> bool {
+        self.slots.will_retire(count)
     }
 
     /// A slot for a request that carries no header: a READ or a probe; always signaled.

@@ -35,14 +35,19 @@ impl WorkSlots {
         self.depth - self.posted.wrapping_sub(self.retired)
     }
 
-    /// True if all requests have retired.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.posted == self.retired
+    /// Requests so far, as a running count.
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted
     }
 
-    /// True if the last request is a signaled one, so that all retire without further ones.
-    pub(crate) fn is_end_signaled(&self) -> bool {
-        self.posted == self.signaled
+    /// True if the first `count` requests have retired.
+    pub(crate) fn has_retired(&self, count: u32) -> bool {
+        is_past(self.retired, count)
+    }
+
+    /// True if the first `count` requests retire without further ones: a signaled one is behind them, or the last of them.
+    pub(crate) fn will_retire(&self, count: u32) -> bool {
+        is_past(self.signaled, count)
     }
 
     /// Takes a slot; the caller has seen that there is one. `signal`: the request must be signaled in any case.
@@ -77,6 +82,11 @@ impl WorkSlots {
     }
 }
 
+/// Whether one running count has come to another.
+fn is_past(count: u32, goal: u32) -> bool {
+    count.wrapping_sub(goal) < u32::MAX / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,13 +109,14 @@ mod tests {
     #[test]
     fn the_last_request_retires_all_if_it_is_signaled() {
         let mut slots = WorkSlots::new(8);
-        assert!(slots.is_idle() && slots.is_end_signaled());
+        assert!(slots.has_retired(0) && slots.will_retire(0));
         let silent = slots.take(false);
-        assert!(!silent.signal && !slots.is_idle() && !slots.is_end_signaled());
+        assert!(!silent.signal && slots.posted() == 1 && !slots.has_retired(1) && !slots.will_retire(1));
         let last = slots.take(true);
-        assert!(slots.is_end_signaled() && !slots.is_idle());
+        slots.take(false);
+        assert!(slots.will_retire(1) && slots.will_retire(2) && !slots.will_retire(3) && !slots.has_retired(1));
         slots.retire(last.number);
-        assert!(slots.is_idle());
+        assert!(slots.has_retired(1) && slots.has_retired(2) && !slots.has_retired(3));
     }
 
     #[test]

@@ -3,19 +3,25 @@
 use std::time::Duration;
 
 use super::Worker;
-use super::endpoint::{Endpoint, Stage};
+use super::endpoint::Stage;
+use super::ids::EndpointId;
 
 impl Drop for Worker {
     /// Waits until the peers' devices have what was posted, no longer than [`Config::close_timeout`](crate::Config).
     ///
     /// A queue pair that is dropped takes back what its device has not sent, or would have to send again; and the sockets,
-    /// which end with the worker, tell of that faster than a device may send.
+    /// which end with the worker, tell of that faster than a device may send. While unwinding it does not wait.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         self.sockets.stop_all_listening();
+        // What is posted up to now: peers that send on are answered meanwhile, which would have no end.
+        let last: Vec<_> = self.endpoints.iter().map(|endpoint| (endpoint.id, endpoint.link.posted())).collect();
         let deadline = self.now().saturating_add(self.config.close_timeout);
         let mut polls = 0;
-        while self.endpoints.iter().any(is_behind) {
-            self.signal_ends();
+        while last.iter().any(|&(ep, count)| self.is_behind(ep, count)) {
+            self.signal_ends(&last);
             let now = self.now();
             if now >= deadline {
                 return tracing::warn!("a peer's device did not answer: what was sent last may be lost");
@@ -34,21 +40,24 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// Sees to it that the last of what each connection has posted completes: most messages do so with later ones.
-    fn signal_ends(&mut self) {
-        for index in 0..self.endpoints.bound() {
-            let silent = |endpoint: &mut Endpoint| is_behind(endpoint) && !endpoint.link.is_end_signaled();
-            if self.endpoints.at(index).is_some_and(silent) {
+    /// True if the peer's device may not have the first `count` requests of a connection, and there is no reason why it
+    /// should not get them.
+    fn is_behind(&mut self, ep: EndpointId, count: u32) -> bool {
+        self.endpoints.get_mut(ep).is_some_and(|endpoint| {
+            matches!(endpoint.stage, Stage::Up) && endpoint.broken.is_none() && !endpoint.link.is_acknowledged(count)
+        })
+    }
+
+    /// Sees to it that the last of what each connection had posted completes: most messages do so with later ones.
+    fn signal_ends(&mut self, last: &[(EndpointId, u32)]) {
+        for &(ep, count) in last {
+            let silent = self.endpoints.get_mut(ep).is_some_and(|endpoint| !endpoint.link.will_acknowledge(count));
+            if silent && self.is_behind(ep, count) {
                 // Without room for it, completions are on their way.
-                let _ = self.post_probe(index);
+                let _ = self.post_probe(ep.index as usize);
             }
         }
     }
-}
-
-/// True if the peer's device may not have all that was posted, and there is no reason why it should not get it.
-fn is_behind(endpoint: &Endpoint) -> bool {
-    matches!(endpoint.stage, Stage::Up) && endpoint.broken.is_none() && !endpoint.link.is_acknowledged()
 }
 
 /// Polls before this side sleeps in between. On shared memory, where what is posted is done, the first will do.

@@ -13,7 +13,8 @@ pub(super) struct Pieces {
     pub(super) count: i32,
 }
 
-/// Memory that is one piece, as most is: a buffer, or a part of an exposed region, of this domain. `None` for all other.
+/// Memory that is one piece, as most is: a buffer, or a part of an exposed region, of this domain and not empty. `None` for
+/// all other.
 #[inline(always)]
 pub(super) fn single(memory: &Local, domain: u64) -> Option<sys::ibv_sge> {
     let piece = match memory {
@@ -21,7 +22,8 @@ pub(super) fn single(memory: &Local, domain: u64) -> Option<sys::ibv_sge> {
         Local::Region(slice) if slice.check_domain(domain).is_ok() => slice.sge(),
         _ => return None,
     };
-    let length = u32::try_from(piece.len).ok()?;
+    // An empty piece is none: to some devices its length means 2 GiB.
+    let length = u32::try_from(piece.len).ok().filter(|&length| length > 0)?;
     Some(sys::ibv_sge { addr: piece.ptr.expose_provenance() as u64, length, lkey: piece.lkey })
 }
 

@@ -67,6 +67,8 @@ pub(super) fn accept(world: &mut World, address: usize, mut request: Request) ->
     request.number = qp.posted;
     qp.posted += 1;
     let (wr_id, opcode, flags) = (request.wr_id, request.opcode, request.flags);
+    // Of registered memory: inline data are none.
+    let pieces = if request.inline.is_some() { 0 } else { request.list.len() };
     let failed = qp.state == IBV_QPS_ERR || qp.state == IBV_QPS_SQE;
     if failed {
         let (queue, completion) = (qp.send_cq, qp.sent(address, &request, IBV_WC_WR_FLUSH_ERR, 0));
@@ -74,7 +76,11 @@ pub(super) fn accept(world: &mut World, address: usize, mut request: Request) ->
     } else {
         qp.send.push_back(request);
     }
-    world.record("ibv_post_send", address, format_args!(" wr_id={wr_id:#x} opcode={opcode} flags={flags:#x}"));
+    world.record(
+        "ibv_post_send",
+        address,
+        format_args!(" wr_id={wr_id:#x} opcode={opcode} flags={flags:#x} sge={pieces}"),
+    );
     Ok(())
 }
 
@@ -236,8 +242,9 @@ unsafe fn post_receives(
         // SAFETY: as the caller says.
         let (wr, list) = unsafe { (&*next, entries((*next).sg_list, (*next).num_sge)) };
         result = world.enter("post_recv_wr", address).and(list).and_then(|list| {
+            let pieces = list.len();
             take(world, address, Receive { wr_id: wr.wr_id, list })?;
-            world.record(symbol, address, format_args!(" wr_id={:#x}", wr.wr_id));
+            world.record(symbol, address, format_args!(" wr_id={:#x} sge={pieces}", wr.wr_id));
             Ok(())
         });
         if result.is_ok() {
