@@ -136,6 +136,9 @@ fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
         let index = ep.index as usize;
         worker.endpoints.get_mut(ep).unwrap().reads.push_back(OneSided::Get(OpId(70)));
         worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
+        // Of a peer that is gone, a device may say this.
+        let gone = CompletionError { qpn: Qpn(1), opcode: WcOpcode::SEND, status: WcStatus::REM_OP_ERR, vendor_err: 0 };
+        worker.break_off(index, CloseReason::Completion(gone));
         worker.end_broken(None);
         assert_eq!(worker.broken, 1, "the request is under way");
         let (opcode, status) = (WcOpcode::RDMA_READ, WcStatus::REM_ACCESS_ERR);
