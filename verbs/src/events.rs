@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use mio::event::Source;
 use mio::unix::SourceFd;
@@ -11,6 +11,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::error::CreateError;
 use crate::soft::EventFd;
+use crate::sync::lock;
 use crate::types::Qpn;
 
 /// An asynchronous event. Values that this crate does not know are kept.
@@ -84,7 +85,7 @@ pub(crate) struct EventHub {
 impl AsyncEvents {
     /// The next event, if one waits. Never blocks.
     pub fn next_event(&mut self) -> Option<AsyncEvent> {
-        let mut waiting = self.inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.inbox.waiting);
         let event = waiting.pop_front();
         if waiting.is_empty() {
             self.inbox.bell.clear();
@@ -98,16 +99,16 @@ impl EventHub {
         let bell =
             EventFd::new().map_err(|source| CreateError::System { what: "create an event descriptor", source })?;
         let inbox = Arc::new(Inbox { waiting: Mutex::new(VecDeque::new()), bell });
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&inbox));
+        lock(&self.readers).push(Arc::downgrade(&inbox));
         Ok(AsyncEvents { inbox })
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
         tracing::debug!(?event, "asynchronous event");
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = lock(&self.readers);
         readers.retain(|reader| {
             let Some(inbox) = reader.upgrade() else { return false };
-            let mut waiting = inbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(&inbox.waiting);
             if waiting.len() == MAX_WAITING {
                 waiting.pop_front();
             }

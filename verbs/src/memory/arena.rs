@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::backing::{Backing, Reach};
 use super::buffer::HugePages;
@@ -13,6 +13,7 @@ use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
 use crate::ibv::Mr;
+use crate::sync::lock;
 
 /// One memfd-backed arena.
 #[derive(Debug)]
@@ -91,11 +92,11 @@ impl Arena {
 
     /// Takes a block back.
     pub(crate) fn release(&self, offset: usize, reserved: usize) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).give(offset, reserved);
+        lock(&self.free).give(offset, reserved);
     }
 
     fn take(&self, len: usize, align: usize) -> Option<usize> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).take(len, align)
+        lock(&self.free).take(len, align)
     }
 }
 
@@ -215,7 +216,7 @@ impl ArenaPool {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Memory windows (type 2): a part of a region under a key of its own, bound and withdrawn by work requests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::ibv;
 use crate::memory::RemoteSlice;
 use crate::soft::Home;
+use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
 /// A memory window. [`QueuePair::bind`](crate::QueuePair::bind) gives it a range, rights and a fresh key; the key works
@@ -74,7 +75,7 @@ impl WindowShared {
     }
 
     fn bound<T>(&self, what: impl FnOnce(&Bound) -> T) -> Option<T> {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let bound = lock(&self.bound);
         bound.as_ref().filter(|bound| self.home.keys().is_live(bound.rkey)).map(what)
     }
 
@@ -84,7 +85,7 @@ impl WindowShared {
 
     /// Replaces what is bound; the former key is withdrawn first. False if a peer sits in an access to it.
     pub(crate) fn rebind(&self, next: Option<Bound>) -> bool {
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bound = lock(&self.bound);
         if bound.as_ref().is_some_and(|old| !self.home.withdraw_now(old.rkey)) {
             return false;
         }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::bells::{Bells, name};
 use super::cq_shared::CqShared;
+use crate::sync::lock;
 
 /// What a channel and its queues share.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Channel {
     }
 
     fn queues(&self) -> MutexGuard<'_, Vec<Arc<CqShared>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::arming::Arming;
 use super::barrier;
@@ -10,7 +10,7 @@ use super::eventfd::EventFd;
 use super::home::Home;
 use super::layout::CqPublic;
 use crate::error::CreateError;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, lock};
 
 /// What queue pairs know of their completion queue.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl CqShared {
     }
 
     fn members(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 
     /// Wakes the owner if it sleeps. After publishing a completion of this process's own.

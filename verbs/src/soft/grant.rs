@@ -7,6 +7,7 @@ use super::keys::KeySpec;
 use super::withdrawal::Withdrawal;
 use crate::error::{MemoryError, RevokeBlocked};
 use crate::memory::Backing;
+use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
 /// A published key.
@@ -72,7 +73,7 @@ impl Grant {
     /// # Errors
     /// [`RevokeBlocked::PeerAccess`] while somebody is inside an access: at once, or after some seconds of waiting.
     pub(crate) fn withdraw(&self, wait: bool) -> Result<(), RevokeBlocked> {
-        let mut withdrawal = self.withdrawal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut withdrawal = lock(&self.withdrawal);
         self.home.withdraw(self.rkey, &mut withdrawal);
         let left = if wait { self.home.wait_left(&mut withdrawal) } else { self.home.has_left(&mut withdrawal) };
         if left { Ok(()) } else { Err(RevokeBlocked::PeerAccess) }
@@ -91,6 +92,6 @@ impl Grant {
     }
 
     fn windows(&self) -> MutexGuard<'_, Vec<Rkey>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.windows)
     }
 }

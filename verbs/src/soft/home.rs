@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::eventfd::EventFd;
@@ -20,6 +20,7 @@ use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
 use crate::events::EventHub;
 use crate::memory::{ArenaPool, Ranges, Segment, Writers};
+use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
 /// The home of everything that one opened device owns.
@@ -367,10 +368,6 @@ fn wait_until(mut done: impl FnMut() -> bool) -> bool {
         std::thread::yield_now();
     }
     true
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Longest stay of a peer in an access: copying the longest message takes a second or so, a stopped process is not

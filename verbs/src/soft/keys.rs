@@ -1,13 +1,13 @@
 //! The table of remote keys: what peers may reach, written by its owner, read by every initiator.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::layout::{ANY_QPN, KEY_SLOTS, KEYS_OFFSET, KeyEntry};
 use super::random;
 use crate::error::MemoryError;
 use crate::memory::Segment;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, lock};
 use crate::types::{Access, Rkey};
 
 /// What a new key shall open.
@@ -145,7 +145,7 @@ impl KeyTable {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }
 

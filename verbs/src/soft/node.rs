@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
 use crate::address::{NodeId, SoftAddress};
 use crate::error::{ConnectError, OpenError};
+use crate::sync::lock;
 
 /// An opened software device.
 pub(crate) struct Node {
@@ -166,8 +167,4 @@ impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Node({})", self.home.id())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::layout::Receives;
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
@@ -12,7 +12,7 @@ use super::spec::QpSpec;
 use super::srq::{ClaimTable, SoftSrq};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::memory::Local;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, lock};
 use crate::types::QpType;
 
 /// Posted receives and the inbound ring's reading end.
@@ -132,7 +132,7 @@ impl Receiver {
     pub(crate) fn void_claims(&self, table: &ClaimTable, taker: u32) {
         let Some(own) = &self.own else { return };
         let claimed = self.claimed(own, table);
-        let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut void = lock(&self.void);
         for index in claimed {
             let is_filled = self.ring.is_some_and(|ring| ring.has(index));
             if !is_filled && table.claims.taker_of(index) == taker {
@@ -159,7 +159,7 @@ impl Receiver {
     /// True if a dead sender claimed receive `index`; forgets it.
     pub(super) fn take_void(&self, index: u32) -> bool {
         self.some_void.load(Ordering::Acquire) && {
-            let mut void = self.void.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut void = lock(&self.void);
             let found = void.remove(&index);
             self.some_void.store(!void.is_empty(), Ordering::Release);
             found
@@ -168,8 +168,7 @@ impl Receiver {
 
     /// True if a dead sender claimed receive `index`.
     pub(super) fn is_void(&self, index: u32) -> bool {
-        self.some_void.load(Ordering::Acquire)
-            && self.void.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)
+        self.some_void.load(Ordering::Acquire) && lock(&self.void).contains(&index)
     }
 
     /// Gives the duty to give the blocks back to another.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::MAX_WR;
 use super::block::Block;
@@ -13,7 +13,7 @@ use super::recv_queue::{RecvSlot, RecvSlots, Taken, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
 use crate::memory::{Local, MAX_SGE};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, lock};
 
 /// A shared receive queue. One poster; each queue pair's poller takes what its messages claimed.
 ///
@@ -260,7 +260,7 @@ impl SoftSrq {
     }
 
     fn displaced(&self) -> MutexGuard<'_, HashMap<u32, Displaced>> {
-        self.displaced.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.displaced)
     }
 
     pub(crate) fn arm_limit(&self, limit: u32) {

@@ -7,6 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::soft::layout::QpInfo;
+use crate::sync::lock;
 
 /// Questions asked over one link.
 #[derive(Debug, Default)]
@@ -86,6 +87,6 @@ impl Answers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Answer>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }

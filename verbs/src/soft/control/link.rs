@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use mio::{Registry, Token};
@@ -24,6 +24,7 @@ use crate::soft::home::Home;
 use crate::soft::keys::KeyView;
 use crate::soft::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
 use crate::soft::{barrier, switches};
+use crate::sync::lock;
 
 /// A link. Local links lead to a device that this process opened too; remote ones to another process.
 #[derive(Debug)]
@@ -313,14 +314,14 @@ impl Link {
         let Wire::Remote(remote) = &self.wire else { return };
         let (id, len) = (arena.id(), arena.len() as u64);
         if self.send(&Message::Arena { arena: id, len }, &[arena.segment().fd()]) {
-            remote.lent.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+            lock(&remote.lent).insert(id);
         }
     }
 
     /// An arena of ours is gone: the peer unmaps it, if it was sent it. For the control thread.
     pub(super) fn take_back(&self, arena: u32) {
         let Wire::Remote(remote) = &self.wire else { return };
-        if remote.lent.lock().unwrap_or_else(PoisonError::into_inner).remove(&arena) {
+        if lock(&remote.lent).remove(&arena) {
             self.send(&Message::ArenaGone { arena }, &[]);
         }
     }

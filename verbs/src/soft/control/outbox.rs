@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use super::message::Message;
 use super::socket::Socket;
+use crate::sync::lock;
 
 /// A link's socket, with what it could not take yet.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Outbox {
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<(Message, Vec<OwnedFd>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::memory::Segment;
+use crate::sync::lock;
 
 /// The arenas of one peer.
 #[derive(Debug)]
@@ -117,7 +118,7 @@ impl PeerArenas {
     }
 
     fn asked(&self) -> MutexGuard<'_, HashMap<u32, bool>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.asked)
     }
 }
 

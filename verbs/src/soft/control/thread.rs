@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::message::Message;
 use super::serve::{Drained, admit};
 use super::socket::{Socket, accept};
 use crate::soft::node::Retired;
+use crate::sync::lock;
 
 /// The handle of a device's control thread.
 #[derive(Debug)]
@@ -95,13 +96,13 @@ impl Control {
             turn: 0,
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run())?;
-        *control.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&control.thread) = Some(thread);
         Ok(control)
     }
 
     /// Hands over a link to watch.
     pub(crate) fn watch(&self, link: Arc<Link>) {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        lock(&self.inbox).push(link);
         self.wake();
     }
 
@@ -121,7 +122,7 @@ impl Control {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.thread).take();
         if let Some(thread) = thread
             && std::thread::current().name() != Some(NAME)
             && thread.join().is_err()
@@ -212,7 +213,7 @@ impl Loop {
     }
 
     fn take_inbox(&mut self) {
-        let links = std::mem::take(&mut *self.control.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        let links = std::mem::take(&mut *lock(&self.control.inbox));
         for link in links {
             self.add_link(link);
         }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::QpAddress;
 use crate::address::NodeId;
@@ -217,8 +217,4 @@ impl std::fmt::Debug for SoftQp {
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::core::{Leaving, SoftQp, lock};
+use super::core::{Leaving, SoftQp};
 use crate::events::AsyncEvent;
 use crate::soft::barrier;
 use crate::soft::layout::gate;
 use crate::soft::withdrawal::PeerSighting;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, lock};
 use crate::types::QpState;
 
 impl SoftQp {

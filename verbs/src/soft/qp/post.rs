@@ -3,7 +3,7 @@
 use std::sync::{MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::core::{POSTER, PROGRESS, SoftQp, lock};
+use super::core::{POSTER, PROGRESS, SoftQp};
 use crate::error::{PostError, Rejected};
 use crate::memory::{Local, MAX_SGE};
 use crate::qp::{Borrowed, Limits, RNR_FOREVER, SendWr, Target};
@@ -11,7 +11,7 @@ use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
 use crate::soft::send_queue::{SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::WcStatus;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, lock};
 use crate::types::{Mtu, QpType};
 
 impl SoftQp {
