@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use super::untaken;
 use crate::address::NodeId;
 use crate::types::{QpState, QpType, Qpn};
 
@@ -73,7 +74,7 @@ pub enum ConnectError {
     /// The device refused a transition.
     #[error(
         "the device does not bring the queue pair from {from:?} to {to:?}{}: {source}",
-        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+        untaken(attribute.as_deref())
     )]
     Refused {
         /// State before.

@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use super::untaken;
 use crate::types::{QpState, QpType};
 
 /// Making a control object (PD, CQ, QP, SRQ) failed.
@@ -70,7 +71,7 @@ pub enum CreateError {
     /// The device refused a state transition.
     #[error(
         "the device does not bring a queue pair to {to:?}{}: {source}",
-        attribute.as_ref().map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+        untaken(attribute.as_deref())
     )]
     Transition {
         /// Wanted state.

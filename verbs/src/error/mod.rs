@@ -13,3 +13,8 @@ pub use create::CreateError;
 pub use memory::{DmabufRevokeFailed, ExposeFailed, MemoryError, RevokeBlocked, RevokeFailed};
 pub use open::OpenError;
 pub use post::{PostError, Rejected};
+
+/// What a message says of an attribute that a device does not take, where it is known.
+fn untaken(attribute: Option<&str>) -> String {
+    attribute.map_or_else(String::new, |attribute| format!("; it does not take {attribute}"))
+}

@@ -203,7 +203,7 @@ impl Cq {
         self.senders.clear();
         self.datagrams.clear();
         for member in members {
-            if let Completing::Both(qp) | Completing::Receives(qp) | Completing::Sends(qp) = &member.queue
+            if let Some(qp) = member.queue.qp()
                 && qp.qp_type == QpType::Ud
                 && qp.receives.is_none()
             {
@@ -270,10 +270,7 @@ impl Cq {
         }
         if wc.status != sys::IBV_WC_SUCCESS {
             // The queue pair has failed, or else would not complete so; whose receive it is does not matter for that.
-            let mut qps = self.queues.iter().flatten().filter_map(|entry| match &entry.queue {
-                Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) => Some(qp),
-                Completing::Shared(_) => None,
-            });
+            let mut qps = self.queues.iter().flatten().filter_map(|entry| entry.queue.qp());
             if let Some(qp) = qps.find(|qp| qp.qpn.0 == wc.qp_num) {
                 qp.fail();
             }

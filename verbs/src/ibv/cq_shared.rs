@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use qpair_verbs_sys as sys;
 
@@ -49,6 +49,16 @@ pub(super) enum Completing {
     Shared(Arc<RecvSlots>),
 }
 
+impl Completing {
+    /// The queue pair that completes, in one way or the other; none for a shared queue.
+    pub(super) fn qp(&self) -> Option<&Arc<QpShared>> {
+        match self {
+            Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) => Some(qp),
+            Completing::Shared(_) => None,
+        }
+    }
+}
+
 // SAFETY: the library's functions on a completion queue may be called from any thread.
 unsafe impl Send for CqShared {}
 // SAFETY: as above.
@@ -84,7 +94,7 @@ impl CqShared {
                 limited.unwrap_or(CreateError::System { what: "create a completion queue", source })
             })?;
         Ok(Arc::new_cyclic(|me| {
-            device.hub().enter_cq(cq.as_ptr().cast(), me.clone() as Weak<dyn CqListener>);
+            device.hub().enter_cq(cq.as_ptr().cast(), me.clone() as _);
             CqShared {
                 cq,
                 // As deep as asked, or deeper.
@@ -158,7 +168,7 @@ impl CqListener for CqShared {
     fn fail(&self, why: CqFailure) {
         let _ = self.failure.compare_exchange(WORKS, why as u8, Ordering::Release, Ordering::Relaxed);
         for member in lock(&self.members).iter() {
-            if let Completing::Both(qp) | Completing::Sends(qp) | Completing::Receives(qp) = &member.queue {
+            if let Some(qp) = member.queue.qp() {
                 qp.fail();
             }
         }

@@ -82,7 +82,7 @@ impl Mw {
         unsafe { (*mw.as_ptr()).rkey = rkey.0 };
         state.before = state.bound.replace((RemoteSlice { addr, len, rkey }, access));
         drop(state);
-        self.pd.device().hub().enter_window(rkey, Arc::downgrade(&(self.clone() as Arc<dyn WindowListener>)));
+        self.pd.device().hub().enter_window(rkey, Arc::downgrade(self) as _);
         Ok(rkey)
     }
 

@@ -30,28 +30,28 @@ impl Tag {
     #[inline(always)]
     pub(super) fn encode(self) -> u64 {
         u64::from(self.receive) << 63
-            | u64::from(self.queue.number) << 43
-            | u64::from(self.queue.generation) << 32
+            | u64::from(self.queue.number) << NUMBER_SHIFT
+            | u64::from(self.queue.generation) << OWN_BITS
             | u64::from(self.own)
     }
 
     /// What all tags of one queue's sends, or of its receives, have in common.
     #[inline(always)]
     pub(super) fn key(wr_id: u64) -> u32 {
-        (wr_id >> 32) as u32
+        (wr_id >> OWN_BITS) as u32
     }
 
     /// The number of the queue whose send has this tag; beyond all numbers for a receive.
     #[inline(always)]
     pub(super) fn sender(wr_id: u64) -> usize {
-        (wr_id >> 43) as usize
+        (wr_id >> NUMBER_SHIFT) as usize
     }
 
     /// Any 64 bits mean something; whether there is such a queue is for the caller to find.
     #[inline(always)]
     pub(super) fn decode(wr_id: u64) -> Self {
-        let number = (wr_id >> 43) as u32 & ((1 << NUMBER_BITS) - 1);
-        let generation = (wr_id >> 32) as u32 & ((1 << GENERATION_BITS) - 1);
+        let number = (wr_id >> NUMBER_SHIFT) as u32 & ((1 << NUMBER_BITS) - 1);
+        let generation = (wr_id >> OWN_BITS) as u32 & ((1 << GENERATION_BITS) - 1);
         Tag { queue: QueueId { number, generation }, receive: wr_id >> 63 != 0, own: wr_id as u32 }
     }
 }
@@ -84,6 +84,8 @@ impl Numbers {
 
 const NUMBER_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 11;
+const OWN_BITS: u32 = 32;
+const NUMBER_SHIFT: u32 = OWN_BITS + GENERATION_BITS;
 /// Numbers that rest before the oldest of them is used again.
 const RESTING: usize = 1024;
 

@@ -19,7 +19,6 @@ use crate::ibv::cq_shared::{Completing, CqShared, Member};
 use crate::ibv::device::Device;
 use crate::ibv::handle::made;
 use crate::ibv::inline::Room;
-use crate::ibv::listeners::QpListener;
 use crate::ibv::memlock;
 use crate::ibv::mw::Mw;
 use crate::ibv::numbers::Tag;
@@ -155,10 +154,7 @@ impl OwnedQp {
 
     /// Makes it known to those who meet its number or address.
     fn enter(&self) {
-        self.pd
-            .device()
-            .hub()
-            .enter_qp(self.qp.as_ptr(), Arc::downgrade(&(self.shared.clone() as Arc<dyn QpListener>)));
+        self.pd.device().hub().enter_qp(self.qp.as_ptr(), Arc::downgrade(&self.shared) as _);
         let member = |queue| Member { id: self.shared.id, queue };
         let shared = self.shared.clone();
         if Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
