@@ -97,11 +97,12 @@ impl CompletionQueue {
                 }
             }
             Queue::Ibv(queue) => {
-                if queue.advance_short() || queue.advance()? {
-                    Some(Completion::new(queue.current()))
-                } else {
-                    None
-                }
+                let is_there = match queue.advance_short() {
+                    ibv::Short::Completion => true,
+                    ibv::Short::Nothing => false,
+                    ibv::Short::LongWay => queue.advance()?,
+                };
+                if is_there { Some(Completion::new(queue.current())) } else { None }
             }
         })
     }

@@ -1,6 +1,6 @@
-/* The loop of main.rs in C: RDMA WRITEs posted and polled, a window at a time, with buffers from a free list.
+/* The loop of main.rs in C: RDMA WRITEs, or receives, posted and polled, a window at a time, with buffers from a free list.
  *
- *   loop DEVICE plain|extended WINDOWS WINDOW
+ *   loop DEVICE plain|extended|receive WINDOWS WINDOW
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -68,9 +68,15 @@ static int post_write(const struct side *side, uint64_t wr_id, struct buffer buf
     return ibv_post_send(side->qp, &wr, &bad);
 }
 
+static int post_receive(struct ibv_qp *qp, uint64_t wr_id, struct buffer buffer) {
+    struct ibv_sge sge = { .addr = (uintptr_t)buffer.data, .length = LEN, .lkey = buffer.lkey };
+    struct ibv_recv_wr *bad, wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 };
+    return ibv_post_recv(qp, &wr, &bad);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 5);
-    int extended = !strcmp(argv[2], "extended"), windows = atoi(argv[3]), window = atoi(argv[4]);
+    int extended = !strcmp(argv[2], "extended"), receive = !strcmp(argv[2], "receive"), windows = atoi(argv[3]), window = atoi(argv[4]);
     struct ibv_device **list = ibv_get_device_list(NULL);
     CHECK(list);
     int at = 0;
@@ -107,7 +113,10 @@ int main(int argc, char **argv) {
         while (free_count > 0) {
             struct buffer buffer = free_list[--free_count];
             slots[posted % DEPTH] = buffer;
-            CHECK(!post_write(&side, posted++, buffer, (uintptr_t)region->addr, region->rkey));
+            if (receive)
+                CHECK(!post_receive(a, posted++, buffer));
+            else
+                CHECK(!post_write(&side, posted++, buffer, (uintptr_t)region->addr, region->rkey));
         }
         while (free_count < window) {
             struct ibv_wc wc[BATCH];

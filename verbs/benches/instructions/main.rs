@@ -1,8 +1,8 @@
-//! The loop whose instructions `run` counts: RDMA WRITEs posted and polled through the safe API, a window at a time, with
-//! buffers from a free list. `loop.c` is the same in C.
+//! The loop whose instructions `run` counts: RDMA WRITEs, or receives, posted and polled through the safe API, a window at
+//! a time, with buffers from a free list. `loop.c` is the same in C.
 //!
 //! ```text
-//! instructions DEVICE plain|extended WINDOWS WINDOW
+//! instructions DEVICE plain|extended|receive WINDOWS WINDOW
 //! ```
 
 use std::error::Error;
@@ -18,10 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let device = control::Device::new(name)?;
     device.set("qp_ex", u64::from(way == "extended"))?;
-    repeat(name, windows.parse()?, window.parse()?)
+    let (windows, window) = (windows.parse()?, window.parse()?);
+    if way == "receive" { repeat::<true>(name, windows, window) } else { repeat::<false>(name, windows, window) }
 }
 
-fn repeat(name: &str, windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
+fn repeat<const RECEIVE: bool>(name: &str, windows: u32, window: usize) -> Result<(), Box<dyn Error>> {
     let ctx = Context::open(name)?;
     let pd = ctx.alloc_pd()?;
     let mut cq = ctx.create_cq(256)?;
@@ -36,7 +37,11 @@ fn repeat(name: &str, windows: u32, window: usize) -> Result<(), Box<dyn Error>>
         for buffer in &mut buffers {
             posted += 1;
             if let Some(buffer) = buffer.take() {
-                a.write(buffer, remote).id(posted).signaled().post()?;
+                if RECEIVE {
+                    a.recv(buffer).id(posted).post()?;
+                } else {
+                    a.write(buffer, remote).id(posted).signaled().post()?;
+                }
             }
         }
         for place in &mut buffers {

@@ -19,6 +19,7 @@ pub(crate) struct Ring {
 struct Entry {
     wr_id: u64,
     qp_num: u32,
+    opcode: ibv_wc_opcode,
 }
 
 impl Ring {
@@ -63,13 +64,13 @@ pub(crate) fn fill_ex(ex: &mut ibv_qp_ex) {
     ex.wr_set_inline_data = Some(set_inline_data);
 }
 
-/// The ring of a queue pair's sends.
+/// The ring of what completes at a queue.
 ///
 /// # Safety
-/// The queue pair is alive, and no other thread posts to or polls its completion queue.
-unsafe fn ring<'a>(send_cq: *mut ibv_cq) -> &'a Ring {
+/// The queue is alive, and no other thread polls it, or posts what completes there.
+unsafe fn ring<'a>(cq: *mut ibv_cq) -> &'a Ring {
     // SAFETY: each CQ of this library is such a structure, never freed.
-    unsafe { &(*send_cq.cast::<CqStructure>()).ring }
+    unsafe { &(*cq.cast::<CqStructure>()).ring }
 }
 
 /// Notes one request; false if there is no room.
@@ -77,14 +78,14 @@ unsafe fn ring<'a>(send_cq: *mut ibv_cq) -> &'a Ring {
 /// # Safety
 /// No other thread uses the ring.
 #[inline]
-unsafe fn note(ring: &Ring, wr_id: u64, qp_num: u32) -> bool {
+unsafe fn note(ring: &Ring, entry: Entry) -> bool {
     // SAFETY: as the caller says; the index is masked.
     unsafe {
         let (head, tail) = (*ring.head.get(), *ring.tail.get());
         if tail.wrapping_sub(head) > ring.mask {
             return false;
         }
-        *ring.entries.get_unchecked(tail & ring.mask).get() = Entry { wr_id, qp_num };
+        *ring.entries.get_unchecked(tail & ring.mask).get() = entry;
         *ring.tail.get() = tail.wrapping_add(1);
     }
     true
@@ -96,7 +97,8 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
     unsafe {
         let (ring, qp_num) = (ring((*qp).send_cq), (*qp).qp_num);
         while !next.is_null() {
-            if (*next).send_flags & IBV_SEND_SIGNALED != 0 && !note(ring, (*next).wr_id, qp_num) {
+            let entry = Entry { wr_id: (*next).wr_id, qp_num, opcode: IBV_WC_RDMA_WRITE };
+            if (*next).send_flags & IBV_SEND_SIGNALED != 0 && !note(ring, entry) {
                 *bad = next;
                 return libc::ENOMEM;
             }
@@ -106,7 +108,20 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
     0
 }
 
-unsafe extern "C" fn post_recv(_qp: *mut ibv_qp, _wr: *mut ibv_recv_wr, _bad: *mut *mut ibv_recv_wr) -> c_int {
+/// A message comes for each receive at once.
+unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    let mut next = wr;
+    // SAFETY: as for `post_send`.
+    unsafe {
+        let (ring, qp_num) = (ring((*qp).recv_cq), (*qp).qp_num);
+        while !next.is_null() {
+            if !note(ring, Entry { wr_id: (*next).wr_id, qp_num, opcode: IBV_WC_RECV }) {
+                *bad = next;
+                return libc::ENOMEM;
+            }
+            next = (*next).next;
+        }
+    }
     0
 }
 
@@ -125,8 +140,8 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c
             let wc = &mut *wc.add(at);
             wc.wr_id = entry.wr_id;
             wc.status = IBV_WC_SUCCESS;
-            wc.opcode = IBV_WC_RDMA_WRITE;
-            wc.byte_len = 0;
+            wc.opcode = entry.opcode;
+            wc.byte_len = LENGTH;
             wc.qp_num = entry.qp_num;
             wc.wc_flags = 0;
         }
@@ -141,7 +156,8 @@ unsafe extern "C" fn plain(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's queue pair, in one thread as `null` devices demand. A full ring loses the request.
     unsafe {
         if (*qp).wr_flags & IBV_SEND_SIGNALED != 0 {
-            note(ring((*qp).qp_base.send_cq), (*qp).wr_id, (*qp).qp_base.qp_num);
+            let entry = Entry { wr_id: (*qp).wr_id, qp_num: (*qp).qp_base.qp_num, opcode: IBV_WC_RDMA_WRITE };
+            note(ring((*qp).qp_base.send_cq), entry);
         }
     }
 }
@@ -187,3 +203,6 @@ unsafe extern "C" fn set_inline_data(_qp: *mut ibv_qp_ex, _address: *mut c_void,
 unsafe extern "C" fn complete(_qp: *mut ibv_qp_ex) -> c_int {
     0
 }
+
+/// Bytes that each completion tells.
+const LENGTH: u32 = 8;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use qpair_verbs_sys as sys;
 
 use super::channel::Channel;
-use super::cq_shared::{Completing, CqShared};
+use super::cq_shared::{Completing, CqShared, Member};
 use super::device::Device;
 use super::listeners::CqFailure;
 use super::numbers::Tag;
@@ -38,6 +38,8 @@ pub(crate) struct Cq {
     queues: Vec<Option<Entry>>,
     /// The queue pairs among them, once more: what most completions are of.
     senders: Vec<Option<Sender>>,
+    /// The queues of receives among them, once more, where what is received is surely a datagram or surely none.
+    receivers: Vec<Option<Receiver>>,
     /// Datagram queue pairs that take receives from a shared queue.
     datagrams: Vec<Qpn>,
     /// Completions `next..count` were taken from the device and not handed out.
@@ -48,6 +50,8 @@ pub(crate) struct Cq {
     count: usize,
     /// The same, for the shortest way: none where each has a time.
     count_short: usize,
+    /// What the device said on the shortest way, to be told on the other.
+    failed: Option<CqError>,
     current: Current,
 }
 
@@ -56,6 +60,13 @@ struct Sender {
     key: u32,
     qpn: Qpn,
     queue: Arc<SendQueue>,
+}
+
+/// A queue of receives, and what the tags of its receives have in their upper half.
+struct Receiver {
+    key: u32,
+    datagrams: bool,
+    receives: Arc<RecvSlots>,
 }
 
 /// Who completes here, by number.
@@ -99,12 +110,14 @@ impl Cq {
             version: 0,
             queues: Vec::new(),
             senders: Vec::new(),
+            receivers: Vec::new(),
             datagrams: Vec::new(),
             batch: Box::new([const { MaybeUninit::new(NOBODYS) }; BATCH]),
             times: vec![0; if timed { BATCH } else { 0 }].into(),
             next: 0,
             count: 0,
             count_short: 0,
+            failed: None,
             current: Current::default(),
         })
     }
@@ -122,26 +135,54 @@ impl Cq {
         &mut self.current
     }
 
-    /// Moves on to the next completion by the shortest way: one that was taken from the device before, of a send that is
-    /// its queue pair's oldest. False where that is not so, with nothing done.
+    /// Moves on to the next completion by the shortest way, which most go: of the oldest send of its queue pair, or of a
+    /// receive, that went well. For all other it says so, with nothing done.
     #[inline(always)]
-    pub(crate) fn advance_short(&mut self) -> bool {
-        if self.next >= self.count_short || !self.current.is_clear() {
-            return false;
+    pub(crate) fn advance_short(&mut self) -> Short {
+        if self.next >= self.count_short {
+            match self.refill_short() {
+                Short::Completion => {}
+                other => return other,
+            }
+        } else if !self.current.is_clear() {
+            return Short::LongWay;
         }
         // SAFETY: below `count_short`, which is no more than the batch, and the device filled the batch up to there.
         let wc = unsafe { self.batch.get_unchecked(self.next).assume_init_ref() };
-        if !show_oldest(&mut self.current, &self.senders, wc) {
-            return false;
+        if !show_oldest(&mut self.current, &self.senders, wc)
+            && !show_received(&mut self.current, &self.receivers, wc, self.invalidated)
+        {
+            return Short::LongWay;
         }
         self.next += 1;
-        true
+        Short::Completion
+    }
+
+    /// Takes what the device has, if nothing is left; tells whether there is a completion to go on with.
+    #[inline(never)]
+    fn refill_short(&mut self) -> Short {
+        self.current.clear();
+        if self.next != self.count {
+            return Short::LongWay;
+        }
+        match self.refill() {
+            Ok(true) if self.count_short > 0 => Short::Completion,
+            Ok(false) => Short::Nothing,
+            Ok(true) => Short::LongWay,
+            Err(error) => {
+                self.failed = Some(error);
+                Short::LongWay
+            }
+        }
     }
 
     /// Moves on to the next completion; false if there is none.
     #[inline(never)]
     pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
         self.current.clear();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         loop {
             if self.next == self.count && !self.refill()? {
                 return Ok(false);
@@ -149,7 +190,9 @@ impl Cq {
             let Some(wc) = self.batch.get(self.next) else { return Ok(false) };
             // SAFETY: the device filled the batch up to `count`.
             let wc = unsafe { wc.assume_init_ref() };
-            if show_oldest(&mut self.current, &self.senders, wc) {
+            if show_oldest(&mut self.current, &self.senders, wc)
+                || show_received(&mut self.current, &self.receivers, wc, self.invalidated)
+            {
                 self.current.timestamp = self.times.get(self.next).copied();
                 self.next += 1;
                 return Ok(true);
@@ -201,27 +244,33 @@ impl Cq {
         self.version = version;
         self.queues.clear();
         self.senders.clear();
-        self.datagrams.clear();
-        for member in members {
-            if let Some(qp) = member.queue.qp()
-                && qp.qp_type == QpType::Ud
-                && qp.receives.is_none()
-            {
-                self.datagrams.push(qp.qpn);
-            }
-            let place = member.id.number as usize;
+        self.receivers.clear();
+        let sharing = |member: &Member| {
+            let qp = member.queue.qp()?;
+            (qp.qp_type == QpType::Ud && qp.receives.is_none()).then_some(qp.qpn)
+        };
+        self.datagrams = members.iter().filter_map(sharing).collect();
+        for Member { id, queue } in members {
+            let place = id.number as usize;
             if self.queues.len() <= place {
                 self.queues.resize_with(place + 1, || None);
                 self.senders.resize_with(place + 1, || None);
+                self.receivers.resize_with(place + 1, || None);
             }
-            if let Completing::Both(qp) | Completing::Sends(qp) = &member.queue {
-                self.senders[place] = Some(Sender {
-                    key: Tag::key(Tag { queue: member.id, receive: false, own: 0 }.encode()),
-                    qpn: qp.qpn,
-                    queue: qp.send.clone(),
-                });
+            let key = |receive| Tag::key(Tag { queue: id, receive, own: 0 }.encode());
+            if let Completing::Both(qp) | Completing::Sends(qp) = &queue {
+                self.senders[place] = Some(Sender { key: key(false), qpn: qp.qpn, queue: qp.send.clone() });
             }
-            self.queues[place] = Some(Entry { generation: member.id.generation, queue: member.queue });
+            let receives = match &queue {
+                Completing::Both(qp) | Completing::Receives(qp) => {
+                    qp.receives.clone().map(|receives| (qp.qp_type == QpType::Ud, receives))
+                }
+                Completing::Shared(receives) if self.datagrams.is_empty() => Some((false, receives.clone())),
+                Completing::Sends(_) | Completing::Shared(_) => None,
+            };
+            self.receivers[place] =
+                receives.map(|(datagrams, receives)| Receiver { key: key(true), datagrams, receives });
+            self.queues[place] = Some(Entry { generation: id.generation, queue });
         }
     }
 
@@ -317,6 +366,17 @@ impl Drop for Cq {
     }
 }
 
+/// How far the [shortest way](Cq::advance_short) led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// To a completion.
+    Completion,
+    /// There is none.
+    Nothing,
+    /// [`advance`](Cq::advance) is to be asked.
+    LongWay,
+}
+
 /// What became of a completion of the device.
 enum Shown {
     Completion,
@@ -381,7 +441,44 @@ fn show_send(into: &mut Current, device: &Device, qp: &Arc<QpShared>, wc: &sys::
     Shown::Completion
 }
 
+/// Puts the completion of a receive where the owner sees it, if it went well and withdrew no key; false otherwise, with
+/// nothing done. Most are so.
 #[inline(always)]
+fn show_received(into: &mut Current, receivers: &[Option<Receiver>], wc: &sys::ibv_wc, with_inv: u32) -> bool {
+    let Some(Some(Receiver { key, datagrams, receives })) = receivers.get(Tag::receiver(wc.wr_id)) else {
+        return false;
+    };
+    // The key of a receive; that of a send is another.
+    let known = *key == Tag::key(wc.wr_id) && wc.status == sys::IBV_WC_SUCCESS && wc.wc_flags & with_inv == 0;
+    if !known {
+        return false;
+    }
+    let Some((wr_id, len)) = receives.take(wc.wr_id as u32, &mut into.memory) else { return false };
+    into.wc = received(wc, (wr_id, len), *datagrams);
+    true
+}
+
+/// The values of a receive that went well.
+#[inline(always)]
+fn received(wc: &sys::ibv_wc, (wr_id, len): (u64, u32), datagram: bool) -> WorkCompletion {
+    // SAFETY: 32 bits that the device wrote; all are valid.
+    let imm = unsafe { wc.__bindgen_anon_1.imm_data };
+    let with_imm = WcOpcode(wc.opcode) == WcOpcode::RECV_RDMA_WITH_IMM;
+    WorkCompletion {
+        wr_id,
+        status: WcStatus::SUCCESS,
+        opcode: if with_imm { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV },
+        qpn: Qpn(wc.qp_num),
+        // What was received is never longer than the memory for it; a device that says so is not believed. A WRITE with
+        // immediate data puts its bytes elsewhere.
+        byte_len: if with_imm { wc.byte_len } else { wc.byte_len.min(len) },
+        imm: (wc.wc_flags & sys::IBV_WC_WITH_IMM != 0).then(|| u32::from_be(imm)),
+        invalidated: None,
+        src_qpn: datagram.then_some(Qpn(wc.src_qp)),
+        vendor_err: 0,
+    }
+}
+
 fn show_receive(
     into: &mut Current,
     receives: &RecvSlots,
@@ -389,27 +486,22 @@ fn show_receive(
     (own, with_inv): (u32, u32),
     ud: bool,
 ) -> Shown {
-    let Some((memory, wr_id)) = receives.take(own) else { return Shown::Nothing };
-    let success = wc.status == sys::IBV_WC_SUCCESS;
-    // SAFETY: both readings are 32 bits that the device wrote; all are valid.
-    let (imm, invalidated) = unsafe { (wc.__bindgen_anon_1.imm_data, wc.__bindgen_anon_1.invalidated_rkey) };
-    let has = |flag| success && wc.wc_flags & flag != 0;
-    let with_imm = WcOpcode(wc.opcode) == WcOpcode::RECV_RDMA_WITH_IMM;
-    // What was received is never longer than the memory for it; a device that says so is not believed. A WRITE with
-    // immediate data puts its bytes elsewhere.
-    let byte_len = if with_imm { wc.byte_len } else { wc.byte_len.min(memory.len() as u32) };
-    into.wc = WorkCompletion {
-        wr_id,
-        status: WcStatus(wc.status),
-        opcode: if success && with_imm { WcOpcode::RECV_RDMA_WITH_IMM } else { WcOpcode::RECV },
-        qpn: Qpn(wc.qp_num),
-        byte_len: if success { byte_len } else { 0 },
-        imm: has(sys::IBV_WC_WITH_IMM).then(|| u32::from_be(imm)),
-        invalidated: has(with_inv).then_some(Rkey(invalidated)),
-        src_qpn: (success && ud).then_some(Qpn(wc.src_qp)),
-        vendor_err: if success { 0 } else { wc.vendor_err },
+    let Some(taken) = receives.take(own, &mut into.memory) else { return Shown::Nothing };
+    into.wc = if wc.status == sys::IBV_WC_SUCCESS {
+        // SAFETY: 32 bits that the device wrote; all are valid.
+        let invalidated = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
+        let invalidated = (wc.wc_flags & with_inv != 0).then_some(Rkey(invalidated));
+        WorkCompletion { invalidated, ..received(wc, taken, ud) }
+    } else {
+        WorkCompletion {
+            wr_id: taken.0,
+            status: WcStatus(wc.status),
+            opcode: WcOpcode::RECV,
+            qpn: Qpn(wc.qp_num),
+            vendor_err: wc.vendor_err,
+            ..WorkCompletion::default()
+        }
     };
-    into.memory = memory;
     Shown::Completion
 }
 

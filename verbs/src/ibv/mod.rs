@@ -38,7 +38,7 @@ pub use library::{Library, LibraryError, library};
 
 pub(crate) use ah::Ah;
 pub(crate) use channel::Channel;
-pub(crate) use cq::Cq;
+pub(crate) use cq::{Cq, Short};
 pub(crate) use cq_shared::CqShared;
 pub(crate) use device::{Device, names};
 pub(crate) use grant::Grant;

@@ -47,6 +47,12 @@ impl Tag {
         (wr_id >> NUMBER_SHIFT) as usize
     }
 
+    /// The number of the queue whose receive has this tag.
+    #[inline(always)]
+    pub(super) fn receiver(wr_id: u64) -> usize {
+        (wr_id << 1 >> (NUMBER_SHIFT + 1)) as usize
+    }
+
     /// Any 64 bits mean something; whether there is such a queue is for the caller to find.
     #[inline(always)]
     pub(super) fn decode(wr_id: u64) -> Self {

@@ -6,9 +6,8 @@ use std::ptr::null_mut;
 use qpair_verbs_sys as sys;
 
 use super::handle::{outcome, refused};
-use super::numbers::{QueueId, Tag};
 use super::pieces::{gather, single};
-use super::recv_slots::RecvSlots;
+use super::recv_slots::{Receive, RecvSlots};
 use crate::error::{PostError, Rejected};
 use crate::memory::Local;
 
@@ -21,32 +20,51 @@ pub(super) struct Takes {
 }
 
 impl RecvSlots {
-    /// Posts a receive of the queue `queue`, which takes such memory, by `post`, the device's function for it.
+    /// Posts a receive, with a tag of those, of the queue that takes such memory, by `post`, the device's function for it.
     ///
     /// # Errors
     /// [`Rejected`] with the memory.
     ///
     /// # Safety
-    /// The caller is the only poster, and `post` hands the request to the queue that these slots are of.
-    #[inline]
+    /// The caller is the only poster, and `post` hands the request to the queue that these slots and tags are of.
+    #[inline(always)]
     pub(super) unsafe fn post(
         &self,
-        queue: QueueId,
+        tags: u64,
         takes: Takes,
         memory: Local,
         wr_id: u64,
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
         if let Some(mut piece) = single(&memory, takes.domain) {
+            let receive = Receive { local: memory, wr_id, len: piece.length };
             // SAFETY: passed on to the caller; the piece is of the memory.
-            return unsafe { self.post_pieces(queue, (memory, wr_id), (&raw mut piece, 1), post) };
+            return unsafe { self.post_pieces(tags, receive, (&raw mut piece, 1), post) };
         }
+        // SAFETY: passed on to the caller.
+        unsafe { self.post_any(tags, takes, (memory, wr_id), post) }
+    }
+
+    /// As [`post`](RecvSlots::post), of memory in any form.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn post_any(
+        &self,
+        tags: u64,
+        takes: Takes,
+        (memory, wr_id): (Local, u64),
+        post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
+    ) -> Result<(), Rejected> {
         let gathered = memory.check(takes.domain, None, takes.max_sge).and_then(|()| gather(&memory, 0..memory.len()));
         match gathered {
-            // SAFETY: as above.
-            Ok(mut list) => unsafe {
-                self.post_pieces(queue, (memory, wr_id), (list.pieces.as_mut_ptr(), list.count), post)
-            },
+            Ok(mut list) => {
+                // No message is longer than 4 GiB.
+                let receive = Receive { len: u32::try_from(memory.len()).unwrap_or(u32::MAX), local: memory, wr_id };
+                // SAFETY: passed on to the caller; the pieces are of the memory.
+                unsafe { self.post_pieces(tags, receive, (list.pieces.as_mut_ptr(), list.count), post) }
+            }
             Err(error) => Err(Rejected { error, memory }),
         }
     }
@@ -56,26 +74,41 @@ impl RecvSlots {
     #[inline(always)]
     unsafe fn post_pieces(
         &self,
-        queue: QueueId,
-        (memory, wr_id): (Local, u64),
+        tags: u64,
+        receive: Receive,
         (sg_list, num_sge): (*mut sys::ibv_sge, i32),
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
-        let post = |own| {
-            let mut wr = sys::ibv_recv_wr {
-                wr_id: Tag { queue, receive: true, own }.encode(),
-                next: null_mut(),
-                // Of memory that the slot keeps until the receive is done.
-                sg_list,
-                num_sge,
-            };
-            let mut bad = null_mut();
-            outcome(post(&raw mut wr, &raw mut bad)).map_err(refused)
-        };
         // SAFETY: the only poster, by the caller.
-        unsafe { self.hand_over(memory, wr_id, post) }.map_err(|(error, memory)| {
-            let error = error.unwrap_or(PostError::ReceiveQueueFull { depth: self.depth() });
-            Rejected { error, memory }
-        })
+        let own = match unsafe { self.begin(receive) } {
+            Ok(own) => own,
+            Err(Receive { local: memory, .. }) => {
+                return Err(Rejected { error: PostError::ReceiveQueueFull { depth: self.depth() }, memory });
+            }
+        };
+        let mut wr = sys::ibv_recv_wr {
+            wr_id: tags | u64::from(own),
+            next: null_mut(),
+            // Of memory that the slot keeps until the receive is done.
+            sg_list,
+            num_sge,
+        };
+        let mut bad = null_mut();
+        match post(&raw mut wr, &raw mut bad) {
+            0 => Ok(()),
+            // SAFETY: as above.
+            status => unsafe { self.not_taken(own, status) },
+        }
+    }
+
+    /// The device did not take the last receive, unless it has completed.
+    ///
+    /// # Safety
+    /// The caller is the only poster, and began it just now.
+    #[cold]
+    unsafe fn not_taken(&self, own: u32, status: c_int) -> Result<(), Rejected> {
+        let Err(error) = outcome(status) else { return Ok(()) };
+        // SAFETY: passed on to the caller.
+        unsafe { self.back(own) }.map_or(Ok(()), |memory| Err(Rejected { error: refused(error), memory }))
     }
 }

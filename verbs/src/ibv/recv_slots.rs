@@ -4,23 +4,29 @@
 use crate::memory::Local;
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
-/// One receive.
+/// One receive, while it is posted.
 #[derive(Debug, Default)]
-struct RecvSlot {
-    local: Local,
-    wr_id: u64,
+pub(super) struct Receive {
+    pub(super) local: Local,
+    pub(super) wr_id: u64,
+    /// Bytes of the memory.
+    pub(super) len: u32,
+}
+
+/// A slot belongs to the poster while it is free, and after that to whoever takes its state from posted to free.
+struct Slot {
+    /// Generation in the upper bits, [`POSTED`] or [`FREE`] in the lowest.
+    state: AtomicU32,
+    /// The next in its list.
+    next: AtomicU32,
+    receive: UnsafeCell<Receive>,
 }
 
 /// The slots of a receive queue.
 ///
-/// A slot belongs to the poster while it is free, and after that to whoever takes its state from posted to free. Free
-/// slots go back by a list that any poller pushes to; the poster takes the whole list at once.
+/// Free slots go back by a list that any poller pushes to; the poster takes the whole list at once.
 pub(super) struct RecvSlots {
-    slots: Box<[UnsafeCell<RecvSlot>]>,
-    /// Per slot: generation in the upper bits, [`POSTED`] or [`FREE`] in the lowest.
-    states: Box<[AtomicU32]>,
-    /// Per slot: the next in its list.
-    next: Box<[AtomicU32]>,
+    slots: Box<[Slot]>,
     /// Slots that came back, as a list.
     returned: AtomicU32,
     /// Slots that the poster has at hand, as a list. Used by the poster alone.
@@ -33,11 +39,13 @@ unsafe impl Sync for RecvSlots {}
 
 impl RecvSlots {
     pub(super) fn new(depth: u32) -> Self {
-        let last = depth.saturating_sub(1);
+        let slot = |at| Slot {
+            state: AtomicU32::new(FREE),
+            next: AtomicU32::new(if at + 1 == depth { NONE } else { at + 1 }),
+            receive: UnsafeCell::new(Receive::default()),
+        };
         RecvSlots {
-            slots: (0..depth).map(|_| UnsafeCell::new(RecvSlot::default())).collect(),
-            states: (0..depth).map(|_| AtomicU32::new(FREE)).collect(),
-            next: (0..depth).map(|at| AtomicU32::new(if at == last { NONE } else { at + 1 })).collect(),
+            slots: (0..depth).map(slot).collect(),
             returned: AtomicU32::new(NONE),
             at_hand: UnsafeCell::new(if depth == 0 { NONE } else { 0 }),
         }
@@ -49,70 +57,68 @@ impl RecvSlots {
 
     /// Receives that are posted and whose completion was not taken: counted now, so that the data path need not.
     pub(super) fn count(&self) -> u32 {
-        self.states.iter().filter(|state| state.load(Ordering::Relaxed) & POSTED == POSTED).count() as u32
+        self.slots.iter().filter(|slot| slot.state.load(Ordering::Relaxed) & POSTED == POSTED).count() as u32
     }
 
-    /// Puts a receive into a free slot and hands it to the device by `post`, which gets the slot's tag and says whether the
-    /// device took it. The memory is out of the caller's hands meanwhile: it may complete before `post` returns.
+    /// Puts a receive into a free slot, and returns the tag by which it is then handed to the device: the memory is out of
+    /// the caller's hands, for the receive may complete before the device's function returns.
     ///
     /// # Errors
-    /// The memory, with `None` if the queue is full, or what `post` says.
+    /// The receive, if no slot is free.
     ///
     /// # Safety
     /// The caller is the only poster.
     #[inline(always)]
-    pub(super) unsafe fn hand_over<E>(
-        &self,
-        local: Local,
-        wr_id: u64,
-        post: impl FnOnce(u32) -> Result<(), E>,
-    ) -> Result<(), (Option<E>, Local)> {
+    pub(super) unsafe fn begin(&self, receive: Receive) -> Result<u32, Receive> {
         // SAFETY: the poster's own.
-        let index = self.at_hand.with_mut(|at_hand| unsafe {
-            if *at_hand == NONE {
-                *at_hand = self.returned.swap(NONE, Ordering::Acquire);
-            }
-            *at_hand
-        });
-        let (Some(cell), Some(state), Some(next)) =
-            (self.slots.get(index as usize), self.states.get(index as usize), self.next.get(index as usize))
-        else {
-            return Err((None, local));
-        };
-        let after = next.load(Ordering::Relaxed);
-        let generation = state.load(Ordering::Relaxed) >> 1;
-        // SAFETY: free, so the poster's.
-        cell.with_mut(|slot| unsafe { *slot = RecvSlot { local, wr_id } });
-        state.store(generation << 1 | POSTED, Ordering::Release);
-        let tag = generation << INDEX_BITS | index;
-        let refused = post(tag).err();
-        // A device may refuse a receive and complete it nevertheless: it was taken then.
-        let (left, refused) = match refused {
-            Some(error) if self.claim(tag).is_some() => (index, Some(error)),
-            _ => (after, None),
-        };
-        // SAFETY: as above.
-        self.at_hand.with_mut(|at_hand| unsafe { *at_hand = left });
-        match refused {
-            // SAFETY: claimed, so the poster's again.
-            Some(error) => Err((Some(error), cell.with_mut(|slot| unsafe { std::mem::take(&mut (*slot).local) }))),
-            None => Ok(()),
+        let mut index = self.at_hand.with(|at_hand| unsafe { *at_hand });
+        if index == NONE {
+            index = self.returned.swap(NONE, Ordering::Acquire);
         }
+        // The list's end is beyond all slots.
+        let Some(slot) = self.slots.get(index as usize) else { return Err(receive) };
+        let (after, generation) = (slot.next.load(Ordering::Relaxed), slot.state.load(Ordering::Relaxed) >> 1);
+        // SAFETY: as above.
+        self.at_hand.with_mut(|at_hand| unsafe { *at_hand = after });
+        // SAFETY: free, so the poster's. What a free slot had was taken out of it, so there is nothing to drop.
+        slot.receive.with_mut(|place| unsafe { place.write(receive) });
+        slot.state.store(generation << 1 | POSTED, Ordering::Release);
+        Ok(generation << INDEX_BITS | index)
     }
 
-    /// Takes the receive that a tag names; `None` if it names none that is posted, whatever a device may say.
-    #[inline(always)]
-    pub(super) fn take(&self, tag: u32) -> Option<(Local, u64)> {
-        let index = self.claim(tag)?;
-        // SAFETY: claimed just now, so nobody else's.
-        let taken = self.slots.get(index as usize)?.with_mut(|slot| unsafe {
-            let slot = &mut *slot;
-            (std::mem::take(&mut slot.local), slot.wr_id)
+    /// Takes the last receive back, which the device refused; `None` if it has completed: a device may refuse one and take
+    /// it nevertheless.
+    ///
+    /// # Safety
+    /// The caller is the only poster, and has begun this one last.
+    #[cold]
+    pub(super) unsafe fn back(&self, tag: u32) -> Option<Local> {
+        let slot = self.claim(tag)?;
+        // SAFETY: claimed, so the poster's again.
+        let local = slot.receive.with_mut(|receive| std::mem::take(unsafe { &mut (*receive).local }));
+        // SAFETY: the poster's own.
+        self.at_hand.with_mut(|at_hand| unsafe {
+            slot.next.store(*at_hand, Ordering::Relaxed);
+            *at_hand = tag & INDEX_MASK;
         });
-        let next = self.next.get(index as usize)?;
+        Some(local)
+    }
+
+    /// Takes the receive that a tag names out into `to`, whose memory is none, and returns its number and the bytes of its
+    /// memory; `None` if it names none that is posted, whatever a device may say.
+    #[inline(always)]
+    pub(super) fn take(&self, tag: u32, to: &mut Local) -> Option<(u64, u32)> {
+        let slot = self.claim(tag)?;
+        // SAFETY: claimed just now, so nobody else's. The memory moves; `to` had none that would have to be dropped.
+        let taken = slot.receive.with_mut(|receive| unsafe {
+            (&raw const (*receive).local).copy_to_nonoverlapping(to, 1);
+            std::ptr::write(&raw mut (*receive).local, Local::None);
+            ((*receive).wr_id, (*receive).len)
+        });
+        let index = tag & INDEX_MASK;
         let mut head = self.returned.load(Ordering::Relaxed);
         loop {
-            next.store(head, Ordering::Relaxed);
+            slot.next.store(head, Ordering::Relaxed);
             match self.returned.compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Some(taken),
                 Err(now) => head = now,
@@ -122,13 +128,13 @@ impl RecvSlots {
 
     /// Makes a posted slot the caller's.
     #[inline(always)]
-    fn claim(&self, tag: u32) -> Option<u32> {
+    fn claim(&self, tag: u32) -> Option<&Slot> {
         let (index, generation) = (tag & INDEX_MASK, tag >> INDEX_BITS);
-        let state = self.states.get(index as usize)?;
+        let slot = self.slots.get(index as usize)?;
         let before = generation << 1 | POSTED;
         let after = ((generation + 1) & GENERATION_MASK) << 1 | FREE;
-        state.compare_exchange(before, after, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(index)
+        slot.state.compare_exchange(before, after, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(slot)
     }
 }
 
@@ -154,16 +160,12 @@ mod tests {
     use super::*;
 
     fn post(slots: &RecvSlots, wr_id: u64) -> Option<u32> {
-        let mut given = None;
         // SAFETY: one poster.
-        let posted = unsafe {
-            slots.hand_over(Local::None, wr_id, |tag| {
-                given = Some(tag);
-                Ok::<_, ()>(())
-            })
-        };
-        posted.ok()?;
-        given
+        unsafe { slots.begin(Receive { wr_id, ..Receive::default() }) }.ok()
+    }
+
+    fn take(slots: &RecvSlots, tag: u32) -> Option<u64> {
+        slots.take(tag, &mut Local::None).map(|(wr_id, _)| wr_id)
     }
 
     #[test]
@@ -171,12 +173,12 @@ mod tests {
         let slots = RecvSlots::new(3);
         let tags: Vec<_> = (0..3).map(|wr_id| post(&slots, wr_id).unwrap()).collect();
         assert_eq!((post(&slots, 9), slots.count()), (None, 3));
-        assert_eq!(slots.take(tags[1]).unwrap().1, 1);
-        assert!(slots.take(tags[1]).is_none(), "taken already");
+        assert_eq!(take(&slots, tags[1]).unwrap(), 1);
+        assert!(take(&slots, tags[1]).is_none(), "taken already");
         let again = post(&slots, 4).unwrap();
         assert_ne!(again, tags[1], "another generation");
-        assert!(slots.take(tags[1]).is_none(), "stale");
-        assert_eq!(slots.take(again).unwrap().1, 4);
+        assert!(take(&slots, tags[1]).is_none(), "stale");
+        assert_eq!(take(&slots, again).unwrap(), 4);
     }
 
     #[test]
@@ -184,18 +186,30 @@ mod tests {
         let slots = RecvSlots::new(2);
         let tag = post(&slots, 1).unwrap();
         for other in [tag ^ 1, tag ^ 1 << 16, u32::MAX, tag + 2] {
-            assert!(slots.take(other).is_none(), "{other:x}");
+            assert!(take(&slots, other).is_none(), "{other:x}");
         }
-        assert!(slots.take(tag).is_some());
+        assert!(take(&slots, tag).is_some());
     }
 
     #[test]
     fn what_is_refused_comes_back() {
+        let slots = RecvSlots::new(2);
+        let refused = post(&slots, 1).unwrap();
+        // SAFETY: one poster, and the last receive.
+        assert!(unsafe { slots.back(refused) }.is_some());
+        assert_eq!((slots.count(), take(&slots, refused)), (0, None));
+        let posted = [2, 3].map(|wr_id| post(&slots, wr_id).unwrap());
+        assert_eq!(post(&slots, 4), None);
+        assert_eq!(posted.map(|tag| take(&slots, tag)), [Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn what_is_refused_and_completes_stays_taken() {
         let slots = RecvSlots::new(1);
-        // SAFETY: one poster.
-        let refused = unsafe { slots.hand_over(Local::None, 1, |_| Err("no")) };
-        assert_eq!(refused.unwrap_err().0, Some("no"));
-        assert_eq!(slots.count(), 0);
+        let tag = post(&slots, 1).unwrap();
+        assert_eq!(take(&slots, tag), Some(1));
+        // SAFETY: one poster, and the last receive.
+        assert!(unsafe { slots.back(tag) }.is_none());
         assert!(post(&slots, 2).is_some());
     }
 
@@ -204,7 +218,7 @@ mod tests {
         let slots = RecvSlots::new(1);
         for _ in 0..=GENERATION_MASK + 1 {
             let tag = post(&slots, 1).unwrap();
-            assert!(slots.take(tag).is_some());
+            assert!(take(&slots, tag).is_some());
         }
     }
 }
@@ -216,6 +230,10 @@ mod model {
 
     use super::*;
 
+    fn take(slots: &RecvSlots, tag: u32) -> Option<u64> {
+        slots.take(tag, &mut Local::None).map(|(wr_id, _)| wr_id)
+    }
+
     /// Receives complete at two pollers while the poster posts on: each is taken once, with what was posted, and its slot is
     /// used again.
     #[test]
@@ -223,29 +241,23 @@ mod model {
         loom::model(|| {
             let slots = Arc::new(RecvSlots::new(2));
             let post = |wr_id| {
-                let mut given = None;
+                let receive = Receive { wr_id, ..Receive::default() };
                 // SAFETY: this thread is the only poster.
-                let posted = unsafe {
-                    slots.hand_over(Local::default(), wr_id, |tag| {
-                        given = Some(tag);
-                        Ok::<_, ()>(())
-                    })
-                };
-                posted.ok().and(given)
+                unsafe { slots.begin(receive) }.ok()
             };
             let tags = [post(10).unwrap(), post(11).unwrap()];
             let pollers = [(tags[0], 10), (tags[1], 11)].map(|(tag, wr_id)| {
                 let slots = slots.clone();
                 thread::spawn(move || {
-                    assert_eq!(slots.take(tag).map(|(_, wr_id)| wr_id), Some(wr_id));
-                    assert!(slots.take(tag).is_none(), "twice");
+                    assert_eq!(take(&slots, tag), Some(wr_id));
+                    assert!(take(&slots, tag).is_none(), "twice");
                 })
             });
             let early = post(12);
             pollers.into_iter().for_each(|poller| poller.join().unwrap());
             let late = [post(13), post(14)];
             let open = early.into_iter().chain(late.into_iter().flatten());
-            assert_eq!(open.filter(|&tag| slots.take(tag).is_some()).count(), 2);
+            assert_eq!(open.filter(|&tag| take(&slots, tag).is_some()).count(), 2);
         });
     }
 }

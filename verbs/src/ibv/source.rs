@@ -12,7 +12,7 @@ use crate::error::CqError;
 #[derive(Debug)]
 pub(super) enum Source {
     Plain(sys::HotOps),
-    Timed(Timed),
+    Timed(Box<Timed>),
 }
 
 /// An extended queue, with the calls that read a completion.
@@ -38,7 +38,7 @@ impl Source {
     pub(super) unsafe fn timed(cq: NonNull<sys::ibv_cq_ex>) -> Option<Self> {
         // SAFETY: alive, by the caller; its calls are set once and for all.
         let calls = unsafe { cq.as_ref() };
-        Some(Source::Timed(Timed {
+        Some(Source::Timed(Box::new(Timed {
             start: calls.start_poll?,
             next: calls.next_poll?,
             end: calls.end_poll?,
@@ -50,7 +50,7 @@ impl Source {
             src_qp: calls.read_src_qp?,
             flags: calls.read_wc_flags?,
             timestamp: calls.read_completion_ts?,
-        }))
+        })))
     }
 
     /// Takes what the device has, as far as there is room: the number of completions that were put there.

@@ -8,7 +8,7 @@ use qpair_verbs_sys as sys;
 use super::cq_shared::{Completing, CqShared, Member};
 use super::handle::{made, outcome};
 use super::memlock;
-use super::numbers::QueueId;
+use super::numbers::{QueueId, Tag};
 use super::pd::Pd;
 use super::receive::Takes;
 use super::recv_slots::{MOST_SLOTS, RecvSlots};
@@ -21,6 +21,8 @@ use crate::sync::lock;
 pub(crate) struct Srq {
     srq: NonNull<sys::ibv_srq>,
     id: QueueId,
+    /// Tags of its receives, but for their slots.
+    tags: u64,
     receives: Arc<RecvSlots>,
     max_sge: usize,
     /// Where its receives complete.
@@ -59,7 +61,8 @@ impl Srq {
         })?;
         let receives = Arc::new(RecvSlots::new(depth));
         let queues = Mutex::default();
-        Ok(Arc::new(Srq { srq, id, receives, max_sge: max_sge as usize, queues, pd: pd.clone() }))
+        let tags = Tag { queue: id, receive: true, own: 0 }.encode();
+        Ok(Arc::new(Srq { srq, id, tags, receives, max_sge: max_sge as usize, queues, pd: pd.clone() }))
     }
 
     /// Posts a receive. For the one owner, which has `&mut` of the queue.
@@ -68,7 +71,7 @@ impl Srq {
         // SAFETY: the owner is the only poster; the queue is alive.
         unsafe {
             let takes = Takes { domain: self.pd.id(), max_sge: self.max_sge };
-            self.receives.post(self.id, takes, memory, wr_id, |wr, bad| post(self.raw(), wr, bad))
+            self.receives.post(self.tags, takes, memory, wr_id, |wr, bad| post(self.raw(), wr, bad))
         }
     }
 

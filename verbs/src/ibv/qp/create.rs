@@ -42,9 +42,14 @@ pub(crate) struct OwnedQp {
     pub(super) domain: u64,
     /// Tags of its sends, but for their counts.
     pub(super) tags: u64,
+    /// Tags of its receives, but for their slots.
+    pub(super) receive_tags: u64,
     pub(super) shared: Arc<QpShared>,
     /// The shared part's queue of sends, nearer.
     pub(super) send: Arc<SendQueue>,
+    /// The shared part's receives, nearer.
+    pub(super) receives: Option<Arc<RecvSlots>>,
+    pub(super) ops: sys::HotOps,
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
     pub(super) local: Local,
@@ -107,9 +112,9 @@ impl OwnedQp {
             // SAFETY: just made, and nobody knows of it.
             unsafe { (device.handle().library.ibv_destroy_qp)(made.qp.as_ptr()) };
         })?;
-        let receives = srq.is_none().then(|| RecvSlots::new(options.recv_depth));
+        let receives = srq.is_none().then(|| Arc::new(RecvSlots::new(options.recv_depth)));
         let send = Arc::new(SendQueue::new(options.send_depth));
-        let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send.clone(), receives));
+        let shared = Arc::new(QpShared::new(id, (qpn, options.qp_type), send.clone(), receives.clone()));
         let attributes = device.attributes();
         let asked = options.max_rd_atomic.unwrap_or(DEFAULT_READS);
         let reads = [attributes.max_rd_atomic, attributes.max_init_rd_atomic].map(|most| reads(asked, most));
@@ -118,8 +123,11 @@ impl OwnedQp {
             submit: made.submit,
             domain: pd.id(),
             tags: Tag { queue: id, receive: false, own: 0 }.encode(),
+            receive_tags: Tag { queue: id, receive: true, own: 0 }.encode(),
             shared,
             send,
+            receives,
+            ops: device.handle().ops,
             options: options.clone(),
             address: QpAddress { qpn, max_rd_atomic: reads[0], ..address },
             local: Local {

@@ -154,16 +154,16 @@ impl OwnedQp {
     }
 
     /// Posts a receive. For the one owner.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_recv(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
-        let Some(receives) = &self.shared.receives else {
+        let Some(receives) = &self.receives else {
             return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
         };
-        let (queue, post_recv) = (self.shared.id, self.pd.device().handle().ops.post_recv);
-        // SAFETY: the owner is the only poster; the queue pair is alive.
+        let takes = Takes { domain: self.domain, max_sge: self.max_sge[0] };
+        // SAFETY: the owner is the only poster; the queue pair is alive, and slots and tags are its.
         unsafe {
-            let takes = Takes { domain: self.domain, max_sge: self.max_sge[0] };
-            receives.post(queue, takes, memory, wr_id, |wr, bad| post_recv(self.qp.as_ptr(), wr, bad))
+            let post = |wr, bad| (self.ops.post_recv)(self.qp.as_ptr(), wr, bad);
+            receives.post(self.receive_tags, takes, memory, wr_id, post)
         }?;
         if self.known_state() == QpState::Err {
             self.flush_late_receive();

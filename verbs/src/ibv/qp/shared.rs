@@ -17,7 +17,7 @@ pub(in crate::ibv) struct QpShared {
     pub(in crate::ibv) qp_type: QpType,
     pub(in crate::ibv) send: Arc<SendQueue>,
     /// Its own receives; none with a shared queue.
-    pub(in crate::ibv) receives: Option<RecvSlots>,
+    pub(in crate::ibv) receives: Option<Arc<RecvSlots>>,
     state: AtomicU32,
     /// It was ready to receive, if it is not still.
     ready: AtomicBool,
@@ -30,7 +30,7 @@ impl QpShared {
         id: QueueId,
         (qpn, qp_type): (Qpn, QpType),
         send: Arc<SendQueue>,
-        receives: Option<RecvSlots>,
+        receives: Option<Arc<RecvSlots>>,
     ) -> Self {
         let state = AtomicU32::new(QpState::Reset.code());
         let (ready, last_receive) = (AtomicBool::new(false), AtomicBool::new(false));
