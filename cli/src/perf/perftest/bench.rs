@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use qpair::verbs::{
     Access, AddressHandle, CompletionChannel, CompletionQueue, Context, DatagramQueuePair, ExposedRegion, GRH_BYTES,
-    Gid, Mtu, Prepared, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, RemoteSlice, Rkey, SoftAddress,
-    WcStatus,
+    Gid, Mtu, Prepared, Psn, QpAddress, QpBuilder, QpState, QpType, Qpn, QueuePair, Rejected, RemoteSlice, Rkey,
+    SendRequest, SoftAddress, WcStatus,
 };
 
 use super::limits::stride;
@@ -273,21 +273,27 @@ impl Bench {
         let Lane { qp, kind, remote, start } = &mut self.lanes[lane];
         let remote = RemoteSlice { len: size as u64, ..*remote };
         let range = *start..*start + size;
-        let request = match (qp, *kind, inline) {
-            (Qp::Connected(qp), Kind::Write, None) => qp.write(self.outbox.local(range), remote),
-            (Qp::Connected(qp), Kind::Write, Some(data)) => qp.write_inline(data, remote),
-            (Qp::Connected(qp), Kind::Read, _) => qp.read(self.outbox.local(range), remote),
+        let wr_id = (lane as u64) << NUMBER_BITS | number & MAX_NUMBER;
+        match (qp, *kind, inline) {
+            (Qp::Connected(qp), Kind::Write, None) => {
+                post_as(qp.write(self.outbox.local(range), remote), wr_id, signaled)
+            }
+            (Qp::Connected(qp), Kind::Write, Some(data)) => post_as(qp.write_inline(data, remote), wr_id, signaled),
+            (Qp::Connected(qp), Kind::Read, _) => post_as(qp.read(self.outbox.local(range), remote), wr_id, signaled),
             (Qp::Connected(qp), Kind::Atomic, _) => match self.atomic {
-                AtomicOperation::FetchAndAdd => qp.fetch_add(self.outbox.local(range), remote, 1),
-                AtomicOperation::CmpAndSwap => qp.compare_swap(self.outbox.local(range), remote, 0, 1),
+                AtomicOperation::FetchAndAdd => {
+                    post_as(qp.fetch_add(self.outbox.local(range), remote, 1), wr_id, signaled)
+                }
+                AtomicOperation::CmpAndSwap => {
+                    post_as(qp.compare_swap(self.outbox.local(range), remote, 0, 1), wr_id, signaled)
+                }
             },
-            (Qp::Connected(qp), _, None) => qp.send(self.outbox.local(range)),
-            (Qp::Connected(qp), _, Some(data)) => qp.send_inline(data),
-            (Qp::Datagram(qp, to), _, None) => qp.send(self.outbox.local(range), to),
-            (Qp::Datagram(qp, to), _, Some(data)) => qp.send_inline(data, to),
-        };
-        let request = request.id((lane as u64) << NUMBER_BITS | number & MAX_NUMBER);
-        Ok(if signaled { request.signaled().post() } else { request.post() }?)
+            (Qp::Connected(qp), _, None) => post_as(qp.send(self.outbox.local(range)), wr_id, signaled),
+            (Qp::Connected(qp), _, Some(data)) => post_as(qp.send_inline(data), wr_id, signaled),
+            (Qp::Datagram(qp, to), _, None) => post_as(qp.send(self.outbox.local(range), to), wr_id, signaled),
+            (Qp::Datagram(qp, to), _, Some(data)) => post_as(qp.send_inline(data, to), wr_id, signaled),
+        }?;
+        Ok(())
     }
 
     /// True if a queue pair failed.
@@ -313,6 +319,13 @@ impl Bench {
             _ => cause.map_or(error, PerfError::from),
         }
     }
+}
+
+/// Posts a request where it is made, so that it is taken apart at once.
+#[inline(always)]
+fn post_as(request: SendRequest<'_>, wr_id: u64, signaled: bool) -> Result<(), Rejected> {
+    let request = request.id(wr_id);
+    if signaled { request.signaled().post() } else { request.post() }
 }
 
 /// The queue pair and the number of a message that completed.

@@ -39,6 +39,8 @@ struct PingPong<'a> {
     /// When a message of a run by duration was last counted.
     last: Instant,
     measured: u64,
+    /// Receives are posted again before the answer, not after: there is but one.
+    early: bool,
     /// What is sent inline; as long as a message, or empty.
     data: Vec<u8>,
 }
@@ -64,6 +66,7 @@ impl<'a> PingPong<'a> {
             posted: Vec::with_capacity(room),
             last: Instant::now(),
             measured: 0,
+            early: settings.rx_depth() < 2,
             data: vec![0; if size <= bench.inline { size } else { 0 }],
             bench,
         }
@@ -80,6 +83,7 @@ impl<'a> PingPong<'a> {
     /// Posts message `number`.
     #[inline]
     fn post(&mut self, number: u64) -> Result<(), PerfError> {
+        // Not after posting: the message may have arrived before the clock is read.
         if self.settings.iterations().is_some() {
             self.posted.push(Instant::now());
         }
@@ -164,7 +168,16 @@ impl<'a> PingPong<'a> {
         }
     }
 
-    /// Waits for a message, and posts a receive in its place as long as more than those posted are to come.
+    /// Posts a receive in the place of message `received`, as long as more than those posted are to come.
+    #[inline]
+    fn receive_again(&mut self, received: u64) -> Result<(), PerfError> {
+        if received > 0 && received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
+            self.bench.receive(0, self.size)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a message.
     #[inline]
     fn wait_received(&mut self, received: u64) -> Result<Waited, PerfError> {
         loop {
@@ -172,8 +185,8 @@ impl<'a> PingPong<'a> {
             match came {
                 Some(Ok(())) => {
                     self.watch.progress();
-                    if received.saturating_add(self.settings.rx_depth().into()) <= self.limit {
-                        self.bench.receive(0, self.size)?;
+                    if self.early {
+                        self.receive_again(received)?;
                     }
                     return Ok(Waited::Came);
                 }
@@ -231,10 +244,14 @@ pub fn sends(bench: &mut Bench, link: &Link, settings: &Settings, role: Role, si
         if role == Role::Server && run.wait_received(number)? == Waited::Over {
             break;
         }
-        if run.span.is_none() {
+        if number == 1 {
             run.begin();
         }
         run.post(number)?;
+        if !run.early {
+            // While the message is on its way.
+            run.receive_again(if role == Role::Server { number } else { number - 1 })?;
+        }
         if run.wait_sent(number)? == Waited::Over {
             break;
         }
