@@ -37,6 +37,8 @@ pub(crate) struct Home {
     members: Mutex<HashMap<u32, Weak<dyn Member>>>,
     /// Empty: keeps its memory from one visit of the members to the next.
     visit: Mutex<Vec<Arc<dyn Member>>>,
+    /// Looks at members that are under way.
+    visitors: AtomicU32,
     unsettled: Mutex<Unsettled>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
@@ -55,6 +57,16 @@ struct Unsettled {
     /// Withdrawals that nobody waits for any more; their keys' slots are not free yet.
     withdrawals: Vec<Withdrawal>,
 }
+
+/// A queue pair that is looked at; whoever closes it waits for that.
+pub(crate) struct Visited<'a> {
+    member: Arc<dyn Member>,
+    // After the member, so that it ends last.
+    _visit: Visit<'a>,
+}
+
+/// A look at queue pairs, counted as long as it lives.
+struct Visit<'a>(&'a AtomicU32);
 
 /// A queue pair, as its home and the control thread know it.
 pub(crate) trait Member: Send + Sync {
@@ -107,6 +119,7 @@ impl Home {
             events: EventHub::default(),
             members: Mutex::default(),
             visit: Mutex::default(),
+            visitors: AtomicU32::new(0),
             unsettled: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
@@ -198,18 +211,30 @@ impl Home {
         lock(&self.members).remove(&qpn);
     }
 
-    pub(crate) fn member(&self, qpn: u32) -> Option<Arc<dyn Member>> {
-        lock(&self.members).get(&qpn).and_then(Weak::upgrade)
+    /// The queue pair of that number.
+    pub(crate) fn member(&self, qpn: u32) -> Option<Visited<'_>> {
+        let visit = Visit::begin(&self.visitors);
+        let member = lock(&self.members).get(&qpn).and_then(Weak::upgrade)?;
+        Some(Visited { member, _visit: visit })
     }
 
     /// Shows each queue pair to `look`. None is locked meanwhile; what is kept in the end is dropped outside of locks too,
     /// since a queue pair that goes locks the members.
     pub(crate) fn visit(&self, mut look: impl FnMut(&dyn Member)) {
+        let _visit = Visit::begin(&self.visitors);
         let mut all = std::mem::take(&mut *lock(&self.visit));
         all.extend(lock(&self.members).values().filter_map(Weak::upgrade));
         all.iter().for_each(|member| look(&**member));
         all.clear();
         *lock(&self.visit) = all;
+    }
+
+    /// Waits until nobody looks at queue pairs any more, some seconds at most: with one that was removed before, nobody of
+    /// this device holds its memory then but its completion queues.
+    pub(crate) fn wait_for_visitors(&self) {
+        if !wait_until(|| self.visitors.load(Ordering::Acquire) == 0) {
+            tracing::warn!("a queue pair that is closed is looked at for long; its memory is held until that is over");
+        }
     }
 
     /// Says whom to call when work stalls; once.
@@ -321,6 +346,27 @@ impl Home {
 
     pub(crate) fn port(&self) -> crate::PortAttributes {
         host::port(&self.host)
+    }
+}
+
+impl std::ops::Deref for Visited<'_> {
+    type Target = dyn Member + 'static;
+
+    fn deref(&self) -> &(dyn Member + 'static) {
+        &*self.member
+    }
+}
+
+impl<'a> Visit<'a> {
+    fn begin(visitors: &'a AtomicU32) -> Self {
+        visitors.fetch_add(1, Ordering::AcqRel);
+        Visit(visitors)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -339,7 +339,9 @@ impl Link {
     pub(crate) fn report(&self, from: NodeId, qpn: u32, from_qpn: u32, kind: FaultKind) {
         match &self.wire {
             Wire::Local(home) => {
-                if let Some(member) = home.upgrade().and_then(|home| home.member(qpn)) {
+                if let Some(home) = home.upgrade()
+                    && let Some(member) = home.member(qpn)
+                {
                     member.fault(from, from_qpn, kind);
                 }
             }

@@ -1,6 +1,6 @@
-//! A datagram queue pair that is closed while somebody fills a receive of it.
+//! Queue pairs that are closed while somebody fills a receive of theirs, or looks at them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use super::{OwnedQp, SoftQp};
@@ -92,4 +92,28 @@ fn a_sender_that_died_holds_nothing_up() {
     for region in receives {
         assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
     }
+}
+
+#[test]
+fn closing_waits_until_nobody_looks_at_the_queue_pair() {
+    let ctx = Context::open("soft0").unwrap();
+    let (pd, mut cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+    let mut qp = pd.rc(&cq).build().unwrap();
+    let region = pd.expose(4096, Access::NONE).unwrap();
+    qp.recv(region.local(0..4096)).post().unwrap();
+    let (home, looks) = (pd.node().home().clone(), Arc::new(Barrier::new(2)));
+    let visitor = std::thread::spawn({
+        let looks = looks.clone();
+        move || {
+            home.visit(|_| {
+                looks.wait();
+                std::thread::sleep(Duration::from_millis(50));
+            });
+        }
+    });
+    looks.wait();
+    drop(qp);
+    while cq.poll().unwrap().is_some() {}
+    assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
+    visitor.join().unwrap();
 }
