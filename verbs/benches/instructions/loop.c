@@ -76,7 +76,8 @@ static int post_receive(struct ibv_qp *qp, uint64_t wr_id, struct buffer buffer)
 
 int main(int argc, char **argv) {
     CHECK(argc == 5);
-    int extended = !strcmp(argv[2], "extended"), receive = !strcmp(argv[2], "receive"), windows = atoi(argv[3]), window = atoi(argv[4]);
+    int extended = !strcmp(argv[2], "extended"), receive = !strcmp(argv[2], "receive");
+    int windows = atoi(argv[3]), window = atoi(argv[4]);
     struct ibv_device **list = ibv_get_device_list(NULL);
     CHECK(list);
     int at = 0;

@@ -125,6 +125,7 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
     0
 }
 
+/// Receives of a shared queue never complete: they are of no queue pair.
 unsafe extern "C" fn post_srq_recv(_srq: *mut ibv_srq, _wr: *mut ibv_recv_wr, _bad: *mut *mut ibv_recv_wr) -> c_int {
     0
 }

@@ -29,6 +29,7 @@ mod quirks;
 mod receive;
 mod recv_slots;
 mod send_queue;
+mod show;
 mod source;
 mod srq;
 mod timed;

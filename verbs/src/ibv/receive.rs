@@ -20,7 +20,8 @@ pub(super) struct Takes {
 }
 
 impl RecvSlots {
-    /// Posts a receive, with a tag of those, of the queue that takes such memory, by `post`, the device's function for it.
+    /// Posts a receive to the queue that takes such memory, by `post`, the device's function for it. Its tag is `tags` with
+    /// the slot in it.
     ///
     /// # Errors
     /// [`Rejected`] with the memory.
@@ -101,7 +102,8 @@ impl RecvSlots {
         }
     }
 
-    /// The device did not take the last receive, unless it has completed.
+    /// Takes back the last receive, which the device refused with `status`. If it has completed nevertheless, it counts as
+    /// posted.
     ///
     /// # Safety
     /// The caller is the only poster, and began it just now.

@@ -13,7 +13,9 @@ pub(super) struct Receive {
     pub(super) len: u32,
 }
 
-/// A slot belongs to the poster while it is free, and after that to whoever takes its state from posted to free.
+/// A slot belongs to the poster while it is in a list; once posted, to whoever takes its state from posted to free, until it
+/// is in a list again. One cache line, so that the poster and pollers of other slots do not slow each other.
+#[repr(align(64))]
 struct Slot {
     /// Generation in the upper bits, [`POSTED`] or [`FREE`] in the lowest.
     state: AtomicU32,
@@ -33,7 +35,7 @@ pub(super) struct RecvSlots {
     at_hand: UnsafeCell<u32>,
 }
 
-// SAFETY: slots pass between threads by their states, and lists by `returned`, with release and acquire; `at_hand` is the
+// SAFETY: slots go to pollers by their states, and come back by `returned`, with release and acquire; `at_hand` is the
 // poster's.
 unsafe impl Sync for RecvSlots {}
 
@@ -80,7 +82,8 @@ impl RecvSlots {
         let (after, generation) = (slot.next.load(Ordering::Relaxed), slot.state.load(Ordering::Relaxed) >> 1);
         // SAFETY: as above.
         self.at_hand.with_mut(|at_hand| unsafe { *at_hand = after });
-        // SAFETY: free, so the poster's. What a free slot had was taken out of it, so there is nothing to drop.
+        // SAFETY: it was in the poster's list, so it is the poster's. What it had was taken out before it came there, so
+        // there is nothing to drop.
         slot.receive.with_mut(|place| unsafe { place.write(receive) });
         slot.state.store(generation << 1 | POSTED, Ordering::Release);
         Ok(generation << INDEX_BITS | index)
@@ -230,8 +233,18 @@ mod model {
 
     use super::*;
 
+    /// Posts a receive; its tag, if there is room.
+    fn post(slots: &RecvSlots, wr_id: u64) -> Option<u32> {
+        // SAFETY: each model has one poster.
+        unsafe { slots.begin(Receive { local: Local::Memory(wr_id), wr_id, len: 0 }) }.ok()
+    }
+
+    /// Takes a receive, with its own memory.
     fn take(slots: &RecvSlots, tag: u32) -> Option<u64> {
-        slots.take(tag, &mut Local::None).map(|(wr_id, _)| wr_id)
+        let mut memory = Local::None;
+        let (wr_id, _) = slots.take(tag, &mut memory)?;
+        assert!(matches!(memory, Local::Memory(number) if number == wr_id), "memory of another");
+        Some(wr_id)
     }
 
     /// Receives complete at two pollers while the poster posts on: each is taken once, with what was posted, and its slot is
@@ -240,12 +253,7 @@ mod model {
     fn each_receive_is_taken_once_and_its_slot_comes_back() {
         loom::model(|| {
             let slots = Arc::new(RecvSlots::new(2));
-            let post = |wr_id| {
-                let receive = Receive { wr_id, ..Receive::default() };
-                // SAFETY: this thread is the only poster.
-                unsafe { slots.begin(receive) }.ok()
-            };
-            let tags = [post(10).unwrap(), post(11).unwrap()];
+            let tags = [post(&slots, 10).unwrap(), post(&slots, 11).unwrap()];
             let pollers = [(tags[0], 10), (tags[1], 11)].map(|(tag, wr_id)| {
                 let slots = slots.clone();
                 thread::spawn(move || {
@@ -253,11 +261,30 @@ mod model {
                     assert!(take(&slots, tag).is_none(), "twice");
                 })
             });
-            let early = post(12);
+            let early = post(&slots, 12);
             pollers.into_iter().for_each(|poller| poller.join().unwrap());
-            let late = [post(13), post(14)];
+            let late = [post(&slots, 13), post(&slots, 14)];
             let open = early.into_iter().chain(late.into_iter().flatten());
             assert_eq!(open.filter(|&tag| take(&slots, tag).is_some()).count(), 2);
+        });
+    }
+
+    /// A receive is refused and completes nevertheless: its memory goes one way only, and its slot is used again.
+    #[test]
+    fn a_refused_receive_comes_back_or_completes() {
+        loom::model(|| {
+            let slots = Arc::new(RecvSlots::new(1));
+            let tag = post(&slots, 10).unwrap();
+            let poller = thread::spawn({
+                let slots = slots.clone();
+                move || take(&slots, tag)
+            });
+            // SAFETY: this thread is the only poster, and that was the last receive.
+            let back = unsafe { slots.back(tag) };
+            let taken = poller.join().unwrap();
+            assert!(matches!((back, taken), (Some(Local::Memory(10)), None) | (None, Some(10))));
+            let again = post(&slots, 11).unwrap();
+            assert_eq!(take(&slots, again), Some(11));
         });
     }
 }

@@ -177,7 +177,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Waits for a message.
+    /// Waits for a message; where there is but one receive, posts it again at once.
     #[inline]
     fn wait_received(&mut self, received: u64) -> Result<Waited, PerfError> {
         loop {
