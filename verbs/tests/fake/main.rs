@@ -11,3 +11,4 @@ mod memlock;
 mod nonsense;
 mod posting;
 mod random;
+mod received;

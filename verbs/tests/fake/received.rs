@@ -1,0 +1,148 @@
+//! What a receive tells beside its contents: who sent it, how long it is, immediate data, and when it was.
+
+use qpair_verbs::{
+    AddressHandle, DatagramQueuePair, GRH_BYTES, Qpn, QueuePair, SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion,
+};
+
+use crate::ground::{Ground, connect, in_fake};
+
+/// One whose queue tells when each completion was, or not.
+fn ground(timed: bool) -> Ground {
+    let mut ground = Ground::new();
+    if timed {
+        ground.cq = ground.ctx.create_cq_with_timestamps(64, None).unwrap();
+    }
+    ground
+}
+
+/// A pair of which the second takes receives from a shared queue.
+fn connected(ground: &Ground, srq: &SharedReceiveQueue) -> (QueuePair, QueuePair) {
+    connect(ground.pd.rc(&ground.cq).build().unwrap(), ground.pd.rc(&ground.cq).srq(srq).build().unwrap())
+}
+
+/// A sender of datagrams with receives of its own, and a receiver that takes them from a shared queue.
+struct Datagrams {
+    from: DatagramQueuePair,
+    to: DatagramQueuePair,
+    way: AddressHandle,
+}
+
+impl Datagrams {
+    fn new(ground: &Ground, srq: &SharedReceiveQueue) -> Datagrams {
+        let from = ground.pd.ud(&ground.cq).build().unwrap().activate().unwrap();
+        let to = ground.pd.ud(&ground.cq).srq(srq).build().unwrap().activate().unwrap();
+        let way = from.address_handle(&to.address()).unwrap();
+        Datagrams { from, to, way }
+    }
+}
+
+/// A message, by what it comes over.
+enum Message<'a> {
+    Connected(&'a mut (QueuePair, QueuePair)),
+    Datagram(&'a mut Datagrams),
+}
+use Message::{Connected, Datagram};
+
+/// Sends a message that takes a receive of the shared queue; what its completion is to say.
+fn send(ground: &Ground, srq: &mut SharedReceiveQueue, wr_id: u64, message: Message<'_>) -> WorkCompletion {
+    srq.post(ground.pd.alloc(100).unwrap(), wr_id).unwrap();
+    let (qpn, src_qpn, header) = match message {
+        Connected((near, far)) => {
+            near.send_inline(b"message").post().unwrap();
+            (far.number(), None, 0)
+        }
+        Datagram(Datagrams { from, to, way }) => {
+            from.send_inline(b"message", way).post().unwrap();
+            (to.number(), Some(from.number()), GRH_BYTES as u32)
+        }
+    };
+    received(wr_id, qpn, header + 7, src_qpn)
+}
+
+fn received(wr_id: u64, qpn: Qpn, byte_len: u32, src_qpn: Option<Qpn>) -> WorkCompletion {
+    let (status, opcode) = (WcStatus::SUCCESS, WcOpcode::RECV);
+    WorkCompletion { wr_id, status, opcode, qpn, byte_len, src_qpn, ..WorkCompletion::default() }
+}
+
+/// Messages over both, some polled for at once and some in one go.
+fn both(
+    ground: &mut Ground,
+    srq: &mut SharedReceiveQueue,
+    pair: &mut (QueuePair, QueuePair),
+    datagrams: &mut Datagrams,
+) {
+    for wr_id in 100..103 {
+        let expected = send(ground, srq, wr_id, Connected(pair));
+        assert_eq!(ground.done(), expected);
+        let expected = send(ground, srq, wr_id, Datagram(datagrams));
+        assert_eq!(ground.done(), expected);
+    }
+    let expected = [200, 201, 202, 203].map(|wr_id| {
+        let message = if wr_id % 2 == 0 { Connected(pair) } else { Datagram(datagrams) };
+        send(ground, srq, wr_id, message)
+    });
+    assert_eq!([(); 4].map(|()| ground.done()), expected);
+    ground.nothing();
+}
+
+/// Messages of a connection while the receiver of datagrams goes: they wait for the poller, or come later.
+fn alone_again(
+    ground: &mut Ground,
+    srq: &mut SharedReceiveQueue,
+    pair: &mut (QueuePair, QueuePair),
+    datagrams: Datagrams,
+) {
+    let expected = [300, 301].map(|wr_id| send(ground, srq, wr_id, Connected(pair)));
+    drop(datagrams);
+    assert_eq!([(); 2].map(|()| ground.done()), expected);
+    for wr_id in 302..305 {
+        let expected = send(ground, srq, wr_id, Connected(pair));
+        assert_eq!(ground.done(), expected);
+    }
+    ground.nothing();
+}
+
+#[test]
+fn a_connection_shares_its_receives_with_datagrams_that_come_later() {
+    in_fake(|| {
+        for timed in [false, true] {
+            let mut ground = ground(timed);
+            let mut srq = ground.pd.create_srq(8).unwrap();
+            let mut pair = connected(&ground, &srq);
+            let expected = send(&ground, &mut srq, 1, Connected(&mut pair));
+            assert_eq!(ground.done(), expected);
+            // Three wait: one is taken by its poll, with the others, before the list of queue pairs changes.
+            let expected = [2, 3, 4].map(|wr_id| send(&ground, &mut srq, wr_id, Connected(&mut pair)));
+            assert_eq!(ground.done(), expected[0]);
+            let left = send(&ground, &mut srq, 5, Connected(&mut pair));
+            let mut datagrams = Datagrams::new(&ground, &srq);
+            assert_eq!([(); 3].map(|()| ground.done()), [expected[1], expected[2], left]);
+            both(&mut ground, &mut srq, &mut pair, &mut datagrams);
+            alone_again(&mut ground, &mut srq, &mut pair, datagrams);
+            drop((srq, pair));
+            ground.close().reset().unwrap();
+        }
+    });
+}
+
+#[test]
+fn datagrams_share_their_receives_with_a_connection_that_comes_later() {
+    in_fake(|| {
+        for timed in [false, true] {
+            let mut ground = ground(timed);
+            let mut srq = ground.pd.create_srq(8).unwrap();
+            let mut datagrams = Datagrams::new(&ground, &srq);
+            let expected = send(&ground, &mut srq, 1, Datagram(&mut datagrams));
+            assert_eq!(ground.done(), expected);
+            let expected = [2, 3, 4].map(|wr_id| send(&ground, &mut srq, wr_id, Datagram(&mut datagrams)));
+            assert_eq!(ground.done(), expected[0]);
+            let left = send(&ground, &mut srq, 5, Datagram(&mut datagrams));
+            let mut pair = connected(&ground, &srq);
+            assert_eq!([(); 3].map(|()| ground.done()), [expected[1], expected[2], left]);
+            both(&mut ground, &mut srq, &mut pair, &mut datagrams);
+            alone_again(&mut ground, &mut srq, &mut pair, datagrams);
+            drop((srq, pair));
+            ground.close().reset().unwrap();
+        }
+    });
+}
