@@ -146,3 +146,60 @@ fn datagrams_share_their_receives_with_a_connection_that_comes_later() {
         }
     });
 }
+
+/// More than are taken from the device at a time.
+const MESSAGES: u64 = 20;
+
+#[test]
+fn lengths_and_immediate_data_are_told_with_times_and_without() {
+    in_fake(|| {
+        for timed in [false, true] {
+            let mut ground = ground(timed);
+            let (mut a, mut b) = ground.pair();
+            let region = ground.exposed(64);
+            for wr_id in 0..MESSAGES {
+                b.recv(ground.pd.alloc(100).unwrap()).id(wr_id).post().unwrap();
+            }
+            let expected: Vec<_> = (0..MESSAGES)
+                .map(|wr_id| {
+                    let len = 3 * wr_id as u32;
+                    let data = vec![wr_id as u8; len as usize];
+                    let plain = received(wr_id, b.number(), len, None);
+                    match wr_id % 3 {
+                        0 => {
+                            a.send_inline(&data).post().unwrap();
+                            plain
+                        }
+                        1 => {
+                            a.send_inline(&data).imm(0x0102_0304 + len).post().unwrap();
+                            WorkCompletion { imm: Some(0x0102_0304 + len), ..plain }
+                        }
+                        _ => {
+                            a.write(ground.filled(1), region.remote(0..64)).imm(len).post().unwrap();
+                            let opcode = WcOpcode::RECV_RDMA_WITH_IMM;
+                            WorkCompletion { imm: Some(len), opcode, byte_len: 64, ..plain }
+                        }
+                    }
+                })
+                .collect();
+            let (mut told, mut times) = (Vec::new(), Vec::new());
+            while let Some(done) = ground.cq.poll().unwrap() {
+                told.push(done.values());
+                times.push(done.timestamp());
+                let len = if done.opcode() == WcOpcode::RECV { done.byte_len() } else { 0 };
+                let (wr_id, buffer) = (done.wr_id(), done.into_buffer().unwrap());
+                assert!(buffer[..len].iter().all(|&byte| u64::from(byte) == wr_id) && buffer[len..] == [0; 100][len..]);
+            }
+            assert_eq!(told, expected);
+            if timed {
+                // The clock of the device counts nanoseconds, and is read once for each.
+                assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{times:?}");
+                assert!(times[0] < times[10] && times[10] < times[19], "{times:?}");
+            } else {
+                assert!(times.iter().all(Option::is_none), "{times:?}");
+            }
+            drop((a, b, region));
+            ground.close().reset().unwrap();
+        }
+    });
+}
