@@ -96,6 +96,42 @@ fn unreliable_services_carry_what_they_can() {
     }
 }
 
+/// Each side posts its next receive in time, and none beyond the last message.
+#[test]
+fn messages_forth_and_back_need_no_more_receives_than_they_have() {
+    for service in ["RC", "UC", "UD"] {
+        for count in ["-n 300 -r 1", "-n 300 -r 2", "-n 5 -r 1", "-n 5 -r 2", "-n 5 -r 4", "-n 5 -r 5", "-n 5 -r 9"] {
+            let test = format!("send-lat -c {service}");
+            let (server, port) = serve(&test);
+            let rows = rows(&perf(&format!("{test} {count} 127.0.0.1 -p {port} -d soft0 --json")));
+            let iterations: u64 = count.split(' ').nth(1).and_then(|count| count.parse().ok()).expect("a number");
+            assert_eq!((rows.len(), &rows[0]["iterations"]), (1, &iterations.into()), "{test} {count}: {rows:?}");
+            let server = server.finish();
+            assert!(server.status.success(), "{test} {count}: {}", stderr(&server));
+        }
+    }
+}
+
+/// So do those whose number is not known before.
+#[test]
+fn messages_forth_and_back_by_duration_need_one_receive() {
+    for receives in [1, 2] {
+        let (server, port) = serve("send-lat -q 1");
+        let line = format!("send-lat -q 1 -r {receives} -D 300ms -f 50ms 127.0.0.1 -p {port} -d soft0 --json");
+        let rows = rows(&perf(&line));
+        assert!(rows.len() == 1 && number(&rows[0], "iterations") > 0.0, "{receives}: {rows:?}");
+        let server = server.finish();
+        assert!(server.status.success(), "{receives}: {}", stderr(&server));
+    }
+}
+
+/// One message is no run of perftest's, and is measured all the same.
+#[test]
+fn a_single_message_is_enough() {
+    let rows = rows(&local("send-lat -n 1 --json"));
+    assert_eq!((rows.len(), &rows[0]["operations"]), (1, &1.into()), "{rows:?}");
+}
+
 #[test]
 fn runs_by_duration_end_by_themselves() {
     for test in ["write-bw", "write-bw -b", "read-bw", "send-bw", "send-bw -b", "atomic-bw"] {
