@@ -42,6 +42,17 @@ fn every_latency_is_measured_at_every_kind_of_size() {
 }
 
 #[test]
+fn a_single_message_gives_every_figure() {
+    for test in ["write-lat", "send-lat", "read-lat", "tag-lat", "atomic-lat"] {
+        let rows = rows(&perf(&format!("{test} --local -n 1 --json")));
+        let [row] = rows.as_slice() else { panic!("{test}: {rows:?}") };
+        assert_eq!(row["operations"], 1, "{row}");
+        let times = ["min_us", "typical_us", "median_us", "p99_us", "max_us"];
+        assert!(times.iter().all(|name| row[name].as_f64() > Some(0.0) && row[name] == row["min_us"]), "{row}");
+    }
+}
+
+#[test]
 fn every_bandwidth_is_measured_at_every_kind_of_size() {
     for test in ["write-bw", "send-bw", "read-bw", "tag-bw"] {
         // More SENDs than the receiver has receives, so that credits must work.

@@ -125,13 +125,6 @@ fn messages_forth_and_back_by_duration_need_one_receive() {
     }
 }
 
-/// One message is no run of perftest's, and is measured all the same.
-#[test]
-fn a_single_message_is_enough() {
-    let rows = rows(&local("send-lat -n 1 --json"));
-    assert_eq!((rows.len(), &rows[0]["operations"]), (1, &1.into()), "{rows:?}");
-}
-
 #[test]
 fn runs_by_duration_end_by_themselves() {
     for test in ["write-bw", "write-bw -b", "read-bw", "send-bw", "send-bw -b", "atomic-bw"] {
@@ -308,6 +301,7 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
         ("write-lat -b --local", 2, "leave out -q and -b"),
         ("write-bw -q 0 --local", 2, "1..=1024"),
         ("write-bw -c XRC --local", 2, "RC, UC, UD"),
+        ("send-lat -q 1 -n 1 --local", 2, "-n is 5 to"),
         ("write-bw -m 1000 --local", 2, "256, 512, 1024, 2048 or 4096"),
         ("write-bw -b -s 8,64 --local", 2, "takes one size"),
         ("write-bw -b -f 1 --local", 2, "--duration"),
