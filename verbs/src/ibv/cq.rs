@@ -1,5 +1,6 @@
 //! The owner's end of a completion queue: takes completions in batches, and hands them out one by one.
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(crate) struct Cq {
     senders: Vec<Option<Sender>>,
     /// The queues of receives among them, once more, where what is received is surely a datagram or surely none.
     receivers: Vec<Option<Receiver>>,
-    /// Datagram queue pairs that take receives from a shared queue.
+    /// Datagram queue pairs that take receives from a shared queue, or did.
     datagrams: Vec<Qpn>,
     /// Completions `next..count` were taken from the device and not handed out.
     batch: Box<[MaybeUninit<sys::ibv_wc>; BATCH]>,
@@ -234,7 +235,11 @@ impl Cq {
             let qp = member.queue.qp()?;
             (qp.qp_type == QpType::Ud && qp.receives.is_none()).then_some(qp.qpn)
         };
-        self.datagrams = members.iter().filter_map(sharing).collect();
+        // Those that have gone may have left receives behind, until another has their number.
+        let is_shared = members.iter().any(|member| matches!(member.queue, Completing::Shared(_)));
+        let known: HashSet<_> = members.iter().filter_map(|member| member.queue.qp()).map(|qp| qp.qpn).collect();
+        self.datagrams.retain(|qpn| is_shared && !known.contains(qpn));
+        self.datagrams.extend(members.iter().filter_map(sharing));
         for Member { id, queue } in members {
             let place = id.number as usize;
             if self.queues.len() <= place {

@@ -46,7 +46,7 @@ impl QpBuilder {
         self
     }
 
-    /// Takes receives from `srq` instead of a queue of its own. RC only.
+    /// Takes receives from `srq` instead of a queue of its own: RC, and on devices of libibverbs UD too.
     #[must_use]
     pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
         self.srq = Some(srq.handle());

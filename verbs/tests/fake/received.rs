@@ -85,17 +85,20 @@ fn both(
     ground.nothing();
 }
 
-/// Messages of a connection while the receiver of datagrams goes: they wait for the poller, or come later.
+/// Messages while the receiver of datagrams goes, its last among them: they wait for the poller, or come later.
 fn alone_again(
     ground: &mut Ground,
     srq: &mut SharedReceiveQueue,
     pair: &mut (QueuePair, QueuePair),
-    datagrams: Datagrams,
+    mut datagrams: Datagrams,
 ) {
-    let expected = [300, 301].map(|wr_id| send(ground, srq, wr_id, Connected(pair)));
+    let expected = [300, 301, 302].map(|wr_id| {
+        let message = if wr_id == 301 { Datagram(&mut datagrams) } else { Connected(pair) };
+        send(ground, srq, wr_id, message)
+    });
     drop(datagrams);
-    assert_eq!([(); 2].map(|()| ground.done()), expected);
-    for wr_id in 302..305 {
+    assert_eq!([(); 3].map(|()| ground.done()), expected);
+    for wr_id in 303..306 {
         let expected = send(ground, srq, wr_id, Connected(pair));
         assert_eq!(ground.done(), expected);
     }
