@@ -3,39 +3,8 @@
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
+pub use qpair_roce::{Mtu, Psn, Qpn, Rkey};
 use serde::{Deserialize, Serialize};
-
-/// The remote key of a region or memory window; whoever presents it may access that memory.
-///
-/// All 32 bits are unpredictable on the software device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Rkey(pub u32);
-
-/// A queue pair number, 24 bits.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Qpn(pub u32);
-
-/// A packet sequence number, 24 bits; arithmetic on it wraps.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Psn(u32);
-
-impl Psn {
-    /// Keeps the low 24 bits of `value`.
-    pub const fn new(value: u32) -> Self {
-        Psn(value & 0x00ff_ffff)
-    }
-
-    /// The number, below 2^24.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// The number `count` packets later, modulo 2^24.
-    #[must_use]
-    pub const fn advance(self, count: u32) -> Self {
-        Psn::new(self.0.wrapping_add(count))
-    }
-}
 
 /// A global identifier: 128 bits, printed as an IPv6 address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,28 +63,6 @@ pub struct GidEntry {
     pub kind: GidKind,
     /// The network interface that it comes from; `None` where there is none, or the system does not tell.
     pub netdev: Option<String>,
-}
-
-/// A path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256,
-    /// 512 bytes.
-    B512,
-    /// 1024 bytes.
-    B1024,
-    /// 2048 bytes.
-    B2048,
-    /// 4096 bytes.
-    B4096,
-}
-
-impl Mtu {
-    /// The size in bytes.
-    pub const fn bytes(self) -> u32 {
-        256 << (self as u32)
-    }
 }
 
 /// The service of a queue pair.
@@ -241,37 +188,9 @@ impl fmt::Debug for Access {
     }
 }
 
-macro_rules! hex_number {
-    ($($name:ident, $width:literal, $value:expr;)*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let value: fn(&$name) -> u32 = $value;
-                write!(f, concat!("0x{:0", $width, "x}"), value(self))
-            }
-        }
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-    )*};
-}
-
-hex_number! {
-    Rkey, "8", |k| k.0;
-    Qpn, "6", |n| n.0;
-    Psn, "6", |p| p.get();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn psn_wraps_at_24_bits() {
-        assert_eq!(Psn::new(0x00ff_ffff).advance(2).get(), 1);
-        assert_eq!(Psn::new(0x0100_0005).get(), 5);
-    }
 
     #[test]
     fn access_prints_its_names() {
@@ -286,10 +205,5 @@ mod tests {
         for code in 0..20 {
             assert_eq!(QpState::from_code(code).code(), code);
         }
-    }
-
-    #[test]
-    fn mtu_bytes() {
-        assert_eq!([Mtu::B256.bytes(), Mtu::B1024.bytes(), Mtu::B4096.bytes()], [256, 1024, 4096]);
     }
 }

@@ -1,0 +1,15 @@
+//! RoCEv2 without I/O: the packets of RDMA over UDP, byte for byte those of Linux' rdma_rxe and of RoCE NICs.
+//!
+//! [`wire`] has the formats: every header as an owned value that is parsed and emitted, the invariant CRC that ends each
+//! packet, and the messages of the connection manager. Nothing here reads a clock, draws a random number, or calls the
+//! system.
+//!
+//! Sources: InfiniBand Architecture Specification, volume 1, release 1.4 ("IBA" below), chapter 9 and 12, and its annexes
+//! A16 (RoCE) and A17 (RoCEv2).
+
+#![forbid(unsafe_code)]
+
+mod types;
+pub mod wire;
+
+pub use types::{Mtu, Psn, Qpn, Rkey};
