@@ -9,7 +9,15 @@
 
 #![forbid(unsafe_code)]
 
+mod counters;
+mod host;
+mod qp;
 mod types;
 pub mod wire;
+mod work;
 
+pub use counters::Counters;
+pub use host::{AccessError, Change, Host, Remote, Right};
+pub use qp::{ReliableConfig, ReliableConnection, State};
 pub use types::{Mtu, Psn, Qpn, Rkey};
+pub use work::{Completion, Extra, Incoming, Op, Outcome, Receive, Send};

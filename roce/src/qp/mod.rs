@@ -1,0 +1,5 @@
+//! Queue pairs, by service.
+
+mod rc;
+
+pub use rc::{ReliableConfig, ReliableConnection, State};

@@ -1,0 +1,206 @@
+//! A reliable connection: a requester, which sends and retries, and a responder, which answers. IBA 9.7.
+
+mod config;
+mod incoming;
+mod replay;
+mod request;
+mod requester;
+mod responder;
+
+pub use config::ReliableConfig;
+
+use std::time::Instant;
+
+use self::requester::Requester;
+use self::responder::Responder;
+use crate::counters::Counters;
+use crate::host::Host;
+use crate::types::Psn;
+use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, padding};
+use crate::work::{Outcome, Send};
+
+/// One end of a reliable connection.
+#[derive(Debug)]
+pub struct ReliableConnection<L> {
+    config: ReliableConfig,
+    state: State,
+    requester: Requester<L>,
+    responder: Responder<L>,
+    /// Whose turn it is, where both have packets.
+    answers_next: bool,
+}
+
+/// State of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Ready to send and to receive.
+    Ready,
+    /// Failed: all that is posted is flushed.
+    Failed,
+}
+
+/// A packet about to be sent: its headers, and where its payload comes from.
+#[derive(Clone, Copy, Debug)]
+struct Outgoing<P> {
+    headers: Headers,
+    payload: P,
+    len: u32,
+}
+
+/// The connection has failed, and with it a request of this side, if one was to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failure {
+    outcome: Outcome,
+    /// Sequence number of the request to blame; none: the oldest.
+    psn: Option<Psn>,
+}
+
+impl<L: Copy> ReliableConnection<L> {
+    /// A connection that is ready.
+    pub fn new(config: ReliableConfig) -> Self {
+        ReliableConnection {
+            requester: Requester::new(&config),
+            responder: Responder::new(&config),
+            state: State::Ready,
+            answers_next: true,
+            config,
+        }
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &ReliableConfig {
+        &self.config
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes a request to send. On a connection that has failed it completes as flushed at once.
+    ///
+    /// # Errors
+    /// The request, if the send queue is full.
+    pub fn post<H: Host<Local = L>>(&mut self, work: Send<L>, host: &mut H) -> Result<(), Send<L>> {
+        self.requester.post(work, &self.config)?;
+        if self.state == State::Failed {
+            self.requester.fail(FLUSHED, self.config.qpn, host);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet of the peer. It came from the connection's route, its CRC is right, and the partition too.
+    pub fn handle<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut H,
+        counters: &mut Counters,
+    ) {
+        if self.state == State::Failed {
+            return;
+        }
+        let Some(meaning) = packet.headers.bth.opcode.meaning() else { return };
+        let answers = matches!(meaning.action, Action::ReadResponse | Action::Acknowledge | Action::AtomicAcknowledge);
+        counters.rcvd_pkts += 1;
+        let handled = if answers {
+            self.requester.handle(now, packet, meaning, &self.config, host, counters)
+        } else {
+            self.responder.handle(packet, meaning, &self.config, host, counters)
+        };
+        if let Err(failure) = handled {
+            // What the peer asked for before its fault is still answered, and then the fault.
+            self.fail(failure, !answers, host);
+        }
+    }
+
+    /// Makes the next packet in `to`, but for its CRC; its length, `None` if there is nothing to send now. `to` takes
+    /// [`longest_packet`](ReliableConfig::longest_packet) bytes.
+    pub fn transmit<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        if self.answers_next
+            && let Some(len) = self.answer(to, host, counters)
+        {
+            self.answers_next = false;
+            return Some(len);
+        }
+        self.answers_next = true;
+        if self.state == State::Ready
+            && let Some(packet) = self.requester.next(now, &self.config, counters)
+        {
+            return emit(&packet, to, |local, offset, to| host.gather(local, offset, to));
+        }
+        self.answer(to, host, counters)
+    }
+
+    fn answer<H: Host<Local = L>>(&mut self, to: &mut [u8], host: &mut H, counters: &mut Counters) -> Option<usize> {
+        let made = self.responder.transmit(to, &self.config, host, counters);
+        if self.responder.is_broken() {
+            self.fail(FLUSHED, false, host);
+        }
+        made
+    }
+
+    /// When [`handle_timeout`](ReliableConnection::handle_timeout) is due, if nothing comes before.
+    pub fn timeout(&self) -> Option<Instant> {
+        if self.state == State::Failed { None } else { self.requester.timeout() }
+    }
+
+    /// The time has come that was told, or a later one.
+    pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H, counters: &mut Counters) {
+        if self.state == State::Ready
+            && let Err(failure) = self.requester.handle_timeout(now, &self.config, counters)
+        {
+            self.fail(failure, false, host);
+        }
+    }
+
+    /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more.
+    pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
+        self.fail(FLUSHED, false, host);
+    }
+
+    fn fail<H: Host<Local = L>>(&mut self, failure: Failure, answers: bool, host: &mut H) {
+        if self.state == State::Failed {
+            return;
+        }
+        self.state = State::Failed;
+        self.requester.fail(failure, self.config.qpn, host);
+        self.responder.fail(answers, self.config.qpn, host);
+    }
+}
+
+/// Nothing of this side is to blame.
+const FLUSHED: Failure = Failure { outcome: Outcome::Flushed, psn: None };
+
+/// Puts a packet into `to`, with a payload by `fill`; its length.
+fn emit<P: Copy>(packet: &Outgoing<(P, u32)>, to: &mut [u8], fill: impl FnOnce(P, u32, &mut [u8])) -> Option<usize> {
+    let (len, (from, offset)) = (packet.len as usize, packet.payload);
+    let headers = packet.headers.emit(len).ok()?;
+    let whole = headers.len() + len + padding(len);
+    let to = to.get_mut(..whole)?;
+    let (head, rest) = to.split_at_mut(headers.len());
+    head.copy_from_slice(&headers);
+    let (payload, pad) = rest.split_at_mut(len);
+    if len > 0 {
+        fill(from, offset, payload);
+    }
+    pad.fill(0);
+    Some(whole)
+}
+
+impl ReliableConfig {
+    /// Bytes of the longest packet of this connection, with its CRC.
+    pub const fn longest_packet(&self) -> usize {
+        Headers::MAX_LEN + self.mtu.bytes() as usize + ICRC_LEN
+    }
+
+    fn headers(&self, bth: Bth, extension: Extension) -> Headers {
+        Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
+    }
+}

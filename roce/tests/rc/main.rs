@@ -1,0 +1,8 @@
+//! Two ends of a reliable connection, over a network that loses, delays, repeats and damages packets, in virtual time.
+
+mod faults;
+mod network;
+mod pair;
+mod refused;
+mod side;
+mod traffic;

@@ -1,0 +1,99 @@
+//! The device around one end: memory in vectors, and a list of what completed.
+
+use std::collections::VecDeque;
+
+use qpair_roce::{AccessError, Change, Completion, Host, Qpn, Receive, Remote, Right, Rkey};
+
+/// One end's device.
+#[derive(Debug, Default)]
+pub struct Side {
+    /// Memory that the peer may reach, at `BASE`, with `KEY`.
+    pub memory: Vec<u8>,
+    /// What the peer may not do with it.
+    pub forbidden: Option<Right>,
+    /// Memory of requests; a request names it by its place.
+    pub buffers: Vec<Vec<u8>>,
+    pub receives: VecDeque<Receive<usize>>,
+    pub completions: Vec<Completion<usize>>,
+    pub invalidated: Vec<Rkey>,
+}
+
+pub const BASE: u64 = 0x7000_0000_0000;
+pub const KEY: Rkey = Rkey(0x1234_5678);
+
+impl Side {
+    pub fn new(memory: usize) -> Self {
+        Side { memory: vec![0; memory], ..Side::default() }
+    }
+
+    /// A buffer with such contents.
+    pub fn buffer(&mut self, contents: Vec<u8>) -> usize {
+        self.buffers.push(contents);
+        self.buffers.len() - 1
+    }
+
+    /// Posts a receive of so many bytes.
+    pub fn receive(&mut self, id: u64, len: u32) {
+        let local = self.buffer(vec![0xee; len as usize]);
+        self.receives.push_back(Receive { id, local, len });
+    }
+
+    fn range(&self, at: Remote, len: usize, right: Right) -> Result<std::ops::Range<usize>, AccessError> {
+        let start = at.va.checked_sub(BASE).ok_or(AccessError)? as usize;
+        let end = start.checked_add(len).filter(|end| *end <= self.memory.len()).ok_or(AccessError)?;
+        if at.rkey == KEY && self.forbidden != Some(right) { Ok(start..end) } else { Err(AccessError) }
+    }
+}
+
+impl Host for Side {
+    type Local = usize;
+
+    fn gather(&self, from: usize, offset: u32, to: &mut [u8]) {
+        to.copy_from_slice(&self.buffers[from][offset as usize..][..to.len()]);
+    }
+
+    fn scatter(&mut self, to: usize, offset: u32, bytes: &[u8]) {
+        self.buffers[to][offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn take_receive(&mut self, _qpn: Qpn) -> Option<Receive<usize>> {
+        self.receives.pop_front()
+    }
+
+    fn check(&self, _qpn: Qpn, at: Remote, len: u32, right: Right) -> Result<(), AccessError> {
+        self.range(at, len as usize, right).map(drop)
+    }
+
+    fn write(&mut self, _qpn: Qpn, at: Remote, bytes: &[u8]) -> Result<(), AccessError> {
+        let range = self.range(at, bytes.len(), Right::Write)?;
+        self.memory[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, _qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
+        to.copy_from_slice(&self.memory[self.range(at, to.len(), Right::Read)?]);
+        Ok(())
+    }
+
+    fn atomic(&mut self, _qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
+        let range = self.range(at, 8, Right::Atomic)?;
+        let place: &mut [u8; 8] = (&mut self.memory[range]).try_into().expect("eight bytes");
+        let original = u64::from_ne_bytes(*place);
+        let new = match change {
+            Change::CompareSwap { compare, swap } if compare == original => swap,
+            Change::CompareSwap { .. } => original,
+            Change::FetchAdd(add) => original.wrapping_add(add),
+        };
+        *place = new.to_ne_bytes();
+        Ok(original)
+    }
+
+    fn invalidate(&mut self, _qpn: Qpn, rkey: Rkey) -> Result<(), AccessError> {
+        self.invalidated.push(rkey);
+        Ok(())
+    }
+
+    fn complete(&mut self, _qpn: Qpn, completion: Completion<usize>) {
+        self.completions.push(completion);
+    }
+}
