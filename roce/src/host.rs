@@ -10,10 +10,16 @@ pub trait Host {
     type Local: Copy;
 
     /// Reads bytes of a request's local memory, from `offset` on, into `to`. The engine stays within the request's length.
-    fn gather(&self, from: Self::Local, offset: u32, to: &mut [u8]);
+    ///
+    /// # Errors
+    /// [`AccessError`]: the memory is not there any more.
+    fn gather(&self, from: Self::Local, offset: u32, to: &mut [u8]) -> Result<(), AccessError>;
 
     /// Writes bytes to a request's local memory, from `offset` on. The engine stays within the request's length.
-    fn scatter(&mut self, to: Self::Local, offset: u32, bytes: &[u8]);
+    ///
+    /// # Errors
+    /// As [`gather`](Host::gather).
+    fn scatter(&mut self, to: Self::Local, offset: u32, bytes: &[u8]) -> Result<(), AccessError>;
 
     /// The oldest receive of the queue that this queue pair receives from; `None` if there is none.
     fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Self::Local>>;
@@ -23,7 +29,7 @@ pub trait Host {
         Credits::UNLIMITED
     }
 
-    /// Whether the peer of this queue pair may do that with `len` bytes.
+    /// Whether the peer of this queue pair may do that with `len` bytes. With none, no key is asked for.
     ///
     /// # Errors
     /// [`AccessError`]: it may not.
@@ -55,6 +61,9 @@ pub trait Host {
 
     /// Takes note of a request that is over.
     fn complete(&mut self, qpn: Qpn, completion: Completion<Self::Local>);
+
+    /// Takes note that a queue pair has failed, once. Receives of its own are the device's to flush.
+    fn failed(&mut self, qpn: Qpn, cause: Cause);
 }
 
 /// Memory of the other side: an address there, and the key that opens it.
@@ -99,7 +108,28 @@ pub enum Change {
     FetchAdd(u64),
 }
 
-/// The peer may not do that: the key, the range or the right is wrong.
+/// Why memory can not be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the key, the range or the right is wrong")]
-pub struct AccessError;
+pub enum AccessError {
+    /// The queue pair does not allow its peer that at all. The peer learns that its request was none to be made.
+    #[error("the queue pair does not allow that")]
+    QueuePair,
+    /// The key, the range or the key's right is wrong.
+    #[error("the key, the range or the right is wrong")]
+    Key,
+}
+
+/// Why a queue pair has failed. Each but the first two is an event of verbs too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// This side closed it.
+    Closed,
+    /// A request of this side failed; its completion says how.
+    Request,
+    /// The peer asked for what is no request here. `IBV_EVENT_QP_REQ_ERR`.
+    PeerRequest,
+    /// The peer's key, range or right was wrong. `IBV_EVENT_QP_ACCESS_ERR`.
+    PeerAccess,
+    /// Memory of this side was gone in the middle. `IBV_EVENT_QP_FATAL`.
+    Memory,
+}

@@ -17,7 +17,7 @@ pub mod wire;
 mod work;
 
 pub use counters::Counters;
-pub use host::{AccessError, Change, Host, Remote, Right};
+pub use host::{AccessError, Cause, Change, Host, Remote, Right};
 pub use qp::{ReliableConfig, ReliableConnection, State};
 pub use types::{Mtu, Psn, Qpn, Rkey};
-pub use work::{Completion, Extra, Incoming, Op, Outcome, Receive, Send};
+pub use work::{Completion, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Send};

@@ -20,6 +20,29 @@ pub struct Send<L> {
     pub fence: bool,
 }
 
+/// Why a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The send queue is full.
+    #[error("the send queue is full")]
+    Full,
+    /// It is longer than any message.
+    #[error("{len} bytes are more than a message has, {MAX_MESSAGE}")]
+    TooLong {
+        /// Its bytes.
+        len: u32,
+    },
+    /// The connection was made without READs and atomics.
+    #[error("the connection has no READs and atomics")]
+    NoReads,
+    /// What an atomic brings has 8 bytes.
+    #[error("an atomic brings 8 bytes, not {len}")]
+    AtomicLength {
+        /// Its bytes.
+        len: u32,
+    },
+}
+
 /// What a request shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -110,6 +133,9 @@ pub struct Incoming {
     pub source: Option<Qpn>,
 }
 
+/// Bytes of the longest message. IBA 9.7.7.1.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
 /// What became of a request. Each has its status in `enum ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -117,7 +143,9 @@ pub enum Outcome {
     Success,
     /// The message did not fit the receive.
     LocalLength,
-    /// The queue pair had failed before.
+    /// Its own memory was not there any more.
+    LocalProtection,
+    /// The queue pair failed for another reason. So ends also a request before the one to blame whose answer was lost.
     Flushed,
     /// The peer answered what no responder may.
     BadResponse,

@@ -59,8 +59,14 @@ struct Expected {
 
 fn run(seed: u64, steps: [&[Step]; 2], faults: Faults, change: impl Fn(ReliableConfig) -> ReliableConfig) {
     // No number of retries is too few for any luck.
-    let patient =
-        |config| change(ReliableConfig { send_depth: 1000, ack_timeout: Some(Duration::from_micros(300)), ..config });
+    let patient = |config| {
+        change(ReliableConfig {
+            send_depth: 1000,
+            retry_count: None,
+            ack_timeout: Some(Duration::from_micros(300)),
+            ..config
+        })
+    };
     let mut pair = Pair::with(seed, faults, patient);
     let mut random = Random(seed ^ 0x5eed);
     for end in &mut pair.ends {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_roce::{Completion, Extra, Op, Outcome, ReliableConfig, Remote, Right, Rkey, State};
+use qpair_roce::{Cause, Completion, Extra, Op, Outcome, PostError, ReliableConfig, Remote, Right, Rkey, Send, State};
 
 use crate::network::Faults;
 use crate::pair::Pair;
@@ -23,6 +23,8 @@ fn fails_as(op: Op, len: usize, forbidden: Option<Right>, outcome: Outcome) {
     let expected = [(good, Outcome::Success), (bad, outcome), (behind, Outcome::Flushed)];
     assert_eq!(pair.sent(0), expected, "{op:?}");
     assert_eq!(pair.ends.each_ref().map(|end| end.rc.state()), [State::Failed; 2]);
+    let cause = if outcome == Outcome::RemoteAccess { Cause::PeerAccess } else { Cause::PeerRequest };
+    assert_eq!(pair.ends.each_ref().map(|end| &end.side.failed[..]), [&[Cause::Request][..], &[cause]]);
     let late = pair.post(0, Op::Send(Extra::Nothing), vec![]).0;
     assert_eq!(pair.sent(0), [(late, Outcome::Flushed)]);
 }
@@ -68,7 +70,7 @@ fn a_message_that_is_too_long_fails_both() {
 
 #[test]
 fn a_message_without_a_receive_waits_for_one() {
-    let mut pair = Pair::with(1, Faults::default(), |config| ReliableConfig { rnr_retry: 3, ..config });
+    let mut pair = Pair::with(1, Faults::default(), |config| ReliableConfig { rnr_retry: Some(3), ..config });
     let id = pair.post(0, Op::Send(Extra::Nothing), vec![1; 5000]).0;
     let start = pair.now;
     pair.drive();
@@ -80,11 +82,67 @@ fn a_message_without_a_receive_waits_for_one() {
 
 #[test]
 fn a_peer_that_is_gone_is_noticed() {
-    let change = |config| ReliableConfig { retry_count: 3, ack_timeout: Some(Duration::from_millis(1)), ..config };
+    let change =
+        |config| ReliableConfig { retry_count: Some(3), ack_timeout: Some(Duration::from_millis(1)), ..config };
     let mut pair = Pair::with(1, Faults { loss: 1.0, ..Faults::default() }, change);
     let ids = [(); 2].map(|()| pair.post(0, Op::Send(Extra::Nothing), vec![1; 5000]).0);
     let start = pair.now;
     pair.drive();
     assert_eq!(pair.sent(0), [(ids[0], Outcome::RetriesExceeded), (ids[1], Outcome::Flushed)]);
     assert_eq!(pair.now - start, Duration::from_millis(4));
+}
+
+#[test]
+fn what_the_queue_pair_does_not_allow_is_no_request() {
+    let remote = Remote { va: BASE, rkey: KEY };
+    for len in [0, 10] {
+        for (op, right) in [(Op::Write(remote, None), Right::Write), (Op::Read(remote), Right::Read)] {
+            let mut pair = Pair::new(1, Faults::default());
+            pair.ends[1].side.refused = Some(right);
+            let id = pair.post(0, op, vec![0; len]).0;
+            pair.drive();
+            assert_eq!(pair.sent(0), [(id, Outcome::RemoteInvalidRequest)]);
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_gone_fails_what_needs_it() {
+    let remote = Remote { va: BASE, rkey: KEY };
+    for op in [Op::Send(Extra::Nothing), Op::Write(remote, None), Op::Read(remote), Op::FetchAdd { remote, add: 1 }] {
+        let mut pair = Pair::new(1, Faults::default());
+        pair.ends[1].side.receive(5, 8);
+        let (id, local) = pair.post(0, op, vec![0; 8]);
+        pair.ends[0].side.gone.push(local);
+        pair.drive();
+        assert_eq!(pair.sent(0), [(id, Outcome::LocalProtection)], "{op:?}");
+    }
+    let mut pair = Pair::new(1, Faults::default());
+    pair.ends[1].side.receive(5, 8);
+    pair.ends[1].side.gone.push(0);
+    let id = pair.post(0, Op::Send(Extra::Nothing), vec![0; 8]).0;
+    pair.drive();
+    assert_eq!(pair.sent(0), [(id, Outcome::RemoteOperation)]);
+    assert_eq!(pair.ends[1].side.failed, [Cause::Memory]);
+    let completions = &pair.ends[1].side.completions;
+    assert!(
+        matches!(completions[..], [Completion::Received { outcome: Outcome::LocalProtection, .. }]),
+        "{completions:?}"
+    );
+}
+
+#[test]
+fn what_can_not_be_done_is_not_taken() {
+    let change = |config| ReliableConfig { max_reads: 0, send_depth: 1, ..config };
+    let mut pair = Pair::with(1, Faults::default(), change);
+    let remote = Remote { va: BASE, rkey: KEY };
+    let mut post = |op, len| {
+        let end = &mut pair.ends[0];
+        end.rc.post(Send { id: 1, op, local: 0, len, solicited: false, fence: false }, &mut end.side)
+    };
+    assert_eq!(post(Op::Read(remote), 8), Err(PostError::NoReads));
+    assert_eq!(post(Op::FetchAdd { remote, add: 1 }, 4), Err(PostError::AtomicLength { len: 4 }));
+    assert_eq!(post(Op::Write(remote, None), 1 << 31 | 1), Err(PostError::TooLong { len: 1 << 31 | 1 }));
+    assert_eq!(post(Op::Send(Extra::Nothing), 0), Ok(()));
+    assert_eq!(post(Op::Send(Extra::Nothing), 0), Err(PostError::Full));
 }

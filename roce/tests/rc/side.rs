@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use qpair_roce::{AccessError, Change, Completion, Host, Qpn, Receive, Remote, Right, Rkey};
+use qpair_roce::{AccessError, Cause, Change, Completion, Host, Qpn, Receive, Remote, Right, Rkey};
 
 /// One end's device.
 #[derive(Debug, Default)]
@@ -11,6 +11,11 @@ pub struct Side {
     pub memory: Vec<u8>,
     /// What the peer may not do with it.
     pub forbidden: Option<Right>,
+    /// What the queue pair does not let the peer do at all.
+    pub refused: Option<Right>,
+    /// Buffers that are gone.
+    pub gone: Vec<usize>,
+    pub failed: Vec<Cause>,
     /// Memory of requests; a request names it by its place.
     pub buffers: Vec<Vec<u8>>,
     pub receives: VecDeque<Receive<usize>>,
@@ -39,21 +44,35 @@ impl Side {
     }
 
     fn range(&self, at: Remote, len: usize, right: Right) -> Result<std::ops::Range<usize>, AccessError> {
-        let start = at.va.checked_sub(BASE).ok_or(AccessError)? as usize;
-        let end = start.checked_add(len).filter(|end| *end <= self.memory.len()).ok_or(AccessError)?;
-        if at.rkey == KEY && self.forbidden != Some(right) { Ok(start..end) } else { Err(AccessError) }
+        if self.refused == Some(right) {
+            return Err(AccessError::QueuePair);
+        }
+        if len == 0 {
+            return Ok(0..0);
+        }
+        let start = at.va.checked_sub(BASE).ok_or(AccessError::Key)? as usize;
+        let end = start.checked_add(len).filter(|end| *end <= self.memory.len()).ok_or(AccessError::Key)?;
+        if at.rkey == KEY && self.forbidden != Some(right) { Ok(start..end) } else { Err(AccessError::Key) }
+    }
+
+    fn there(&self, buffer: usize) -> Result<(), AccessError> {
+        if self.gone.contains(&buffer) { Err(AccessError::Key) } else { Ok(()) }
     }
 }
 
 impl Host for Side {
     type Local = usize;
 
-    fn gather(&self, from: usize, offset: u32, to: &mut [u8]) {
+    fn gather(&self, from: usize, offset: u32, to: &mut [u8]) -> Result<(), AccessError> {
+        self.there(from)?;
         to.copy_from_slice(&self.buffers[from][offset as usize..][..to.len()]);
+        Ok(())
     }
 
-    fn scatter(&mut self, to: usize, offset: u32, bytes: &[u8]) {
+    fn scatter(&mut self, to: usize, offset: u32, bytes: &[u8]) -> Result<(), AccessError> {
+        self.there(to)?;
         self.buffers[to][offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
     }
 
     fn take_receive(&mut self, _qpn: Qpn) -> Option<Receive<usize>> {
@@ -95,5 +114,9 @@ impl Host for Side {
 
     fn complete(&mut self, _qpn: Qpn, completion: Completion<usize>) {
         self.completions.push(completion);
+    }
+
+    fn failed(&mut self, _qpn: Qpn, cause: Cause) {
+        self.failed.push(cause);
     }
 }

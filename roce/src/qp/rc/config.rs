@@ -22,19 +22,19 @@ pub struct ReliableConfig {
     pub receive_psn: Psn,
     /// How long an answer is waited for; `None`: without end.
     pub ack_timeout: Option<Duration>,
-    /// Times that a request is sent again without an answer, 0 to 7; 7 is without end, as Linux' rdma_rxe has it.
-    pub retry_count: u8,
-    /// Times that a request is sent again where the peer had no receive, 0 to 7; 7: without end.
-    pub rnr_retry: u8,
+    /// Times that a request is sent again without an answer; `None`: without end, as Linux' rdma_rxe takes 7.
+    pub retry_count: Option<u8>,
+    /// Times that a request is sent again where the peer had no receive; `None`: without end, which is 7 in verbs.
+    pub rnr_retry: Option<u8>,
     /// How long the peer is to wait where this end had no receive.
     pub rnr_timer: RnrTimer,
-    /// READs and atomics that this end has under way at most.
+    /// READs and atomics that this end has under way at most; with 0, none are taken.
     pub max_reads: u8,
     /// Those of the peer that this end can answer again.
     pub reads_answered: u8,
     /// Requests in the send queue at most.
     pub send_depth: u32,
-    /// Packets under way at most.
+    /// Packets under way at most, 1 to 2^22.
     pub window: u32,
 }
 
@@ -49,8 +49,8 @@ impl ReliableConfig {
             send_psn,
             receive_psn,
             ack_timeout: Some(Duration::from_micros(67_109)),
-            retry_count: 7,
-            rnr_retry: 7,
+            retry_count: Some(7),
+            rnr_retry: None,
             rnr_timer: RnrTimer::from_code(12),
             max_reads: 16,
             reads_answered: 16,

@@ -1,9 +1,9 @@
 //! A message that comes in, packet by packet. IBA 9.7.4.
 
-use crate::host::{Host, Remote, Right};
+use crate::host::{AccessError, Host, Remote, Right};
 use crate::types::{Mtu, Qpn};
 use crate::wire::{Action, Extension, Meaning};
-use crate::work::{Completion, Extra, Incoming, Outcome, Receive};
+use crate::work::{Completion, Extra, Incoming, MAX_MESSAGE, Outcome, Receive};
 
 /// The message that is coming in.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,17 @@ pub(super) enum Refusal {
     Invalid,
     /// The key, the range or the right was wrong.
     Access,
+    /// The memory of the receive was gone.
+    Memory,
+}
+
+impl From<AccessError> for Refusal {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::QueuePair => Refusal::Invalid,
+            AccessError::Key => Refusal::Access,
+        }
+    }
 }
 
 impl<L: Copy> Assembly<L> {
@@ -56,18 +67,20 @@ impl<L: Copy> Assembly<L> {
                     Assembly::Send(receive, at) => (receive, at),
                     Assembly::Write(..) => return Err(Refusal::Invalid),
                 };
-                *self = Assembly::Send(receive, at + len);
-                if len > receive.len - at {
+                *self = Assembly::Send(receive, at.saturating_add(len));
+                if len > receive.len.min(MAX_MESSAGE) - at {
                     return Err(Refusal::Invalid);
                 }
-                if len > 0 {
-                    host.scatter(receive.local, at, payload);
+                if len > 0 && host.scatter(receive.local, at, payload).is_err() {
+                    *self = Assembly::Idle;
+                    received(qpn, receive, Outcome::LocalProtection, Incoming::default(), host);
+                    return Err(Refusal::Memory);
                 }
                 if !is_last {
                     return Ok(false);
                 }
                 if let Extra::Invalidate(rkey) = extra {
-                    host.invalidate(qpn, rkey).map_err(|_| Refusal::Access)?;
+                    host.invalidate(qpn, rkey)?;
                 }
                 *self = Assembly::Idle;
                 let message = Incoming { len: at + len, extra, solicited, ..Incoming::default() };
@@ -77,9 +90,10 @@ impl<L: Copy> Assembly<L> {
                 let (to, left, whole) = match (*self, extension) {
                     (Assembly::Idle, Extension::Remote(reth) | Extension::RemoteImmediate(reth, _)) => {
                         let to = Remote { va: reth.va, rkey: reth.rkey };
-                        if reth.len > 0 {
-                            host.check(qpn, to, reth.len, Right::Write).map_err(|_| Refusal::Access)?;
+                        if reth.len > MAX_MESSAGE {
+                            return Err(Refusal::Invalid);
                         }
+                        host.check(qpn, to, reth.len, Right::Write)?;
                         (to, reth.len, reth.len)
                     }
                     (Assembly::Write(to, left, whole), _) => (to, left, whole),
@@ -92,11 +106,12 @@ impl<L: Copy> Assembly<L> {
                     Extra::Immediate(_) => Some(host.take_receive(qpn).ok_or(Refusal::NoReceive)?),
                     _ => None,
                 };
-                if len > 0 && host.write(qpn, to, payload).is_err() {
+                let written = if len > 0 { host.write(qpn, to, payload) } else { Ok(()) };
+                if let Err(error) = written {
                     if let Some(receive) = receive {
                         received(qpn, receive, Outcome::Flushed, Incoming::default(), host);
                     }
-                    return Err(Refusal::Access);
+                    return Err(error.into());
                 }
                 if !is_last {
                     *self = Assembly::Write(to.advance(len.into()), left - len, whole);

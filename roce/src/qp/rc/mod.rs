@@ -1,5 +1,6 @@
 //! A reliable connection: a requester, which sends and retries, and a responder, which answers. IBA 9.7.
 
+mod answers;
 mod config;
 mod incoming;
 mod replay;
@@ -14,10 +15,10 @@ use std::time::Instant;
 use self::requester::Requester;
 use self::responder::Responder;
 use crate::counters::Counters;
-use crate::host::Host;
+use crate::host::{AccessError, Cause, Host};
 use crate::types::Psn;
-use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, padding};
-use crate::work::{Outcome, Send};
+use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, Service, padding};
+use crate::work::{Outcome, PostError, Send};
 
 /// One end of a reliable connection.
 #[derive(Debug)]
@@ -53,11 +54,13 @@ struct Failure {
     outcome: Outcome,
     /// Sequence number of the request to blame; none: the oldest.
     psn: Option<Psn>,
+    cause: Cause,
 }
 
 impl<L: Copy> ReliableConnection<L> {
     /// A connection that is ready.
     pub fn new(config: ReliableConfig) -> Self {
+        let config = ReliableConfig { window: config.window.clamp(1, MAX_WINDOW), ..config };
         ReliableConnection {
             requester: Requester::new(&config),
             responder: Responder::new(&config),
@@ -80,11 +83,11 @@ impl<L: Copy> ReliableConnection<L> {
     /// Takes a request to send. On a connection that has failed it completes as flushed at once.
     ///
     /// # Errors
-    /// The request, if the send queue is full.
-    pub fn post<H: Host<Local = L>>(&mut self, work: Send<L>, host: &mut H) -> Result<(), Send<L>> {
+    /// [`PostError`]. The request is copied; what it names is the caller's still.
+    pub fn post<H: Host<Local = L>>(&mut self, work: Send<L>, host: &mut H) -> Result<(), PostError> {
         self.requester.post(work, &self.config)?;
         if self.state == State::Failed {
-            self.requester.fail(FLUSHED, self.config.qpn, host);
+            self.requester.fail(CLOSED, self.config.qpn, host);
         }
         Ok(())
     }
@@ -100,7 +103,9 @@ impl<L: Copy> ReliableConnection<L> {
         if self.state == State::Failed {
             return;
         }
-        let Some(meaning) = packet.headers.bth.opcode.meaning() else { return };
+        let Some(meaning) = packet.headers.bth.opcode.meaning().filter(|meaning| meaning.service == Service::Rc) else {
+            return;
+        };
         let answers = matches!(meaning.action, Action::ReadResponse | Action::Acknowledge | Action::AtomicAcknowledge);
         counters.rcvd_pkts += 1;
         let handled = if answers {
@@ -114,8 +119,11 @@ impl<L: Copy> ReliableConnection<L> {
         }
     }
 
-    /// Makes the next packet in `to`, but for its CRC; its length, `None` if there is nothing to send now. `to` takes
-    /// [`longest_packet`](ReliableConfig::longest_packet) bytes.
+    /// Makes the next packet in `to`, but for its CRC; its length, `None` if there is nothing to send now. One answer to a
+    /// peer may be a million packets: whoever drives several connections makes some of each in turn.
+    ///
+    /// # Panics
+    /// If `to` is shorter than [`longest_packet`](ReliableConfig::longest_packet).
     pub fn transmit<H: Host<Local = L>>(
         &mut self,
         now: Instant,
@@ -123,6 +131,7 @@ impl<L: Copy> ReliableConnection<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<usize> {
+        assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
         if self.answers_next
             && let Some(len) = self.answer(to, host, counters)
         {
@@ -133,7 +142,16 @@ impl<L: Copy> ReliableConnection<L> {
         if self.state == State::Ready
             && let Some(packet) = self.requester.next(now, &self.config, counters)
         {
-            return emit(&packet, to, |local, offset, to| host.gather(local, offset, to));
+            let (made, psn) =
+                (emit(&packet, to, |local, offset, to| host.gather(local, offset, to)), packet.headers.bth.psn);
+            match made {
+                Ok(len) => return Some(len),
+                Err(_) => {
+                    let failure = Failure { outcome: Outcome::LocalProtection, psn: Some(psn), cause: Cause::Request };
+                    self.fail(failure, false, host);
+                    return None;
+                }
+            }
         }
         self.answer(to, host, counters)
     }
@@ -141,7 +159,7 @@ impl<L: Copy> ReliableConnection<L> {
     fn answer<H: Host<Local = L>>(&mut self, to: &mut [u8], host: &mut H, counters: &mut Counters) -> Option<usize> {
         let made = self.responder.transmit(to, &self.config, host, counters);
         if self.responder.is_broken() {
-            self.fail(FLUSHED, false, host);
+            self.fail(Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Memory }, false, host);
         }
         made
     }
@@ -162,36 +180,45 @@ impl<L: Copy> ReliableConnection<L> {
 
     /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more.
     pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
-        self.fail(FLUSHED, false, host);
+        self.fail(CLOSED, false, host);
     }
 
     fn fail<H: Host<Local = L>>(&mut self, failure: Failure, answers: bool, host: &mut H) {
+        if !answers {
+            self.responder.forget();
+        }
         if self.state == State::Failed {
             return;
         }
         self.state = State::Failed;
         self.requester.fail(failure, self.config.qpn, host);
-        self.responder.fail(answers, self.config.qpn, host);
+        self.responder.fail(self.config.qpn, host);
+        host.failed(self.config.qpn, failure.cause);
     }
 }
 
-/// Nothing of this side is to blame.
-const FLUSHED: Failure = Failure { outcome: Outcome::Flushed, psn: None };
+/// Nothing is to blame.
+const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Closed };
+/// Half of the half of sequence numbers that are new to the other side.
+const MAX_WINDOW: u32 = 1 << 22;
 
-/// Puts a packet into `to`, with a payload by `fill`; its length.
-fn emit<P: Copy>(packet: &Outgoing<(P, u32)>, to: &mut [u8], fill: impl FnOnce(P, u32, &mut [u8])) -> Option<usize> {
+/// Puts a packet into `to`, which is long enough, with a payload by `fill`; its length.
+fn emit<P: Copy>(
+    packet: &Outgoing<(P, u32)>,
+    to: &mut [u8],
+    fill: impl FnOnce(P, u32, &mut [u8]) -> Result<(), AccessError>,
+) -> Result<usize, AccessError> {
     let (len, (from, offset)) = (packet.len as usize, packet.payload);
-    let headers = packet.headers.emit(len).ok()?;
-    let whole = headers.len() + len + padding(len);
-    let to = to.get_mut(..whole)?;
+    // The headers are made with their operation, so that they go together.
+    let Ok(headers) = packet.headers.emit(len) else { return Ok(0) };
     let (head, rest) = to.split_at_mut(headers.len());
     head.copy_from_slice(&headers);
-    let (payload, pad) = rest.split_at_mut(len);
+    let (payload, rest) = rest.split_at_mut(len);
     if len > 0 {
-        fill(from, offset, payload);
+        fill(from, offset, payload)?;
     }
-    pad.fill(0);
-    Some(whole)
+    rest[..padding(len)].fill(0);
+    Ok(headers.len() + len + padding(len))
 }
 
 impl ReliableConfig {

@@ -19,6 +19,8 @@ pub(super) struct Done {
     pub(super) psn: Psn,
     /// Packets of the answer.
     pub(super) packets: u32,
+    /// Messages done with it.
+    pub(super) msn: u32,
     /// What was answered.
     pub(super) answer: Answered,
 }
@@ -35,11 +37,6 @@ pub(super) enum Answered {
 impl Replay {
     pub(super) fn new(room: u8) -> Self {
         Replay { done: VecDeque::with_capacity(room.into()), room: room.into() }
-    }
-
-    /// True if there is room for none: the peer may not ask then.
-    pub(super) fn has_no_room(&self) -> bool {
-        self.room == 0
     }
 
     pub(super) fn keep(&mut self, done: Done) {

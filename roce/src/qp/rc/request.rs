@@ -13,7 +13,7 @@ pub(super) struct Request<L> {
     pub(super) psn: Psn,
     /// Sequence numbers that it takes: one a packet, and for a READ one for each packet of the answer.
     pub(super) packets: u32,
-    /// Number of the message, for credits: of those that take a receive.
+    /// Number of the message among all, for credits.
     pub(super) ssn: u32,
     /// Packets of the answer to a READ that came.
     pub(super) answered: u32,

@@ -6,10 +6,10 @@ use std::time::Instant;
 use super::request::Request;
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
-use crate::host::Host;
+use crate::host::{Cause, Host};
 use crate::types::{Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Packet, Syndrome};
-use crate::work::{Completion, Op, Outcome, Send};
+use crate::work::{Completion, MAX_MESSAGE, Op, Outcome, PostError, Send};
 
 /// The sending half of a connection.
 ///
@@ -32,8 +32,11 @@ pub(super) struct Requester<L> {
     unasked: u32,
     /// Number of the last message that the peer has a receive for, if it counts them.
     credit: Option<u32>,
-    retries: u8,
-    rnr_retries: u8,
+    /// Times left that something is sent again; none: without end.
+    retries: Option<u8>,
+    rnr_retries: Option<u8>,
+    /// It is sent again, and nothing new was answered since. What else tells of the same loss is passed over.
+    recovering: bool,
     /// The peer had no receive: nothing is sent before.
     rnr_until: Option<Instant>,
     /// An answer is due.
@@ -65,14 +68,26 @@ impl<L: Copy> Requester<L> {
             credit: None,
             retries: config.retry_count,
             rnr_retries: config.rnr_retry,
+            recovering: false,
             rnr_until: None,
             deadline: None,
         }
     }
 
-    pub(super) fn post(&mut self, work: Send<L>, config: &ReliableConfig) -> Result<(), Send<L>> {
+    pub(super) fn post(&mut self, work: Send<L>, config: &ReliableConfig) -> Result<(), PostError> {
+        let len = work.len;
         if self.requests.len() >= config.send_depth as usize {
-            return Err(work);
+            return Err(PostError::Full);
+        }
+        if len > MAX_MESSAGE {
+            return Err(PostError::TooLong { len });
+        }
+        let is_atomic = matches!(work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. });
+        if is_atomic && len != ATOMIC_LEN {
+            return Err(PostError::AtomicLength { len });
+        }
+        if config.max_reads == 0 && (is_atomic || matches!(work.op, Op::Read(_))) {
+            return Err(PostError::NoReads);
         }
         let request = Request::new(work, self.next_psn, self.next_ssn, config.mtu);
         self.next_psn = self.next_psn.advance(request.packets);
@@ -103,7 +118,7 @@ impl<L: Copy> Requester<L> {
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
         let is_full = after.since(self.unacked) >= config.window;
-        let ack_request = is_last || is_full || self.unasked + 1 >= ASK_EVERY;
+        let ack_request = is_last || is_full || self.unasked + 1 >= ASK_EVERY || self.lacks_credit(request);
         let bth = Bth {
             ack_request,
             solicited: is_last && request.work.solicited && request.takes_receive(),
@@ -130,7 +145,8 @@ impl<L: Copy> Requester<L> {
     fn may_send(&self, request: &Request<L>, psn: Psn, config: &ReliableConfig) -> bool {
         let under_way = psn.since(self.unacked);
         if request.wants_answer() {
-            if self.pending >= config.max_reads || under_way >= SPAN {
+            let span = request.packets - psn.since(request.psn);
+            if self.pending >= config.max_reads || under_way > 0 && under_way + span > SPAN {
                 return false;
             }
         } else if under_way >= config.window {
@@ -139,9 +155,14 @@ impl<L: Copy> Requester<L> {
         if request.work.fence && self.pending > 0 {
             return false;
         }
-        // Without credit one message is sent nevertheless, once all else is answered: its answer tells of new ones.
+        // Without credit a packet is sent nevertheless, once all else is answered: its answer tells of new credit.
+        under_way == 0 || !self.lacks_credit(request)
+    }
+
+    /// True if the peer has no receive for the message, as far as it told. IBA 9.7.7.2.
+    fn lacks_credit(&self, request: &Request<L>) -> bool {
         let beyond = |limit: u32| request.ssn.wrapping_sub(limit + 1) & SSN_MASK <= SSN_MASK / 2;
-        !(request.takes_receive() && psn == request.psn && under_way > 0 && self.credit.is_some_and(beyond))
+        request.takes_receive() && self.credit.is_some_and(beyond)
     }
 
     /// Handles an answer of the peer.
@@ -166,17 +187,16 @@ impl<L: Copy> Requester<L> {
                 self.acknowledged(now, psn, aeth, config, host, counters)
             }
             (Action::AtomicAcknowledge, Extension::AtomicAcknowledge(aeth, original)) => {
-                self.take_credit(aeth);
-                self.atomic_answered(psn, original, config, host)
+                self.take_credit(aeth).and_then(|()| self.atomic_answered(now, psn, original, config, host, counters))
             }
             (Action::ReadResponse, extension) => {
-                if let Extension::Acknowledge(aeth) = extension {
-                    self.take_credit(aeth);
-                }
-                self.read_answered(psn, packet.payload, meaning.position.is_last(), config, host)
+                let fine = if let Extension::Acknowledge(aeth) = extension { self.take_credit(aeth) } else { Ok(()) };
+                let part = (packet.payload, meaning.position.is_last());
+                fine.and_then(|()| self.read_answered(now, psn, part, config, host, counters))
             }
             _ => Ok(()),
-        };
+        }
+        .map_err(|outcome| Failure { outcome, psn: Some(psn), cause: Cause::Request });
         if self.unacked != before {
             self.progressed(now, config);
         }
@@ -191,102 +211,103 @@ impl<L: Copy> Requester<L> {
         config: &ReliableConfig,
         host: &mut H,
         counters: &mut Counters,
-    ) -> Result<(), Failure> {
-        let refused = |outcome| Err(Failure { outcome, psn: Some(psn) });
+    ) -> Result<(), Outcome> {
         match aeth.syndrome {
             Syndrome::Ack(_) => {
-                self.take_credit(aeth);
+                self.take_credit(aeth)?;
                 let all = self.advance(psn.advance(1), config.qpn, host);
-                all.or_else(|Missing| self.retry(config, counters))
+                all.or_else(|Missing| self.lost(now, config, counters))
             }
             Syndrome::ReceiverNotReady(timer) => {
                 counters.rcvd_rnr_err += 1;
-                let all = self.advance(psn, config.qpn, host);
-                if self.rnr_retries == 0 {
-                    counters.rnr_nak_retry_err += 1;
-                    return refused(Outcome::RnrRetriesExceeded);
+                let before = self.unacked;
+                if self.advance(psn, config.qpn, host).is_err() {
+                    return self.lost(now, config, counters);
                 }
-                if config.rnr_retry < WITHOUT_END {
-                    self.rnr_retries -= 1;
+                if self.unacked != before {
+                    self.rnr_retries = config.rnr_retry;
+                } else if self.rnr_until.is_some_and(|until| now < until) {
+                    // The same once more.
+                    return Ok(());
                 }
+                self.rnr_retries = match self.rnr_retries {
+                    Some(0) => {
+                        counters.rnr_nak_retry_err += 1;
+                        return Err(Outcome::RnrRetriesExceeded);
+                    }
+                    left => left.map(|left| left - 1),
+                };
                 self.rewind();
                 self.rnr_until = Some(now + timer.wait());
                 self.deadline = None;
-                all.or_else(|Missing| self.retry(config, counters))
+                Ok(())
             }
             Syndrome::Nak(Nak::Sequence) => {
                 counters.packet_seq_err += 1;
                 let _ = self.advance(psn, config.qpn, host);
-                self.retry(config, counters)
+                self.lost(now, config, counters)
             }
             Syndrome::Nak(nak) => {
                 let _ = self.advance(psn, config.qpn, host);
-                refused(match nak {
+                Err(match nak {
                     Nak::InvalidRequest => Outcome::RemoteInvalidRequest,
                     Nak::RemoteAccess => Outcome::RemoteAccess,
                     Nak::RemoteOperation => Outcome::RemoteOperation,
                     Nak::Sequence | Nak::InvalidRdRequest | Nak::Unknown(_) => Outcome::BadResponse,
                 })
             }
-            Syndrome::Unknown(_) => refused(Outcome::BadResponse),
+            Syndrome::Unknown(_) => Err(Outcome::BadResponse),
         }
     }
 
     fn atomic_answered<H: Host<Local = L>>(
         &mut self,
+        now: Instant,
         psn: Psn,
         original: u64,
         config: &ReliableConfig,
         host: &mut H,
-    ) -> Result<(), Failure> {
+        counters: &mut Counters,
+    ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            self.rewind();
-            return Ok(());
+            return self.lost(now, config, counters);
         }
         let Some(front) = self.requests.front() else { return Ok(()) };
-        if !matches!(front.work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) || front.work.len != ATOMIC_LEN {
-            return Err(Failure { outcome: Outcome::BadResponse, psn: Some(psn) });
+        if !matches!(front.work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
+            return Err(Outcome::BadResponse);
         }
-        host.scatter(front.work.local, 0, &original.to_ne_bytes());
+        let there = host.scatter(front.work.local, 0, &original.to_ne_bytes());
+        there.map_err(|_| Outcome::LocalProtection)?;
         self.complete(Outcome::Success, config.qpn, host);
         Ok(())
     }
 
     fn read_answered<H: Host<Local = L>>(
         &mut self,
+        now: Instant,
         psn: Psn,
-        payload: &[u8],
-        is_last: bool,
+        (payload, is_last): (&[u8], bool),
         config: &ReliableConfig,
         host: &mut H,
-    ) -> Result<(), Failure> {
+        counters: &mut Counters,
+    ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            self.rewind();
-            return Ok(());
+            return self.lost(now, config, counters);
         }
-        let bad = Err(Failure { outcome: Outcome::BadResponse, psn: Some(psn) });
         let Some(front) = self.requests.front_mut() else { return Ok(()) };
-        let Op::Read(_) = front.work.op else { return bad };
-        if psn != front.psn.advance(front.answered) {
-            // One before it is missing.
-            self.rewind();
-            return Ok(());
-        }
+        let Op::Read(_) = front.work.op else { return Err(Outcome::BadResponse) };
         let (offset, len) = front.part(front.answered, config.mtu);
         if payload.len() != len as usize || is_last != (front.answered + 1 == front.packets) {
-            return bad;
+            return Err(Outcome::BadResponse);
         }
-        let local = front.work.local;
-        front.answered += 1;
-        let done = front.answered == front.packets;
         if len > 0 {
-            host.scatter(local, offset, payload);
+            host.scatter(front.work.local, offset, payload).map_err(|_| Outcome::LocalProtection)?;
         }
-        if done {
+        front.answered += 1;
+        if front.answered == front.packets {
             self.complete(Outcome::Success, config.qpn, host);
         } else {
-            self.unacked = psn.advance(1);
-            self.catch_up();
+            self.move_to(psn.advance(1));
         }
         Ok(())
     }
@@ -298,14 +319,14 @@ impl<L: Copy> Requester<L> {
             if left == 0 {
                 break;
             }
+            // Of what wants an answer the one to `unacked` is next.
             if front.wants_answer() {
                 return Err(Missing);
             }
             if front.psn.advance(front.packets).since(self.unacked) <= left {
                 self.complete(Outcome::Success, qpn, host);
             } else {
-                self.unacked = to;
-                self.catch_up();
+                self.move_to(to);
             }
         }
         Ok(())
@@ -318,16 +339,14 @@ impl<L: Copy> Requester<L> {
             self.pending = self.pending.saturating_sub(1);
         }
         self.first += 1;
-        self.unacked = request.psn.advance(request.packets);
-        if self.frontier.relative_to(self.unacked) < 0 {
-            self.frontier = self.unacked;
-        }
-        self.catch_up();
+        self.move_to(request.psn.advance(request.packets));
         host.complete(qpn, Completion::Sent { id: request.work.id, outcome, local: request.work.local });
     }
 
-    /// Moves the cursor on to what is not answered, if it was behind.
-    fn catch_up(&mut self) {
+    /// All before `psn` is answered: moves the cursor on to there, if it was behind.
+    fn move_to(&mut self, psn: Psn) {
+        self.unacked = psn;
+        self.recovering = false;
         let packet = self.requests.front().map_or(0, |front| self.unacked.since(front.psn));
         if self.cursor.request < self.first || (self.cursor.request == self.first && self.cursor.packet < packet) {
             self.cursor = Cursor { request: self.first, packet };
@@ -340,18 +359,25 @@ impl<L: Copy> Requester<L> {
         self.cursor = Cursor { request: self.first, packet };
         self.pending = 0;
         self.unasked = 0;
+        self.recovering = true;
+    }
+
+    /// The peer's answers tell that something was lost: sends again, unless that has begun.
+    fn lost(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+        if self.recovering { Ok(()) } else { self.retry(now, config, counters) }
     }
 
     /// Sends again, unless that was done too often.
-    fn retry(&mut self, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Failure> {
-        if self.retries == 0 {
-            counters.retry_exceeded_err += 1;
-            return Err(Failure { outcome: Outcome::RetriesExceeded, psn: None });
-        }
-        if config.retry_count < WITHOUT_END {
-            self.retries -= 1;
-        }
+    fn retry(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+        self.retries = match self.retries {
+            Some(0) => {
+                counters.retry_exceeded_err += 1;
+                return Err(Outcome::RetriesExceeded);
+            }
+            left => left.map(|left| left - 1),
+        };
         self.rewind();
+        self.deadline = config.ack_timeout.map(|timeout| now + timeout);
         Ok(())
     }
 
@@ -364,10 +390,10 @@ impl<L: Copy> Requester<L> {
         }
     }
 
-    fn take_credit(&mut self, aeth: Aeth) {
-        if let Syndrome::Ack(credits) = aeth.syndrome {
-            self.credit = credits.count().map(|count| (aeth.msn + count) & SSN_MASK);
-        }
+    fn take_credit(&mut self, aeth: Aeth) -> Result<(), Outcome> {
+        let Syndrome::Ack(credits) = aeth.syndrome else { return Err(Outcome::BadResponse) };
+        self.credit = credits.count().map(|count| (aeth.msn + count) & SSN_MASK);
+        Ok(())
     }
 
     pub(super) fn timeout(&self) -> Option<Instant> {
@@ -387,8 +413,8 @@ impl<L: Copy> Requester<L> {
             counters.local_ack_timeout_err += 1;
             self.deadline = None;
             if self.frontier != self.unacked {
-                self.retry(config, counters)?;
-                self.deadline = config.ack_timeout.map(|timeout| now + timeout);
+                let again = self.retry(now, config, counters);
+                return again.map_err(|outcome| Failure { outcome, psn: None, cause: Cause::Request });
             }
         }
         Ok(())
@@ -402,15 +428,14 @@ impl<L: Copy> Requester<L> {
             let mine = if blamed(front) { std::mem::replace(&mut outcome, Outcome::Flushed) } else { Outcome::Flushed };
             self.complete(mine, qpn, host);
         }
+        self.frontier = self.unacked;
         (self.deadline, self.rnr_until) = (None, None);
     }
 }
 
-/// A retry count that does not end. IBA 9.7.5.2.8 has it for receives; Linux' rdma_rxe for all.
-const WITHOUT_END: u8 = 7;
 /// Packets after which an acknowledgment is asked for, in a message of more; half of the window that rdma_rxe has.
 const ASK_EVERY: u32 = 64;
-/// Sequence numbers under way at most; with more the two halves of the circle could not be told apart.
-const SPAN: u32 = 1 << 22;
+/// Sequence numbers under way at most, but for one READ alone: those that are new to the peer. IBA 9.7.2.
+const SPAN: u32 = 1 << 23;
 const SSN_MASK: u32 = 0x00ff_ffff;
 const ATOMIC_LEN: u32 = 8;

@@ -1,15 +1,14 @@
 //! Does what the peer asks for, in order and once, and answers. IBA 9.7.5.1, 9.7.8.
 
-use std::collections::VecDeque;
-
+use super::answers::{Answer, Answers, Kind, Reading};
 use super::incoming::{Assembly, Refusal};
 use super::replay::{Answered, Done, Replay};
-use super::{FLUSHED, Failure, Outgoing, ReliableConfig, emit};
+use super::{Failure, Outgoing, ReliableConfig, emit};
 use crate::counters::Counters;
-use crate::host::{Change, Host, Remote, Right};
+use crate::host::{AccessError, Cause, Change, Host, Remote, Right};
 use crate::types::{Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Opcode, Packet, Position, Syndrome};
-use crate::work::Outcome;
+use crate::work::{MAX_MESSAGE, Outcome};
 
 /// The answering half of a connection.
 #[derive(Debug)]
@@ -21,23 +20,10 @@ pub(super) struct Responder<L> {
     assembly: Assembly<L>,
     /// What is behind the expected request is passed over: the peer was told to send again from there.
     skips: bool,
-    answers: VecDeque<Answer>,
+    answers: Answers,
     replay: Replay,
     /// Memory that was being read could not be read any more.
     broken: bool,
-}
-
-/// An answer that the peer is owed.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    /// All up to there is done.
-    Done(Psn),
-    /// That one was not done.
-    Refused(Psn, Syndrome),
-    /// Bytes of memory, so many from there on; true if none of this answer was sent.
-    Read(Psn, Remote, u32, bool),
-    /// What was there before an atomic.
-    Atomic(Psn, u64),
 }
 
 impl<L: Copy> Responder<L> {
@@ -47,7 +33,7 @@ impl<L: Copy> Responder<L> {
             msn: 0,
             assembly: Assembly::Idle,
             skips: false,
-            answers: VecDeque::with_capacity(room(config)),
+            answers: Answers::new(config.reads_answered),
             replay: Replay::new(config.reads_answered),
             broken: false,
         }
@@ -71,13 +57,14 @@ impl<L: Copy> Responder<L> {
             }
             0 => {
                 self.skips = false;
-                self.take(packet, meaning, config, host, counters)
+                let taken = self.take(packet, meaning, config, host);
+                taken.or_else(|refusal| self.refuse(psn, refusal, config, counters))
             }
             1.. => {
                 counters.out_of_sequence += 1;
                 if !self.skips {
                     self.skips = true;
-                    self.answers.push_back(Answer::Refused(self.expected, Syndrome::Nak(Nak::Sequence)));
+                    self.answers.refused(self.expected, self.msn, Syndrome::Nak(Nak::Sequence));
                 }
                 Ok(())
             }
@@ -91,20 +78,20 @@ impl<L: Copy> Responder<L> {
         meaning: Meaning,
         config: &ReliableConfig,
         host: &mut H,
-        counters: &mut Counters,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Refusal> {
         let (bth, extension) = (packet.headers.bth, packet.headers.extension);
-        let taken = match (meaning.action, extension) {
+        match (meaning.action, extension) {
             (Action::Send | Action::Write, _) => {
                 let contents = (extension, packet.payload, bth.solicited);
-                self.assembly.take(meaning, contents, (config.qpn, config.mtu), host).map(|ends| {
-                    self.expected = bth.psn.advance(1);
-                    self.msn = (self.msn + u32::from(ends)) & MSN_MASK;
-                    if bth.ack_request {
-                        self.acknowledge(bth.psn);
-                    }
-                })
+                let ends = self.assembly.take(meaning, contents, (config.qpn, config.mtu), host)?;
+                self.expected = bth.psn.advance(1);
+                self.msn = (self.msn + u32::from(ends)) & MSN_MASK;
+                if bth.ack_request {
+                    self.answers.done(bth.psn, self.msn);
+                }
+                Ok(())
             }
+            _ if self.assembly.is_open() || self.answers.are_all_taken() => Err(Refusal::Invalid),
             (Action::ReadRequest, Extension::Remote(reth)) => {
                 let from = Remote { va: reth.va, rkey: reth.rkey };
                 self.read(bth.psn, from, reth.len, config, host)
@@ -118,25 +105,36 @@ impl<L: Copy> Responder<L> {
                 self.atomic(bth.psn, at, change, config, host)
             }
             _ => Err(Refusal::Invalid),
-        };
-        let (syndrome, failure) = match taken {
-            Ok(()) => return Ok(()),
-            Err(Refusal::NoReceive) => {
+        }
+    }
+
+    /// Tells the peer that a request was not done, and whether that is the end of the connection.
+    fn refuse(
+        &mut self,
+        psn: Psn,
+        refusal: Refusal,
+        config: &ReliableConfig,
+        counters: &mut Counters,
+    ) -> Result<(), Failure> {
+        let (nak, cause) = match refusal {
+            Refusal::NoReceive => {
                 counters.send_rnr_err += 1;
                 self.skips = true;
-                (Syndrome::ReceiverNotReady(config.rnr_timer), Ok(()))
+                self.answers.refused(psn, self.msn, Syndrome::ReceiverNotReady(config.rnr_timer));
+                return Ok(());
             }
-            Err(Refusal::Invalid) => {
+            Refusal::Invalid => {
                 counters.resp_local_length_error += 1;
-                (Syndrome::Nak(Nak::InvalidRequest), Err(FLUSHED))
+                (Nak::InvalidRequest, Cause::PeerRequest)
             }
-            Err(Refusal::Access) => {
+            Refusal::Access => {
                 counters.resp_remote_access_errors += 1;
-                (Syndrome::Nak(Nak::RemoteAccess), Err(FLUSHED))
+                (Nak::RemoteAccess, Cause::PeerAccess)
             }
+            Refusal::Memory => (Nak::RemoteOperation, Cause::Memory),
         };
-        self.answers.push_back(Answer::Refused(bth.psn, syndrome));
-        failure
+        self.answers.refused(psn, self.msn, Syndrome::Nak(nak));
+        Err(Failure { outcome: Outcome::Flushed, psn: None, cause })
     }
 
     fn read<H: Host<Local = L>>(
@@ -147,17 +145,16 @@ impl<L: Copy> Responder<L> {
         config: &ReliableConfig,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        if self.assembly.is_open() || self.replay.has_no_room() {
+        if len > MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
-        if len > 0 {
-            host.check(config.qpn, from, len, Right::Read).map_err(|_| Refusal::Access)?;
-        }
+        host.check(config.qpn, from, len, Right::Read)?;
         let packets = len.div_ceil(config.mtu.bytes()).max(1);
-        self.replay.keep(Done { psn, packets, answer: Answered::Read(from, len) });
-        self.answers.push_back(Answer::Read(psn, from, len, true));
         self.expected = psn.advance(packets);
         self.msn = (self.msn + 1) & MSN_MASK;
+        self.replay.keep(Done { psn, packets, msn: self.msn, answer: Answered::Read(from, len) });
+        let reading = Reading { of: psn, from, left: len, is_first: true, is_repeat: false };
+        self.answers.answer(Answer { psn, msn: self.msn, kind: Kind::Read(reading) });
         Ok(())
     }
 
@@ -169,49 +166,39 @@ impl<L: Copy> Responder<L> {
         config: &ReliableConfig,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        if self.assembly.is_open() || self.replay.has_no_room() || !at.va.is_multiple_of(8) {
+        if !at.va.is_multiple_of(8) {
             return Err(Refusal::Invalid);
         }
-        let original = host.atomic(config.qpn, at, change).map_err(|_| Refusal::Access)?;
-        self.replay.keep(Done { psn, packets: 1, answer: Answered::Atomic(original) });
-        self.answers.push_back(Answer::Atomic(psn, original));
+        let original = host.atomic(config.qpn, at, change)?;
         self.expected = psn.advance(1);
         self.msn = (self.msn + 1) & MSN_MASK;
+        self.replay.keep(Done { psn, packets: 1, msn: self.msn, answer: Answered::Atomic(original) });
+        self.answers.answer(Answer { psn, msn: self.msn, kind: Kind::Atomic(original, false) });
         Ok(())
     }
 
     /// Answers a request again that was done. What was forgotten since is passed over.
     fn again(&mut self, packet: &Packet<'_>, meaning: Meaning, config: &ReliableConfig) {
         let psn = packet.headers.bth.psn;
-        let answer = match (meaning.action, packet.headers.extension) {
-            (Action::Send | Action::Write, _) => return self.acknowledge(self.expected.advance(0x00ff_ffff)),
-            (Action::ReadRequest, Extension::Remote(reth)) => match self.replay.find(psn) {
-                Some(Done { psn: first, answer: Answered::Read(from, len), .. }) => {
+        match (meaning.action, packet.headers.extension) {
+            (Action::Send | Action::Write, _) => self.answers.done(self.expected.advance(BACK), self.msn),
+            (Action::ReadRequest, Extension::Remote(reth)) => {
+                if let Some(Done { psn: of, msn, answer: Answered::Read(from, len), .. }) = self.replay.find(psn) {
                     // The peer may ask for what is left of it.
-                    let skipped = psn.since(first) * config.mtu.bytes();
+                    let skipped = psn.since(of) * config.mtu.bytes();
                     let (from, left) = (from.advance(skipped.into()), len.saturating_sub(skipped));
-                    (reth.len == left && reth.va == from.va && reth.rkey == from.rkey)
-                        .then_some(Answer::Read(psn, from, left, true))
+                    if (reth.va, reth.rkey, reth.len) == (from.va, from.rkey, left) {
+                        let reading = Reading { of, from, left, is_first: true, is_repeat: true };
+                        self.answers.again(Answer { psn, msn, kind: Kind::Read(reading) });
+                    }
                 }
-                _ => None,
-            },
-            (Action::CompareSwap | Action::FetchAdd, _) => match self.replay.find(psn) {
-                Some(Done { answer: Answered::Atomic(original), .. }) => Some(Answer::Atomic(psn, original)),
-                _ => None,
-            },
-            _ => None,
-        };
-        // A peer that repeats itself faster than it takes answers is answered later.
-        if let Some(answer) = answer.filter(|_| self.answers.len() < room(config)) {
-            self.answers.push_back(answer);
-        }
-    }
-
-    /// Owes the peer an acknowledgment; one that it is owed already goes further.
-    fn acknowledge(&mut self, psn: Psn) {
-        match self.answers.back_mut() {
-            Some(Answer::Done(last)) => *last = psn,
-            _ => self.answers.push_back(Answer::Done(psn)),
+            }
+            (Action::CompareSwap | Action::FetchAdd, _) => {
+                if let Some(Done { msn, answer: Answered::Atomic(original), .. }) = self.replay.find(psn) {
+                    self.answers.again(Answer { psn, msn, kind: Kind::Atomic(original, true) });
+                }
+            }
+            _ => {}
         }
     }
 
@@ -223,50 +210,71 @@ impl<L: Copy> Responder<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<usize> {
-        let answer = self.answers.pop_front()?;
-        let aeth = |syndrome| Aeth { syndrome, msn: self.msn };
-        let fine = Syndrome::Ack(host.credits(config.qpn));
-        let headers = |opcode, psn, extension| config.headers(Bth::new(opcode, config.peer, psn), extension);
-        let bare =
-            |opcode, psn, extension| Outgoing { headers: headers(opcode, psn, extension), payload: ((), 0), len: 0 };
-        counters.sent_pkts += 1;
-        match answer {
-            Answer::Done(psn) => {
-                let extension = Extension::Acknowledge(aeth(fine));
-                emit(&bare(Opcode::RC_ACKNOWLEDGE, psn, extension), to, |(), _, _| {})
-            }
-            Answer::Refused(psn, syndrome) => {
-                let extension = Extension::Acknowledge(aeth(syndrome));
-                emit(&bare(Opcode::RC_ACKNOWLEDGE, psn, extension), to, |(), _, _| {})
-            }
-            Answer::Atomic(psn, original) => {
-                let extension = Extension::AtomicAcknowledge(aeth(fine), original);
-                emit(&bare(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, extension), to, |(), _, _| {})
-            }
-            Answer::Read(psn, from, left, is_first) => {
-                let len = left.min(config.mtu.bytes());
-                let position = Position::new(is_first, len == left);
-                let extension = match position {
-                    Position::Middle => Extension::None,
-                    _ => Extension::Acknowledge(aeth(fine)),
-                };
-                let opcode = Opcode::of_read_response(position);
-                let packet = Outgoing { headers: headers(opcode, psn, extension), payload: (from, 0), len };
-                let mut read = Ok(());
-                let made = emit(&packet, to, |from, _, to| read = host.read(config.qpn, from, to));
-                if read.is_err() {
-                    counters.resp_remote_access_errors += 1;
-                    self.broken = true;
-                    let extension = Extension::Acknowledge(aeth(Syndrome::Nak(Nak::RemoteAccess)));
-                    return emit(&bare(Opcode::RC_ACKNOWLEDGE, psn, extension), to, |(), _, _| {});
+        loop {
+            let Answer { psn, msn, kind } = *self.answers.front()?;
+            let fine = Syndrome::Ack(host.credits(config.qpn));
+            let bare = |opcode, extension| {
+                let headers = config.headers(Bth::new(opcode, config.peer, psn), extension);
+                Outgoing { headers, payload: ((), 0), len: 0 }
+            };
+            let acknowledgment =
+                |syndrome| bare(Opcode::RC_ACKNOWLEDGE, Extension::Acknowledge(Aeth { syndrome, msn }));
+            let packet = match kind {
+                Kind::Done => acknowledgment(fine),
+                Kind::Refused(syndrome) => acknowledgment(syndrome),
+                Kind::Atomic(original, _) => {
+                    let aeth = Aeth { syndrome: fine, msn };
+                    bare(Opcode::RC_ATOMIC_ACKNOWLEDGE, Extension::AtomicAcknowledge(aeth, original))
                 }
-                if len < left {
-                    let rest = Answer::Read(psn.advance(1), from.advance(len.into()), left - len, false);
-                    self.answers.push_front(rest);
-                }
-                made
-            }
+                Kind::Read(reading) => match self.read_on(psn, Aeth { syndrome: fine, msn }, reading, to, config, host)
+                {
+                    Ok(len) => {
+                        counters.sent_pkts += 1;
+                        return Some(len);
+                    }
+                    Err(_) if reading.is_repeat => {
+                        // The peer had it before, or else asks again.
+                        self.answers.pop();
+                        continue;
+                    }
+                    Err(_) => {
+                        counters.resp_remote_access_errors += 1;
+                        self.broken = true;
+                        acknowledgment(Syndrome::Nak(Nak::RemoteAccess))
+                    }
+                },
+            };
+            self.answers.pop();
+            counters.sent_pkts += 1;
+            return emit(&packet, to, |(), _, _| Ok(())).ok();
         }
+    }
+
+    /// Makes the next packet of the answer to a READ.
+    fn read_on<H: Host<Local = L>>(
+        &mut self,
+        psn: Psn,
+        aeth: Aeth,
+        reading: Reading,
+        to: &mut [u8],
+        config: &ReliableConfig,
+        host: &mut H,
+    ) -> Result<usize, AccessError> {
+        let Reading { from, left, is_first, .. } = reading;
+        let len = left.min(config.mtu.bytes());
+        let position = Position::new(is_first, len == left);
+        let extension = if position == Position::Middle { Extension::None } else { Extension::Acknowledge(aeth) };
+        let bth = Bth::new(Opcode::of_read_response(position), config.peer, psn);
+        let packet = Outgoing { headers: config.headers(bth, extension), payload: (from, 0), len };
+        let made = emit(&packet, to, |from, _, to| host.read(config.qpn, from, to))?;
+        if len == left {
+            self.answers.pop();
+        } else if let Some(answer) = self.answers.front() {
+            answer.psn = psn.advance(1);
+            let rest = Reading { from: from.advance(len.into()), left: left - len, is_first: false, ..reading };
+            answer.kind = Kind::Read(rest);
+        }
+        Ok(made)
     }
 
     /// True if memory that was being read could not be read any more.
@@ -274,20 +282,18 @@ impl<L: Copy> Responder<L> {
         self.broken
     }
 
-    /// The connection has failed: a message that has begun does not end. What the peer is owed it gets, or not.
-    pub(super) fn fail<H: Host<Local = L>>(&mut self, answers: bool, qpn: Qpn, host: &mut H) {
+    /// Owes the peer nothing any more.
+    pub(super) fn forget(&mut self) {
+        self.answers.clear();
+    }
+
+    /// The connection has failed: a message that has begun does not end.
+    pub(super) fn fail<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) {
         let outcome = if self.assembly.is_too_long() { Outcome::LocalLength } else { Outcome::Flushed };
         self.assembly.fail(outcome, qpn, host);
-        if !answers {
-            self.answers.clear();
-        }
     }
 }
 
-/// Answers that may be owed at once: for each READ or atomic one and an acknowledgment before it, twice over for those that
-/// are repeated, and what comes last.
-fn room(config: &ReliableConfig) -> usize {
-    4 * usize::from(config.reads_answered) + 4
-}
-
 const MSN_MASK: u32 = 0x00ff_ffff;
+/// One back, modulo 2^24.
+const BACK: u32 = 0x00ff_ffff;

@@ -1,0 +1,232 @@
+//! One end, whose peer is the test: it sees each packet, and says what it likes.
+
+use std::time::{Duration, Instant};
+
+use qpair_roce::wire::{Aeth, Bth, Credits, Extension, Headers, Nak, Opcode, Packet, Reth, RnrTimer, Syndrome};
+use qpair_roce::{Counters, Extra, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Send, State};
+
+use crate::side::{BASE, KEY, Side};
+
+struct Lone {
+    rc: ReliableConnection<usize>,
+    side: Side,
+    counters: Counters,
+    now: Instant,
+}
+
+/// What a packet that the end sends is, and its sequence number.
+type Seen = (Opcode, u32);
+
+impl Lone {
+    fn new(change: impl Fn(ReliableConfig) -> ReliableConfig) -> Self {
+        let config =
+            ReliableConfig { max_reads: 4, ..ReliableConfig::new(Qpn(1), Qpn(2), Psn::new(100), Psn::new(200)) };
+        Lone {
+            rc: ReliableConnection::new(change(config)),
+            side: Side::new(1 << 16),
+            counters: Counters::default(),
+            now: Instant::now(),
+        }
+    }
+
+    fn post(&mut self, op: Op, len: u32) {
+        let local = self.side.buffer(vec![0; len.min(1 << 20) as usize]);
+        let work = Send { id: 0, op, local, len, solicited: false, fence: false };
+        self.rc.post(work, &mut self.side).expect("it is taken");
+    }
+
+    /// All that it sends now.
+    fn sends(&mut self) -> Vec<Seen> {
+        let (mut to, mut seen) = (vec![0; 8192], Vec::new());
+        while let Some(len) = self.rc.transmit(self.now, &mut to, &mut self.side, &mut self.counters) {
+            to[len..len + 4].fill(0);
+            let packet = Packet::parse(&to[..len + 4]).expect("a packet");
+            seen.push((packet.headers.bth.opcode, packet.headers.bth.psn.get()));
+        }
+        seen
+    }
+
+    fn hears(&mut self, opcode: Opcode, psn: u32, extension: Extension, payload: &[u8]) {
+        let bth = Bth { ack_request: true, ..Bth::new(opcode, Qpn(1), Psn::new(psn)) };
+        let mut bytes = Vec::new();
+        Headers { bth, extension }.emit_packet(payload, &mut bytes).expect("headers that go together");
+        bytes.extend_from_slice(&[0; 4]);
+        let packet = Packet::parse(&bytes).expect("a packet");
+        self.rc.handle(self.now, &packet, &mut self.side, &mut self.counters);
+    }
+
+    fn is_answered(&mut self, psn: u32, syndrome: Syndrome) {
+        self.hears(Opcode::RC_ACKNOWLEDGE, psn, Extension::Acknowledge(Aeth { syndrome, msn: 0 }), b"");
+    }
+
+    fn done(&self) -> usize {
+        self.side.completions.len()
+    }
+}
+
+const FINE: Syndrome = Syndrome::Ack(Credits::UNLIMITED);
+const SEQUENCE: Syndrome = Syndrome::Nak(Nak::Sequence);
+const AT: Remote = Remote { va: BASE, rkey: KEY };
+const NOTHING: Op = Op::Send(Extra::Nothing);
+
+fn reth(len: u32) -> Extension {
+    Extension::Remote(Reth { va: BASE, rkey: KEY, len })
+}
+
+#[test]
+fn packets_of_other_services_change_nothing() {
+    for (expected, psn) in [(200, 200), (0, 0), (0, 5), (0x00ff_fff0, 0)] {
+        let mut end = Lone::new(|config| ReliableConfig { receive_psn: Psn::new(expected), ..config });
+        end.side.receive(1, 100);
+        end.hears(Opcode::CNP, psn, Extension::Congestion, b"");
+        end.hears(Opcode::UC_SEND_ONLY, psn, Extension::None, b"hello");
+        assert_eq!((end.sends(), end.rc.state(), end.side.receives.len()), (vec![], State::Ready, 1));
+    }
+}
+
+#[test]
+fn one_lost_answer_is_asked_for_once() {
+    let mut end = Lone::new(|config| config);
+    end.post(Op::Read(AT), 100 * 1024);
+    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 100)]);
+    let answer = |end: &mut Lone, number: u32| {
+        let opcode = if number == 99 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
+        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: 0 });
+        let extension = if number == 99 { aeth } else { Extension::None };
+        end.hears(opcode, 100 + number, extension, &[0; 1024]);
+    };
+    let mut asked = Vec::new();
+    for number in (0..100).filter(|number| *number != 5) {
+        answer(&mut end, number);
+        asked.extend(end.sends());
+    }
+    assert_eq!(asked, [(Opcode::RC_READ_REQUEST, 105)]);
+    (5..100).for_each(|number| answer(&mut end, number));
+    assert_eq!((end.done(), end.sends()), (1, vec![]));
+}
+
+#[test]
+fn one_loss_costs_one_retry() {
+    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), ..config });
+    end.post(Op::Read(AT), 10);
+    (0..4).for_each(|_| end.post(NOTHING, 0));
+    end.sends();
+    // The answer to the READ was lost; those of the others are not.
+    (101..105).for_each(|psn| end.is_answered(psn, FINE));
+    assert_eq!(end.rc.state(), State::Ready);
+    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), ..config });
+    (0..4).for_each(|_| end.post(NOTHING, 0));
+    end.sends();
+    (0..5).for_each(|_| end.is_answered(100, SEQUENCE));
+    assert_eq!((end.rc.state(), end.sends().len()), (State::Ready, 4));
+    // Now that nothing comes, the second is one too many.
+    end.now += Duration::from_secs(1);
+    end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!(end.rc.state(), State::Failed);
+}
+
+#[test]
+fn waiting_for_a_receive_costs_no_retry() {
+    let later = Syndrome::ReceiverNotReady(RnrTimer::from_code(1));
+    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(0), rnr_retry: Some(1), ..config });
+    (0..3).for_each(|_| end.post(NOTHING, 0));
+    assert_eq!(end.sends().len(), 3);
+    end.is_answered(100, later);
+    end.is_answered(100, later);
+    // Linux' rdma_rxe tells of what it passed over, too.
+    end.is_answered(100, SEQUENCE);
+    assert_eq!((end.rc.state(), end.sends()), (State::Ready, vec![]), "before its time");
+    end.now += Duration::from_micros(10);
+    assert_eq!(end.sends().len(), 3);
+    // The next has another try: this one tells that the one before is done.
+    end.is_answered(101, later);
+    assert_eq!((end.rc.state(), end.done()), (State::Ready, 1));
+    end.now += Duration::from_micros(10);
+    assert_eq!(end.sends().len(), 2);
+    end.is_answered(101, later);
+    assert_eq!(end.rc.state(), State::Failed);
+}
+
+#[test]
+fn the_longest_read_is_waited_for() {
+    let mut end = Lone::new(|config| ReliableConfig { mtu: Mtu::B256, ..config });
+    end.post(NOTHING, 0);
+    end.post(Op::Read(AT), 1 << 31);
+    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 100)], "more numbers than the peer can tell from old ones");
+    end.is_answered(100, FINE);
+    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 101)]);
+    assert!(end.rc.timeout().is_some());
+    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: 0 });
+    end.hears(Opcode::RC_READ_RESPONSE_FIRST, 101, aeth, &[0; 256]);
+    assert_eq!(end.counters.unexpected_answer, 0);
+    assert!(end.rc.timeout().is_some());
+}
+
+#[test]
+fn a_message_longer_than_any_is_refused() {
+    for (opcode, payload) in [(Opcode::RC_WRITE_FIRST, &[0; 1024][..]), (Opcode::RC_READ_REQUEST, b"")] {
+        let mut end = Lone::new(|config| config);
+        end.hears(opcode, 200, reth(1 << 31 | 1), payload);
+        assert_eq!((end.rc.state(), end.sends()), (State::Failed, vec![(Opcode::RC_ACKNOWLEDGE, 200)]));
+    }
+}
+
+#[test]
+fn a_peer_has_no_more_reads_under_way_than_agreed() {
+    let mut end = Lone::new(|config| ReliableConfig { reads_answered: 2, ..config });
+    (200..202).for_each(|psn| end.hears(Opcode::RC_READ_REQUEST, psn, reth(10), b""));
+    assert_eq!(end.rc.state(), State::Ready);
+    end.hears(Opcode::RC_READ_REQUEST, 202, reth(10), b"");
+    let answer = Opcode::RC_READ_RESPONSE_ONLY;
+    assert_eq!(end.sends(), [(answer, 200), (answer, 201), (Opcode::RC_ACKNOWLEDGE, 202)]);
+    assert_eq!(end.rc.state(), State::Failed);
+}
+
+#[test]
+fn a_read_that_is_repeated_is_answered_where_it_stands() {
+    let mut end = Lone::new(|config| config);
+    for _ in 0..100 {
+        end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    }
+    let opcodes = [Opcode::RC_READ_RESPONSE_FIRST, Opcode::RC_READ_RESPONSE_MIDDLE, Opcode::RC_READ_RESPONSE_LAST];
+    let once: Vec<_> = opcodes.into_iter().zip(200..).collect();
+    assert_eq!(end.sends(), once);
+    // Its key is withdrawn: that is no fault of a peer that has its answer.
+    end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    end.side.memory.clear();
+    assert_eq!((end.sends(), end.rc.state()), (vec![], State::Ready));
+}
+
+#[test]
+fn a_connection_that_is_closed_answers_no_more() {
+    let mut end = Lone::new(|config| config);
+    end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    end.hears(Opcode::RC_WRITE_ONLY, 203, reth(5), b"four");
+    assert_eq!(end.rc.state(), State::Failed);
+    end.rc.close(&mut end.side);
+    assert_eq!((end.sends(), end.side.failed.len()), (vec![], 1));
+}
+
+#[test]
+fn without_credit_a_message_waits_for_an_answer() {
+    let mut end = Lone::new(|config| config);
+    (0..4).for_each(|_| end.post(NOTHING, 0));
+    end.post(Op::Write(AT, None), 0);
+    assert_eq!(end.sends().len(), 5, "until the peer counts");
+    end.hears(
+        Opcode::RC_ACKNOWLEDGE,
+        104,
+        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(1)), msn: 5 }),
+        b"",
+    );
+    (0..3).for_each(|_| end.post(NOTHING, 0));
+    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 105)]);
+    end.hears(
+        Opcode::RC_ACKNOWLEDGE,
+        105,
+        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(0)), msn: 6 }),
+        b"",
+    );
+    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 106)], "one, to learn of new credit");
+    assert_eq!(end.sends(), []);
+}
