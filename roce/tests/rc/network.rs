@@ -19,8 +19,18 @@ pub struct Network {
     random: Random,
     faults: Faults,
     delay: Duration,
+    link: Option<Link>,
     flying: BinaryHeap<Reverse<Flying>>,
     sent: u64,
+}
+
+/// A link in each direction that takes its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Bytes in a microsecond.
+    pub rate: u64,
+    /// Until when it is taken, towards each end.
+    busy: [Instant; 2],
 }
 
 /// A packet on its way: by time of arrival, and in the order of sending.
@@ -54,11 +64,28 @@ impl Random {
 
 impl Network {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        Network { random: Random(seed), faults, delay: Duration::from_micros(10), flying: BinaryHeap::new(), sent: 0 }
+        let delay = Duration::from_micros(10);
+        Network { random: Random(seed), faults, delay, link: None, flying: BinaryHeap::new(), sent: 0 }
+    }
+
+    /// With links of such a rate, in bytes in a microsecond, from `now` on.
+    pub fn limit(&mut self, now: Instant, rate: u64) {
+        self.link = Some(Link { rate, busy: [now; 2] });
+    }
+
+    /// When the link towards an end takes a packet; `None`: now.
+    pub fn takes(&self, now: Instant, to: usize) -> Option<Instant> {
+        self.link.map(|link| link.busy[to]).filter(|busy| *busy > now)
     }
 
     /// Takes a packet for end `to`.
     pub fn send(&mut self, now: Instant, to: usize, packet: &[u8]) {
+        let mut leaves = now;
+        if let Some(link) = &mut self.link {
+            let bytes = packet.len() as u64 + AROUND;
+            leaves = link.busy[to].max(now) + Duration::from_nanos(bytes * 1000 / link.rate);
+            link.busy[to] = leaves;
+        }
         let times = if self.random.happens(self.faults.duplicate) { 2 } else { 1 };
         for _ in 0..times {
             if self.random.happens(self.faults.loss) {
@@ -71,7 +98,7 @@ impl Network {
             }
             let held = if self.random.happens(self.faults.reorder) { self.random.below(100) } else { 0 };
             self.sent += 1;
-            let arrives = now + self.delay + Duration::from_micros(held);
+            let arrives = leaves + self.delay + Duration::from_micros(held);
             self.flying.push(Reverse(Flying { arrives, number: self.sent, to, packet }));
         }
     }
@@ -88,3 +115,6 @@ impl Network {
         self.flying.pop().map(|Reverse(flying)| (flying.to, flying.packet))
     }
 }
+
+/// Ethernet, IPv4 and UDP headers, and what Ethernet has between frames.
+const AROUND: u64 = 14 + 20 + 8 + 24;

@@ -21,6 +21,8 @@ pub struct Pair {
     pub ends: [End; 2],
     pub now: Instant,
     network: Network,
+    /// When a link takes a packet again, if one is taken now.
+    held: Option<Instant>,
     posted: u64,
 }
 
@@ -50,7 +52,13 @@ impl Pair {
                 },
             }
         };
-        Pair { ends: [end(0, 1), end(1, 0)], now: Instant::now(), network: Network::new(seed, faults), posted: 0 }
+        Pair {
+            ends: [end(0, 1), end(1, 0)],
+            now: Instant::now(),
+            network: Network::new(seed, faults),
+            held: None,
+            posted: 0,
+        }
     }
 
     /// Posts a request whose buffer has such contents; its number and buffer.
@@ -92,20 +100,32 @@ impl Pair {
         panic!("no end after {STEPS} steps");
     }
 
+    /// Lets packets take their time, at so many bytes in a microsecond.
+    pub fn limit(&mut self, rate: u64) {
+        self.network.limit(self.now, rate);
+    }
+
     fn transmit(&mut self) {
         let mut packet = vec![0; 8192];
+        self.held = None;
         for (own, End { rc, side, counters, flow }) in self.ends.iter_mut().enumerate() {
-            while let Some(len) = rc.transmit(self.now, &mut packet, side, counters) {
+            let held = loop {
+                let held = self.network.takes(self.now, 1 - own);
+                if held.is_some() {
+                    break held;
+                }
+                let Some(len) = rc.transmit(self.now, &mut packet, side, counters) else { break None };
                 let mut whole = packet[..len].to_vec();
                 flow.seal(Part::WHOLE, &mut whole);
                 self.network.send(self.now, 1 - own, &whole);
-            }
+            };
+            self.held = self.held.into_iter().chain(held).min();
         }
     }
 
     fn next_event(&self) -> Option<Instant> {
         let timeouts = self.ends.iter().filter_map(|end| end.rc.timeout());
-        self.network.next_arrival().into_iter().chain(timeouts).min()
+        self.network.next_arrival().into_iter().chain(timeouts).chain(self.held).min()
     }
 
     /// Numbers and outcomes of the requests that an end has sent, in order; forgotten then.

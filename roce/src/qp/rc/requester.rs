@@ -118,7 +118,10 @@ impl<L: Copy> Requester<L> {
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
         let is_full = after.since(self.unacked) >= config.window;
-        let ack_request = is_last || is_full || self.unasked + 1 >= ASK_EVERY || self.lacks_credit(request);
+        let ack_request = is_last
+            || is_full
+            || self.unasked + 1 >= (config.window / 4).clamp(1, ASK_EVERY)
+            || self.lacks_credit(request);
         let bth = Bth {
             ack_request,
             solicited: is_last && request.work.solicited && request.takes_receive(),
@@ -433,7 +436,8 @@ impl<L: Copy> Requester<L> {
     }
 }
 
-/// Packets after which an acknowledgment is asked for, in a message of more; half of the window that rdma_rxe has.
+/// Packets after which an acknowledgment is asked for at most, in a message of more; a quarter of the window, if that is
+/// fewer, so that it never comes to a stop. Half of the window that rdma_rxe has, which asks as often.
 const ASK_EVERY: u32 = 64;
 /// Sequence numbers under way at most, but for one READ alone: those that are new to the peer. IBA 9.7.2.
 const SPAN: u32 = 1 << 23;
