@@ -28,6 +28,12 @@ pub struct Counters {
     pub rnr_nak_retry_err: u64,
     /// Requests that were refused for their key, range or right.
     pub resp_remote_access_errors: u64,
-    /// Requests that were refused for what they are.
+    /// Requests that were refused for what they are, or were too long for their receive.
     pub resp_local_length_error: u64,
+    /// Messages of unreliable service that were dropped for want of a receive.
+    pub out_of_buffer: u64,
+    /// Datagrams that had another key than their queue pair (as in `struct ibv_port_attr`).
+    pub qkey_viol_cntr: u64,
+    /// Packets that the service of their queue pair does not have. Linux counts no such.
+    pub unsupported_opcode: u64,
 }

@@ -4,6 +4,9 @@
 //! packet, and the messages of the connection manager. Nothing here reads a clock, draws a random number, or calls the
 //! system.
 //!
+//! [`ReliableConnection`], [`UnreliableConnection`] and [`Datagrams`] are queue pairs of the three services: packets come in,
+//! packets go out, and a [`Host`] has the memory and takes note of what is done.
+//!
 //! Sources: InfiniBand Architecture Specification, volume 1, release 1.4 ("IBA" below), chapter 9 and 12, and its annexes
 //! A16 (RoCE) and A17 (RoCEv2).
 
@@ -18,6 +21,8 @@ mod work;
 
 pub use counters::Counters;
 pub use host::{AccessError, Cause, Change, Host, Remote, Right};
-pub use qp::{ReliableConfig, ReliableConnection, State};
+pub use qp::{
+    DatagramConfig, Datagrams, Grh, ReliableConfig, ReliableConnection, State, UnreliableConfig, UnreliableConnection,
+};
 pub use types::{Mtu, Psn, Qpn, Rkey};
-pub use work::{Completion, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Send};
+pub use work::{Completion, Datagram, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Send, Target};

@@ -20,21 +20,51 @@ pub struct Send<L> {
     pub fence: bool,
 }
 
+/// A request to send a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<L, P> {
+    /// A number that comes back with the completion.
+    pub id: u64,
+    /// Local memory: what is sent.
+    pub local: L,
+    /// Its bytes.
+    pub len: u32,
+    /// Immediate data, if it brings some.
+    pub immediate: Option<u32>,
+    /// Asks the receiver for an event.
+    pub solicited: bool,
+    /// Who gets it.
+    pub target: Target<P>,
+}
+
+/// Who gets a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<P> {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Its key; one with the highest bit set stands for that of the sending queue pair. IBA 10.2.5.
+    pub qkey: u32,
+    /// How it gets to the queue pair's host (in verbs, the address handle).
+    pub path: P,
+}
+
 /// Why a request is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The send queue is full.
-    #[error("the send queue is full")]
-    Full,
-    /// It is longer than any message.
-    #[error("{len} bytes are more than a message has, {MAX_MESSAGE}")]
+    #[error("the send queue is full; post again once a request has completed")]
+    SendQueueFull,
+    /// The queue pair has no such operation: by its service, or because it was made without READs and atomics.
+    #[error("the queue pair has no such operation; unreliable connections take SEND and WRITE alone")]
+    Unsupported,
+    /// It is longer than any message of the service: 2^31 bytes, or for a datagram the MTU.
+    #[error("{len} bytes are more than the {limit} of a message")]
     TooLong {
         /// Its bytes.
         len: u32,
+        /// Most bytes.
+        limit: u32,
     },
-    /// The connection was made without READs and atomics.
-    #[error("the connection has no READs and atomics")]
-    NoReads,
     /// What an atomic brings has 8 bytes.
     #[error("an atomic brings 8 bytes, not {len}")]
     AtomicLength {

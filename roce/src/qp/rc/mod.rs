@@ -2,7 +2,6 @@
 
 mod answers;
 mod config;
-mod incoming;
 mod replay;
 mod request;
 mod requester;
@@ -14,10 +13,12 @@ use std::time::Instant;
 
 use self::requester::Requester;
 use self::responder::Responder;
+use super::outgoing::Outgoing;
+use super::state::State;
 use crate::counters::Counters;
-use crate::host::{AccessError, Cause, Host};
+use crate::host::{Cause, Host};
 use crate::types::Psn;
-use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, Service, padding};
+use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, Service};
 use crate::work::{Outcome, PostError, Send};
 
 /// One end of a reliable connection.
@@ -29,23 +30,6 @@ pub struct ReliableConnection<L> {
     responder: Responder<L>,
     /// Whose turn it is, where both have packets.
     answers_next: bool,
-}
-
-/// State of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Ready to send and to receive.
-    Ready,
-    /// Failed: all that is posted is flushed.
-    Failed,
-}
-
-/// A packet about to be sent: its headers, and where its payload comes from.
-#[derive(Clone, Copy, Debug)]
-struct Outgoing<P> {
-    headers: Headers,
-    payload: P,
-    len: u32,
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -103,7 +87,9 @@ impl<L: Copy> ReliableConnection<L> {
         if self.state == State::Failed {
             return;
         }
-        let Some(meaning) = packet.headers.bth.opcode.meaning().filter(|meaning| meaning.service == Service::Rc) else {
+        let meaning = packet.headers.bth.opcode.meaning();
+        let Some(meaning) = meaning.filter(|meaning| meaning.service == Service::Rc) else {
+            counters.unsupported_opcode += 1;
             return;
         };
         let answers = matches!(meaning.action, Action::ReadResponse | Action::Acknowledge | Action::AtomicAcknowledge);
@@ -142,8 +128,8 @@ impl<L: Copy> ReliableConnection<L> {
         if self.state == State::Ready
             && let Some(packet) = self.requester.next(now, &self.config, counters)
         {
-            let (made, psn) =
-                (emit(&packet, to, |local, offset, to| host.gather(local, offset, to)), packet.headers.bth.psn);
+            let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
+            let psn = packet.headers.bth.psn;
             match made {
                 Ok(len) => return Some(len),
                 Err(_) => {
@@ -201,25 +187,6 @@ impl<L: Copy> ReliableConnection<L> {
 const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Closed };
 /// Half of the half of sequence numbers that are new to the other side.
 const MAX_WINDOW: u32 = 1 << 22;
-
-/// Puts a packet into `to`, which is long enough, with a payload by `fill`; its length.
-fn emit<P: Copy>(
-    packet: &Outgoing<(P, u32)>,
-    to: &mut [u8],
-    fill: impl FnOnce(P, u32, &mut [u8]) -> Result<(), AccessError>,
-) -> Result<usize, AccessError> {
-    let (len, (from, offset)) = (packet.len as usize, packet.payload);
-    // The headers are made with their operation, so that they go together.
-    let Ok(headers) = packet.headers.emit(len) else { return Ok(0) };
-    let (head, rest) = to.split_at_mut(headers.len());
-    head.copy_from_slice(&headers);
-    let (payload, rest) = rest.split_at_mut(len);
-    if len > 0 {
-        fill(from, offset, payload)?;
-    }
-    rest[..padding(len)].fill(0);
-    Ok(headers.len() + len + padding(len))
-}
 
 impl ReliableConfig {
     /// Bytes of the longest packet of this connection, with its CRC.

@@ -1,9 +1,10 @@
 //! A request between posting and completing, and the packets that it takes.
 
 use crate::host::Remote;
+use crate::qp::message;
 use crate::types::{Mtu, Psn};
-use crate::wire::{Action, AtomicEth, Extension, Opcode, Position, Reth, Service, With};
-use crate::work::{Extra, Op, Send};
+use crate::wire::{AtomicEth, Extension, Opcode, Position, Reth, Service};
+use crate::work::{Op, Send};
 
 /// A request of the send queue.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,7 @@ impl<L: Copy> Request<L> {
     pub(super) fn new(work: Send<L>, psn: Psn, ssn: u32, mtu: Mtu) -> Self {
         let packets = match work.op {
             Op::CompareSwap { .. } | Op::FetchAdd { .. } => 1,
-            Op::Send(_) | Op::Write(..) | Op::Read(_) => work.len.div_ceil(mtu.bytes()).max(1),
+            Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, mtu),
         };
         Request { work, psn, packets, ssn, answered: 0 }
     }
@@ -38,47 +39,28 @@ impl<L: Copy> Request<L> {
         matches!(self.work.op, Op::Send(_) | Op::Write(_, Some(_)))
     }
 
-    /// Bytes of packet `packet`, and where they begin.
+    /// Where the bytes of packet `packet` begin, and how many they are.
     pub(super) fn part(&self, packet: u32, mtu: Mtu) -> (u32, u32) {
-        let offset = packet * mtu.bytes();
-        (offset, (self.work.len - offset).min(mtu.bytes()))
+        message::part(self.work.len, packet, mtu)
     }
 
     /// Operation and headers of packet `packet`, and the bytes that it carries.
     pub(super) fn packet(&self, packet: u32, mtu: Mtu) -> (Opcode, Extension, (u32, u32)) {
-        let position = Position::new(packet == 0, packet + 1 == self.packets);
         let part = self.part(packet, mtu);
-        let message =
-            |action, with| Opcode::of_message(Service::Rc, action, position, with).unwrap_or(Opcode::RC_SEND_ONLY);
-        let at_end = position.is_last();
         match self.work.op {
-            Op::Send(Extra::Immediate(immediate)) if at_end => {
-                (message(Action::Send, With::Immediate), Extension::Immediate(immediate), part)
-            }
-            Op::Send(Extra::Invalidate(rkey)) if at_end => {
-                (message(Action::Send, With::Invalidate), Extension::Invalidate(rkey), part)
-            }
-            Op::Send(_) => (message(Action::Send, With::Nothing), Extension::None, part),
-            Op::Write(remote, immediate) => {
-                let reth = reth(remote, self.work.len);
-                match (position.is_first(), immediate.filter(|_| at_end)) {
-                    (true, Some(immediate)) => {
-                        (message(Action::Write, With::Immediate), Extension::RemoteImmediate(reth, immediate), part)
-                    }
-                    (false, Some(immediate)) => {
-                        (message(Action::Write, With::Immediate), Extension::Immediate(immediate), part)
-                    }
-                    (true, None) => (message(Action::Write, With::Nothing), Extension::Remote(reth), part),
-                    (false, None) => (message(Action::Write, With::Nothing), Extension::None, part),
-                }
+            Op::Send(_) | Op::Write(..) => {
+                let position = Position::new(packet == 0, packet + 1 == self.packets);
+                let headers = message::headers(Service::Rc, self.work.op, self.work.len, position);
+                let (opcode, extension) = headers.unwrap_or((Opcode::RC_SEND_ONLY, Extension::None));
+                (opcode, extension, part)
             }
             Op::Read(remote) => {
                 let (offset, _) = part;
-                let rest = reth(remote.advance(offset.into()), self.work.len - offset);
+                let Remote { va, rkey } = remote.advance(offset.into());
+                let rest = Reth { va, rkey, len: self.work.len - offset };
                 (Opcode::RC_READ_REQUEST, Extension::Remote(rest), (0, 0))
             }
-            Op::CompareSwap { remote, compare, swap } => {
-                let Remote { va, rkey } = remote;
+            Op::CompareSwap { remote: Remote { va, rkey }, compare, swap } => {
                 let atomic = AtomicEth { va, rkey, swap_or_add: swap, compare };
                 (Opcode::RC_COMPARE_SWAP, Extension::Atomic(atomic), (0, 0))
             }
@@ -88,8 +70,4 @@ impl<L: Copy> Request<L> {
             }
         }
     }
-}
-
-fn reth(Remote { va, rkey }: Remote, len: u32) -> Reth {
-    Reth { va, rkey, len }
 }

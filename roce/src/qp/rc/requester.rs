@@ -77,17 +77,17 @@ impl<L: Copy> Requester<L> {
     pub(super) fn post(&mut self, work: Send<L>, config: &ReliableConfig) -> Result<(), PostError> {
         let len = work.len;
         if self.requests.len() >= config.send_depth as usize {
-            return Err(PostError::Full);
+            return Err(PostError::SendQueueFull);
         }
         if len > MAX_MESSAGE {
-            return Err(PostError::TooLong { len });
+            return Err(PostError::TooLong { len, limit: MAX_MESSAGE });
         }
         let is_atomic = matches!(work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. });
         if is_atomic && len != ATOMIC_LEN {
             return Err(PostError::AtomicLength { len });
         }
         if config.max_reads == 0 && (is_atomic || matches!(work.op, Op::Read(_))) {
-            return Err(PostError::NoReads);
+            return Err(PostError::Unsupported);
         }
         let request = Request::new(work, self.next_psn, self.next_ssn, config.mtu);
         self.next_psn = self.next_psn.advance(request.packets);
@@ -102,7 +102,7 @@ impl<L: Copy> Requester<L> {
         now: Instant,
         config: &ReliableConfig,
         counters: &mut Counters,
-    ) -> Option<Outgoing<(L, u32)>> {
+    ) -> Option<Outgoing<L>> {
         if self.rnr_until.is_some_and(|until| now < until) {
             return None;
         }

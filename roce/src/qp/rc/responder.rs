@@ -1,11 +1,11 @@
 //! Does what the peer asks for, in order and once, and answers. IBA 9.7.5.1, 9.7.8.
 
 use super::answers::{Answer, Answers, Kind, Reading};
-use super::incoming::{Assembly, Refusal};
 use super::replay::{Answered, Done, Replay};
-use super::{Failure, Outgoing, ReliableConfig, emit};
+use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
 use crate::host::{AccessError, Cause, Change, Host, Remote, Right};
+use crate::qp::incoming::{Assembly, Piece, Refusal};
 use crate::types::{Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Opcode, Packet, Position, Syndrome};
 use crate::work::{MAX_MESSAGE, Outcome};
@@ -31,7 +31,7 @@ impl<L: Copy> Responder<L> {
         Responder {
             expected: config.receive_psn,
             msn: 0,
-            assembly: Assembly::Idle,
+            assembly: Assembly::new(),
             skips: false,
             answers: Answers::new(config.reads_answered),
             replay: Replay::new(config.reads_answered),
@@ -82,8 +82,8 @@ impl<L: Copy> Responder<L> {
         let (bth, extension) = (packet.headers.bth, packet.headers.extension);
         match (meaning.action, extension) {
             (Action::Send | Action::Write, _) => {
-                let contents = (extension, packet.payload, bth.solicited);
-                let ends = self.assembly.take(meaning, contents, (config.qpn, config.mtu), host)?;
+                let piece = Piece { extension, payload: packet.payload, solicited: bth.solicited };
+                let ends = self.assembly.take(meaning, piece, (config.qpn, config.mtu), host)?;
                 self.expected = bth.psn.advance(1);
                 self.msn = (self.msn + u32::from(ends)) & MSN_MASK;
                 if bth.ack_request {
@@ -246,7 +246,7 @@ impl<L: Copy> Responder<L> {
             };
             self.answers.pop();
             counters.sent_pkts += 1;
-            return emit(&packet, to, |(), _, _| Ok(())).ok();
+            return packet.emit(to, |(), _, _| Ok(())).ok();
         }
     }
 
@@ -266,7 +266,7 @@ impl<L: Copy> Responder<L> {
         let extension = if position == Position::Middle { Extension::None } else { Extension::Acknowledge(aeth) };
         let bth = Bth::new(Opcode::of_read_response(position), config.peer, psn);
         let packet = Outgoing { headers: config.headers(bth, extension), payload: (from, 0), len };
-        let made = emit(&packet, to, |from, _, to| host.read(config.qpn, from, to))?;
+        let made = packet.emit(to, |from, _, to| host.read(config.qpn, from, to))?;
         if len == left {
             self.answers.pop();
         } else if let Some(answer) = self.answers.front() {

@@ -2,8 +2,8 @@
 
 use qpair_roce::{Completion, Extra, Incoming, Op, Outcome, Remote, Rkey};
 
+use super::pair::Pair;
 use crate::network::Faults;
-use crate::pair::Pair;
 use crate::side::{BASE, KEY};
 
 fn bytes(len: usize) -> Vec<u8> {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use qpair_roce::wire::{Opcode, Packet, Service};
 use qpair_roce::{Cause, Completion, Extra, Op, Outcome, PostError, ReliableConfig, Remote, Right, Rkey, Send, State};
 
+use super::pair::{End, Pair};
 use crate::network::Faults;
-use crate::pair::Pair;
 use crate::side::{BASE, KEY};
 
 fn fails_as(op: Op, len: usize, forbidden: Option<Right>, outcome: Outcome) {
@@ -81,6 +82,28 @@ fn a_message_without_a_receive_waits_for_one() {
 }
 
 #[test]
+fn packets_of_other_services_are_dropped_and_counted() {
+    let mut pair = Pair::new(1, Faults::default());
+    pair.ends[1].side.receive(5, 5000);
+    let mut dropped = 0;
+    for opcode in Opcode::ALL {
+        if opcode.meaning().is_some_and(|meaning| meaning.service != Service::Rc) {
+            // With the number that is expected.
+            let mut packet = [0; 64];
+            packet[0] = opcode.0;
+            packet[9..12].copy_from_slice(&[0xff, 0xff, 0xf0]);
+            let End { rc, side, counters, .. } = &mut pair.ends[1];
+            rc.handle(pair.now, &Packet::parse(&packet).unwrap(), side, counters);
+            dropped += 1;
+        }
+    }
+    assert_eq!((pair.ends[1].counters.unsupported_opcode, pair.ends[1].counters.rcvd_pkts), (dropped, 0));
+    let id = pair.post(0, Op::Send(Extra::Nothing), vec![1; 10]).0;
+    pair.drive();
+    assert_eq!(pair.sent(0), [(id, Outcome::Success)]);
+}
+
+#[test]
 fn a_peer_that_is_gone_is_noticed() {
     let change =
         |config| ReliableConfig { retry_count: Some(3), ack_timeout: Some(Duration::from_millis(1)), ..config };
@@ -140,9 +163,12 @@ fn what_can_not_be_done_is_not_taken() {
         let end = &mut pair.ends[0];
         end.rc.post(Send { id: 1, op, local: 0, len, solicited: false, fence: false }, &mut end.side)
     };
-    assert_eq!(post(Op::Read(remote), 8), Err(PostError::NoReads));
+    assert_eq!(post(Op::Read(remote), 8), Err(PostError::Unsupported));
     assert_eq!(post(Op::FetchAdd { remote, add: 1 }, 4), Err(PostError::AtomicLength { len: 4 }));
-    assert_eq!(post(Op::Write(remote, None), 1 << 31 | 1), Err(PostError::TooLong { len: 1 << 31 | 1 }));
+    assert_eq!(
+        post(Op::Write(remote, None), 1 << 31 | 1),
+        Err(PostError::TooLong { len: 1 << 31 | 1, limit: 1 << 31 })
+    );
     assert_eq!(post(Op::Send(Extra::Nothing), 0), Ok(()));
-    assert_eq!(post(Op::Send(Extra::Nothing), 0), Err(PostError::Full));
+    assert_eq!(post(Op::Send(Extra::Nothing), 0), Err(PostError::SendQueueFull));
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use qpair_roce::{Completion, Extra, Mtu, Op, Outcome, ReliableConfig, Remote};
 
+use super::pair::Pair;
 use crate::network::{Faults, Random};
-use crate::pair::Pair;
 use crate::side::{BASE, KEY};
 
 /// A request, without its contents.

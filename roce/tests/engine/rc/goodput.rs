@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use qpair_roce::{Mtu, Op, Outcome, ReliableConfig, Remote};
 
+use super::pair::Pair;
 use crate::network::Faults;
-use crate::pair::Pair;
 use crate::side::{BASE, KEY};
 
 /// Per cent of the link's rate that is payload, of 64 WRITEs of 64 KiB at once.
@@ -40,7 +40,7 @@ fn goodput_is_as_it_was() {
         }
         table.push('\n');
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rc/goodput.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/rc/goodput.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &table).unwrap();
     }

@@ -1,0 +1,38 @@
+//! A packet about to be sent.
+
+use crate::host::AccessError;
+use crate::wire::{Headers, padding};
+
+/// A packet about to be sent: its headers, and where its payload comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing<P> {
+    pub(super) headers: Headers,
+    /// Memory, and where in it the payload begins.
+    pub(super) payload: (P, u32),
+    /// Bytes of the payload.
+    pub(super) len: u32,
+}
+
+impl<P: Copy> Outgoing<P> {
+    /// Puts the packet into `to`, which is long enough, but for its CRC, with a payload by `fill`; its length.
+    ///
+    /// # Errors
+    /// What `fill` says.
+    pub(super) fn emit(
+        &self,
+        to: &mut [u8],
+        fill: impl FnOnce(P, u32, &mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<usize, AccessError> {
+        let (len, (from, offset)) = (self.len as usize, self.payload);
+        // The headers are made with their operation, so that they go together.
+        let Ok(headers) = self.headers.emit(len) else { return Ok(0) };
+        let (head, rest) = to.split_at_mut(headers.len());
+        head.copy_from_slice(&headers);
+        let (payload, rest) = rest.split_at_mut(len);
+        if len > 0 {
+            fill(from, offset, payload)?;
+        }
+        rest[..padding(len)].fill(0);
+        Ok(headers.len() + len + padding(len))
+    }
+}

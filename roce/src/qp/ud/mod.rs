@@ -1,0 +1,204 @@
+//! Unreliable datagrams: messages of one packet, each to whom it names. IBA 9.8.3.
+
+mod config;
+mod grh;
+
+pub use config::DatagramConfig;
+pub use grh::Grh;
+
+use std::collections::VecDeque;
+
+use super::incoming::received;
+use super::outgoing::Outgoing;
+use super::state::State;
+use crate::counters::Counters;
+use crate::host::{Cause, Host};
+use crate::types::Psn;
+use crate::wire::{Bth, Deth, Extension, Headers, Opcode, Packet};
+use crate::work::{Completion, Datagram, Extra, Incoming, Outcome, PostError, Receive};
+
+/// A queue pair for datagrams. `L` is local memory, and `P` how a datagram gets to its receiver's host: the engine passes
+/// that on to who sends the packet.
+///
+/// ```
+/// use qpair_roce::{DatagramConfig, Datagrams, Qpn, State};
+///
+/// let ud = Datagrams::<usize, std::net::IpAddr>::new(DatagramConfig::new(Qpn(0x11), 0x1111_1111));
+/// assert_eq!(ud.state(), State::Ready);
+/// ```
+#[derive(Debug)]
+pub struct Datagrams<L, P> {
+    config: DatagramConfig,
+    state: State,
+    requests: VecDeque<Datagram<L, P>>,
+    psn: Psn,
+    /// A receive that was taken and too short: it is that of the next datagram.
+    kept: Option<Receive<L>>,
+}
+
+impl<L: Copy, P: Copy> Datagrams<L, P> {
+    /// A queue pair that is ready.
+    pub fn new(config: DatagramConfig) -> Self {
+        Datagrams {
+            state: State::Ready,
+            requests: VecDeque::with_capacity(config.send_depth as usize),
+            psn: config.send_psn,
+            kept: None,
+            config,
+        }
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &DatagramConfig {
+        &self.config
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes a datagram to send. On a queue pair that was closed it completes as flushed at once.
+    ///
+    /// # Errors
+    /// [`PostError::SendQueueFull`]; [`PostError::TooLong`]: it is longer than the MTU. (By C10-93.1.1 of IBA such
+    /// a request vanishes without an error; Linux' rdma_rxe does so.)
+    pub fn post<H: Host<Local = L>>(&mut self, work: Datagram<L, P>, host: &mut H) -> Result<(), PostError> {
+        let limit = self.config.mtu.bytes();
+        if work.len > limit {
+            return Err(PostError::TooLong { len: work.len, limit });
+        }
+        if self.requests.len() >= self.config.send_depth as usize {
+            return Err(PostError::SendQueueFull);
+        }
+        self.requests.push_back(work);
+        if self.state == State::Failed {
+            self.flush(host);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet that came to the queue pair, under such an IP header. Its CRC is right, and the partition too.
+    ///
+    /// Dropped without a word, and counted, is what is no datagram, has another key, finds no receive, or one that is too
+    /// short; that receive stays the next one's, as in the kernel's rxe_resp.c (`RESPST_ERR_LENGTH` off a shared receive
+    /// queue) and qib_ud.c. As there, a datagram may be longer than this end's MTU if it fits.
+    pub fn handle<H: Host<Local = L>>(
+        &mut self,
+        packet: &Packet<'_>,
+        grh: &Grh,
+        host: &mut H,
+        counters: &mut Counters,
+    ) {
+        if self.state == State::Failed {
+            return;
+        }
+        let (deth, extra) = match packet.headers.extension {
+            Extension::Datagram(deth) => (deth, Extra::Nothing),
+            Extension::DatagramImmediate(deth, immediate) => (deth, Extra::Immediate(immediate)),
+            _ => {
+                counters.unsupported_opcode += 1;
+                return;
+            }
+        };
+        if deth.qkey != self.config.qkey {
+            counters.qkey_viol_cntr += 1;
+            return;
+        }
+        counters.rcvd_pkts += 1;
+        let Some(receive) = self.kept.take().or_else(|| host.take_receive(self.config.qpn)) else {
+            counters.out_of_buffer += 1;
+            return;
+        };
+        let whole = match u32::try_from(Grh::LEN + packet.payload.len()) {
+            Ok(whole) if whole <= receive.len => whole,
+            _ => {
+                counters.resp_local_length_error += 1;
+                self.kept = Some(receive);
+                return;
+            }
+        };
+        let mut there = host.scatter(receive.local, 0, grh.bytes());
+        if !packet.payload.is_empty() {
+            there = there.and_then(|()| host.scatter(receive.local, Grh::LEN as u32, packet.payload));
+        }
+        if there.is_err() {
+            received(self.config.qpn, receive, Outcome::LocalProtection, Incoming::default(), host);
+            return self.fail(Cause::Memory, host);
+        }
+        let message = Incoming {
+            len: whole,
+            extra,
+            is_write: false,
+            solicited: packet.headers.bth.solicited,
+            source: Some(deth.source),
+        };
+        received(self.config.qpn, receive, Outcome::Success, message, host);
+    }
+
+    /// Makes the next packet in `to`, but for its CRC; its length, and the path that it goes; `None` if there is nothing to
+    /// send. The request is done with that. If its memory is gone it fails, and the queue pair with it.
+    ///
+    /// # Panics
+    /// If `to` is shorter than [`longest_packet`](DatagramConfig::longest_packet).
+    pub fn transmit<H: Host<Local = L>>(
+        &mut self,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<(usize, P)> {
+        assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
+        let work = *self.requests.front()?;
+        let Datagram { local, len, target, .. } = work;
+        let qkey = if target.qkey & OWN_QKEY == 0 { target.qkey } else { self.config.qkey };
+        let deth = Deth { qkey, source: self.config.qpn };
+        let (opcode, extension) = match work.immediate {
+            None => (Opcode::UD_SEND_ONLY, Extension::Datagram(deth)),
+            Some(immediate) => (Opcode::UD_SEND_ONLY_IMM, Extension::DatagramImmediate(deth, immediate)),
+        };
+        let bth = Bth { pkey: self.config.pkey, solicited: work.solicited, ..Bth::new(opcode, target.qpn, self.psn) };
+        let packet = Outgoing { headers: Headers { bth, extension }, payload: (local, 0), len };
+        let Ok(made) = packet.emit(to, |local, offset, to| host.gather(local, offset, to)) else {
+            self.complete(Outcome::LocalProtection, host);
+            self.fail(Cause::Request, host);
+            return None;
+        };
+        self.psn = self.psn.advance(1);
+        counters.sent_pkts += 1;
+        self.complete(Outcome::Success, host);
+        Some((made, target.path))
+    }
+
+    /// Closes the queue pair: what is posted to the send queue is flushed, and so is a receive that was taken.
+    pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
+        self.fail(Cause::Closed, host);
+    }
+
+    fn fail<H: Host<Local = L>>(&mut self, cause: Cause, host: &mut H) {
+        if self.state == State::Failed {
+            return;
+        }
+        self.state = State::Failed;
+        self.flush(host);
+        if let Some(receive) = self.kept.take() {
+            received(self.config.qpn, receive, Outcome::Flushed, Incoming::default(), host);
+        }
+        host.failed(self.config.qpn, cause);
+    }
+
+    fn flush<H: Host<Local = L>>(&mut self, host: &mut H) {
+        while !self.requests.is_empty() {
+            self.complete(Outcome::Flushed, host);
+        }
+    }
+
+    /// The oldest request is over.
+    fn complete<H: Host<Local = L>>(&mut self, outcome: Outcome, host: &mut H) {
+        if let Some(Datagram { id, local, .. }) = self.requests.pop_front() {
+            host.complete(self.config.qpn, Completion::Sent { id, outcome, local });
+        }
+    }
+}
+
+/// A key of a request that has this bit stands for that of the queue pair itself. IBA 10.2.5.
+const OWN_QKEY: u32 = 1 << 31;

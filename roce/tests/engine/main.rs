@@ -1,0 +1,8 @@
+//! Two ends of each service, over a network that loses, delays, repeats and damages packets, in virtual time.
+
+mod network;
+#[path = "../wire/pcap.rs"]
+mod pcap;
+mod rc;
+mod side;
+mod unreliable;

@@ -1,0 +1,8 @@
+//! Reliable connections.
+
+mod faults;
+mod goodput;
+mod lone;
+mod pair;
+mod refused;
+mod traffic;
