@@ -36,4 +36,16 @@ pub struct Counters {
     pub qkey_viol_cntr: u64,
     /// Packets that the service of their queue pair does not have. Linux counts no such.
     pub unsupported_opcode: u64,
+    /// Datagrams that are no packets.
+    pub malformed_packets: u64,
+    /// Packets for a queue pair that there is not.
+    pub unknown_qp: u64,
+    /// Packets of another partition (as in `struct ibv_port_attr`).
+    pub bad_pkey_cntr: u64,
+    /// Packets for a connection from elsewhere than its peer.
+    pub wrong_address: u64,
+    /// Packets whose CRC was wrong (mlx5).
+    pub rx_icrc_encapsulated: u64,
+    /// Packets for queue pair 1 that are no datagrams of the connection manager, or came too fast.
+    pub management_dropped: u64,
 }

@@ -5,7 +5,8 @@
 //! system.
 //!
 //! [`ReliableConnection`], [`UnreliableConnection`] and [`Datagrams`] are queue pairs of the three services: packets come in,
-//! packets go out, and a [`Host`] has the memory and takes note of what is done.
+//! packets go out, and a [`Host`] has the memory and takes note of what is done. A [`Port`] is all of them behind one UDP
+//! socket.
 //!
 //! Sources: InfiniBand Architecture Specification, volume 1, release 1.4 ("IBA" below), chapter 9 and 12, and its annexes
 //! A16 (RoCE) and A17 (RoCEv2).
@@ -14,6 +15,7 @@
 
 mod counters;
 mod host;
+mod port;
 mod qp;
 mod types;
 pub mod wire;
@@ -21,6 +23,7 @@ mod work;
 
 pub use counters::Counters;
 pub use host::{AccessError, Cause, Change, Host, Remote, Right};
+pub use port::{Arrival, Departure, Port, QueuePair, Route};
 pub use qp::{
     DatagramConfig, Datagrams, Grh, ReliableConfig, ReliableConnection, State, UnreliableConfig, UnreliableConnection,
 };

@@ -59,6 +59,15 @@ impl Addresses {
             _ => None,
         }
     }
+
+    /// The way back.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        match self {
+            Addresses::V4(source, destination) => Addresses::V4(destination, source),
+            Addresses::V6(source, destination) => Addresses::V6(destination, source),
+        }
+    }
 }
 
 impl Part {

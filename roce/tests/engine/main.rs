@@ -3,6 +3,7 @@
 mod network;
 #[path = "../wire/pcap.rs"]
 mod pcap;
+mod port;
 mod rc;
 mod side;
 mod unreliable;

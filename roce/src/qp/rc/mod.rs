@@ -28,8 +28,9 @@ pub struct ReliableConnection<L> {
     state: State,
     requester: Requester<L>,
     responder: Responder<L>,
-    /// Whose turn it is, where both have packets.
+    /// Where both have packets, they take turns: whose it is, and for how many packets yet.
     answers_next: bool,
+    turn: u32,
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -50,6 +51,7 @@ impl<L: Copy> ReliableConnection<L> {
             responder: Responder::new(&config),
             state: State::Ready,
             answers_next: true,
+            turn: TURN,
             config,
         }
     }
@@ -118,28 +120,40 @@ impl<L: Copy> ReliableConnection<L> {
         counters: &mut Counters,
     ) -> Option<usize> {
         assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
-        if self.answers_next
-            && let Some(len) = self.answer(to, host, counters)
-        {
-            self.answers_next = false;
-            return Some(len);
+        if self.turn == 0 {
+            self.pass();
         }
-        self.answers_next = true;
-        if self.state == State::Ready
-            && let Some(packet) = self.requester.next(now, &self.config, counters)
-        {
-            let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
-            let psn = packet.headers.bth.psn;
-            match made {
-                Ok(len) => return Some(len),
-                Err(_) => {
-                    let failure = Failure { outcome: Outcome::LocalProtection, psn: Some(psn), cause: Cause::Request };
-                    self.fail(failure, false, host);
-                    return None;
-                }
-            }
+        let made = if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) };
+        let made = made.or_else(|| {
+            self.pass();
+            if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) }
+        });
+        self.turn -= u32::from(made.is_some());
+        made
+    }
+
+    /// The other half is next.
+    fn pass(&mut self) {
+        (self.answers_next, self.turn) = (!self.answers_next, TURN);
+    }
+
+    fn ask<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        if self.state == State::Failed {
+            return None;
         }
-        self.answer(to, host, counters)
+        let packet = self.requester.next(now, &self.config, counters)?;
+        let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
+        made.inspect_err(|_| {
+            let psn = Some(packet.headers.bth.psn);
+            self.fail(Failure { outcome: Outcome::LocalProtection, psn, cause: Cause::Request }, false, host);
+        })
+        .ok()
     }
 
     fn answer<H: Host<Local = L>>(&mut self, to: &mut [u8], host: &mut H, counters: &mut Counters) -> Option<usize> {
@@ -185,6 +199,9 @@ impl<L: Copy> ReliableConnection<L> {
 
 /// Nothing is to blame.
 const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Closed };
+/// Packets in a row of requests, or of answers, where there are both: few enough for an acknowledgment to be in time, and
+/// enough to be sent at once.
+const TURN: u32 = 16;
 /// Half of the half of sequence numbers that are new to the other side.
 const MAX_WINDOW: u32 = 1 << 22;
 

@@ -1,0 +1,114 @@
+//! A queue pair of a port, and where its packets go.
+
+use std::time::Instant;
+
+use crate::counters::Counters;
+use crate::host::Host;
+use crate::qp::{Datagrams, ReliableConnection, UnreliableConnection};
+use crate::wire::{Addresses, Flow, PORT};
+
+/// How packets get to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The own address, and the peer's.
+    pub addresses: Addresses,
+    /// UDP port that packets come from; they go to 4791.
+    pub source_port: u16,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+}
+
+/// A queue pair of any service.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "most queue pairs are reliable connections")]
+pub enum QueuePair<L> {
+    /// A reliable connection.
+    Reliable(ReliableConnection<L>),
+    /// An unreliable connection.
+    Unreliable(UnreliableConnection<L>),
+    /// Datagrams.
+    Datagrams(Datagrams<L, Route>),
+}
+
+/// A queue pair, and what the port knows of it.
+#[derive(Debug)]
+pub(super) struct Slot<L> {
+    pub(super) queue_pair: QueuePair<L>,
+    /// Where the packets of a connection go, and come from.
+    pub(super) route: Option<Route>,
+    /// It waits for its turn to send.
+    pub(super) is_active: bool,
+    /// When it is looked at next, at the latest.
+    pub(super) armed: Option<Instant>,
+}
+
+impl Route {
+    /// The flow of its packets.
+    pub const fn flow(&self) -> Flow {
+        Flow { addresses: self.addresses, source_port: self.source_port, destination_port: PORT }
+    }
+}
+
+impl<L: Copy> QueuePair<L> {
+    /// Partition key.
+    pub fn pkey(&self) -> u16 {
+        match self {
+            QueuePair::Reliable(rc) => rc.config().pkey,
+            QueuePair::Unreliable(uc) => uc.config().pkey,
+            QueuePair::Datagrams(ud) => ud.config().pkey,
+        }
+    }
+
+    /// Bytes of its longest packet, with its CRC.
+    pub(super) fn longest_packet(&self) -> usize {
+        match self {
+            QueuePair::Reliable(rc) => rc.config().longest_packet(),
+            QueuePair::Unreliable(uc) => uc.config().longest_packet(),
+            QueuePair::Datagrams(ud) => ud.config().longest_packet(),
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        match self {
+            QueuePair::Reliable(rc) => rc.timeout(),
+            QueuePair::Unreliable(_) | QueuePair::Datagrams(_) => None,
+        }
+    }
+
+    pub(super) fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H, counters: &mut Counters) {
+        if let QueuePair::Reliable(rc) = self
+            && rc.timeout().is_some_and(|due| due <= now)
+        {
+            rc.handle_timeout(now, host, counters);
+        }
+    }
+
+    pub(super) fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
+        match self {
+            QueuePair::Reliable(rc) => rc.close(host),
+            QueuePair::Unreliable(uc) => uc.close(host),
+            QueuePair::Datagrams(ud) => ud.close(host),
+        }
+    }
+}
+
+impl<L: Copy> Slot<L> {
+    pub(super) fn new(queue_pair: QueuePair<L>, route: Option<Route>) -> Self {
+        Slot { queue_pair, route, is_active: false, armed: None }
+    }
+
+    /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.
+    pub(super) fn make<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<(usize, Route)> {
+        match &mut self.queue_pair {
+            QueuePair::Reliable(rc) => Some((rc.transmit(now, to, host, counters)?, self.route?)),
+            QueuePair::Unreliable(uc) => Some((uc.transmit(to, host, counters)?, self.route?)),
+            QueuePair::Datagrams(ud) => ud.transmit(to, host, counters),
+        }
+    }
+}

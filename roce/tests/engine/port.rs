@@ -1,0 +1,259 @@
+//! Ports: several queue pairs behind one socket, packets that are sent at once, and packets that are nobody's.
+
+use std::time::{Duration, Instant};
+
+use qpair_roce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, cm};
+use qpair_roce::{
+    Arrival, Completion, Datagram, DatagramConfig, Datagrams, Departure, Extra, Mtu, Op, Outcome, Port, Psn, Qpn,
+    QueuePair, ReliableConfig, ReliableConnection, Remote, Route, Send, Target, UnreliableConfig, UnreliableConnection,
+};
+
+use crate::network::{Faults, Network};
+use crate::side::{BASE, KEY, Side};
+
+const CONNECTIONS: u32 = 5;
+const UNRELIABLE: Qpn = Qpn(0x108);
+const DATAGRAMS: Qpn = Qpn(0x209);
+const QKEY: u32 = 7;
+
+struct End {
+    port: Port<usize>,
+    side: Side,
+    addresses: Addresses,
+}
+
+struct Net {
+    ends: [End; 2],
+    network: Network,
+    now: Instant,
+}
+
+fn connection(number: u32) -> Qpn {
+    Qpn(0x10 + number)
+}
+
+/// An end with connections of each kind to the other, which has the same numbers.
+fn end(own: u8) -> End {
+    let address = |end: u8| [10, 0, 0, end].into();
+    let addresses = Addresses::V4(address(own), address(1 - own));
+    let route = Some(Route { addresses, source_port: 50_000, traffic_class: 0 });
+    let mut port = Port::new();
+    for number in 0..CONNECTIONS {
+        let qpn = connection(number);
+        let config = ReliableConfig {
+            ack_timeout: Some(Duration::from_micros(300)),
+            retry_count: None,
+            ..ReliableConfig::new(qpn, qpn, Psn::new(number), Psn::new(number))
+        };
+        let made = port.add(|| qpn.0, route, |_| QueuePair::Reliable(ReliableConnection::new(config)));
+        assert_eq!(made, Some(qpn));
+    }
+    let config = UnreliableConfig::new(UNRELIABLE, UNRELIABLE, Psn::new(0), Psn::new(0));
+    port.add(|| UNRELIABLE.0, route, |_| QueuePair::Unreliable(UnreliableConnection::new(config))).unwrap();
+    let config = DatagramConfig { mtu: Mtu::B1024, ..DatagramConfig::new(DATAGRAMS, QKEY) };
+    port.add(|| DATAGRAMS.0, None, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
+    End { port, side: Side::new(1 << 16), addresses }
+}
+
+impl End {
+    fn write(&mut self, number: u32, contents: Vec<u8>) -> u64 {
+        let (len, local) = (contents.len() as u32, self.side.buffer(contents));
+        let remote = Remote { va: BASE + u64::from(number) * 8192, rkey: KEY };
+        let op = Op::Write(remote, None);
+        let work = Send { id: local as u64, op, local, len, solicited: false, fence: false };
+        self.port.post(connection(number), work, &mut self.side).expect("there is room");
+        local as u64
+    }
+
+    fn route(&self) -> Route {
+        Route { addresses: self.addresses, source_port: 50_000, traffic_class: 0 }
+    }
+
+    fn receives(&mut self, bytes: &[u8], part: Option<Part>) {
+        let addresses = self.addresses.reversed();
+        let arrival = Arrival { addresses, source_port: 50_000, part, traffic_class: 0, hop_limit: 64, bytes };
+        self.port.receive(Instant::now(), &arrival, &mut self.side);
+    }
+}
+
+impl Net {
+    fn new(seed: u64, faults: Faults) -> Self {
+        Net { ends: [end(0), end(1)], network: Network::new(seed, faults), now: Instant::now() }
+    }
+
+    /// Runs until nothing is under way; the departures.
+    fn drive(&mut self) -> Vec<Departure> {
+        let (mut buffer, mut departures) = (vec![0; 1 << 16], Vec::new());
+        loop {
+            for own in 0..2 {
+                let End { port, side, .. } = &mut self.ends[own];
+                while let Some(departure) = port.transmit(self.now, &mut buffer, 32, side) {
+                    departures.push(departure);
+                    for packet in buffer[..departure.len].chunks(departure.segment) {
+                        self.network.send(self.now, 1 - own, packet);
+                    }
+                }
+            }
+            let timeouts = self.ends.iter().filter_map(|end| end.port.timeout());
+            let Some(next) = self.network.next_arrival().into_iter().chain(timeouts).min() else { return departures };
+            self.now = self.now.max(next);
+            while let Some((to, bytes)) = self.network.arrived(self.now) {
+                let End { port, side, addresses } = &mut self.ends[to];
+                let addresses = addresses.reversed();
+                let arrival = Arrival {
+                    addresses,
+                    source_port: 50_000,
+                    part: None,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    bytes: &bytes,
+                };
+                port.receive(self.now, &arrival, side);
+            }
+            for End { port, side, .. } in &mut self.ends {
+                port.handle_timeout(self.now, side);
+            }
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_do_not_disturb_each_other() {
+    for seed in 0..20 {
+        let mut net = Net::new(seed, Faults { loss: 0.05, duplicate: 0.05, corrupt: 0.05, reorder: 0.1 });
+        for number in 0..CONNECTIONS {
+            for end in &mut net.ends {
+                end.write(number, vec![number as u8 + 1; 8000]);
+            }
+        }
+        net.drive();
+        for End { side, .. } in &net.ends {
+            let done = |completion: &&Completion<usize>| {
+                matches!(completion, Completion::Sent { outcome: Outcome::Success, .. })
+            };
+            assert_eq!(side.completions.iter().filter(done).count(), CONNECTIONS as usize);
+            for number in 0..CONNECTIONS as usize {
+                assert_eq!(side.memory[number * 8192..][..8000], vec![number as u8 + 1; 8000], "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn packets_of_one_message_leave_together() {
+    let mut net = Net::new(1, Faults::default());
+    net.ends[0].write(0, vec![1; 8192]);
+    let departures = net.drive();
+    let data: Vec<_> = departures.iter().map(|departure| (departure.segment, departure.len)).collect();
+    // The first has a longer header; the others are as long as each other. Then an acknowledgment.
+    assert_eq!(data, [(1024 + 32, 1056 + 1040), (1040, 6 * 1040), (20, 20)]);
+    let counters = net.ends[1].port.counters();
+    assert_eq!((counters.rcvd_pkts, counters.rx_icrc_encapsulated), (8, 0));
+}
+
+#[test]
+fn datagrams_and_unreliable_messages_arrive() {
+    let mut net = Net::new(1, Faults::default());
+    for id in 1..3 {
+        net.ends[1].side.receive(id, 2000);
+    }
+    let [near, far] = &mut net.ends;
+    let route = near.route();
+    let local = near.side.buffer(vec![5; 100]);
+    let op = Op::Send(Extra::Nothing);
+    let work = Send { id: 0, op, local, len: 100, solicited: false, fence: false };
+    near.port.post(UNRELIABLE, work, &mut near.side).unwrap();
+    let target = Target { qpn: DATAGRAMS, qkey: QKEY, path: route };
+    let work = Datagram { id: 1, local, len: 100, immediate: None, solicited: false, target };
+    near.port.post_datagram(DATAGRAMS, work, &mut near.side).unwrap();
+    assert!(far.side.completions.is_empty());
+    net.drive();
+    let far = &net.ends[1].side;
+    let lens = far.completions.iter().map(|completion| match completion {
+        Completion::Received { outcome: Outcome::Success, message, .. } => message.len,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(Vec::from_iter(lens), [100, 140]);
+    assert_eq!(far.buffers[1][20], 0x45, "an IPv4 header");
+}
+
+#[test]
+fn what_is_nobodys_is_dropped_and_counted() {
+    let mut end = end(1);
+    let flow = |addresses| Flow { addresses, source_port: 50_000, destination_port: PORT };
+    let from = end.addresses.reversed();
+    let packet = |qpn, pkey, addresses| {
+        let bth = Bth { pkey, ack_request: true, ..Bth::new(Opcode::RC_SEND_ONLY, qpn, Psn::new(0)) };
+        let mut bytes = Vec::new();
+        Headers { bth, extension: Extension::None }.emit_packet(b"hello", &mut bytes).unwrap();
+        flow(addresses).seal(Part::WHOLE, &mut bytes);
+        bytes
+    };
+    let good = packet(connection(0), 0xffff, from);
+    end.receives(&good[..7], None);
+    end.receives(&packet(Qpn(0x999), 0xffff, from), None);
+    end.receives(&packet(connection(0), 0x8001, from), None);
+    let mut damaged = good.clone();
+    damaged[14] ^= 1;
+    end.receives(&damaged, Some(Part::WHOLE));
+    let elsewhere = Addresses::V4([10, 0, 0, 9].into(), [10, 0, 0, 1].into());
+    let bytes = packet(connection(0), 0xffff, elsewhere);
+    let arrival = Arrival {
+        addresses: elsewhere,
+        source_port: 50_000,
+        part: None,
+        traffic_class: 0,
+        hop_limit: 64,
+        bytes: &bytes,
+    };
+    end.port.receive(Instant::now(), &arrival, &mut end.side);
+    end.receives(&packet(Qpn(1), 0xffff, from), None);
+    let counters = *end.port.counters();
+    let dropped = [
+        counters.malformed_packets,
+        counters.unknown_qp,
+        counters.bad_pkey_cntr,
+        counters.rx_icrc_encapsulated,
+        counters.wrong_address,
+        counters.management_dropped,
+    ];
+    assert_eq!((dropped, counters.rcvd_pkts), ([1; 6], 0));
+    assert_eq!(end.port.transmit(Instant::now(), &mut [0; 2048], 1, &mut end.side), None, "nothing is answered");
+    end.side.receive(1, 10);
+    end.receives(&good, None);
+    assert_eq!((end.port.counters().rcvd_pkts, end.side.completions.len()), (1, 1));
+}
+
+#[test]
+fn the_connection_managers_datagrams_pass() {
+    let mut net = Net::new(1, Faults::default());
+    let bytes = std::array::from_fn::<u8, { cm::LEN }, _>(|at| at as u8);
+    let route = net.ends[0].route();
+    assert!(net.ends[0].port.send_management(route, bytes));
+    net.drive();
+    assert_eq!(net.ends[1].port.next_management(), Some((route.addresses, bytes)));
+    assert_eq!(net.ends[1].port.next_management(), None);
+    // A flood is cut off.
+    let sent = (0..1000).filter(|_| net.ends[0].port.send_management(route, bytes)).count();
+    assert!((1..1000).contains(&sent), "{sent}");
+}
+
+#[test]
+fn a_queue_pair_that_is_removed_gets_nothing() {
+    let mut net = Net::new(1, Faults::default());
+    net.ends[0].write(0, vec![1; 3000]);
+    let End { port, side, .. } = &mut net.ends[0];
+    port.close(connection(0), side);
+    assert!(port.remove(connection(0)).is_some() && port.get(connection(0)).is_none());
+    assert_eq!(net.drive(), []);
+    let flushed =
+        |completion: &Completion<usize>| matches!(completion, Completion::Sent { outcome: Outcome::Flushed, .. });
+    assert!(net.ends[0].side.completions.iter().all(flushed));
+    let mut bytes = Vec::new();
+    let bth = Bth::new(Opcode::RC_SEND_ONLY, connection(0), Psn::new(0));
+    Headers { bth, extension: Extension::None }.emit_packet(b"", &mut bytes).unwrap();
+    bytes.extend_from_slice(&[0; 4]);
+    assert!(Packet::parse(&bytes).is_ok());
+    net.ends[0].receives(&bytes, None);
+    assert_eq!(net.ends[0].port.counters().unknown_qp, 1);
+}
