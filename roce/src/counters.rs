@@ -48,4 +48,12 @@ pub struct Counters {
     pub rx_icrc_encapsulated: u64,
     /// Packets for queue pair 1 that are no datagrams of the connection manager, or came too fast.
     pub management_dropped: u64,
+    /// Packets that came marked for congestion.
+    pub np_ecn_marked_roce_packets: u64,
+    /// Congestion notification packets sent for those.
+    pub np_cnp_sent: u64,
+    /// Those of the peer that lowered the rate.
+    pub rp_cnp_handled: u64,
+    /// Those of the peer that did not: they came too soon after another.
+    pub rp_cnp_ignored: u64,
 }

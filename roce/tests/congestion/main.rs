@@ -1,0 +1,5 @@
+//! Congestion control: each part alone.
+
+mod notify;
+mod pacing;
+mod reaction;
