@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::qp::Grh;
 use crate::types::Qpn;
 use crate::wire::cm::LEN;
-use crate::wire::{Addresses, Flow, PORT, Packet, Part};
+use crate::wire::{Addresses, Flow, Opcode, PORT, Packet, Part};
 
 /// A UDP datagram for port 4791.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +57,16 @@ impl<L: Copy> Port<L> {
             return;
         }
         let Some(slot) = self.queue_pairs.get_mut(qpn) else { return };
+        let is_notification = packet.headers.bth.opcode == Opcode::CNP;
+        if let Some(control) = &mut slot.control {
+            if is_notification {
+                control.handle_cnp(now, &mut self.counters);
+                return self.activate(qpn);
+            }
+            if arrival.traffic_class & MARKED == MARKED {
+                control.notification.handle_marked(now, &mut self.counters);
+            }
+        }
         match &mut slot.queue_pair {
             QueuePair::Reliable(rc) => rc.handle(now, &packet, host, &mut self.counters),
             QueuePair::Unreliable(uc) => uc.handle(&packet, host, &mut self.counters),
@@ -138,6 +148,8 @@ const fn is_of_partition(own: u16, other: u16) -> bool {
 
 const MANAGEMENT: Qpn = Qpn(1);
 const FULL_MEMBER: u16 = 0x8000;
+/// What a switch sets in a traffic class: congestion experienced (CE of RFC 3168).
+const MARKED: u8 = 3;
 const UDP_LEN: usize = 8;
 const UDP: u8 = 17;
 

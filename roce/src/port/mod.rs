@@ -2,6 +2,7 @@
 //! turn it is to send.
 
 mod arrival;
+mod control;
 mod departure;
 mod management;
 mod slot;
@@ -15,10 +16,12 @@ pub use slot::{QueuePair, Route};
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use self::control::Control;
 use self::management::Management;
 use self::slot::Slot;
 use self::table::Table;
 use self::timers::Timers;
+use crate::congestion::DcqcnParameters;
 use crate::counters::Counters;
 use crate::host::Host;
 use crate::types::Qpn;
@@ -33,7 +36,7 @@ use crate::work::{Datagram, PostError, Send};
 /// let mut port = Port::<usize>::new();
 /// // Numbers come from the caller, who has random ones.
 /// let make = |qpn| QueuePair::Datagrams(Datagrams::new(DatagramConfig::new(qpn, 0x1111_1111)));
-/// let qpn = port.add(|| 0x1234, None, make).expect("there is room");
+/// let qpn = port.add(std::time::Instant::now(), || 0x1234, None, make).expect("there is room");
 /// assert_eq!(qpn, Qpn(0x1234));
 /// ```
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub struct Port<L> {
     timers: Timers,
     management: Management,
     identifier: Identifier,
+    /// How connections that are added are controlled.
+    congestion: Option<DcqcnParameters>,
     /// A packet that did not go with those before it.
     held: departure::Held,
     counters: Counters,
@@ -58,20 +63,35 @@ impl<L: Copy> Port<L> {
             timers: Timers::default(),
             management: Management::default(),
             identifier: Identifier::new(),
+            congestion: None,
             held: departure::Held::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// Controls connections that are added from now on: they are paced, told of congestion by their peers, and tell of it.
+    pub fn control_congestion(&mut self, parameters: DcqcnParameters) {
+        self.congestion = Some(parameters);
     }
 
     /// Adds a queue pair under a number of `random`, which is asked until one is free; `make` gets it. A connection has a
     /// `route`, datagrams have one each. `None` if there are as many queue pairs as there can be.
     pub fn add(
         &mut self,
+        now: Instant,
         random: impl FnMut() -> u32,
         route: Option<Route>,
         make: impl FnOnce(Qpn) -> QueuePair<L>,
     ) -> Option<Qpn> {
-        self.queue_pairs.add(random, |qpn| Slot::new(make(qpn), route))
+        let congestion = self.congestion;
+        self.queue_pairs.add(random, |qpn| {
+            let mut slot = Slot::new(make(qpn), route);
+            if let (Some(parameters), Some(peer)) = (congestion, slot.queue_pair.peer()) {
+                let flow = (peer, slot.queue_pair.pkey());
+                slot.control = Some(Box::new(Control::new(now, flow, parameters, BURST)));
+            }
+            slot
+        })
     }
 
     /// Removes a queue pair. What is posted to it is not told of; close it before.
@@ -133,24 +153,32 @@ impl<L: Copy> Port<L> {
         self.timers.next()
     }
 
-    /// The time has come that was told, or a later one.
+    /// The time has come that was told, or a later one. What is to be sent then [goes](Port::transmit) in its turn.
     pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H) {
         while let Some(qpn) = self.timers.due(now) {
             let Some(slot) = self.queue_pairs.get_mut(qpn) else { continue };
             slot.armed = None;
             slot.queue_pair.handle_timeout(now, host, &mut self.counters);
-            self.activate(qpn);
+            // It is armed again in its turn: what is due stays due until then.
+            self.enqueue(qpn);
         }
     }
 
     /// Lets a queue pair send in its turn, and wakes it when it is due.
     fn activate(&mut self, qpn: Qpn) {
-        let Some(slot) = self.queue_pairs.get_mut(qpn) else { return };
-        if !slot.is_active {
+        self.enqueue(qpn);
+        if let Some(slot) = self.queue_pairs.get_mut(qpn) {
+            self.timers.arm(qpn, slot);
+        }
+    }
+
+    fn enqueue(&mut self, qpn: Qpn) {
+        if let Some(slot) = self.queue_pairs.get_mut(qpn)
+            && !slot.is_active
+        {
             slot.is_active = true;
             self.active.push_back(qpn);
         }
-        self.timers.arm(qpn, slot);
     }
 }
 
@@ -159,3 +187,6 @@ impl<L: Copy> Default for Port<L> {
         Port::new()
     }
 }
+
+/// Bytes of a paced connection that go at once: what Linux takes in one call (UDP_SEGMENT).
+const BURST: u32 = 1 << 16;

@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use super::control::Control;
 use crate::counters::Counters;
 use crate::host::Host;
 use crate::qp::{Datagrams, ReliableConnection, UnreliableConnection};
+use crate::types::Qpn;
 use crate::wire::{Addresses, Flow, PORT};
 
 /// How packets get to a peer.
@@ -40,6 +42,8 @@ pub(super) struct Slot<L> {
     pub(super) is_active: bool,
     /// When it is looked at next, at the latest.
     pub(super) armed: Option<Instant>,
+    /// Of a connection, where it is controlled.
+    pub(super) control: Option<Box<Control>>,
 }
 
 impl Route {
@@ -68,7 +72,16 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    pub(super) fn timeout(&self) -> Option<Instant> {
+    /// The peer of a connection.
+    pub(super) fn peer(&self) -> Option<Qpn> {
+        match self {
+            QueuePair::Reliable(rc) => Some(rc.config().peer),
+            QueuePair::Unreliable(uc) => Some(uc.config().peer),
+            QueuePair::Datagrams(_) => None,
+        }
+    }
+
+    fn timeout(&self) -> Option<Instant> {
         match self {
             QueuePair::Reliable(rc) => rc.timeout(),
             QueuePair::Unreliable(_) | QueuePair::Datagrams(_) => None,
@@ -94,11 +107,40 @@ impl<L: Copy> QueuePair<L> {
 
 impl<L: Copy> Slot<L> {
     pub(super) fn new(queue_pair: QueuePair<L>, route: Option<Route>) -> Self {
-        Slot { queue_pair, route, is_active: false, armed: None }
+        Slot { queue_pair, route, is_active: false, armed: None, control: None }
+    }
+
+    /// When it is to be looked at.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let control = self.control.as_ref().and_then(|control| control.timeout());
+        self.queue_pair.timeout().into_iter().chain(control).min()
     }
 
     /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.
     pub(super) fn make<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<(usize, Route)> {
+        let (Some(route), Some(control)) = (self.route, &mut self.control) else {
+            return self.make_freely(now, to, host, counters);
+        };
+        if let Some(len) = control.notification.transmit(now, to, counters) {
+            return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
+        }
+        if !control.lets_go(now, self.queue_pair.longest_packet()) {
+            return None;
+        }
+        let (len, route) = self.make_freely(now, to, host, counters)?;
+        if let Some(control) = &mut self.control {
+            control.sent(now, len);
+        }
+        Some((len, Route { traffic_class: route.traffic_class | MAY_BE_MARKED, ..route }))
+    }
+
+    fn make_freely<H: Host<Local = L>>(
         &mut self,
         now: Instant,
         to: &mut [u8],
@@ -112,3 +154,8 @@ impl<L: Copy> Slot<L> {
         }
     }
 }
+
+/// Traffic class of notifications: class selector 6, which goes before all data.
+const NOTIFICATIONS: u8 = 48 << 2;
+/// The bit of a traffic class that lets switches mark packets: ECT(0) of RFC 3168.
+const MAY_BE_MARKED: u8 = 2;

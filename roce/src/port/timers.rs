@@ -17,7 +17,7 @@ pub(super) struct Timers {
 impl Timers {
     /// Has a queue pair looked at when it is due, unless it will be before.
     pub(super) fn arm<L: Copy>(&mut self, qpn: Qpn, slot: &mut Slot<L>) {
-        if let Some(due) = slot.queue_pair.timeout()
+        if let Some(due) = slot.timeout()
             && slot.armed.is_none_or(|armed| due < armed)
         {
             slot.armed = Some(due);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use qpair_roce::congestion::{DcqcnParameters, Rate};
 use qpair_roce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, cm};
 use qpair_roce::{
     Arrival, Completion, Datagram, DatagramConfig, Datagrams, Departure, Extra, Mtu, Op, Outcome, Port, Psn, Qpn,
@@ -33,11 +34,12 @@ fn connection(number: u32) -> Qpn {
 }
 
 /// An end with connections of each kind to the other, which has the same numbers.
-fn end(own: u8) -> End {
+fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
     let address = |end: u8| [10, 0, 0, end].into();
     let addresses = Addresses::V4(address(own), address(1 - own));
     let route = Some(Route { addresses, source_port: 50_000, traffic_class: 0 });
-    let mut port = Port::new();
+    let (now, mut port) = (Instant::now(), Port::new());
+    congestion.into_iter().for_each(|parameters| port.control_congestion(parameters));
     for number in 0..CONNECTIONS {
         let qpn = connection(number);
         let config = ReliableConfig {
@@ -45,13 +47,13 @@ fn end(own: u8) -> End {
             retry_count: None,
             ..ReliableConfig::new(qpn, qpn, Psn::new(number), Psn::new(number))
         };
-        let made = port.add(|| qpn.0, route, |_| QueuePair::Reliable(ReliableConnection::new(config)));
+        let made = port.add(now, || qpn.0, route, |_| QueuePair::Reliable(ReliableConnection::new(config)));
         assert_eq!(made, Some(qpn));
     }
     let config = UnreliableConfig::new(UNRELIABLE, UNRELIABLE, Psn::new(0), Psn::new(0));
-    port.add(|| UNRELIABLE.0, route, |_| QueuePair::Unreliable(UnreliableConnection::new(config))).unwrap();
+    port.add(now, || UNRELIABLE.0, route, |_| QueuePair::Unreliable(UnreliableConnection::new(config))).unwrap();
     let config = DatagramConfig { mtu: Mtu::B1024, ..DatagramConfig::new(DATAGRAMS, QKEY) };
-    port.add(|| DATAGRAMS.0, None, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
+    port.add(now, || DATAGRAMS.0, None, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
     End { port, side: Side::new(1 << 16), addresses }
 }
 
@@ -78,7 +80,7 @@ impl End {
 
 impl Net {
     fn new(seed: u64, faults: Faults) -> Self {
-        Net { ends: [end(0), end(1)], network: Network::new(seed, faults), now: Instant::now() }
+        Net { ends: [end(0, None), end(1, None)], network: Network::new(seed, faults), now: Instant::now() }
     }
 
     /// Runs until nothing is under way; the departures.
@@ -179,7 +181,7 @@ fn datagrams_and_unreliable_messages_arrive() {
 
 #[test]
 fn what_is_nobodys_is_dropped_and_counted() {
-    let mut end = end(1);
+    let mut end = end(1, None);
     let flow = |addresses| Flow { addresses, source_port: 50_000, destination_port: PORT };
     let from = end.addresses.reversed();
     let packet = |qpn, pkey, addresses| {
@@ -256,4 +258,56 @@ fn a_queue_pair_that_is_removed_gets_nothing() {
     assert!(Packet::parse(&bytes).is_ok());
     net.ends[0].receives(&bytes, None);
     assert_eq!(net.ends[0].port.counters().unknown_qp, 1);
+}
+
+#[test]
+fn marks_are_told_and_slow_the_sender_down() {
+    let line = DcqcnParameters::new(Rate::from_gbps(1));
+    let [mut near, mut far] = [0, 1].map(|own| end(own, Some(line)));
+    let (mut now, mut buffer) = (Instant::now(), vec![0; 1 << 16]);
+    near.write(0, vec![1; 60_000]);
+    let carry = |now, from: &mut End, to: &mut End, buffer: &mut [u8], mark: u8| {
+        let mut seen = Vec::new();
+        while let Some(departure) = from.port.transmit(now, buffer, 32, &mut from.side) {
+            seen.push((departure.route.traffic_class, departure.len));
+            for bytes in buffer[..departure.len].chunks(departure.segment) {
+                let addresses = from.addresses;
+                let arrival =
+                    Arrival { addresses, source_port: 50_000, part: None, traffic_class: mark, hop_limit: 64, bytes };
+                to.port.receive(now, &arrival, &mut to.side);
+            }
+        }
+        seen
+    };
+    let data = carry(now, &mut near, &mut far, &mut buffer, 3);
+    assert!(data.iter().all(|(class, _)| *class == 2), "they may be marked: {data:?}");
+    let answers = carry(now, &mut far, &mut near, &mut buffer, 0);
+    assert_eq!(answers[0], (48 << 2, 28 + 4), "one notification before all else: {answers:?}");
+    let counters = (near.port.counters(), far.port.counters());
+    assert_eq!((counters.0.rp_cnp_handled, counters.1.np_cnp_sent), (1, 1));
+    // 800 kB take 6.4 ms at the rate of the link. It begins at half of that, and recovers within a millisecond.
+    let (start, mut soon) = (now, 0);
+    for _ in 0..16 {
+        near.write(0, vec![1; 50_000]);
+    }
+    let done = |end: &End| end.side.completions.len();
+    while done(&near) < 17 {
+        let data = carry(now, &mut near, &mut far, &mut buffer, 0);
+        if now - start < Duration::from_micros(50) {
+            soon += data.iter().map(|(_, len)| len).sum::<usize>();
+        }
+        carry(now, &mut far, &mut near, &mut buffer, 0);
+        let next = [&near, &far].into_iter().filter_map(|end| end.port.timeout()).min().expect("something is due");
+        now = now.max(next);
+        for end in [&mut near, &mut far] {
+            end.port.handle_timeout(now, &mut end.side);
+        }
+    }
+    let fine =
+        |completion: &Completion<usize>| matches!(completion, Completion::Sent { outcome: Outcome::Success, .. });
+    assert!(near.side.completions.iter().all(fine));
+    let took = (now - start).as_micros();
+    assert!((6_000..13_000).contains(&took), "{took} us");
+    // In 50 us, 6250 bytes at the rate of the link.
+    assert!((1000..4400).contains(&soon), "{soon} bytes");
 }

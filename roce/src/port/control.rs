@@ -1,0 +1,61 @@
+//! Congestion control of a connection: what it tells its peer, and what it does when it is told.
+
+use std::time::Instant;
+
+use crate::congestion::{DcqcnParameters, MIN_TIME_BETWEEN_CNPS, NotificationPoint, Pacer, ReactionPoint};
+use crate::counters::Counters;
+use crate::types::Qpn;
+
+/// Congestion control of a connection.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) notification: NotificationPoint,
+    reaction: ReactionPoint,
+    pacer: Pacer,
+    /// Nothing is sent before.
+    held: Option<Instant>,
+}
+
+impl Control {
+    /// Towards queue pair `peer`, of that partition. A burst is `burst` bytes.
+    pub(super) fn new(now: Instant, (peer, pkey): (Qpn, u16), parameters: DcqcnParameters, burst: u32) -> Self {
+        let reaction = ReactionPoint::new(parameters);
+        Control {
+            notification: NotificationPoint::new(peer, pkey, MIN_TIME_BETWEEN_CNPS),
+            pacer: Pacer::new(now, reaction.rate(), burst),
+            reaction,
+            held: None,
+        }
+    }
+
+    /// The peer tells that packets of this end met congestion.
+    pub(super) fn handle_cnp(&mut self, now: Instant, counters: &mut Counters) {
+        self.reaction.handle_cnp(now, counters);
+        self.pacer.set_rate(now, self.reaction.rate());
+    }
+
+    /// True if a packet of so many bytes may be sent now.
+    pub(super) fn lets_go(&mut self, now: Instant, bytes: usize) -> bool {
+        self.reaction.handle_timeout(now);
+        if self.reaction.rate() != self.pacer.rate() {
+            self.pacer.set_rate(now, self.reaction.rate());
+        }
+        let at = self.pacer.next(now, (bytes + AROUND) as u32);
+        self.held = (at > now).then_some(at);
+        self.held.is_none()
+    }
+
+    /// A packet of so many bytes is sent.
+    pub(super) fn sent(&mut self, now: Instant, bytes: usize) {
+        self.pacer.sent(now, (bytes + AROUND) as u32);
+        self.reaction.sent((bytes + AROUND) as u32);
+    }
+
+    /// When there is something to do: a notification is due, or a packet may be sent that was held.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        [self.notification.timeout(), self.held].into_iter().flatten().min()
+    }
+}
+
+/// What is around a packet on the link: the CRC, UDP, IPv4 and Ethernet headers, and what Ethernet has between frames.
+const AROUND: usize = 4 + 8 + 20 + 14 + 24;
