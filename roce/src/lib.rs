@@ -1,8 +1,8 @@
 //! RoCEv2 without I/O: the packets of RDMA over UDP, byte for byte those of Linux' rdma_rxe and of RoCE NICs.
 //!
 //! [`wire`] has the formats: every header as an owned value that is parsed and emitted, the invariant CRC that ends each
-//! packet, and the messages of the connection manager. [`congestion`] keeps senders to what the network
-//! takes. Nothing here reads a clock, draws a random number, or calls the system.
+//! packet, and the messages of the connection manager. [`cm`] is that manager. [`congestion`] keeps senders to what the
+//! network takes. Nothing here reads a clock, draws a random number, or calls the system.
 //!
 //! [`ReliableConnection`], [`UnreliableConnection`] and [`Datagrams`] are queue pairs of the three services: packets come in,
 //! packets go out, and a [`Host`] has the memory and takes note of what is done. A [`Port`] is all of them behind one UDP
@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod congestion;
 mod counters;
 mod host;
