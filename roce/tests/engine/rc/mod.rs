@@ -2,6 +2,7 @@
 
 mod faults;
 mod goodput;
+mod hostile;
 mod lone;
 mod pair;
 mod refused;
