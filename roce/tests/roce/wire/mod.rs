@@ -2,5 +2,4 @@
 
 mod captures;
 mod cm;
-mod pcap;
 mod round_trip;

@@ -3,11 +3,6 @@
 mod agree;
 mod bounds;
 mod capture;
-#[allow(dead_code, reason = "other tests use more of it")]
-#[path = "../engine/network.rs"]
-mod network;
 mod pair;
-#[path = "../wire/pcap.rs"]
-mod pcap;
 mod states;
 mod timewait;

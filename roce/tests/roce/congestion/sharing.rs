@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use qpair_roce::congestion::Rate;
 
-use crate::bottleneck::{DEPLOYED, Red};
-use crate::scenario::{Arrival, FAIR, LINK, Outcome, SETTLING};
-use crate::world::World;
+use super::bottleneck::{DEPLOYED, Red};
+use super::scenario::{Arrival, FAIR, LINK, Outcome, SETTLING};
+use super::world::World;
 
 #[test]
 fn senders_share_a_link() {
@@ -19,7 +19,7 @@ fn senders_share_a_link() {
             promised(&worst);
         }
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/congestion/sharing.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/roce/congestion/sharing.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &table).expect("the table is written");
     }

@@ -40,7 +40,7 @@ fn goodput_is_as_it_was() {
         }
         table.push('\n');
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/rc/goodput.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/roce/rc/goodput.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, &table).unwrap();
     }

@@ -8,7 +8,7 @@ use qpair_roce::Qpn;
 use qpair_roce::cm::{Accept, CmConfig, CmState, Connect, ConnectionId, ConnectionManager, Event, Offered};
 use qpair_roce::wire::cm::{LEN, Message, Packet, Pair, Reason, Refused};
 
-use crate::states::{PEER, disconnect, ready_to_use, reject, reply, request, sent, wait_request};
+use super::states::{PEER, disconnect, ready_to_use, reject, reply, request, sent, wait_request};
 
 fn small() -> ConnectionManager {
     let config = CmConfig { pending: 10, connections: 30, backlog: 20, ..CmConfig::new([10, 0, 0, 1].into(), 1) };
@@ -59,7 +59,7 @@ fn events_and_datagrams_that_nobody_takes_are_bounded() {
         let ids = Pair { local: id, remote: 0 };
         let Message::Reject(mut back) = reject(ids, Refused::Other, Reason::TIMEOUT) else { unreachable!() };
         back.info_len = 8;
-        back.info[..8].copy_from_slice(&crate::states::PEER_GUID.to_be_bytes());
+        back.info[..8].copy_from_slice(&super::states::PEER_GUID.to_be_bytes());
         cm.handle(now, PEER, &Packet { transaction: 1, message: Message::Reject(back) }.emit(), &mut entropy);
         // And answers to nothing.
         cm.handle(now, PEER, &Packet { transaction: 1, message: disconnect(ids) }.emit(), &mut entropy);

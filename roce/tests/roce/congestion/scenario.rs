@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use qpair_roce::congestion::Rate;
 
-use crate::bottleneck::{DEPLOYED, Usage};
-use crate::world::{Sample, World};
+use super::bottleneck::{DEPLOYED, Usage};
+use super::world::{Sample, World};
 
 /// How senders come.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use qpair_roce::Qpn;
 use qpair_roce::cm::{Awaited, CmState, Connect, Event, Offered, OpenError, Timeout};
 use qpair_roce::wire::cm::{Message, Pair, Reason, Refused};
 
-use crate::states::{Fixture, PEER, PEER_ID, disconnect, ready_to_use, reject, reply, request, sent, wait_request};
+use super::states::{Fixture, PEER, PEER_ID, disconnect, ready_to_use, reject, reply, request, sent, wait_request};
 
 #[test]
 fn a_closed_connection_is_forgotten_after_timewait() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::pair::{Act, Known, Pair, Plan};
 use crate::network::Faults;
-use crate::pair::{Act, Known, Pair, Plan};
 
 fn plan() -> impl Strategy<Value = Plan> {
     let act = || prop_oneof![3 => Just(Act::Agree), 1 => Just(Act::AskForTime), 1 => Just(Act::Dawdle), 1 => Just(Act::Refuse)];

@@ -8,7 +8,7 @@ use qpair_roce::congestion::{DcqcnParameters, MIN_TIME_BETWEEN_CNPS, Notificatio
 use qpair_roce::wire::{Action, DEFAULT_PKEY, ICRC_LEN, Packet};
 use qpair_roce::{Counters, Qpn};
 
-use crate::bottleneck::{Bottleneck, Red, Usage};
+use super::bottleneck::{Bottleneck, Red, Usage};
 
 pub struct World {
     start: Instant,

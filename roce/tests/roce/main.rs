@@ -1,0 +1,12 @@
+//! The crate from outside, in virtual time: wire formats, ends of each service over a network that loses, delays, repeats and
+//! damages packets, ports, congestion control, and the connection manager.
+
+mod cm;
+mod congestion;
+mod network;
+mod pcap;
+mod port;
+mod rc;
+mod side;
+mod unreliable;
+mod wire;
