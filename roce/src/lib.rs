@@ -29,5 +29,5 @@ pub use port::{Arrival, Departure, Port, QueuePair, Route};
 pub use qp::{
     DatagramConfig, Datagrams, Grh, ReliableConfig, ReliableConnection, State, UnreliableConfig, UnreliableConnection,
 };
-pub use types::{Mtu, Psn, Qpn, Rkey};
+pub use types::{Msn, Mtu, Psn, Qpn, Rkey};
 pub use work::{Completion, Datagram, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Send, Target};

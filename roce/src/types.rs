@@ -14,38 +14,56 @@ pub struct Rkey(pub u32);
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Qpn(pub u32);
 
-/// A packet sequence number, 24 bits; arithmetic on it wraps.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Psn(u32);
+macro_rules! circular {
+    ($($(#[$doc:meta])* $name:ident, $unit:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub struct $name(u32);
 
-impl Psn {
-    /// Keeps the low 24 bits of `value`.
-    pub const fn new(value: u32) -> Self {
-        Psn(value & MASK)
-    }
+        impl $name {
+            /// Keeps the low 24 bits of `value`.
+            pub const fn new(value: u32) -> Self {
+                $name(value & MASK)
+            }
 
-    /// The number, below 2^24.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
+            /// The number, below 2^24.
+            pub const fn get(self) -> u32 {
+                self.0
+            }
 
-    /// The number `count` packets later, modulo 2^24.
-    #[must_use]
-    pub const fn advance(self, count: u32) -> Self {
-        Psn::new(self.0.wrapping_add(count))
-    }
+            #[doc = concat!("The number `count` ", $unit, " later, modulo 2^24.")]
+            #[must_use]
+            pub const fn advance(self, count: u32) -> Self {
+                $name::new(self.0.wrapping_add(count))
+            }
 
-    /// Packets from `earlier` to this one, modulo 2^24.
-    pub const fn since(self, earlier: Psn) -> u32 {
-        self.0.wrapping_sub(earlier.0) & MASK
-    }
+            #[doc = concat!("The number `count` ", $unit, " before, modulo 2^24.")]
+            #[must_use]
+            pub const fn back(self, count: u32) -> Self {
+                $name::new(self.0.wrapping_sub(count))
+            }
 
-    /// Packets from `other` to this one, negative where it is older: the nearer way round, -2^23 to 2^23 - 1. IBA 9.7.2
-    /// counts the older half as duplicates and the newer as gaps.
-    pub const fn relative_to(self, other: Psn) -> i32 {
-        // The sign bit of 24 goes to that of 32 and back.
-        ((self.0.wrapping_sub(other.0) << 8).cast_signed()) >> 8
-    }
+            #[doc = concat!("Number of ", $unit, " from `earlier` to this one, modulo 2^24.")]
+            pub const fn since(self, earlier: $name) -> u32 {
+                self.0.wrapping_sub(earlier.0) & MASK
+            }
+
+            #[doc = concat!("Number of ", $unit, " from `other` to this one, negative where it is older: the nearer way")]
+            /// round, -2^23 to 2^23 - 1. IBA 9.7.2 counts the older half as duplicates and the newer as gaps.
+            pub const fn relative_to(self, other: $name) -> i32 {
+                // The sign bit of 24 goes to that of 32 and back.
+                ((self.0.wrapping_sub(other.0) << 8).cast_signed()) >> 8
+            }
+        }
+    )*};
+}
+
+circular! {
+    /// A packet sequence number, 24 bits; arithmetic on it wraps.
+    Psn, "packets";
+    /// A message sequence number, 24 bits: how many messages a responder has done, or which one a requester's is. Arithmetic
+    /// on it wraps.
+    Msn, "messages";
 }
 
 /// A path MTU in bytes: 256, 512, 1024, 2048 or 4096.
@@ -90,6 +108,7 @@ hex_number! {
     Rkey, "8", |k| k.0;
     Qpn, "6", |n| n.0;
     Psn, "6", |p| p.get();
+    Msn, "6", |m| m.get();
 }
 
 const MASK: u32 = 0x00ff_ffff;
@@ -103,6 +122,7 @@ mod tests {
         assert_eq!(Psn::new(0x00ff_ffff).advance(2).get(), 1);
         assert_eq!(Psn::new(0x0100_0005).get(), 5);
         assert_eq!(Psn::new(1).since(Psn::new(0x00ff_ffff)), 2);
+        assert_eq!(Psn::new(1).back(2).get(), 0x00ff_ffff);
     }
 
     #[test]

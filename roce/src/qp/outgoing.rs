@@ -1,7 +1,16 @@
 //! A packet about to be sent.
 
 use crate::host::AccessError;
-use crate::wire::{Headers, padding};
+use crate::types::Mtu;
+use crate::wire::{Headers, ICRC_LEN, padding};
+
+/// Bytes of the longest packet with such an MTU, with its CRC.
+pub(super) const fn longest_packet(mtu: Mtu) -> usize {
+    Headers::MAX_LEN + mtu.bytes() as usize + ICRC_LEN
+}
+
+/// Requests in a send queue, where nothing else is said: as perftest's `tx-depth`.
+pub(super) const SEND_DEPTH: u32 = 128;
 
 /// A packet about to be sent: its headers, and where its payload comes from.
 #[derive(Clone, Copy, Debug)]

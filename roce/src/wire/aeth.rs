@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use crate::types::Msn;
+
 /// The acknowledgment extended header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// What the responder says.
     pub syndrome: Syndrome,
-    /// Messages that the responder has finished, modulo 2^24.
-    pub msn: u32,
+    /// Messages that the responder has finished.
+    pub msn: Msn,
 }
 
 /// What a responder says. Codes that this crate does not know are kept.
@@ -58,13 +60,13 @@ impl Aeth {
     pub const fn parse(bytes: [u8; Aeth::LEN]) -> Self {
         let [code, rest @ ..] = bytes;
         let [msn0, msn1, msn2] = rest;
-        Aeth { syndrome: Syndrome::from_code(code), msn: u32::from_be_bytes([0, msn0, msn1, msn2]) }
+        Aeth { syndrome: Syndrome::from_code(code), msn: Msn::new(u32::from_be_bytes([0, msn0, msn1, msn2])) }
     }
 
-    /// Its bytes. Of `msn` the lowest 24 bits count.
+    /// Its bytes.
     #[inline]
     pub const fn emit(&self) -> [u8; Aeth::LEN] {
-        let [_, msn0, msn1, msn2] = self.msn.to_be_bytes();
+        let [_, msn0, msn1, msn2] = self.msn.get().to_be_bytes();
         [self.syndrome.code(), msn0, msn1, msn2]
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::host::Remote;
-use crate::types::Psn;
+use crate::types::{Msn, Psn};
 use crate::wire::{Nak, Syndrome};
 
 /// An answer that the peer is owed.
@@ -12,7 +12,7 @@ pub(super) struct Answer {
     /// Sequence number of its next packet.
     pub(super) psn: Psn,
     /// Messages that were done with what is answered.
-    pub(super) msn: u32,
+    pub(super) msn: Msn,
     pub(super) kind: Kind,
 }
 
@@ -67,7 +67,7 @@ impl Answers {
     }
 
     /// Owes an acknowledgment of all up to `psn`; one that is owed last already goes further.
-    pub(super) fn done(&mut self, psn: Psn, msn: u32) {
+    pub(super) fn done(&mut self, psn: Psn, msn: Msn) {
         match self.queue.back_mut() {
             Some(last @ Answer { kind: Kind::Done, .. }) => (last.psn, last.msn) = (psn, msn),
             Some(last) if last.is_about_a_retry() => {
@@ -81,7 +81,7 @@ impl Answers {
     }
 
     /// Owes a refusal. It says that all before is done, so that it takes the place of an acknowledgment.
-    pub(super) fn refused(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
+    pub(super) fn refused(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
         let answer = Answer { psn, msn, kind: Kind::Refused(syndrome) };
         match self.queue.back_mut() {
             Some(last) if matches!(last.kind, Kind::Done) || last.is_about_a_retry() => *last = answer,
@@ -169,27 +169,27 @@ mod tests {
     #[test]
     fn what_is_owed_last_goes_further() {
         let mut answers = Answers::new(2);
-        answers.done(Psn::new(1), 1);
-        answers.done(Psn::new(3), 3);
+        answers.done(Psn::new(1), Msn::new(1));
+        answers.done(Psn::new(3), Msn::new(3));
         assert_eq!(owed(&answers), [(3, "done")]);
-        answers.refused(Psn::new(4), 3, SEQUENCE);
-        answers.done(Psn::new(3), 3);
+        answers.refused(Psn::new(4), Msn::new(3), SEQUENCE);
+        answers.done(Psn::new(3), Msn::new(3));
         assert_eq!(owed(&answers), [(4, "sequence")]);
-        answers.done(Psn::new(4), 4);
+        answers.done(Psn::new(4), Msn::new(4));
         assert_eq!(owed(&answers), [(4, "done")]);
-        answers.refused(Psn::new(5), 4, Syndrome::Nak(Nak::RemoteAccess));
-        answers.done(Psn::new(9), 9);
+        answers.refused(Psn::new(5), Msn::new(4), Syndrome::Nak(Nak::RemoteAccess));
+        answers.done(Psn::new(9), Msn::new(9));
         assert_eq!(owed(&answers), [(5, "refused"), (9, "done")], "a refusal for good stays");
     }
 
     #[test]
     fn no_peer_makes_them_many() {
         let mut answers = Answers::new(2);
-        answers.answer(Answer { psn: Psn::new(0), msn: 1, kind: reading(0, false) });
+        answers.answer(Answer { psn: Psn::new(0), msn: Msn::new(1), kind: reading(0, false) });
         for number in 0..1000 {
-            answers.done(Psn::new(number), 1);
-            answers.refused(Psn::new(number + 1), 1, if number % 2 == 0 { SEQUENCE } else { LATER });
-            answers.again(Answer { psn: Psn::new(number % 3), msn: 1, kind: reading(number % 3, true) });
+            answers.done(Psn::new(number), Msn::new(1));
+            answers.refused(Psn::new(number + 1), Msn::new(1), if number % 2 == 0 { SEQUENCE } else { LATER });
+            answers.again(Answer { psn: Psn::new(number % 3), msn: Msn::new(1), kind: reading(number % 3, true) });
         }
         assert!(answers.queue.len() <= 8, "{:?}", owed(&answers));
     }
@@ -197,13 +197,13 @@ mod tests {
     #[test]
     fn a_read_that_is_owed_begins_where_it_is_asked_for() {
         let mut answers = Answers::new(2);
-        answers.answer(Answer { psn: Psn::new(5), msn: 1, kind: reading(3, false) });
+        answers.answer(Answer { psn: Psn::new(5), msn: Msn::new(1), kind: reading(3, false) });
         assert!(!answers.are_all_taken());
-        answers.again(Answer { psn: Psn::new(3), msn: 1, kind: reading(3, true) });
+        answers.again(Answer { psn: Psn::new(3), msn: Msn::new(1), kind: reading(3, true) });
         assert_eq!(owed(&answers), [(3, "read")]);
-        answers.answer(Answer { psn: Psn::new(9), msn: 2, kind: Kind::Atomic(1, false) });
+        answers.answer(Answer { psn: Psn::new(9), msn: Msn::new(2), kind: Kind::Atomic(1, false) });
         assert!(answers.are_all_taken());
-        answers.again(Answer { psn: Psn::new(9), msn: 2, kind: Kind::Atomic(1, true) });
+        answers.again(Answer { psn: Psn::new(9), msn: Msn::new(2), kind: Kind::Atomic(1, true) });
         assert_eq!(owed(&answers), [(3, "read"), (9, "atomic")]);
         answers.pop();
         answers.pop();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::qp::outgoing::{SEND_DEPTH, longest_packet};
 use crate::types::{Mtu, Psn, Qpn};
-use crate::wire::{DEFAULT_PKEY, RnrTimer};
+use crate::wire::{Bth, DEFAULT_PKEY, Extension, Headers, RnrTimer};
 
 /// What both ends agreed on, and what this one was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +55,18 @@ impl ReliableConfig {
             rnr_timer: RnrTimer::from_code(12),
             max_reads: 16,
             reads_answered: 16,
-            send_depth: 128,
+            send_depth: SEND_DEPTH,
             window: WINDOW,
         }
+    }
+
+    /// Bytes of the longest packet of this connection, with its CRC.
+    pub const fn longest_packet(&self) -> usize {
+        longest_packet(self.mtu)
+    }
+
+    pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {
+        Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
     }
 }
 

@@ -18,7 +18,7 @@ use super::state::State;
 use crate::counters::Counters;
 use crate::host::{Cause, Host};
 use crate::types::Psn;
-use crate::wire::{Action, Bth, Extension, Headers, ICRC_LEN, Packet, Service};
+use crate::wire::{Action, Packet, Service};
 use crate::work::{Outcome, PostError, Send};
 
 /// One end of a reliable connection.
@@ -204,14 +204,3 @@ const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: C
 const TURN: u32 = 16;
 /// Half of the half of sequence numbers that are new to the other side.
 const MAX_WINDOW: u32 = 1 << 22;
-
-impl ReliableConfig {
-    /// Bytes of the longest packet of this connection, with its CRC.
-    pub const fn longest_packet(&self) -> usize {
-        Headers::MAX_LEN + self.mtu.bytes() as usize + ICRC_LEN
-    }
-
-    fn headers(&self, bth: Bth, extension: Extension) -> Headers {
-        Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
-    }
-}

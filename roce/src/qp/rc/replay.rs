@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::host::Remote;
-use crate::types::Psn;
+use crate::types::{Msn, Psn};
 
 /// The last of them, as many as the peer may have under way.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Done {
     /// Packets of the answer.
     pub(super) packets: u32,
     /// Messages done with it.
-    pub(super) msn: u32,
+    pub(super) msn: Msn,
     /// What was answered.
     pub(super) answer: Answered,
 }

@@ -2,7 +2,7 @@
 
 use crate::host::Remote;
 use crate::qp::message;
-use crate::types::{Mtu, Psn};
+use crate::types::{Msn, Mtu, Psn};
 use crate::wire::{AtomicEth, Extension, Opcode, Position, Reth, Service};
 use crate::work::{Op, Send};
 
@@ -14,14 +14,14 @@ pub(super) struct Request<L> {
     pub(super) psn: Psn,
     /// Sequence numbers that it takes: one a packet, and for a READ one for each packet of the answer.
     pub(super) packets: u32,
-    /// Number of the message among all, for credits.
-    pub(super) ssn: u32,
+    /// Number of the message among all, for credits: the one that its responder has done them with.
+    pub(super) ssn: Msn,
     /// Packets of the answer to a READ that came.
     pub(super) answered: u32,
 }
 
 impl<L: Copy> Request<L> {
-    pub(super) fn new(work: Send<L>, psn: Psn, ssn: u32, mtu: Mtu) -> Self {
+    pub(super) fn new(work: Send<L>, psn: Psn, ssn: Msn, mtu: Mtu) -> Self {
         let packets = match work.op {
             Op::CompareSwap { .. } | Op::FetchAdd { .. } => 1,
             Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, mtu),
@@ -44,14 +44,13 @@ impl<L: Copy> Request<L> {
         message::part(self.work.len, packet, mtu)
     }
 
-    /// Operation and headers of packet `packet`, and the bytes that it carries.
-    pub(super) fn packet(&self, packet: u32, mtu: Mtu) -> (Opcode, Extension, (u32, u32)) {
+    /// Operation and headers of packet `packet`, and the bytes that it carries; `None` where the service has no such packet.
+    pub(super) fn packet(&self, packet: u32, mtu: Mtu) -> Option<(Opcode, Extension, (u32, u32))> {
         let part = self.part(packet, mtu);
-        match self.work.op {
+        Some(match self.work.op {
             Op::Send(_) | Op::Write(..) => {
                 let position = Position::new(packet == 0, packet + 1 == self.packets);
-                let headers = message::headers(Service::Rc, self.work.op, self.work.len, position);
-                let (opcode, extension) = headers.unwrap_or((Opcode::RC_SEND_ONLY, Extension::None));
+                let (opcode, extension) = message::headers(Service::Rc, self.work.op, self.work.len, position)?;
                 (opcode, extension, part)
             }
             Op::Read(remote) => {
@@ -68,6 +67,6 @@ impl<L: Copy> Request<L> {
                 let atomic = AtomicEth { va, rkey, swap_or_add: add, compare: 0 };
                 (Opcode::RC_FETCH_ADD, Extension::Atomic(atomic), (0, 0))
             }
-        }
+        })
     }
 }

@@ -7,7 +7,7 @@ use super::request::Request;
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
 use crate::host::{Cause, Host};
-use crate::types::{Psn, Qpn};
+use crate::types::{Msn, Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Packet, Syndrome};
 use crate::work::{Completion, MAX_MESSAGE, Op, Outcome, PostError, Send};
 
@@ -25,13 +25,13 @@ pub(super) struct Requester<L> {
     unacked: Psn,
     frontier: Psn,
     next_psn: Psn,
-    next_ssn: u32,
+    next_ssn: Msn,
     /// READs and atomics before the cursor.
     pending: u8,
     /// Packets since one asked for an acknowledgment.
     unasked: u32,
     /// Number of the last message that the peer has a receive for, if it counts them.
-    credit: Option<u32>,
+    credit: Option<Msn>,
     /// Times left that something is sent again; none: without end.
     retries: Option<u8>,
     rnr_retries: Option<u8>,
@@ -62,7 +62,7 @@ impl<L: Copy> Requester<L> {
             unacked: config.send_psn,
             frontier: config.send_psn,
             next_psn: config.send_psn,
-            next_ssn: 1,
+            next_ssn: Msn::new(1),
             pending: 0,
             unasked: 0,
             credit: None,
@@ -91,7 +91,7 @@ impl<L: Copy> Requester<L> {
         }
         let request = Request::new(work, self.next_psn, self.next_ssn, config.mtu);
         self.next_psn = self.next_psn.advance(request.packets);
-        self.next_ssn = (self.next_ssn + 1) & SSN_MASK;
+        self.next_ssn = self.next_ssn.advance(1);
         self.requests.push_back(request);
         Ok(())
     }
@@ -113,7 +113,7 @@ impl<L: Copy> Requester<L> {
         if !self.may_send(request, psn, config) {
             return None;
         }
-        let (opcode, extension, (offset, len)) = request.packet(packet, config.mtu);
+        let (opcode, extension, (offset, len)) = request.packet(packet, config.mtu)?;
         let span = if let Op::Read(_) = request.work.op { request.packets - packet } else { 1 };
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
@@ -164,8 +164,7 @@ impl<L: Copy> Requester<L> {
 
     /// True if the peer has no receive for the message, as far as it told. IBA 9.7.7.2.
     fn lacks_credit(&self, request: &Request<L>) -> bool {
-        let beyond = |limit: u32| request.ssn.wrapping_sub(limit + 1) & SSN_MASK <= SSN_MASK / 2;
-        request.takes_receive() && self.credit.is_some_and(beyond)
+        request.takes_receive() && self.credit.is_some_and(|limit| request.ssn.relative_to(limit) > 0)
     }
 
     /// Handles an answer of the peer.
@@ -395,7 +394,7 @@ impl<L: Copy> Requester<L> {
 
     fn take_credit(&mut self, aeth: Aeth) -> Result<(), Outcome> {
         let Syndrome::Ack(credits) = aeth.syndrome else { return Err(Outcome::BadResponse) };
-        self.credit = credits.count().map(|count| (aeth.msn + count) & SSN_MASK);
+        self.credit = credits.count().map(|count| aeth.msn.advance(count));
         Ok(())
     }
 
@@ -441,5 +440,4 @@ impl<L: Copy> Requester<L> {
 const ASK_EVERY: u32 = 64;
 /// Sequence numbers under way at most, but for one READ alone: those that are new to the peer. IBA 9.7.2.
 const SPAN: u32 = 1 << 23;
-const SSN_MASK: u32 = 0x00ff_ffff;
 const ATOMIC_LEN: u32 = 8;

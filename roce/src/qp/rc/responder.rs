@@ -6,7 +6,7 @@ use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
 use crate::host::{AccessError, Cause, Change, Host, Remote, Right};
 use crate::qp::incoming::{Assembly, Piece, Refusal};
-use crate::types::{Psn, Qpn};
+use crate::types::{Msn, Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Opcode, Packet, Position, Syndrome};
 use crate::work::{MAX_MESSAGE, Outcome};
 
@@ -16,7 +16,7 @@ pub(super) struct Responder<L> {
     /// Sequence number of the next request.
     expected: Psn,
     /// Messages done.
-    msn: u32,
+    msn: Msn,
     assembly: Assembly<L>,
     /// What is behind the expected request is passed over: the peer was told to send again from there.
     skips: bool,
@@ -30,7 +30,7 @@ impl<L: Copy> Responder<L> {
     pub(super) fn new(config: &ReliableConfig) -> Self {
         Responder {
             expected: config.receive_psn,
-            msn: 0,
+            msn: Msn::new(0),
             assembly: Assembly::new(),
             skips: false,
             answers: Answers::new(config.reads_answered),
@@ -85,7 +85,7 @@ impl<L: Copy> Responder<L> {
                 let piece = Piece { extension, payload: packet.payload, solicited: bth.solicited };
                 let ends = self.assembly.take(meaning, piece, (config.qpn, config.mtu), host)?;
                 self.expected = bth.psn.advance(1);
-                self.msn = (self.msn + u32::from(ends)) & MSN_MASK;
+                self.msn = self.msn.advance(ends.into());
                 if bth.ack_request {
                     self.answers.done(bth.psn, self.msn);
                 }
@@ -151,7 +151,7 @@ impl<L: Copy> Responder<L> {
         host.check(config.qpn, from, len, Right::Read)?;
         let packets = len.div_ceil(config.mtu.bytes()).max(1);
         self.expected = psn.advance(packets);
-        self.msn = (self.msn + 1) & MSN_MASK;
+        self.msn = self.msn.advance(1);
         self.replay.keep(Done { psn, packets, msn: self.msn, answer: Answered::Read(from, len) });
         let reading = Reading { of: psn, from, left: len, is_first: true, is_repeat: false };
         self.answers.answer(Answer { psn, msn: self.msn, kind: Kind::Read(reading) });
@@ -171,7 +171,7 @@ impl<L: Copy> Responder<L> {
         }
         let original = host.atomic(config.qpn, at, change)?;
         self.expected = psn.advance(1);
-        self.msn = (self.msn + 1) & MSN_MASK;
+        self.msn = self.msn.advance(1);
         self.replay.keep(Done { psn, packets: 1, msn: self.msn, answer: Answered::Atomic(original) });
         self.answers.answer(Answer { psn, msn: self.msn, kind: Kind::Atomic(original, false) });
         Ok(())
@@ -181,7 +181,7 @@ impl<L: Copy> Responder<L> {
     fn again(&mut self, packet: &Packet<'_>, meaning: Meaning, config: &ReliableConfig) {
         let psn = packet.headers.bth.psn;
         match (meaning.action, packet.headers.extension) {
-            (Action::Send | Action::Write, _) => self.answers.done(self.expected.advance(BACK), self.msn),
+            (Action::Send | Action::Write, _) => self.answers.done(self.expected.back(1), self.msn),
             (Action::ReadRequest, Extension::Remote(reth)) => {
                 if let Some(Done { psn: of, msn, answer: Answered::Read(from, len), .. }) = self.replay.find(psn) {
                     // The peer may ask for what is left of it.
@@ -293,7 +293,3 @@ impl<L: Copy> Responder<L> {
         self.assembly.fail(outcome, qpn, host);
     }
 }
-
-const MSN_MASK: u32 = 0x00ff_ffff;
-/// One back, modulo 2^24.
-const BACK: u32 = 0x00ff_ffff;

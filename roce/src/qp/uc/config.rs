@@ -1,7 +1,8 @@
 //! What a connection is made with.
 
+use crate::qp::outgoing::{SEND_DEPTH, longest_packet};
 use crate::types::{Mtu, Psn, Qpn};
-use crate::wire::{Bth, DEFAULT_PKEY, Extension, Headers, ICRC_LEN};
+use crate::wire::{Bth, DEFAULT_PKEY, Extension, Headers};
 
 /// What both ends agreed on, and what this one was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +39,10 @@ impl UnreliableConfig {
 
     /// Bytes of the longest packet of this connection, with its CRC.
     pub const fn longest_packet(&self) -> usize {
-        Headers::MAX_LEN + self.mtu.bytes() as usize + ICRC_LEN
+        longest_packet(self.mtu)
     }
 
     pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {
         Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
     }
 }
-
-/// As reliable connections have it, and perftest's `tx-depth`.
-const SEND_DEPTH: u32 = 128;

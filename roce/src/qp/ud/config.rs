@@ -1,8 +1,9 @@
 //! What a queue pair for datagrams is made with.
 
 use super::Grh;
+use crate::qp::outgoing::{SEND_DEPTH, longest_packet};
 use crate::types::{Mtu, Psn, Qpn};
-use crate::wire::{DEFAULT_PKEY, Headers, ICRC_LEN};
+use crate::wire::DEFAULT_PKEY;
 
 /// What a queue pair for datagrams is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl DatagramConfig {
 
     /// Bytes of the longest packet that it sends, with its CRC.
     pub const fn longest_packet(&self) -> usize {
-        Headers::MAX_LEN + self.mtu.bytes() as usize + ICRC_LEN
+        longest_packet(self.mtu)
     }
 
     /// Bytes of a receive that any datagram of its MTU fits in.
@@ -37,6 +38,3 @@ impl DatagramConfig {
         Grh::LEN + self.mtu.bytes() as usize
     }
 }
-
-/// As reliable connections have it, and perftest's `tx-depth`.
-const SEND_DEPTH: u32 = 128;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use qpair_roce::wire::{Aeth, AtomicEth, Bth, Deth, Extension, Headers, Opcode, Packet, Reth, Syndrome};
 use qpair_roce::{
-    Completion, Counters, Extra, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Rkey, Send,
+    Completion, Counters, Extra, Msn, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Rkey, Send,
 };
 
 use crate::side::{BASE, KEY, Side};
@@ -69,7 +69,7 @@ fn said() -> impl Strategy<Value = Said> {
 /// The headers that an operation has, with what is said.
 fn extension(opcode: Opcode, said: &Said) -> Extension {
     let reth = Reth { va: said.va, rkey: Rkey(said.rkey), len: said.len };
-    let aeth = Aeth { syndrome: Syndrome::from_code(said.code), msn: said.msn };
+    let aeth = Aeth { syndrome: Syndrome::from_code(said.code), msn: Msn::new(said.msn) };
     let deth = Deth { qkey: said.rkey, source: Qpn(said.msn) };
     let atomic = AtomicEth { va: said.va & !7, rkey: Rkey(said.rkey), swap_or_add: said.va, compare: 0 };
     let all = [

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use qpair_roce::wire::{Aeth, Bth, Credits, Extension, Headers, Nak, Opcode, Packet, Reth, RnrTimer, Syndrome};
-use qpair_roce::{Counters, Extra, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Send, State};
+use qpair_roce::{Counters, Extra, Msn, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Send, State};
 
 use crate::side::{BASE, KEY, Side};
 
@@ -56,7 +56,7 @@ impl Lone {
     }
 
     fn is_answered(&mut self, psn: u32, syndrome: Syndrome) {
-        self.hears(Opcode::RC_ACKNOWLEDGE, psn, Extension::Acknowledge(Aeth { syndrome, msn: 0 }), b"");
+        self.hears(Opcode::RC_ACKNOWLEDGE, psn, Extension::Acknowledge(Aeth { syndrome, msn: Msn::new(0) }), b"");
     }
 
     fn done(&self) -> usize {
@@ -91,7 +91,7 @@ fn one_lost_answer_is_asked_for_once() {
     assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 100)]);
     let answer = |end: &mut Lone, number: u32| {
         let opcode = if number == 99 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
-        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: 0 });
+        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
         let extension = if number == 99 { aeth } else { Extension::None };
         end.hears(opcode, 100 + number, extension, &[0; 1024]);
     };
@@ -156,7 +156,7 @@ fn the_longest_read_is_waited_for() {
     end.is_answered(100, FINE);
     assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 101)]);
     assert!(end.rc.timeout().is_some());
-    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: 0 });
+    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
     end.hears(Opcode::RC_READ_RESPONSE_FIRST, 101, aeth, &[0; 256]);
     assert_eq!(end.counters.unexpected_answer, 0);
     assert!(end.rc.timeout().is_some());
@@ -216,7 +216,7 @@ fn without_credit_a_message_waits_for_an_answer() {
     end.hears(
         Opcode::RC_ACKNOWLEDGE,
         104,
-        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(1)), msn: 5 }),
+        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(1)), msn: Msn::new(5) }),
         b"",
     );
     (0..3).for_each(|_| end.post(NOTHING, 0));
@@ -224,7 +224,7 @@ fn without_credit_a_message_waits_for_an_answer() {
     end.hears(
         Opcode::RC_ACKNOWLEDGE,
         105,
-        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(0)), msn: 6 }),
+        Extension::Acknowledge(Aeth { syndrome: Syndrome::Ack(Credits::at_most(0)), msn: Msn::new(6) }),
         b"",
     );
     assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 106)], "one, to learn of new credit");

@@ -5,14 +5,15 @@ use qpair_roce::wire::{
     Addresses, Aeth, AtomicEth, Bth, Deth, Extension, Flow, Headers, Identifier, Opcode, Packet, Part, Reth, Syndrome,
     WireError,
 };
-use qpair_roce::{Psn, Qpn, Rkey};
+use qpair_roce::{Msn, Psn, Qpn, Rkey};
 
 fn reth() -> impl Strategy<Value = Reth> {
     (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(va, rkey, len)| Reth { va, rkey: Rkey(rkey), len })
 }
 
 fn aeth() -> impl Strategy<Value = Aeth> {
-    (any::<u8>(), 0..1u32 << 24).prop_map(|(code, msn)| Aeth { syndrome: Syndrome::from_code(code), msn })
+    (any::<u8>(), 0..1u32 << 24)
+        .prop_map(|(code, msn)| Aeth { syndrome: Syndrome::from_code(code), msn: Msn::new(msn) })
 }
 
 fn atomic() -> impl Strategy<Value = AtomicEth> {
