@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::qp::Grh;
 use crate::types::Qpn;
 use crate::wire::cm::LEN;
-use crate::wire::{Addresses, Flow, Opcode, PORT, Packet, Part};
+use crate::wire::{Addresses, Flow, Identifier, Opcode, PORT, Packet, Part};
 
 /// A UDP datagram for port 4791.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +36,12 @@ impl<L: Copy> Port<L> {
         };
         let qpn = packet.headers.bth.destination;
         if qpn == MANAGEMENT {
-            let is_taken = self.is_undamaged(arrival, &packet) && self.management.take(arrival.addresses, &packet);
+            let is_taken = arrival.part_of(&packet, &mut self.identifier).is_some()
+                && self.management.take(arrival.addresses, &packet);
             self.counters.management_dropped += u64::from(!is_taken);
             return;
         }
-        let Some(slot) = self.queue_pairs.get(qpn) else {
+        let Some(slot) = self.queue_pairs.get_mut(qpn) else {
             self.counters.unknown_qp += 1;
             return;
         };
@@ -48,46 +49,29 @@ impl<L: Copy> Port<L> {
             self.counters.bad_pkey_cntr += 1;
             return;
         }
-        if slot.route.is_some_and(|route| route.addresses != arrival.addresses.reversed()) {
+        if slot.queue_pair.peer().is_some_and(|(_, route)| route.addresses != arrival.addresses.reversed()) {
             self.counters.wrong_address += 1;
             return;
         }
-        if !self.is_undamaged(arrival, &packet) {
+        let Some(part) = arrival.part_of(&packet, &mut self.identifier) else {
             self.counters.rx_icrc_encapsulated += 1;
             return;
-        }
-        let Some(slot) = self.queue_pairs.get_mut(qpn) else { return };
-        let is_notification = packet.headers.bth.opcode == Opcode::CNP;
-        if let Some(control) = &mut slot.control {
-            if is_notification {
-                control.handle_cnp(now, &mut self.counters);
-                return self.activate(qpn);
-            }
-            if arrival.traffic_class & MARKED == MARKED {
-                control.notification.handle_marked(now, &mut self.counters);
-            }
-        }
-        match &mut slot.queue_pair {
-            QueuePair::Reliable(rc) => rc.handle(now, &packet, host, &mut self.counters),
-            QueuePair::Unreliable(uc) => uc.handle(&packet, host, &mut self.counters),
-            QueuePair::Datagrams(ud) => ud.handle(&packet, &arrival.grh(), host, &mut self.counters),
-        }
-        self.activate(qpn);
-    }
-
-    /// True if the packet's CRC is right. With an IPv4 header that is not shown, for some identification.
-    fn is_undamaged(&mut self, arrival: &Arrival<'_>, packet: &Packet<'_>) -> bool {
-        let Arrival { addresses, source_port, .. } = *arrival;
-        let flow = Flow { addresses, source_port, destination_port: PORT };
-        match (addresses, arrival.part) {
-            (Addresses::V6(..), _) => flow.verifies(Part::WHOLE, packet),
-            (Addresses::V4(..), Some(part)) => flow.verifies(part, packet),
-            (Addresses::V4(..), None) => {
-                // Nearly all forbid fragments; some NICs do not.
-                let fragments = [Part::WHOLE.fragment, 0];
-                fragments.into_iter().any(|fragment| self.identifier.find(&flow, fragment, packet).is_some())
+        };
+        let counters = &mut self.counters;
+        match (&mut slot.control, &mut slot.queue_pair) {
+            (Some(control), _) if packet.headers.bth.opcode == Opcode::CNP => control.handle_cnp(now, counters),
+            (control, queue_pair) => {
+                if let Some(control) = control.as_mut().filter(|_| arrival.is_marked()) {
+                    control.notification.handle_marked(now, counters);
+                }
+                match queue_pair {
+                    QueuePair::Reliable(rc, _) => rc.handle(now, &packet, host, counters),
+                    QueuePair::Unreliable(uc, _) => uc.handle(&packet, host, counters),
+                    QueuePair::Datagrams(ud) => ud.handle(&packet, &arrival.grh(part), host, counters),
+                }
             }
         }
+        self.turns.enqueue(qpn, slot);
     }
 
     /// The next datagram for the connection manager: the sender's and the own address, and its bytes.
@@ -102,12 +86,25 @@ impl<L: Copy> Port<L> {
 }
 
 impl Arrival<'_> {
-    /// The IP header, as far as it is known: what a socket does not show is as its sender most likely had it.
-    fn grh(&self) -> Grh {
+    /// Identification and flags of its IPv4 header, if the packet's CRC is right. Where they are not known, those with which
+    /// it is.
+    fn part_of(&self, packet: &Packet<'_>, identifier: &mut Identifier) -> Option<Part> {
+        let Arrival { addresses, source_port, .. } = *self;
+        let flow = Flow { addresses, source_port, destination_port: PORT };
+        let known = if let Addresses::V6(..) = addresses { Some(Part::WHOLE) } else { self.part };
+        known.map_or_else(|| identifier.find(&flow, packet), |part| flow.verifies(part, packet).then_some(part))
+    }
+
+    /// True if it met congestion.
+    fn is_marked(&self) -> bool {
+        self.traffic_class & MARKED == MARKED
+    }
+
+    /// The IP header.
+    fn grh(&self, part: Part) -> Grh {
         let udp_len = (UDP_LEN + self.bytes.len()) as u16;
         match self.addresses {
             Addresses::V4(source, destination) => {
-                let part = self.part.unwrap_or(Part::WHOLE);
                 let mut header = [0; 20];
                 header[0] = 0x45;
                 header[1] = self.traffic_class;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::slot::Slot;
 use super::{Port, Route};
 use crate::host::Host;
 use crate::wire::{ICRC_LEN, Part};
@@ -28,7 +29,10 @@ pub(super) struct Held {
 
 impl<L: Copy> Port<L> {
     /// Makes packets in `to`, `segments` at most, and says where they go; `None` if there is nothing to send now. Queue pairs
-    /// take turns. `to` has room for one packet at least: the header and MTU of any queue pair.
+    /// take turns.
+    ///
+    /// # Panics
+    /// If `to` is shorter than the longest packet of a queue pair here, or than a datagram of the connection manager.
     pub fn transmit<H: Host<Local = L>>(
         &mut self,
         now: Instant,
@@ -38,67 +42,75 @@ impl<L: Copy> Port<L> {
     ) -> Option<Departure> {
         if let Some(route) = self.held.route.take() {
             let len = self.held.bytes.len();
-            to.get_mut(..len)?.copy_from_slice(&self.held.bytes);
+            to[..len].copy_from_slice(&self.held.bytes);
             return Some(Departure { route, segment: len, len });
         }
         if let Some((len, route)) = self.management.make(to) {
-            let len = seal(&route, 0, to, len);
-            return Some(Departure { route, segment: len, len });
+            return Some(Departure::of_one(route, to, len));
         }
-        while let Some(qpn) = self.active.pop_front() {
+        while let Some(qpn) = self.turns.next() {
             let Some(slot) = self.queue_pairs.get_mut(qpn) else { continue };
-            slot.is_active = false;
-            let longest = slot.queue_pair.longest_packet();
-            let (mut departure, mut count, mut is_idle) = (None::<Departure>, 0, false);
-            while count < segments.max(1) {
-                let before = departure.map_or(0, |departure| departure.len);
-                let Some(room) = to.get_mut(before..).filter(|room| room.len() >= longest) else { break };
-                let Some((len, route)) = slot.make(now, room, host, &mut self.counters) else {
-                    is_idle = true;
-                    break;
-                };
-                match &mut departure {
-                    None => {
-                        let len = seal(&route, 0, room, len);
-                        departure = Some(Departure { route, segment: len, len });
-                    }
-                    Some(departure) if route == departure.route && len + ICRC_LEN <= departure.segment => {
-                        let len = seal(&route, count, room, len);
-                        departure.len += len;
-                        if len < departure.segment {
-                            break;
-                        }
-                    }
-                    Some(_) => {
-                        let len = seal(&route, 0, room, len);
-                        self.held.bytes.clear();
-                        self.held.bytes.extend_from_slice(&room[..len]);
-                        self.held.route = Some(route);
-                        break;
-                    }
-                }
-                count += 1;
+            slot.is_waiting = false;
+            let (departure, may_have_more) =
+                batch(slot, &mut self.held, to, segments, |slot, room| slot.make(now, room, host, &mut self.counters));
+            if may_have_more {
+                self.turns.enqueue(qpn, slot);
             }
-            if !is_idle {
-                slot.is_active = true;
-                self.active.push_back(qpn);
-            }
-            self.timers.arm(qpn, slot);
+            self.turns.arm(qpn, slot);
             if departure.is_some() {
                 return departure;
-            }
-            if !is_idle {
-                // There is no room for any.
-                return None;
             }
         }
         None
     }
 }
 
-/// Puts the CRC behind a packet that is segment `index` of those sent at once; its length with that.
-fn seal(route: &Route, index: usize, packet: &mut [u8], len: usize) -> usize {
-    let icrc = route.flow().icrc(Part::segment(index as u16), &packet[..len]);
-    packet[len..len + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
-    len + ICRC_LEN
+/// Makes packets of a queue pair by `make`, as many as go together; whether it may have more. One that does not go with them
+/// is held.
+fn batch<L: Copy>(
+    slot: &mut Slot<L>,
+    held: &mut Held,
+    to: &mut [u8],
+    segments: usize,
+    mut make: impl FnMut(&mut Slot<L>, &mut [u8]) -> Option<(usize, Route)>,
+) -> (Option<Departure>, bool) {
+    let longest = slot.queue_pair.longest_packet();
+    let Some((len, route)) = make(slot, to) else { return (None, false) };
+    let mut departure = Departure::of_one(route, to, len);
+    for index in 1..segments {
+        let room = &mut to[departure.len..];
+        if room.len() < longest {
+            break;
+        }
+        let Some((len, route)) = make(slot, room) else { return (Some(departure), false) };
+        let packet = &mut room[..len + ICRC_LEN];
+        if route != departure.route || packet.len() > departure.segment {
+            held.hold(route, packet);
+            break;
+        }
+        route.flow().seal_in_place(Part::segment(index as u16), packet);
+        departure.len += packet.len();
+        if packet.len() < departure.segment {
+            break;
+        }
+    }
+    (Some(departure), true)
+}
+
+impl Departure {
+    /// Of the packet that `to` begins with, which has its CRC from now on.
+    fn of_one(route: Route, to: &mut [u8], len: usize) -> Self {
+        let packet = &mut to[..len + ICRC_LEN];
+        route.flow().seal_in_place(Part::WHOLE, packet);
+        Departure { route, segment: packet.len(), len: packet.len() }
+    }
+}
+
+impl Held {
+    fn hold(&mut self, route: Route, packet: &mut [u8]) {
+        route.flow().seal_in_place(Part::WHOLE, packet);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(packet);
+        self.route = Some(route);
+    }
 }

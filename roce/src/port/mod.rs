@@ -7,20 +7,21 @@ mod departure;
 mod management;
 mod slot;
 mod table;
-mod timers;
+#[cfg(test)]
+mod tests;
+mod turns;
 
 pub use arrival::Arrival;
 pub use departure::Departure;
 pub use slot::{QueuePair, Route};
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use self::control::Control;
 use self::management::Management;
 use self::slot::Slot;
 use self::table::Table;
-use self::timers::Timers;
+use self::turns::Turns;
 use crate::congestion::DcqcnParameters;
 use crate::counters::Counters;
 use crate::host::Host;
@@ -36,15 +37,13 @@ use crate::work::{Datagram, PostError, Send};
 /// let mut port = Port::<usize>::new();
 /// // Numbers come from the caller, who has random ones.
 /// let make = |qpn| QueuePair::Datagrams(Datagrams::new(DatagramConfig::new(qpn, 0x1111_1111)));
-/// let qpn = port.add(std::time::Instant::now(), || 0x1234, None, make).expect("there is room");
+/// let qpn = port.add(std::time::Instant::now(), || 0x1234, make).expect("there is room");
 /// assert_eq!(qpn, Qpn(0x1234));
 /// ```
 #[derive(Debug)]
 pub struct Port<L> {
     queue_pairs: Table<Slot<L>>,
-    /// Those that may have something to send, in turn.
-    active: VecDeque<Qpn>,
-    timers: Timers,
+    turns: Turns,
     management: Management,
     identifier: Identifier,
     /// How connections that are added are controlled.
@@ -59,8 +58,7 @@ impl<L: Copy> Port<L> {
     pub fn new() -> Self {
         Port {
             queue_pairs: Table::new(),
-            active: VecDeque::new(),
-            timers: Timers::default(),
+            turns: Turns::default(),
             management: Management::default(),
             identifier: Identifier::new(),
             congestion: None,
@@ -74,29 +72,29 @@ impl<L: Copy> Port<L> {
         self.congestion = Some(parameters);
     }
 
-    /// Adds a queue pair under a number of `random`, which is asked until one is free; `make` gets it. A connection has a
-    /// `route`, datagrams have one each. `None` if there are as many queue pairs as there can be.
+    /// Adds a queue pair under a number of `random`, which is asked until one is free; `make` gets it. `None` if there are as
+    /// many queue pairs as there can be.
     pub fn add(
         &mut self,
         now: Instant,
         random: impl FnMut() -> u32,
-        route: Option<Route>,
         make: impl FnOnce(Qpn) -> QueuePair<L>,
     ) -> Option<Qpn> {
         let congestion = self.congestion;
         self.queue_pairs.add(random, |qpn| {
-            let mut slot = Slot::new(make(qpn), route);
-            if let (Some(parameters), Some(peer)) = (congestion, slot.queue_pair.peer()) {
-                let flow = (peer, slot.queue_pair.pkey());
-                slot.control = Some(Box::new(Control::new(now, flow, parameters, BURST)));
-            }
-            slot
+            let queue_pair = make(qpn);
+            let control = congestion.zip(queue_pair.peer()).map(|(parameters, (peer, _))| {
+                Box::new(Control::new(now, (peer, queue_pair.pkey()), parameters, BURST))
+            });
+            Slot::new(queue_pair, control)
         })
     }
 
     /// Removes a queue pair. What is posted to it is not told of; close it before.
     pub fn remove(&mut self, qpn: Qpn) -> Option<QueuePair<L>> {
-        self.queue_pairs.remove(qpn).map(|slot| slot.queue_pair)
+        let slot = self.queue_pairs.remove(qpn)?;
+        self.turns.forget(qpn, &slot);
+        Some(slot.queue_pair)
     }
 
     /// A queue pair.
@@ -114,12 +112,13 @@ impl<L: Copy> Port<L> {
     /// # Errors
     /// [`PostError`]; [`PostError::Unsupported`] also where there is no such connection.
     pub fn post<H: Host<Local = L>>(&mut self, qpn: Qpn, work: Send<L>, host: &mut H) -> Result<(), PostError> {
-        match self.queue_pairs.get_mut(qpn).map(|slot| &mut slot.queue_pair) {
-            Some(QueuePair::Reliable(rc)) => rc.post(work, host),
-            Some(QueuePair::Unreliable(uc)) => uc.post(work, host),
-            Some(QueuePair::Datagrams(_)) | None => Err(PostError::Unsupported),
+        let slot = self.queue_pairs.get_mut(qpn).ok_or(PostError::Unsupported)?;
+        match &mut slot.queue_pair {
+            QueuePair::Reliable(rc, _) => rc.post(work, host),
+            QueuePair::Unreliable(uc, _) => uc.post(work, host),
+            QueuePair::Datagrams(_) => Err(PostError::Unsupported),
         }?;
-        self.activate(qpn);
+        self.turns.enqueue(qpn, slot);
         Ok(())
     }
 
@@ -133,11 +132,10 @@ impl<L: Copy> Port<L> {
         work: Datagram<L, Route>,
         host: &mut H,
     ) -> Result<(), PostError> {
-        match self.queue_pairs.get_mut(qpn).map(|slot| &mut slot.queue_pair) {
-            Some(QueuePair::Datagrams(ud)) => ud.post(work, host),
-            Some(QueuePair::Reliable(_) | QueuePair::Unreliable(_)) | None => Err(PostError::Unsupported),
-        }?;
-        self.activate(qpn);
+        let slot = self.queue_pairs.get_mut(qpn).ok_or(PostError::Unsupported)?;
+        let QueuePair::Datagrams(ud) = &mut slot.queue_pair else { return Err(PostError::Unsupported) };
+        ud.post(work, host)?;
+        self.turns.enqueue(qpn, slot);
         Ok(())
     }
 
@@ -148,36 +146,21 @@ impl<L: Copy> Port<L> {
         }
     }
 
-    /// When [`handle_timeout`](Port::handle_timeout) is due, if nothing comes before. It may be earlier than anything is due.
+    /// When [`handle_timeout`](Port::handle_timeout) is due, if nothing comes before; asked once [`transmit`](Port::transmit) has
+    /// nothing to send. It may be earlier than anything is due.
     pub fn timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        self.turns.due()
     }
 
     /// The time has come that was told, or a later one. What is to be sent then [goes](Port::transmit) in its turn.
     pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H) {
-        while let Some(qpn) = self.timers.due(now) {
-            let Some(slot) = self.queue_pairs.get_mut(qpn) else { continue };
-            slot.armed = None;
-            slot.queue_pair.handle_timeout(now, host, &mut self.counters);
-            // It is armed again in its turn: what is due stays due until then.
-            self.enqueue(qpn);
-        }
-    }
-
-    /// Lets a queue pair send in its turn, and wakes it when it is due.
-    fn activate(&mut self, qpn: Qpn) {
-        self.enqueue(qpn);
-        if let Some(slot) = self.queue_pairs.get_mut(qpn) {
-            self.timers.arm(qpn, slot);
-        }
-    }
-
-    fn enqueue(&mut self, qpn: Qpn) {
-        if let Some(slot) = self.queue_pairs.get_mut(qpn)
-            && !slot.is_active
-        {
-            slot.is_active = true;
-            self.active.push_back(qpn);
+        while let Some(qpn) = self.turns.take_due(now) {
+            if let Some(slot) = self.queue_pairs.get_mut(qpn) {
+                slot.armed = None;
+                slot.queue_pair.handle_timeout(now, host, &mut self.counters);
+                // It is armed again in its turn: what is due stays due until then.
+                self.turns.enqueue(qpn, slot);
+            }
         }
     }
 }

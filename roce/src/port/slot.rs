@@ -24,11 +24,11 @@ pub struct Route {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "most queue pairs are reliable connections")]
 pub enum QueuePair<L> {
-    /// A reliable connection.
-    Reliable(ReliableConnection<L>),
-    /// An unreliable connection.
-    Unreliable(UnreliableConnection<L>),
-    /// Datagrams.
+    /// A reliable connection, and where its packets go and come from.
+    Reliable(ReliableConnection<L>, Route),
+    /// An unreliable connection, and the same.
+    Unreliable(UnreliableConnection<L>, Route),
+    /// Datagrams. Each has a route of its own.
     Datagrams(Datagrams<L, Route>),
 }
 
@@ -36,11 +36,9 @@ pub enum QueuePair<L> {
 #[derive(Debug)]
 pub(super) struct Slot<L> {
     pub(super) queue_pair: QueuePair<L>,
-    /// Where the packets of a connection go, and come from.
-    pub(super) route: Option<Route>,
     /// It waits for its turn to send.
-    pub(super) is_active: bool,
-    /// When it is looked at next, at the latest.
+    pub(super) is_waiting: bool,
+    /// When it is looked at next.
     pub(super) armed: Option<Instant>,
     /// Of a connection, where it is controlled.
     pub(super) control: Option<Box<Control>>,
@@ -57,8 +55,8 @@ impl<L: Copy> QueuePair<L> {
     /// Partition key.
     pub fn pkey(&self) -> u16 {
         match self {
-            QueuePair::Reliable(rc) => rc.config().pkey,
-            QueuePair::Unreliable(uc) => uc.config().pkey,
+            QueuePair::Reliable(rc, _) => rc.config().pkey,
+            QueuePair::Unreliable(uc, _) => uc.config().pkey,
             QueuePair::Datagrams(ud) => ud.config().pkey,
         }
     }
@@ -66,30 +64,45 @@ impl<L: Copy> QueuePair<L> {
     /// Bytes of its longest packet, with its CRC.
     pub(super) fn longest_packet(&self) -> usize {
         match self {
-            QueuePair::Reliable(rc) => rc.config().longest_packet(),
-            QueuePair::Unreliable(uc) => uc.config().longest_packet(),
+            QueuePair::Reliable(rc, _) => rc.config().longest_packet(),
+            QueuePair::Unreliable(uc, _) => uc.config().longest_packet(),
             QueuePair::Datagrams(ud) => ud.config().longest_packet(),
         }
     }
 
-    /// The peer of a connection.
-    pub(super) fn peer(&self) -> Option<Qpn> {
+    /// The peer of a connection, and where it is.
+    pub(super) fn peer(&self) -> Option<(Qpn, Route)> {
         match self {
-            QueuePair::Reliable(rc) => Some(rc.config().peer),
-            QueuePair::Unreliable(uc) => Some(uc.config().peer),
+            QueuePair::Reliable(rc, route) => Some((rc.config().peer, *route)),
+            QueuePair::Unreliable(uc, route) => Some((uc.config().peer, *route)),
             QueuePair::Datagrams(_) => None,
+        }
+    }
+
+    /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.
+    fn make<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<(usize, Route)> {
+        match self {
+            QueuePair::Reliable(rc, route) => Some((rc.transmit(now, to, host, counters)?, *route)),
+            QueuePair::Unreliable(uc, route) => Some((uc.transmit(to, host, counters)?, *route)),
+            QueuePair::Datagrams(ud) => ud.transmit(to, host, counters),
         }
     }
 
     fn timeout(&self) -> Option<Instant> {
         match self {
-            QueuePair::Reliable(rc) => rc.timeout(),
-            QueuePair::Unreliable(_) | QueuePair::Datagrams(_) => None,
+            QueuePair::Reliable(rc, _) => rc.timeout(),
+            QueuePair::Unreliable(..) | QueuePair::Datagrams(_) => None,
         }
     }
 
     pub(super) fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H, counters: &mut Counters) {
-        if let QueuePair::Reliable(rc) = self
+        if let QueuePair::Reliable(rc, _) = self
             && rc.timeout().is_some_and(|due| due <= now)
         {
             rc.handle_timeout(now, host, counters);
@@ -98,16 +111,16 @@ impl<L: Copy> QueuePair<L> {
 
     pub(super) fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
         match self {
-            QueuePair::Reliable(rc) => rc.close(host),
-            QueuePair::Unreliable(uc) => uc.close(host),
+            QueuePair::Reliable(rc, _) => rc.close(host),
+            QueuePair::Unreliable(uc, _) => uc.close(host),
             QueuePair::Datagrams(ud) => ud.close(host),
         }
     }
 }
 
 impl<L: Copy> Slot<L> {
-    pub(super) fn new(queue_pair: QueuePair<L>, route: Option<Route>) -> Self {
-        Slot { queue_pair, route, is_active: false, armed: None, control: None }
+    pub(super) fn new(queue_pair: QueuePair<L>, control: Option<Box<Control>>) -> Self {
+        Slot { queue_pair, is_waiting: false, armed: None, control }
     }
 
     /// When it is to be looked at.
@@ -116,7 +129,7 @@ impl<L: Copy> Slot<L> {
         self.queue_pair.timeout().into_iter().chain(control).min()
     }
 
-    /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.
+    /// Makes its next packet in `to`, but for its CRC; its length, and where it goes. `None` also where it is held up.
     pub(super) fn make<H: Host<Local = L>>(
         &mut self,
         now: Instant,
@@ -124,8 +137,8 @@ impl<L: Copy> Slot<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<(usize, Route)> {
-        let (Some(route), Some(control)) = (self.route, &mut self.control) else {
-            return self.make_freely(now, to, host, counters);
+        let (Some(control), Some((_, route))) = (&mut self.control, self.queue_pair.peer()) else {
+            return self.queue_pair.make(now, to, host, counters);
         };
         if let Some(len) = control.notification.transmit(now, to, counters) {
             return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
@@ -133,25 +146,9 @@ impl<L: Copy> Slot<L> {
         if !control.lets_go(now, self.queue_pair.longest_packet()) {
             return None;
         }
-        let (len, route) = self.make_freely(now, to, host, counters)?;
-        if let Some(control) = &mut self.control {
-            control.sent(now, len);
-        }
+        let (len, route) = self.queue_pair.make(now, to, host, counters)?;
+        control.sent(now, len);
         Some((len, Route { traffic_class: route.traffic_class | MAY_BE_MARKED, ..route }))
-    }
-
-    fn make_freely<H: Host<Local = L>>(
-        &mut self,
-        now: Instant,
-        to: &mut [u8],
-        host: &mut H,
-        counters: &mut Counters,
-    ) -> Option<(usize, Route)> {
-        match &mut self.queue_pair {
-            QueuePair::Reliable(rc) => Some((rc.transmit(now, to, host, counters)?, self.route?)),
-            QueuePair::Unreliable(uc) => Some((uc.transmit(to, host, counters)?, self.route?)),
-            QueuePair::Datagrams(ud) => ud.transmit(to, host, counters),
-        }
     }
 }
 

@@ -37,7 +37,7 @@ fn connection(number: u32) -> Qpn {
 fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
     let address = |end: u8| [10, 0, 0, end].into();
     let addresses = Addresses::V4(address(own), address(1 - own));
-    let route = Some(Route { addresses, source_port: 50_000, traffic_class: 0 });
+    let route = Route { addresses, source_port: 50_000, traffic_class: 0 };
     let (now, mut port) = (Instant::now(), Port::new());
     congestion.into_iter().for_each(|parameters| port.control_congestion(parameters));
     for number in 0..CONNECTIONS {
@@ -47,13 +47,13 @@ fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
             retry_count: None,
             ..ReliableConfig::new(qpn, qpn, Psn::new(number), Psn::new(number))
         };
-        let made = port.add(now, || qpn.0, route, |_| QueuePair::Reliable(ReliableConnection::new(config)));
+        let made = port.add(now, || qpn.0, |_| QueuePair::Reliable(ReliableConnection::new(config), route));
         assert_eq!(made, Some(qpn));
     }
     let config = UnreliableConfig::new(UNRELIABLE, UNRELIABLE, Psn::new(0), Psn::new(0));
-    port.add(now, || UNRELIABLE.0, route, |_| QueuePair::Unreliable(UnreliableConnection::new(config))).unwrap();
+    port.add(now, || UNRELIABLE.0, |_| QueuePair::Unreliable(UnreliableConnection::new(config), route)).unwrap();
     let config = DatagramConfig { mtu: Mtu::B1024, ..DatagramConfig::new(DATAGRAMS, QKEY) };
-    port.add(now, || DATAGRAMS.0, None, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
+    port.add(now, || DATAGRAMS.0, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
     End { port, side: Side::new(1 << 16), addresses }
 }
 

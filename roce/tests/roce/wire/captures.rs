@@ -38,10 +38,10 @@ fn an_identification_that_is_hidden_is_found() {
             let packet = Packet::parse(&payload).unwrap();
             match flow.addresses {
                 Addresses::V4(..) => {
-                    assert_eq!(identifier.find(&flow, part.fragment, &packet), Some(part.id), "{name}: {packet:?}");
+                    assert_eq!(identifier.find(&flow, &packet), Some(part), "{name}: {packet:?}");
                     found += u32::from(part.id != 0);
                 }
-                Addresses::V6(..) => assert_eq!(identifier.find(&flow, part.fragment, &packet), None),
+                Addresses::V6(..) => assert_eq!(identifier.find(&flow, &packet), None),
             }
         }
     }

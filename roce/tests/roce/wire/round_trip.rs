@@ -76,7 +76,9 @@ fn flow() -> impl Strategy<Value = Flow> {
 }
 
 fn part() -> impl Strategy<Value = Part> {
-    (any::<u16>(), any::<u16>()).prop_map(|(id, fragment)| Part { id, fragment })
+    // With and without the flag against fragments, and as a fragment.
+    let fragment = prop_oneof![Just(Part::WHOLE.fragment), Just(0), any::<u16>()];
+    (any::<u16>(), fragment).prop_map(|(id, fragment)| Part { id, fragment })
 }
 
 proptest! {
@@ -97,7 +99,8 @@ proptest! {
         prop_assert_eq!(packet.payload, &payload[..]);
         prop_assert!(flow.verifies(part, &packet));
         if let Addresses::V4(..) = flow.addresses {
-            prop_assert_eq!(Identifier::new().find(&flow, part.fragment, &packet), Some(part.id));
+            let is_whole = part.fragment & !Part::WHOLE.fragment == 0;
+            prop_assert_eq!(Identifier::new().find(&flow, &packet), is_whole.then_some(part));
         }
     }
 

@@ -1,0 +1,3 @@
+//! Parts of a port alone.
+
+mod turns;
