@@ -36,9 +36,7 @@ pub(crate) struct Home {
     events: EventHub,
     members: Mutex<HashMap<u32, Weak<dyn Member>>>,
     /// Empty: keeps its memory from one visit of the members to the next.
-    visit: Mutex<Vec<Arc<dyn Member>>>,
-    /// Looks at members that are under way.
-    visitors: AtomicU32,
+    scratch: Mutex<Vec<Visited>>,
     unsettled: Mutex<Unsettled>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
@@ -58,18 +56,21 @@ struct Unsettled {
     withdrawals: Vec<Withdrawal>,
 }
 
-/// A queue pair that is looked at; whoever closes it waits for that.
-pub(crate) struct Visited<'a> {
+/// A queue pair that is looked at; whoever closes it waits for that. Made under the lock of the members, so that none begins
+/// once it is removed.
+pub(crate) struct Visited {
     member: Arc<dyn Member>,
     // After the member, so that it ends last.
-    _visit: Visit<'a>,
+    _visit: Visit,
 }
 
-/// A look at queue pairs, counted as long as it lives.
-struct Visit<'a>(&'a AtomicU32);
+/// A look at a queue pair, counted as long as it lives.
+struct Visit(Arc<AtomicU32>);
 
 /// A queue pair, as its home and the control thread know it.
 pub(crate) trait Member: Send + Sync {
+    /// How many look at it.
+    fn visits(&self) -> &Arc<AtomicU32>;
     /// Where its parts lie, for peers.
     fn info(&self) -> QpInfo;
     /// The bell of its receive completion queue.
@@ -118,8 +119,7 @@ impl Home {
             arenas: ArenaPool::new(),
             events: EventHub::default(),
             members: Mutex::default(),
-            visit: Mutex::default(),
-            visitors: AtomicU32::new(0),
+            scratch: Mutex::default(),
             unsettled: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
@@ -212,27 +212,25 @@ impl Home {
     }
 
     /// The queue pair of that number.
-    pub(crate) fn member(&self, qpn: u32) -> Option<Visited<'_>> {
-        let visit = Visit::begin(&self.visitors);
-        let member = lock(&self.members).get(&qpn).and_then(Weak::upgrade)?;
-        Some(Visited { member, _visit: visit })
+    pub(crate) fn member(&self, qpn: u32) -> Option<Visited> {
+        let members = lock(&self.members);
+        members.get(&qpn).and_then(Weak::upgrade).map(Visited::new)
     }
 
     /// Shows each queue pair to `look`. None is locked meanwhile; what is kept in the end is dropped outside of locks too,
     /// since a queue pair that goes locks the members.
     pub(crate) fn visit(&self, mut look: impl FnMut(&dyn Member)) {
-        let _visit = Visit::begin(&self.visitors);
-        let mut all = std::mem::take(&mut *lock(&self.visit));
-        all.extend(lock(&self.members).values().filter_map(Weak::upgrade));
+        let mut all = std::mem::take(&mut *lock(&self.scratch));
+        all.extend(lock(&self.members).values().filter_map(Weak::upgrade).map(Visited::new));
         all.iter().for_each(|member| look(&**member));
         all.clear();
-        *lock(&self.visit) = all;
+        *lock(&self.scratch) = all;
     }
 
-    /// Waits until nobody looks at queue pairs any more, some seconds at most: with one that was removed before, nobody of
-    /// this device holds its memory then but its completion queues.
-    pub(crate) fn wait_for_visitors(&self) {
-        if !wait_until(|| self.visitors.load(Ordering::Acquire) == 0) {
+    /// Waits until nobody looks at a queue pair any more that was removed before, some seconds at most: nobody of this device
+    /// holds its memory then but its completion queues.
+    pub(crate) fn wait_for_visits(&self, visits: &AtomicU32) {
+        if !wait_until(|| visits.load(Ordering::Acquire) == 0) {
             tracing::warn!("a queue pair that is closed is looked at for long; its memory is held until that is over");
         }
     }
@@ -349,7 +347,15 @@ impl Home {
     }
 }
 
-impl std::ops::Deref for Visited<'_> {
+impl Visited {
+    fn new(member: Arc<dyn Member>) -> Self {
+        let visits = member.visits().clone();
+        visits.fetch_add(1, Ordering::Relaxed);
+        Visited { member, _visit: Visit(visits) }
+    }
+}
+
+impl std::ops::Deref for Visited {
     type Target = dyn Member + 'static;
 
     fn deref(&self) -> &(dyn Member + 'static) {
@@ -357,14 +363,7 @@ impl std::ops::Deref for Visited<'_> {
     }
 }
 
-impl<'a> Visit<'a> {
-    fn begin(visitors: &'a AtomicU32) -> Self {
-        visitors.fetch_add(1, Ordering::AcqRel);
-        Visit(visitors)
-    }
-}
-
-impl Drop for Visit<'_> {
+impl Drop for Visit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }

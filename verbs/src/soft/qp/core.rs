@@ -50,6 +50,8 @@ pub(crate) struct SoftQp {
     pub(super) leaving: Mutex<Leaving>,
     /// [`Leaving::Left`]: receives may be flushed and memory freed.
     pub(super) settled: AtomicBool,
+    /// Looks of its device at it that are under way.
+    pub(super) visits: Arc<AtomicU32>,
 }
 
 // SAFETY: `sender` is used by the poster while `carrier` is POSTER, else under `progress`; `public` names atomics in a

@@ -72,7 +72,7 @@ impl SoftQp {
         // pairs used again, once the hazards of all that are known are even.
         drop(lock(&self.progress));
         self.home().remove(self.qpn);
-        self.home().wait_for_visitors();
+        self.home().wait_for_visits(&self.visits);
         self.spec.send_cq.leave(self.qpn);
         self.spec.recv_cq.leave(self.qpn);
     }

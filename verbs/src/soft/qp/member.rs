@@ -14,6 +14,10 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::types::Access;
 
 impl Member for SoftQp {
+    fn visits(&self) -> &Arc<AtomicU32> {
+        &self.visits
+    }
+
     fn info(&self) -> QpInfo {
         let (receives, wqes, wqe_count) = match &self.spec.srq {
             Some(srq) => (srq.receives_offset(), srq.wqes().offset(), srq.wqes().count()),

@@ -79,6 +79,7 @@ impl SoftQp {
                 peer: OnceLock::new(),
                 leaving: Mutex::new(Leaving::Inside),
                 settled: AtomicBool::new(false),
+                visits: Arc::default(),
                 spec,
             })
         });
