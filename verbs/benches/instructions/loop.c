@@ -74,6 +74,36 @@ static int post_receive(struct ibv_qp *qp, uint64_t wr_id, struct buffer buffer)
     return ibv_post_recv(qp, &wr, &bad);
 }
 
+/* `receive` is known to the compiler, as in main.rs. */
+static inline __attribute__((always_inline)) uint64_t repeat(
+    const struct side *side, struct ibv_cq *cq, const struct ibv_mr *region, struct buffer *free_list, int windows,
+    int window, const int receive) {
+    /* By slot those that are posted; the others are free. */
+    struct buffer slots[DEPTH];
+    int free_count = window;
+    uint64_t posted = 0;
+    for (int turn = 0; turn < windows; turn++) {
+        while (free_count > 0) {
+            struct buffer buffer = free_list[--free_count];
+            slots[posted % DEPTH] = buffer;
+            if (receive)
+                CHECK(!post_receive(side->qp, posted++, buffer));
+            else
+                CHECK(!post_write(side, posted++, buffer, (uintptr_t)region->addr, region->rkey));
+        }
+        while (free_count < window) {
+            struct ibv_wc wc[BATCH];
+            int count = ibv_poll_cq(cq, BATCH, wc);
+            CHECK(count >= 0);
+            for (int at = 0; at < count; at++) {
+                CHECK(wc[at].status == IBV_WC_SUCCESS);
+                free_list[free_count++] = slots[wc[at].wr_id % DEPTH];
+            }
+        }
+    }
+    return posted;
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 5);
     int extended = !strcmp(argv[2], "extended"), receive = !strcmp(argv[2], "receive");
@@ -100,35 +130,15 @@ int main(int argc, char **argv) {
     void *target = calloc(1, LEN);
     struct ibv_mr *region = ibv_reg_mr(pd, target, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     CHECK(region);
-    /* Free buffers, and by slot those that are posted. */
-    struct buffer *free_list = calloc(window, sizeof *free_list), slots[DEPTH];
-    int free_count = 0;
-    for (; free_count < window; free_count++) {
+    struct buffer *free_list = calloc(window, sizeof *free_list);
+    for (int free_count = 0; free_count < window; free_count++) {
         void *data = calloc(1, LEN);
         struct ibv_mr *mr = ibv_reg_mr(pd, data, LEN, IBV_ACCESS_LOCAL_WRITE);
         CHECK(mr);
         free_list[free_count] = (struct buffer) { data, mr->lkey };
     }
-    uint64_t posted = 0;
-    for (int turn = 0; turn < windows; turn++) {
-        while (free_count > 0) {
-            struct buffer buffer = free_list[--free_count];
-            slots[posted % DEPTH] = buffer;
-            if (receive)
-                CHECK(!post_receive(a, posted++, buffer));
-            else
-                CHECK(!post_write(&side, posted++, buffer, (uintptr_t)region->addr, region->rkey));
-        }
-        while (free_count < window) {
-            struct ibv_wc wc[BATCH];
-            int count = ibv_poll_cq(cq, BATCH, wc);
-            CHECK(count >= 0);
-            for (int at = 0; at < count; at++) {
-                CHECK(wc[at].status == IBV_WC_SUCCESS);
-                free_list[free_count++] = slots[wc[at].wr_id % DEPTH];
-            }
-        }
-    }
+    uint64_t posted = receive ? repeat(&side, cq, region, free_list, windows, window, 1)
+                              : repeat(&side, cq, region, free_list, windows, window, 0);
     printf("%lu posted\n", posted);
     return 0;
 }
