@@ -97,7 +97,7 @@ impl CompletionQueue {
                 }
             }
             Queue::Ibv(queue) => {
-                let is_there = match queue.advance_short() {
+                let is_there = match queue.advance_short()? {
                     ibv::Short::Completion => true,
                     ibv::Short::Nothing => false,
                     ibv::Short::LongWay => queue.advance()?,

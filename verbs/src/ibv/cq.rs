@@ -14,7 +14,7 @@ use super::device::Device;
 use super::listeners::CqFailure;
 use super::numbers::Tag;
 use super::quirks;
-use super::show::{Receiver, Sender, Shown, show_oldest, show_receive, show_received, show_send};
+use super::show::{Receiver, Sender, Shown, show_good_receive, show_oldest_send, show_receive, show_send};
 use super::source::Source;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
@@ -39,7 +39,7 @@ pub(crate) struct Cq {
     /// The queues of receives among them, once more, where what is received is surely a datagram or surely none.
     receivers: Vec<Option<Receiver>>,
     /// Datagram queue pairs that take receives from a shared queue, or did.
-    datagrams: Vec<Qpn>,
+    datagrams: HashSet<Qpn>,
     /// Completions `next..count` were taken from the device and not handed out.
     batch: Box<[MaybeUninit<sys::ibv_wc>; BATCH]>,
     /// Their times, where the queue tells them.
@@ -48,8 +48,6 @@ pub(crate) struct Cq {
     count: usize,
     /// The same, for the shortest way: none where each has a time.
     count_short: usize,
-    /// What the device said on the shortest way, to be told on the other.
-    failed: Option<CqError>,
     current: Current,
 }
 
@@ -95,13 +93,12 @@ impl Cq {
             queues: Vec::new(),
             senders: Vec::new(),
             receivers: Vec::new(),
-            datagrams: Vec::new(),
+            datagrams: HashSet::new(),
             batch: Box::new([const { MaybeUninit::new(NOBODYS) }; BATCH]),
             times: vec![0; if timed { BATCH } else { 0 }].into(),
             next: 0,
             count: 0,
             count_short: 0,
-            failed: None,
             current: Current::default(),
         })
     }
@@ -123,52 +120,41 @@ impl Cq {
     /// receive, that went well. It polls the device if nothing is left. A completion of any other kind it leaves where it is,
     /// for [`advance`](Cq::advance).
     #[inline(always)]
-    pub(crate) fn advance_short(&mut self) -> Short {
+    pub(crate) fn advance_short(&mut self) -> Result<Short, CqError> {
         if self.next >= self.count_short {
-            match self.refill_short() {
+            match self.refill_short()? {
                 Short::Completion => {}
-                other => return other,
+                other => return Ok(other),
             }
         } else if !self.current.is_clear() {
-            return Short::LongWay;
+            return Ok(Short::LongWay);
         }
         // SAFETY: below `count_short`, which is no more than the batch, and the device filled the batch up to there.
         let wc = unsafe { self.batch.get_unchecked(self.next).assume_init_ref() };
-        if !show_oldest(&mut self.current, &self.senders, wc)
-            && !show_received(&mut self.current, &self.receivers, wc, self.invalidated)
+        if !show_oldest_send(&mut self.current, &self.senders, wc)
+            && !show_good_receive(&mut self.current, &self.receivers, wc, self.invalidated)
         {
-            return Short::LongWay;
+            return Ok(Short::LongWay);
         }
         self.next += 1;
-        Short::Completion
+        Ok(Short::Completion)
     }
 
-    /// Takes what the device has, if nothing is left; tells whether there is a completion to go on with. An error is kept for
-    /// [`advance`](Cq::advance) to tell.
+    /// Takes what the device has, if nothing is left; tells whether there is a completion to go on with.
     #[inline(never)]
-    fn refill_short(&mut self) -> Short {
+    fn refill_short(&mut self) -> Result<Short, CqError> {
         self.current.clear();
-        if self.next != self.count {
-            return Short::LongWay;
-        }
-        match self.refill() {
-            Ok(true) if self.count_short > 0 => Short::Completion,
-            Ok(false) => Short::Nothing,
-            Ok(true) => Short::LongWay,
-            Err(error) => {
-                self.failed = Some(error);
-                Short::LongWay
-            }
-        }
+        Ok(match self.next == self.count {
+            true if !self.refill()? => Short::Nothing,
+            true if self.count_short > 0 => Short::Completion,
+            _ => Short::LongWay,
+        })
     }
 
     /// Moves on to the next completion; false if there is none.
     #[inline(never)]
     pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
         self.current.clear();
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
         loop {
             if self.next == self.count && !self.refill()? {
                 return Ok(false);
@@ -176,8 +162,8 @@ impl Cq {
             let Some(wc) = self.batch.get(self.next) else { return Ok(false) };
             // SAFETY: the device filled the batch up to `count`.
             let wc = unsafe { wc.assume_init_ref() };
-            if show_oldest(&mut self.current, &self.senders, wc)
-                || show_received(&mut self.current, &self.receivers, wc, self.invalidated)
+            if show_oldest_send(&mut self.current, &self.senders, wc)
+                || show_good_receive(&mut self.current, &self.receivers, wc, self.invalidated)
             {
                 self.current.timestamp = self.times.get(self.next).copied();
                 self.next += 1;
@@ -231,16 +217,8 @@ impl Cq {
         self.queues.clear();
         self.senders.clear();
         self.receivers.clear();
-        let sharing = |member: &Member| {
-            let qp = member.queue.qp()?;
-            (qp.qp_type == QpType::Ud && qp.receives.is_none()).then_some(qp.qpn)
-        };
-        // Those that have gone may have left receives behind, until another has their number.
-        let is_shared = members.iter().any(|member| matches!(member.queue, Completing::Shared(_)));
-        let known: HashSet<_> = members.iter().filter_map(|member| member.queue.qp()).map(|qp| qp.qpn).collect();
-        self.datagrams.retain(|qpn| is_shared && !known.contains(qpn));
-        self.datagrams.extend(members.iter().filter_map(sharing));
-        for Member { id, queue } in members {
+        self.datagrams = members.datagrams;
+        for Member { id, queue } in members.all {
             let place = id.number as usize;
             if self.queues.len() <= place {
                 self.queues.resize_with(place + 1, || None);
@@ -286,7 +264,7 @@ impl Cq {
                 None => Shown::Nothing,
             },
             (Completing::Shared(receives), true) => {
-                let ud = !self.datagrams.is_empty() && self.datagrams.contains(&Qpn(wc.qp_num));
+                let ud = self.datagrams.contains(&Qpn(wc.qp_num));
                 let shown = show_receive(&mut self.current, receives, wc, (tag.own, self.invalidated), ud);
                 self.after_receive(wc, &shown);
                 shown
@@ -296,7 +274,6 @@ impl Cq {
     }
 
     /// What a receive tells beside its contents.
-    #[inline(always)]
     fn after_receive(&mut self, wc: &sys::ibv_wc, shown: &Shown) {
         if matches!(shown, Shown::Nothing) {
             return;

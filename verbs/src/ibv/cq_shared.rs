@@ -1,5 +1,6 @@
 //! A completion queue as its queue pairs know it, and who completes there.
 
+use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use super::recv_slots::RecvSlots;
 use super::timed::create_timed;
 use crate::error::CreateError;
 use crate::sync::lock;
+use crate::types::{QpType, Qpn};
 
 /// A completion queue of the library. Queue pairs that complete there keep it.
 #[derive(Debug)]
@@ -25,9 +27,18 @@ pub(crate) struct CqShared {
     channel: Arc<Channel>,
     /// [`WORKS`], or the [`CqFailure`].
     failure: AtomicU8,
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Members>,
     version: AtomicU32,
     device: Arc<Device>,
+}
+
+/// All who complete in a queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Members {
+    pub(super) all: Vec<Member>,
+    /// Datagram queue pairs that take receives from a shared queue, or did: receives may be left of those that have gone,
+    /// until another has their number.
+    pub(super) datagrams: HashSet<Qpn>,
 }
 
 /// Who completes in a queue.
@@ -131,16 +142,27 @@ impl CqShared {
 
     /// Enters who completes here.
     pub(super) fn join(&self, member: Member) {
-        lock(&self.members).push(member);
+        let mut members = lock(&self.members);
+        match member.queue.qp() {
+            Some(qp) if qp.qp_type == QpType::Ud && qp.receives.is_none() => drop(members.datagrams.insert(qp.qpn)),
+            Some(qp) => drop(members.datagrams.remove(&qp.qpn)),
+            None => {}
+        }
+        members.all.push(member);
+        drop(members);
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes one hold of that number out; a shared queue has one for each queue pair that uses it.
+    /// Takes who has that number out.
     pub(super) fn leave(&self, id: QueueId) {
         let gone = {
             let mut members = lock(&self.members);
-            let place = members.iter().position(|member| member.id == id);
-            place.map(|place| members.swap_remove(place))
+            let place = members.all.iter().position(|member| member.id == id);
+            let gone = place.map(|place| members.all.swap_remove(place));
+            if !members.all.iter().any(|member| matches!(member.queue, Completing::Shared(_))) {
+                members.datagrams.clear();
+            }
+            gone
         };
         self.version.fetch_add(1, Ordering::Release);
         // What it holds may come here when dropped: not under the lock.
@@ -148,7 +170,7 @@ impl CqShared {
     }
 
     /// Who completes here, and a count that tells when that changes.
-    pub(super) fn snapshot(&self) -> (Vec<Member>, u32) {
+    pub(super) fn snapshot(&self) -> (Members, u32) {
         let members = lock(&self.members);
         (members.clone(), self.version.load(Ordering::Acquire))
     }
@@ -167,7 +189,7 @@ impl CqShared {
 impl CqListener for CqShared {
     fn fail(&self, why: CqFailure) {
         let _ = self.failure.compare_exchange(WORKS, why as u8, Ordering::Release, Ordering::Relaxed);
-        for member in lock(&self.members).iter() {
+        for member in &lock(&self.members).all {
             if let Some(qp) = member.queue.qp() {
                 qp.fail();
             }

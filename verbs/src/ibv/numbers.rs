@@ -27,9 +27,12 @@ pub(super) struct Numbers {
 }
 
 impl Tag {
+    /// What tags of receives have, and those of sends have not.
+    pub(super) const RECEIVE: u64 = 1 << 63;
+
     #[inline(always)]
     pub(super) fn encode(self) -> u64 {
-        u64::from(self.receive) << 63
+        (if self.receive { Tag::RECEIVE } else { 0 })
             | u64::from(self.queue.number) << NUMBER_SHIFT
             | u64::from(self.queue.generation) << OWN_BITS
             | u64::from(self.own)
@@ -56,9 +59,9 @@ impl Tag {
     /// Any 64 bits mean something; whether there is such a queue is for the caller to find.
     #[inline(always)]
     pub(super) fn decode(wr_id: u64) -> Self {
-        let number = (wr_id >> NUMBER_SHIFT) as u32 & ((1 << NUMBER_BITS) - 1);
+        let number = Tag::receiver(wr_id) as u32;
         let generation = (wr_id >> OWN_BITS) as u32 & ((1 << GENERATION_BITS) - 1);
-        Tag { queue: QueueId { number, generation }, receive: wr_id >> 63 != 0, own: wr_id as u32 }
+        Tag { queue: QueueId { number, generation }, receive: wr_id & Tag::RECEIVE != 0, own: wr_id as u32 }
     }
 }
 

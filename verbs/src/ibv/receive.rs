@@ -1,6 +1,7 @@
 //! Posting receives, to a queue pair's own queue or a shared one.
 
 use std::ffi::c_int;
+use std::io;
 use std::ptr::null_mut;
 
 use qpair_verbs_sys as sys;
@@ -95,21 +96,20 @@ impl RecvSlots {
             num_sge,
         };
         let mut bad = null_mut();
-        match post(&raw mut wr, &raw mut bad) {
-            0 => Ok(()),
+        match outcome(post(&raw mut wr, &raw mut bad)) {
+            Ok(()) => Ok(()),
             // SAFETY: as above.
-            status => unsafe { self.not_taken(own, status) },
+            Err(error) => unsafe { self.not_taken(own, error) },
         }
     }
 
-    /// Takes back the last receive, which the device refused with `status`. If it has completed nevertheless, it counts as
+    /// Takes back the last receive, which the device refused. If it has completed nevertheless, it counts as
     /// posted.
     ///
     /// # Safety
     /// The caller is the only poster, and began it just now.
     #[cold]
-    unsafe fn not_taken(&self, own: u32, status: c_int) -> Result<(), Rejected> {
-        let Err(error) = outcome(status) else { return Ok(()) };
+    unsafe fn not_taken(&self, own: u32, error: io::Error) -> Result<(), Rejected> {
         // SAFETY: passed on to the caller.
         unsafe { self.back(own) }.map_or(Ok(()), |memory| Err(Rejected { error: refused(error), memory }))
     }

@@ -38,7 +38,7 @@ pub(super) struct Receiver {
 /// Puts the completion of a queue pair's oldest send that holds no more than memory where the owner sees it, if it is one
 /// and went well; false otherwise, with nothing done. Most are so.
 #[inline(always)]
-pub(super) fn show_oldest(into: &mut Current, senders: &[Option<Sender>], wc: &sys::ibv_wc) -> bool {
+pub(super) fn show_oldest_send(into: &mut Current, senders: &[Option<Sender>], wc: &sys::ibv_wc) -> bool {
     // That of a receive is beyond all numbers.
     let Some(Some(Sender { key, qpn, queue })) = senders.get(Tag::sender(wc.wr_id)) else { return false };
     let index = wc.wr_id as u32;
@@ -62,7 +62,7 @@ pub(super) fn show_oldest(into: &mut Current, senders: &[Option<Sender>], wc: &s
     true
 }
 
-#[inline(always)]
+/// Puts the completion of any send where the owner sees it, if it is one that is under way.
 pub(super) fn show_send(
     into: &mut Current,
     device: &Device,
@@ -100,7 +100,7 @@ pub(super) fn show_send(
 /// Puts the completion of a receive where the owner sees it, if it went well and withdrew no key; false otherwise, with
 /// nothing done. Most are so.
 #[inline(always)]
-pub(super) fn show_received(
+pub(super) fn show_good_receive(
     into: &mut Current,
     receivers: &[Option<Receiver>],
     wc: &sys::ibv_wc,
@@ -140,6 +140,7 @@ fn received(wc: &sys::ibv_wc, (wr_id, len): (u64, u32), datagram: bool) -> WorkC
     }
 }
 
+/// Puts the completion of any receive where the owner sees it, if it is one that is posted.
 pub(super) fn show_receive(
     into: &mut Current,
     receives: &RecvSlots,

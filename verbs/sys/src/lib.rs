@@ -41,10 +41,10 @@ mod tests;
 pub use error::{LoadError, Missing, MissingSymbol};
 pub use ibverbs::*;
 pub use inline::{
-    HotOps, ibv_advise_mr, ibv_alloc_dm, ibv_alloc_mw, ibv_alloc_null_mr, ibv_alloc_parent_domain, ibv_alloc_td,
-    ibv_bind_mw, ibv_create_cq_ex, ibv_create_qp_ex, ibv_create_srq_ex, ibv_dealloc_mw, ibv_dealloc_td, ibv_free_dm,
-    ibv_get_srq_num, ibv_inc_rkey, ibv_modify_cq, ibv_modify_qp_rate_limit, ibv_poll_cq, ibv_post_recv, ibv_post_send,
-    ibv_post_srq_recv, ibv_query_device_ex, ibv_query_gid_ex, ibv_query_gid_table, ibv_query_port,
+    HotOps, PostRecv, ibv_advise_mr, ibv_alloc_dm, ibv_alloc_mw, ibv_alloc_null_mr, ibv_alloc_parent_domain,
+    ibv_alloc_td, ibv_bind_mw, ibv_create_cq_ex, ibv_create_qp_ex, ibv_create_srq_ex, ibv_dealloc_mw, ibv_dealloc_td,
+    ibv_free_dm, ibv_get_srq_num, ibv_inc_rkey, ibv_modify_cq, ibv_modify_qp_rate_limit, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_post_srq_recv, ibv_query_device_ex, ibv_query_gid_ex, ibv_query_gid_table, ibv_query_port,
     ibv_query_rt_values_ex, ibv_reg_dm_mr, ibv_req_notify_cq, verbs_get_ctx,
 };
 pub use rdmacm::*;

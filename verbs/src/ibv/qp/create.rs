@@ -42,14 +42,12 @@ pub(crate) struct OwnedQp {
     pub(super) domain: u64,
     /// Tags of its sends, but for their counts.
     pub(super) tags: u64,
-    /// Tags of its receives, but for their slots.
-    pub(super) receive_tags: u64,
     pub(super) shared: Arc<QpShared>,
     /// The shared part's queue of sends, nearer.
     pub(super) send: Arc<SendQueue>,
     /// The shared part's receives, nearer.
     pub(super) receives: Option<Arc<RecvSlots>>,
-    pub(super) ops: sys::HotOps,
+    pub(super) post_recv: sys::PostRecv,
     pub(super) options: QpOptions,
     pub(super) address: QpAddress,
     pub(super) local: Local,
@@ -123,11 +121,10 @@ impl OwnedQp {
             submit: made.submit,
             domain: pd.id(),
             tags: Tag { queue: id, receive: false, own: 0 }.encode(),
-            receive_tags: Tag { queue: id, receive: true, own: 0 }.encode(),
             shared,
             send,
             receives,
-            ops: device.handle().ops,
+            post_recv: device.handle().ops.post_recv,
             options: options.clone(),
             address: QpAddress { qpn, max_rd_atomic: reads[0], ..address },
             local: Local {

@@ -11,6 +11,7 @@ use super::submit::{Data, Submission};
 use crate::error::{PostError, Rejected};
 use crate::ibv::handle::refused;
 use crate::ibv::mw::Mw;
+use crate::ibv::numbers::Tag;
 use crate::ibv::pieces::gather;
 use crate::ibv::quirks;
 use crate::ibv::receive::Takes;
@@ -162,8 +163,8 @@ impl OwnedQp {
         let takes = Takes { domain: self.domain, max_sge: self.max_sge[0] };
         // SAFETY: the owner is the only poster; the queue pair is alive, and slots and tags are its.
         unsafe {
-            let post = |wr, bad| (self.ops.post_recv)(self.qp.as_ptr(), wr, bad);
-            receives.post(self.receive_tags, takes, memory, wr_id, post)
+            let post = |wr, bad| (self.post_recv)(self.qp.as_ptr(), wr, bad);
+            receives.post(self.tags | Tag::RECEIVE, takes, memory, wr_id, post)
         }?;
         if self.known_state() == QpState::Err {
             self.flush_late_receive();
