@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{QueuePair, WcStatus};
+use qpair_verbs::QueuePair;
 
 use super::Worker;
 use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
@@ -69,10 +69,7 @@ impl Worker {
                 endpoint.broken = Some((reason, now));
                 self.broken += 1;
             }
-            Some((vague, _)) if vague.is_vague() => *vague = reason,
-            // The peer hung up over a request of this side's, which it refused: that says more. Of a peer that is gone a
-            // device may tell anything else.
-            Some((hung_up @ CloseReason::PeerLost(Lost::HungUp), _)) if is_refusal(&reason) => *hung_up = reason,
+            Some((noted, _)) if reason.tells_more_than(noted) => *noted = reason,
             Some(_) => {}
         }
     }
@@ -304,9 +301,4 @@ impl Worker {
         drop(settled);
         result
     }
-}
-
-/// True if the peer's device refused a request for what it asked.
-fn is_refusal(reason: &CloseReason) -> bool {
-    matches!(reason, CloseReason::Completion(error) if error.status == WcStatus::REM_ACCESS_ERR)
 }

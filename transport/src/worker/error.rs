@@ -206,8 +206,20 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// True if it tells more of an end than what was noted first.
+    pub(crate) fn tells_more_than(&self, noted: &CloseReason) -> bool {
+        match (noted, self) {
+            // The peer hung up over a request of this side's, which it refused. Of a peer that is gone a device may tell
+            // anything else.
+            (CloseReason::PeerLost(Lost::HungUp), CloseReason::Completion(error)) => {
+                error.status == WcStatus::REM_ACCESS_ERR
+            }
+            _ => noted.is_vague(),
+        }
+    }
+
     /// True if it tells that something went wrong, and another reason may tell what.
-    pub(crate) fn is_vague(&self) -> bool {
+    fn is_vague(&self) -> bool {
         match self {
             CloseReason::PeerLost(Lost::QueuePair | Lost::Silent(_)) => true,
             CloseReason::PeerLost(Lost::Completion(error)) => error.status == WcStatus::WR_FLUSH_ERR,
