@@ -1,59 +1,76 @@
 //! What happened to packets, counted. The names are those of Linux' rdma_rxe and mlx5
 //! (`/sys/class/infiniband/*/ports/1/hw_counters`).
 
-/// Counts since the engine was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the engine was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// All of them, by name.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
     /// Packets sent.
-    pub sent_pkts: u64,
+    sent_pkts,
     /// Packets taken in.
-    pub rcvd_pkts: u64,
+    rcvd_pkts,
     /// Requests that had come before.
-    pub duplicate_request: u64,
+    duplicate_request,
     /// Requests behind one that is missing.
-    pub out_of_sequence: u64,
+    out_of_sequence,
     /// Sequence errors that the peer told of.
-    pub packet_seq_err: u64,
+    packet_seq_err,
+    /// Answers behind that to a READ or an atomic, which did not come.
+    implied_nak_seq_err,
     /// Answers of a sequence number that nothing is under way with.
-    pub unexpected_answer: u64,
+    unexpected_answer,
     /// Times that the peer was told that there was no receive.
-    pub send_rnr_err: u64,
+    send_rnr_err,
     /// Times that the peer told that.
-    pub rcvd_rnr_err: u64,
+    rcvd_rnr_err,
     /// Times that an answer did not come.
-    pub local_ack_timeout_err: u64,
+    local_ack_timeout_err,
     /// Connections that failed for want of answers.
-    pub retry_exceeded_err: u64,
+    retry_exceeded_err,
     /// Connections that failed for want of receives at the peer.
-    pub rnr_nak_retry_err: u64,
+    rnr_nak_retry_err,
     /// Requests that were refused for their key, range or right.
-    pub resp_remote_access_errors: u64,
+    resp_remote_access_errors,
     /// Requests that were refused for what they are, or were too long for their receive.
-    pub resp_local_length_error: u64,
+    resp_local_length_error,
     /// Messages of unreliable service that were dropped for want of a receive.
-    pub out_of_buffer: u64,
+    out_of_buffer,
     /// Datagrams that had another key than their queue pair (as in `struct ibv_port_attr`).
-    pub qkey_viol_cntr: u64,
+    qkey_viol_cntr,
     /// Packets that the service of their queue pair does not have. Linux counts no such.
-    pub unsupported_opcode: u64,
+    unsupported_opcode,
     /// Datagrams that are no packets.
-    pub malformed_packets: u64,
+    malformed_packets,
     /// Packets for a queue pair that there is not.
-    pub unknown_qp: u64,
+    unknown_qp,
     /// Packets of another partition (as in `struct ibv_port_attr`).
-    pub bad_pkey_cntr: u64,
+    bad_pkey_cntr,
     /// Packets for a connection from elsewhere than its peer.
-    pub wrong_address: u64,
+    wrong_address,
     /// Packets whose CRC was wrong (mlx5).
-    pub rx_icrc_encapsulated: u64,
+    rx_icrc_encapsulated,
     /// Packets for queue pair 1 that are no datagrams of the connection manager, or came too fast.
-    pub management_dropped: u64,
+    management_dropped,
     /// Packets that came marked for congestion.
-    pub np_ecn_marked_roce_packets: u64,
+    np_ecn_marked_roce_packets,
     /// Congestion notification packets sent for those.
-    pub np_cnp_sent: u64,
+    np_cnp_sent,
     /// Those of the peer that lowered the rate.
-    pub rp_cnp_handled: u64,
+    rp_cnp_handled,
     /// Those of the peer that did not: they came too soon after another.
-    pub rp_cnp_ignored: u64,
+    rp_cnp_ignored,
 }

@@ -25,7 +25,7 @@ mod work;
 
 pub use counters::Counters;
 pub use host::{AccessError, Cause, Change, Host, Remote, Right};
-pub use port::{Arrival, Departure, Port, QueuePair, Route};
+pub use port::{AddError, Arrival, Departure, NumberTable, Port, QueuePair, Route};
 pub use qp::{
     DatagramConfig, Datagrams, Grh, ReliableConfig, ReliableConnection, State, UnreliableConfig, UnreliableConnection,
 };

@@ -14,12 +14,26 @@ pub struct CmConfig {
     pub address: IpAddr,
     /// GUID of the device, EUI-64. Peers tell requests of this end by it, so no two devices have the same.
     pub ca_guid: u64,
+    /// What all its communication IDs end with.
+    pub id_tail: IdTail,
+    /// Longest payload of a packet that goes from its address. A request for more is rejected, and told this.
+    pub largest_mtu: Mtu,
     /// Requests of peers at most that are not accepted, or whose acceptance is not confirmed; more are dropped.
     pub pending: usize,
     /// Connections at most, those that linger in timewait among them.
     pub connections: usize,
     /// Datagrams at most that wait to be sent, and events at most with which requests are still taken.
     pub backlog: usize,
+}
+
+/// What the communication IDs of a manager end with. Managers that share the queue pair 1 of a host have different ones: a
+/// message names its receiver's ID, which tells whose it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdTail {
+    /// Lowest bits that are given, 16 at most.
+    pub bits: u32,
+    /// Those bits.
+    pub value: u32,
 }
 
 /// A queue pair, as one end tells it to the other. Its first packet sequence number is not here: the manager draws it.
@@ -89,7 +103,34 @@ pub struct Accept {
 impl CmConfig {
     /// A manager for an address of a device, with room for what a host has.
     pub const fn new(address: IpAddr, ca_guid: u64) -> Self {
-        CmConfig { address, ca_guid, pending: PENDING, connections: CONNECTIONS, backlog: PENDING }
+        let (id_tail, largest_mtu) = (IdTail { bits: 0, value: 0 }, Mtu::B4096);
+        CmConfig {
+            address,
+            ca_guid,
+            id_tail,
+            largest_mtu,
+            pending: PENDING,
+            connections: CONNECTIONS,
+            backlog: PENDING,
+        }
+    }
+}
+
+impl IdTail {
+    /// An ID with this tail, from any number; never 0.
+    pub(super) const fn id(self, number: u32) -> u32 {
+        let step = self.step();
+        let id = (number & !(step - 1)) | (self.value & (step - 1));
+        if id == 0 { step } else { id }
+    }
+
+    /// The next ID with this tail.
+    pub(super) const fn next(self, id: u32) -> u32 {
+        self.id(id.wrapping_add(self.step()))
+    }
+
+    const fn step(self) -> u32 {
+        1 << if self.bits < MOST_BITS { self.bits } else { MOST_BITS }
     }
 }
 
@@ -137,6 +178,8 @@ impl Accept {
     }
 }
 
+/// Enough IDs are left for all connections.
+const MOST_BITS: u32 = 16;
 /// As the longest backlog that Linux gives a listener of rdma_cm (`max_backlog` in drivers/infiniband/core/ucma.c).
 const PENDING: usize = 1024;
 /// One to each of 64 processes on each of 1024 hosts; some 50 MB if all are there.

@@ -61,7 +61,7 @@ impl ConnectionManager {
         if self.table.len() >= self.config.connections {
             return Err(OpenError::Full { limit: self.config.connections });
         }
-        let id = self.table.free_id(entropy());
+        let id = self.table.free_id(self.config.id_tail, entropy());
         let (transaction, receive_psn) = (entropy(), Psn::new(entropy() as u32));
         let request = self.request(id, connect, receive_psn);
         let mut connection =

@@ -39,7 +39,7 @@ mod outbox;
 mod table;
 mod time;
 
-pub use config::{Accept, CmConfig, Connect, Offered};
+pub use config::{Accept, CmConfig, Connect, IdTail, Offered};
 pub use counters::CmCounters;
 pub use event::{Awaited, CmState, ConnectionId, Event, Offer, OpenError, StateError, Terms, Transmit};
 pub use manager::ConnectionManager;

@@ -30,10 +30,10 @@ impl ConnectionManager {
             self.outbox.refuse(from, transaction, ids, Refused::Request, Reason::STALE_CONNECTION);
             return self.is_stale(now, older);
         }
-        let mtu = match acceptable(request, self.services.contains(&request.service_id)) {
+        let mtu = match acceptable(request, self.services.contains(&request.service_id), self.config.largest_mtu) {
             Ok(mtu) => mtu,
             Err((reason, more)) => {
-                let reject = reject(ids, Refused::Request, reason, more);
+                let reject = reject(ids, Refused::Request, reason, more.as_slice());
                 self.outbox.send(from, transaction, Message::Reject(reject));
                 return;
             }
@@ -45,7 +45,7 @@ impl ConnectionManager {
             self.outbox.counters.refused_pending += 1;
             return;
         }
-        let id = self.table.free_id(entropy());
+        let id = self.table.free_id(config.id_tail, entropy());
         let terms = offered_terms(from, request, mtu, Psn::new(entropy() as u32));
         let mut connection = Connection::new(CmState::RequestReceived(false), terms, transaction);
         connection.remote = Some(request.local_id);
@@ -117,6 +117,7 @@ impl ConnectionManager {
         terms.max_reads = terms.max_reads.min(reply.responder_resources);
         terms.reads_answered = terms.reads_answered.min(reply.initiator_depth);
         terms.rnr_retry = reply.rnr_retry_count;
+        terms.ack_timeout = terms.ack_timeout.with_delay(Timeout::from_code(reply.ack_delay));
         terms.flow_control = reply.flow_control;
         let terms = *terms;
         self.table.index_queue_pair(id);
@@ -146,16 +147,17 @@ impl ConnectionManager {
     }
 }
 
-/// Whether a request can be taken, and with which MTU; else the reason, and what would have been.
-fn acceptable(request: &Request, is_offered: bool) -> Result<Mtu, (Reason, &'static [u8])> {
+/// Whether a request can be taken, and with which MTU; else the reason, and the code of what would have been.
+fn acceptable(request: &Request, is_offered: bool, largest: Mtu) -> Result<Mtu, (Reason, Option<u8>)> {
     if !is_offered {
-        return Err((Reason::INVALID_SERVICE_ID, &[]));
+        return Err((Reason::INVALID_SERVICE_ID, None));
     }
     if let Transport::Other(..) = request.transport {
-        return Err((Reason::INVALID_TRANSPORT, &[]));
+        return Err((Reason::INVALID_TRANSPORT, None));
     }
     let mtus = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
-    mtus.into_iter().find(|mtu| mtu_code(*mtu) == request.mtu).ok_or((Reason::INVALID_MTU, &[LARGEST_MTU]))
+    let found = mtus.into_iter().find(|mtu| mtu_code(*mtu) == request.mtu && mtu.bytes() <= largest.bytes());
+    found.ok_or((Reason::INVALID_MTU, Some(mtu_code(largest))))
 }
 
 /// The terms as the receiver of a request has them.
@@ -177,6 +179,3 @@ fn offered_terms(from: IpAddr, request: &Request, mtu: Mtu, receive_psn: Psn) ->
         flow_control: request.flow_control,
     }
 }
-
-/// The code of 4096 bytes.
-const LARGEST_MTU: u8 = 5;

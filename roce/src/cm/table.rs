@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::config::IdTail;
 use super::event::{CmState, Terms};
 use crate::types::Qpn;
 use crate::wire::cm::{LEN, Pair};
@@ -94,10 +95,10 @@ impl Connection {
 
 impl Table {
     /// An ID that no connection has, from a drawn number.
-    pub(super) fn free_id(&self, drawn: u64) -> u32 {
-        let mut id = (drawn as u32).max(1);
+    pub(super) fn free_id(&self, tail: IdTail, drawn: u64) -> u32 {
+        let mut id = tail.id(drawn as u32);
         while self.connections.contains_key(&id) {
-            id = id.wrapping_add(1).max(1);
+            id = tail.next(id);
         }
         id
     }

@@ -27,6 +27,17 @@ impl Timeout {
         Duration::from_nanos(4096 << self.0)
     }
 
+    /// How long an acknowledgment may take by way of a path for which this is enough, if the peer's device takes `delay` to
+    /// give it. As Linux adds them (`cm_ack_timeout` in drivers/infiniband/core/cm.c): the longer one, or twice that if the
+    /// other is not much shorter. What is without end stays so.
+    pub(super) fn with_delay(self, delay: Timeout) -> Self {
+        if self.0 == 0 {
+            return self;
+        }
+        let (long, short) = (self.0.max(delay.0), self.0.min(delay.0));
+        Timeout((long + u8::from(short + 1 >= long)).min(31))
+    }
+
     /// How long this end waits where it is told that time: 1 ms to 69 s.
     pub(super) fn bounded(self) -> Duration {
         self.clamp(SHORTEST, LONGEST).duration()
@@ -52,5 +63,25 @@ mod tests {
         assert_eq!(Timeout::at_least(Duration::from_secs(86_400)).code(), 31);
         assert_eq!(Timeout::from_code(0).bounded(), Timeout::from_code(8).duration());
         assert_eq!(Timeout::from_code(31).bounded(), Timeout::from_code(24).duration());
+    }
+
+    /// That of Linux 6.12, word for word; it is given the path's time less one.
+    fn cm_ack_timeout(ca_ack_delay: u8, packet_life_time: u8) -> u8 {
+        let ack_timeout = packet_life_time + 1;
+        let sum = if ack_timeout >= ca_ack_delay {
+            ack_timeout + u8::from(ca_ack_delay >= ack_timeout - 1)
+        } else {
+            ca_ack_delay + u8::from(ack_timeout >= ca_ack_delay - 1)
+        };
+        sum.min(31)
+    }
+
+    #[test]
+    fn delays_are_added_as_linux_adds_them() {
+        for (path, delay) in (1..32).flat_map(|path| (0..32).map(move |delay| (path, delay))) {
+            let sum = Timeout(path).with_delay(Timeout(delay));
+            assert_eq!(sum.code(), cm_ack_timeout(delay, path - 1), "{path} and {delay}");
+        }
+        assert_eq!(Timeout(0).with_delay(Timeout(17)).code(), 0, "no end is no end");
     }
 }

@@ -121,6 +121,11 @@ impl ReactionPoint {
         self.current
     }
 
+    /// True if the rate is below that of the link, or not back there since a CNP.
+    pub const fn is_limited(&self) -> bool {
+        self.increase_at.is_some()
+    }
+
     /// R_T, the rate that is being recovered.
     pub const fn target(&self) -> Rate {
         self.target

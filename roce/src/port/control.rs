@@ -30,15 +30,23 @@ impl Control {
 
     /// The peer tells that packets of this end met congestion.
     pub(super) fn handle_cnp(&mut self, now: Instant, counters: &mut Counters) {
+        if !self.reaction.is_limited() {
+            // It was sending as fast as the link: nothing is saved up.
+            self.pacer.sent(now, self.pacer.available(now));
+        }
         self.reaction.handle_cnp(now, counters);
         self.pacer.set_rate(now, self.reaction.rate());
     }
 
-    /// True if a packet of so many bytes may be sent now.
+    /// True if a packet of so many bytes may be sent now. As long as nothing tells of congestion the link alone limits what is
+    /// sent: a rate for it would be a guess, and holds up what goes in bursts.
+    ///
     pub(super) fn lets_go(&mut self, now: Instant, bytes: usize) -> bool {
         self.reaction.handle_timeout(now);
-        if self.reaction.rate() != self.pacer.rate() {
-            self.pacer.set_rate(now, self.reaction.rate());
+        self.pacer.set_rate(now, self.reaction.rate());
+        if !self.reaction.is_limited() {
+            self.held = None;
+            return true;
         }
         let at = self.pacer.next(now, (bytes + AROUND) as u32);
         self.held = (at > now).then_some(at);
@@ -47,13 +55,17 @@ impl Control {
 
     /// A packet of so many bytes is sent.
     pub(super) fn sent(&mut self, now: Instant, bytes: usize) {
-        self.pacer.sent(now, (bytes + AROUND) as u32);
-        self.reaction.sent((bytes + AROUND) as u32);
+        if self.reaction.is_limited() {
+            self.pacer.sent(now, (bytes + AROUND) as u32);
+            self.reaction.sent((bytes + AROUND) as u32);
+        }
     }
 
     /// When there is something to do: a notification is due, or a packet may be sent that was held.
     pub(super) fn timeout(&self) -> Option<Instant> {
-        [self.notification.timeout(), self.held].into_iter().flatten().min()
+        // The rate may rise before a held packet's time by the present one.
+        let held = self.held.map(|held| self.reaction.timeout().map_or(held, |rises| held.min(rises)));
+        [self.notification.timeout(), held].into_iter().flatten().min()
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use super::slot::Slot;
+use super::slot::{QueuePair, Slot};
 use super::{Port, Route};
 use crate::host::Host;
+use crate::types::Qpn;
 use crate::wire::{ICRC_LEN, Part};
+use crate::work::Datagram;
 
 /// Packets of one route, one behind the other: all are as long as the first, but for the last, which may be shorter. So
 /// Linux takes them at once (UDP_SEGMENT). Their CRCs count on an IPv4 identification of 0 in the first, 1 in the second,
@@ -62,6 +64,29 @@ impl<L: Copy> Port<L> {
             }
         }
         None
+    }
+}
+
+impl<L: Copy> Port<L> {
+    /// Makes the packet of a datagram in `to`, with a payload by `fill`, and says where it goes; `None` if there is no such
+    /// queue pair. It is sent at once, before what waits here.
+    ///
+    /// # Panics
+    /// If `to` is shorter than the packet.
+    pub fn make_datagram(
+        &mut self,
+        qpn: Qpn,
+        work: &Datagram<(), Route>,
+        to: &mut [u8],
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Option<Departure> {
+        let QueuePair::Datagrams(ud) = &mut self.queue_pairs.get_mut(qpn)?.queue_pair else { return None };
+        let fill = |(), _, to: &mut [u8]| {
+            fill(to);
+            Ok(())
+        };
+        let len = ud.make(work, to, fill, &mut self.counters).ok()?;
+        Some(Departure::of_one(work.target.path, to, len))
     }
 }
 

@@ -14,13 +14,13 @@ mod turns;
 pub use arrival::Arrival;
 pub use departure::Departure;
 pub use slot::{QueuePair, Route};
+pub use table::{AddError, NumberTable};
 
 use std::time::Instant;
 
 use self::control::Control;
 use self::management::Management;
 use self::slot::Slot;
-use self::table::Table;
 use self::turns::Turns;
 use crate::congestion::DcqcnParameters;
 use crate::counters::Counters;
@@ -32,17 +32,19 @@ use crate::work::{Datagram, PostError, Send};
 /// The queue pairs behind one UDP socket.
 ///
 /// ```
-/// use qpair_roce::{DatagramConfig, Datagrams, Port, Qpn, QueuePair};
+/// use std::time::Instant;
+///
+/// use qpair_roce::{AddError, DatagramConfig, Datagrams, Port, Qpn, QueuePair};
 ///
 /// let mut port = Port::<usize>::new();
 /// // Numbers come from the caller, who has random ones.
-/// let make = |qpn| QueuePair::Datagrams(Datagrams::new(DatagramConfig::new(qpn, 0x1111_1111)));
-/// let qpn = port.add(std::time::Instant::now(), || 0x1234, make).expect("there is room");
-/// assert_eq!(qpn, Qpn(0x1234));
+/// let make = || QueuePair::Datagrams(Datagrams::new(DatagramConfig::new(Qpn(0x1234), 0x1111_1111)));
+/// assert_eq!(port.add(Instant::now(), make()), Ok(()));
+/// assert_eq!(port.add(Instant::now(), make()), Err(AddError::Taken));
 /// ```
 #[derive(Debug)]
 pub struct Port<L> {
-    queue_pairs: Table<Slot<L>>,
+    queue_pairs: NumberTable<Slot<L>>,
     turns: Turns,
     management: Management,
     identifier: Identifier,
@@ -57,7 +59,7 @@ impl<L: Copy> Port<L> {
     /// Without queue pairs.
     pub fn new() -> Self {
         Port {
-            queue_pairs: Table::new(),
+            queue_pairs: NumberTable::new(),
             turns: Turns::default(),
             management: Management::default(),
             identifier: Identifier::new(),
@@ -72,22 +74,16 @@ impl<L: Copy> Port<L> {
         self.congestion = Some(parameters);
     }
 
-    /// Adds a queue pair under a number of `random`, which is asked until one is free; `make` gets it. `None` if there are as
-    /// many queue pairs as there can be.
-    pub fn add(
-        &mut self,
-        now: Instant,
-        random: impl FnMut() -> u32,
-        make: impl FnOnce(Qpn) -> QueuePair<L>,
-    ) -> Option<Qpn> {
-        let congestion = self.congestion;
-        self.queue_pairs.add(random, |qpn| {
-            let queue_pair = make(qpn);
-            let control = congestion.zip(queue_pair.peer()).map(|(parameters, (peer, _))| {
-                Box::new(Control::new(now, (peer, queue_pair.pkey()), parameters, BURST))
-            });
-            Slot::new(queue_pair, control)
-        })
+    /// Adds a queue pair under the number that its config has.
+    ///
+    /// # Errors
+    /// [`AddError`]: the number can not be had. The queue pair is dropped.
+    pub fn add(&mut self, now: Instant, queue_pair: QueuePair<L>) -> Result<(), AddError> {
+        let control = self
+            .congestion
+            .zip(queue_pair.peer())
+            .map(|(parameters, (peer, _))| Box::new(Control::new(now, (peer, queue_pair.pkey()), parameters, BURST)));
+        self.queue_pairs.add(queue_pair.qpn(), Slot::new(queue_pair, control))
     }
 
     /// Removes a queue pair. What is posted to it is not told of; close it before.
@@ -100,6 +96,16 @@ impl<L: Copy> Port<L> {
     /// A queue pair.
     pub fn get(&self, qpn: Qpn) -> Option<&QueuePair<L>> {
         self.queue_pairs.get(qpn).map(|slot| &slot.queue_pair)
+    }
+
+    /// How many queue pairs there are.
+    pub fn len(&self) -> usize {
+        self.queue_pairs.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.queue_pairs.is_empty()
     }
 
     /// What happened to packets.

@@ -52,12 +52,30 @@ impl Route {
 }
 
 impl<L: Copy> QueuePair<L> {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        match self {
+            QueuePair::Reliable(rc, _) => rc.config().qpn,
+            QueuePair::Unreliable(uc, _) => uc.config().qpn,
+            QueuePair::Datagrams(ud) => ud.config().qpn,
+        }
+    }
+
     /// Partition key.
     pub fn pkey(&self) -> u16 {
         match self {
             QueuePair::Reliable(rc, _) => rc.config().pkey,
             QueuePair::Unreliable(uc, _) => uc.config().pkey,
             QueuePair::Datagrams(ud) => ud.config().pkey,
+        }
+    }
+
+    /// True once the peer of a connection has sent something, of which not many million packets came since.
+    pub fn has_heard(&self) -> bool {
+        match self {
+            QueuePair::Reliable(rc, _) => rc.has_heard(),
+            QueuePair::Unreliable(uc, _) => uc.has_heard(),
+            QueuePair::Datagrams(_) => false,
         }
     }
 

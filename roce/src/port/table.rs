@@ -1,119 +1,239 @@
-//! Queue pairs by number: one look at a place that the number's lowest bits name.
+//! Things by queue pair number: open addressing, from a place that the number names.
+//! Numbers that follow a rule, such as equal lowest bits, are spread all the same.
+
+use std::fmt;
 
 use crate::types::Qpn;
 
-/// Things by number. No two of them agree in as many of the lowest bits as there are places.
-#[derive(Debug)]
-pub(super) struct Table<T> {
-    /// As many as a power of two.
+/// Things by queue pair number. Looking one up is a look at one or two places.
+///
+/// ```
+/// use qpair_roce::{AddError, NumberTable, Qpn};
+///
+/// let mut names = NumberTable::new();
+/// names.add(Qpn(0x1234), "east")?;
+/// names.add(Qpn(0x1274), "west")?;
+/// assert_eq!(names.add(Qpn(0x1234), "north"), Err(AddError::Taken));
+/// assert_eq!((names.get(Qpn(0x1274)), names.len()), (Some(&"west"), 2));
+/// assert_eq!(names.remove(Qpn(0x1234)), Some("east"));
+/// assert!(names.iter().eq([(Qpn(0x1274), &"west")]));
+/// # Ok::<_, AddError>(())
+/// ```
+pub struct NumberTable<T> {
+    /// As many as a power of two, and at least half of them free. A thing is at its home, or behind it with none free between.
     places: Vec<Option<(Qpn, T)>>,
     count: usize,
 }
 
-impl<T> Table<T> {
-    pub(super) fn new() -> Self {
-        Table { places: std::iter::repeat_with(|| None).take(FEWEST).collect(), count: 0 }
+/// Why a queue pair number can not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// It is 0 or 1, of management, or 0xffffff, of multicast, or has more than 24 bits. IBA 10.2.4.
+    #[error("the queue pair number is reserved; take one of 2 to 0xfffffe")]
+    Reserved,
+    /// It is there already.
+    #[error("the queue pair number is taken; take another")]
+    Taken,
+    /// There are as many as there can be.
+    #[error("there are as many queue pairs as there can be, {}; remove one first", MOST)]
+    Full,
+}
+
+impl<T> NumberTable<T> {
+    /// Without things.
+    pub fn new() -> Self {
+        NumberTable { places: free(FEWEST), count: 0 }
     }
 
-    /// Adds something under a number of `random`, which is asked until one is free.
-    pub(super) fn add(&mut self, mut random: impl FnMut() -> u32, make: impl FnOnce(Qpn) -> T) -> Option<Qpn> {
-        if self.count * 2 >= MOST {
-            return None;
+    /// Adds a thing.
+    ///
+    /// # Errors
+    /// [`AddError`]: it is not taken.
+    pub fn add(&mut self, qpn: Qpn, thing: T) -> Result<(), AddError> {
+        if !(RESERVED..MULTICAST).contains(&qpn.0) {
+            return Err(AddError::Reserved);
         }
-        if self.count * 2 >= self.places.len() {
+        if self.find(qpn).is_ok() {
+            return Err(AddError::Taken);
+        }
+        if self.count >= MOST {
+            return Err(AddError::Full);
+        }
+        if (self.count + 1) * 2 > self.places.len() {
             self.grow();
         }
-        let mut qpn = Qpn(random() & MASK);
-        // At least half of all places are free.
-        for _ in 0..ATTEMPTS {
-            let place = self.place(qpn);
-            if (RESERVED..MASK).contains(&qpn.0) && self.places.get(place).is_some_and(Option::is_none) {
-                self.places[place] = Some((qpn, make(qpn)));
-                self.count += 1;
-                return Some(qpn);
-            }
-            qpn = Qpn(random() & MASK);
-        }
-        None
+        self.put(qpn, thing);
+        self.count += 1;
+        Ok(())
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<T> {
-        let place = self.place(qpn);
-        let (_, removed) = self.places.get_mut(place)?.take_if(|(number, _)| *number == qpn)?;
+    /// Removes a thing.
+    pub fn remove(&mut self, qpn: Qpn) -> Option<T> {
+        let mut hole = self.find(qpn).ok()?;
+        let (_, removed) = self.places[hole].take()?;
         self.count -= 1;
+        // What is found by way of the hole moves there, and leaves another.
+        let mut at = self.after(hole);
+        while let Some((number, _)) = &self.places[at] {
+            if self.steps(self.home(*number), at) >= self.steps(hole, at) {
+                self.places.swap(hole, at);
+                hole = at;
+            }
+            at = self.after(at);
+        }
         Some(removed)
     }
 
+    /// A thing.
     #[inline]
-    pub(super) fn get(&self, qpn: Qpn) -> Option<&T> {
-        match self.places.get(self.place(qpn)) {
-            Some(Some((number, found))) if *number == qpn => Some(found),
-            _ => None,
+    pub fn get(&self, qpn: Qpn) -> Option<&T> {
+        let place = self.find(qpn).ok()?;
+        self.places[place].as_ref().map(|(_, thing)| thing)
+    }
+
+    /// A thing.
+    #[inline]
+    pub fn get_mut(&mut self, qpn: Qpn) -> Option<&mut T> {
+        let place = self.find(qpn).ok()?;
+        self.places[place].as_mut().map(|(_, thing)| thing)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// All, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Qpn, &T)> {
+        self.places.iter().flatten().map(|(qpn, thing)| (*qpn, thing))
+    }
+
+    /// Where a number is, or else the free place that the search for it ends at.
+    #[inline]
+    fn find(&self, qpn: Qpn) -> Result<usize, usize> {
+        let mut place = self.home(qpn);
+        loop {
+            match &self.places[place] {
+                Some((number, _)) if *number == qpn => return Ok(place),
+                Some(_) => place = self.after(place),
+                None => return Err(place),
+            }
         }
     }
 
-    #[inline]
-    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut T> {
-        let place = self.place(qpn);
-        match self.places.get_mut(place) {
-            Some(Some((number, found))) if *number == qpn => Some(found),
-            _ => None,
-        }
+    /// Puts a thing that is not there where it is found.
+    fn put(&mut self, qpn: Qpn, thing: T) {
+        let (Ok(place) | Err(place)) = self.find(qpn);
+        self.places[place] = Some((qpn, thing));
     }
 
-    #[inline]
-    fn place(&self, qpn: Qpn) -> usize {
-        qpn.0 as usize & (self.places.len() - 1)
-    }
-
-    /// Twice as many places. What differs in the lowest bits before, does so in one more.
     fn grow(&mut self) {
-        let more = std::iter::repeat_with(|| None).take(self.places.len() * 2).collect();
+        let more = free(self.places.len() * 2);
         for (qpn, thing) in std::mem::replace(&mut self.places, more).into_iter().flatten() {
-            let place = self.place(qpn);
-            self.places[place] = Some((qpn, thing));
+            self.put(qpn, thing);
         }
+    }
+
+    /// The place where the search for a number begins: the highest bits of a product that all bits of the number count in.
+    #[inline]
+    fn home(&self, qpn: Qpn) -> usize {
+        (qpn.0.wrapping_mul(GOLDEN) >> (u32::BITS - self.places.len().trailing_zeros())) as usize
+    }
+
+    #[inline]
+    fn after(&self, place: usize) -> usize {
+        (place + 1) & (self.places.len() - 1)
+    }
+
+    /// Places from one to another, the way that a search goes.
+    fn steps(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.places.len() - 1)
     }
 }
 
+impl<T> Default for NumberTable<T> {
+    fn default() -> Self {
+        NumberTable::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for NumberTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+fn free<T>(places: usize) -> Vec<Option<(Qpn, T)>> {
+    std::iter::repeat_with(|| None).take(places).collect()
+}
+
 const FEWEST: usize = 16;
-/// Places at most; half of them are taken.
-const MOST: usize = 1 << 20;
-/// Numbers of management, 0 and 1; 0xffffff is that of multicast. IBA 10.2.4.
+/// Things at most.
+const MOST: usize = 1 << 19;
+/// Numbers of management are below.
 const RESERVED: u32 = 2;
-const MASK: u32 = 0x00ff_ffff;
-/// With half of the places free, all of so many random numbers are taken once in 10^19 times.
-const ATTEMPTS: u32 = 64;
+const MULTICAST: u32 = 0x00ff_ffff;
+/// 2^32 over the golden ratio, as an odd number: Fibonacci hashing (Knuth, volume 3, 6.4).
+const GOLDEN: u32 = 0x9e37_79b1;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn each_is_found_by_its_number_alone() {
-        let mut table = Table::new();
-        let mut state = 1u32;
-        let mut random = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state >> 8
-        };
-        let numbers: Vec<_> = (0..1000).map(|at| table.add(&mut random, |qpn| (qpn, at)).unwrap()).collect();
-        for (at, qpn) in numbers.iter().enumerate() {
-            assert_eq!(table.get(*qpn), Some(&(*qpn, at)));
-            assert_eq!(table.get(Qpn(qpn.0 ^ 1 << 23)), None, "the same place, another number");
+    proptest! {
+        #[test]
+        fn it_is_as_a_hash_map(ops in prop::collection::vec((0u8..4, 2u32..200, any::<bool>()), 0..400)) {
+            let (mut table, mut model) = (NumberTable::new(), HashMap::new());
+            for (at, (op, number, is_far)) in ops.into_iter().enumerate() {
+                // Numbers of one process agree in their lowest bits; some are far apart.
+                let qpn = Qpn(if is_far { number << 15 | 5 } else { number << 6 | 5 });
+                if op > 0 {
+                    let expected = if model.contains_key(&qpn) { Err(AddError::Taken) } else { Ok(()) };
+                    prop_assert_eq!(table.add(qpn, at), expected);
+                    model.entry(qpn).or_insert(at);
+                } else {
+                    prop_assert_eq!(table.remove(qpn), model.remove(&qpn));
+                }
+                prop_assert_eq!((table.get(qpn), table.len()), (model.get(&qpn), model.len()));
+            }
+            prop_assert_eq!(table.iter().map(|(qpn, at)| (qpn, *at)).collect::<HashMap<_, _>>(), model.clone());
+            for (qpn, at) in &mut model {
+                prop_assert_eq!(table.get_mut(*qpn), Some(at));
+            }
         }
-        for qpn in &numbers[..500] {
-            assert!(table.remove(*qpn).is_some() && table.remove(*qpn).is_none() && table.get(*qpn).is_none());
-        }
-        assert_eq!(table.count, 500);
     }
 
     #[test]
-    fn reserved_numbers_are_not_given_out() {
-        let mut table = Table::new();
-        let mut asked = [0, 1, 0x00ff_ffff, 5, 5, 7].into_iter();
-        let mut next = || asked.next().unwrap();
-        assert_eq!([(); 2].map(|()| table.add(&mut next, |_| ())), [Some(Qpn(5)), Some(Qpn(7))]);
-        assert_eq!(table.add(|| 5, |_| ()), None, "nothing else to be had");
+    fn numbers_that_follow_a_rule_are_near_their_homes() {
+        for step in [1, 2, 3, 16, 64, 192, 256, 512, 1024, 2048] {
+            let mut table = NumberTable::new();
+            for count in 0..8190 {
+                table.add(Qpn(2 + count * step), ()).unwrap();
+            }
+            let behind = table.iter().map(|(qpn, ())| table.steps(table.home(qpn), table.find(qpn).unwrap()));
+            let (sum, most) = behind.fold((0, 0), |(sum, most), steps| (sum + steps, most.max(steps)));
+            assert!(sum < 2 * 8190 && most < 8, "step {step}: {sum} in all, {most} at most");
+        }
+    }
+
+    #[test]
+    fn it_is_full_at_last_and_has_room_again() {
+        let mut table = NumberTable::new();
+        for count in 0..MOST as u32 {
+            table.add(Qpn(2 + count), ()).unwrap();
+        }
+        assert_eq!(table.add(Qpn(2), ()), Err(AddError::Taken));
+        let next = Qpn(0x00ff_fffe);
+        assert_eq!(table.add(next, ()), Err(AddError::Full));
+        assert_eq!((table.remove(Qpn(7)), table.add(next, ()), table.len()), (Some(()), Ok(()), MOST));
     }
 }

@@ -3,10 +3,13 @@
 
 mod cm;
 mod congestion;
+mod fuzz;
 mod network;
 mod pcap;
 mod port;
 mod rc;
+mod replay;
 mod side;
+mod soak;
 mod unreliable;
 mod wire;

@@ -12,15 +12,17 @@ pub struct Faults {
     pub corrupt: f64,
     /// Of packets that are held up behind others.
     pub reorder: f64,
+    /// Of packets that come milliseconds later, when they were sent again long ago.
+    pub late: f64,
 }
 
-/// Packets on their way.
-pub struct Network {
+/// Packets on their way, each with something of the sender's that nothing happens to.
+pub struct Network<T = ()> {
     random: Random,
     faults: Faults,
     delay: Duration,
     link: Option<Link>,
-    flying: BinaryHeap<Reverse<Flying>>,
+    flying: BinaryHeap<Reverse<Flying<T>>>,
     sent: u64,
 }
 
@@ -35,11 +37,12 @@ pub struct Link {
 
 /// A packet on its way: by time of arrival, and in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flying {
+struct Flying<T> {
     arrives: Instant,
     number: u64,
     to: usize,
     packet: Vec<u8>,
+    with: T,
 }
 
 /// Numbers that look random. SplitMix64 (Steele, Lea, Flood 2014).
@@ -62,7 +65,7 @@ impl Random {
     }
 }
 
-impl Network {
+impl<T: Copy + Ord> Network<T> {
     pub fn new(seed: u64, faults: Faults) -> Self {
         let delay = Duration::from_micros(10);
         Network { random: Random(seed), faults, delay, link: None, flying: BinaryHeap::new(), sent: 0 }
@@ -79,7 +82,7 @@ impl Network {
     }
 
     /// Takes a packet for end `to`.
-    pub fn send(&mut self, now: Instant, to: usize, packet: &[u8]) {
+    pub fn send(&mut self, now: Instant, to: usize, packet: &[u8], with: T) {
         let mut leaves = now;
         if let Some(link) = &mut self.link {
             let bytes = packet.len() as u64 + AROUND;
@@ -96,10 +99,13 @@ impl Network {
                 let bit = self.random.below(packet.len() as u64 * 8);
                 packet[bit as usize / 8] ^= 1 << (bit % 8);
             }
-            let held = if self.random.happens(self.faults.reorder) { self.random.below(100) } else { 0 };
+            let mut held = if self.random.happens(self.faults.reorder) { self.random.below(100) } else { 0 };
+            if self.faults.late > 0.0 && self.random.happens(self.faults.late) {
+                held += self.random.below(LATEST);
+            }
             self.sent += 1;
             let arrives = leaves + self.delay + Duration::from_micros(held);
-            self.flying.push(Reverse(Flying { arrives, number: self.sent, to, packet }));
+            self.flying.push(Reverse(Flying { arrives, number: self.sent, to, packet, with }));
         }
     }
 
@@ -108,13 +114,15 @@ impl Network {
     }
 
     /// A packet that has arrived by now, and where.
-    pub fn arrived(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
+    pub fn arrived(&mut self, now: Instant) -> Option<(usize, Vec<u8>, T)> {
         if self.next_arrival()? > now {
             return None;
         }
-        self.flying.pop().map(|Reverse(flying)| (flying.to, flying.packet))
+        self.flying.pop().map(|Reverse(flying)| (flying.to, flying.packet, flying.with))
     }
 }
 
+/// Microseconds that a packet may be late.
+const LATEST: u64 = 5000;
 /// Ethernet, IPv4 and UDP headers, and what Ethernet has between frames.
 const AROUND: u64 = 14 + 20 + 8 + 24;

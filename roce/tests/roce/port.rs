@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use qpair_roce::congestion::{DcqcnParameters, Rate};
 use qpair_roce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, cm};
 use qpair_roce::{
-    Arrival, Completion, Datagram, DatagramConfig, Datagrams, Departure, Extra, Mtu, Op, Outcome, Port, Psn, Qpn,
-    QueuePair, ReliableConfig, ReliableConnection, Remote, Route, Send, Target, UnreliableConfig, UnreliableConnection,
+    AddError, Arrival, Completion, Datagram, DatagramConfig, Datagrams, Departure, Extra, Mtu, Op, Outcome, Port, Psn,
+    Qpn, QueuePair, ReliableConfig, ReliableConnection, Remote, Route, Send, Target, UnreliableConfig,
+    UnreliableConnection,
 };
 
 use crate::network::{Faults, Network};
@@ -47,13 +48,12 @@ fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
             retry_count: None,
             ..ReliableConfig::new(qpn, qpn, Psn::new(number), Psn::new(number))
         };
-        let made = port.add(now, || qpn.0, |_| QueuePair::Reliable(ReliableConnection::new(config), route));
-        assert_eq!(made, Some(qpn));
+        port.add(now, QueuePair::Reliable(ReliableConnection::new(config), route)).unwrap();
     }
     let config = UnreliableConfig::new(UNRELIABLE, UNRELIABLE, Psn::new(0), Psn::new(0));
-    port.add(now, || UNRELIABLE.0, |_| QueuePair::Unreliable(UnreliableConnection::new(config), route)).unwrap();
+    port.add(now, QueuePair::Unreliable(UnreliableConnection::new(config), route)).unwrap();
     let config = DatagramConfig { mtu: Mtu::B1024, ..DatagramConfig::new(DATAGRAMS, QKEY) };
-    port.add(now, || DATAGRAMS.0, |_| QueuePair::Datagrams(Datagrams::new(config))).unwrap();
+    port.add(now, QueuePair::Datagrams(Datagrams::new(config))).unwrap();
     End { port, side: Side::new(1 << 16), addresses }
 }
 
@@ -92,14 +92,14 @@ impl Net {
                 while let Some(departure) = port.transmit(self.now, &mut buffer, 32, side) {
                     departures.push(departure);
                     for packet in buffer[..departure.len].chunks(departure.segment) {
-                        self.network.send(self.now, 1 - own, packet);
+                        self.network.send(self.now, 1 - own, packet, ());
                     }
                 }
             }
             let timeouts = self.ends.iter().filter_map(|end| end.port.timeout());
             let Some(next) = self.network.next_arrival().into_iter().chain(timeouts).min() else { return departures };
             self.now = self.now.max(next);
-            while let Some((to, bytes)) = self.network.arrived(self.now) {
+            while let Some((to, bytes, ())) = self.network.arrived(self.now) {
                 let End { port, side, addresses } = &mut self.ends[to];
                 let addresses = addresses.reversed();
                 let arrival = Arrival {
@@ -122,7 +122,7 @@ impl Net {
 #[test]
 fn queue_pairs_do_not_disturb_each_other() {
     for seed in 0..20 {
-        let mut net = Net::new(seed, Faults { loss: 0.05, duplicate: 0.05, corrupt: 0.05, reorder: 0.1 });
+        let mut net = Net::new(seed, Faults { loss: 0.05, duplicate: 0.05, corrupt: 0.05, reorder: 0.1, late: 0.0 });
         for number in 0..CONNECTIONS {
             for end in &mut net.ends {
                 end.write(number, vec![number as u8 + 1; 8000]);
@@ -241,6 +241,22 @@ fn the_connection_managers_datagrams_pass() {
 }
 
 #[test]
+fn a_number_is_that_of_one_queue_pair_and_free_again_once_it_is_removed() {
+    let mut end = end(0, None);
+    let mut add = |qpn| {
+        let datagrams = Datagrams::new(DatagramConfig::new(qpn, QKEY));
+        end.port.add(Instant::now(), QueuePair::Datagrams(datagrams))
+    };
+    assert_eq!([0, 1, 0x00ff_ffff, 0x0100_0005].map(|number| add(Qpn(number))), [Err(AddError::Reserved); 4]);
+    assert_eq!(add(UNRELIABLE), Err(AddError::Taken));
+    assert!(matches!(end.port.get(UNRELIABLE), Some(QueuePair::Unreliable(..))), "it stays what it was");
+    assert!(end.port.remove(UNRELIABLE).is_some());
+    let datagrams = Datagrams::new(DatagramConfig::new(UNRELIABLE, QKEY));
+    assert_eq!(end.port.add(Instant::now(), QueuePair::Datagrams(datagrams)), Ok(()));
+    assert!(matches!(end.port.get(UNRELIABLE), Some(QueuePair::Datagrams(_))));
+}
+
+#[test]
 fn a_queue_pair_that_is_removed_gets_nothing() {
     let mut net = Net::new(1, Faults::default());
     net.ends[0].write(0, vec![1; 3000]);
@@ -285,7 +301,8 @@ fn marks_are_told_and_slow_the_sender_down() {
     assert_eq!(answers[0], (48 << 2, 28 + 4), "one notification before all else: {answers:?}");
     let counters = (near.port.counters(), far.port.counters());
     assert_eq!((counters.0.rp_cnp_handled, counters.1.np_cnp_sent), (1, 1));
-    // 800 kB take 6.4 ms at the rate of the link. It begins at half of that, and recovers within a millisecond.
+    // It begins at half of the rate of the link, and is back there after some milliseconds. Then this network has no limit:
+    // 800 kB would take 6.4 ms at the rate of the link.
     let (start, mut soon) = (now, 0);
     for _ in 0..16 {
         near.write(0, vec![1; 50_000]);
@@ -307,7 +324,7 @@ fn marks_are_told_and_slow_the_sender_down() {
         |completion: &Completion<usize>| matches!(completion, Completion::Sent { outcome: Outcome::Success, .. });
     assert!(near.side.completions.iter().all(fine));
     let took = (now - start).as_micros();
-    assert!((6_000..13_000).contains(&took), "{took} us");
+    assert!((1_000..6_400).contains(&took), "{took} us");
     // In 50 us, 6250 bytes at the rate of the link.
     assert!((1000..4400).contains(&soon), "{soon} bytes");
 }

@@ -21,6 +21,7 @@ fn a_queue_pair_has_one_entry_however_often_it_is_armed() {
     let mut slot = Slot::new(QueuePair::Unreliable(uc, route), Some(Box::new(control)));
     let mut turns = Turns::default();
     let control = slot.control.as_mut().unwrap();
+    control.handle_cnp(now, &mut Counters::default());
     control.sent(now, 1000);
     assert!(!control.lets_go(now, 1000), "held up");
     turns.arm(qpn, &mut slot);

@@ -65,6 +65,12 @@ impl ReliableConfig {
         longest_packet(self.mtu)
     }
 
+    /// Packets that one part of a READ has at most. A longer READ is asked for in parts, so that no more comes at once than
+    /// the window: the peer answers as fast as it can.
+    pub(super) const fn longest_read(&self) -> u32 {
+        if self.window < 2 { 1 } else { self.window / 2 }
+    }
+
     pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {
         Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
     }

@@ -31,6 +31,8 @@ pub struct ReliableConnection<L> {
     /// Where both have packets, they take turns: whose it is, and for how many packets yet.
     answers_next: bool,
     turn: u32,
+    /// A request went before the acknowledgment that is next.
+    acknowledges: bool,
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -52,6 +54,7 @@ impl<L: Copy> ReliableConnection<L> {
             state: State::Ready,
             answers_next: true,
             turn: TURN,
+            acknowledges: false,
             config,
         }
     }
@@ -64,6 +67,11 @@ impl<L: Copy> ReliableConnection<L> {
     /// Its state.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// True once the peer has sent a request: it is ready.
+    pub fn has_heard(&self) -> bool {
+        self.responder.has_heard(&self.config)
     }
 
     /// Takes a request to send. On a connection that has failed it completes as flushed at once.
@@ -123,6 +131,14 @@ impl<L: Copy> ReliableConnection<L> {
         if self.turn == 0 {
             self.pass();
         }
+        // An acknowledgment is shorter than a request, and goes with one only behind it.
+        if self.answers_next && !std::mem::replace(&mut self.acknowledges, true) && self.responder.acknowledges() {
+            let made = self.ask(now, to, host, counters);
+            if made.is_some() {
+                return made;
+            }
+        }
+        self.acknowledges = false;
         let made = if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) };
         let made = made.or_else(|| {
             self.pass();

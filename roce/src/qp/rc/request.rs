@@ -1,5 +1,6 @@
 //! A request between posting and completing, and the packets that it takes.
 
+use super::ReliableConfig;
 use crate::host::Remote;
 use crate::qp::message;
 use crate::types::{Msn, Mtu, Psn};
@@ -14,24 +15,42 @@ pub(super) struct Request<L> {
     pub(super) psn: Psn,
     /// Sequence numbers that it takes: one a packet, and for a READ one for each packet of the answer.
     pub(super) packets: u32,
-    /// Number of the message among all, for credits: the one that its responder has done them with.
+    /// Number of the message among all, for credits: the one that its responder has done them with. A READ of several parts
+    /// is as many messages.
     pub(super) ssn: Msn,
     /// Packets of the answer to a READ that came.
     pub(super) answered: u32,
 }
 
 impl<L: Copy> Request<L> {
-    pub(super) fn new(work: Send<L>, psn: Psn, ssn: Msn, mtu: Mtu) -> Self {
+    /// Numbered from `psn` and `ssn` on.
+    pub(super) fn new(work: Send<L>, psn: Psn, ssn: Msn, config: &ReliableConfig) -> Self {
         let packets = match work.op {
             Op::CompareSwap { .. } | Op::FetchAdd { .. } => 1,
-            Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, mtu),
+            Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, config.mtu),
         };
-        Request { work, psn, packets, ssn, answered: 0 }
+        let messages = if let Op::Read(_) = work.op { packets.div_ceil(config.longest_read()) } else { 1 };
+        Request { work, psn, packets, ssn: ssn.advance(messages - 1), answered: 0 }
     }
 
     /// True if it is done only once the peer has answered it: a READ or an atomic.
     pub(super) fn wants_answer(&self) -> bool {
         matches!(self.work.op, Op::Read(_) | Op::CompareSwap { .. } | Op::FetchAdd { .. })
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. })
+    }
+
+    /// Sequence numbers from packet `packet` on that one packet stands for: of a READ, those of the part that it asks for.
+    pub(super) fn span(&self, packet: u32, config: &ReliableConfig) -> u32 {
+        match self.work.op {
+            Op::Read(_) => {
+                let longest = config.longest_read();
+                (longest - packet % longest).min(self.packets - packet)
+            }
+            _ => 1,
+        }
     }
 
     /// True if it takes a receive of the peer.
@@ -45,8 +64,8 @@ impl<L: Copy> Request<L> {
     }
 
     /// Operation and headers of packet `packet`, and the bytes that it carries; `None` where the service has no such packet.
-    pub(super) fn packet(&self, packet: u32, mtu: Mtu) -> Option<(Opcode, Extension, (u32, u32))> {
-        let part = self.part(packet, mtu);
+    pub(super) fn packet(&self, packet: u32, config: &ReliableConfig) -> Option<(Opcode, Extension, (u32, u32))> {
+        let part = self.part(packet, config.mtu);
         Some(match self.work.op {
             Op::Send(_) | Op::Write(..) => {
                 let position = Position::new(packet == 0, packet + 1 == self.packets);
@@ -56,7 +75,9 @@ impl<L: Copy> Request<L> {
             Op::Read(remote) => {
                 let (offset, _) = part;
                 let Remote { va, rkey } = remote.advance(offset.into());
-                let rest = Reth { va, rkey, len: self.work.len - offset };
+                let end = packet + self.span(packet, config);
+                let end = if end == self.packets { self.work.len } else { end * config.mtu.bytes() };
+                let rest = Reth { va, rkey, len: end - offset };
                 (Opcode::RC_READ_REQUEST, Extension::Remote(rest), (0, 0))
             }
             Op::CompareSwap { remote: Remote { va, rkey }, compare, swap } => {

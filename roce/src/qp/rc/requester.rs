@@ -28,6 +28,10 @@ pub(super) struct Requester<L> {
     next_ssn: Msn,
     /// READs and atomics before the cursor.
     pending: u8,
+    /// So many may be there. After a loss one, and one more with each that is answered: a peer that was asked for many sends
+    /// all their answers before those that are asked for again.
+    reads: u8,
+    most_reads: u8,
     /// Packets since one asked for an acknowledgment.
     unasked: u32,
     /// Number of the last message that the peer has a receive for, if it counts them.
@@ -64,6 +68,8 @@ impl<L: Copy> Requester<L> {
             next_psn: config.send_psn,
             next_ssn: Msn::new(1),
             pending: 0,
+            reads: config.max_reads,
+            most_reads: config.max_reads,
             unasked: 0,
             credit: None,
             retries: config.retry_count,
@@ -89,9 +95,9 @@ impl<L: Copy> Requester<L> {
         if config.max_reads == 0 && (is_atomic || matches!(work.op, Op::Read(_))) {
             return Err(PostError::Unsupported);
         }
-        let request = Request::new(work, self.next_psn, self.next_ssn, config.mtu);
+        let request = Request::new(work, self.next_psn, self.next_ssn, config);
         self.next_psn = self.next_psn.advance(request.packets);
-        self.next_ssn = self.next_ssn.advance(1);
+        self.next_ssn = request.ssn.advance(1);
         self.requests.push_back(request);
         Ok(())
     }
@@ -113,8 +119,8 @@ impl<L: Copy> Requester<L> {
         if !self.may_send(request, psn, config) {
             return None;
         }
-        let (opcode, extension, (offset, len)) = request.packet(packet, config.mtu)?;
-        let span = if let Op::Read(_) = request.work.op { request.packets - packet } else { 1 };
+        let (opcode, extension, (offset, len)) = request.packet(packet, config)?;
+        let span = request.span(packet, config);
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
         let is_full = after.since(self.unacked) >= config.window;
@@ -132,7 +138,7 @@ impl<L: Copy> Requester<L> {
         self.cursor = if is_last {
             Cursor { request: number + 1, packet: 0 }
         } else {
-            Cursor { request: number, packet: packet + 1 }
+            Cursor { request: number, packet: packet + span }
         };
         self.unasked = if ack_request { 0 } else { self.unasked + 1 };
         if after.since(self.unacked) > self.frontier.since(self.unacked) {
@@ -148,14 +154,15 @@ impl<L: Copy> Requester<L> {
     fn may_send(&self, request: &Request<L>, psn: Psn, config: &ReliableConfig) -> bool {
         let under_way = psn.since(self.unacked);
         if request.wants_answer() {
-            let span = request.packets - psn.since(request.psn);
-            if self.pending >= config.max_reads || under_way > 0 && under_way + span > SPAN {
+            // The answer is under way too, and whoever sends it does not look whether there is room for it here.
+            let span = request.span(psn.since(request.psn), config);
+            if self.pending >= self.reads || under_way > 0 && under_way + span > config.window {
                 return false;
             }
         } else if under_way >= config.window {
             return false;
         }
-        if request.work.fence && self.pending > 0 {
+        if request.work.fence && self.pending > 0 && psn == request.psn {
             return false;
         }
         // Without credit a packet is sent nevertheless, once all else is answered: its answer tells of new credit.
@@ -201,6 +208,9 @@ impl<L: Copy> Requester<L> {
         .map_err(|outcome| Failure { outcome, psn: Some(psn), cause: Cause::Request });
         if self.unacked != before {
             self.progressed(now, config);
+        } else if self.recovering && meaning.action == Action::ReadResponse {
+            // Of a READ behind the one that is asked for again: the peer comes to that one once it has sent all these.
+            self.deadline = self.deadline.and(config.ack_timeout).map(|timeout| now + timeout);
         }
         result
     }
@@ -218,13 +228,13 @@ impl<L: Copy> Requester<L> {
             Syndrome::Ack(_) => {
                 self.take_credit(aeth)?;
                 let all = self.advance(psn.advance(1), config.qpn, host);
-                all.or_else(|Missing| self.lost(now, config, counters))
+                all.or_else(|Missing| self.missing(now, config, counters))
             }
             Syndrome::ReceiverNotReady(timer) => {
                 counters.rcvd_rnr_err += 1;
                 let before = self.unacked;
                 if self.advance(psn, config.qpn, host).is_err() {
-                    return self.lost(now, config, counters);
+                    return self.missing(now, config, counters);
                 }
                 if self.unacked != before {
                     self.rnr_retries = config.rnr_retry;
@@ -272,7 +282,7 @@ impl<L: Copy> Requester<L> {
         counters: &mut Counters,
     ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            return self.lost(now, config, counters);
+            return self.missing(now, config, counters);
         }
         let Some(front) = self.requests.front() else { return Ok(()) };
         if !matches!(front.work.op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
@@ -294,19 +304,25 @@ impl<L: Copy> Requester<L> {
         counters: &mut Counters,
     ) -> Result<(), Outcome> {
         if self.advance(psn, config.qpn, host).is_err() {
-            return self.lost(now, config, counters);
+            return self.missing(now, config, counters);
         }
         let Some(front) = self.requests.front_mut() else { return Ok(()) };
         let Op::Read(_) = front.work.op else { return Err(Outcome::BadResponse) };
         let (offset, len) = front.part(front.answered, config.mtu);
-        if payload.len() != len as usize || is_last != (front.answered + 1 == front.packets) {
+        let ends = front.span(front.answered, config) == 1;
+        if payload.len() != len as usize || is_last != ends {
             return Err(Outcome::BadResponse);
         }
         if len > 0 {
             host.scatter(front.work.local, offset, payload).map_err(|_| Outcome::LocalProtection)?;
         }
         front.answered += 1;
-        if front.answered == front.packets {
+        let is_sent = self.cursor.request > self.first || self.cursor.packet >= front.answered;
+        let is_whole = front.answered == front.packets;
+        if ends {
+            self.one_answered(is_sent);
+        }
+        if is_whole {
             self.complete(Outcome::Success, config.qpn, host);
         } else {
             self.move_to(psn.advance(1));
@@ -334,11 +350,17 @@ impl<L: Copy> Requester<L> {
         Ok(())
     }
 
+    /// A READ, a part of one, or an atomic is answered; `is_sent`, if it was before the cursor.
+    fn one_answered(&mut self, is_sent: bool) {
+        self.reads = self.reads.saturating_add(1).min(self.most_reads);
+        self.pending = self.pending.saturating_sub(u8::from(is_sent));
+    }
+
     /// The oldest request is over.
     fn complete<H: Host<Local = L>>(&mut self, outcome: Outcome, qpn: Qpn, host: &mut H) {
         let Some(request) = self.requests.pop_front() else { return };
-        if request.wants_answer() && self.cursor.request > self.first {
-            self.pending = self.pending.saturating_sub(1);
+        if request.is_atomic() {
+            self.one_answered(self.cursor.request > self.first);
         }
         self.first += 1;
         self.move_to(request.psn.advance(request.packets));
@@ -364,6 +386,12 @@ impl<L: Copy> Requester<L> {
         self.recovering = true;
     }
 
+    /// The answer to a READ or an atomic was lost.
+    fn missing(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+        counters.implied_nak_seq_err += u64::from(!self.recovering);
+        self.lost(now, config, counters)
+    }
+
     /// The peer's answers tell that something was lost: sends again, unless that has begun.
     fn lost(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
         if self.recovering { Ok(()) } else { self.retry(now, config, counters) }
@@ -371,6 +399,7 @@ impl<L: Copy> Requester<L> {
 
     /// Sends again, unless that was done too often.
     fn retry(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
+        self.reads = self.most_reads.min(1);
         self.retries = match self.retries {
             Some(0) => {
                 counters.retry_exceeded_err += 1;
@@ -438,6 +467,4 @@ impl<L: Copy> Requester<L> {
 /// Packets after which an acknowledgment is asked for at most, in a message of more; a quarter of the window, if that is
 /// fewer, so that it never comes to a stop. Half of the window that rdma_rxe has, which asks as often.
 const ASK_EVERY: u32 = 64;
-/// Sequence numbers under way at most, but for one READ alone: those that are new to the peer. IBA 9.7.2.
-const SPAN: u32 = 1 << 23;
 const ATOMIC_LEN: u32 = 8;

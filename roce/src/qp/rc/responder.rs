@@ -39,6 +39,11 @@ impl<L: Copy> Responder<L> {
         }
     }
 
+    /// True once a request was taken, though not many million ones.
+    pub(super) fn has_heard(&self, config: &ReliableConfig) -> bool {
+        self.expected != config.receive_psn
+    }
+
     /// Handles a request of the peer.
     pub(super) fn handle<H: Host<Local = L>>(
         &mut self,
@@ -202,6 +207,11 @@ impl<L: Copy> Responder<L> {
         }
     }
 
+    /// True if an acknowledgment is owed before all else.
+    pub(super) fn acknowledges(&mut self) -> bool {
+        matches!(self.answers.front(), Some(Answer { kind: Kind::Done, .. }))
+    }
+
     /// Makes the next packet of an answer in `to`, but for its CRC.
     pub(super) fn transmit<H: Host<Local = L>>(
         &mut self,
@@ -210,44 +220,37 @@ impl<L: Copy> Responder<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<usize> {
-        loop {
-            let Answer { psn, msn, kind } = *self.answers.front()?;
-            let fine = Syndrome::Ack(host.credits(config.qpn));
-            let bare = |opcode, extension| {
-                let headers = config.headers(Bth::new(opcode, config.peer, psn), extension);
-                Outgoing { headers, payload: ((), 0), len: 0 }
-            };
-            let acknowledgment =
-                |syndrome| bare(Opcode::RC_ACKNOWLEDGE, Extension::Acknowledge(Aeth { syndrome, msn }));
-            let packet = match kind {
-                Kind::Done => acknowledgment(fine),
-                Kind::Refused(syndrome) => acknowledgment(syndrome),
-                Kind::Atomic(original, _) => {
-                    let aeth = Aeth { syndrome: fine, msn };
-                    bare(Opcode::RC_ATOMIC_ACKNOWLEDGE, Extension::AtomicAcknowledge(aeth, original))
+        let Answer { psn, msn, kind } = *self.answers.front()?;
+        let fine = Syndrome::Ack(host.credits(config.qpn));
+        let bare = |opcode, extension| {
+            let headers = config.headers(Bth::new(opcode, config.peer, psn), extension);
+            Outgoing { headers, payload: ((), 0), len: 0 }
+        };
+        let acknowledgment = |syndrome| bare(Opcode::RC_ACKNOWLEDGE, Extension::Acknowledge(Aeth { syndrome, msn }));
+        let packet = match kind {
+            Kind::Done => acknowledgment(fine),
+            Kind::Refused(syndrome) => acknowledgment(syndrome),
+            Kind::Atomic(original, _) => {
+                let aeth = Aeth { syndrome: fine, msn };
+                bare(Opcode::RC_ATOMIC_ACKNOWLEDGE, Extension::AtomicAcknowledge(aeth, original))
+            }
+            Kind::Read(reading) => match self.read_on(psn, Aeth { syndrome: fine, msn }, reading, to, config, host) {
+                Ok(len) => {
+                    counters.sent_pkts += 1;
+                    return Some(len);
                 }
-                Kind::Read(reading) => match self.read_on(psn, Aeth { syndrome: fine, msn }, reading, to, config, host)
-                {
-                    Ok(len) => {
-                        counters.sent_pkts += 1;
-                        return Some(len);
-                    }
-                    Err(_) if reading.is_repeat => {
-                        // The peer had it before, or else asks again.
-                        self.answers.pop();
-                        continue;
-                    }
-                    Err(_) => {
-                        counters.resp_remote_access_errors += 1;
-                        self.broken = true;
-                        acknowledgment(Syndrome::Nak(Nak::RemoteAccess))
-                    }
-                },
-            };
-            self.answers.pop();
-            counters.sent_pkts += 1;
-            return packet.emit(to, |(), _, _| Ok(())).ok();
-        }
+                Err(_) => {
+                    counters.resp_remote_access_errors += 1;
+                    // One that has its answer passes that over; one that has not would ask without end. The request
+                    // itself was none to be refused, so that this end goes on.
+                    self.broken |= !reading.is_repeat;
+                    acknowledgment(Syndrome::Nak(Nak::RemoteAccess))
+                }
+            },
+        };
+        self.answers.pop();
+        counters.sent_pkts += 1;
+        packet.emit(to, |(), _, _| Ok(())).ok()
     }
 
     /// Makes the next packet of the answer to a READ.

@@ -52,6 +52,11 @@ impl<L: Copy> UnreliableConnection<L> {
         self.state
     }
 
+    /// True once the peer has sent something: it is ready.
+    pub fn has_heard(&self) -> bool {
+        self.responder.has_heard(&self.config)
+    }
+
     /// Takes a request to send; its fence orders nothing. On a connection that was closed it completes as flushed at once.
     ///
     /// # Errors

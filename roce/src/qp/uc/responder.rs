@@ -30,6 +30,11 @@ impl<L: Copy> Responder<L> {
         Responder { expected: config.receive_psn, assembly: Assembly::new() }
     }
 
+    /// True once a request was taken, though not many million ones.
+    pub(super) fn has_heard(&self, config: &UnreliableConfig) -> bool {
+        self.expected != config.receive_psn
+    }
+
     /// Handles a packet of a SEND or WRITE.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::incoming::received;
 use super::outgoing::Outgoing;
 use super::state::State;
 use crate::counters::Counters;
-use crate::host::{Cause, Host};
+use crate::host::{AccessError, Cause, Host};
 use crate::types::Psn;
 use crate::wire::{Bth, Deth, Extension, Headers, Opcode, Packet};
 use crate::work::{Completion, Datagram, Extra, Incoming, Outcome, PostError, Receive};
@@ -149,7 +149,31 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
     ) -> Option<(usize, P)> {
         assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
         let work = *self.requests.front()?;
-        let Datagram { local, len, target, .. } = work;
+        let Ok(made) = self.make(&work, to, |local, offset, to| host.gather(local, offset, to), counters) else {
+            self.complete(Outcome::LocalProtection, host);
+            self.fail(Cause::Request, host);
+            return None;
+        };
+        self.complete(Outcome::Success, host);
+        Some((made, work.target.path))
+    }
+
+    /// Makes the packet of a datagram in `to`, but for its CRC, with a payload by `fill`; its length. For whoever has the
+    /// payload at hand: nothing is posted, and nothing completes.
+    ///
+    /// # Errors
+    /// What `fill` says.
+    ///
+    /// # Panics
+    /// If `to` is shorter than the packet.
+    pub fn make<M: Copy>(
+        &mut self,
+        work: &Datagram<M, P>,
+        to: &mut [u8],
+        fill: impl FnOnce(M, u32, &mut [u8]) -> Result<(), AccessError>,
+        counters: &mut Counters,
+    ) -> Result<usize, AccessError> {
+        let Datagram { local, len, target, .. } = *work;
         let qkey = if target.qkey & OWN_QKEY == 0 { target.qkey } else { self.config.qkey };
         let deth = Deth { qkey, source: self.config.qpn };
         let (opcode, extension) = match work.immediate {
@@ -158,15 +182,10 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
         };
         let bth = Bth { pkey: self.config.pkey, solicited: work.solicited, ..Bth::new(opcode, target.qpn, self.psn) };
         let packet = Outgoing { headers: Headers { bth, extension }, payload: (local, 0), len };
-        let Ok(made) = packet.emit(to, |local, offset, to| host.gather(local, offset, to)) else {
-            self.complete(Outcome::LocalProtection, host);
-            self.fail(Cause::Request, host);
-            return None;
-        };
+        let made = packet.emit(to, fill)?;
         self.psn = self.psn.advance(1);
         counters.sent_pkts += 1;
-        self.complete(Outcome::Success, host);
-        Some((made, target.path))
+        Ok(made)
     }
 
     /// Closes the queue pair: what is posted to the send queue is flushed, and so is a receive that was taken.

@@ -14,7 +14,12 @@ fn plan() -> impl Strategy<Value = Plan> {
 
 fn faults(worst: f64) -> impl Strategy<Value = Faults> {
     let share = move || prop_oneof![Just(0.0), 0.0..worst];
-    (share(), share(), share()).prop_map(|(loss, duplicate, reorder)| Faults { loss, duplicate, corrupt: 0.0, reorder })
+    (share(), share(), share()).prop_map(|(loss, duplicate, reorder)| Faults {
+        loss,
+        duplicate,
+        reorder,
+        ..Faults::default()
+    })
 }
 
 /// What the two ends know of a plan: the asker, and the asked, who may have been asked more than once.

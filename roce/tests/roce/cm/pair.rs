@@ -101,14 +101,14 @@ impl Pair {
                 }
                 while let Some(transmit) = self.ends[end].cm.poll_transmit() {
                     assert_eq!(transmit.to, self.ends[1 - end].address);
-                    self.network.send(self.now, 1 - end, &transmit.bytes);
+                    self.network.send(self.now, 1 - end, &transmit.bytes, ());
                 }
             }
             let dues =
                 self.ends.iter().flat_map(|end| end.cm.timeout().into_iter().chain(end.later.iter().map(|at| at.0)));
             let Some(next) = dues.chain(self.network.next_arrival()).min() else { return };
             self.now = self.now.max(next);
-            while let Some((to, bytes)) = self.network.arrived(self.now) {
+            while let Some((to, bytes, ())) = self.network.arrived(self.now) {
                 let from = self.ends[1 - to].address;
                 let End { cm, entropy, .. } = &mut self.ends[to];
                 cm.handle(self.now, from, &bytes, &mut || entropy.next());

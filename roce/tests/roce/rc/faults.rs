@@ -39,6 +39,7 @@ fn faults() -> impl Strategy<Value = Faults> {
         duplicate,
         corrupt,
         reorder,
+        late: 0.0,
     })
 }
 

@@ -88,11 +88,13 @@ fn packets_of_other_services_change_nothing() {
 fn one_lost_answer_is_asked_for_once() {
     let mut end = Lone::new(|config| config);
     end.post(Op::Read(AT), 100 * 1024);
-    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 100)]);
+    // In two parts, each of which has a last packet.
+    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 100), (Opcode::RC_READ_REQUEST, 164)]);
     let answer = |end: &mut Lone, number: u32| {
-        let opcode = if number == 99 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
+        let is_last = number == 63 || number == 99;
+        let opcode = if is_last { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
         let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
-        let extension = if number == 99 { aeth } else { Extension::None };
+        let extension = if is_last { aeth } else { Extension::None };
         end.hears(opcode, 100 + number, extension, &[0; 1024]);
     };
     let mut asked = Vec::new();
@@ -103,6 +105,53 @@ fn one_lost_answer_is_asked_for_once() {
     assert_eq!(asked, [(Opcode::RC_READ_REQUEST, 105)]);
     (5..100).for_each(|number| answer(&mut end, number));
     assert_eq!((end.done(), end.sends()), (1, vec![]));
+}
+
+#[test]
+fn a_peer_that_is_busy_with_later_reads_is_waited_for() {
+    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), window: 1024, ..config });
+    (0..3).for_each(|_| end.post(Op::Read(AT), 100 * 1024));
+    assert_eq!(end.sends().len(), 3);
+    let timeout = end.rc.config().ack_timeout.expect("it has one");
+    // The first is lost; the answers to the others take four times the timeout.
+    for number in 0..200 {
+        end.now += timeout / 50;
+        let position = number % 100;
+        let opcode = if position == 99 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
+        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
+        end.hears(opcode, 200 + number, if position == 99 { aeth } else { Extension::None }, &[0; 1024]);
+        if end.rc.timeout().is_some_and(|due| due <= end.now) {
+            end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+        }
+    }
+    assert_eq!((end.counters.local_ack_timeout_err, end.sends().len()), (0, 1), "it is asked for again once");
+    // Then nothing comes any more.
+    end.now += timeout;
+    end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!((end.counters.local_ack_timeout_err, end.rc.state()), (1, State::Failed));
+}
+
+#[test]
+fn after_a_loss_reads_are_asked_for_one_by_one() {
+    let mut end = Lone::new(|config| config);
+    (0..8).for_each(|_| end.post(Op::Read(AT), 10));
+    let answer = |end: &mut Lone, psn: u32| {
+        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
+        end.hears(Opcode::RC_READ_RESPONSE_ONLY, psn, aeth, &[0; 10]);
+    };
+    let asked = |end: &mut Lone| end.sends().iter().map(|(_, psn)| *psn).collect::<Vec<_>>();
+    assert_eq!(asked(&mut end), [100, 101, 102, 103]);
+    // The first answer is lost.
+    (101..104).for_each(|psn| answer(&mut end, psn));
+    assert_eq!((asked(&mut end), end.counters.implied_nak_seq_err), (vec![100], 1));
+    answer(&mut end, 100);
+    assert_eq!(asked(&mut end), [101, 102]);
+    answer(&mut end, 101);
+    assert_eq!(asked(&mut end), [103, 104]);
+    (102..105).for_each(|psn| answer(&mut end, psn));
+    assert_eq!(asked(&mut end), [105, 106, 107]);
+    (105..108).for_each(|psn| answer(&mut end, psn));
+    assert_eq!((end.done(), end.sends()), (8, vec![]));
 }
 
 #[test]
@@ -148,17 +197,29 @@ fn waiting_for_a_receive_costs_no_retry() {
 }
 
 #[test]
-fn the_longest_read_is_waited_for() {
+fn the_longest_read_is_asked_for_in_parts_that_there_is_room_for() {
     let mut end = Lone::new(|config| ReliableConfig { mtu: Mtu::B256, ..config });
     end.post(NOTHING, 0);
     end.post(Op::Read(AT), 1 << 31);
-    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 100)], "more numbers than the peer can tell from old ones");
+    assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 100), (Opcode::RC_READ_REQUEST, 101)], "half of the window each");
     end.is_answered(100, FINE);
-    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 101)]);
-    assert!(end.rc.timeout().is_some());
+    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 165)]);
     let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
-    end.hears(Opcode::RC_READ_RESPONSE_FIRST, 101, aeth, &[0; 256]);
-    assert_eq!(end.counters.unexpected_answer, 0);
+    let answer = |end: &mut Lone, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let (opcode, extension) = match number % 64 {
+                0 => (Opcode::RC_READ_RESPONSE_FIRST, aeth),
+                63 => (Opcode::RC_READ_RESPONSE_LAST, aeth),
+                _ => (Opcode::RC_READ_RESPONSE_MIDDLE, Extension::None),
+            };
+            end.hears(opcode, 101 + number, extension, &[0; 256]);
+        }
+    };
+    answer(&mut end, 0..63);
+    assert_eq!(end.sends(), []);
+    answer(&mut end, 63..64);
+    assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 229)], "there is room for another part");
+    assert_eq!((end.counters.unexpected_answer, end.rc.state()), (0, State::Ready));
     assert!(end.rc.timeout().is_some());
 }
 
@@ -191,10 +252,19 @@ fn a_read_that_is_repeated_is_answered_where_it_stands() {
     let opcodes = [Opcode::RC_READ_RESPONSE_FIRST, Opcode::RC_READ_RESPONSE_MIDDLE, Opcode::RC_READ_RESPONSE_LAST];
     let once: Vec<_> = opcodes.into_iter().zip(200..).collect();
     assert_eq!(end.sends(), once);
-    // Its key is withdrawn: that is no fault of a peer that has its answer.
+}
+
+#[test]
+fn a_read_that_is_repeated_too_late_is_refused_and_nothing_else() {
+    let mut end = Lone::new(|config| config);
     end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    assert_eq!(end.sends().len(), 3);
+    // Its key is withdrawn, and the answer was lost. Who has it passes the refusal over.
     end.side.memory.clear();
-    assert_eq!((end.sends(), end.rc.state()), (vec![], State::Ready));
+    end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    assert_eq!((end.sends(), end.rc.state()), (vec![(Opcode::RC_ACKNOWLEDGE, 200)], State::Ready));
+    end.hears(Opcode::RC_WRITE_ONLY, 203, reth(0), b"");
+    assert_eq!((end.sends(), end.rc.state()), (vec![(Opcode::RC_ACKNOWLEDGE, 203)], State::Ready));
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Pair {
             self.transmit();
             let Some(next) = self.next_event() else { return };
             self.now = self.now.max(next);
-            while let Some((to, bytes)) = self.network.arrived(self.now) {
+            while let Some((to, bytes, ())) = self.network.arrived(self.now) {
                 let flow = self.ends[1 - to].flow;
                 let End { rc, side, counters, .. } = &mut self.ends[to];
                 if let Ok(packet) = Packet::parse(&bytes)
@@ -117,7 +117,7 @@ impl Pair {
                 let Some(len) = rc.transmit(self.now, &mut packet, side, counters) else { break None };
                 let mut whole = packet[..len].to_vec();
                 flow.seal(Part::WHOLE, &mut whole);
-                self.network.send(self.now, 1 - own, &whole);
+                self.network.send(self.now, 1 - own, &whole, ());
             };
             self.held = self.held.into_iter().chain(held).min();
         }

@@ -90,7 +90,7 @@ impl Pair {
             self.transmit();
             let Some(next) = self.network.next_arrival() else { break };
             self.now = self.now.max(next);
-            while let Some((to, bytes)) = self.network.arrived(self.now) {
+            while let Some((to, bytes, ())) = self.network.arrived(self.now) {
                 let flow = self.ends[1 - to].flow;
                 if let Ok(packet) = Packet::parse(&bytes)
                     && flow.verifies(Part::WHOLE, &packet)
@@ -115,7 +115,7 @@ impl Pair {
                 let mut whole = packet[..len].to_vec();
                 flow.seal(Part::WHOLE, &mut whole);
                 if !self.lost.get(self.sent).copied().unwrap_or(false) {
-                    self.network.send(self.now, 1 - own, &whole);
+                    self.network.send(self.now, 1 - own, &whole, ());
                 }
                 self.sent += 1;
             }

@@ -147,7 +147,7 @@ proptest! {
         corrupt in 0.0..0.3f64,
         reorder in 0.0..0.3f64,
     ) {
-        let mut network = Network::new(seed, Faults { loss, duplicate, corrupt, reorder });
+        let mut network = Network::new(seed, Faults { loss, duplicate, corrupt, reorder, late: 0.0 });
         let (mut random, mut now) = (Random(seed ^ 0x5eed), Instant::now());
         let (mut near, mut far) = (End::new(0x11, 5), End::new(0x12, QKEY));
         for id in 0..receives {
@@ -160,12 +160,12 @@ proptest! {
             sent.push(contents);
         }
         for (packet, path) in near.transmit() {
-            network.send(now, path, &packet);
+            network.send(now, path, &packet, ());
         }
         prop_assert_eq!(near.side.completions.len(), sent.len(), "all are done, whatever becomes of them");
         while let Some(next) = network.next_arrival() {
             now = now.max(next);
-            while let Some((_, packet)) = network.arrived(now) {
+            while let Some((_, packet, ())) = network.arrived(now) {
                 far.handle(&packet, &grh());
             }
         }
