@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::untaken;
+use super::{NetworkError, untaken};
 use crate::address::NodeId;
 use crate::types::{QpState, QpType, Qpn};
 
@@ -68,6 +68,9 @@ pub enum ConnectError {
         /// What is wrong.
         why: &'static str,
     },
+    /// The peer is on another host, and this device can not use the network.
+    #[error("no way to a queue pair that is not on this host: {0}")]
+    Network(#[from] NetworkError),
     /// The transition is not legal.
     #[error(transparent)]
     Modify(#[from] ModifyError),

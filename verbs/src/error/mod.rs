@@ -1,16 +1,20 @@
 //! Errors, one type per operation; a file for each group of operations. Each message says what to do next.
 
+mod cm;
 mod completion;
 mod connect;
 mod create;
 mod memory;
+mod network;
 mod open;
 mod post;
 
+pub use cm::CmError;
 pub use completion::{CompletionError, CqError, NoMemory};
 pub use connect::{ConnectError, ModifyError};
 pub use create::CreateError;
 pub use memory::{DmabufRevokeFailed, ExposeFailed, MemoryError, RevokeBlocked, RevokeFailed};
+pub use network::NetworkError;
 pub use open::OpenError;
 pub use post::{PostError, Rejected};
 

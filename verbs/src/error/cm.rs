@@ -1,0 +1,149 @@
+//! Connections by the connection manager.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use qpair_roce::wire::cm::Reason;
+use thiserror::Error;
+
+use super::{ConnectError, NetworkError};
+use crate::types::Mtu;
+
+/// A connection that the connection manager (rdma_cm) was to make, or to be asked for, failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// The device is of a kind for which this crate has no connection manager.
+    #[error(
+        "{device} makes no connections by rdma_cm in this version: use soft0, or exchange addresses by other means and \
+         connect with Prepared::connect"
+    )]
+    NotSupported {
+        /// The device.
+        device: String,
+    },
+    /// Queue pairs for datagrams are not connected.
+    #[error("a UD queue pair is not connected to a peer: build it with rc or uc")]
+    NotConnected,
+    /// An object of another context.
+    #[error("the queue pair belongs to another context; build it from the same `Context`")]
+    ForeignObject,
+    /// Another listener of this host has the port.
+    #[error(
+        "port {port} has a listener on this host: drop that one, or listen at another port (0 picks one that is free)"
+    )]
+    AddressInUse {
+        /// The port.
+        port: u16,
+    },
+    /// Longer than a message has room for.
+    #[error("private data of {len} bytes does not fit, {limit} bytes do: send the rest over the connection")]
+    PrivateTooLong {
+        /// Its length.
+        len: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// The system has no way to the peer.
+    #[error("no way to {peer}: {source}; look at addresses and routes (ip route get {})", peer.ip())]
+    Unreachable {
+        /// The peer.
+        peer: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The peer refused.
+    #[error("{peer} refused: {reason}; {}", advice(*reason))]
+    Rejected {
+        /// The peer.
+        peer: SocketAddr,
+        /// Why.
+        reason: Reason,
+        /// What its application said, with zeros behind.
+        private: Vec<u8>,
+    },
+    /// The peer did not answer, however often it was asked.
+    #[error(
+        "{peer} does not answer: see that its program runs, and that no firewall keeps UDP port 4791 (`qpair doctor {}`)",
+        peer.ip()
+    )]
+    NoAnswer {
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// Nothing happened in time.
+    #[error("nothing came within {limit:?}: wait once more, or drop what was waited for to give it up")]
+    TimedOut {
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The peer ended the connection before this side had it.
+    #[error("{peer} ended the connection while it was made: connect again, or look there for the reason")]
+    Disconnected {
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// The peer named a queue pair that is connected to this host still.
+    #[error("{peer} accepted with a queue pair that has an older connection, which ends now: connect again")]
+    Stale {
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// It is over already: it failed, or gave what it had.
+    #[error("this has ended before, or the peer gave up: connect again, or wait for the next request")]
+    Over,
+    /// The peer asked at another address than the queue pair's.
+    #[error(
+        "the peer asked at {asked}, and the queue pair is at {own}: build it without gid_index, or with that address's"
+    )]
+    OtherAddress {
+        /// Where the peer asked.
+        asked: IpAddr,
+        /// Where the queue pair is.
+        own: IpAddr,
+    },
+    /// The peer asked for longer packets than the queue pair sends.
+    #[error(
+        "the peer asked for packets of {} bytes, and the queue pair takes {} at most: it was told so, and may ask for less",
+        asked.bytes(), limit.bytes()
+    )]
+    MtuTooLong {
+        /// What the peer asked for.
+        asked: Mtu,
+        /// What the queue pair takes.
+        limit: Mtu,
+    },
+    /// The device has as many connections as there can be.
+    #[error("{limit} connections of this address are open, or ended a moment ago: drop some, and try again")]
+    Full {
+        /// That many.
+        limit: usize,
+    },
+    /// The device can not use the network.
+    #[error("no connection over the network: {0}")]
+    Network(#[from] NetworkError),
+    /// The queue pair could not be connected by what both ends agreed on.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The system refused.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// What to do about a refusal.
+fn advice(reason: Reason) -> &'static str {
+    match reason {
+        Reason::INVALID_SERVICE_ID => "nobody listens at that port there; start its program, or look at the port",
+        Reason::INVALID_MTU => "its packets are shorter; build the queue pair with a smaller mtu",
+        Reason::INVALID_TRANSPORT => "it wants another service; build the queue pair with rc",
+        Reason::STALE_CONNECTION => "an older connection of the queue pair ends there; build another and try again",
+        Reason::CONSUMER => "its application did not want this connection; look there for the reason",
+        _ => "look at the peer's log for the reason",
+    }
+}

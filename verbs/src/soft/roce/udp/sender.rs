@@ -1,0 +1,242 @@
+//! Packets out: a few sockets of ports of their own, so that what is for different processes of a peer is of different flows.
+//! None is connected: only then is the IPv4 identification known before, which a packet's CRC counts on.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use qpair_roce::wire::Addresses;
+use qpair_roce::{Departure, Qpn};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{
+    AddressFamily, Ipv4Addr, SocketAddrV4, SocketAddrV6, SocketFlags, SocketType, bind, getsockname, socket_with,
+    sockopt,
+};
+
+use super::address::Name;
+use super::control::Control;
+use super::counters::{Loss, NetworkCounters};
+use super::io::{Batch, send};
+use super::options;
+use crate::soft::random_u32;
+
+/// The sockets that packets go out by.
+#[derive(Debug)]
+pub(super) struct Senders {
+    v4: Vec<Sender>,
+    v6: Vec<Sender>,
+    /// UDP port that packets go to.
+    to: u16,
+    /// Packets that go at once.
+    segments: usize,
+    /// Interfaces of link-local addresses. The system does not choose them.
+    scopes: Vec<(Ipv6Addr, u32)>,
+}
+
+/// What became of a departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what was not taken is to be sent again"]
+pub(crate) enum Sent {
+    /// The system has it, or it is lost, as packets may be.
+    Done,
+    /// There is no room. The same is to be sent again once there is.
+    Full,
+}
+
+#[derive(Debug)]
+struct Sender {
+    socket: OwnedFd,
+    port: u16,
+}
+
+impl Senders {
+    pub(super) fn open(to: u16) -> io::Result<Self> {
+        let v4 = (0..SENDERS).map(|_| Sender::open(AddressFamily::INET)).collect();
+        let v6 = (0..SENDERS).map(|_| Sender::open(AddressFamily::INET6)).collect();
+        let mut senders =
+            Senders { v4: or_none(v4)?, v6: or_none(v6)?, to, segments: MOST_SEGMENTS, scopes: Vec::new() };
+        if !senders.takes_segments() {
+            senders.segments = 1;
+        }
+        Ok(senders)
+    }
+
+    pub(super) fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// The port that packets for a queue pair of a peer come from.
+    pub(super) fn source_port(&self, addresses: &Addresses, peer: Qpn) -> u16 {
+        let senders = self.of(addresses);
+        // Without such a socket nothing goes; any number does.
+        senders.get(peer.0 as usize % senders.len().max(1)).map_or(FIRST_PORT, |sender| sender.port)
+    }
+
+    /// The socket that has a source port.
+    pub(super) fn socket(&self, addresses: &Addresses, port: u16) -> Option<BorrowedFd<'_>> {
+        self.of(addresses).iter().find(|sender| sender.port == port).map(|sender| sender.socket.as_fd())
+    }
+
+    /// Sends packets that go together.
+    pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8], counters: &mut NetworkCounters) -> Sent {
+        let scope = match departure.route.addresses {
+            Addresses::V6(source, _) if source.is_unicast_link_local() => self.scope(source),
+            _ => 0,
+        };
+        let Err(mut error) = self.send_some(departure, bytes, scope) else { return Sent::Done };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Sent::Full;
+        }
+        if bytes.len() > departure.segment && may_be_for_segments(&error) {
+            // If the first goes alone, it is for their number. Its CRC is right then; those of the others are not.
+            match self.send_some(departure, &bytes[..departure.segment], scope) {
+                Ok(()) => {
+                    self.segments = 1;
+                    error = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+                }
+                Err(alone) => error = alone,
+            }
+        }
+        let is_for_segments = error.raw_os_error() == Some(libc::EOPNOTSUPP);
+        let loss = if is_for_segments { Loss::Segments } else { Loss::of(&error) };
+        let count = &mut counters.lost[loss as usize];
+        if *count == 0 {
+            let addresses = departure.route.addresses;
+            tracing::warn!(?addresses, %error, kind = ?loss, "packets are lost; told once for each kind");
+        }
+        *count += 1;
+        Sent::Done
+    }
+
+    fn send_some(&self, departure: &Departure, bytes: &[u8], scope: u32) -> io::Result<()> {
+        let route = &departure.route;
+        let mut control = Control::<16>::new();
+        let to = match route.addresses {
+            Addresses::V4(source, to) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&source.octets());
+                control.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
+                control.push(libc::SOL_IP, libc::IP_TOS, &i32::from(route.traffic_class).to_ne_bytes());
+                IpAddr::V4(to)
+            }
+            Addresses::V6(source, to) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&source.octets());
+                info[16..].copy_from_slice(&scope.to_ne_bytes());
+                control.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
+                control.push(libc::SOL_IPV6, libc::IPV6_TCLASS, &i32::from(route.traffic_class).to_ne_bytes());
+                IpAddr::V6(to)
+            }
+        };
+        if bytes.len() > departure.segment {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(departure.segment as u16).to_ne_bytes());
+        }
+        let socket = self.socket(&route.addresses, route.source_port);
+        let socket = socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?;
+        send(socket, Name::udp(to, self.to, scope).as_bytes(), &[IoSlice::new(bytes)], control.as_bytes())
+    }
+
+    fn of(&self, addresses: &Addresses) -> &[Sender] {
+        if let Addresses::V4(..) = addresses { &self.v4 } else { &self.v6 }
+    }
+
+    /// The interface that has a link-local address, looked up once; 0 if there is none.
+    fn scope(&mut self, address: Ipv6Addr) -> u32 {
+        if let Some(&(_, index)) = self.scopes.iter().find(|(known, _)| *known == address) {
+            return index;
+        }
+        let found = crate::soft::roce::interfaces::interfaces().unwrap_or_default();
+        let index = found.iter().find(|one| one.address == address).map_or(0, |one| one.index);
+        self.scopes.push((address, index));
+        index
+    }
+
+    /// True if several packets that are sent at once come one by one, as the loopback shows.
+    fn takes_segments(&self) -> bool {
+        let (sender, own) = match (self.v4.first(), self.v6.first()) {
+            (Some(sender), _) => (sender, IpAddr::from(Ipv4Addr::LOCALHOST)),
+            (None, Some(sender)) => (sender, IpAddr::from(Ipv6Addr::LOCALHOST)),
+            (None, None) => return false,
+        };
+        let receiver = Sender::open(if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 });
+        let Some(receiver) = receiver.ok().filter(|it| options::set_receive_buffer(it.socket.as_fd(), 1 << 16).is_ok())
+        else {
+            return false;
+        };
+        let mut control = Control::<16>::new();
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &64u16.to_ne_bytes());
+        let to = Name::udp(own, receiver.port, 0);
+        let result = send(sender.socket.as_fd(), to.as_bytes(), &[IoSlice::new(&[0; 160])], control.as_bytes());
+        if let Err(error) = result {
+            // Without a loopback it is not known; the first send that is refused will tell.
+            return Loss::of(&error) == Loss::Unreachable;
+        }
+        let mut inbox = Batch::new(1, 256, 4);
+        let mut next = || inbox.receive(receiver.socket.as_fd()).ok().map(|_| inbox.get(0).bytes.len());
+        [next(), next(), next()] == [Some(64), Some(64), Some(32)]
+    }
+}
+
+impl Sender {
+    fn open(family: AddressFamily) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+        if family == AddressFamily::INET {
+            sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?;
+        } else {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+            sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?;
+        }
+        options::set_send_buffer(socket.as_fd(), SEND_BUFFER)?;
+        // Nobody is to send to it.
+        options::set_receive_buffer(socket.as_fd(), 0)?;
+        for attempt in 0..=ATTEMPTS {
+            // Any port at last, should others have taken them all.
+            let any = FIRST_PORT + (random_u32() % u32::from(PORTS)) as u16;
+            let port = if attempt < ATTEMPTS { any } else { 0 };
+            let result = if family == AddressFamily::INET {
+                bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))
+            } else {
+                bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))
+            };
+            match result {
+                Ok(()) if port == 0 => break,
+                Ok(()) => return Ok(Sender { socket, port }),
+                Err(Errno::ADDRINUSE) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let name = getsockname(&socket)?;
+        let port = match name.address_family() {
+            AddressFamily::INET => SocketAddrV4::try_from(name)?.port(),
+            _ => SocketAddrV6::try_from(name)?.port(),
+        };
+        Ok(Sender { socket, port })
+    }
+}
+
+/// None where the system has not the family.
+fn or_none(opened: io::Result<Vec<Sender>>) -> io::Result<Vec<Sender>> {
+    match opened {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => Ok(Vec::new()),
+        opened => opened,
+    }
+}
+
+/// What the system says to several packets at once that it would take one by one.
+fn may_be_for_segments(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP))
+}
+
+/// Bytes that go at once: what the length in an IPv6 header leaves; IPv4 would take 20 more.
+pub(crate) const LONGEST_SEND: usize = 65535 - 40 - 8;
+/// What Linux takes at once.
+const MOST_SEGMENTS: usize = 64;
+/// Flows to a peer, of each family.
+const SENDERS: usize = 4;
+/// Source ports of RoCEv2: 0xC000 to 0xFFFF.
+const FIRST_PORT: u16 = 0xc000;
+const PORTS: u16 = 0x4000;
+const ATTEMPTS: u32 = 64;
+const SEND_BUFFER: usize = 4 << 20;
