@@ -182,6 +182,38 @@ fn the_tables_are_those_of_perftest() {
     assert!(mean.contains(" #bytes        #iterations       t_avg[usec]    tps average\n 2      "), "{mean}");
 }
 
+/// Both sides here, but not through shared memory.
+fn by_network(args: &str) -> Output {
+    let mut command = qpair(&words(&format!("{args} --local -d soft0")));
+    command.env("QPAIR_NO_SHARED_MEMORY", "1");
+    finish(command)
+}
+
+#[test]
+fn what_a_device_counted_is_printed_at_the_end() {
+    for (line, least) in [("write-bw -q 1 -n 50 -s 64K", 50), ("read-lat -n 20 -s 100", 20), ("tag-lat -n 20", 40)] {
+        let rows = rows(&by_network(&format!("{line} --counters --json")));
+        let [_, counted] = rows.as_slice() else { panic!("{line}: {rows:?}") };
+        assert_eq!((&counted["device"], &counted["port"]), (&"soft0".into(), &1.into()), "{line}");
+        assert!(counted["counters"]["sent_pkts"].as_i64() >= Some(least), "{line}: {counted}");
+        assert!(counted["counters"]["unsupported_opcode"].is_null(), "what did not change: {counted}");
+    }
+    let text = stdout(&by_network("send-bw -q 1 -n 50 --counters"));
+    let (_, counted) = text.split_once("\n# counters of soft0 that changed\ncounter").expect("a second table");
+    assert!(counted.contains("\nsent_pkts") && counted.contains("  +"), "{text}");
+    let text = stdout(&local("write-lat -n 10 -q 1 --counters"));
+    assert!(text.ends_with("\n# no counter of soft0 changed\n"), "shared memory counts nothing: {text}");
+}
+
+#[test]
+fn a_run_over_the_network_is_one_over_ethernet() {
+    let text = stdout(&by_network("write-bw -q 1 -n 20"));
+    assert!(text.contains("\n Link type       : Ethernet\n GID index       : "), "{text}");
+    assert!(text.contains("\n local address: LID 0000 QPN 0x") && text.contains("\n GID: 00:00:"), "{text}");
+    let text = stdout(&local("write-bw -q 1 -n 20"));
+    assert!(text.contains("\n Link type       : Shared memory\n"), "{text}");
+}
+
 #[test]
 fn the_clients_numbers_count_and_the_server_prints_them_too() {
     let mut server = Running::start(qpair(&words("write-bw -p 0 --bind 127.0.0.1 -d soft0")));

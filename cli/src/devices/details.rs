@@ -174,8 +174,13 @@ const WIDTH: usize = 80;
 mod tests {
     use super::*;
 
+    /// The software device, without the machine's network.
     fn device() -> Listed {
-        Listed::open("soft0", &[]).expect("the software device is always there")
+        let mut device = Listed::open("soft0", &[]).expect("the software device is always there");
+        let port = &mut device.ports[0];
+        port.gids.truncate(1);
+        (port.gid_table_len, port.preferred_gid) = (1, Some(0));
+        device
     }
 
     #[test]

@@ -160,6 +160,8 @@ mod tests {
     #[test]
     fn the_overview_has_a_row_per_port() {
         let mut device = device();
+        // Which addresses the machine has is not known here.
+        (device.ports[0].netdev, device.ports[0].preferred_gid) = (None, Some(0));
         let mut second = device.ports[0].clone();
         (second.number, second.state, second.physical_state) = (2, "down".to_owned(), "polling".to_owned());
         (second.netdev, second.preferred_gid) = (Some("eth0".to_owned()), None);

@@ -20,8 +20,9 @@ use crate::size::Size;
 ///
 /// On an RDMA device it measures as perftest 4.5 does, prints what perftest prints, and the other side may be perftest
 /// (ib_write_bw for write-bw, and so on); then both sides must be given the same options, as perftest wants it. On the
-/// software device soft0 it has a way of its own, with sizes in lists, and memcpy beside bandwidths; any option of
-/// perftest's chooses perftest's way there too, between two qpairs.
+/// software device soft0 it does so too where the other side is on another host (by RoCEv2 over UDP), where it serves at an
+/// address that is none of loopback, and with any option of perftest's. Within a host soft0 has a way of its own, with sizes
+/// in lists, and memcpy beside bandwidths.
 ///
 /// In that own way latencies are one way for write-lat, send-lat and tag-lat (half a round trip of a ping-pong) and whole for
 /// read-lat and atomic-lat. `typical` is the median of means over batches, which clock reads do not disturb; min,
@@ -35,7 +36,10 @@ use crate::size::Size;
   qpair perf read-bw                                 serves once
   qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it
   qpair perf write-bw -d mlx5_0                      serves `ib_write_bw HOST`, and a qpair
-  qpair perf send-bw 10.0.0.1 -d rxe0 -b -q 4        client to `ib_send_bw -b -q 4` at 10.0.0.1")]
+  qpair perf send-bw 10.0.0.1 -d rxe0 -b -q 4        client to `ib_send_bw -b -q 4` at 10.0.0.1
+  qpair perf write-bw 10.0.0.1 -d soft0              the same to `ib_write_bw`, with no RDMA device here
+  qpair perf write-bw -d soft0 --bind 0.0.0.0        serves `ib_write_bw HOST`, with no RDMA device here
+  qpair perf read-bw 10.0.0.1 -d rxe0 --counters     and tells what was lost on the way")]
 pub struct PerfArgs {
     /// What to measure
     #[arg(value_enum)]
@@ -86,6 +90,11 @@ pub struct PerfArgs {
     /// Print one JSON object per result
     #[arg(long)]
     pub json: bool,
+    /// Print at the end which counters of the device's port changed during the run, and by how much: packets, what was lost
+    /// and repeated, what the peer refused. Names are the device's own (/sys/class/infiniband/*/ports/*/hw_counters). With
+    /// --json an object of its own, with a field `counters`. What stays in shared memory is not counted
+    #[arg(long)]
+    pub counters: bool,
     /// Measure what posting and polling an 8-byte WRITE costs the caller, in ns: with each WRITE signaled, and with one
     /// in 64 (`signal_every` in JSON). Whole batches of 1024. With write-lat only
     #[arg(long)]
@@ -110,7 +119,15 @@ impl PerfArgs {
 
     /// True if the measurement goes perftest's way on `device`.
     pub fn is_perftest(&self, device: &str) -> bool {
-        !self.post_poll && !self.test.is_tagged() && (device != SOFT || self.perftest.any())
+        !self.post_poll && !self.test.is_tagged() && (device != SOFT || self.perftest.any() || self.is_afar())
+    }
+
+    /// True if the other side may be on another host.
+    fn is_afar(&self) -> bool {
+        match (&self.host, self.bind) {
+            (Some(host), _) => host != "localhost" && !host.parse().is_ok_and(|host: IpAddr| host.is_loopback()),
+            (None, bind) => bind.is_some_and(|bind| !bind.is_loopback()),
+        }
     }
 
     /// The sizes to measure, in the order given.

@@ -4,6 +4,7 @@
 
 mod args;
 mod client;
+mod counters;
 mod device;
 mod error;
 mod idle;

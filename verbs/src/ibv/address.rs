@@ -5,6 +5,7 @@ use crate::QpAddress;
 use crate::device::{LinkLayer, preferred_gid};
 use crate::error::{ConnectError, CreateError};
 use crate::qp::QpOptions;
+use crate::soft::host::Host;
 use crate::types::{Gid, Psn, QpType, Qpn};
 
 /// The address of a queue pair to be made on a port, but for its number; and the row of the GID table that it names.
@@ -37,8 +38,10 @@ pub(super) fn of_port(options: &QpOptions, port: &Side) -> Result<(QpAddress, u8
 
 /// Whether a path may lead there.
 pub(super) fn check_peer(peer: &QpAddress) -> Result<(), ConnectError> {
-    if peer.soft.is_some() {
-        return Err(ConnectError::NoRoute { why: "it belongs to a software device, which is on no network" });
+    if Host::is_shared_memory(peer) {
+        return Err(ConnectError::NoRoute {
+            why: "its GID is that of shared memory on its host; have it choose one of a network interface by gid_index",
+        });
     }
     if peer.gid == Gid([0; 16]) && peer.lid == 0 {
         return Err(ConnectError::NoRoute { why: "its address has neither GID nor LID" });
@@ -48,3 +51,33 @@ pub(super) fn check_peer(peer: &QpAddress) -> Result<(), ConnectError> {
 
 /// Paths name rows of the GID table by a byte.
 const LAST_ROW: u32 = u8::MAX as u32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Mtu;
+    use crate::{NodeId, SoftAddress};
+
+    #[test]
+    fn a_software_device_is_a_peer_where_a_network_leads_to_it() {
+        let soft = SoftAddress { host: [7; 16], namespace: 1, node: NodeId([2; 16]) };
+        let at = |gid| QpAddress {
+            qp_type: QpType::Rc,
+            qpn: Qpn(1),
+            psn: Psn::new(0),
+            gid,
+            lid: 0,
+            mtu: Mtu::B1024,
+            qkey: 0,
+            max_rd_atomic: 0,
+            ece: None,
+            soft: Some(soft),
+        };
+        let network = Gid(std::net::Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets());
+        check_peer(&at(network)).expect("an address of a network");
+        let shared = Host { boot_id: soft.host, namespace: soft.namespace }.gid();
+        for nowhere in [shared, Gid([0; 16])] {
+            assert!(matches!(check_peer(&at(nowhere)), Err(ConnectError::NoRoute { .. })), "{nowhere}");
+        }
+    }
+}

@@ -8,7 +8,8 @@ use super::handle::{DeviceList, Handle};
 use super::hub::Hub;
 use super::port::{self, Side};
 use super::watcher::Watcher;
-use super::{attributes, inline, library};
+use super::{attributes, counters, inline, library};
+use crate::counters::Counter;
 use crate::device::{DeviceAttributes, PortAttributes};
 use crate::error::OpenError;
 use crate::events::EventHub;
@@ -70,6 +71,11 @@ impl Device {
     /// Port `number` as it is now.
     pub(crate) fn port(&self, number: u8) -> Option<PortAttributes> {
         port::whole(&self.handle, self.attributes.ports, number)
+    }
+
+    /// What port `number` has counted.
+    pub(crate) fn counters(&self, number: u8) -> Vec<Counter> {
+        counters::read(self.name(), number)
     }
 
     /// What paths from port `number` rest on, as it is now.

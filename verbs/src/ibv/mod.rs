@@ -5,6 +5,7 @@ mod address;
 mod ah;
 mod attributes;
 mod channel;
+mod counters;
 mod cq;
 mod cq_shared;
 mod device;

@@ -1,5 +1,7 @@
 //! The client's side: asks a server to prepare, measures size after size, prints.
 
+use qpair::verbs::Context;
+
 use super::bandwidth::{self, VerbsStream};
 use super::exchange::{Exchange, PATIENCE, Request};
 use super::latency;
@@ -10,6 +12,7 @@ use super::report::Report;
 use super::session::{Session, Unconnected};
 use super::tagged;
 use crate::perf::args::PerfArgs;
+use crate::perf::counters::Counting;
 use crate::perf::error::PerfError;
 use crate::perf::reach::reach;
 use crate::perf::test::{Effort, Test};
@@ -21,14 +24,18 @@ use crate::perf::test::{Effort, Test};
 pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) -> Result<(), PerfError> {
     // What can fail here alone does so before anybody is bothered; a server does not wait long for an introduction.
     let (parameters, sizes, effort) = (args.parameters()?, args.sizes()?, args.effort()?);
-    let mut exchange;
+    let (context, counting) = (Context::open(device)?, Counting::new(args));
     if args.test.is_tagged() {
-        let worker = tagged::worker(device)?;
-        exchange = open(args, device, host, port)?;
-        tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
-    } else {
-        let session = Unconnected::new(device, &parameters)?;
-        exchange = open(args, device, host, port)?;
+        let worker = tagged::worker(&context)?;
+        let mut exchange = open(args, device, host, port)?;
+        return counting.during(&context, || {
+            tagged::run(args, parameters, worker, &mut exchange, &sizes, effort, place)?;
+            exchange.send(&Request::Finish)
+        });
+    }
+    let session = Unconnected::new(&context, &parameters)?;
+    let mut exchange = open(args, device, host, port)?;
+    counting.during(&context, || {
         let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
@@ -37,8 +44,8 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
         let report = Report::begin(args, &how, place)?;
         measure(args, &mut exchange, &mut session, &sizes, effort, &report)
             .map_err(|error| session.explain_failure(error))?;
-    }
-    exchange.send(&Request::Finish)
+        exchange.send(&Request::Finish)
+    })
 }
 
 /// Opens the exchange with the server, which may have another client at the moment.

@@ -2,12 +2,15 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 
+use qpair::verbs::Context;
+
 use super::bandwidth;
 use super::exchange::{Contact, Exchange, INTRODUCTION, Reply, Request, Round};
 use super::pingpong;
 use super::session::{Session, Unconnected};
 use super::tagged;
 use crate::perf::args::PerfArgs;
+use crate::perf::counters::Counting;
 use crate::perf::error::PerfError;
 use crate::perf::test::{Parameters, Test};
 
@@ -20,9 +23,14 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
     let Request::Prepare(parameters, theirs) = exchange.receive()? else {
         return refuse(&mut exchange, PerfError::Garbled { why: "a round before its preparation".to_owned() });
     };
+    let context = match Context::open(device) {
+        Ok(context) => context,
+        Err(error) => return refuse(&mut exchange, error.into()),
+    };
+    let counting = Counting::new(args);
     if parameters.test.is_tagged() {
         let bind = args.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        return match tagged::Server::new(device, bind, &parameters) {
+        return counting.during(&context, || match tagged::Server::new(&context, bind, &parameters) {
             Ok(mut server) => {
                 exchange.send(&Reply::Prepared(server.contact()))?;
                 server.accept()?;
@@ -31,9 +39,9 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
                 })
             }
             Err(error) => refuse(&mut exchange, error),
-        };
+        });
     }
-    match prepare(device, &parameters, &theirs) {
+    counting.during(&context, || match prepare(&context, &parameters, &theirs) {
         Ok((mut session, ours)) => {
             exchange.send(&Reply::Prepared(ours))?;
             rounds(&mut exchange, parameters.test, |exchange, round| {
@@ -41,11 +49,11 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
             })
         }
         Err(error) => refuse(&mut exchange, error),
-    }
+    })
 }
 
-fn prepare(device: &str, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
-    let session = Unconnected::new(device, parameters)?;
+fn prepare(context: &Context, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
+    let session = Unconnected::new(context, parameters)?;
     let ours = session.contact();
     Ok((session.connect(theirs)?, ours))
 }

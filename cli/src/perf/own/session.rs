@@ -63,12 +63,11 @@ pub struct Unconnected {
 }
 
 impl Unconnected {
-    /// Opens the device, makes all objects and posts the receives.
+    /// Makes all objects and posts the receives.
     ///
     /// # Errors
     /// What the device says.
-    pub fn new(device: &str, parameters: &Parameters) -> Result<Self, PerfError> {
-        let context = Context::open(device)?;
+    pub fn new(context: &Context, parameters: &Parameters) -> Result<Self, PerfError> {
         let pd = context.alloc_pd()?;
         let send_cq = context.create_cq(parameters.depth.max(PING_DEPTH))?;
         let recv_cq = context.create_cq(RECEIVES)?;

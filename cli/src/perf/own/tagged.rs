@@ -53,8 +53,8 @@ impl Server {
     ///
     /// # Errors
     /// What the device or the system says.
-    pub fn new(device: &str, bind: IpAddr, parameters: &Parameters) -> Result<Self, PerfError> {
-        let mut worker = worker(device)?;
+    pub fn new(context: &Context, bind: IpAddr, parameters: &Parameters) -> Result<Self, PerfError> {
+        let mut worker = worker(context)?;
         let listener = worker.listen(SocketAddr::new(bind, 0))?;
         Ok(Server { worker: Some(worker), listener, link: None, depth: parameters.depth })
     }
@@ -299,9 +299,9 @@ impl Stream for Link {
 ///
 /// # Errors
 /// What the device says.
-pub fn worker(device: &str) -> Result<Worker, PerfError> {
+pub fn worker(context: &Context) -> Result<Worker, PerfError> {
     // Receives are posted for all long messages, so none shall go anywhere else.
-    Ok(Worker::on(Context::open(device)?, Config::default().eager_limit(EAGER).hold_unmatched(true))?)
+    Ok(Worker::on(context.clone(), Config::default().eager_limit(EAGER).hold_unmatched(true))?)
 }
 
 /// Waits for the first connection to come up.

@@ -334,24 +334,34 @@ pub fn place(wr_id: u64) -> (usize, u64) {
     ((wr_id >> NUMBER_BITS) as usize, wr_id & MAX_NUMBER)
 }
 
-/// Where the software device of `context` is.
+/// The address of a queue pair on the software device of `context`, with that row of the GID table.
 ///
 /// # Errors
 /// What the device says.
-pub fn soft_address(context: &Context) -> Result<Option<SoftAddress>, PerfError> {
+pub fn soft_address(context: &Context, gid_index: Option<u32>) -> Result<QpAddress, PerfError> {
     let cq = context.create_cq(1)?;
-    Ok(context.alloc_pd()?.rc(&cq).send_depth(1).recv_depth(1).build()?.address().soft)
+    let builder = context.alloc_pd()?.rc(&cq).send_depth(1).recv_depth(1);
+    let builder = match gid_index {
+        Some(index) => builder.gid_index(index),
+        None => builder,
+    };
+    Ok(builder.build()?.address())
+}
+
+/// True if two software devices are on one host, where memory leads from one to the other.
+pub fn is_one_host(ours: &SoftAddress, theirs: &SoftAddress) -> bool {
+    (ours.host, ours.namespace) == (theirs.host, theirs.namespace)
 }
 
 /// What perftest sets on a queue pair.
 fn shape(builder: QpBuilder, plan: &Plan, inline: u32, outs: u8) -> QpBuilder {
-    if plan.soft.is_some() {
-        return builder;
-    }
     let builder = match plan.gid {
         Some((index, _)) => builder.gid_index(index),
         None => builder,
     };
+    if plan.soft.is_some() {
+        return builder;
+    }
     let builder = builder.port(plan.port).mtu(plan.mtu).max_inline(inline).max_rd_atomic(outs);
     builder.ack_timeout(ACK_TIMEOUT).thread_domain()
 }

@@ -1,7 +1,7 @@
 //! The engine over a TCP connection: every wait has an end, and what comes out of turn stays in the socket.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -46,14 +46,6 @@ impl Link {
         stream.set_write_timeout(Some(patience)).map_err(PerfError::Exchange)?;
         keep_alive(&stream).map_err(|errno| PerfError::Exchange(errno.into()))?;
         Ok(Link { stream, engine: Engine::new(role, introduction), patience })
-    }
-
-    /// Address of this side.
-    ///
-    /// # Errors
-    /// [`PerfError::Exchange`].
-    pub fn local(&self) -> Result<IpAddr, PerfError> {
-        self.stream.local_addr().map(|address| address.ip().to_canonical()).map_err(PerfError::Exchange)
     }
 
     /// How long the other side may be silent where it has something to say.

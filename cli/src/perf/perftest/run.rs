@@ -1,11 +1,11 @@
 //! A whole run: introduction, queue pairs, the test's own order of runs, syncs and reports, and what is printed.
 
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
-use qpair::verbs::Context;
+use qpair::verbs::{Context, LinkLayer};
 
-use super::bench::{Bench, Plan, Unconnected, soft_address};
+use super::bench::{Bench, Plan, Unconnected, is_one_host, soft_address};
 use super::engine::{Introduction, Role};
 use super::error::ExchangeError;
 use super::flow;
@@ -19,6 +19,7 @@ use super::table::{Connection, Form, Table};
 use super::terms::Goal;
 use super::wire::{BandwidthReport, Key};
 use crate::perf::args::PerfArgs;
+use crate::perf::counters::Counting;
 use crate::perf::device::SOFT;
 use crate::perf::error::PerfError;
 use crate::perf::test::{Kind, Test};
@@ -30,6 +31,7 @@ pub struct Ready {
     context: Context,
     port: Port,
     form: Form,
+    counting: Counting,
 }
 
 /// One side of a run.
@@ -60,15 +62,27 @@ impl Ready {
             (false, true) => Form::Objects,
             (false, false) => Form::Table,
         };
-        Ok(Ready { settings, context, port, form })
+        Ok(Ready { settings, context, port, form, counting: Counting::new(args) })
     }
 
     /// Runs with the other side of `stream`.
     ///
     /// # Errors
     /// [`PerfError`] if either side fails, or both do not fit together.
-    pub fn run(mut self, stream: TcpStream, role: Role, patience: Duration) -> Result<(), PerfError> {
-        let soft = if self.context.name() == SOFT { soft_address(&self.context)? } else { None };
+    pub fn run(self, stream: TcpStream, role: Role, patience: Duration) -> Result<(), PerfError> {
+        let context = self.context.clone();
+        self.counting.during(&context, || self.measure(stream, role, patience))
+    }
+
+    fn measure(mut self, stream: TcpStream, role: Role, patience: Duration) -> Result<(), PerfError> {
+        let gid = self.port.gid(local(&stream)?);
+        let soft = if self.context.name() == SOFT {
+            let ours = soft_address(&self.context, gid.map(|(index, _)| index))?;
+            self.port.mtu = self.port.mtu.min(ours.mtu);
+            ours.soft
+        } else {
+            None
+        };
         let cycle_buffer = u32::try_from(rustix::param::page_size()).unwrap_or(DEFAULT_PAGE);
         let introduction = Introduction {
             terms: self.settings.terms(soft),
@@ -87,7 +101,6 @@ impl Ready {
         Needs::new(settings, introduced.cycle_buffer, flow::sends(settings, role)).check(own)?;
         let mtu = self.port.path_mtu(introduced.mtu);
         let sizes = settings.sizes(mtu)?;
-        let gid = self.port.gid(link.local()?);
         let plan = Plan {
             port: self.port.number,
             lid: self.port.lid,
@@ -95,8 +108,15 @@ impl Ready {
             mtu,
             longest: sizes.iter().copied().max().unwrap_or(1),
             cycle_buffer: introduced.cycle_buffer,
-            soft: terms.and_then(|terms| terms.soft),
+            // On another host the network leads there, from the GID that is told.
+            soft: terms
+                .and_then(|terms| terms.soft)
+                .filter(|theirs| soft.is_some_and(|ours| is_one_host(&ours, theirs))),
         };
+        if plan.soft.is_none() && self.context.name() == SOFT {
+            // Not through shared memory: RoCEv2 over UDP.
+            self.port.link_layer = LinkLayer::Ethernet;
+        }
         let unconnected = Unconnected::new(&self.context, settings, plan)?;
         let ours = unconnected.keys();
         let theirs = link.addresses(ours.clone())?;
@@ -124,6 +144,11 @@ impl Ready {
             error => error,
         })
     }
+}
+
+/// The own address of a connection.
+fn local(stream: &TcpStream) -> Result<IpAddr, PerfError> {
+    stream.local_addr().map(|address| address.ip().to_canonical()).map_err(PerfError::Exchange)
 }
 
 impl Session<'_> {

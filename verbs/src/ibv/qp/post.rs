@@ -44,7 +44,7 @@ impl OwnedQp {
         let to = match with.to {
             Some(Target::Ibv(handle)) => Some(handle),
             // Of another domain, which was refused above.
-            Some(Target::Soft(_)) | None => None,
+            Some(Target::Soft(_) | Target::Network(_)) | None => None,
         };
         if let Op::Bind { .. } | Op::Invalidate(_) = wr.op {
             return self.post_key(index, wr, with);
