@@ -1,13 +1,17 @@
 //! An opened device.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::cm::{self, ConnectOptions, Connecting, Listener};
+use crate::counters::Counter;
 use crate::cq::{CompletionChannel, CompletionQueue};
 use crate::device::{Device, DeviceAttributes, PortAttributes};
-use crate::error::{CreateError, OpenError};
+use crate::error::{CmError, CreateError, OpenError};
 use crate::events::AsyncEvents;
 use crate::ibv;
 use crate::pd::ProtectionDomain;
+use crate::qp::Prepared;
 use crate::soft::{self, Node};
 
 /// An opened device. Clones share it; it stays open as long as anything made from it lives.
@@ -68,6 +72,21 @@ impl Context {
         }
     }
 
+    /// What port `number` has counted, by name; empty if there is no such port, or the system does not show it.
+    ///
+    /// ```
+    /// let ctx = qpair_verbs::Context::open("soft0")?;
+    /// assert!(ctx.counters(1).iter().any(|counter| counter.name == "out_of_sequence"));
+    /// # Ok::<(), qpair_verbs::OpenError>(())
+    /// ```
+    pub fn counters(&self, number: u8) -> Vec<Counter> {
+        match &self.provider {
+            Provider::Soft(node) if number == 1 => node.counters(),
+            Provider::Soft(_) => Vec::new(),
+            Provider::Ibv(device) => device.counters(number),
+        }
+    }
+
     /// Allocates a protection domain.
     ///
     /// # Errors
@@ -125,6 +144,83 @@ impl Context {
         match &self.provider {
             Provider::Soft(_) => CompletionChannel::soft(),
             Provider::Ibv(device) => CompletionChannel::ibv(device),
+        }
+    }
+
+    /// Listens for connections by rdma_cm at `port`, on all addresses of the device; at port 0 for one that is free.
+    /// Programs of other hosts connect with [`connect_to`](Context::connect_to), or with Linux' rdma_cm (`RDMA_PS_TCP`).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limit = Duration::from_secs(10);
+    /// let ctx = qpair_verbs::Context::open("soft0")?;
+    /// let (pd, mut cq) = (ctx.alloc_pd()?, ctx.create_cq(64)?);
+    /// # if let Err(qpair_verbs::CmError::Network(error)) = ctx.listen(0) {
+    /// #     return Ok(println!("skipped: {error}"));
+    /// # }
+    /// let listener = ctx.listen(0)?;
+    ///
+    /// // The other side, which is in the same process here.
+    /// let peer = ([127, 0, 0, 1], listener.port()).into();
+    /// let mut asking = ctx.connect_to(peer, pd.rc(&cq).build()?, b"hello")?;
+    ///
+    /// let request = listener.wait(limit)?;
+    /// assert!(request.private_data().starts_with(b"hello"));
+    /// let mut answer = pd.rc(&cq).build()?;
+    /// answer.recv(pd.alloc(64)?).post()?;
+    /// let mut accepting = request.accept(answer, b"welcome")?;
+    ///
+    /// let mut near = asking.wait(limit)?;
+    /// let far = accepting.wait(limit)?;
+    /// assert!(near.private_data.starts_with(b"welcome"));
+    /// near.queue_pair.send_inline(b"ping").signaled().post()?;
+    /// assert!(cq.wait()?.status().is_success());
+    /// assert!(cq.wait()?.status().is_success());
+    ///
+    /// drop(near);
+    /// far.connection.wait(limit)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CmError::AddressInUse`] if another listener of this host has the port; [`CmError::NotSupported`] on devices of
+    /// libibverbs; others if the device can not use the network.
+    pub fn listen(&self, port: u16) -> Result<Listener, CmError> {
+        Listener::new(self.managed()?, port)
+    }
+
+    /// Asks who listens at `peer` for a connection by rdma_cm, and tells its application `private`, 56 bytes at most. The
+    /// queue pair is at the address from which the system sends to the peer, unless its builder chose one.
+    ///
+    /// Both ends share what they agree on: the MTU and the retry counts of this queue pair, and the smaller number of READs.
+    ///
+    /// # Errors
+    /// [`CmError`] if the peer can not be asked. What it answers, [`Connecting`] tells.
+    pub fn connect_to(&self, peer: SocketAddr, prepared: Prepared, private: &[u8]) -> Result<Connecting, CmError> {
+        self.connect_with(peer, prepared, &ConnectOptions::new().private(private))
+    }
+
+    /// The same with other times and counts than usual.
+    ///
+    /// # Errors
+    /// As [`connect_to`](Context::connect_to).
+    pub fn connect_with(
+        &self,
+        peer: SocketAddr,
+        prepared: Prepared,
+        options: &ConnectOptions,
+    ) -> Result<Connecting, CmError> {
+        cm::connect(self.managed()?, peer, prepared, options)
+    }
+
+    /// The device, if it has a connection manager.
+    pub(crate) fn managed(&self) -> Result<&Arc<Node>, CmError> {
+        match &self.provider {
+            Provider::Soft(node) => Ok(node),
+            Provider::Ibv(device) => Err(CmError::NotSupported { device: device.name().to_owned() }),
         }
     }
 

@@ -34,7 +34,9 @@ compile_error!("qpair runs on Linux, on x86-64 and aarch64");
 
 mod address;
 pub mod calc;
+mod cm;
 mod context;
+mod counters;
 mod cq;
 mod device;
 mod error;
@@ -51,14 +53,16 @@ mod types;
 mod wc;
 
 pub use address::{Ece, NodeId, QpAddress, SoftAddress};
+pub use cm::{CmConnection, ConnectOptions, Connecting, ConnectionRequest, Ended, Established, Listener, PeerOffer};
 pub use context::Context;
+pub use counters::Counter;
 pub use cq::{Arm, CompletionChannel, CompletionQueue};
 pub use device::{
     AtomicAbility, Device, DeviceAttributes, LinkLayer, OnDemandPaging, PhysicalState, PortAttributes, PortState,
 };
 pub use error::{
-    CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed, MemoryError, ModifyError,
-    NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
+    CmError, CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed, MemoryError,
+    ModifyError, NetworkError, NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
 pub use ibv::{Library, LibraryError, library};
@@ -71,6 +75,8 @@ pub use qp::{
     AddressHandle, DatagramQueuePair, GRH_BYTES, Prepared, QpAttribute, QpAttributes, QpBuilder, QueuePair,
     ReadyToReceive, RecvRequest, SendRequest, Transition, transition,
 };
+/// Why a peer refused a connection: a code of IBA 12.6.7.2, printed in words.
+pub use qpair_roce::wire::cm::Reason as RejectReason;
 pub use srq::SharedReceiveQueue;
 pub use status::{WcOpcode, WcStatus};
 pub use types::{Access, Gid, GidEntry, GidKind, Mtu, Psn, QpState, QpType, Qpn, Rkey};

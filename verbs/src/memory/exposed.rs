@@ -94,11 +94,13 @@ impl ExposedRegion {
         RegionSlice { region: self.shared().clone(), start: range.start, len: range.end - range.start }
     }
 
-    /// Copies bytes from `offset` on into `into`. Bytes that a peer writes meanwhile may be old or new.
+    /// Copies bytes from `offset` on into `into`. Bytes that a peer writes meanwhile may be old or new. On the software device
+    /// this takes in what came by the network, as polling does.
     ///
     /// # Errors
     /// [`MemoryError::Range`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.shared().grant.progress();
         let at = self.at(offset, into.len())?;
         // SAFETY: `at` spans `into.len()` bytes of the region; `device_copy` bears concurrent writers.
         unsafe { soft::device_copy(into.as_mut_ptr(), at, into.len()) };
@@ -116,12 +118,14 @@ impl ExposedRegion {
         Ok(())
     }
 
-    /// Reads the 8 bytes at `offset` atomically (acquire), in the machine's byte order.
+    /// Reads the 8 bytes at `offset` atomically (acquire), in the machine's byte order. Whoever waits so for a peer drives the
+    /// software device's network, as polling does.
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, MemoryError> {
+        self.shared().grant.progress();
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
 

@@ -39,6 +39,14 @@ impl Grant {
         }
     }
 
+    /// Whoever looks at the memory may wait for a peer: takes in what the network brought, where the device is software.
+    #[inline(always)]
+    pub(crate) fn progress(&self) {
+        if let Grant::Soft(grant) = self {
+            grant.progress();
+        }
+    }
+
     /// True while windows are bound to the region.
     pub(crate) fn has_windows(&self) -> bool {
         match self {

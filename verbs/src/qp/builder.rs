@@ -1,6 +1,9 @@
 //! Set-up by typestate: builder, prepared (INIT), ready to receive (RTR), connected (RTS).
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use qpair_roce::cm::Terms;
 
 use crate::QpAddress;
 use crate::cq::CompletionQueue;
@@ -8,6 +11,7 @@ use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::memory::Local;
 use crate::pd::ProtectionDomain;
 use crate::qp::{CqHandle, DatagramQueuePair, OwnedQp, QpOptions, QueuePair, RecvRequest, SrqHandle};
+use crate::soft::{NetworkGid, SoftQp, Watch};
 use crate::srq::SharedReceiveQueue;
 use crate::types::{Access, Mtu, QpState, QpType, Qpn};
 
@@ -238,6 +242,26 @@ impl Prepared {
         }
         self.qp.activate()?;
         Ok(DatagramQueuePair::new(self.qp))
+    }
+}
+
+impl Prepared {
+    /// The queue pair, if it is one of the software device.
+    pub(crate) fn soft(&self) -> Option<&Arc<SoftQp>> {
+        self.qp.soft()
+    }
+
+    /// Connects at `place` by what the connection managers agreed on: INIT to RTR to RTS. It fails with the connection.
+    pub(crate) fn connect_by_terms(
+        self,
+        terms: &Terms,
+        place: NetworkGid,
+        watch: &Watch,
+    ) -> Result<QueuePair, ConnectError> {
+        if let Some(qp) = self.soft() {
+            qp.connect_by_terms(terms, place, watch)?;
+        }
+        ReadyToReceive { qp: self.qp }.ready_to_send()
     }
 }
 

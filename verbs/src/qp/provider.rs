@@ -21,6 +21,7 @@ pub(crate) enum OwnedQp {
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Soft(Arc<soft::UdTarget>),
+    Network(Arc<soft::NetworkTarget>),
     Ibv(Arc<ibv::Ah>),
 }
 
@@ -112,6 +113,14 @@ impl OwnedQp {
         }
     }
 
+    /// The queue pair, if it is one of the software device.
+    pub(crate) fn soft(&self) -> Option<&Arc<soft::SoftQp>> {
+        match self {
+            OwnedQp::Soft(qp) => Some(qp),
+            OwnedQp::Ibv(_) => None,
+        }
+    }
+
     pub(crate) fn qpn(&self) -> Qpn {
         match self {
             OwnedQp::Soft(qp) => qp.qpn(),
@@ -169,10 +178,7 @@ impl OwnedQp {
     /// Brings a datagram queue pair to RTS.
     pub(crate) fn activate(&self) -> Result<(), ConnectError> {
         match self {
-            OwnedQp::Soft(qp) => {
-                qp.modify(QpState::Rtr)?;
-                Ok(qp.modify(QpState::Rts)?)
-            }
+            OwnedQp::Soft(qp) => qp.activate(),
             OwnedQp::Ibv(qp) => qp.activate(),
         }
     }
@@ -180,7 +186,7 @@ impl OwnedQp {
     /// The way that datagrams of this queue pair take to a peer.
     pub(crate) fn target(&self, peer: &QpAddress) -> Result<Target, ConnectError> {
         match self {
-            OwnedQp::Soft(qp) => Ok(Target::Soft(Arc::new(qp.target(peer)?))),
+            OwnedQp::Soft(qp) => qp.target(peer),
             OwnedQp::Ibv(qp) => Ok(Target::Ibv(qp.target(peer)?)),
         }
     }
@@ -234,6 +240,7 @@ impl Target {
     pub(crate) fn domain(&self) -> u64 {
         match self {
             Target::Soft(target) => target.domain(),
+            Target::Network(target) => target.domain,
             Target::Ibv(target) => target.domain(),
         }
     }

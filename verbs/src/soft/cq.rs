@@ -9,6 +9,7 @@ use super::cq_shared::{CqShared, Entry};
 use super::eventfd::EventFd;
 use super::home::Home;
 use super::qp::SoftQp;
+use super::roce::Network;
 use super::srq::SoftSrq;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
@@ -28,6 +29,8 @@ pub(crate) struct SoftCq {
     /// Polls until it is looked whether they did.
     until_check: u32,
     failed: bool,
+    /// The network that queue pairs here are on: polling drives it.
+    network: Option<Arc<Network>>,
     current: Current,
 }
 
@@ -49,6 +52,7 @@ impl SoftCq {
             may_overrun: false,
             until_check: 0,
             failed: false,
+            network: None,
             current: Current::default(),
         })
     }
@@ -77,6 +81,16 @@ impl SoftCq {
         // Nothing is left but where a completion was forgotten instead of dropped.
         self.current.clear();
         self.refresh()?;
+        if self.take_next()? {
+            return Ok(true);
+        }
+        let Some(network) = &self.network else { return Ok(false) };
+        Ok(network.poll() && self.take_next()?)
+    }
+
+    /// Takes the next completion that is there.
+    #[inline(always)]
+    fn take_next(&mut self) -> Result<bool, CqError> {
         let count = self.members.len();
         for _ in 0..count {
             let place = self.cursor;
@@ -114,6 +128,9 @@ impl SoftCq {
             Arm::Solicited => Call::Solicited,
         });
         super::barrier::heavy();
+        if let Some(network) = &self.network {
+            network.hand_over();
+        }
     }
 
     /// Sleeps until a poll would give something, no longer than `limit`.
@@ -158,6 +175,7 @@ impl SoftCq {
         let (entries, version) = self.shared.snapshot();
         self.version = version;
         self.members = entries.into_iter().filter_map(Member::of).collect();
+        self.network = self.members.iter().find_map(|member| member.qp.network().cloned());
         // Queue pairs of one shared receive queue share its receives.
         let shared: HashMap<_, u32> = self.members.iter().filter_map(Member::shared_receives).collect();
         let own: u64 = self.members.iter().map(Member::most).sum();

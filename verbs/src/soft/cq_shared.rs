@@ -102,6 +102,11 @@ impl CqShared {
         drop(gone);
     }
 
+    /// Has the owner look at its queue pairs anew.
+    pub(crate) fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     /// The queue pairs that complete here, and a count that tells when they change.
     pub(crate) fn snapshot(&self) -> (Vec<Entry>, u32) {
         let members = self.members();

@@ -54,6 +54,11 @@ impl Grant {
         std::mem::take(self.withdrawal.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
+    #[inline(always)]
+    pub(crate) fn progress(&self) {
+        self.home.progress();
+    }
+
     pub(crate) fn add_window(&self, rkey: Rkey) {
         let mut windows = self.windows();
         if windows.len() == windows.capacity() {

@@ -14,6 +14,7 @@ use super::host::{self, Host};
 use super::keys::KeyTable;
 use super::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BLOCKS, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
 
+use super::roce::{NetworkGid, SLOTS, Slot, network_gids};
 use super::withdrawal::{PeerSighting, Withdrawal};
 use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
@@ -42,6 +43,12 @@ pub(crate) struct Home {
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Takes in what the network brought; set once the device uses it.
+    network: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Its place among the devices of this host that share the UDP port of the network, if there was one left.
+    slot: Option<Arc<Slot>>,
+    /// Rows of the GID table that are of the network, and when they were looked up.
+    gids: Mutex<Option<(Instant, Vec<NetworkGid>)>>,
     /// Says that it did what peers ask of it, and does nothing.
     #[cfg(test)]
     liar: std::sync::atomic::AtomicBool,
@@ -104,6 +111,10 @@ impl Home {
         let shared =
             Segment::create("qpair-shared", SHARED_BYTES, Writers::Peers).map_err(soft("create its memory"))?;
         let (public, shared) = (Arc::new(public), Arc::new(shared));
+        let slot = Slot::claim().map(|slot| slot.map(Arc::new)).unwrap_or_else(|error| {
+            tracing::warn!(%error, "no place at the network's UDP port");
+            None
+        });
         write_header(&public);
         let Some(keys) = KeyTable::new(public.clone()) else {
             return Err(soft("lay out its memory")(io::Error::other("the public mapping is too short")));
@@ -123,6 +134,9 @@ impl Home {
             unsettled: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
+            network: OnceLock::new(),
+            slot,
+            gids: Mutex::default(),
             #[cfg(test)]
             liar: std::sync::atomic::AtomicBool::new(false),
         }))
@@ -196,7 +210,7 @@ impl Home {
         let mut members = lock(&self.members);
         let qpn = loop {
             // 0 and 1 are reserved for management, 0xffffff for multicast.
-            let qpn = random::u32() & 0x00ff_ffff;
+            let qpn = self.numbered(random::u32() & 0x00ff_ffff);
             if (2..0x00ff_ffff).contains(&qpn) && !members.contains_key(&qpn) {
                 break qpn;
             }
@@ -205,6 +219,16 @@ impl Home {
         let member: Arc<dyn Member> = made.clone();
         members.insert(qpn, Arc::downgrade(&member));
         made
+    }
+
+    /// A number with the lowest bits that lead packets here.
+    fn numbered(&self, random: u32) -> u32 {
+        self.slot.as_ref().map_or(random, |slot| random / SLOTS * SLOTS + slot.number())
+    }
+
+    /// Its place at the network's UDP port; `None` if all are taken.
+    pub(crate) fn slot(&self) -> Option<&Arc<Slot>> {
+        self.slot.as_ref()
     }
 
     pub(crate) fn remove(&self, qpn: u32) {
@@ -238,6 +262,19 @@ impl Home {
     /// Says whom to call when work stalls; once.
     pub(crate) fn set_alarm(&self, alarm: impl Fn() + Send + Sync + 'static) {
         let _ = self.alarm.set(Box::new(alarm));
+    }
+
+    /// Says how the network is driven; once.
+    pub(crate) fn set_network(&self, poll: impl Fn() + Send + Sync + 'static) {
+        let _ = self.network.set(Box::new(poll));
+    }
+
+    /// Takes in what the network brought, if the device uses it.
+    #[inline(always)]
+    pub(crate) fn progress(&self) {
+        if let Some(poll) = self.network.get() {
+            poll();
+        }
     }
 
     /// Has the control thread try stalled work again.
@@ -338,12 +375,22 @@ impl Home {
         left
     }
 
+    /// Rows of the GID table that are of the network, looked up once a second at most.
+    pub(crate) fn network_gids(&self) -> Vec<NetworkGid> {
+        let mut known = lock(&self.gids);
+        let now = Instant::now();
+        match &*known {
+            Some((at, rows)) if now < *at + GIDS => rows.clone(),
+            _ => known.insert((now, network_gids())).1.clone(),
+        }
+    }
+
     pub(crate) fn attributes(&self) -> crate::DeviceAttributes {
         host::attributes(&self.host)
     }
 
     pub(crate) fn port(&self) -> crate::PortAttributes {
-        host::port(&self.host)
+        host::port(&self.host, self.network_gids().iter().map(NetworkGid::entry).collect())
     }
 }
 
@@ -418,6 +465,8 @@ fn wait_until(mut done: impl FnMut() -> bool) -> bool {
 /// Longest stay of a peer in an access: copying the longest message takes a second or so, a stopped process is not
 /// waited for.
 const LEAVE: Duration = Duration::from_secs(3);
+/// How long the network's addresses are taken to be what they were.
+const GIDS: Duration = Duration::from_secs(1);
 /// Looks before the clock is asked: some microseconds.
 const SPINS: u32 = 1000;
 const BLOCK: usize = 256;

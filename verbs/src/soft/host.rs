@@ -3,7 +3,8 @@
 use std::io;
 use std::os::linux::fs::MetadataExt;
 
-use super::{MAX_INLINE, MAX_MESSAGE, MAX_REGION, MAX_WR};
+use super::{MAX_INLINE, MAX_MESSAGE, MAX_READS, MAX_REGION, MAX_WR};
+use crate::address::{QpAddress, SoftAddress};
 use crate::device::{AtomicAbility, DeviceAttributes, LinkLayer, PhysicalState, PortAttributes, PortState};
 use crate::memory::MAX_SGE;
 use crate::soft::layout::{KEY_SLOTS, SHARED_BYTES};
@@ -27,6 +28,12 @@ impl Host {
         }
         let namespace = std::fs::metadata("/proc/self/ns/net")?.st_ino();
         Ok(Host { boot_id, namespace })
+    }
+
+    /// True if the GID of an address is that of shared memory on its host: no network leads there.
+    pub(crate) fn is_shared_memory(address: &QpAddress) -> bool {
+        let of = |soft: SoftAddress| Host { boot_id: soft.host, namespace: soft.namespace }.gid();
+        address.soft.is_some_and(|soft| of(soft) == address.gid)
     }
 
     /// A modified EUI-64 of the running system, with the local bit set.
@@ -62,13 +69,17 @@ pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
         atomics: AtomicAbility::Everywhere,
         atomics_with_cpu: true,
         read_reduce: true,
+        max_rd_atomic: MAX_READS.into(),
+        max_init_rd_atomic: MAX_READS.into(),
         max_sge_read: MAX_SGE as u32,
         max_srq_sge: MAX_SGE as u32,
         ..DeviceAttributes::default()
     }
 }
 
-pub(crate) fn port(host: &Host) -> PortAttributes {
+pub(crate) fn port(host: &Host, network: Vec<GidEntry>) -> PortAttributes {
+    let mut gids = vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2, netdev: None }];
+    gids.extend(network);
     PortAttributes {
         state: PortState::Active,
         physical_state: PhysicalState::LinkUp,
@@ -85,9 +96,9 @@ pub(crate) fn port(host: &Host) -> PortAttributes {
         lane_rate_mbps: None,
         bad_pkeys: 0,
         qkey_violations: 0,
-        gid_table_len: 1,
+        gid_table_len: gids.len() as u32,
         pkeys: Vec::new(),
-        gids: vec![GidEntry { index: 0, gid: host.gid(), kind: GidKind::RoceV2, netdev: None }],
+        gids,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The software device: the semantics of a NIC between queue pairs of one host, over shared memory.
-//! The core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
+//! The software device: the semantics of a NIC between queue pairs, over shared memory within a host and by RoCEv2 between hosts.
+//! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arming;
 mod atomic;
@@ -17,7 +17,7 @@ mod exec;
 mod grant;
 mod hazard;
 mod home;
-mod host;
+pub(crate) mod host;
 mod keys;
 mod layout;
 mod node;
@@ -29,6 +29,7 @@ mod random;
 mod receiver;
 mod recv_queue;
 mod ring;
+mod roce;
 mod send_queue;
 mod spec;
 mod srq;
@@ -48,6 +49,7 @@ pub(crate) use home::Home;
 pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use random::u32 as random_u32;
+pub(crate) use roce::{Acceptance, End, Inbox, Key, Network as CmNetwork, NetworkGid, NetworkTarget, Progress, Watch};
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;
 pub(crate) use srq::SoftSrq;
@@ -60,5 +62,7 @@ pub(crate) const MAX_REGION: usize = 1 << 40;
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Longest inline data. It is consumed when posted, so the bound only limits what a stalled request copies.
 pub(crate) const MAX_INLINE: usize = 64 << 10;
+/// READs and atomics at once of one queue pair on the network, each way. Shared memory has no such limit.
+pub(crate) const MAX_READS: u8 = 128;
 /// Work requests in one queue.
 pub(crate) const MAX_WR: u32 = 32768;

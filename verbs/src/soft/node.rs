@@ -6,8 +6,10 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
+use super::roce::{Network, SLOTS};
 use crate::address::{NodeId, SoftAddress};
-use crate::error::{ConnectError, OpenError};
+use crate::counters::Counter;
+use crate::error::{ConnectError, NetworkError, OpenError};
 use crate::sync::lock;
 
 /// An opened software device.
@@ -15,6 +17,8 @@ pub(crate) struct Node {
     home: Arc<Home>,
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     control: Mutex<Option<Arc<Control>>>,
+    /// The device's part of the network, once it is used.
+    network: Mutex<Option<Arc<Network>>>,
     /// What datagram senders of other processes may look at still.
     retired: Mutex<Vec<Retired>>,
 }
@@ -37,6 +41,7 @@ impl Node {
             home: home.clone(),
             links: Mutex::default(),
             control: Mutex::default(),
+            network: Mutex::default(),
             retired: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = node.clone();
@@ -54,13 +59,39 @@ impl Node {
         &self.home
     }
 
+    /// True if the device at `address` is on this host, where shared memory leads to it.
+    pub(crate) fn is_here(&self, address: &SoftAddress) -> bool {
+        let host = self.home.host();
+        address.host == host.boot_id && address.namespace == host.namespace
+    }
+
+    /// The device's part of the network, set up now if it was not used yet.
+    pub(crate) fn network(&self) -> Result<Arc<Network>, NetworkError> {
+        let mut network = lock(&self.network);
+        if let Some(network) = &*network {
+            return Ok(network.clone());
+        }
+        let slot = self.home.slot().ok_or(NetworkError::Full { limit: SLOTS })?;
+        let opened = Network::open(&self.home, slot)?;
+        let weak = Arc::downgrade(&opened);
+        self.home.set_network(move || {
+            if let Some(network) = weak.upgrade() {
+                network.poll();
+            }
+        });
+        Ok(network.insert(opened).clone())
+    }
+
+    /// Packets so far, counted.
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let network = lock(&self.network).clone();
+        let (packets, datagrams) = network.map_or_else(Default::default, |network| network.counters());
+        let counter = |(name, value): (&'static str, u64)| Counter { name: name.into(), value };
+        packets.named().chain(datagrams.named()).map(counter).collect()
+    }
+
     /// The link to the device at `address`, made now if there is none.
     pub(crate) fn link_to(&self, address: &SoftAddress) -> Result<Arc<Link>, ConnectError> {
-        if address.host != self.home.host().boot_id {
-            return Err(ConnectError::NoRoute {
-                why: "it is on another host, and this device reaches its own host only",
-            });
-        }
         if let Some(link) = lock(&self.links).get(&address.node).filter(|link| !link.is_dead()) {
             return Ok(link.clone());
         }
@@ -68,9 +99,6 @@ impl Node {
         match local {
             Some(Some(peer)) => Ok(self.adopt(Link::local(&peer.home))),
             Some(None) => Err(ConnectError::PeerGone { node: address.node }),
-            None if address.namespace != self.home.host().namespace => Err(ConnectError::NoRoute {
-                why: "it is in another network namespace, where the two devices can not find each other",
-            }),
             None => Ok(self.adopt(control::establish(&self.home, address.node)?)),
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::{Local, RegionShared, Window};
-use crate::qp::{Op, Target};
+use crate::qp::{Borrowed, Op, Target};
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Qpn, Rkey};
@@ -30,7 +30,7 @@ pub(crate) struct SendSlot {
 pub(crate) struct Stalled {
     pub(crate) op: Op,
     pub(crate) range: Option<Range<usize>>,
-    pub(crate) inline: Option<Box<[u8]>>,
+    pub(crate) inline: Option<Inline>,
     /// Where a datagram goes.
     pub(crate) to: Option<Target>,
     /// The window that is bound, and the region that it is bound to.
@@ -38,6 +38,14 @@ pub(crate) struct Stalled {
     pub(crate) imm: Option<u32>,
     pub(crate) invalidate: Option<Rkey>,
     pub(crate) solicited: bool,
+    pub(crate) fenced: bool,
+}
+
+/// A copy of inline data; short data is in the request itself, so that nothing is allocated for it.
+#[derive(Debug)]
+pub(crate) enum Inline {
+    Short { len: u8, bytes: [u8; SHORT] },
+    Long(Box<[u8]>),
 }
 
 /// The ring. `retired <= ready <= posted`, as running counts.
@@ -82,6 +90,11 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn posted(&self) -> u32 {
         self.posted.0.load(Ordering::Acquire)
+    }
+
+    /// Requests that are retired, as a running count. Before anything is posted it tells where the counts begin.
+    pub(crate) fn retired(&self) -> u32 {
+        self.retired.0.load(Ordering::Acquire)
     }
 
     /// True if there is no slot for another request. For the poster.
@@ -164,6 +177,35 @@ impl SendQueue {
     }
 }
 
+impl Stalled {
+    /// What the request borrowed when it was posted, kept here since.
+    pub(crate) fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed {
+            inline: self.inline.as_ref().map(Inline::bytes),
+            to: self.to.as_ref(),
+            bind: self.bind.as_ref().map(|(window, region)| (window, region)),
+        }
+    }
+}
+
+impl Inline {
+    pub(crate) fn copy(data: &[u8]) -> Self {
+        if data.len() > SHORT {
+            return Inline::Long(data.into());
+        }
+        let mut bytes = [0; SHORT];
+        bytes[..data.len()].copy_from_slice(data);
+        Inline::Short { len: data.len() as u8, bytes }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Inline::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Inline::Long(bytes) => bytes,
+        }
+    }
+}
+
 impl SendSlot {
     fn empty() -> Self {
         SendSlot {
@@ -225,3 +267,6 @@ impl Drop for Retired {
         self.queue.retired.0.store(self.retire, Ordering::Release);
     }
 }
+
+/// Inline data that is kept in place: a cache line, as much as most devices take.
+const SHORT: usize = 64;

@@ -10,6 +10,12 @@ pub(crate) fn no_membarrier() -> bool {
     is_on("QPAIR_NO_MEMBARRIER")
 }
 
+/// `QPAIR_NO_SHARED_MEMORY=1`: what leads to shared memory is left out of addresses, so that connections to this process go
+/// over the network even on one host.
+pub(crate) fn no_shared_memory() -> bool {
+    is_on("QPAIR_NO_SHARED_MEMORY")
+}
+
 fn is_on(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }

@@ -11,7 +11,7 @@ use crate::types::{Access, Rkey};
 
 impl Own<'_> {
     /// Gives the window a range of the region under a fresh key.
-    pub(super) fn bind(
+    pub(crate) fn bind(
         &self,
         window: &Window,
         region: &Arc<RegionShared>,
@@ -49,7 +49,7 @@ impl Own<'_> {
     }
 
     /// Withdraws a window's key; only one that this queue pair bound.
-    pub(super) fn invalidate(&self, rkey: Rkey) -> Outcome {
+    pub(crate) fn invalidate(&self, rkey: Rkey) -> Outcome {
         let node = self.home;
         let ours = node.keys().view().is_bound(rkey, self.qpn, self.domain);
         let status = if ours && node.withdraw_now(rkey) { WcStatus::SUCCESS } else { WcStatus::LOC_ACCESS_ERR };

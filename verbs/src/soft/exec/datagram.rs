@@ -5,8 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::message::{find, put, scatter};
 use super::request::{Outcome, Own, Piece, Request, Wait};
 use crate::address::NodeId;
-use crate::memory::Local;
-use crate::qp::{Borrowed, GRH_BYTES, Op};
+use crate::qp::{Borrowed, GRH_BYTES};
 use crate::soft::claims::NoClaim;
 use crate::soft::control::Reach;
 use crate::soft::hazard::Hazard;
@@ -150,15 +149,8 @@ impl UdTarget {
     /// Puts header and payload into a claimed receive. False if its memory can not be reached.
     fn fill(&self, request: &Request<'_>, receive: u32, len: u32) -> bool {
         let header = self.header(len);
-        let head = Request {
-            op: &Op::Send,
-            local: &Local::None,
-            range: None,
-            with: &Borrowed { inline: Some(&header), ..Borrowed::default() },
-            imm: None,
-            invalidate: None,
-            solicited: false,
-        };
+        let with = Borrowed { inline: Some(&header), ..Borrowed::default() };
+        let head = Request::of_bytes(&with);
         let write = |to: (&_, u64), piece: Piece| {
             // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.
             unsafe { put(&self.view, to, piece.ptr, piece.len) }

@@ -12,5 +12,6 @@ mod run;
 mod sender;
 
 pub(crate) use datagram::{UdTarget, taker};
-pub(crate) use request::{Outcome, Own, Request, Wait};
-pub(crate) use sender::Sender;
+pub(crate) use message::{put, scatter};
+pub(crate) use request::{Outcome, Own, Piece, Request, Wait};
+pub(crate) use sender::{Sender, take};

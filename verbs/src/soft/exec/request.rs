@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op};
 use crate::soft::home::Home;
+use crate::soft::send_queue::Stalled;
 use crate::status::WcStatus;
 use crate::sync::AtomicU32;
 use crate::types::{QpType, Rkey};
@@ -61,6 +62,28 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
 }
 
+impl<'a> Request<'a> {
+    /// One that was kept, with `with` of what it borrowed.
+    pub(crate) fn kept(stalled: &'a Stalled, local: &'a Local, with: &'a Borrowed<'a>) -> Self {
+        Request {
+            op: &stalled.op,
+            local,
+            range: stalled.range.as_ref(),
+            with,
+            imm: stalled.imm,
+            invalidate: stalled.invalidate,
+            solicited: stalled.solicited,
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// A message of bytes that `with` has inline.
+    pub(crate) const fn of_bytes(with: &'a Borrowed<'a>) -> Self {
+        Request { op: &Op::Send, local: &Local::None, range: None, with, imm: None, invalidate: None, solicited: false }
+    }
+}
+
 impl Request<'_> {
     /// Length of the local side.
     #[inline(always)]
@@ -100,7 +123,7 @@ impl Request<'_> {
 
 impl Request<'_> {
     /// The pieces of bytes `from..from + len` of the local side, with offsets from `from` on.
-    pub(super) fn part(&self, from: usize, len: usize, mut f: impl FnMut(usize, Piece)) {
+    pub(crate) fn part(&self, from: usize, len: usize, mut f: impl FnMut(usize, Piece)) {
         let end = from + len;
         self.pieces(|offset, piece| {
             let start = from.clamp(offset, offset + piece.len);

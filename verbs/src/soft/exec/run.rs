@@ -14,8 +14,8 @@ impl Sender {
             Op::Send => match request.with.to {
                 None => self.send(own, request),
                 Some(Target::Soft(target)) => target.send(own, &mut self.hazard, request),
-                // Refused when posted, since it belongs to another domain.
-                Some(Target::Ibv(_)) => Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0),
+                // Refused when posted, since it belongs to another domain, or sent without the help of this side.
+                Some(Target::Ibv(_) | Target::Network(_)) => Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0),
             },
             Op::Write(remote) => self.write(own, request, *remote),
             Op::Read(remote) => self.read(own, request, *remote, None),

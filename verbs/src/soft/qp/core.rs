@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::network::OnNetwork;
 use crate::QpAddress;
 use crate::address::NodeId;
 use crate::error::ConnectError;
-use crate::soft::UdTarget;
+use crate::qp::Target;
 use crate::soft::block::Block;
 use crate::soft::control::Link;
 use crate::soft::eventfd::EventFd;
@@ -18,9 +19,11 @@ use crate::soft::home::Home;
 use crate::soft::layout::QpPublic;
 use crate::soft::receiver::Receiver;
 use crate::soft::ring::{RING_INLINE, Slot};
+use crate::soft::roce::NetworkGid;
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
 use crate::soft::srq::{ClaimTable, SoftSrq};
+use crate::soft::switches::no_shared_memory;
 use crate::soft::ud::resolve;
 use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{AtomicU32, Ordering};
@@ -40,12 +43,17 @@ pub(crate) struct SoftQp {
     pub(super) ring: Block<Slot>,
     pub(super) send: Arc<SendQueue>,
     pub(super) sender: UnsafeCell<Sender>,
-    /// [`POSTER`] or [`PROGRESS`]: who carries requests out.
+    /// [`POSTER`], [`PROGRESS`] or [`NETWORK`]: who carries requests out.
     pub(super) carrier: AtomicU8,
     pub(super) progress: Mutex<()>,
     pub(super) receiver: Receiver,
     pub(super) claims: Option<ClaimTable>,
     pub(super) peer: OnceLock<Connected>,
+    /// Its address on the network, unless that is of this host's shared memory alone.
+    pub(super) place: Option<NetworkGid>,
+    /// Greatest path MTU that it takes.
+    pub(super) mtu: Mtu,
+    pub(super) net: OnceLock<OnNetwork>,
     /// Who may be inside our memory still.
     pub(super) leaving: Mutex<Leaving>,
     /// [`Leaving::Left`]: receives may be flushed and memory freed.
@@ -82,6 +90,8 @@ pub(super) struct Connected {
 
 pub(super) const POSTER: u8 = 0;
 pub(super) const PROGRESS: u8 = 1;
+/// The protocol of the network, for good.
+pub(super) const NETWORK: u8 = 2;
 
 impl SoftQp {
     pub(crate) fn number(&self) -> u32 {
@@ -146,8 +156,11 @@ impl SoftQp {
     }
 
     /// The way that datagrams take to a peer.
-    pub(crate) fn target(&self, peer: &QpAddress) -> Result<UdTarget, ConnectError> {
-        resolve(&self.spec.node, self.spec.domain, peer)
+    pub(crate) fn target(&self, peer: &QpAddress) -> Result<Target, ConnectError> {
+        match peer.soft.as_ref().filter(|soft| self.spec.node.is_here(soft)) {
+            Some(_) => Ok(Target::Soft(Arc::new(resolve(&self.spec.node, self.spec.domain, peer)?))),
+            None => Ok(Target::Network(Arc::new(self.network_target(peer)?))),
+        }
     }
 
     pub(crate) fn address(&self) -> QpAddress {
@@ -155,13 +168,18 @@ impl SoftQp {
             qp_type: self.spec.options.qp_type,
             qpn: self.qpn(),
             psn: self.psn,
-            gid: self.home().host().gid(),
+            gid: self
+                .net
+                .get()
+                .map(|on| &on.place)
+                .or(self.place.as_ref())
+                .map_or_else(|| self.home().host().gid(), NetworkGid::gid),
             lid: 0,
-            mtu: Mtu::B4096,
+            mtu: self.mtu,
             qkey: self.spec.options.qkey,
-            max_rd_atomic: 0,
+            max_rd_atomic: self.max_reads(),
             ece: None,
-            soft: Some(self.home().address()),
+            soft: (!no_shared_memory()).then(|| self.home().address()),
         }
     }
 
@@ -177,7 +195,7 @@ impl SoftQp {
     /// Which wire carries the connection, and why.
     pub(crate) fn explain(&self) -> String {
         match self.peer.get() {
-            None => "not connected".to_owned(),
+            None => self.explain_network().unwrap_or_else(|| "not connected".to_owned()),
             Some(peer) => {
                 let where_ = if peer.link.is_local() { "in this process" } else { "in another process of this host" };
                 let barrier = if peer.link.asymmetric() { "membarrier" } else { "fences" };

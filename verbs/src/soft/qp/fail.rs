@@ -23,6 +23,9 @@ impl SoftQp {
         }
         barrier::heavy();
         *lock(&self.leaving) = Leaving::Seen(self.sight_peer(), self.home().sight_engine());
+        if let Some(network) = self.network() {
+            network.failed(self.qpn());
+        }
         if !(0..LEAVE_SPINS).any(|_| self.try_settle()) {
             self.home().attend();
         }
@@ -38,6 +41,7 @@ impl SoftQp {
             Leaving::Seen(peer, engine) => {
                 peer.as_ref().is_none_or(PeerSighting::is_over)
                     && self.home().engine_left(*engine)
+                    && self.has_left_network()
                     && self.claims.as_ref().is_none_or(|table| self.receiver.is_filled(table))
             }
             Leaving::Left => true,
@@ -71,6 +75,7 @@ impl SoftQp {
         // What it carries out at this moment is over before it is forgotten: memory of peers is unmapped, and of closed queue
         // pairs used again, once the hazards of all that are known are even.
         drop(lock(&self.progress));
+        self.leave_network();
         self.home().remove(self.qpn);
         self.home().wait_for_visits(&self.visits);
         self.spec.send_cq.leave(self.qpn);

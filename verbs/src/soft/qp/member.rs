@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::core::{POSTER, SoftQp};
+use super::core::{PROGRESS, SoftQp};
 use crate::address::NodeId;
 use crate::events::AsyncEvent;
 use crate::soft::eventfd::EventFd;
@@ -111,6 +111,6 @@ impl Member for SoftQp {
     fn tick(&self) -> bool {
         self.progress();
         let unsettled = self.has_failed() && !self.is_settled() && !self.try_settle();
-        unsettled || self.carrier.load(Ordering::Relaxed) != POSTER
+        unsettled || self.carrier.load(Ordering::Relaxed) == PROGRESS
     }
 }

@@ -1,9 +1,12 @@
 //! A queue pair of the software device: its parts (`core`), set-up, posting (`check`, `post`) and carrying out,
-//! completions of receives, failing and closing, and its face towards the control thread (`member`).
+//! completions of receives, failing and closing, its face towards the control thread (`member`), towards the
+//! network, and towards the connection manager (`managed`).
 
 mod core;
 mod fail;
+mod managed;
 mod member;
+mod network;
 mod post;
 mod receive;
 mod setup;

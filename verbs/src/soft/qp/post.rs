@@ -3,16 +3,16 @@
 use std::sync::{MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::core::{POSTER, PROGRESS, SoftQp};
+use super::core::{NETWORK, POSTER, PROGRESS, SoftQp};
 use crate::error::{PostError, Rejected};
 use crate::memory::{Local, MAX_SGE};
 use crate::qp::{Borrowed, Limits, RNR_FOREVER, SendWr, Target};
 use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
-use crate::soft::send_queue::{SendSlot, Stalled};
+use crate::soft::send_queue::{Inline, SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::WcStatus;
 use crate::sync::{Ordering, lock};
-use crate::types::{Mtu, QpType};
+use crate::types::QpType;
 
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
@@ -26,9 +26,16 @@ impl SoftQp {
             let error = PostError::SendQueueFull { depth: self.send.depth() };
             return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
-        if self.carrier.load(Ordering::Acquire) != POSTER {
-            self.post_behind(index, wr, with);
-            return Ok(());
+        match self.carrier.load(Ordering::Acquire) {
+            POSTER => {}
+            NETWORK => {
+                self.post_to_network(index, wr, with);
+                return Ok(());
+            }
+            _ => {
+                self.post_behind(index, wr, with);
+                return Ok(());
+            }
         }
         // SAFETY: `carrier` is POSTER, and only the poster, which we are, changes that.
         let sender = unsafe { &mut *self.sender.get() };
@@ -79,10 +86,19 @@ impl SoftQp {
             qp_type: self.spec.options.qp_type,
             max_inline: MAX_INLINE,
             max_message: MAX_MESSAGE as usize,
-            max_datagram: Mtu::B4096.bytes() as usize,
+            max_datagram: self.mtu.bytes() as usize,
             max_sge: MAX_SGE,
             max_sge_read: MAX_SGE,
             read_reduce: true,
+        }
+    }
+
+    /// Posts for the protocol of the network.
+    fn post_to_network(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
+        self.store(index, wr, with);
+        self.send.publish(index.wrapping_add(1));
+        if let Some(network) = self.network() {
+            network.posted(self.qpn());
         }
     }
 
@@ -99,18 +115,23 @@ impl SoftQp {
     }
 
     /// Keeps a request for later.
-    #[cold]
     fn store(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         let opcode = wr.op.opcode();
+        let len = match (with.inline, &wr.range) {
+            (Some(data), _) => data.len(),
+            (None, Some(range)) => range.len(),
+            (None, None) => wr.local.len(),
+        };
         let stalled = Stalled {
             op: wr.op,
             range: wr.range.clone(),
-            inline: with.inline.map(Box::from),
+            inline: with.inline.map(Inline::copy),
             to: with.to.cloned(),
             bind: with.bind.map(|(window, region)| (window.clone(), region.clone())),
             imm: wr.imm,
             invalidate: wr.invalidate,
             solicited: wr.solicited,
+            fenced: wr.fenced,
         };
         // SAFETY: the slot at `posted` is the poster's, since the queue is not full.
         *unsafe { self.send.slot(index) } = SendSlot {
@@ -118,7 +139,7 @@ impl SoftQp {
             wr_id: wr.wr_id,
             opcode,
             status: WcStatus::SUCCESS,
-            byte_len: 0,
+            byte_len: len as u32,
             completes: wr.signaled,
             stalled: Some(stalled),
         };
@@ -127,7 +148,7 @@ impl SoftQp {
     /// Tries requests that wait. Cheap if there are none.
     #[inline(always)]
     pub(crate) fn progress(&self) {
-        if self.carrier.load(Ordering::Relaxed) != POSTER {
+        if self.carrier.load(Ordering::Relaxed) == PROGRESS {
             self.progress_slow();
         }
     }
@@ -142,7 +163,7 @@ impl SoftQp {
     }
 
     fn progress_locked(&self, _guard: &MutexGuard<'_, ()>) {
-        if self.carrier.load(Ordering::Acquire) == POSTER {
+        if self.carrier.load(Ordering::Acquire) != PROGRESS {
             return;
         }
         // SAFETY: `carrier` is PROGRESS and we hold the lock.
@@ -168,19 +189,8 @@ impl SoftQp {
     /// One attempt at a request that waits; `None` if it goes on waiting.
     fn attempt(&self, sender: &mut Sender, slot: &SendSlot) -> Option<(WcStatus, u32)> {
         let Some(stalled) = &slot.stalled else { return Some((WcStatus::GENERAL_ERR, 0)) };
-        let request = Request {
-            op: &stalled.op,
-            local: &slot.local,
-            range: stalled.range.as_ref(),
-            with: &Borrowed {
-                inline: stalled.inline.as_deref(),
-                to: stalled.to.as_ref(),
-                bind: stalled.bind.as_ref().map(|(window, region)| (window, region)),
-            },
-            imm: stalled.imm,
-            invalidate: stalled.invalidate,
-            solicited: stalled.solicited,
-        };
+        let with = stalled.borrowed();
+        let request = Request::kept(stalled, &slot.local, &with);
         let done = match self.carry_out(sender, &request) {
             Outcome::Done(status, byte_len) => (status, byte_len as u32),
             Outcome::Wait(wait) => {
@@ -213,7 +223,10 @@ impl SoftQp {
             qpn: self.qpn,
             qp_type: self.spec.options.qp_type,
         };
-        sender.run(&own, request)
+        match request.with.to {
+            Some(Target::Network(target)) => target.send(self.qpn(), request),
+            _ => sender.run(&own, request),
+        }
     }
 
     /// The status of a request that has waited as long as the queue pair's attributes allow; an unreliable queue pair drops

@@ -7,21 +7,24 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::core::{Connected, Leaving, POSTER, SoftQp};
 use crate::QpAddress;
+use crate::device::preferred_gid;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::qp::check;
 use crate::soft::block::Block;
 use crate::soft::cq_shared::Entry;
 use crate::soft::exec::Sender;
+use crate::soft::home::Home;
 use crate::soft::layout::gate;
 use crate::soft::peer::PeerView;
 use crate::soft::random;
 use crate::soft::receiver::Receiver;
 use crate::soft::ring::{Lines, Slot};
+use crate::soft::roce::NetworkGid;
 use crate::soft::send_queue::SendQueue;
 use crate::soft::spec::QpSpec;
 use crate::soft::srq::ClaimTable;
 use crate::sync::{AtomicU32, Ordering};
-use crate::types::{Psn, QpState, QpType};
+use crate::types::{Mtu, Psn, QpState, QpType};
 
 /// The owner of a queue pair: closes it when dropped.
 #[derive(Debug)]
@@ -52,6 +55,9 @@ impl SoftQp {
     pub(crate) fn new(spec: QpSpec) -> Result<Arc<Self>, CreateError> {
         let full = || CreateError::Exhausted { what: "queue pair" };
         let home = spec.node.home().clone();
+        let place = place(&home, spec.options.gid_index)?;
+        let most = place.as_ref().map_or(Mtu::B4096, |place| place.mtu);
+        let mtu = spec.options.mtu.map_or(most, |mtu| mtu.min(most));
         let receiver = Receiver::new(&spec)?;
         let claims = if spec.options.qp_type == QpType::Ud {
             Some(ClaimTable::new(&home, receiver.ring_lines())?)
@@ -77,6 +83,9 @@ impl SoftQp {
                 receiver: receiver.with_ring(lines),
                 claims,
                 peer: OnceLock::new(),
+                place,
+                mtu,
+                net: OnceLock::new(),
                 leaving: Mutex::new(Leaving::Inside),
                 settled: AtomicBool::new(false),
                 visits: Arc::default(),
@@ -100,15 +109,16 @@ impl SoftQp {
     }
 
     /// Links to the peer and goes to RTR.
-    pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
+    pub(crate) fn connect(self: &Arc<Self>, address: &QpAddress) -> Result<(), ConnectError> {
         let (ours, theirs) = (self.spec.options.qp_type, address.qp_type);
         if ours != theirs || ours == QpType::Ud {
             return Err(ConnectError::TypeMismatch { ours, theirs });
         }
         check(ours, self.state(), QpState::Rtr)?;
-        let soft = address.soft.as_ref().ok_or(ConnectError::NoRoute {
-            why: "it is on a network, and this device reaches software devices of its own host only",
-        })?;
+        let Some(soft) = address.soft.as_ref().filter(|soft| self.spec.node.is_here(soft)) else {
+            self.connect_by_network(address)?;
+            return Ok(self.modify(QpState::Rtr)?);
+        };
         let link = self.spec.node.link_to(soft)?;
         let (info, bell) = link.query(address.qpn.0)?;
         if info.qpn != address.qpn.0 || info.qp_type != theirs {
@@ -129,6 +139,13 @@ impl SoftQp {
             self.fail();
         }
         Ok(())
+    }
+
+    /// Brings a datagram queue pair to RTS.
+    pub(crate) fn activate(self: &Arc<Self>) -> Result<(), ConnectError> {
+        self.modify(QpState::Rtr)?;
+        self.join_network();
+        Ok(self.modify(QpState::Rts)?)
     }
 
     /// Changes the state, if the table allows it.
@@ -152,5 +169,24 @@ impl SoftQp {
         let [before, after] = [from, to].map(|state| gate(self.qpn, state.code()));
         let _ = self.public().gate.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// The address on the network that a row of the GID table stands for; by default the one that a port prefers. `None`: it is
+/// the row of this host's shared memory.
+fn place(home: &Home, index: Option<u32>) -> Result<Option<NetworkGid>, CreateError> {
+    let mut rows = home.network_gids();
+    let index = match index {
+        Some(index) => index,
+        None => {
+            let entries: Vec<_> = rows.iter().map(NetworkGid::entry).collect();
+            preferred_gid(&entries, None).map_or(0, |row| row.index)
+        }
+    };
+    let limit = rows.len() as u64;
+    match index.checked_sub(1) {
+        None => Ok(None),
+        Some(place) if u64::from(place) < limit => Ok(Some(rows.swap_remove(place as usize))),
+        Some(_) => Err(CreateError::OutOfRange { what: "a GID index", asked: index.into(), limit }),
     }
 }

@@ -1,0 +1,108 @@
+//! Listening for connections.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use super::deadline;
+use super::handle::{Handle, source_port};
+use super::request::ConnectionRequest;
+use crate::error::CmError;
+use crate::soft::{CmNetwork, Inbox, Node, random_u32};
+
+/// Listens for connections at a port, on all addresses of the device; a mio [`Source`] that is readable while requests wait.
+/// [`Context::listen`](crate::Context::listen) makes one.
+///
+/// Up to 1,024 requests wait, per address; peers whose requests find no room repeat them. When it is dropped, requests that
+/// wait are refused.
+#[derive(Debug)]
+pub struct Listener {
+    port: u16,
+    inbox: Arc<Inbox>,
+    network: Arc<CmNetwork>,
+    node: Arc<Node>,
+}
+
+impl Listener {
+    /// Listens at a port, or at 0 for one that is free.
+    pub(crate) fn new(node: &Arc<Node>, port: u16) -> Result<Self, CmError> {
+        let network = node.network()?;
+        let system = |source| CmError::System { what: "listen for connections", source };
+        for _ in 0..ATTEMPTS {
+            let tried = if port == 0 { source_port(random_u32()) } else { port };
+            if let Some(inbox) = network.listen(tried).map_err(system)? {
+                return Ok(Listener { port: tried, inbox, network, node: node.clone() });
+            }
+            if port != 0 {
+                break;
+            }
+        }
+        Err(CmError::AddressInUse { port })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next request, if one waits. Never blocks.
+    pub fn poll(&self) -> Option<ConnectionRequest> {
+        self.next(Some(Instant::now()))
+    }
+
+    /// Waits for the next request.
+    ///
+    /// # Errors
+    /// [`CmError::TimedOut`] if none came within `limit`.
+    pub fn wait(&self, limit: Duration) -> Result<ConnectionRequest, CmError> {
+        self.next(deadline(limit)).ok_or(CmError::TimedOut { limit })
+    }
+
+    fn next(&self, deadline: Option<Instant>) -> Option<ConnectionRequest> {
+        loop {
+            let asked = self.inbox.wait(deadline)?;
+            let peer = (asked.offer.terms.address, asked.header.source.port()).into();
+            let handle = Handle::new(self.node.clone(), self.network.clone(), (asked.key, asked.watch), peer);
+            // Who asked may have given up since.
+            if handle.watch.end().is_none() {
+                return Some(ConnectionRequest::new(handle, &asked.offer));
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.network.unlisten(self.port);
+        // Each is refused as it is dropped.
+        while self.poll().is_some() {}
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.inbox.bell().as_raw_fd()
+    }
+}
+
+impl Source for Listener {
+    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
+    }
+
+    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).deregister(registry)
+    }
+}
+
+/// Ports that are tried for one that is free; there are sixteen thousand.
+const ATTEMPTS: u32 = 64;

@@ -1,0 +1,253 @@
+//! A queue pair on the network: how it gets there, and what the wire tells it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use qpair_roce::wire::{Addresses, RnrTimer};
+use qpair_roce::{
+    Cause, DatagramConfig, Datagrams, ReliableConfig, ReliableConnection, Route, UnreliableConfig, UnreliableConnection,
+};
+
+use super::core::{NETWORK, SoftQp};
+use crate::QpAddress;
+use crate::error::ConnectError;
+use crate::events::AsyncEvent;
+use crate::qp::RNR_FOREVER;
+use crate::soft::MAX_READS;
+use crate::soft::control::Link;
+use crate::soft::home::Member as _;
+use crate::soft::host::Host;
+use crate::soft::peer::PeerView;
+use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner, gids};
+use crate::sync::Ordering;
+use crate::types::{Mtu, QpType, Qpn};
+
+/// What a queue pair on the network knows of that.
+pub(super) struct OnNetwork {
+    pub(super) network: Arc<Network>,
+    /// Where it is.
+    pub(super) place: NetworkGid,
+    /// Of a connection: its peer, and the way there.
+    peer: Option<(Qpn, Route)>,
+    mtu: Mtu,
+    /// Why it is there.
+    why: &'static str,
+    /// The protocol is out of its memory.
+    has_left: AtomicBool,
+}
+
+impl SoftQp {
+    /// Puts a connection to `address` on the network.
+    pub(super) fn connect_by_network(self: &Arc<Self>, address: &QpAddress) -> Result<(), ConnectError> {
+        let (place, route, mtu, network) = self.way_to(address)?;
+        let (qpn, peer, options) = (self.qpn(), address.qpn, &self.spec.options);
+        let queue_pair = match options.qp_type {
+            QpType::Uc => Member::Unreliable(
+                UnreliableConnection::new(UnreliableConfig {
+                    mtu,
+                    send_depth: options.send_depth,
+                    ..UnreliableConfig::new(qpn, peer, self.psn, address.psn)
+                }),
+                route,
+            ),
+            _ => Member::Reliable(ReliableConnection::new(self.reliable(address, mtu)), route),
+        };
+        self.attach(OnNetwork::new(network, place, Some((peer, route)), mtu), queue_pair)
+    }
+
+    fn reliable(&self, address: &QpAddress, mtu: Mtu) -> ReliableConfig {
+        let options = &self.spec.options;
+        let reads = self.max_reads();
+        let theirs = if address.max_rd_atomic == 0 { reads } else { address.max_rd_atomic };
+        ReliableConfig {
+            mtu,
+            ack_timeout: Some(options.ack_timeout.min(LONGEST_TIMEOUT)).filter(|timeout| !timeout.is_zero()),
+            retry_count: Some(options.retry_count),
+            rnr_retry: Some(options.rnr_retry).filter(|&count| count < RNR_FOREVER),
+            rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
+            max_reads: reads.min(theirs),
+            reads_answered: reads,
+            send_depth: options.send_depth,
+            ..ReliableConfig::new(self.qpn(), address.qpn, self.psn, address.psn)
+        }
+    }
+
+    /// READs and atomics under way at once, each way.
+    pub(super) fn max_reads(&self) -> u8 {
+        match self.spec.options.qp_type {
+            QpType::Rc => self.spec.options.max_rd_atomic.map_or(READS, |reads| reads.min(MAX_READS)),
+            QpType::Uc | QpType::Ud => 0,
+        }
+    }
+
+    /// Puts a datagram queue pair on the network, if this host has one. Where it can not be had, datagrams go through shared
+    /// memory alone, and whoever asks for a way to another host is told why.
+    pub(super) fn join_network(self: &Arc<Self>) {
+        let Some(place) = &self.place else { return };
+        let network = match self.spec.node.network() {
+            Ok(network) => network,
+            Err(error) => {
+                tracing::warn!(qpn = %self.qpn(), %error, "datagrams reach this host alone");
+                return;
+            }
+        };
+        let options = &self.spec.options;
+        let config = DatagramConfig {
+            mtu: self.mtu,
+            send_depth: options.send_depth,
+            send_psn: self.psn,
+            ..DatagramConfig::new(self.qpn(), options.qkey)
+        };
+        let on = OnNetwork::new(network, place.clone(), None, self.mtu);
+        if let Err(error) = self.attach(on, Member::Datagrams(Datagrams::new(config))) {
+            tracing::warn!(qpn = %self.qpn(), %error, "datagrams reach this host alone");
+        }
+    }
+
+    /// Where datagrams to `address` go over the network.
+    pub(super) fn network_target(&self, address: &QpAddress) -> Result<NetworkTarget, ConnectError> {
+        let (ours, theirs) = (self.spec.options.qp_type, address.qp_type);
+        if theirs != QpType::Ud || ours != QpType::Ud {
+            return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs });
+        }
+        let (_, route, _, network) = self.way_to(address)?;
+        let domain = self.spec.domain;
+        Ok(NetworkTarget { network, domain, route, qpn: address.qpn, qkey: address.qkey })
+    }
+
+    /// Where this side is, the way to a queue pair, and the longest payload of a packet on it.
+    fn way_to(&self, address: &QpAddress) -> Result<(NetworkGid, Route, Mtu, Arc<Network>), ConnectError> {
+        let place = self.place.clone().ok_or(OFF_THE_NETWORK)?;
+        let (ours, theirs) = (place.interface.address, gids::address(address.gid));
+        if Host::is_shared_memory(address) || address.gid == self.home().host().gid() || theirs.is_unspecified() {
+            return Err(ConnectError::NoRoute { why: "the peer's GID is none of a network interface" });
+        }
+        let addresses = Addresses::new(ours, theirs).ok_or(ConnectError::NoRoute {
+            why: "one side has an IPv4 address and the other one of IPv6; choose the same kind by gid_index",
+        })?;
+        let network = self.spec.node.network()?;
+        let source_port = network.source_port(&addresses, address.qpn);
+        let route = Route { addresses, source_port, traffic_class: self.spec.options.traffic_class };
+        Ok((place, route, self.mtu.min(address.mtu), network))
+    }
+
+    pub(super) fn attach(self: &Arc<Self>, on: OnNetwork, queue_pair: Member) -> Result<(), ConnectError> {
+        let network = on.network.clone();
+        let view = self.own_view()?;
+        if self.net.set(on).is_err() {
+            return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
+        }
+        let join = Join {
+            qp_type: self.spec.options.qp_type,
+            domain: self.spec.domain,
+            access: self.spec.options.access,
+            send: self.send.clone(),
+            send_cq: self.spec.send_cq.clone(),
+            inbound: view,
+            owner: self.clone(),
+        };
+        if self.spec.options.qp_type != QpType::Ud {
+            // Its peer does not come through shared memory, and nobody else shall.
+            self.public().peer_qpn.store(NOBODY, Ordering::Release);
+            self.carrier.store(NETWORK, Ordering::Release);
+        }
+        if !network.attach(self.qpn(), queue_pair, join) {
+            return Err(ConnectError::NoRoute {
+                why: "the device has as many queue pairs on the network as there can be",
+            });
+        }
+        // Whoever polls drives the network from now on.
+        self.spec.send_cq.changed();
+        self.spec.recv_cq.changed();
+        Ok(())
+    }
+
+    /// Its own receives, as a peer on this device sees them.
+    fn own_view(&self) -> Result<PeerView, ConnectError> {
+        let link = Arc::new(Link::local(self.home()));
+        PeerView::new(link, &self.info(), self.recv_bell().clone())
+    }
+
+    /// The network that it is on.
+    pub(crate) fn network(&self) -> Option<&Arc<Network>> {
+        self.net.get().map(|on| &on.network)
+    }
+
+    /// True once the protocol is out of its memory, if ever it was in.
+    pub(super) fn has_left_network(&self) -> bool {
+        self.net.get().is_none_or(|on| on.has_left.load(Ordering::Acquire))
+    }
+
+    pub(super) fn explain_network(&self) -> Option<String> {
+        let on = self.net.get()?;
+        let (peer, route) = on.peer?;
+        let (ours, theirs) = match route.addresses {
+            Addresses::V4(ours, theirs) => (ours.to_string(), theirs.to_string()),
+            Addresses::V6(ours, theirs) => (ours.to_string(), theirs.to_string()),
+        };
+        Some(format!(
+            "roce wire to queue pair {peer} at {theirs}, from {ours} on {}: {}; RoCEv2 over UDP, path MTU {}",
+            on.place.interface.name,
+            on.why,
+            on.mtu.bytes(),
+        ))
+    }
+
+    /// Leaves the network for good. Nobody posts any more.
+    pub(super) fn leave_network(&self) {
+        if let Some(on) = self.net.get() {
+            on.network.detach(self.qpn());
+        }
+    }
+}
+
+impl OnNetwork {
+    pub(super) fn new(network: Arc<Network>, place: NetworkGid, peer: Option<(Qpn, Route)>, mtu: Mtu) -> Self {
+        let why = "the peer is on another host, or on no software device";
+        OnNetwork { network, place, peer, mtu, why, has_left: AtomicBool::new(false) }
+    }
+
+    /// The same, where the connection manager made the connection.
+    pub(super) fn managed(self) -> Self {
+        OnNetwork { why: "the connection was made by rdma_cm", ..self }
+    }
+}
+
+impl Owner for SoftQp {
+    fn network_failed(&self, cause: Cause) {
+        let event = match cause {
+            Cause::Closed | Cause::Request => None,
+            Cause::PeerRequest => Some(AsyncEvent::QpRequestError(self.qpn())),
+            Cause::PeerAccess => Some(AsyncEvent::QpAccessError(self.qpn())),
+            Cause::Memory => Some(AsyncEvent::QpFatal(self.qpn())),
+        };
+        if let Some(event) = event {
+            self.home().events().raise(event);
+        }
+        self.fail();
+    }
+
+    fn network_left(&self) {
+        if let Some(on) = self.net.get() {
+            on.has_left.store(true, Ordering::Release);
+        }
+        self.try_settle();
+    }
+
+    fn receive_void(&self, receive: u32) {
+        self.receiver.void(receive);
+    }
+}
+
+/// A queue pair that is at no address of the network.
+pub(super) const OFF_THE_NETWORK: ConnectError = ConnectError::NoRoute {
+    why: "this side's GID is that of this host's shared memory; choose one of a network interface by gid_index (`qpair \
+          devices -v` lists them)",
+};
+/// The longest timeout that there is: 4.096 us x 2^31. IBA 9.7.6.1.3.
+const LONGEST_TIMEOUT: Duration = Duration::from_nanos(4096 << 31);
+/// No queue pair's number: they have 24 bits.
+const NOBODY: u32 = u32::MAX;
+/// READs and atomics at once where nothing else is said.
+const READS: u8 = 16;

@@ -1,0 +1,302 @@
+//! A queue pair that is on the network, as the engine knows it: its send queue, and its receives as a peer sees them.
+//! For these the engine does what a peer's device does on the shared memory wire.
+
+use std::sync::Arc;
+
+use qpair_roce::{Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Send};
+
+use super::memory::{Memory, Place};
+use crate::memory::RemoteSlice;
+use crate::qp::{Borrowed, Op};
+use crate::soft::cq_shared::CqShared;
+use crate::soft::device_copy;
+use crate::soft::exec::{self, Own, Piece, Request, put, scatter, take};
+use crate::soft::home::Home;
+use crate::soft::peer::PeerView;
+use crate::soft::ring::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
+use crate::soft::send_queue::{SendQueue, SendSlot};
+use crate::status::WcStatus;
+use crate::sync::AtomicU32;
+use crate::types::{Access, QpType};
+
+/// A queue pair on the network. Used under the engine's lock.
+pub(super) struct Attached {
+    qpn: Qpn,
+    join: Join,
+    /// Requests taken up so far, and those of them that are over, as running counts.
+    taken: u32,
+    done: u32,
+    /// The protocol gave it up, and is out of its memory.
+    pub(super) is_closed: bool,
+}
+
+/// What a queue pair brings along.
+pub(crate) struct Join {
+    pub(crate) qp_type: QpType,
+    pub(crate) domain: u64,
+    pub(crate) access: Access,
+    pub(crate) send: Arc<SendQueue>,
+    pub(crate) send_cq: Arc<CqShared>,
+    /// Its own receives, as a peer on this device sees them.
+    pub(crate) inbound: PeerView,
+    pub(crate) owner: Arc<dyn Owner>,
+}
+
+/// The queue pair itself, which is told what happens seldom.
+pub(crate) trait Owner: std::marker::Send + Sync {
+    /// The protocol gave it up.
+    fn network_failed(&self, cause: Cause);
+    /// The protocol is out of its memory, for good.
+    fn network_left(&self);
+    /// Datagrams: a receive that was taken will not be filled.
+    fn receive_void(&self, receive: u32);
+}
+
+/// What is next in a send queue.
+pub(super) enum Next {
+    /// Nothing, or what has to wait.
+    Nothing,
+    /// A request for the peer.
+    Wire(Send<Memory>),
+    /// One that is over already.
+    Over(u32, WcStatus),
+}
+
+impl Attached {
+    pub(super) fn new(qpn: Qpn, join: Join) -> Self {
+        let taken = join.send.retired();
+        Attached { qpn, taken, done: taken, join, is_closed: false }
+    }
+
+    pub(super) fn owner(&self) -> &Arc<dyn Owner> {
+        &self.join.owner
+    }
+
+    pub(super) fn into_join(self) -> Join {
+        self.join
+    }
+
+    pub(super) fn is_datagrams(&self) -> bool {
+        self.join.qp_type == QpType::Ud
+    }
+
+    /// Takes up the next request. What the device does by itself waits until all before are over, and is done then.
+    pub(super) fn next(&mut self, home: &Arc<Home>) -> Next {
+        let index = self.taken;
+        if self.is_datagrams() || index == self.join.send.posted() {
+            return Next::Nothing;
+        }
+        // SAFETY: posted and not ready: it is the engine's, which carries out requests of this queue pair.
+        let slot = unsafe { self.join.send.slot(index) };
+        let work = self.work(index, slot);
+        if work.is_none() && self.done != index {
+            return Next::Nothing;
+        }
+        self.taken = index.wrapping_add(1);
+        work.map_or_else(|| Next::Over(index, self.carry_out(slot, home)), Next::Wire)
+    }
+
+    /// A request in the protocol's words; `None` if it is none for the peer.
+    fn work(&self, index: u32, slot: &SendSlot) -> Option<Send<Memory>> {
+        let stalled = slot.stalled.as_ref()?;
+        let remote = |slice: &RemoteSlice| Remote { va: slice.addr, rkey: slice.rkey };
+        let op = match &stalled.op {
+            Op::Send => qpair_roce::Op::Send(match (stalled.imm, stalled.invalidate) {
+                (Some(immediate), _) => Extra::Immediate(immediate),
+                (None, Some(rkey)) => Extra::Invalidate(rkey),
+                (None, None) => Extra::Nothing,
+            }),
+            Op::Write(slice) => qpair_roce::Op::Write(remote(slice), stalled.imm),
+            Op::Read(slice) | Op::ReadReduce(slice, _) => qpair_roce::Op::Read(remote(slice)),
+            Op::CompareSwap { remote: slice, compare, swap } if is_word(slice) => {
+                qpair_roce::Op::CompareSwap { remote: remote(slice), compare: *compare, swap: *swap }
+            }
+            Op::FetchAdd { remote: slice, add } if is_word(slice) => {
+                qpair_roce::Op::FetchAdd { remote: remote(slice), add: *add }
+            }
+            Op::CompareSwap { .. } | Op::FetchAdd { .. } | Op::Bind { .. } | Op::Invalidate(_) => return None,
+        };
+        Some(Send {
+            id: index.into(),
+            op,
+            local: Memory { qpn: self.qpn, place: Place::Request(index) },
+            len: slot.byte_len,
+            solicited: stalled.solicited,
+            fence: stalled.fenced,
+        })
+    }
+
+    /// Does what is no request for the peer.
+    fn carry_out(&self, slot: &SendSlot, home: &Arc<Home>) -> WcStatus {
+        let hazard = AtomicU32::new(0);
+        let Join { qp_type, domain, .. } = self.join;
+        let own = Own { home, hazard: &hazard, domain, qpn: self.qpn.0, qp_type };
+        let Some(stalled) = &slot.stalled else { return WcStatus::GENERAL_ERR };
+        if self.is_closed {
+            return WcStatus::WR_FLUSH_ERR;
+        }
+        let done = match (&stalled.op, &stalled.bind) {
+            (Op::Bind { start, end, access }, Some((window, region))) => {
+                own.bind(window, region, &(*start..*end), *access)
+            }
+            (Op::Invalidate(rkey), _) => own.invalidate(*rkey),
+            (Op::CompareSwap { .. } | Op::FetchAdd { .. }, _) => return WcStatus::REM_INV_REQ_ERR,
+            _ => return WcStatus::MW_BIND_ERR,
+        };
+        match done {
+            exec::Outcome::Done(status, _) => status,
+            exec::Outcome::Wait(_) => WcStatus::GENERAL_ERR,
+        }
+    }
+
+    /// A request is over: it and those before may complete.
+    pub(super) fn finish(&mut self, index: u32, status: WcStatus) {
+        // SAFETY: it was taken up and is not ready, so it is the engine's.
+        let slot = unsafe { self.join.send.slot(index) };
+        slot.stalled = None;
+        slot.status = status;
+        slot.completes |= !status.is_success();
+        if !status.is_success() {
+            slot.byte_len = 0;
+        }
+        let completes = slot.completes;
+        self.done = index.wrapping_add(1);
+        if completes {
+            self.join.send.complete(self.done);
+            self.join.send_cq.notify(!status.is_success());
+        }
+    }
+
+    /// True if a request waits until those before it are over.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.taken == self.done && self.taken != self.join.send.posted()
+    }
+
+    /// Takes bytes of a request for a packet.
+    pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8]) -> Option<()> {
+        self.with(index, |request| {
+            request.part(offset as usize, to.len(), |at, piece| {
+                // SAFETY: the stretch lies within `to`, and the piece is posted memory, which a peer may write at most as
+                // `device_copy` bears it.
+                unsafe { device_copy(to[at..].as_mut_ptr(), piece.ptr, piece.len) };
+            });
+        })
+    }
+
+    /// Puts bytes of an answer where a request wants them.
+    pub(super) fn answer(&self, index: u32, offset: u32, bytes: &[u8]) -> Option<()> {
+        self.with(index, |request| {
+            let calc = if let Op::ReadReduce(_, calc) = request.op { Some(*calc) } else { None };
+            request.part(offset as usize, bytes.len(), |at, piece| {
+                // SAFETY: the stretch lies within `bytes`, and the piece is posted memory.
+                unsafe { take(piece, bytes[at..].as_ptr(), calc) };
+            });
+        })
+    }
+
+    fn with<R>(&self, index: u32, f: impl FnOnce(&Request<'_>) -> R) -> Option<R> {
+        // SAFETY: the protocol asks for requests that are under way only: taken up, and not ready.
+        let slot = unsafe { self.join.send.slot(index) };
+        let stalled = slot.stalled.as_ref()?;
+        let with = stalled.borrowed();
+        Some(f(&Request::kept(stalled, &slot.local, &with)))
+    }
+
+    /// The next receive, taken for a message.
+    pub(super) fn take_receive(&mut self) -> Option<Receive<Memory>> {
+        let inbound = &mut self.join.inbound;
+        let (index, slot) = if self.join.qp_type == QpType::Ud {
+            // The line of a datagram is that of its receive: there is room.
+            let index = inbound.claim_now(NETWORK, |_| true).ok()?;
+            (index, index)
+        } else {
+            if !inbound.has_room(1) {
+                return None;
+            }
+            let receive = inbound.next_receive(self.qpn.0, true).ok()?;
+            inbound.took_receive();
+            (receive.index, receive.slot)
+        };
+        let len = inbound.wqe(slot).total.load(std::sync::atomic::Ordering::Relaxed);
+        Some(Receive { id: index.into(), local: Memory { qpn: self.qpn, place: Place::Receive(slot) }, len })
+    }
+
+    /// Puts bytes of a message into the receive that was taken for it.
+    pub(super) fn fill(&self, slot: u32, offset: u32, bytes: &[u8]) -> Option<()> {
+        let inbound = &self.join.inbound;
+        let with = Borrowed { inline: Some(bytes), ..Borrowed::default() };
+        scatter(inbound, slot, offset.into(), &Request::of_bytes(&with), |to, piece: Piece| {
+            // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; the
+            // piece is part of `bytes`.
+            unsafe { put(inbound, to, piece.ptr, piece.len) }
+        })
+        .ok()
+    }
+
+    /// A message is in its receive, or failed it.
+    pub(super) fn received(&mut self, index: u32, outcome: Outcome, message: &Incoming) {
+        let is_datagram = self.is_datagrams();
+        if outcome == Outcome::Flushed {
+            // What was taken and is not filled is flushed with what was not taken.
+            if is_datagram {
+                self.join.owner.receive_void(index);
+            }
+            return;
+        }
+        let (extra, imm) = match message.extra {
+            Extra::Nothing => (0, 0),
+            Extra::Immediate(immediate) => (FLAG_IMM, immediate),
+            Extra::Invalidate(Rkey(rkey)) => (FLAG_INVALIDATE, rkey),
+        };
+        let header = if is_datagram { crate::qp::GRH_BYTES as u32 } else { 0 };
+        let (kind, byte_len) = match outcome {
+            Outcome::Success if message.is_write => (KIND_WRITE_IMM, message.len),
+            Outcome::Success => (KIND_SEND, message.len - header.min(message.len)),
+            // More than any receive holds: its owner finds that it does not fit.
+            Outcome::LocalLength => (KIND_SEND, u32::MAX),
+            _ => (KIND_VOID, 0),
+        };
+        let solicited = if message.solicited { FLAG_SOLICITED } else { 0 };
+        let entry = Entry {
+            kind,
+            flags: extra | solicited,
+            byte_len,
+            imm,
+            receive: index,
+            src_qpn: message.source.map_or(0, |source| source.0),
+            ..Entry::default()
+        };
+        let inbound = &mut self.join.inbound;
+        if is_datagram {
+            inbound.lines.place(index, entry)
+        } else {
+            inbound.producer.push(entry, &[])
+        }
+        inbound.wake(message.solicited || outcome != Outcome::Success);
+    }
+
+    /// Where memory of this side lies that the peer may use so; `None` if it may not.
+    pub(super) fn reach(&self, home: &Home, at: Remote, len: u64, right: Access) -> Option<*mut u8> {
+        let keys = home.keys().view();
+        keys.check(at.rkey, at.va, len, right, self.join.domain, self.qpn.0)?;
+        // The key's owner is this device: the address is one of this process, as on a link to oneself.
+        Some(std::ptr::with_exposed_provenance_mut(usize::try_from(at.va).ok()?))
+    }
+
+    pub(super) fn allows(&self, right: Access) -> bool {
+        self.join.access.contains(right)
+    }
+
+    /// True if the peer may withdraw that key: a window's that this queue pair bound.
+    pub(super) fn may_withdraw(&self, home: &Home, rkey: Rkey) -> bool {
+        home.keys().view().is_bound(rkey, self.qpn.0, self.join.domain)
+    }
+}
+
+/// True for what an atomic can be about.
+fn is_word(slice: &RemoteSlice) -> bool {
+    slice.len == 8
+}
+
+/// The name under which the network claims receives of datagram queue pairs. Devices have odd ones.
+const NETWORK: u32 = 2;

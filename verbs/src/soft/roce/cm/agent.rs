@@ -1,0 +1,275 @@
+//! The managers of a device's addresses, and to whom their events go.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use qpair_roce::cm::{CmConfig, CmState, ConnectionId, ConnectionManager, Event, IdTail, Offer};
+use qpair_roce::wire::Addresses;
+use qpair_roce::wire::cm::{IpHeader, LEN, Reason, SERVICE_TCP};
+use qpair_roce::{Mtu, Port, Qpn};
+
+use super::inbox::{Asked, Inbox};
+use super::route::address_at;
+use super::watch::{Acceptance, End, Watch};
+use crate::soft::home::Home;
+use crate::soft::random;
+use crate::soft::roce::attached::Owner;
+use crate::soft::roce::memory::Memory;
+use crate::soft::roce::udp::SLOTS;
+
+/// The managers of a device.
+pub(crate) struct Agent {
+    home: Arc<Home>,
+    managers: BTreeMap<IpAddr, ConnectionManager>,
+    services: BTreeMap<u16, Arc<Inbox>>,
+    watched: BTreeMap<Key, Arc<Watch>>,
+    /// Connections of which the peer is not known to be ready, and their queue pairs.
+    unconfirmed: Vec<(Key, Qpn)>,
+    /// When the share of connection management is to be asked for again; none: it is had, or not needed.
+    pub(super) asks_at: Option<Instant>,
+    /// When a manager is to be looked at.
+    due: Option<Instant>,
+    /// Managers may have something to tell.
+    has_news: bool,
+    /// Datagrams that a test has lost.
+    #[cfg(test)]
+    pub(super) loses: Option<Loss>,
+}
+
+/// A connection of a device: the address of this end, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) address: IpAddr,
+    pub(super) id: ConnectionId,
+}
+
+/// Says of a message whether it is lost.
+#[cfg(test)]
+pub(crate) type Loss = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// A queue pair whose connection is over.
+pub(super) type Over = (Qpn, Weak<dyn Owner>);
+
+impl Agent {
+    pub(super) fn new(home: Arc<Home>) -> Self {
+        Agent {
+            home,
+            managers: BTreeMap::new(),
+            services: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            unconfirmed: Vec::new(),
+            asks_at: None,
+            due: None,
+            has_news: false,
+            #[cfg(test)]
+            loses: None,
+        }
+    }
+
+    /// True while somebody listens, or has a connection.
+    pub(super) fn is_used(&self) -> bool {
+        !self.services.is_empty() || !self.watched.is_empty()
+    }
+
+    /// The manager of an address.
+    pub(super) fn manager(&mut self, address: IpAddr) -> &mut ConnectionManager {
+        self.has_news = true;
+        if self.managers.len() >= MANAGERS {
+            self.managers.retain(|known, manager| *known == address || manager.connections() > 0);
+        }
+        let Agent { home, services, .. } = self;
+        self.managers.entry(address).or_insert_with(|| {
+            let value = home.slot().map_or(0, |slot| slot.number());
+            let id_tail = IdTail { bits: SLOTS.ilog2(), value };
+            let largest_mtu = address_at(home, address).map_or(Mtu::B4096, |place| place.mtu);
+            let mut manager =
+                ConnectionManager::new(CmConfig { id_tail, largest_mtu, ..CmConfig::new(address, guid(home)) });
+            for port in services.keys() {
+                // It has none yet.
+                let _ = manager.listen(SERVICE_TCP + u64::from(*port));
+            }
+            manager
+        })
+    }
+
+    /// The manager of a connection.
+    pub(super) fn manager_of(&mut self, key: Key) -> &mut ConnectionManager {
+        self.manager(key.address)
+    }
+
+    pub(super) fn state(&self, key: Key) -> Option<CmState> {
+        self.managers.get(&key.address)?.state(key.id)
+    }
+
+    pub(super) fn listen(&mut self, port: u16, inbox: Arc<Inbox>) {
+        self.services.insert(port, inbox);
+        for manager in self.managers.values_mut() {
+            let _ = manager.listen(SERVICE_TCP + u64::from(port));
+        }
+    }
+
+    pub(super) fn unlisten(&mut self, port: u16) {
+        self.services.remove(&port);
+        for manager in self.managers.values_mut() {
+            manager.unlisten(SERVICE_TCP + u64::from(port));
+        }
+    }
+
+    /// Tells `watch` what becomes of a connection.
+    pub(super) fn watch(&mut self, key: Key, watch: Arc<Watch>) {
+        self.watched.insert(key, watch);
+    }
+
+    /// The connection is accepted; its peer is ready once it says so, or sends to the queue pair.
+    pub(super) fn await_peer(&mut self, key: Key, qpn: Qpn) {
+        self.unconfirmed.push((key, qpn));
+    }
+
+    /// Nobody follows a connection any more: it ends.
+    pub(super) fn let_go(&mut self, now: Instant, key: Key) -> Option<Arc<Watch>> {
+        let state = self.state(key);
+        let manager = self.manager_of(key);
+        // Whatever it is by now, it may be over.
+        let _ = match state {
+            Some(CmState::RequestSent(_)) => manager.cancel(key.id),
+            Some(CmState::RequestReceived(_) | CmState::ReplySent(_) | CmState::ReplyReceived(_)) => {
+                manager.reject(now, key.id, Reason::CONSUMER, &[0; 148])
+            }
+            Some(CmState::Established) => manager.disconnect(now, key.id, &[0; 220]),
+            Some(CmState::DisconnectSent | CmState::TimeWait) | None => Ok(()),
+        };
+        self.unconfirmed.retain(|(other, _)| *other != key);
+        self.watched.remove(&key)
+    }
+
+    /// A datagram of a peer's manager.
+    pub(super) fn take(&mut self, now: Instant, addresses: Addresses, bytes: &[u8; LEN]) {
+        let (from, own) = ends(addresses);
+        self.manager(own).handle(now, from, bytes, &mut entropy);
+    }
+
+    /// Does what is due.
+    pub(super) fn keep_time(&mut self, now: Instant) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.managers.values_mut().for_each(|manager| manager.handle_timeout(now));
+            self.has_news = true;
+        }
+    }
+
+    /// When something is due.
+    pub(in crate::soft::roce) fn timeout(&self) -> Option<Instant> {
+        self.due.into_iter().chain(self.asks_at).min()
+    }
+
+    /// Notes what data says: that its sender is ready.
+    pub(super) fn hear(&mut self, port: &Port<Memory>) {
+        let heard = |(_, qpn): &(Key, Qpn)| port.get(*qpn).is_some_and(|queue_pair| queue_pair.has_heard());
+        while let Some(at) = self.unconfirmed.iter().position(heard) {
+            let (key, _) = self.unconfirmed.swap_remove(at);
+            let _ = self.manager_of(key).heard(key.id);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.managers.values().map(ConnectionManager::connections).sum()
+    }
+
+    /// Sends what managers have to send, and passes on what they tell. Queue pairs of connections that ended are in `over`.
+    pub(super) fn flush(&mut self, over: &mut Vec<Over>, mut send: impl FnMut(Addresses, [u8; LEN])) {
+        if !std::mem::take(&mut self.has_news) {
+            return;
+        }
+        let addresses: Vec<_> = self.managers.keys().copied().collect();
+        for address in addresses {
+            while let Some(event) = self.managers.get_mut(&address).and_then(ConnectionManager::poll_event) {
+                self.tell(address, event, over);
+            }
+            while let Some(transmit) = self.managers.get_mut(&address).and_then(ConnectionManager::poll_transmit) {
+                #[cfg(test)]
+                if self.loses.as_mut().is_some_and(|loses| loses(&transmit.bytes)) {
+                    continue;
+                }
+                if let Some(addresses) = Addresses::new(address, transmit.to) {
+                    send(addresses, transmit.bytes);
+                }
+            }
+        }
+        self.due = self.managers.values().filter_map(ConnectionManager::timeout).min();
+        self.has_news = false;
+    }
+
+    fn tell(&mut self, address: IpAddr, event: Event, over: &mut Vec<Over>) {
+        let key = |id| Key { address, id };
+        match event {
+            Event::Requested { id, offer } => self.asked(key(id), offer),
+            Event::Accepted { id, terms, private } => {
+                if let Some(watch) = self.watched.get(&key(id)) {
+                    watch.accepted(Acceptance { terms, private });
+                }
+            }
+            Event::Established { id } => {
+                self.unconfirmed.retain(|(other, _)| *other != key(id));
+                if let Some(watch) = self.watched.get(&key(id)) {
+                    watch.established();
+                }
+            }
+            Event::Rejected { id, reason, private } => self.ended(key(id), End::Rejected { reason, private }, over),
+            Event::Stale { id } => self.ended(key(id), End::Stale, over),
+            Event::TimedOut { id, .. } => self.ended(key(id), End::TimedOut, over),
+            Event::Disconnected { id } => self.ended(key(id), End::Disconnected, over),
+            // A queue pair is connected once.
+            Event::Released { .. } => {}
+        }
+    }
+
+    /// A peer asks for a connection.
+    fn asked(&mut self, key: Key, offer: Offer) {
+        let port = offer.service_id.checked_sub(SERVICE_TCP).and_then(|port| u16::try_from(port).ok());
+        let inbox = port.and_then(|port| self.services.get(&port)).cloned();
+        // Nobody listens any more; or it is none of rdma_cm.
+        let reason = if inbox.is_some() { Reason::UNSUPPORTED } else { Reason::INVALID_SERVICE_ID };
+        let Some((inbox, header)) = inbox.zip(IpHeader::parse(&offer.private)) else {
+            let _ = self.manager_of(key).reject(Instant::now(), key.id, reason, &[0; 148]);
+            return;
+        };
+        let watch = Arc::new(Watch::default());
+        self.watched.insert(key, watch.clone());
+        inbox.push(Asked { key, offer, header, watch });
+    }
+
+    fn ended(&mut self, key: Key, end: End, over: &mut Vec<Over>) {
+        let was_unconfirmed = self.unconfirmed.iter().any(|(other, _)| *other == key);
+        self.unconfirmed.retain(|(other, _)| *other != key);
+        let Some(watch) = self.watched.remove(&key) else { return };
+        over.extend(watch.queue_pair().cloned());
+        watch.ended(end, was_unconfirmed && matches!(end, End::Disconnected));
+    }
+}
+
+/// The peer's address, and the own one, of what came.
+fn ends(addresses: Addresses) -> (IpAddr, IpAddr) {
+    match addresses {
+        Addresses::V4(from, own) => (from.into(), own.into()),
+        Addresses::V6(from, own) => (from.into(), own.into()),
+    }
+}
+
+/// An EUI-64 of the opened device, with the local bit set. The host's would not do: containers share it, and peers tell
+/// connections by it.
+fn guid(home: &Home) -> u64 {
+    let [bytes @ .., _, _, _, _, _, _, _, _] = home.id().0;
+    u64::from_be_bytes(bytes) | 0x0200_0000_0000_0000
+}
+
+/// Unpredictable numbers, for connection IDs and first sequence numbers.
+pub(super) fn entropy() -> u64 {
+    u64::from_le_bytes(random::bytes())
+}
+
+/// Managers that are kept without connections: hosts have less addresses, but for the 16 million of the loopback.
+const MANAGERS: usize = 64;
+/// How long the share of connection management is left to another before it is asked for again.
+pub(super) const ASKS_EVERY: Duration = Duration::from_secs(1);

@@ -1,0 +1,72 @@
+//! The connection manager in the engine's rounds.
+
+use std::time::Instant;
+
+use qpair_roce::{Qpn, Route};
+
+use super::agent::{ASKS_EVERY, Agent, Over};
+use super::watch::is_same;
+use crate::soft::roce::engine::Engine;
+use crate::soft::roce::udp::Wire;
+
+impl Engine {
+    /// The managers, which there are from now on.
+    pub(super) fn agent(&mut self) -> &mut Agent {
+        let home = &self.home;
+        self.agent.get_or_insert_with(|| Box::new(Agent::new(home.clone())))
+    }
+
+    pub(super) fn udp_mut(&mut self) -> &mut Wire {
+        &mut self.udp
+    }
+
+    /// Takes in messages that came, and does what is due.
+    pub(in crate::soft::roce) fn manage(&mut self, now: Instant) {
+        let Some(agent) = &mut self.agent else { return };
+        while let Some((addresses, bytes)) = self.port.next_management() {
+            agent.take(now, addresses, &bytes);
+        }
+        agent.hear(&self.port);
+        agent.keep_time(now);
+        if self.udp.take_freed() || agent.asks_at.is_some_and(|at| at <= now) {
+            self.claim_management(now);
+        }
+        self.flush_management();
+    }
+
+    /// Sends what the managers have to send, and tells what they tell.
+    pub(in crate::soft::roce) fn flush_management(&mut self) {
+        let Engine { agent: Some(agent), port, udp, .. } = self else { return };
+        let mut over = Vec::new();
+        agent.flush(&mut over, |addresses, bytes| {
+            let source_port = udp.source_port(&addresses, Qpn(1));
+            // What there is no room for is lost, and repeated.
+            port.send_management(Route { addresses, source_port, traffic_class: 0 }, bytes);
+        });
+        over.iter().for_each(|over| self.end(Some(over)));
+    }
+
+    /// Fails the queue pair of a connection that is over.
+    pub(super) fn end(&mut self, over: Option<&Over>) {
+        let Some((qpn, queue_pair)) = over else { return };
+        if self.side.attached.get(*qpn).is_some_and(|attached| is_same(attached.owner(), queue_pair)) {
+            self.close(*qpn);
+        }
+    }
+
+    /// Takes the host's share of connection management, if no other device has it, and there is a use for it.
+    pub(in crate::soft::roce) fn claim_management(&mut self, now: Instant) {
+        let Some(agent) = &mut self.agent else { return };
+        agent.asks_at = None;
+        if !agent.is_used() {
+            return;
+        }
+        let has_it = self.udp.claim_management().unwrap_or_else(|error| {
+            tracing::warn!(%error, "can not take part in connection management; it is tried again");
+            false
+        });
+        if !has_it {
+            agent.asks_at = Some(now + ASKS_EVERY);
+        }
+    }
+}

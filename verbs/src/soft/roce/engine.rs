@@ -1,0 +1,217 @@
+//! The protocol between its sockets and the device: one round takes in what came, does what is due, and sends what is to
+//! be sent.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use qpair_roce::congestion::{DcqcnParameters, Rate};
+use qpair_roce::{Counters, Datagram, Departure, Mtu, Port, Qpn, QueuePair, Route};
+
+use super::attached::{Attached, Join, Next};
+use super::cm::Agent;
+use super::memory::Memory;
+use super::side::Side;
+use super::udp::{LONGEST_SEND, NetworkCounters, Sent, Wire};
+use crate::soft::home::Home;
+use crate::status::WcStatus;
+
+/// The protocol of a device. Used by one thread at a time.
+pub(super) struct Engine {
+    pub(super) home: Arc<Home>,
+    pub(super) port: Port<Memory>,
+    pub(super) side: Side,
+    pub(super) udp: Wire,
+    /// The connection manager, once it is used.
+    pub(super) agent: Option<Box<Agent>>,
+    /// Packets on their way to a socket.
+    outgoing: Box<[u8]>,
+    /// Packets at the start of it that the socket had no room for.
+    unsent: Option<Departure>,
+    /// There was more to send than one round does.
+    has_more: bool,
+    /// The device's thread sleeps so long at most; none: without end.
+    pub(super) sleeps_until: Option<Instant>,
+}
+
+/// A queue pair as it joins the network.
+pub(crate) type Member = QueuePair<Memory>;
+
+/// What became of a datagram.
+pub(super) enum Fate {
+    /// It is sent, or lost on the way.
+    Gone,
+    /// There is no room now.
+    NoRoom,
+}
+
+impl Engine {
+    /// With congestion control of links of that rate.
+    pub(super) fn new(home: Arc<Home>, udp: Wire, line_rate: Rate) -> Self {
+        let mut port = Port::new();
+        port.control_congestion(DcqcnParameters::new(line_rate));
+        Engine {
+            side: Side::new(home.clone()),
+            home,
+            port,
+            udp,
+            agent: None,
+            outgoing: vec![0; LONGEST_SEND].into(),
+            unsent: None,
+            has_more: false,
+            sleeps_until: Some(Instant::now()),
+        }
+    }
+
+    pub(super) fn udp(&self) -> &Wire {
+        &self.udp
+    }
+
+    pub(super) fn counters(&self) -> (Counters, NetworkCounters) {
+        (*self.port.counters(), *self.udp.counters())
+    }
+
+    /// Has the next round look for messages of other processes too.
+    pub(super) fn look_everywhere(&mut self) {
+        self.udp.look_everywhere();
+    }
+
+    /// Takes a queue pair in; false if its number can not be had.
+    pub(super) fn attach(&mut self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
+        if self.port.add(Instant::now(), queue_pair).is_err() {
+            return false;
+        }
+        let is_new = self.side.attached.add(qpn, Attached::new(qpn, join)).is_ok();
+        debug_assert!(is_new, "the port had no such number");
+        is_new
+    }
+
+    /// Lets a queue pair go.
+    pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Join> {
+        self.close(qpn);
+        self.port.remove(qpn);
+        self.side.attached.remove(qpn).map(Attached::into_join)
+    }
+
+    /// Takes up what was posted to a queue pair.
+    pub(super) fn take_up(&mut self, qpn: Qpn) {
+        while let Some(attached) = self.side.attached.get_mut(qpn) {
+            let (index, status) = match attached.next(&self.home) {
+                Next::Nothing => return,
+                Next::Over(index, status) => (index, status),
+                Next::Wire(work) => {
+                    let index = work.id as u32;
+                    if self.port.post(qpn, work, &mut self.side).is_ok() {
+                        continue;
+                    }
+                    // Let through by the checks of posting, and yet nothing that the protocol takes.
+                    (index, WcStatus::LOC_QP_OP_ERR)
+                }
+            };
+            let Some(attached) = self.side.attached.get_mut(qpn) else { return };
+            attached.finish(index, status);
+            if !status.is_success() {
+                self.close(qpn);
+            }
+        }
+    }
+
+    /// Takes the protocol out of the memory of a queue pair: what is posted is flushed.
+    pub(super) fn close(&mut self, qpn: Qpn) {
+        self.port.close(qpn, &mut self.side);
+        self.settle();
+    }
+
+    /// Takes in what came, some of it; true if there was something.
+    pub(super) fn receive(&mut self, now: Instant) -> bool {
+        let Engine { home, port, side, udp, .. } = self;
+        let came = home.as_engine(|| udp.receive(|arrival| port.receive(now, &arrival, side)));
+        self.settle();
+        match came {
+            Ok(count) => count > 0,
+            Err(error) => {
+                tracing::warn!(%error, "can not receive from the network");
+                false
+            }
+        }
+    }
+
+    /// Does what is due, and what the connection manager has to do.
+    pub(super) fn keep_time(&mut self, now: Instant) {
+        self.manage(now);
+        if self.port.timeout().is_some_and(|due| due <= now) {
+            self.port.handle_timeout(now, &mut self.side);
+            self.settle();
+        }
+    }
+
+    /// Sends what is to be sent, some of it; true if there was something.
+    pub(super) fn transmit(&mut self, now: Instant) -> bool {
+        let mut sent = false;
+        self.has_more = true;
+        for _ in 0..SENDS {
+            let departure = match self.unsent.take() {
+                Some(departure) => departure,
+                None => {
+                    let Engine { home, port, side, udp, outgoing, .. } = self;
+                    let segments = udp.segments();
+                    let made = home.as_engine(|| port.transmit(now, outgoing, segments, side));
+                    let Some(departure) = made else {
+                        self.has_more = false;
+                        break;
+                    };
+                    departure
+                }
+            };
+            if self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full {
+                self.unsent = Some(departure);
+                self.has_more = false;
+                break;
+            }
+            sent = true;
+        }
+        self.settle();
+        sent
+    }
+
+    /// Sends a datagram at once.
+    pub(super) fn send_datagram(&mut self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> Fate {
+        if self.unsent.is_some() {
+            return Fate::NoRoom;
+        }
+        let Some(departure) = self.port.make_datagram(qpn, work, &mut self.outgoing, fill) else { return Fate::Gone };
+        if self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full {
+            self.unsent = Some(departure);
+        }
+        Fate::Gone
+    }
+
+    /// When there is something to do, if nothing comes before.
+    pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
+        let room = (self.unsent.is_some() || self.udp.has_waiting()).then(|| now + ROOM);
+        let more = self.has_more.then_some(now);
+        let management = self.agent.as_ref().and_then(|agent| agent.timeout());
+        self.port.timeout().into_iter().chain(management).chain(room).chain(more).min()
+    }
+
+    /// Tells owners of what happened to their queue pairs, now that no access is under way. A connection that failed may
+    /// answer its peer still; it is out of all memory that was posted.
+    fn settle(&mut self) {
+        while let Some((qpn, cause)) = self.side.failed.pop() {
+            let Some(attached) = self.side.attached.get_mut(qpn) else { continue };
+            attached.is_closed = true;
+            let owner = attached.owner().clone();
+            owner.network_failed(cause);
+            self.take_up(qpn);
+            owner.network_left();
+        }
+        while let Some(qpn) = self.side.freed.pop() {
+            self.take_up(qpn);
+        }
+    }
+}
+
+/// Calls in one round, after which arrivals have their turn.
+const SENDS: usize = 16;
+/// How long a socket without room is left alone.
+const ROOM: std::time::Duration = std::time::Duration::from_micros(200);
+const _: () = assert!(LONGEST_SEND > 2 * Mtu::B4096.bytes() as usize);

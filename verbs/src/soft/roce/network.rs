@@ -1,0 +1,269 @@
+//! A device on the network: its protocol, which whoever posts or polls drives, and a thread where nobody does.
+//!
+//! One lock keeps drivers apart, and nobody waits for it on the data path: who finds it taken leaves a note, which the
+//! holder works off before it goes, or whoever left it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use qpair_roce::congestion::Rate;
+use qpair_roce::wire::Addresses;
+use qpair_roce::{Counters, Datagram, Qpn, Route};
+
+use super::attached::Join;
+use super::engine::{Engine, Fate, Member};
+use super::thread;
+use super::udp::{NetworkCounters, Slot, Wire};
+use crate::error::NetworkError;
+use crate::soft::eventfd::EventFd;
+use crate::soft::home::Home;
+use crate::sync::lock;
+
+/// A device on the network.
+pub(crate) struct Network {
+    engine: Mutex<Engine>,
+    /// What was asked for while another drove.
+    notes: Mutex<Vec<Note>>,
+    has_notes: AtomicBool,
+    /// Somebody polls: the thread may sleep.
+    pub(super) is_polled: AtomicBool,
+    /// The thread sleeps by the clock, since somebody polls.
+    pub(super) dozes: AtomicBool,
+    pub(super) closing: AtomicBool,
+    pub(super) bell: EventFd,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a queue pair asks of who drives.
+#[derive(Clone, Copy, Debug)]
+enum Note {
+    /// Requests were posted.
+    Posted(Qpn),
+    /// It has failed.
+    Failed(Qpn),
+}
+
+impl Network {
+    pub(crate) fn open(home: &Arc<Home>, slot: &Arc<Slot>) -> Result<Arc<Self>, NetworkError> {
+        let system = |what| move |source: io::Error| NetworkError::System { what, source };
+        let udp = Wire::open(slot.clone())?;
+        let bell = EventFd::new().map_err(system("make an event descriptor"))?;
+        let network = Arc::new(Network {
+            engine: Mutex::new(Engine::new(home.clone(), udp, line_rate(home))),
+            notes: Mutex::default(),
+            has_notes: AtomicBool::new(false),
+            is_polled: AtomicBool::new(false),
+            dozes: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            bell,
+            thread: Mutex::default(),
+        });
+        let thread = thread::start(&network).map_err(system("start the network's thread"))?;
+        *lock(&network.thread) = Some(thread);
+        Ok(network)
+    }
+
+    /// UDP port that packets to a queue pair come from.
+    pub(crate) fn source_port(&self, addresses: &Addresses, peer: Qpn) -> u16 {
+        lock(&self.engine).udp().source_port(addresses, peer)
+    }
+
+    /// Packets and datagrams so far, counted.
+    pub(crate) fn counters(&self) -> (Counters, NetworkCounters) {
+        lock(&self.engine).counters()
+    }
+
+    /// Takes a queue pair in; false if its number can not be had.
+    pub(crate) fn attach(&self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
+        let is_new = lock(&self.engine).attach(qpn, queue_pair, join);
+        self.work_off();
+        is_new
+    }
+
+    /// Lets a queue pair go, which may be dropped then.
+    pub(crate) fn detach(&self, qpn: Qpn) {
+        let gone = lock(&self.engine).detach(qpn);
+        self.work_off();
+        // Its owner may be dropped with it: not under the lock.
+        drop(gone);
+    }
+
+    /// Sends what was posted to a queue pair.
+    #[inline]
+    pub(crate) fn posted(&self, qpn: Qpn) {
+        self.ask(Note::Posted(qpn));
+    }
+
+    /// Takes the protocol out of the memory of a queue pair that has failed.
+    pub(crate) fn failed(&self, qpn: Qpn) {
+        self.ask(Note::Failed(qpn));
+    }
+
+    /// Sends a datagram at once.
+    pub(crate) fn send_datagram(&self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
+        let Some(mut engine) = self.try_engine() else { return false };
+        let fate = engine.send_datagram(qpn, work, fill);
+        drop(engine);
+        self.work_off();
+        matches!(fate, Fate::Gone)
+    }
+
+    /// One round, for who polls: true if something came. What is to be answered goes with the next poll, or with what is
+    /// posted before that: an answer of this side and the acknowledgment of what it answers leave together.
+    pub(crate) fn poll(&self) -> bool {
+        self.is_polled.store(true, Ordering::Relaxed);
+        let Some(mut engine) = self.try_engine() else { return false };
+        let now = Instant::now();
+        engine.transmit(now);
+        let came = engine.receive(now);
+        engine.keep_time(now);
+        drop(engine);
+        self.work_off();
+        came
+    }
+
+    /// Who polled goes to sleep: the thread takes over.
+    pub(crate) fn hand_over(&self) {
+        self.is_polled.store(false, Ordering::SeqCst);
+        if self.dozes.load(Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+
+    /// Rounds until nothing happens any more, for the thread; how long it may sleep then, none: without end.
+    pub(super) fn serve(&self) -> Option<Instant> {
+        let mut engine = lock(&self.engine);
+        engine.look_everywhere();
+        for _ in 0..ROUNDS {
+            if !round(&mut engine) {
+                break;
+            }
+        }
+        engine.sleeps_until = engine.timeout(Instant::now());
+        let until = engine.sleeps_until;
+        drop(engine);
+        self.work_off();
+        until
+    }
+
+    /// What the thread sleeps on.
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        lock(&self.engine).udp().fd().try_clone_to_owned()
+    }
+
+    /// Carries out what is asked of the connection manager, and sends what comes of it.
+    pub(super) fn manage<R>(&self, act: impl FnOnce(&mut Engine, Instant) -> R) -> R {
+        let mut engine = lock(&self.engine);
+        let now = Instant::now();
+        let result = act(&mut engine, now);
+        engine.claim_management(now);
+        engine.flush_management();
+        engine.transmit(now);
+        self.wake_for(&mut engine);
+        drop(engine);
+        self.work_off();
+        result
+    }
+
+    fn ask(&self, note: Note) {
+        match self.try_engine() {
+            Some(mut engine) => {
+                self.carry_out(&mut engine, note);
+                drop(engine);
+            }
+            None => {
+                lock(&self.notes).push(note);
+                self.has_notes.store(true, Ordering::SeqCst);
+            }
+        }
+        self.work_off();
+    }
+
+    /// Works off what was asked for meanwhile, unless another does. After the lock was given back: either its next holder
+    /// sees a note, or who left it sees that the lock is free.
+    fn work_off(&self) {
+        fence(Ordering::SeqCst);
+        while self.has_notes.load(Ordering::SeqCst) {
+            let Some(mut engine) = self.try_engine() else { return };
+            self.has_notes.store(false, Ordering::SeqCst);
+            let notes = std::mem::take(&mut *lock(&self.notes));
+            for note in notes {
+                self.carry_out(&mut engine, note);
+            }
+            drop(engine);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn carry_out(&self, engine: &mut Engine, note: Note) {
+        match note {
+            Note::Posted(qpn) => {
+                engine.take_up(qpn);
+                engine.transmit(Instant::now());
+            }
+            Note::Failed(qpn) => engine.close(qpn),
+        }
+        self.wake_for(engine);
+    }
+
+    /// The thread may sleep longer than what is due now.
+    fn wake_for(&self, engine: &mut Engine) {
+        let due = engine.timeout(Instant::now());
+        if let Some(due) = due
+            && engine.sleeps_until.is_none_or(|until| due < until)
+        {
+            engine.sleeps_until = Some(due);
+            self.bell.ring();
+        }
+    }
+
+    fn try_engine(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// Takes in what came, does what is due, sends what is to be sent; true if something happened.
+fn round(engine: &mut Engine) -> bool {
+    let now = Instant::now();
+    let came = engine.receive(now);
+    engine.keep_time(now);
+    let sent = engine.transmit(now);
+    came || sent
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.bell.ring();
+        let thread = lock(&self.thread).take();
+        // The thread itself may hold the network last.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Network")
+    }
+}
+
+/// The rate of the fastest link, as far as drivers tell.
+fn line_rate(home: &Home) -> Rate {
+    let speed = home.network_gids().iter().filter_map(|row| row.interface.speed).max();
+    speed.map_or(LINE_RATE, Rate::from_mbps)
+}
+
+/// Where no driver tells the rate of a link: that of a fast one, so that it alone limits what is sent.
+const LINE_RATE: Rate = Rate::from_gbps(100);
+/// Rounds of the thread before it gives the lock back to others.
+const ROUNDS: usize = 64;

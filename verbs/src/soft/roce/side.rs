@@ -1,0 +1,149 @@
+//! The device around the protocol: its memory and queues, as `qpair_roce` asks for them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use qpair_roce::{
+    AccessError, Cause, Change, Completion, Host, NumberTable, Outcome, Qpn, Receive, Remote, Right, Rkey,
+};
+
+use super::attached::Attached;
+use super::memory::{Memory, Place};
+use crate::soft::atomic::Atomic;
+use crate::soft::device_copy;
+use crate::soft::home::Home;
+use crate::status::WcStatus;
+use crate::types::Access;
+
+/// The queue pairs of a device that are on the network, and its memory.
+pub(super) struct Side {
+    pub(super) home: Arc<Home>,
+    pub(super) attached: NumberTable<Attached>,
+    /// Queue pairs that the protocol gave up since they were looked at last.
+    pub(super) failed: Vec<(Qpn, Cause)>,
+    /// Queue pairs with requests that waited for others, which are over now.
+    pub(super) freed: Vec<Qpn>,
+}
+
+impl Side {
+    pub(super) fn new(home: Arc<Home>) -> Self {
+        Side { home, attached: NumberTable::new(), failed: Vec::new(), freed: Vec::new() }
+    }
+
+    /// Where memory lies that a peer may use so.
+    fn reach(&self, qpn: Qpn, at: Remote, len: u64, right: Access) -> Result<*mut u8, AccessError> {
+        let attached =
+            self.attached.get(qpn).filter(|attached| attached.allows(right)).ok_or(AccessError::QueuePair)?;
+        attached.reach(&self.home, at, len, right).ok_or(AccessError::Key)
+    }
+}
+
+/// What is written and read here stays granted meanwhile: the engine handles and makes packets inside of its hazard
+/// ([`Home::as_engine`]), which whoever withdraws a key waits for.
+impl Host for Side {
+    type Local = Memory;
+
+    fn gather(&self, from: Memory, offset: u32, to: &mut [u8]) -> Result<(), AccessError> {
+        let Place::Request(index) = from.place else { return Err(AccessError::Key) };
+        let attached = self.attached.get(from.qpn).ok_or(AccessError::Key)?;
+        attached.gather(index, offset, to).ok_or(AccessError::Key)
+    }
+
+    fn scatter(&mut self, to: Memory, offset: u32, bytes: &[u8]) -> Result<(), AccessError> {
+        let attached = self.attached.get(to.qpn).ok_or(AccessError::Key)?;
+        let done = match to.place {
+            Place::Request(index) => attached.answer(index, offset, bytes),
+            Place::Receive(slot) => attached.fill(slot, offset, bytes),
+        };
+        done.ok_or(AccessError::Key)
+    }
+
+    fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Memory>> {
+        self.attached.get_mut(qpn)?.take_receive()
+    }
+
+    fn check(&self, qpn: Qpn, at: Remote, len: u32, right: Right) -> Result<(), AccessError> {
+        let right = access(right);
+        if len == 0 {
+            let allowed = self.attached.get(qpn).is_some_and(|attached| attached.allows(right));
+            return if allowed { Ok(()) } else { Err(AccessError::QueuePair) };
+        }
+        self.reach(qpn, at, len.into(), right).map(|_| ())
+    }
+
+    fn write(&mut self, qpn: Qpn, at: Remote, bytes: &[u8]) -> Result<(), AccessError> {
+        let to = self.reach(qpn, at, bytes.len() as u64, Access::REMOTE_WRITE)?;
+        // SAFETY: the key grants as many bytes there, and stays granted; all access to exposed memory is by `device_copy`
+        // or atomic.
+        unsafe { device_copy(to, bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&self, qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
+        let from = self.reach(qpn, at, to.len() as u64, Access::REMOTE_READ)?;
+        // SAFETY: as in `write`.
+        unsafe { device_copy(to.as_mut_ptr(), from, to.len()) };
+        Ok(())
+    }
+
+    fn atomic(&mut self, qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
+        let word = self.reach(qpn, at, 8, Access::REMOTE_ATOMIC)?;
+        if !at.va.is_multiple_of(8) {
+            return Err(AccessError::QueuePair);
+        }
+        // SAFETY: the key grants 8 bytes there, and stays granted; the address is aligned, and all access to exposed
+        // memory is atomic or by `device_copy`.
+        let word = unsafe { AtomicU64::from_ptr(word.cast()) };
+        Ok(match change {
+            Change::CompareSwap { compare, swap } => Atomic::CompareSwap(compare, swap),
+            Change::FetchAdd(add) => Atomic::FetchAdd(add),
+        }
+        .apply(word))
+    }
+
+    fn invalidate(&mut self, qpn: Qpn, rkey: Rkey) -> Result<(), AccessError> {
+        // The key is withdrawn where the message is polled, by who may wait for accesses that are under way.
+        let may = self.attached.get(qpn).is_some_and(|attached| attached.may_withdraw(&self.home, rkey));
+        if may { Ok(()) } else { Err(AccessError::Key) }
+    }
+
+    fn complete(&mut self, qpn: Qpn, completion: Completion<Memory>) {
+        let Some(attached) = self.attached.get_mut(qpn) else { return };
+        match completion {
+            Completion::Sent { id, outcome, .. } => {
+                attached.finish(id as u32, status(outcome));
+                if attached.is_held_up() {
+                    self.freed.push(qpn);
+                }
+            }
+            Completion::Received { id, outcome, message, .. } => attached.received(id as u32, outcome, &message),
+        }
+    }
+
+    fn failed(&mut self, qpn: Qpn, cause: Cause) {
+        self.failed.push((qpn, cause));
+    }
+}
+
+const fn access(right: Right) -> Access {
+    match right {
+        Right::Read => Access::REMOTE_READ,
+        Right::Write => Access::REMOTE_WRITE,
+        Right::Atomic => Access::REMOTE_ATOMIC,
+    }
+}
+
+const fn status(outcome: Outcome) -> WcStatus {
+    match outcome {
+        Outcome::Success => WcStatus::SUCCESS,
+        Outcome::LocalLength => WcStatus::LOC_LEN_ERR,
+        Outcome::LocalProtection => WcStatus::LOC_PROT_ERR,
+        Outcome::Flushed => WcStatus::WR_FLUSH_ERR,
+        Outcome::BadResponse => WcStatus::BAD_RESP_ERR,
+        Outcome::RemoteInvalidRequest => WcStatus::REM_INV_REQ_ERR,
+        Outcome::RemoteAccess => WcStatus::REM_ACCESS_ERR,
+        Outcome::RemoteOperation => WcStatus::REM_OP_ERR,
+        Outcome::RetriesExceeded => WcStatus::RETRY_EXC_ERR,
+        Outcome::RnrRetriesExceeded => WcStatus::RNR_RETRY_EXC_ERR,
+    }
+}

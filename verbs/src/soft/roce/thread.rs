@@ -1,0 +1,47 @@
+//! The network's thread: it drives the protocol while nobody polls, so that peers are answered and what is lost is sent
+//! again. While somebody polls it sleeps by the clock, and no packet wakes it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::network::Network;
+
+/// Starts the thread. It ends with the network.
+pub(super) fn start(network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
+    let bell = network.bell.as_fd().try_clone_to_owned()?;
+    let sockets = network.descriptor()?;
+    let network = Arc::downgrade(network);
+    std::thread::Builder::new().name("qpair-network".to_owned()).spawn(move || run(&network, &bell, &sockets))
+}
+
+fn run(network: &Weak<Network>, bell: &OwnedFd, sockets: &OwnedFd) {
+    loop {
+        let Some(awake) = network.upgrade().filter(|network| !network.closing.load(Ordering::SeqCst)) else { return };
+        let is_polled = awake.is_polled.swap(false, Ordering::Relaxed);
+        awake.dozes.store(is_polled, Ordering::SeqCst);
+        let until = if is_polled { Some(Instant::now() + DOZE) } else { awake.serve() };
+        drop(awake);
+        sleep(bell, (!is_polled).then_some(sockets), until);
+        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+    }
+}
+
+/// Sleeps until the bell rings, a socket has something, or the time has come.
+fn sleep(bell: &OwnedFd, sockets: Option<&OwnedFd>, until: Option<Instant>) {
+    let all = std::iter::once(bell).chain(sockets).map(AsFd::as_fd);
+    let mut fds: Vec<_> = all.map(|fd: BorrowedFd<'_>| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let limit = left.and_then(|left| Timespec::try_from(left).ok());
+    // However it ends, there is a look.
+    let _ = poll(&mut fds, limit.as_ref());
+}
+
+/// How long the thread leaves alone what others poll: longer than a scheduler's turn, and as long as a peer may wait that
+/// writes to a program which polled and then computes.
+const DOZE: Duration = Duration::from_millis(2);
