@@ -3,7 +3,7 @@
 use qpair_verbs::{ConnectError, Gid, NodeId, QpAddress, QpState, QpType, Qpn, SoftAddress, WcOpcode, WcStatus};
 
 use crate::harness::{
-    Command, Env, Fill, Mem, Placement, Promise, QpId, QpSpec, Side, Work, connect_pair, is_soft, turns,
+    Command, Env, Fill, Mem, Placement, Promise, QpId, QpSpec, Side, Work, connect_pair, is_ours, is_soft, turns,
 };
 
 two_sided! {
@@ -16,6 +16,7 @@ two_sided! {
     kinds_must_agree,
     other_hosts_are_out_of_reach,
     a_third_queue_pair_does_not_disturb_a_pair,
+    who_is_connected_over_the_network_takes_nothing_through_shared_memory,
     sending_to_a_closed_queue_pair_fails,
     both_sides_can_connect_at_the_same_time,
     many_queue_pairs_share_a_completion_queue,
@@ -148,7 +149,7 @@ fn kinds_must_agree(env: &Env) {
 fn other_hosts_are_out_of_reach(env: &Env) {
     let (mut near, mut far) = (env.near(), env.far());
     let address = far.new_qp(&QpSpec::rc()).address;
-    let Some(soft) = address.soft else {
+    let Some(soft) = address.soft.filter(|_| is_ours()) else {
         _ = env.able("addresses within a host", false);
         return;
     };
@@ -174,6 +175,24 @@ fn a_third_queue_pair_does_not_disturb_a_pair(env: &Env) {
     third.post(Work::send(Mem::seeded(8, 9)).signaled());
     let status = third.done().status();
     assert!(!status.is_success(), "a queue pair took a message of a stranger");
+    near.post(Work::send(Mem::seeded(8, 1)).signaled());
+    near.done().assert_success(WcOpcode::SEND);
+    far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));
+}
+
+fn who_is_connected_over_the_network_takes_nothing_through_shared_memory(env: &Env) {
+    let (mut near, mut far, mut third) = (env.near(), env.far(), env.far());
+    let (a, b) = (near.new_qp(&QpSpec::rc()), far.new_qp(&QpSpec::rc()));
+    if !env.able("two ways to a peer", b.address.soft.is_some() && is_ours()) {
+        return;
+    }
+    near.connect(a.qp, QpAddress { soft: None, ..b.address });
+    far.connect(b.qp, QpAddress { soft: None, ..a.address });
+    let c = third.new_qp(&QpSpec { rnr_retry: Some(0), ..QpSpec::rc() }.impatient());
+    far.recv(Mem::blank(8), 1);
+    third.connect(c.qp, b.address);
+    third.post(Work::send(Mem::seeded(8, 9)).signaled());
+    assert!(!third.done().status().is_success(), "a queue pair took a message of a stranger");
     near.post(Work::send(Mem::seeded(8, 1)).signaled());
     near.done().assert_success(WcOpcode::SEND);
     far.done().assert_success(WcOpcode::RECV).memory.assert_is(&Fill::Seed(1).bytes(8));

@@ -1,7 +1,8 @@
 //! The conformance suite for verbs: one set of cases for every device and wire.
 //!
 //! `QPAIR_TEST_DEVICE` names the device (default `soft0`). Each two-sided case is written once and runs with both sides
-//! on one opened device, on two, and in two processes. What the device can not do is skipped, and says so.
+//! on one opened device, on two, and in two processes; there `QPAIR_TEST_FAR_DEVICE` may name another device for the far
+//! side. What the devices can not do is skipped, and says so.
 
 mod harness;
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use qpair_verbs::{Access, WcOpcode};
 
-use crate::harness::{Content, Env, Fill, Mem, Origin, Pair, Piece, Region, Work, digest, turns};
+use crate::harness::{Content, Env, Fill, Mem, Origin, Pair, Piece, Region, Work, digest, over_network, turns};
 
 two_sided! {
     random_mixes_do_as_the_model_says,
@@ -156,6 +156,8 @@ impl Mix {
             }
             What::CompareSwap => {}
         }
+        // What comes behind a READ or an atomic may overtake it, unless there is a fence. IBA 10.8.3.3.
+        let work = if over_network() { work.fenced() } else { work };
         self.pair.near.post(if signaled { work.id(wr_id).signaled() } else { work.id(wr_id) });
         self.sends.push(Expected { wr_id, opcode, memory, signaled });
     }

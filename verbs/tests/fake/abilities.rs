@@ -2,7 +2,7 @@
 //! needed; what it has little of is not posted.
 
 use qpair_fake_ibverbs::control::Device as Fake;
-use qpair_verbs::{Access, Context, CreateError, OpenError, PostError, Rejected};
+use qpair_verbs::{Access, CmError, Context, CreateError, OpenError, PostError, Rejected};
 
 use crate::ground::{Ground, NAME, connect, in_fake, settled};
 
@@ -23,6 +23,18 @@ fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
         assert_eq!(port.gids[0].netdev.as_deref(), Some("lo"), "the interface of number 1");
         drop(datagrams);
         ground.close();
+    });
+}
+
+#[test]
+fn there_is_no_connection_manager_yet() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let refusal = ground.ctx.listen(7471).unwrap_err();
+        assert!(matches!(&refusal, CmError::NotSupported { device } if device == ground.ctx.name()), "{refusal}");
+        let prepared = ground.pd.rc(&ground.cq).build().unwrap();
+        let refusal = ground.ctx.connect_to(([127, 0, 0, 1], 7471).into(), prepared, b"").unwrap_err();
+        assert!(refusal.to_string().contains("Prepared::connect"), "{refusal}");
     });
 }
 

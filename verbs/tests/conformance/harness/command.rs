@@ -130,6 +130,8 @@ pub enum Command {
     Number { qp: QpId },
     /// `String`
     Explain { qp: QpId },
+    /// `Vec<(String, u64)>`: what the port has counted, but for zeros.
+    Counters,
     /// `(RegionId, RemoteSlice)`
     Expose { domain: DomainId, piece: Piece, access: Access },
     /// `Result<Content, String>`: what blocks it; the region is then kept. Fails if the memory changes within `watch`.

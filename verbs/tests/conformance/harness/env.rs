@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use qpair_verbs::{Context, QpType};
 
-use super::leeway::device;
+use super::leeway::{device, far_device, is_rxe};
 use super::machine::Machine;
-use super::{Peer, Promise, QpId, QpSpec, Side, is_soft};
+use super::{Peer, Promise, QpId, QpSpec, Side};
 
 /// Where the two sides of a case live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub struct Pair {
     pub far: Side,
 }
 
-/// Runs a case on the device that `QPAIR_TEST_DEVICE` names (default `soft0`).
+/// Runs a case on the device that `QPAIR_TEST_DEVICE` names (default `soft0`), with far sides in processes on that of
+/// `QPAIR_TEST_FAR_DEVICE` (default: the same).
 pub fn run(placement: Placement, case: fn(&Env)) {
     let ctx = Context::open(device()).expect("opening the device");
     let _watch = watch();
@@ -80,7 +81,7 @@ impl Env {
         match self.placement {
             Placement::OneContext => self.near(),
             Placement::TwoContexts => Side::open(&self.device),
-            Placement::TwoProcesses => Side::There(Peer::start(&self.device)),
+            Placement::TwoProcesses => Side::There(Peer::start(far_device())),
         }
     }
 
@@ -100,7 +101,7 @@ impl Env {
 
     /// True if the device gives the promise; otherwise says that the case is skipped.
     pub fn promises(&self, promise: Promise) -> bool {
-        self.able(promise.reason(), is_soft())
+        self.able(promise.reason(), promise.is_given())
     }
 
     /// True if the far side is a process of this host, which can be stopped and looked at; otherwise says that the case is
@@ -111,8 +112,7 @@ impl Env {
 
     /// True if the device is no rdma_rxe, which has the hole that `what` names; otherwise says that the case is skipped.
     pub fn sounder_than_rxe(&self, what: &str) -> bool {
-        let rxe = self.ctx.attributes().vendor_id == 0x00ff_ffff;
-        self.able(&format!("{what} (rdma_rxe, seen in Linux 6.12)"), !rxe)
+        self.able(&format!("{what} (rdma_rxe, seen in Linux 6.12)"), !is_rxe(self.ctx.attributes().vendor_id))
     }
 
     /// True if the device can do it; otherwise says, past the test harness's capture, that the case is skipped.

@@ -22,6 +22,14 @@ pub enum Promise {
 }
 
 impl Promise {
+    /// Whether the device gives it.
+    pub(super) fn is_given(self) -> bool {
+        match self {
+            Promise::PeersAreLookedUp | Promise::ServedByProcesses => is_soft(),
+            Promise::AccessErrorsAreTold | Promise::NumbersAreRandom => is_ours(),
+        }
+    }
+
     /// What a device that does not give it can not do, and why it need not.
     pub(super) fn reason(self) -> &'static str {
         match self {
@@ -43,9 +51,30 @@ pub fn device() -> &'static str {
     DEVICE.get_or_init(|| std::env::var("QPAIR_TEST_DEVICE").unwrap_or_else(|_| "soft0".to_owned()))
 }
 
-/// Whether that is a software device of this project's own.
+/// The device of processes that are a far side. `QPAIR_TEST_FAR_DEVICE` names it; else it is the same.
+pub fn far_device() -> &'static str {
+    static DEVICE: OnceLock<String> = OnceLock::new();
+    DEVICE.get_or_init(|| std::env::var("QPAIR_TEST_FAR_DEVICE").unwrap_or_else(|_| device().to_owned()))
+}
+
+/// Whether that is a software device of this project's own, on its shared memory wire.
 pub fn is_soft() -> bool {
-    device().starts_with("soft")
+    is_ours() && !over_network()
+}
+
+/// Whether both sides are software devices of this project's own, on whichever wire.
+pub fn is_ours() -> bool {
+    [device(), far_device()].iter().all(|device| device.starts_with("soft"))
+}
+
+/// Whether software devices meet over the network: even on one host, or since the other side is none.
+pub fn over_network() -> bool {
+    device() != far_device() || std::env::var_os("QPAIR_NO_SHARED_MEMORY").is_some_and(|value| value == "1")
+}
+
+/// Whether one of the devices is Linux' rdma_rxe; `vendor` is that of the near one.
+pub(super) fn is_rxe(vendor: u32) -> bool {
+    vendor == 0x00ff_ffff || far_device().starts_with("rxe")
 }
 
 /// How often to do what finds more the more often it is done: less often where each takes a system call or a network.

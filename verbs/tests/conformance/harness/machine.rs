@@ -124,6 +124,7 @@ impl Machine {
             | Command::DropQp { .. }
             | Command::State { .. }
             | Command::Number { .. }
+            | Command::Counters
             | Command::Explain { .. } => self.run_set_up(command),
             Command::Expose { .. }
             | Command::Revoke { .. }
@@ -219,6 +220,10 @@ impl Machine {
                 Stage::Datagram(qp) => answer(qp.number()),
                 Stage::Ready(_) | Stage::Gone => Err("it tells no number".to_owned()),
             },
+            Command::Counters => {
+                let counted = self.ctx.counters(1).into_iter().filter(|counter| counter.value > 0);
+                answer(counted.map(|counter| (counter.name, counter.value)).collect::<Vec<_>>())
+            }
             Command::Explain { qp } => match &self.qps[qp.0].stage {
                 Stage::Connected(qp) => answer(qp.explain()),
                 _ => Err("not connected".to_owned()),

@@ -14,7 +14,8 @@ mod work;
 pub use command::{Abilities, Command, CqId, DomainId, HandleId, Made, QpId, QpSpec, RegionId, SrqId, WindowId};
 pub use env::{Env, Pair, Placement, connect_pair, run};
 pub use leeway::{
-    Promise, at_once, behind_refused, bind_refused, is_soft, service_refused, take, too_long, too_small, turns,
+    Promise, at_once, behind_refused, bind_refused, is_ours, is_soft, over_network, service_refused, take, too_long,
+    too_small, turns,
 };
 pub use peer::{PEER_VARIABLE, Peer, serve};
 pub use sample::{Content, Fill, Mem, Origin, Piece, digest};

@@ -240,7 +240,12 @@ impl Side {
 
     #[track_caller]
     pub fn done_on(&mut self, cq: CqId) -> Done {
-        self.try_done(cq, LIMIT).expect("nothing completed in time")
+        match self.try_done(cq, LIMIT) {
+            Some(done) => done,
+            None => {
+                panic!("nothing completed in time; counted: {:?}", self.ask::<Vec<(String, u64)>>(Command::Counters))
+            }
+        }
     }
 
     pub fn try_done(&mut self, cq: CqId, limit: Duration) -> Option<Done> {

@@ -1,0 +1,112 @@
+//! Which wire is chosen, what it says of itself, and peers that are not there.
+
+use std::time::{Duration, Instant};
+
+use qpair_verbs::{ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, QpState, WcStatus};
+
+use crate::ground::{Device, LIMIT, Pair, afar};
+
+#[test]
+fn the_wire_is_chosen_by_where_the_peer_is() {
+    let pair = Pair::new(64);
+    let text = pair.qp.explain();
+    assert!(text.starts_with("roce wire to ") && text.contains("127.0.0.1") && text.contains("4096"), "{text}");
+    let (near, far) = (Device::open(), Device::open());
+    let (a, b) = (near.prepare(), far.prepare());
+    let qp = a.connect(&b.address()).unwrap();
+    assert!(qp.explain().starts_with("shm wire to "), "{}", qp.explain());
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let mut pair = Pair::new(3 << 20);
+    (0..3).for_each(|seed| pair.works(seed));
+    assert!(pair.near.counter("sent_pkts") > 768 * 3 && pair.far.counter("rcvd_pkts") > 768 * 3);
+}
+
+#[test]
+fn a_peer_that_goes_is_noticed_by_who_waits_for_it() {
+    let mut pair = Pair::new(64);
+    pair.works(1);
+    let remote = pair.region.remote(0..8);
+    drop((pair.far_qp, pair.region, pair.far));
+    let start = Instant::now();
+    pair.qp.write_inline(&[1; 8], remote).id(7).signaled().post().unwrap();
+    assert_eq!(pair.near.status(), WcStatus::RETRY_EXC_ERR);
+    assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
+    assert_eq!(pair.qp.state(), QpState::Err);
+    assert_eq!(pair.near.counter("retry_exceeded_err"), 1);
+}
+
+#[test]
+fn an_address_that_leads_nowhere_ends_in_time() {
+    let mut near = Device::open();
+    let prepared = near.prepare();
+    // A network for documentation (RFC 5737): nothing routes there from loopback.
+    let gid = Gid(std::net::Ipv4Addr::new(203, 0, 113, 1).to_ipv6_mapped().octets());
+    let mut qp = prepared.connect(&QpAddress { gid, ..afar(near.prepare().address()) }).unwrap();
+    qp.send_inline(b"hello").signaled().post().unwrap();
+    assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
+}
+
+#[test]
+fn what_can_not_be_connected_says_why() {
+    let near = Device::open();
+    let far = near.prepare().address();
+    let error = |gid: Gid| near.prepare().connect(&QpAddress { gid, ..afar(far) }).unwrap_err();
+    let family = error(Gid(std::net::Ipv6Addr::LOCALHOST.octets()));
+    assert!(matches!(&family, ConnectError::NoRoute { why } if why.contains("gid_index")), "{family}");
+    let nothing = error(Gid([0; 16]));
+    assert!(matches!(nothing, ConnectError::NoRoute { .. }), "{nothing}");
+    let shared = near.pd.rc(&near.cq).gid_index(0).build().unwrap();
+    let of_memory = shared.connect(&afar(far)).unwrap_err();
+    assert!(matches!(&of_memory, ConnectError::NoRoute { why } if why.contains("devices -v")), "{of_memory}");
+    let rows = near.ctx.port(1).unwrap().gids.len() as u32;
+    let none = near.pd.rc(&near.cq).gid_index(rows).build().unwrap_err();
+    assert!(matches!(none, CreateError::OutOfRange { what: "a GID index", .. }), "{none}");
+}
+
+#[test]
+fn datagrams_bring_the_header_that_they_came_under() {
+    let (mut near, mut far) = (Device::open(), Device::open());
+    let datagrams = |device: &Device| {
+        let row = device.row([127, 0, 0, 1]);
+        device.pd.ud(&device.cq).qkey(0x1111).gid_index(row).build().unwrap().activate().unwrap()
+    };
+    let (mut a, mut b) = (datagrams(&near), datagrams(&far));
+    b.recv(far.pd.alloc(GRH_BYTES + 100).unwrap()).id(3).post().unwrap();
+    let to = a.address_handle(&afar(b.address())).unwrap();
+    a.send_inline(b"over the network", &to).imm(9).signaled().post().unwrap();
+    assert_eq!(near.status(), WcStatus::SUCCESS);
+    let done = far.cq.wait_for(LIMIT).unwrap();
+    assert_eq!((done.wr_id(), done.status(), done.imm()), (3, WcStatus::SUCCESS, Some(9)));
+    assert_eq!((done.values().src_qpn, done.byte_len()), (Some(a.number()), GRH_BYTES + 16));
+    let bytes = done.into_buffer().unwrap();
+    assert_eq!(bytes[..20], [0; 20], "the header of IPv4 stands behind as many zeros");
+    assert_eq!((bytes[20], bytes[29], &bytes[32..40]), (0x45, 17, &[127, 0, 0, 1, 127, 0, 0, 1][..]));
+    assert_eq!(&bytes[GRH_BYTES..GRH_BYTES + 16], b"over the network");
+    // One with another key is dropped and counted.
+    let wrong = a.address_handle(&QpAddress { qkey: 5, ..afar(b.address()) }).unwrap();
+    a.send_inline(b"x", &wrong).signaled().post().unwrap();
+    assert_eq!(near.status(), WcStatus::SUCCESS);
+    crate::ground::eventually("the violation is counted", || far.counter("qkey_viol_cntr") == 1);
+}
+
+#[test]
+fn the_device_drives_itself_while_nobody_polls() {
+    let mut pair = Pair::new(1 << 20);
+    pair.works(3);
+    // Neither side polls while this goes on, but for the one who waits.
+    let remote = pair.region.remote(0..1 << 20);
+    for _ in 0..4 {
+        pair.qp.write(pair.near.pd.alloc(1 << 20).unwrap(), remote).signaled().post().unwrap();
+    }
+    let region = &pair.region;
+    region.write(0, &[1; 8]).unwrap();
+    pair.qp.write_inline(&[2; 8], pair.region.remote(0..8)).post().unwrap();
+    crate::ground::eventually("the last WRITE is there", || region.load(0).unwrap() == u64::from_ne_bytes([2; 8]));
+    for _ in 0..4 {
+        assert_eq!(pair.near.status(), WcStatus::SUCCESS);
+    }
+    assert!(pair.near.cq.wait_for(Duration::from_millis(1)).is_err(), "the fifth was not signaled");
+}
