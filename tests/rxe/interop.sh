@@ -64,17 +64,17 @@ lane() { # its number
   for ((i = $1; i < ${#pairs[@]}; i += lanes)); do
     read -r name where options <<<"${pairs[i]}"
     local theirs="ib_${name//-/_} $options" ours="$qpair perf $name $options"
-    pair "$name" "$options" "server perftest" 2 "$theirs" "$ours"
-    pair "$name" "$options" "server qpair" 2 "$ours" "$theirs"
+    pair "$name" "$options" "server perftest" 2 "$theirs" 1 "$ours"
+    pair "$name" "$options" "server qpair" 2 "$ours" 1 "$theirs"
     [[ $where == both ]] || continue
-    pair "$name" "$options" "server perftest, within" 1 "$theirs" "$ours"
-    pair "$name" "$options" "server qpair, within" 1 "$ours" "$theirs"
+    pair "$name" "$options" "server perftest, within" 1 "$theirs" 1 "$ours"
+    pair "$name" "$options" "server qpair, within" 1 "$ours" 1 "$theirs"
   done
 }
 
 # Again, a few times, where perftest gives up for a reason of its own: it compares two clocks, and on an emulated host they
 # may differ so much that it prints no figure.
-pair() { # perf's test, options, who serves, the server's host, its command, the client's command
+pair() { # perf's test, options, who serves, the server's place, its command, the client's place, its command
   local try
   for try in 1 2 3 4; do
     why=""
@@ -83,25 +83,42 @@ pair() { # perf's test, options, who serves, the server's host, its command, the
   done
   if [[ -n $why ]]; then
     printf '%s\n' "--- server: $5" "$(tail -n 30 "$scratch/server.$port")"
-    printf '%s\n' "--- client: $6" "$(tail -n 30 "$scratch/client.$port")" ---
+    printf '%s\n' "--- client: $7" "$(tail -n 30 "$scratch/client.$port")" ---
     record "$1 $2, $3" failed "$why"
   else
     record "$1 $2, $3" passed
   fi
 }
 
-# The server runs on a host of its own or on the client's, host 1. Good is: both end with status 0, and the client prints
-# a table that agrees with the options and with itself.
-interop() { # perf's test, options, port, the server's host, its command, the client's command: sets `why` if it fails
-  local ready server status=0 of_server=$scratch/server.$3 of_client=$scratch/client.$3
-  ready=$RXE_STATE/shared/ready.$3
-  hosts run -t 60 "$4" "(until ss -ltnH 'sport = :$3' | grep -q .; do sleep 0.05; done; >$(quoted "$ready")) &
-    $5 -d rxe0 -p $3" >"$of_server" 2>&1 &
+# Good is: both end with status 0, and the client prints a table that agrees with the options and with itself.
+interop() { # perf's test, options, port, the server's place, its command, the client's place, its command: sets `why`
+  meet "$3" "$4" "$5 -d $(device_at "$4") -p $3" "$6" "$7 -d $(device_at "$6") -p $3 $(address_of "$4")"
+  # shellcheck disable=SC2086 # options are words
+  [[ -n $why ]] || why=$(results measured "$1" "$scratch/client.$3" $2 2>&1) || true
+}
+
+# Runs a server and, once it listens, its client. Places are hosts by their numbers, and `here`: this machine.
+meet() { # TCP port, the server's place, its command, the client's place, its command: sets `why` if either fails
+  local ready server status=0 limit=${limit:-60}
+  ready=$RXE_STATE/shared/ready.$1
+  at "$2" "$limit" "(until ss -ltnH 'sport = :$1' | grep -q .; do kill -0 \$\$ || exit; sleep 0.05; done; >$(quoted "$ready")) &
+    exec $3" >"$scratch/server.$1" 2>&1 &
   server=$!
-  interruptible hosts run -t 60 1 "until [[ -e $(quoted "$ready") ]]; do sleep 0.05; done
-    $6 -d rxe0 -p $3 10.77.0.1$4" >"$of_client" 2>&1 || why="the client ended with status $?"
+  interruptible at "$4" "$limit" "until [[ -e $(quoted "$ready") ]]; do sleep 0.05; done
+    exec $5" >"$scratch/client.$1" 2>&1 || why="the client ended with status $?"
   wait "$server" || status=$?
   ((!status)) || why="the server ended with status $status${why:+, $why}"
-  # shellcheck disable=SC2086 # options are words
-  [[ -n $why ]] || why=$(results measured "$1" "$of_client" $2 2>&1) || true
+  rm -f "$ready"
 }
+
+# Ends with this script, wherever it runs.
+at() { # place, seconds, command
+  if [[ $1 == here ]]; then
+    hosts local timeout --kill-after=5 "$2" setpriv --pdeathsig KILL bash -c "$3" </dev/null
+  else
+    hosts run -t "$2" "$1" "$3"
+  fi
+}
+
+device_at() { if [[ $1 == here ]]; then echo soft0; else echo rxe0; fi; }
+address_of() { echo "10.77.0.1${1#here}"; }
