@@ -149,7 +149,8 @@ fn finish(
     place: NetworkGid,
     acceptance: &Acceptance,
 ) -> Result<Established, CmError> {
-    let queue_pair = prepared.connect_by_terms(&acceptance.terms, place, &handle.watch)?;
+    let queue_pair =
+        prepared.connect_by_terms(&acceptance.terms, place, &handle.watch).map_err(|error| handle.why_not(error))?;
     handle.ready()?;
     let private_data = acceptance.private.to_vec();
     Ok(Established { queue_pair, private_data, connection: CmConnection::new(handle) })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use qpair_roce::cm::{Accept, Terms};
 use qpair_roce::wire::cm::Reject;
 
-use crate::error::CmError;
+use crate::error::{CmError, ConnectError};
 use crate::soft::{CmNetwork, End, Key, Node, SoftQp, Watch};
 use crate::types::Mtu;
 use qpair_roce::wire::cm::Reason;
@@ -73,6 +73,11 @@ impl Handle {
     /// Why nothing can be done about it any more.
     pub(super) fn why_over(&self) -> CmError {
         self.watch.end().map_or(CmError::Over, |end| self.error(end))
+    }
+
+    /// Why the queue pair could not be connected: because the connection ended meanwhile, if it has.
+    pub(super) fn why_not(&self, error: ConnectError) -> CmError {
+        self.watch.end().map_or_else(|| error.into(), |end| self.error(end))
     }
 
     /// An end that comes before the application has the connection.

@@ -105,7 +105,8 @@ impl ConnectionRequest {
             return Err(self.handle.why_over());
         }
         // Before the peer is told, since it may send at once then.
-        let queue_pair = prepared.connect_by_terms(&terms, place, &self.handle.watch)?;
+        let queue_pair =
+            prepared.connect_by_terms(&terms, place, &self.handle.watch).map_err(|error| self.handle.why_not(error))?;
         let agreed = self.handle.accept(&Accept { private, ..Accept::new(offered) })?;
         debug_assert_eq!(agreed, terms);
         Ok(Connecting::accepted(self.handle, queue_pair, self.private))

@@ -29,6 +29,27 @@ fn each_message_may_be_lost() {
 }
 
 #[test]
+fn a_request_is_repeated_though_nobody_listens_any_more() {
+    let Some((a, b)) = sides() else { return };
+    let listener = b.ctx.listen(0).unwrap();
+    let port = listener.port();
+    b.lose(Kind::Reply, 3);
+    let mut asking = a.ask(port);
+    let mut accepting = accept(&b, &listener);
+    drop(listener);
+    assert!(matches!(a.ctx.listen(port), Err(CmError::AddressInUse { .. })), "it may be repeated");
+    // The device itself may listen again.
+    drop(b.ctx.listen(port).unwrap());
+    let (near, far) = (asking.wait(LIMIT).unwrap(), accepting.wait(LIMIT).unwrap());
+    // It is given back now, or in a moment.
+    let begin = Instant::now();
+    while a.ctx.listen(port).is_err() {
+        assert!(begin.elapsed() < LIMIT, "the port is kept");
+    }
+    assert_eq!((near.connection.poll(), far.connection.poll()), (None, None));
+}
+
+#[test]
 fn data_says_that_the_peer_is_ready() {
     let Some((a, mut b)) = sides() else { return };
     a.lose(Kind::Ready, u32::MAX);

@@ -25,6 +25,10 @@ pub(crate) struct Agent {
     managers: BTreeMap<IpAddr, ConnectionManager>,
     services: BTreeMap<u16, Arc<Inbox>>,
     watched: BTreeMap<Key, Arc<Watch>>,
+    /// Ports of requests whose senders may repeat them: they do not know yet that they are heard.
+    open: BTreeMap<Key, u16>,
+    /// Ports at which nobody listens any more, and that are kept for what is repeated.
+    closing: Vec<u16>,
     /// Connections of which the peer is not known to be ready, and their queue pairs.
     unconfirmed: Vec<(Key, Qpn)>,
     /// When the share of connection management is to be asked for again; none: it is had, or not needed.
@@ -59,6 +63,8 @@ impl Agent {
             managers: BTreeMap::new(),
             services: BTreeMap::new(),
             watched: BTreeMap::new(),
+            open: BTreeMap::new(),
+            closing: Vec::new(),
             unconfirmed: Vec::new(),
             asks_at: None,
             due: None,
@@ -110,11 +116,26 @@ impl Agent {
         }
     }
 
+    /// Listens no more. The port is not given back while requests are open that came to it: what is repeated is to come here.
     pub(super) fn unlisten(&mut self, port: u16) {
         self.services.remove(&port);
+        self.closing.push(port);
+        self.has_news = true;
         for manager in self.managers.values_mut() {
             manager.unlisten(SERVICE_TCP + u64::from(port));
         }
+    }
+
+    /// Keeps a port that was about to be given back; true if there is such a one.
+    pub(super) fn reopen(&mut self, port: u16) -> bool {
+        let place = self.closing.iter().position(|closing| *closing == port);
+        place.map(|place| self.closing.swap_remove(place)).is_some()
+    }
+
+    /// Ports to be given back now.
+    pub(super) fn take_closed(&mut self) -> impl Iterator<Item = u16> {
+        let open = &self.open;
+        self.closing.extract_if(.., |port| !open.values().any(|open| open == port))
     }
 
     /// Tells `watch` what becomes of a connection.
@@ -141,6 +162,7 @@ impl Agent {
             Some(CmState::DisconnectSent | CmState::TimeWait) | None => Ok(()),
         };
         self.unconfirmed.retain(|(other, _)| *other != key);
+        self.open.remove(&key);
         self.watched.remove(&key)
     }
 
@@ -212,6 +234,7 @@ impl Agent {
             }
             Event::Established { id } => {
                 self.unconfirmed.retain(|(other, _)| *other != key(id));
+                self.open.remove(&key(id));
                 if let Some(watch) = self.watched.get(&key(id)) {
                     watch.established();
                 }
@@ -237,12 +260,14 @@ impl Agent {
         };
         let watch = Arc::new(Watch::default());
         self.watched.insert(key, watch.clone());
+        self.open.extend(port.map(|port| (key, port)));
         inbox.push(Asked { key, offer, header, watch });
     }
 
     fn ended(&mut self, key: Key, end: End, over: &mut Vec<Over>) {
         let was_unconfirmed = self.unconfirmed.iter().any(|(other, _)| *other == key);
         self.unconfirmed.retain(|(other, _)| *other != key);
+        self.open.remove(&key);
         let Some(watch) = self.watched.remove(&key) else { return };
         over.extend(watch.queue_pair().cloned());
         watch.ended(end, was_unconfirmed && matches!(end, End::Disconnected));

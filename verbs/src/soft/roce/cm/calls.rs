@@ -18,7 +18,7 @@ impl Network {
     pub(crate) fn listen(&self, port: u16) -> io::Result<Option<Arc<Inbox>>> {
         let inbox = Arc::new(Inbox::new()?);
         self.manage(|engine, _| {
-            if !engine.udp_mut().listen(port)? {
+            if !engine.agent().reopen(port) && !engine.udp_mut().listen(port)? {
                 return Ok(None);
             }
             engine.agent().listen(port, inbox.clone());
@@ -26,12 +26,9 @@ impl Network {
         })
     }
 
-    /// Gives a port back.
+    /// Listens at a port no more.
     pub(crate) fn unlisten(&self, port: u16) {
-        self.manage(|engine, _| {
-            engine.agent().unlisten(port);
-            engine.udp_mut().unlisten(port);
-        });
+        self.by_agent(|agent, _| agent.unlisten(port));
     }
 
     /// Asks a peer for a connection, from the address `from`.

@@ -43,6 +43,7 @@ impl Engine {
             // What there is no room for is lost, and repeated.
             port.send_management(Route { addresses, source_port, traffic_class: 0 }, bytes);
         });
+        agent.take_closed().for_each(|port| udp.unlisten(port));
         over.iter().for_each(|over| self.end(Some(over)));
     }
 

@@ -271,8 +271,11 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // What comes while nobody has the share is not to fill memory.
-        let _ = options::set_receive_buffer(self.group.socket(self.place), 0);
+        // What comes while nobody has the share is not to fill memory. But that of connection management is another's soon,
+        // who reads what came meanwhile.
+        if self.place != MANAGEMENT {
+            let _ = options::set_receive_buffer(self.group.socket(self.place), 0);
+        }
     }
 }
 
