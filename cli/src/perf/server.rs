@@ -31,7 +31,11 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
         tracing::debug!(%client, "a client connected");
         let served = serve(args, device, stream);
         if !args.forever {
-            return served;
+            return match served {
+                // Who started it is the client, and has told why, or can not.
+                Err(PerfError::PeerClosed) if args.announce => Ok(()),
+                served => served,
+            };
         }
         if let Err(error) = served {
             eprintln!("client {client}: {error}");

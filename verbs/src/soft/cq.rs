@@ -85,7 +85,12 @@ impl SoftCq {
             return Ok(true);
         }
         let Some(network) = &self.network else { return Ok(false) };
-        Ok(network.poll() && self.take_next()?)
+        let came = network.poll();
+        // Who looks once more before it sleeps does not go on polling.
+        if self.shared.arming().call().is_some() {
+            network.hand_over();
+        }
+        Ok(came && self.take_next()?)
     }
 
     /// Takes the next completion that is there.

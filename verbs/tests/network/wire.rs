@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, QpState, WcStatus};
+use qpair_verbs::{Access, ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, QpState, RemoteSlice, Rkey, WcStatus};
 
 use crate::ground::{Device, LIMIT, Pair, afar};
 
@@ -90,6 +90,47 @@ fn datagrams_bring_the_header_that_they_came_under() {
     a.send_inline(b"x", &wrong).signaled().post().unwrap();
     assert_eq!(near.status(), WcStatus::SUCCESS);
     crate::ground::eventually("the violation is counted", || far.counter("qkey_viol_cntr") == 1);
+}
+
+#[test]
+fn a_target_that_polls_refuses_before_it_is_gone() {
+    let mut pair = Pair::new(64);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let far = &mut pair.far.cq;
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = far.poll().unwrap();
+            }
+        });
+        let wrong = RemoteSlice { rkey: Rkey(pair.region.rkey().0 ^ 1), ..pair.region.remote(0..8) };
+        pair.qp.write_inline(&[1; 8], wrong).signaled().post().unwrap();
+        let status = pair.near.status();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(status, WcStatus::REM_ACCESS_ERR);
+    });
+    crate::ground::eventually("the target has failed too", || pair.far_qp.state() == QpState::Err);
+}
+
+#[test]
+fn a_request_that_can_not_be_made_waits_for_those_before_it() {
+    let (mut near, mut far) = (Device::open(), Device::open());
+    let row = near.row([127, 0, 0, 1]);
+    let without = |device: &Device| device.pd.rc(&device.cq).gid_index(row).max_rd_atomic(0).build().unwrap();
+    let (a, b) = (without(&near), without(&far));
+    let (to_a, to_b) = (afar(a.address()), afar(b.address()));
+    let (mut qp, mut far_qp) = (a.connect(&to_b).unwrap(), b.connect(&to_a).unwrap());
+    let region = far.pd.expose(8, Access::REMOTE_ALL).unwrap();
+    // There is no receive for it yet.
+    qp.send(near.pd.alloc(1000).unwrap()).id(1).signaled().post().unwrap();
+    qp.read(near.pd.alloc(8).unwrap(), region.remote(0..8)).id(2).signaled().post().unwrap();
+    assert!(near.cq.wait_for(Duration::from_millis(20)).is_err(), "the first is not done");
+    far_qp.recv(far.pd.alloc(1000).unwrap()).post().unwrap();
+    for expected in [(1, WcStatus::SUCCESS), (2, WcStatus::LOC_QP_OP_ERR)] {
+        let done = near.cq.wait_for(LIMIT).unwrap();
+        assert_eq!((done.wr_id(), done.status()), expected);
+    }
+    assert_eq!(far.status(), WcStatus::SUCCESS);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use qpair_roce::{
     Cause, DatagramConfig, Datagrams, ReliableConfig, ReliableConnection, Route, UnreliableConfig, UnreliableConnection,
 };
 
-use super::core::{NETWORK, SoftQp};
+use super::core::{Leaving, NETWORK, SoftQp};
 use crate::QpAddress;
 use crate::error::ConnectError;
 use crate::events::AsyncEvent;
@@ -20,7 +20,7 @@ use crate::soft::home::Member as _;
 use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
 use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner, gids};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, lock};
 use crate::types::{Mtu, QpType, Qpn};
 
 /// What a queue pair on the network knows of that.
@@ -135,8 +135,15 @@ impl SoftQp {
     pub(super) fn attach(self: &Arc<Self>, on: OnNetwork, queue_pair: Member) -> Result<(), ConnectError> {
         let network = on.network.clone();
         let view = self.own_view()?;
-        if self.net.set(on).is_err() {
-            return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
+        {
+            // One that failed before may be settled: its receives are its owner's again.
+            let leaving = lock(&self.leaving);
+            if !matches!(*leaving, Leaving::Inside) || self.has_failed() {
+                return Err(ConnectError::BadAnswer { why: "the queue pair has failed meanwhile" });
+            }
+            if self.net.set(on).is_err() {
+                return Err(ConnectError::BadAnswer { why: "the queue pair is connected already" });
+            }
         }
         let join = Join {
             qp_type: self.spec.options.qp_type,
@@ -153,9 +160,14 @@ impl SoftQp {
             self.carrier.store(NETWORK, Ordering::Release);
         }
         if !network.attach(self.qpn(), queue_pair, join) {
+            self.network_left();
             return Err(ConnectError::NoRoute {
                 why: "the device has as many queue pairs on the network as there can be",
             });
+        }
+        // What failed while it was attached was not known to the network yet.
+        if self.has_failed() {
+            network.failed(self.qpn());
         }
         // Whoever polls drives the network from now on.
         self.spec.send_cq.changed();
@@ -233,6 +245,13 @@ impl Owner for SoftQp {
             on.has_left.store(true, Ordering::Release);
         }
         self.try_settle();
+    }
+
+    fn is_outstanding(&self, receive: u32) -> bool {
+        match &self.spec.srq {
+            Some(srq) => srq.outstanding(receive).is_some(),
+            None => self.receiver.is_outstanding(receive),
+        }
     }
 
     fn receive_void(&self, receive: u32) {

@@ -26,6 +26,8 @@ pub(super) struct Attached {
     /// Requests taken up so far, and those of them that are over, as running counts.
     taken: u32,
     done: u32,
+    /// A request that the protocol did not take: it fails once those before it are over.
+    refused: Option<u32>,
     /// The protocol gave it up, and is out of its memory.
     pub(super) is_closed: bool,
 }
@@ -48,6 +50,8 @@ pub(crate) trait Owner: std::marker::Send + Sync {
     fn network_failed(&self, cause: Cause);
     /// The protocol is out of its memory, for good.
     fn network_left(&self);
+    /// Whether a receive that was claimed is posted. The head of claims is in memory that peers of this host write.
+    fn is_outstanding(&self, receive: u32) -> bool;
     /// Datagrams: a receive that was taken will not be filled.
     fn receive_void(&self, receive: u32);
 }
@@ -65,7 +69,7 @@ pub(super) enum Next {
 impl Attached {
     pub(super) fn new(qpn: Qpn, join: Join) -> Self {
         let taken = join.send.retired();
-        Attached { qpn, taken, done: taken, join, is_closed: false }
+        Attached { qpn, taken, done: taken, join, refused: None, is_closed: false }
     }
 
     pub(super) fn owner(&self) -> &Arc<dyn Owner> {
@@ -86,6 +90,14 @@ impl Attached {
         if self.is_datagrams() || index == self.join.send.posted() {
             return Next::Nothing;
         }
+        if self.refused == Some(index) {
+            if self.done != index {
+                return Next::Nothing;
+            }
+            self.refused = None;
+            self.taken = index.wrapping_add(1);
+            return Next::Over(index, WcStatus::LOC_QP_OP_ERR);
+        }
         // SAFETY: posted and not ready: it is the engine's, which carries out requests of this queue pair.
         let slot = unsafe { self.join.send.slot(index) };
         let work = self.work(index, slot);
@@ -94,6 +106,12 @@ impl Attached {
         }
         self.taken = index.wrapping_add(1);
         work.map_or_else(|| Next::Over(index, self.carry_out(slot, home)), Next::Wire)
+    }
+
+    /// The protocol does not take request `index`, which was taken up last.
+    pub(super) fn refuse(&mut self, index: u32) {
+        self.taken = index;
+        self.refused = Some(index);
     }
 
     /// A request in the protocol's words; `None` if it is none for the peer.
@@ -151,6 +169,7 @@ impl Attached {
 
     /// A request is over: it and those before may complete.
     pub(super) fn finish(&mut self, index: u32, status: WcStatus) {
+        debug_assert_eq!(index, self.done, "requests are over in order");
         // SAFETY: it was taken up and is not ready, so it is the engine's.
         let slot = unsafe { self.join.send.slot(index) };
         slot.stalled = None;
@@ -217,6 +236,9 @@ impl Attached {
             inbound.took_receive();
             (receive.index, receive.slot)
         };
+        if !self.join.owner.is_outstanding(index) {
+            return None;
+        }
         let len = inbound.wqe(slot).total.load(std::sync::atomic::Ordering::Relaxed);
         Some(Receive { id: index.into(), local: Memory { qpn: self.qpn, place: Place::Receive(slot) }, len })
     }

@@ -13,7 +13,6 @@ use super::memory::Memory;
 use super::side::Side;
 use super::udp::{LONGEST_SEND, NetworkCounters, Sent, Wire};
 use crate::soft::home::Home;
-use crate::status::WcStatus;
 
 /// The protocol of a device. Used by one thread at a time.
 pub(super) struct Engine {
@@ -100,11 +99,13 @@ impl Engine {
                 Next::Over(index, status) => (index, status),
                 Next::Wire(work) => {
                     let index = work.id as u32;
-                    if self.port.post(qpn, work, &mut self.side).is_ok() {
-                        continue;
-                    }
                     // Let through by the checks of posting, and yet nothing that the protocol takes.
-                    (index, WcStatus::LOC_QP_OP_ERR)
+                    if self.port.post(qpn, work, &mut self.side).is_err()
+                        && let Some(attached) = self.side.attached.get_mut(qpn)
+                    {
+                        attached.refuse(index);
+                    }
+                    continue;
                 }
             };
             let Some(attached) = self.side.attached.get_mut(qpn) else { return };
@@ -112,6 +113,13 @@ impl Engine {
             if !status.is_success() {
                 self.close(qpn);
             }
+        }
+    }
+
+    /// As [`close`](Engine::close), unless the protocol gave it up itself: then it may answer its peer still.
+    pub(super) fn close_failed(&mut self, qpn: Qpn) {
+        if self.side.attached.get(qpn).is_some_and(|attached| !attached.is_closed) {
+            self.close(qpn);
         }
     }
 

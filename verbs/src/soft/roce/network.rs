@@ -69,25 +69,22 @@ impl Network {
 
     /// UDP port that packets to a queue pair come from.
     pub(crate) fn source_port(&self, addresses: &Addresses, peer: Qpn) -> u16 {
-        lock(&self.engine).udp().source_port(addresses, peer)
+        self.with(|engine| engine.udp().source_port(addresses, peer))
     }
 
     /// Packets and datagrams so far, counted.
     pub(crate) fn counters(&self) -> (Counters, NetworkCounters) {
-        lock(&self.engine).counters()
+        self.with(|engine| engine.counters())
     }
 
     /// Takes a queue pair in; false if its number can not be had.
     pub(crate) fn attach(&self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
-        let is_new = lock(&self.engine).attach(qpn, queue_pair, join);
-        self.work_off();
-        is_new
+        self.with(|engine| engine.attach(qpn, queue_pair, join))
     }
 
     /// Lets a queue pair go, which may be dropped then.
     pub(crate) fn detach(&self, qpn: Qpn) {
-        let gone = lock(&self.engine).detach(qpn);
-        self.work_off();
+        let gone = self.with(|engine| engine.detach(qpn));
         // Its owner may be dropped with it: not under the lock.
         drop(gone);
     }
@@ -107,6 +104,7 @@ impl Network {
     pub(crate) fn send_datagram(&self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(mut engine) = self.try_engine() else { return false };
         let fate = engine.send_datagram(qpn, work, fill);
+        self.wake_for(&mut engine);
         drop(engine);
         self.work_off();
         matches!(fate, Fate::Gone)
@@ -123,15 +121,17 @@ impl Network {
         engine.keep_time(now);
         drop(engine);
         self.work_off();
+        // Who polls may stop now: the thread looks after what is to be answered, once it has dozed.
+        if came && !self.dozes.load(Ordering::SeqCst) {
+            self.bell.ring();
+        }
         came
     }
 
     /// Who polled goes to sleep: the thread takes over.
     pub(crate) fn hand_over(&self) {
         self.is_polled.store(false, Ordering::SeqCst);
-        if self.dozes.load(Ordering::SeqCst) {
-            self.bell.ring();
-        }
+        self.bell.ring();
     }
 
     /// Rounds until nothing happens any more, for the thread; how long it may sleep then, none: without end.
@@ -139,7 +139,7 @@ impl Network {
         let mut engine = lock(&self.engine);
         engine.look_everywhere();
         for _ in 0..ROUNDS {
-            if !round(&mut engine) {
+            if !round(&mut engine) || self.has_notes.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -152,7 +152,7 @@ impl Network {
 
     /// What the thread sleeps on.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
-        lock(&self.engine).udp().fd().try_clone_to_owned()
+        self.with(|engine| engine.udp().fd().try_clone_to_owned())
     }
 
     /// Carries out what is asked of the connection manager, and sends what comes of it.
@@ -164,6 +164,15 @@ impl Network {
         engine.flush_management();
         engine.transmit(now);
         self.wake_for(&mut engine);
+        drop(engine);
+        self.work_off();
+        result
+    }
+
+    /// Under the lock, which is waited for. Whoever finds it taken meanwhile leaves a note, which is worked off.
+    fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut engine = lock(&self.engine);
+        let result = act(&mut engine);
         drop(engine);
         self.work_off();
         result
@@ -205,7 +214,7 @@ impl Network {
                 engine.take_up(qpn);
                 engine.transmit(Instant::now());
             }
-            Note::Failed(qpn) => engine.close(qpn),
+            Note::Failed(qpn) => engine.close_failed(qpn),
         }
         self.wake_for(engine);
     }

@@ -40,7 +40,13 @@ impl Inbox {
     }
 
     pub(super) fn push(&self, asked: Asked) {
-        lock(&self.waiting).push_back(asked);
+        let mut waiting = lock(&self.waiting);
+        // Requests that were taken back count no more.
+        if waiting.len() >= MANY {
+            waiting.retain(|asked| asked.watch.end().is_none());
+        }
+        waiting.push_back(asked);
+        drop(waiting);
         self.came.notify_one();
         self.bell.ring();
     }
@@ -61,3 +67,6 @@ impl Inbox {
         &self.bell
     }
 }
+
+/// Requests that wait, from which on those are looked for that were taken back.
+const MANY: usize = 1024;
