@@ -23,6 +23,7 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
         // What can fail here alone does so before a client comes.
         Ready::new(args, device)?;
     }
+    let parent = rustix::process::getppid();
     let (listener, address) = listen(args, device)?;
     let bound = listener.local_addr().map_err(|source| PerfError::Listen { address, source })?;
     announce(args, bound)?;
@@ -32,8 +33,8 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
         let served = serve(args, device, stream);
         if !args.forever {
             return match served {
-                // Who started it is the client, and has told why, or can not.
-                Err(PerfError::PeerClosed) if args.announce => Ok(()),
+                // The client that started it is gone, and has told why, or could not.
+                Err(PerfError::PeerClosed) if args.announce && is_orphan(parent) => Ok(()),
                 served => served,
             };
         }
@@ -41,6 +42,17 @@ pub fn run(args: &PerfArgs, device: &str) -> Result<(), PerfError> {
             eprintln!("client {client}: {error}");
         }
     }
+}
+
+/// True if the process that started this one has ended, or does so in a moment: its connections close before it is gone.
+fn is_orphan(parent: Option<rustix::process::Pid>) -> bool {
+    (0..20).any(|_| {
+        let is_gone = rustix::process::getppid() != parent;
+        if !is_gone {
+            thread::sleep(Duration::from_millis(5));
+        }
+        is_gone
+    })
 }
 
 /// Tells where this server is. Standard output may be a pipe to who started it.
