@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::{GRH_BYTES, QpAddress, QpType, WcOpcode, WcStatus};
 
-use crate::harness::{CqId, Env, Fill, HandleId, LIMIT, Mem, QpId, QpSpec, Side, Work, is_soft};
+use crate::harness::{Command, CqId, Env, Fill, HandleId, LIMIT, Mem, QpId, QpSpec, Side, Work, is_soft, over_network};
 
 two_sided! {
     datagrams_of_every_size_arrive,
@@ -31,7 +31,7 @@ const QKEY: u32 = 0x1234_5678;
 fn datagram(side: &mut Side) -> (QpId, QpAddress) {
     let made = side.new_qp(&QpSpec { qkey: Some(QKEY), ..QpSpec::new(QpType::Ud) });
     assert_eq!((made.address.qkey, made.address.qp_type), (QKEY, QpType::Ud));
-    side.ask::<()>(crate::harness::Command::Activate { qp: made.qp });
+    side.ask::<()>(Command::Activate { qp: made.qp });
     (made.qp, made.address)
 }
 
@@ -96,8 +96,22 @@ fn many_senders_reach_one_queue_pair(env: &Env) {
     assert_eq!(from, [20, 20]);
 }
 
+/// On the network, waits until what was sent so far has come or is lost: the sender is done before.
+fn settle(near: &mut Side, far: &mut Side) {
+    let counted = |side: &mut Side, names: &[&str]| -> u64 {
+        let counters = side.ask::<Vec<(String, u64)>>(Command::Counters);
+        counters.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value).sum()
+    };
+    let start = Instant::now();
+    while over_network() && counted(far, &["rcvd_pkts", "qkey_viol_cntr", "unknown_qp"]) < counted(near, &["sent_pkts"])
+    {
+        assert!(start.elapsed() < LIMIT, "what was sent neither comes nor is lost");
+    }
+}
+
 /// What follows arrives: nothing of what was lost did.
 fn only_the_next_arrives(near: &mut Side, far: &mut Side, to: HandleId) {
+    settle(near, far);
     far.recv(Mem::blank(GRH_BYTES + 8), 1000);
     near.post(Work::send_to(to, Mem::seeded(8, 1000)).signaled());
     near.done().assert_success(WcOpcode::SEND);
@@ -154,7 +168,7 @@ fn handles_are_for_datagram_queue_pairs(env: &Env) {
     let (mut near, mut far) = (env.near(), env.far());
     datagram(&mut near);
     let connected = far.new_qp(&QpSpec::rc());
-    let made = near.ask::<Result<HandleId, String>>(crate::harness::Command::NewHandle { address: connected.address });
+    let made = near.ask::<Result<HandleId, String>>(Command::NewHandle { address: connected.address });
     assert_eq!(made.expect_err("it is no datagram queue pair"), "TypeMismatch");
 }
 
@@ -210,7 +224,7 @@ fn queue_pairs_that_peers_knew_give_their_room_back(env: &Env) {
     let depth = Some(env.ctx().attributes().max_qp_wr.min(1 << 14));
     for turn in 0..70 {
         let made = near.new_qp(&QpSpec { qkey: Some(QKEY), recv_depth: depth, ..QpSpec::new(QpType::Ud) });
-        near.ask::<()>(crate::harness::Command::Activate { qp: made.qp });
+        near.ask::<()>(Command::Activate { qp: made.qp });
         near.recv_on(made.qp, Mem::blank(GRH_BYTES + 8), turn);
         let to = far.new_handle(made.address);
         far.post(Work::send_to(to, Mem::seeded(8, turn)).signaled());

@@ -28,6 +28,8 @@ pub(super) struct Attached {
     done: u32,
     /// A request that the protocol did not take: it fails once those before it are over.
     refused: Option<u32>,
+    /// A completion is not shown to the poller yet.
+    is_unseen: bool,
     /// The protocol gave it up, and is out of its memory.
     pub(super) is_closed: bool,
 }
@@ -69,7 +71,7 @@ pub(super) enum Next {
 impl Attached {
     pub(super) fn new(qpn: Qpn, join: Join) -> Self {
         let taken = join.send.retired();
-        Attached { qpn, taken, done: taken, join, refused: None, is_closed: false }
+        Attached { qpn, taken, done: taken, join, refused: None, is_unseen: false, is_closed: false }
     }
 
     pub(super) fn owner(&self) -> &Arc<dyn Owner> {
@@ -180,9 +182,18 @@ impl Attached {
         }
         let completes = slot.completes;
         self.done = index.wrapping_add(1);
-        if completes {
+        self.is_unseen |= completes;
+        // A failure is seen once the queue pair has failed.
+        if completes && status.is_success() {
+            self.publish(false);
+        }
+    }
+
+    /// Shows what is over to the poller.
+    pub(super) fn publish(&mut self, solicited: bool) {
+        if std::mem::take(&mut self.is_unseen) {
             self.join.send.complete(self.done);
-            self.join.send_cq.notify(!status.is_success());
+            self.join.send_cq.notify(solicited);
         }
     }
 

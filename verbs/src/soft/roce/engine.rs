@@ -91,8 +91,15 @@ impl Engine {
         self.side.attached.remove(qpn).map(Attached::into_join)
     }
 
-    /// Takes up what was posted to a queue pair.
+    /// Takes up what was posted to a queue pair. Of one that has failed it is flushed.
     pub(super) fn take_up(&mut self, qpn: Qpn) {
+        self.take_up_all(qpn);
+        if let Some(attached) = self.side.attached.get_mut(qpn).filter(|attached| attached.is_closed) {
+            attached.publish(true);
+        }
+    }
+
+    fn take_up_all(&mut self, qpn: Qpn) {
         while let Some(attached) = self.side.attached.get_mut(qpn) {
             let (index, status) = match attached.next(&self.home) {
                 Next::Nothing => return,
