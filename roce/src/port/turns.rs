@@ -23,6 +23,14 @@ impl Turns {
         }
     }
 
+    /// Lets a queue pair that may have something to send do so before all others.
+    pub(super) fn prefer<L: Copy>(&mut self, qpn: Qpn, slot: &Slot<L>) {
+        if slot.is_waiting {
+            self.waiting.retain(|waiting| *waiting != qpn);
+            self.waiting.push_front(qpn);
+        }
+    }
+
     /// The queue pair whose turn it is. It waits no more.
     pub(super) fn next(&mut self) -> Option<Qpn> {
         self.waiting.pop_front()

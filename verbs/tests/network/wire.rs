@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::{Access, ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, QpState, RemoteSlice, Rkey, WcStatus};
 
-use crate::ground::{Device, LIMIT, Pair, afar};
+use crate::ground::{Device, LIMIT, Pair, afar, eventually};
 
 #[test]
 fn the_wire_is_chosen_by_where_the_peer_is() {
@@ -36,6 +36,37 @@ fn a_peer_that_goes_is_noticed_by_who_waits_for_it() {
     assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
     assert_eq!(pair.qp.state(), QpState::Err);
     assert_eq!(pair.near.counter("retry_exceeded_err"), 1);
+}
+
+/// The acknowledgment waits for what the peer may post next to go with it.
+#[test]
+fn a_peer_that_goes_with_the_message_that_it_waited_for_acknowledges_it() {
+    let mut pair = Pair::new(64);
+    let region = pair.region.remote(0..8);
+    for abandons in [false, true] {
+        pair.far_qp.recv(pair.far.pd.alloc(8).unwrap()).post().unwrap();
+        // Long enough for the device's thread to leave the rest to who polls.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {
+            assert!(pair.far.cq.poll().unwrap().is_none());
+        }
+        pair.qp.write_inline(&[1; 8], region).post().unwrap();
+        pair.qp.send_inline(b"the last").signaled().post().unwrap();
+        // By polling: who sleeps leaves all to the thread.
+        eventually("the last message", || pair.far.cq.poll().unwrap().is_some());
+        if abandons {
+            pair.far_qp.to_error().unwrap();
+        } else {
+            let again = pair.far.prepare();
+            let near = pair.near.prepare();
+            let (to_far, to_near) = (afar(again.address()), afar(near.address()));
+            let qp = std::mem::replace(&mut pair.qp, near.connect(&to_far).unwrap());
+            drop(std::mem::replace(&mut pair.far_qp, again.connect(&to_near).unwrap()));
+            assert_eq!(pair.near.status(), WcStatus::SUCCESS, "dropped");
+            drop(qp);
+        }
+    }
+    assert_eq!(pair.near.status(), WcStatus::SUCCESS, "in error");
 }
 
 #[test]
@@ -89,7 +120,7 @@ fn datagrams_bring_the_header_that_they_came_under() {
     let wrong = a.address_handle(&QpAddress { qkey: 5, ..afar(b.address()) }).unwrap();
     a.send_inline(b"x", &wrong).signaled().post().unwrap();
     assert_eq!(near.status(), WcStatus::SUCCESS);
-    crate::ground::eventually("the violation is counted", || far.counter("qkey_viol_cntr") == 1);
+    eventually("the violation is counted", || far.counter("qkey_viol_cntr") == 1);
 }
 
 #[test]
@@ -109,7 +140,7 @@ fn a_target_that_polls_refuses_before_it_is_gone() {
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(status, WcStatus::REM_ACCESS_ERR);
     });
-    crate::ground::eventually("the target has failed too", || pair.far_qp.state() == QpState::Err);
+    eventually("the target has failed too", || pair.far_qp.state() == QpState::Err);
 }
 
 #[test]
@@ -145,7 +176,7 @@ fn the_device_drives_itself_while_nobody_polls() {
     let region = &pair.region;
     region.write(0, &[1; 8]).unwrap();
     pair.qp.write_inline(&[2; 8], pair.region.remote(0..8)).post().unwrap();
-    crate::ground::eventually("the last WRITE is there", || region.load(0).unwrap() == u64::from_ne_bytes([2; 8]));
+    eventually("the last WRITE is there", || region.load(0).unwrap() == u64::from_ne_bytes([2; 8]));
     for _ in 0..4 {
         assert_eq!(pair.near.status(), WcStatus::SUCCESS);
     }

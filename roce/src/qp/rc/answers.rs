@@ -127,9 +127,10 @@ impl Answers {
         self.fresh -= usize::from(fresh);
     }
 
-    /// Owes nothing any more.
-    pub(super) fn clear(&mut self) {
-        self.queue.clear();
+    /// Owes nothing any more but an acknowledgment that is next.
+    pub(super) fn cut_short(&mut self) {
+        let is_done = matches!(self.queue.front(), Some(Answer { kind: Kind::Done, .. }));
+        self.queue.truncate(is_done.into());
         self.fresh = 0;
     }
 }

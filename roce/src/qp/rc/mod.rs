@@ -194,14 +194,15 @@ impl<L: Copy> ReliableConnection<L> {
         }
     }
 
-    /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more.
+    /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more. What it was to be
+    /// told next as done it is [still](ReliableConnection::transmit) told.
     pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
         self.fail(CLOSED, false, host);
     }
 
     fn fail<H: Host<Local = L>>(&mut self, failure: Failure, answers: bool, host: &mut H) {
         if !answers {
-            self.responder.forget();
+            self.responder.stop();
         }
         if self.state == State::Failed {
             return;

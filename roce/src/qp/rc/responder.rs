@@ -285,9 +285,10 @@ impl<L: Copy> Responder<L> {
         self.broken
     }
 
-    /// Owes the peer nothing any more.
-    pub(super) fn forget(&mut self) {
-        self.answers.clear();
+    /// Answers the peer no more, but for what is done and was to be acknowledged next: a peer that is not told would send it
+    /// again, to nobody.
+    pub(super) fn stop(&mut self) {
+        self.answers.cut_short();
     }
 
     /// The connection has failed: a message that has begun does not end.

@@ -139,6 +139,10 @@ proptest! {
             }
         }
         rc.close(&mut side);
+        // An acknowledgment that it owed, and nothing else.
+        if rc.transmit(now, &mut to, &mut side, &mut counters).is_some() {
+            prop_assert_eq!(Opcode(to[0]), Opcode::RC_ACKNOWLEDGE);
+        }
         prop_assert_eq!(rc.transmit(now, &mut to, &mut side, &mut counters), None);
         prop_assert_eq!(rc.timeout(), None);
         let ids: Vec<_> = side.completions.iter().filter_map(|completion| match completion {

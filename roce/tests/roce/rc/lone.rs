@@ -278,6 +278,15 @@ fn a_connection_that_is_closed_answers_no_more() {
 }
 
 #[test]
+fn what_was_done_before_a_connection_is_closed_is_acknowledged_still() {
+    let mut end = Lone::new(|config| config);
+    end.hears(Opcode::RC_WRITE_ONLY, 200, reth(4), b"four");
+    end.hears(Opcode::RC_READ_REQUEST, 201, reth(3000), b"");
+    end.rc.close(&mut end.side);
+    assert_eq!(end.sends(), [(Opcode::RC_ACKNOWLEDGE, 200)], "and no memory is read");
+}
+
+#[test]
 fn without_credit_a_message_waits_for_an_answer() {
     let mut end = Lone::new(|config| config);
     (0..4).for_each(|_| end.post(NOTHING, 0));

@@ -84,9 +84,10 @@ impl Engine {
         is_new
     }
 
-    /// Lets a queue pair go.
+    /// Lets a queue pair go. Its peer is told before of what is done.
     pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Join> {
         self.close(qpn);
+        self.transmit(Instant::now());
         self.port.remove(qpn);
         self.side.attached.remove(qpn).map(Attached::into_join)
     }

@@ -210,12 +210,10 @@ impl Network {
 
     fn carry_out(&self, engine: &mut Engine, note: Note) {
         match note {
-            Note::Posted(qpn) => {
-                engine.take_up(qpn);
-                engine.transmit(Instant::now());
-            }
+            Note::Posted(qpn) => engine.take_up(qpn),
             Note::Failed(qpn) => engine.close_failed(qpn),
         }
+        engine.transmit(Instant::now());
         self.wake_for(engine);
     }
 
