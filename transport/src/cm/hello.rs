@@ -1,4 +1,5 @@
-//! What is said over TCP before two queue pairs are connected: framed, versioned, limited in length. No I/O here.
+//! What is said over TCP before two queue pairs are connected, and once they have parted: framed, versioned, limited in
+//! length. No I/O here.
 
 use qpair_verbs::QpAddress;
 use serde::{Deserialize, Serialize};
@@ -6,7 +7,7 @@ use thiserror::Error;
 
 use crate::engine::PROTOCOL_VERSION;
 
-/// One message of the handshake.
+/// One message of the handshake, or the one at the end.
 ///
 /// On the wire: `QPTR`, version, kind, length of the body in two bytes, little-endian; then the body in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) enum Message {
     Ready,
     /// The listening side does not want to.
     Reject(String),
+    /// This side has all that the other sent, and knows that the other has all of its own: the connection is over.
+    Farewell,
 }
 
 /// One side of a connection to be.
@@ -81,7 +84,7 @@ impl Message {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let body = match self {
             Message::Hello(hello) | Message::Accept(hello) => serde_json::to_vec(hello).unwrap_or_default(),
-            Message::Ready => Vec::new(),
+            Message::Ready | Message::Farewell => Vec::new(),
             Message::Reject(reason) => {
                 let mut end = reason.len().min(BODY_LIMIT);
                 while !reason.is_char_boundary(end) {
@@ -117,6 +120,7 @@ impl Message {
             HELLO => Message::Hello(Hello::decode(body)?),
             ACCEPT => Message::Accept(Hello::decode(body)?),
             READY if len == 0 => Message::Ready,
+            FAREWELL if len == 0 => Message::Farewell,
             REJECT => Message::Reject(String::from_utf8_lossy(body).into_owned()),
             other => return Err(HandshakeError::Unexpected(other)),
         };
@@ -129,6 +133,7 @@ impl Message {
             Message::Accept(_) => ACCEPT,
             Message::Ready => READY,
             Message::Reject(_) => REJECT,
+            Message::Farewell => FAREWELL,
         }
     }
 }
@@ -153,6 +158,7 @@ const HELLO: u8 = 1;
 const ACCEPT: u8 = 2;
 const READY: u8 = 3;
 const REJECT: u8 = 4;
+const FAREWELL: u8 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -179,8 +185,14 @@ mod tests {
 
     #[test]
     fn messages_round_trip_however_they_are_cut() {
-        let messages =
-            [Message::Hello(hello()), Message::Accept(hello()), Message::Ready, Message::Reject("full".into())];
+        let (full, hello) = ("full".into(), hello());
+        let messages = [
+            Message::Hello(hello.clone()),
+            Message::Accept(hello),
+            Message::Ready,
+            Message::Reject(full),
+            Message::Farewell,
+        ];
         for message in messages {
             let bytes = message.encode();
             for end in 0..bytes.len() {

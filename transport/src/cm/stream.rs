@@ -52,8 +52,8 @@ impl Stream {
         // Only latency is at stake: without it, the handshake's last message may wait for an acknowledgement.
         let _ = socket.set_nodelay(true);
         let called = role == Role::Caller;
-        // An answer; a hello and that it is ready.
-        let due = if called { 1 } else { 2 };
+        // An answer; a hello and that it is ready. And a farewell.
+        let due = if called { 2 } else { 3 };
         Stream { socket, serial, connecting: called, role, deadline, due, input: Vec::new(), output: Vec::new() }
     }
 
@@ -111,7 +111,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads what is there, and hands each message to `f`. No peer makes this long: more messages than a handshake has
+    /// Reads what is there, and hands each message to `f`. No peer makes this long: more messages than a connection has
     /// are not taken, and each has a greatest length.
     pub(super) fn receive(&mut self, mut f: impl FnMut(Message)) -> Result<(), StreamEnd> {
         let mut part = [0; 1024];

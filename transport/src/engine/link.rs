@@ -350,7 +350,12 @@ impl<P, M, B> Link<P, M, B> {
     /// True once both sides have sent all and know it.
     #[inline]
     pub(crate) fn is_finished(&self) -> bool {
-        self.peer_closed && self.phase == Phase::Closing && self.close == CloseSent::Done
+        self.awaits_last_acknowledgment() && self.close == CloseSent::Done
+    }
+
+    /// True if both sides have sent all, and this side knows of all of it but whether its last word came.
+    pub(crate) fn awaits_last_acknowledgment(&self) -> bool {
+        self.peer_closed && self.phase == Phase::Closing
     }
 
     /// Ends the connection. What can not come true any more comes back: sends, then receives.

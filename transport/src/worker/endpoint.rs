@@ -38,6 +38,8 @@ pub(crate) struct Endpoint {
     pub(crate) peer: SocketAddr,
     /// The application closed it.
     pub(crate) closed_here: bool,
+    /// The peer said farewell.
+    pub(crate) parted: bool,
     /// When the device was last asked whether the queue pair works.
     pub(crate) asked: Duration,
     /// A close must be over by then.

@@ -66,6 +66,8 @@ impl Worker {
             }
             // The peer's first message, over the queue pair, was faster.
             (Stage::Up, Message::Ready) => {}
+            // It hangs up now, and that breaks nothing.
+            (Stage::Up, Message::Farewell) => endpoint.parted = true,
             (_, other) => {
                 let error = HandshakeError::Unexpected(other.code());
                 self.break_off(index, ConnectFailure::Handshake { address, error }.into());
@@ -315,6 +317,7 @@ fn endpoint(
         socket: Some(socket),
         peer,
         closed_here: false,
+        parted: false,
         asked: Duration::ZERO,
         deadline: None,
         broken: None,

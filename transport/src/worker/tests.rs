@@ -128,6 +128,33 @@ fn what_came_before_a_break_is_delivered_however_late_it_is_looked_at() {
     }
 }
 
+/// The peer has all and is gone; that it has, the device is not told any more.
+#[test]
+fn a_peer_that_has_all_and_said_farewell_is_not_lost() {
+    for parted in [true, false] {
+        let (mut worker, ep, _) = mirror(Config::default());
+        worker.begin_close(ep);
+        let endpoint = worker.endpoints.get_mut(ep).unwrap();
+        endpoint.link.on_close();
+        endpoint.parted = parted;
+        assert!(!endpoint.link.is_finished(), "its last word is under way");
+        worker.break_off(ep.index as usize, CloseReason::PeerLost(Lost::HungUp));
+        worker.end_broken(None);
+        let reason = match worker.endpoints.get_mut(ep).map(|endpoint| &endpoint.stage) {
+            Some(Stage::Ending { reason, .. }) => reason,
+            // Nothing of it was with the device or the peer any more.
+            _ => {
+                let closed = worker.ready.iter().find_map(|event| match event {
+                    Event::Closed { ep: of, reason } if *of == ep => Some(reason),
+                    _ => None,
+                });
+                closed.expect("it ended")
+            }
+        };
+        assert_eq!(matches!(reason, CloseReason::Local), parted, "{reason:?}");
+    }
+}
+
 /// The hang-up travels apart from the completion of what it was about, and may be there first.
 #[test]
 fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
