@@ -21,9 +21,10 @@ pub trait Host {
     /// As [`gather`](Host::gather).
     fn scatter(&mut self, to: Self::Local, offset: u32, bytes: &[u8]) -> Result<(), AccessError>;
 
-    /// The oldest receive of the queue that this queue pair receives from; `None` if there is none. Where a message is dropped
-    /// that it was taken for, unreliable service keeps it for the next one, and flushes it when the queue pair is closed.
-    fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Self::Local>>;
+    /// The oldest receive of the queue that this queue pair receives from; `None` if there is none, or it has no room for
+    /// `room` bytes. Where a message is dropped that it was taken for, an unreliable connection keeps it for the next one,
+    /// and flushes it when it is closed.
+    fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Self::Local>>;
 
     /// Messages that there are receives for, to be told to the peer.
     fn credits(&self, _qpn: Qpn) -> Credits {

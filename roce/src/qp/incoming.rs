@@ -156,7 +156,8 @@ impl<L: Copy> Assembly<L> {
     }
 
     fn receive<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) -> Result<Receive<L>, Refusal> {
-        self.kept.take().or_else(|| host.take_receive(qpn)).ok_or(Refusal::NoReceive)
+        // How long the message is, its first packet does not say.
+        self.kept.take().or_else(|| host.take_receive(qpn, 0)).ok_or(Refusal::NoReceive)
     }
 
     /// True if a message has begun and not ended.

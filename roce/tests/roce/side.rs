@@ -75,7 +75,8 @@ impl Host for Side {
         Ok(())
     }
 
-    fn take_receive(&mut self, _qpn: Qpn) -> Option<Receive<usize>> {
+    fn take_receive(&mut self, _qpn: Qpn, room: u32) -> Option<Receive<usize>> {
+        self.receives.front().filter(|receive| receive.len >= room)?;
         self.receives.pop_front()
     }
 

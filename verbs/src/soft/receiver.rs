@@ -142,12 +142,6 @@ impl Receiver {
         self.some_void.store(!void.is_empty(), Ordering::Release);
     }
 
-    /// Notes that a receive which was claimed will not be filled.
-    pub(crate) fn void(&self, index: u32) {
-        lock(&self.void).insert(index);
-        self.some_void.store(true, Ordering::Release);
-    }
-
     /// True if each receive that was claimed has its message, or lost its sender. Nobody can claim any more.
     pub(super) fn is_filled(&self, table: &ClaimTable) -> bool {
         let (Some(own), Some(ring)) = (&self.own, &self.ring) else { return true };

@@ -15,7 +15,7 @@ use crate::counters::Counters;
 use crate::host::{AccessError, Cause, Host};
 use crate::types::Psn;
 use crate::wire::{Bth, Deth, Extension, Headers, Opcode, Packet};
-use crate::work::{Completion, Datagram, Extra, Incoming, Outcome, PostError, Receive};
+use crate::work::{Completion, Datagram, Extra, Incoming, Outcome, PostError};
 
 /// A queue pair for datagrams. `L` is local memory, and `P` how a datagram gets to its receiver's host: the engine passes
 /// that on to who sends the packet.
@@ -32,8 +32,6 @@ pub struct Datagrams<L, P> {
     state: State,
     requests: VecDeque<Datagram<L, P>>,
     psn: Psn,
-    /// A receive that was taken and too short: it is that of the next datagram.
-    kept: Option<Receive<L>>,
 }
 
 impl<L: Copy, P: Copy> Datagrams<L, P> {
@@ -43,7 +41,6 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
             state: State::Ready,
             requests: VecDeque::with_capacity(config.send_depth as usize),
             psn: config.send_psn,
-            kept: None,
             config,
         }
     }
@@ -106,17 +103,10 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
             return;
         }
         counters.rcvd_pkts += 1;
-        let Some(receive) = self.kept.take().or_else(|| host.take_receive(self.config.qpn)) else {
+        let whole = (Grh::LEN + packet.payload.len()) as u32;
+        let Some(receive) = host.take_receive(self.config.qpn, whole) else {
             counters.out_of_buffer += 1;
             return;
-        };
-        let whole = match u32::try_from(Grh::LEN + packet.payload.len()) {
-            Ok(whole) if whole <= receive.len => whole,
-            _ => {
-                counters.resp_local_length_error += 1;
-                self.kept = Some(receive);
-                return;
-            }
         };
         let mut there = host.scatter(receive.local, 0, grh.bytes());
         if !packet.payload.is_empty() {
@@ -188,7 +178,7 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
         Ok(made)
     }
 
-    /// Closes the queue pair: what is posted to the send queue is flushed, and so is a receive that was taken.
+    /// Closes the queue pair: what is posted to the send queue is flushed.
     pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
         self.fail(Cause::Closed, host);
     }
@@ -199,9 +189,6 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
         }
         self.state = State::Failed;
         self.flush(host);
-        if let Some(receive) = self.kept.take() {
-            received(self.config.qpn, receive, Outcome::Flushed, Incoming::default(), host);
-        }
         host.failed(self.config.qpn, cause);
     }
 

@@ -156,9 +156,11 @@ impl Host for Device {
         }
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Local>> {
+    fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Local>> {
         let track = self.tracks.get_mut().get_mut(qpn).expect("a queue pair");
-        let receive = if track.shares { &mut self.shared } else { &mut track.receives }.pop_front();
+        let receives = if track.shares { &mut self.shared } else { &mut track.receives };
+        receives.front().filter(|receive| receive.len >= room)?;
+        let receive = receives.pop_front();
         self.taken.extend(receive.map(|receive| (receive.id, qpn)));
         receive
     }

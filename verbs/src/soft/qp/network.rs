@@ -253,10 +253,6 @@ impl Owner for SoftQp {
             None => self.receiver.is_outstanding(receive),
         }
     }
-
-    fn receive_void(&self, receive: u32) {
-        self.receiver.void(receive);
-    }
 }
 
 /// A queue pair that is at no address of the network.

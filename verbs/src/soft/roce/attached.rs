@@ -16,7 +16,7 @@ use crate::soft::peer::PeerView;
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::send_queue::{SendQueue, SendSlot};
 use crate::status::WcStatus;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Access, QpType};
 
 /// A queue pair on the network. Used under the engine's lock.
@@ -54,8 +54,6 @@ pub(crate) trait Owner: std::marker::Send + Sync {
     fn network_left(&self);
     /// Whether a receive that was claimed is posted. The head of claims is in memory that peers of this host write.
     fn is_outstanding(&self, receive: u32) -> bool;
-    /// Datagrams: a receive that was taken will not be filled.
-    fn receive_void(&self, receive: u32);
 }
 
 /// What is next in a send queue.
@@ -232,12 +230,12 @@ impl Attached {
         Some(f(&Request::kept(stalled, &slot.local, &with)))
     }
 
-    /// The next receive, taken for a message.
-    pub(super) fn take_receive(&mut self) -> Option<Receive<Memory>> {
+    /// The next receive, taken for a message: a datagram's has room for so many bytes.
+    pub(super) fn take_receive(&mut self, room: u32) -> Option<Receive<Memory>> {
         let inbound = &mut self.join.inbound;
         let (index, slot) = if self.join.qp_type == QpType::Ud {
             // The line of a datagram is that of its receive: there is room.
-            let index = inbound.claim_now(NETWORK, |_| true).ok()?;
+            let index = inbound.claim_now(NETWORK, |wqe| wqe.total.load(Ordering::Relaxed) >= room).ok()?;
             (index, index)
         } else {
             if !inbound.has_room(1) {
@@ -250,7 +248,7 @@ impl Attached {
         if !self.join.owner.is_outstanding(index) {
             return None;
         }
-        let len = inbound.wqe(slot).total.load(std::sync::atomic::Ordering::Relaxed);
+        let len = inbound.wqe(slot).total.load(Ordering::Relaxed);
         Some(Receive { id: index.into(), local: Memory { qpn: self.qpn, place: Place::Receive(slot) }, len })
     }
 
@@ -268,14 +266,10 @@ impl Attached {
 
     /// A message is in its receive, or failed it.
     pub(super) fn received(&mut self, index: u32, outcome: Outcome, message: &Incoming) {
-        let is_datagram = self.is_datagrams();
         if outcome == Outcome::Flushed {
-            // What was taken and is not filled is flushed with what was not taken.
-            if is_datagram {
-                self.join.owner.receive_void(index);
-            }
-            return;
+            return; // What was taken and is not filled is flushed with what was not taken.
         }
+        let is_datagram = self.is_datagrams();
         let (extra, imm) = match message.extra {
             Extra::Nothing => (0, 0),
             Extra::Immediate(immediate) => (FLAG_IMM, immediate),

@@ -58,8 +58,8 @@ impl Host for Side {
         done.ok_or(AccessError::Key)
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Memory>> {
-        self.attached.get_mut(qpn)?.take_receive()
+    fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Memory>> {
+        self.attached.get_mut(qpn)?.take_receive(room)
     }
 
     fn check(&self, qpn: Qpn, at: Remote, len: u32, right: Right) -> Result<(), AccessError> {

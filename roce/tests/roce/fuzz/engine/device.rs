@@ -56,7 +56,8 @@ impl Host for Device {
         self.reach(to, offset, bytes.len())
     }
 
-    fn take_receive(&mut self, qpn: Qpn) -> Option<Receive<Local>> {
+    fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Local>> {
+        self.receives.front().filter(|receive| receive.len >= room)?;
         let receive = self.receives.pop_front()?;
         self.taken.push((receive.id, qpn));
         Some(receive)
