@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
@@ -19,6 +20,8 @@ pub(crate) struct Node {
     control: Mutex<Option<Arc<Control>>>,
     /// The device's part of the network, once it is used.
     network: Mutex<Option<Arc<Network>>>,
+    /// When the network could not be had.
+    refused: Mutex<Option<Instant>>,
     /// What datagram senders of other processes may look at still.
     retired: Mutex<Vec<Retired>>,
 }
@@ -42,6 +45,7 @@ impl Node {
             links: Mutex::default(),
             control: Mutex::default(),
             network: Mutex::default(),
+            refused: Mutex::default(),
             retired: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = node.clone();
@@ -80,6 +84,17 @@ impl Node {
             }
         });
         Ok(network.insert(opened).clone())
+    }
+
+    /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
+    /// take seconds.
+    pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
+        if lock(&self.refused).is_some_and(|at| at.elapsed() < REFUSED) {
+            return Ok(None);
+        }
+        let network = self.network();
+        *lock(&self.refused) = network.is_err().then(Instant::now);
+        network.map(Some)
     }
 
     /// Packets so far, counted.
@@ -190,6 +205,9 @@ impl Drop for Node {
         }
     }
 }
+
+/// How long a network that could not be had is taken to be none.
+const REFUSED: Duration = Duration::from_secs(10);
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

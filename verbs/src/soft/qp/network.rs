@@ -85,13 +85,16 @@ impl SoftQp {
     /// memory alone, and whoever asks for a way to another host is told why.
     pub(super) fn join_network(self: &Arc<Self>) {
         let Some(place) = &self.place else { return };
-        let network = match self.spec.node.network() {
-            Ok(network) => network,
-            Err(error) => {
-                tracing::warn!(qpn = %self.qpn(), %error, "datagrams reach this host alone");
-                return;
-            }
-        };
+        let joined = self.spec.node.network_if_any().map_err(ConnectError::from).and_then(|network| match network {
+            Some(network) => self.exchange_datagrams(place, network),
+            None => Ok(()),
+        });
+        if let Err(error) = joined {
+            tracing::warn!(qpn = %self.qpn(), %error, "datagrams reach this host alone");
+        }
+    }
+
+    fn exchange_datagrams(self: &Arc<Self>, place: &NetworkGid, network: Arc<Network>) -> Result<(), ConnectError> {
         let options = &self.spec.options;
         let config = DatagramConfig {
             mtu: self.mtu,
@@ -100,9 +103,7 @@ impl SoftQp {
             ..DatagramConfig::new(self.qpn(), options.qkey)
         };
         let on = OnNetwork::new(network, place.clone(), None, self.mtu);
-        if let Err(error) = self.attach(on, Member::Datagrams(Datagrams::new(config))) {
-            tracing::warn!(qpn = %self.qpn(), %error, "datagrams reach this host alone");
-        }
+        self.attach(on, Member::Datagrams(Datagrams::new(config)))
     }
 
     /// Where datagrams to `address` go over the network.
@@ -112,6 +113,11 @@ impl SoftQp {
             return Err(ConnectError::TypeMismatch { ours: QpType::Ud, theirs });
         }
         let (_, route, _, network) = self.way_to(address)?;
+        if self.network().is_none() {
+            return Err(ConnectError::NoRoute {
+                why: "the network could not be had when the queue pair was activated, and can be now: make another",
+            });
+        }
         let domain = self.spec.domain;
         Ok(NetworkTarget { network, domain, route, qpn: address.qpn, qkey: address.qkey })
     }

@@ -8,6 +8,7 @@ use qpair_roce::{Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Se
 use super::memory::{Memory, Place};
 use crate::memory::RemoteSlice;
 use crate::qp::{Borrowed, Op};
+use crate::soft::control::Reach;
 use crate::soft::cq_shared::CqShared;
 use crate::soft::device_copy;
 use crate::soft::exec::{self, Own, Piece, Request, put, scatter, take};
@@ -74,10 +75,6 @@ impl Attached {
 
     pub(super) fn owner(&self) -> &Arc<dyn Owner> {
         &self.join.owner
-    }
-
-    pub(super) fn into_join(self) -> Join {
-        self.join
     }
 
     pub(super) fn is_datagrams(&self) -> bool {
