@@ -75,9 +75,7 @@ impl<'a> Request<'a> {
             solicited: stalled.solicited,
         }
     }
-}
 
-impl<'a> Request<'a> {
     /// A message of bytes that `with` has inline.
     pub(crate) const fn of_bytes(with: &'a Borrowed<'a>) -> Self {
         Request { op: &Op::Send, local: &Local::None, range: None, with, imm: None, invalidate: None, solicited: false }

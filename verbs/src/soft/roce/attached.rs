@@ -302,9 +302,12 @@ impl Attached {
     /// Where memory of this side lies that the peer may use so; `None` if it may not.
     pub(super) fn reach(&self, home: &Home, at: Remote, len: u64, right: Access) -> Option<*mut u8> {
         let keys = home.keys().view();
-        keys.check(at.rkey, at.va, len, right, self.join.domain, self.qpn.0)?;
-        // The key's owner is this device: the address is one of this process, as on a link to oneself.
-        Some(std::ptr::with_exposed_provenance_mut(usize::try_from(at.va).ok()?))
+        let grant = keys.check(at.rkey, at.va, len, right, self.join.domain, self.qpn.0)?;
+        match self.join.inbound.link.reach(grant.arena, grant.arena_offset, len, at.va) {
+            Reach::Mapped(to) => Some(to.as_ptr()),
+            // The link is the device's to itself.
+            Reach::Pending | Reach::Unmapped => None,
+        }
     }
 
     pub(super) fn allows(&self, right: Access) -> bool {

@@ -2,7 +2,7 @@
 //! be sent.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qpair_roce::congestion::{DcqcnParameters, Rate};
 use qpair_roce::{Counters, Datagram, Departure, Mtu, Port, Qpn, QueuePair, Route};
@@ -28,20 +28,14 @@ pub(super) struct Engine {
     unsent: Option<Departure>,
     /// There was more to send than one round does.
     has_more: bool,
+    /// Receiving failed: it is tried again then.
+    deaf_until: Option<Instant>,
     /// The device's thread sleeps so long at most; none: without end.
     pub(super) sleeps_until: Option<Instant>,
 }
 
 /// A queue pair as it joins the network.
 pub(crate) type Member = QueuePair<Memory>;
-
-/// What became of a datagram.
-pub(super) enum Fate {
-    /// It is sent, or lost on the way.
-    Gone,
-    /// There is no room now.
-    NoRoom,
-}
 
 impl Engine {
     /// With congestion control of links of that rate.
@@ -57,21 +51,13 @@ impl Engine {
             outgoing: vec![0; LONGEST_SEND].into(),
             unsent: None,
             has_more: false,
+            deaf_until: None,
             sleeps_until: Some(Instant::now()),
         }
     }
 
-    pub(super) fn udp(&self) -> &Wire {
-        &self.udp
-    }
-
     pub(super) fn counters(&self) -> (Counters, NetworkCounters) {
         (*self.port.counters(), *self.udp.counters())
-    }
-
-    /// Has the next round look for messages of other processes too.
-    pub(super) fn look_everywhere(&mut self) {
-        self.udp.look_everywhere();
     }
 
     /// Takes a queue pair in; false if its number can not be had.
@@ -85,11 +71,11 @@ impl Engine {
     }
 
     /// Lets a queue pair go. Its peer is told before of what is done.
-    pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Join> {
+    pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Attached> {
         self.close(qpn);
         self.transmit(Instant::now());
         self.port.remove(qpn);
-        self.side.attached.remove(qpn).map(Attached::into_join)
+        self.side.attached.remove(qpn)
     }
 
     /// Takes up what was posted to a queue pair. Of one that has failed it is flushed.
@@ -139,16 +125,29 @@ impl Engine {
 
     /// Takes in what came, some of it; true if there was something.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
+        if self.deaf_until.is_some_and(|until| now < until) {
+            return false;
+        }
         let Engine { home, port, side, udp, .. } = self;
         let came = home.as_engine(|| udp.receive(|arrival| port.receive(now, &arrival, side)));
         self.settle();
         match came {
-            Ok(count) => count > 0,
+            Ok(count) => {
+                self.deaf_until = None;
+                count > 0
+            }
             Err(error) => {
-                tracing::warn!(%error, "can not receive from the network");
+                if self.deaf_until.replace(now + DEAF).is_none() {
+                    tracing::warn!(%error, "can not receive from the network; it is tried again and again");
+                }
                 false
             }
         }
+    }
+
+    /// True unless receiving failed just now: the sockets are left alone for a while.
+    pub(super) fn hears(&self) -> bool {
+        self.deaf_until.is_none()
     }
 
     /// Does what is due, and what the connection manager has to do.
@@ -189,16 +188,17 @@ impl Engine {
         sent
     }
 
-    /// Sends a datagram at once.
-    pub(super) fn send_datagram(&mut self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> Fate {
+    /// Sends a datagram at once; false if there is no room now. What may be lost on the way is sent.
+    pub(super) fn send_datagram(&mut self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
         if self.unsent.is_some() {
-            return Fate::NoRoom;
+            return false;
         }
-        let Some(departure) = self.port.make_datagram(qpn, work, &mut self.outgoing, fill) else { return Fate::Gone };
-        if self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full {
+        if let Some(departure) = self.port.make_datagram(qpn, work, &mut self.outgoing, fill)
+            && self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full
+        {
             self.unsent = Some(departure);
         }
-        Fate::Gone
+        true
     }
 
     /// When there is something to do, if nothing comes before.
@@ -206,7 +206,8 @@ impl Engine {
         let room = (self.unsent.is_some() || self.udp.has_waiting()).then(|| now + ROOM);
         let more = self.has_more.then_some(now);
         let management = self.agent.as_ref().and_then(|agent| agent.timeout());
-        self.port.timeout().into_iter().chain(management).chain(room).chain(more).min()
+        let deaf = self.deaf_until;
+        self.port.timeout().into_iter().chain(management).chain(room).chain(more).chain(deaf).min()
     }
 
     /// Tells owners of what happened to their queue pairs, now that no access is under way. A connection that failed may
@@ -229,5 +230,7 @@ impl Engine {
 /// Calls in one round, after which arrivals have their turn.
 const SENDS: usize = 16;
 /// How long a socket without room is left alone.
-const ROOM: std::time::Duration = std::time::Duration::from_micros(200);
+const ROOM: Duration = Duration::from_micros(200);
+/// How long after a failure nothing is received.
+const DEAF: Duration = Duration::from_millis(10);
 const _: () = assert!(LONGEST_SEND > 2 * Mtu::B4096.bytes() as usize);

@@ -10,6 +10,8 @@ mod memory;
 mod network;
 mod side;
 mod target;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod udp;
 

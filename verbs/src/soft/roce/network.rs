@@ -15,8 +15,8 @@ use qpair_roce::wire::Addresses;
 use qpair_roce::{Counters, Datagram, Qpn, Route};
 
 use super::attached::Join;
-use super::engine::{Engine, Fate, Member};
-use super::thread;
+use super::engine::{Engine, Member};
+use super::thread::{self, Rest};
 use super::udp::{NetworkCounters, Slot, Wire};
 use crate::error::NetworkError;
 use crate::soft::eventfd::EventFd;
@@ -27,8 +27,11 @@ use crate::sync::lock;
 pub(crate) struct Network {
     engine: Mutex<Engine>,
     /// What was asked for while another drove.
-    notes: Mutex<Vec<Note>>,
+    notes: Mutex<Notes>,
     has_notes: AtomicBool,
+    /// Something was sent or came, or will as there is a connection: polling is worth a system call. Datagram queue pairs are
+    /// on the network whether or not they are of use there.
+    is_used: AtomicBool,
     /// Somebody polls: the thread may sleep.
     pub(super) is_polled: AtomicBool,
     /// The thread sleeps by the clock, since somebody polls.
@@ -38,8 +41,15 @@ pub(crate) struct Network {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Notes, in two buffers that take turns, so that none is allocated anew.
+#[derive(Default)]
+struct Notes {
+    left: Vec<Note>,
+    spare: Vec<Note>,
+}
+
 /// What a queue pair asks of who drives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Note {
     /// Requests were posted.
     Posted(Qpn),
@@ -56,6 +66,7 @@ impl Network {
             engine: Mutex::new(Engine::new(home.clone(), udp, line_rate(home))),
             notes: Mutex::default(),
             has_notes: AtomicBool::new(false),
+            is_used: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             dozes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -69,7 +80,7 @@ impl Network {
 
     /// UDP port that packets to a queue pair come from.
     pub(crate) fn source_port(&self, addresses: &Addresses, peer: Qpn) -> u16 {
-        self.with(|engine| engine.udp().source_port(addresses, peer))
+        self.with(|engine| engine.udp.source_port(addresses, peer))
     }
 
     /// Packets and datagrams so far, counted.
@@ -79,6 +90,9 @@ impl Network {
 
     /// Takes a queue pair in; false if its number can not be had.
     pub(crate) fn attach(&self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
+        if !matches!(queue_pair, Member::Datagrams(_)) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
         self.with(|engine| engine.attach(qpn, queue_pair, join))
     }
 
@@ -100,19 +114,23 @@ impl Network {
         self.ask(Note::Failed(qpn));
     }
 
-    /// Sends a datagram at once.
+    /// Sends a datagram at once; false if there is no room now.
     pub(crate) fn send_datagram(&self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
         let Some(mut engine) = self.try_engine() else { return false };
-        let fate = engine.send_datagram(qpn, work, fill);
-        self.wake_for(&mut engine);
+        self.is_used.store(true, Ordering::Relaxed);
+        let is_gone = engine.send_datagram(qpn, work, fill);
+        self.wake_for(&mut engine, Instant::now());
         drop(engine);
         self.work_off();
-        matches!(fate, Fate::Gone)
+        is_gone
     }
 
     /// One round, for who polls: true if something came. What is to be answered goes with the next poll, or with what is
     /// posted before that: an answer of this side and the acknowledgment of what it answers leave together.
     pub(crate) fn poll(&self) -> bool {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return false;
+        }
         self.is_polled.store(true, Ordering::Relaxed);
         let Some(mut engine) = self.try_engine() else { return false };
         let now = Instant::now();
@@ -128,31 +146,47 @@ impl Network {
         came
     }
 
-    /// Who polled goes to sleep: the thread takes over.
-    pub(crate) fn hand_over(&self) {
-        self.is_polled.store(false, Ordering::SeqCst);
-        self.bell.ring();
+    /// True once polling is worth a system call.
+    #[cfg(test)]
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Rounds until nothing happens any more, for the thread; how long it may sleep then, none: without end.
-    pub(super) fn serve(&self) -> Option<Instant> {
+    /// Who polled goes to sleep: the thread takes over.
+    pub(crate) fn hand_over(&self) {
+        if self.is_used.load(Ordering::Relaxed) {
+            self.is_polled.store(false, Ordering::SeqCst);
+            self.bell.ring();
+        }
+    }
+
+    /// Rounds until nothing happens any more, for the thread; how it may sleep then.
+    pub(super) fn serve(&self) -> Rest {
         let mut engine = lock(&self.engine);
-        engine.look_everywhere();
+        engine.udp.look_everywhere();
         for _ in 0..ROUNDS {
-            if !round(&mut engine) || self.has_notes.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let came = engine.receive(now);
+            engine.keep_time(now);
+            let sent = engine.transmit(now);
+            if came {
+                self.is_used.store(true, Ordering::Relaxed);
+            }
+            if !(came || sent) || self.has_notes.load(Ordering::Relaxed) {
                 break;
             }
         }
-        engine.sleeps_until = engine.timeout(Instant::now());
-        let until = engine.sleeps_until;
+        let until = engine.timeout(Instant::now());
+        engine.sleeps_until = until;
+        let rest = Rest { until, hears: engine.hears() };
         drop(engine);
         self.work_off();
-        until
+        rest
     }
 
     /// What the thread sleeps on.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.with(|engine| engine.udp().fd().try_clone_to_owned())
+        self.with(|engine| engine.udp.fd().try_clone_to_owned())
     }
 
     /// Carries out what is asked of the connection manager, and sends what comes of it.
@@ -163,7 +197,7 @@ impl Network {
         engine.claim_management(now);
         engine.flush_management();
         engine.transmit(now);
-        self.wake_for(&mut engine);
+        self.wake_for(&mut engine, now);
         drop(engine);
         self.work_off();
         result
@@ -180,12 +214,13 @@ impl Network {
 
     fn ask(&self, note: Note) {
         match self.try_engine() {
-            Some(mut engine) => {
-                self.carry_out(&mut engine, note);
-                drop(engine);
-            }
+            Some(mut engine) => self.carry_out(&mut engine, note),
             None => {
-                lock(&self.notes).push(note);
+                let mut notes = lock(&self.notes);
+                if notes.left.last() != Some(&note) {
+                    notes.left.push(note);
+                }
+                drop(notes);
                 self.has_notes.store(true, Ordering::SeqCst);
             }
         }
@@ -199,10 +234,11 @@ impl Network {
         while self.has_notes.load(Ordering::SeqCst) {
             let Some(mut engine) = self.try_engine() else { return };
             self.has_notes.store(false, Ordering::SeqCst);
-            let notes = std::mem::take(&mut *lock(&self.notes));
-            for note in notes {
+            let mut taken = lock(&self.notes).take();
+            for note in taken.drain(..) {
                 self.carry_out(&mut engine, note);
             }
+            lock(&self.notes).spare = taken;
             drop(engine);
             fence(Ordering::SeqCst);
         }
@@ -213,14 +249,14 @@ impl Network {
             Note::Posted(qpn) => engine.take_up(qpn),
             Note::Failed(qpn) => engine.close_failed(qpn),
         }
-        engine.transmit(Instant::now());
-        self.wake_for(engine);
+        let now = Instant::now();
+        engine.transmit(now);
+        self.wake_for(engine, now);
     }
 
     /// The thread may sleep longer than what is due now.
-    fn wake_for(&self, engine: &mut Engine) {
-        let due = engine.timeout(Instant::now());
-        if let Some(due) = due
+    fn wake_for(&self, engine: &mut Engine, now: Instant) {
+        if let Some(due) = engine.timeout(now)
             && engine.sleeps_until.is_none_or(|until| due < until)
         {
             engine.sleeps_until = Some(due);
@@ -237,13 +273,11 @@ impl Network {
     }
 }
 
-/// Takes in what came, does what is due, sends what is to be sent; true if something happened.
-fn round(engine: &mut Engine) -> bool {
-    let now = Instant::now();
-    let came = engine.receive(now);
-    engine.keep_time(now);
-    let sent = engine.transmit(now);
-    came || sent
+impl Notes {
+    /// Those that were left. Their buffer becomes [`spare`](Notes::spare) once it is empty.
+    fn take(&mut self) -> Vec<Note> {
+        std::mem::replace(&mut self.left, std::mem::take(&mut self.spare))
+    }
 }
 
 impl Drop for Network {

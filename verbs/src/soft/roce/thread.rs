@@ -2,7 +2,7 @@
 //! again. While somebody polls it sleeps by the clock, and no packet wakes it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -11,6 +11,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::network::Network;
+
+/// How the thread sleeps.
+pub(super) struct Rest {
+    /// Until then; none: without end.
+    pub(super) until: Option<Instant>,
+    /// Packets wake it.
+    pub(super) hears: bool,
+}
 
 /// Starts the thread. It ends with the network.
 pub(super) fn start(network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
@@ -25,21 +33,21 @@ fn run(network: &Weak<Network>, bell: &OwnedFd, sockets: &OwnedFd) {
         let Some(awake) = network.upgrade().filter(|network| !network.closing.load(Ordering::SeqCst)) else { return };
         let is_polled = awake.is_polled.swap(false, Ordering::Relaxed);
         awake.dozes.store(is_polled, Ordering::SeqCst);
-        let until = if is_polled { Some(Instant::now() + DOZE) } else { awake.serve() };
+        let rest = if is_polled { Rest { until: Some(Instant::now() + DOZE), hears: false } } else { awake.serve() };
         drop(awake);
-        sleep(bell, (!is_polled).then_some(sockets), until);
+        sleep(bell, sockets, &rest);
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
     }
 }
 
 /// Sleeps until the bell rings, a socket has something, or the time has come.
-fn sleep(bell: &OwnedFd, sockets: Option<&OwnedFd>, until: Option<Instant>) {
-    let all = std::iter::once(bell).chain(sockets).map(AsFd::as_fd);
-    let mut fds: Vec<_> = all.map(|fd: BorrowedFd<'_>| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+fn sleep(bell: &OwnedFd, sockets: &OwnedFd, rest: &Rest) {
+    let mut fds = [bell, sockets].map(|fd| PollFd::new(fd, PollFlags::IN));
+    let fds = if rest.hears { &mut fds[..] } else { &mut fds[..1] };
+    let left = rest.until.map(|until| until.saturating_duration_since(Instant::now()));
     let limit = left.and_then(|left| Timespec::try_from(left).ok());
     // However it ends, there is a look.
-    let _ = poll(&mut fds, limit.as_ref());
+    let _ = poll(fds, limit.as_ref());
 }
 
 /// How long the thread leaves alone what others poll: longer than a scheduler's turn, and as long as a peer may wait that

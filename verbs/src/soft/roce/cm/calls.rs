@@ -18,7 +18,7 @@ impl Network {
     pub(crate) fn listen(&self, port: u16) -> io::Result<Option<Arc<Inbox>>> {
         let inbox = Arc::new(Inbox::new()?);
         self.manage(|engine, _| {
-            if !engine.agent().reopen(port) && !engine.udp_mut().listen(port)? {
+            if !engine.agent().reopen(port) && !engine.udp.listen(port)? {
                 return Ok(None);
             }
             engine.agent().listen(port, inbox.clone());
@@ -94,7 +94,7 @@ impl Network {
     /// True if this device has the host's share of connection management.
     #[cfg(test)]
     pub(crate) fn has_management(&self) -> bool {
-        self.manage(|engine, _| engine.udp_mut().has_management())
+        self.manage(|engine, _| engine.udp.has_management())
     }
 
     /// Connections that the managers know, those that linger among them.

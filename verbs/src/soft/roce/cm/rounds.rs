@@ -7,17 +7,12 @@ use qpair_roce::{Qpn, Route};
 use super::agent::{ASKS_EVERY, Agent, Over};
 use super::watch::is_same;
 use crate::soft::roce::engine::Engine;
-use crate::soft::roce::udp::Wire;
 
 impl Engine {
     /// The managers, which there are from now on.
     pub(super) fn agent(&mut self) -> &mut Agent {
         let home = &self.home;
         self.agent.get_or_insert_with(|| Box::new(Agent::new(home.clone())))
-    }
-
-    pub(super) fn udp_mut(&mut self) -> &mut Wire {
-        &mut self.udp
     }
 
     /// Takes in messages that came, and does what is due.
