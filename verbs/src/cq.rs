@@ -5,10 +5,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::event::Source;
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
-
 use crate::error::{CqError, CreateError};
 use crate::ibv;
 use crate::qp::CqHandle;
@@ -38,7 +34,7 @@ pub enum Arm {
 }
 
 /// A completion channel: a descriptor that turns readable when an armed completion queue has something; a mio
-/// [`Source`].
+/// [`Source`](mio::event::Source).
 ///
 /// Arm each queue, poll it once more (something may have come in between), and only then sleep. After waking,
 /// [`clear`](CompletionChannel::clear) the channel once for all events so far, and poll. A queue that rang has to be armed
@@ -260,16 +256,4 @@ impl AsRawFd for CompletionChannel {
     }
 }
 
-impl Source for CompletionChannel {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).deregister(registry)
-    }
-}
+crate::source::by_descriptor!(CompletionChannel);

@@ -1,13 +1,8 @@
 //! Asynchronous events: what a device tells outside of completions.
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
-
-use mio::event::Source;
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
 
 use crate::error::CreateError;
 use crate::soft::EventFd;
@@ -62,7 +57,7 @@ pub enum AsyncEvent {
     Unknown(u32),
 }
 
-/// A reader of a device's asynchronous events; a mio [`Source`].
+/// A reader of a device's asynchronous events; a mio [`Source`](mio::event::Source).
 ///
 /// At most 1,024 events wait; beyond that the oldest are dropped.
 #[derive(Debug)]
@@ -127,16 +122,4 @@ impl AsRawFd for AsyncEvents {
     }
 }
 
-impl Source for AsyncEvents {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).deregister(registry)
-    }
-}
+crate::source::by_descriptor!(AsyncEvents);

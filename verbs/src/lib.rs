@@ -46,6 +46,7 @@ mod memory;
 mod pd;
 mod qp;
 mod soft;
+mod source;
 mod srq;
 mod status;
 mod sync;

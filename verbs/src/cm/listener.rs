@@ -1,13 +1,8 @@
 //! Listening for connections.
 
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use mio::event::Source;
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
 
 use super::deadline;
 use super::handle::{Handle, source_port};
@@ -15,7 +10,7 @@ use super::request::ConnectionRequest;
 use crate::error::CmError;
 use crate::soft::{CmNetwork, Inbox, Node, random_u32};
 
-/// Listens for connections at a port, on all addresses of the device; a mio [`Source`] that is readable while requests wait.
+/// Listens for connections at a port, on all addresses of the device; a mio [`Source`](mio::event::Source) that is readable while requests wait.
 /// [`Context::listen`](crate::Context::listen) makes one.
 ///
 /// Up to 1,024 requests wait, per address; peers whose requests find no room repeat them. When it is dropped, requests that
@@ -90,19 +85,7 @@ impl AsRawFd for Listener {
     }
 }
 
-impl Source for Listener {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).deregister(registry)
-    }
-}
+crate::source::by_descriptor!(Listener);
 
 /// Ports that are tried for one that is free; there are sixteen thousand.
 const ATTEMPTS: u32 = 64;
