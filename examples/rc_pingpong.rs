@@ -28,7 +28,7 @@
 //! - `... is no address of ibv_rc_pingpong`: `--ibv` is missing at one side.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use qpair::verbs::{Gid, Mtu, Prepared, Psn, QpAddress, QpType, Qpn};
@@ -125,7 +125,7 @@ impl Side {
         let (sends, receives) = (ctx.create_cq(4)?, ctx.create_cq(4)?);
         let mut builder = pd.rc(&sends).recv_cq(&receives);
         // The address of the network that leads to the other side.
-        let towards = gid(stream.get_ref().peer_addr()?.ip());
+        let towards = Gid::from(stream.get_ref().peer_addr()?.ip());
         if let Some(row) = ctx.port(1).and_then(|port| port.preferred_gid(Some(towards)).cloned()) {
             builder = builder.gid_index(row.index);
         }
@@ -150,13 +150,6 @@ impl Side {
         let buffer = done.into_buffer()?;
         qp.recv(buffer).post()?;
         Ok(())
-    }
-}
-
-fn gid(ip: IpAddr) -> Gid {
-    match ip {
-        IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
-        IpAddr::V6(ip) => Gid(ip.octets()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The field's small values as types: keys, numbers, addresses, access rights.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{BitOr, BitOrAssign};
 
 pub use qpair_roce::{Mtu, Psn, Qpn, Rkey};
@@ -12,8 +13,23 @@ pub struct Gid(pub [u8; 16]);
 
 impl Gid {
     /// The IPv4 address that a RoCE GID stands for (`::ffff:a.b.c.d`), if it does.
-    pub fn ipv4(self) -> Option<std::net::Ipv4Addr> {
-        std::net::Ipv6Addr::from(self.0).to_ipv4_mapped()
+    pub fn ipv4(self) -> Option<Ipv4Addr> {
+        Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    /// The IP address that a RoCE GID stands for.
+    ///
+    /// ```
+    /// use std::net::{IpAddr, Ipv4Addr};
+    ///
+    /// use qpair_verbs::Gid;
+    ///
+    /// let address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    /// assert_eq!(Gid::from(address).to_string(), "::ffff:10.0.0.1");
+    /// assert_eq!(Gid::from(address).ip(), address);
+    /// ```
+    pub fn ip(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
     }
 
     /// True for fe80::/64, which reaches no further than the link.
@@ -27,9 +43,19 @@ impl Gid {
     }
 }
 
+/// The RoCE GID of an address: one of IPv4 is mapped into IPv6. IBA A17.4.4.1.
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        Gid(match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        })
+    }
+}
+
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        std::net::Ipv6Addr::from(self.0).fmt(f)
+        Ipv6Addr::from(self.0).fmt(f)
     }
 }
 

@@ -73,7 +73,7 @@ mod tests {
             ece: None,
             soft: Some(soft),
         };
-        let network = Gid(std::net::Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets());
+        let network = Gid::from(std::net::IpAddr::from([10, 77, 0, 1]));
         check_peer(&at(network)).expect("an address of a network");
         let shared = Host { boot_id: soft.host, namespace: soft.namespace }.gid();
         for nowhere in [shared, Gid([0; 16])] {

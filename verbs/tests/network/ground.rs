@@ -1,5 +1,6 @@
 //! Two queue pairs on the network of this host's loopback interface.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{
@@ -35,7 +36,7 @@ impl Device {
 
     /// The row of the GID table of an address.
     pub fn row(&self, address: [u8; 4]) -> u32 {
-        let gid = Gid(std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets());
+        let gid = Gid::from(IpAddr::from(address));
         let port = self.ctx.port(1).unwrap();
         port.gids.iter().find(|row| row.gid == gid).expect("loopback is up").index
     }

@@ -54,7 +54,7 @@ impl Drop for Peer {
 
 /// Serves one connection: its memory is written and read by the other side, without its help.
 #[test]
-#[ignore = "it is the other side of a test"]
+#[ignore = "needs another test to start it, as its other process"]
 fn as_a_peer() {
     if std::env::var_os(ROLE).is_none() {
         return;

@@ -1,5 +1,6 @@
 //! Which wire is chosen, what it says of itself, and peers that are not there.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{Access, ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, QpState, RemoteSlice, Rkey, WcStatus};
@@ -74,7 +75,7 @@ fn an_address_that_leads_nowhere_ends_in_time() {
     let mut near = Device::open();
     let prepared = near.prepare();
     // A network for documentation (RFC 5737): nothing routes there from loopback.
-    let gid = Gid(std::net::Ipv4Addr::new(203, 0, 113, 1).to_ipv6_mapped().octets());
+    let gid = Gid::from(IpAddr::from([203, 0, 113, 1]));
     let mut qp = prepared.connect(&QpAddress { gid, ..afar(near.prepare().address()) }).unwrap();
     qp.send_inline(b"hello").signaled().post().unwrap();
     assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);

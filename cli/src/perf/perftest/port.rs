@@ -1,6 +1,6 @@
 //! Which device and port a run goes over, and by what GID and MTU.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use qpair::verbs::{Context, Gid, GidEntry, LinkLayer, Mtu, PortAttributes, PortState};
 
@@ -54,11 +54,7 @@ impl Port {
         if self.link_layer == LinkLayer::InfiniBand {
             return None;
         }
-        let local = match local {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        self.attributes.preferred_gid(Some(Gid(local.octets()))).map(row)
+        self.attributes.preferred_gid(Some(local.into())).map(row)
     }
 
     /// The MTU of a path whose other end takes `theirs` bytes.
@@ -93,15 +89,11 @@ fn check(
 /// # Errors
 /// [`ExchangeError::GidFamily`].
 pub fn check_families(ours: [u8; 16], theirs: [u8; 16]) -> Result<(), ExchangeError> {
-    let (ours, theirs) = (address(Gid(ours)), address(Gid(theirs)));
+    let (ours, theirs) = (Gid(ours).ip(), Gid(theirs).ip());
     if ours.is_ipv4() == theirs.is_ipv4() {
         return Ok(());
     }
     Err(ExchangeError::GidFamily { ours: ours.to_string(), theirs: theirs.to_string() })
-}
-
-fn address(gid: Gid) -> IpAddr {
-    Ipv6Addr::from(gid.0).to_canonical()
 }
 
 #[cfg(test)]
@@ -133,13 +125,7 @@ mod tests {
 
     #[test]
     fn gids_of_two_families_do_not_meet() {
-        let gid = |text: &str| {
-            let address: IpAddr = text.parse().expect("an address");
-            match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                IpAddr::V6(address) => address.octets(),
-            }
-        };
+        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().expect("an address")).0;
         check_families(gid("10.0.0.1"), gid("10.1.0.1")).expect("both IPv4");
         check_families(gid("fd77::1"), gid("fe80::1")).expect("both IPv6");
         let error = check_families(gid("10.0.0.1"), gid("fe80::1")).expect_err("mixed");

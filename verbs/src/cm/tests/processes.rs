@@ -13,7 +13,7 @@ use crate::soft::random_u32;
 
 /// What such a process does: it is told by its input, and says what happens.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "needs another test to start it, as its other process"]
 fn process() {
     if std::env::var(PORT_VARIABLE).is_err() {
         return;

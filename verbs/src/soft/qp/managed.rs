@@ -7,14 +7,14 @@ use std::sync::{Arc, Weak};
 use qpair_roce::cm::{Offered, Terms, Timeout};
 use qpair_roce::wire::cm::Transport;
 use qpair_roce::wire::{Addresses, RnrTimer};
-use qpair_roce::{ReliableConfig, ReliableConnection, Route, UnreliableConfig, UnreliableConnection};
+use qpair_roce::{ReliableConfig, Route};
 
 use super::core::SoftQp;
 use super::network::{OFF_THE_NETWORK, OnNetwork};
 use crate::error::{CmError, ConnectError};
 use crate::qp::check;
 use crate::soft::node::Node;
-use crate::soft::roce::{Member, NetworkGid, Owner, Watch, address_at, address_towards};
+use crate::soft::roce::{NetworkGid, Owner, Watch, address_at, address_towards};
 use crate::types::{Mtu, QpState, QpType};
 
 impl SoftQp {
@@ -115,25 +115,12 @@ impl SoftQp {
         let network = self.spec.node.network()?;
         let source_port = network.source_port(&addresses, terms.peer);
         let route = Route { addresses, source_port, traffic_class: options.traffic_class };
-        let queue_pair = match theirs {
-            QpType::Uc => Member::Unreliable(
-                UnreliableConnection::new(UnreliableConfig {
-                    mtu: terms.mtu,
-                    pkey: terms.pkey,
-                    send_depth: options.send_depth,
-                    ..UnreliableConfig::new(self.qpn(), terms.peer, terms.send_psn, terms.receive_psn)
-                }),
-                route,
-            ),
-            _ => Member::Reliable(
-                ReliableConnection::new(ReliableConfig {
-                    rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
-                    send_depth: options.send_depth,
-                    ..terms.reliable(self.qpn())
-                }),
-                route,
-            ),
+        let config = ReliableConfig {
+            rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
+            send_depth: options.send_depth,
+            ..terms.reliable(self.qpn())
         };
+        let queue_pair = self.connection(config, route);
         let owner: Arc<dyn Owner> = self.clone();
         let owner: Weak<dyn Owner> = Arc::downgrade(&owner);
         watch.set_queue_pair(self.qpn(), owner);

@@ -19,7 +19,7 @@ use crate::soft::control::Link;
 use crate::soft::home::Member as _;
 use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
-use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner, gids};
+use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner};
 use crate::sync::{Ordering, lock};
 use crate::types::{Mtu, QpType, Qpn};
 
@@ -41,19 +41,19 @@ impl SoftQp {
     /// Puts a connection to `address` on the network.
     pub(super) fn connect_by_network(self: &Arc<Self>, address: &QpAddress) -> Result<(), ConnectError> {
         let (place, route, mtu, network) = self.way_to(address)?;
-        let (qpn, peer, options) = (self.qpn(), address.qpn, &self.spec.options);
-        let queue_pair = match options.qp_type {
-            QpType::Uc => Member::Unreliable(
-                UnreliableConnection::new(UnreliableConfig {
-                    mtu,
-                    send_depth: options.send_depth,
-                    ..UnreliableConfig::new(qpn, peer, self.psn, address.psn)
-                }),
-                route,
-            ),
-            _ => Member::Reliable(ReliableConnection::new(self.reliable(address, mtu)), route),
-        };
-        self.attach(OnNetwork::new(network, place, Some((peer, route)), mtu), queue_pair)
+        let on = OnNetwork::new(network, place, Some((address.qpn, route)), mtu);
+        self.attach(on, self.connection(self.reliable(address, mtu), route))
+    }
+
+    /// A connection of the queue pair's service. An unreliable one needs no more than part of `config`.
+    pub(super) fn connection(&self, config: ReliableConfig, route: Route) -> Member {
+        if self.spec.options.qp_type == QpType::Rc {
+            return Member::Reliable(ReliableConnection::new(config), route);
+        }
+        let ReliableConfig { qpn, peer, pkey, mtu, send_psn, receive_psn, send_depth, .. } = config;
+        let config =
+            UnreliableConfig { pkey, mtu, send_depth, ..UnreliableConfig::new(qpn, peer, send_psn, receive_psn) };
+        Member::Unreliable(UnreliableConnection::new(config), route)
     }
 
     fn reliable(&self, address: &QpAddress, mtu: Mtu) -> ReliableConfig {
@@ -125,7 +125,7 @@ impl SoftQp {
     /// Where this side is, the way to a queue pair, and the longest payload of a packet on it.
     fn way_to(&self, address: &QpAddress) -> Result<(NetworkGid, Route, Mtu, Arc<Network>), ConnectError> {
         let place = self.place.clone().ok_or(OFF_THE_NETWORK)?;
-        let (ours, theirs) = (place.interface.address, gids::address(address.gid));
+        let (ours, theirs) = (place.interface.address, address.gid.ip());
         if Host::is_shared_memory(address) || address.gid == self.home().host().gid() || theirs.is_unspecified() {
             return Err(ConnectError::NoRoute { why: "the peer's GID is none of a network interface" });
         }

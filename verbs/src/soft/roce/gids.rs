@@ -1,7 +1,7 @@
 //! The GID table of the device's port: its name for this host's shared memory, then the machine's addresses, of which
 //! those that never leave the machine come last.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use qpair_roce::Mtu;
 
@@ -31,7 +31,7 @@ pub(crate) fn network_gids() -> Vec<NetworkGid> {
 
 impl NetworkGid {
     pub(crate) fn gid(&self) -> Gid {
-        gid(self.interface.address)
+        self.interface.address.into()
     }
 
     /// The same with another address of its interface.
@@ -44,17 +44,4 @@ impl NetworkGid {
         let netdev = Some(self.interface.name.clone());
         GidEntry { index: self.index, gid: self.gid(), kind: GidKind::RoceV2, netdev }
     }
-}
-
-/// The GID that stands for an address. IBA A17.4.4.1: an IPv4 address is mapped into IPv6.
-pub(crate) fn gid(address: IpAddr) -> Gid {
-    Gid(match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    })
-}
-
-/// The address that a GID stands for.
-pub(crate) fn address(gid: Gid) -> IpAddr {
-    gid.ipv4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::V4)
 }

@@ -4,7 +4,7 @@
 mod attached;
 mod cm;
 mod engine;
-pub(crate) mod gids;
+mod gids;
 mod interfaces;
 mod memory;
 mod network;

@@ -1,6 +1,6 @@
 //! The network as its device sees it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::Network;
 use crate::{Context, Gid, QpAddress};
@@ -8,7 +8,7 @@ use crate::{Context, Gid, QpAddress};
 /// A device with a datagram queue pair that is on the network.
 fn datagrams(ctx: &Context, cq: &crate::CompletionQueue) -> (crate::DatagramQueuePair, std::sync::Arc<Network>) {
     let pd = ctx.alloc_pd().unwrap();
-    let gid = Gid(Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets());
+    let gid = Gid::from(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let row = ctx.port(1).unwrap().gids.iter().find(|row| row.gid == gid).expect("loopback is up").index;
     let qp = pd.ud(cq).gid_index(row).build().unwrap().activate().unwrap();
     let network = pd.node().network().unwrap();

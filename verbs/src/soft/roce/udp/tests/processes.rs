@@ -18,7 +18,7 @@ use crate::soft::roce::udp::{Slot, Wire, place_of};
 
 /// What such a process does: it says which slot it has, and then what comes, until nobody listens.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "needs another test to start it, as its other process"]
 fn process() {
     let Ok(port) = std::env::var(PORT_VARIABLE) else { return };
     let slot = Slot::claim_at(Place { port: port.parse().unwrap() }).unwrap().expect("a slot is free");
