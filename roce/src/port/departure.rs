@@ -132,6 +132,10 @@ impl Departure {
 }
 
 impl Held {
+    pub(super) fn is_none(&self) -> bool {
+        self.route.is_none()
+    }
+
     fn hold(&mut self, route: Route, packet: &mut [u8]) {
         route.flow().seal_in_place(Part::WHOLE, packet);
         self.bytes.clear();

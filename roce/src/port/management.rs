@@ -39,6 +39,11 @@ impl Management {
         has_room
     }
 
+    /// True if no datagram is to go.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.going.is_empty()
+    }
+
     /// Makes the next packet in `to`, but for its CRC; its length, and where it goes.
     pub(super) fn make(&mut self, to: &mut [u8]) -> Option<(usize, Route)> {
         let (route, bytes) = self.going.pop_front()?;

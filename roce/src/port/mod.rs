@@ -153,6 +153,11 @@ impl<L: Copy> Port<L> {
         }
     }
 
+    /// True if [`transmit`](Port::transmit) has nothing to send, and looks at no queue pair to tell so.
+    pub fn is_quiet(&self) -> bool {
+        self.turns.is_quiet() && self.management.is_quiet() && self.held.is_none()
+    }
+
     /// When [`handle_timeout`](Port::handle_timeout) is due, if nothing comes before; asked once [`transmit`](Port::transmit) has
     /// nothing to send. It may be earlier than anything is due.
     pub fn timeout(&self) -> Option<Instant> {

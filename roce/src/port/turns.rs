@@ -49,6 +49,11 @@ impl Turns {
         }
     }
 
+    /// True if none may have something to send.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// When the first is to be looked at.
     pub(super) fn due(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)

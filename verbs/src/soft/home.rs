@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::eventfd::EventFd;
@@ -291,12 +291,16 @@ impl Home {
 
     /// Runs `access` as an initiator on behalf of a peer: what a key grants now stays granted meanwhile.
     pub(crate) fn as_engine<R>(&self, access: impl FnOnce() -> R) -> R {
+        let _inside = self.enter_as_engine();
+        access()
+    }
+
+    /// Begins what [`as_engine`](Home::as_engine) runs.
+    pub(crate) fn enter_as_engine(&self) -> EngineAccess<'_> {
         let (word, hazard) = &self.engine;
         let mut hazard = lock(hazard);
         hazard.enter(word);
-        let result = access();
-        hazard.leave(word);
-        result
+        EngineAccess { word, hazard }
     }
 
     /// A queue pair is closed whose peer did not leave our memory: keys that are withdrawn go on waiting for it.
@@ -391,6 +395,18 @@ impl Home {
 
     pub(crate) fn port(&self) -> crate::PortAttributes {
         host::port(&self.host, self.network_gids().iter().map(NetworkGid::entry).collect())
+    }
+}
+
+/// An initiator is at work on behalf of peers, until this is dropped.
+pub(crate) struct EngineAccess<'a> {
+    word: &'a AtomicU32,
+    hazard: MutexGuard<'a, Hazard>,
+}
+
+impl Drop for EngineAccess<'_> {
+    fn drop(&mut self) {
+        self.hazard.leave(self.word);
     }
 }
 

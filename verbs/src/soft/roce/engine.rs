@@ -129,7 +129,12 @@ impl Engine {
             return false;
         }
         let Engine { home, port, side, udp, .. } = self;
-        let came = home.as_engine(|| udp.receive(|arrival| port.receive(now, &arrival, side)));
+        let mut inside = None;
+        let came = udp.receive(|arrival| {
+            inside.get_or_insert_with(|| home.enter_as_engine());
+            port.receive(now, &arrival, side);
+        });
+        drop(inside);
         self.settle();
         match came {
             Ok(count) => {
@@ -167,6 +172,10 @@ impl Engine {
             let departure = match self.unsent.take() {
                 Some(departure) => departure,
                 None => {
+                    if self.port.is_quiet() {
+                        self.has_more = false;
+                        break;
+                    }
                     let Engine { home, port, side, udp, outgoing, .. } = self;
                     let segments = udp.segments();
                     let made = home.as_engine(|| port.transmit(now, outgoing, segments, side));

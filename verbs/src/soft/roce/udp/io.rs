@@ -1,8 +1,9 @@
 //! Sends and receives with names and control messages; the system calls, and nothing that knows what is in the bytes.
 
 use std::io::{self, IoSlice};
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::{mem, ptr};
+use std::ptr;
 
 use super::control;
 
@@ -17,6 +18,9 @@ pub(super) struct Batch {
     size: usize,
     /// Words of control messages that may come with it.
     control: usize,
+    /// Messages to ask for. Each costs the system something though it is not there, and many long ones would be gone from the
+    /// processor's cache before they are looked at: several are asked for where short ones come in numbers.
+    width: usize,
 }
 
 /// A message that came.
@@ -51,40 +55,53 @@ impl Batch {
             lens: [Lens::default(); MOST],
             size,
             control,
+            width: 1,
         }
     }
 
-    /// Receives what waits, and says how many messages that is. It never blocks.
+    /// Receives some of what waits, and says how many messages that is. It never blocks.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // SAFETY: all zeros are a header of a message without anything.
-        let mut headers: [libc::mmsghdr; MOST] = unsafe { mem::zeroed() };
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MOST];
+        let got = match self.ask(socket) {
+            Ok(got) => got,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(error) => return Err(error),
+        };
+        let are_short = self.lens[..got].iter().all(|lens| lens.bytes <= SHORT);
+        self.width = if got == self.width && are_short { (2 * self.width).min(self.names.len()) } else { 1 };
+        Ok(got)
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut headers = [MaybeUninit::<libc::mmsghdr>::uninit(); MOST];
+        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; MOST];
         let places = self.bytes.chunks_exact_mut(self.size).zip(&mut self.names);
-        let places = places.zip(self.controls.chunks_exact_mut(self.control));
-        let mut count = 0;
+        let places = places.zip(self.controls.chunks_exact_mut(self.control)).take(self.width);
         for (((bytes, name), control), (header, part)) in places.zip(headers.iter_mut().zip(&mut parts)) {
-            *part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            // SAFETY: all zeros are a header of a message without anything.
+            let header = header.write(unsafe { mem::zeroed() });
             let header = &mut header.msg_hdr;
-            header.msg_iov = part;
+            header.msg_iov = part.write(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
             header.msg_iovlen = 1;
             header.msg_name = name.as_mut_ptr().cast();
             header.msg_namelen = NAME as libc::socklen_t;
             header.msg_control = control.as_mut_ptr().cast();
             header.msg_controllen = size_of_val(control) as _;
-            count += 1;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: `count` headers are filled. Each points to memory of this object and of `parts`, as long as it says, that
-        // nothing else uses until the call returns.
-        let result =
-            unsafe { libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _, ptr::null_mut()) };
-        let Ok(got) = usize::try_from(result) else {
-            let error = io::Error::last_os_error();
-            let is_none = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-            return if is_none { Ok(0) } else { Err(error) };
+        let no_limit = ptr::null_mut::<libc::timespec>();
+        // Not by the C library's function, in which a thread can be cancelled: the preparations for that cost as much as an
+        // empty call.
+        // SAFETY: `width` headers are filled, which is no more than there are. Each points to memory of this object and of
+        // `parts`, as long as it says, that nothing else uses until the call returns.
+        let result = unsafe {
+            libc::syscall(libc::SYS_recvmmsg, socket.as_raw_fd(), headers.as_mut_ptr(), self.width, flags, no_limit)
         };
+        let got = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
         #[allow(clippy::unnecessary_cast, reason = "the C libraries differ in this length's type")]
         for (lens, header) in self.lens.iter_mut().zip(&headers).take(got) {
+            // SAFETY: it was filled above, and by the system, which counts those that it filled.
+            let header = unsafe { header.assume_init_ref() };
             *lens = Lens {
                 bytes: header.msg_len as usize,
                 name: header.msg_hdr.msg_namelen as usize,
@@ -141,9 +158,10 @@ pub(super) fn send(socket: BorrowedFd<'_>, name: &[u8], parts: &[IoSlice<'_>], c
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
+        // By the system call, as above.
         // SAFETY: the header points to what the caller lends, as long as it says; the kernel only reads it. IoSlice has the
         // form of iovec by its documentation.
-        if unsafe { libc::sendmsg(socket.as_raw_fd(), &header, flags) } >= 0 {
+        if unsafe { libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), &raw const header, flags) } >= 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
@@ -153,7 +171,9 @@ pub(super) fn send(socket: BorrowedFd<'_>, name: &[u8], parts: &[IoSlice<'_>], c
     }
 }
 
-/// Messages that are received at a time.
+/// Messages that are received at a time, at most.
 const MOST: usize = 8;
+/// Bytes of a message that is short.
+const SHORT: usize = 2048;
 /// Bytes of a sender's name: of a Unix socket, with room to spare.
 const NAME: usize = 112;
