@@ -80,7 +80,7 @@ impl Node {
         let weak = Arc::downgrade(&opened);
         self.home.set_network(move || {
             if let Some(network) = weak.upgrade() {
-                network.poll();
+                network.poll_before_a_look();
             }
         });
         Ok(network.insert(opened).clone())

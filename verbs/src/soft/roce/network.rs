@@ -32,6 +32,8 @@ pub(crate) struct Network {
     /// Something was sent or came, or will as there is a connection: polling is worth a system call. Datagram queue pairs are
     /// on the network whether or not they are of use there.
     is_used: AtomicBool,
+    /// A poll brought something since memory was looked at last.
+    is_fresh: AtomicBool,
     /// Somebody polls: the thread may sleep.
     pub(super) is_polled: AtomicBool,
     /// The thread sleeps by the clock, since somebody polls.
@@ -67,6 +69,7 @@ impl Network {
             notes: Mutex::default(),
             has_notes: AtomicBool::new(false),
             is_used: AtomicBool::new(false),
+            is_fresh: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             dozes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -139,11 +142,23 @@ impl Network {
         engine.keep_time(now);
         drop(engine);
         self.work_off();
+        if came {
+            self.is_fresh.store(true, Ordering::Relaxed);
+        }
         // Who polls may stop now: the thread looks after what is to be answered, once it has dozed.
         if came && !self.dozes.load(Ordering::SeqCst) {
             self.bell.ring();
         }
         came
+    }
+
+    /// For who is about to look at memory: a round, unless one has brought something that was not looked at yet. That may be
+    /// what is looked for, and an answer to it shall be the next to go.
+    pub(crate) fn poll_before_a_look(&self) {
+        if !self.is_fresh.load(Ordering::Relaxed) {
+            self.poll();
+        }
+        self.is_fresh.store(false, Ordering::Relaxed);
     }
 
     /// True once polling is worth a system call.
