@@ -10,7 +10,7 @@ use qpair_roce::wire::{Addresses, RnrTimer};
 use qpair_roce::{ReliableConfig, Route};
 
 use super::core::SoftQp;
-use super::network::{OFF_THE_NETWORK, OnNetwork};
+use super::network::{OFF_THE_NETWORK, OnNetwork, window};
 use crate::error::{CmError, ConnectError};
 use crate::qp::check;
 use crate::soft::node::Node;
@@ -118,6 +118,7 @@ impl SoftQp {
         let config = ReliableConfig {
             rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
             send_depth: options.send_depth,
+            window: window(terms.mtu),
             ..terms.reliable(self.qpn())
         };
         let queue_pair = self.connection(config, route);

@@ -69,6 +69,7 @@ impl SoftQp {
             max_reads: reads.min(theirs),
             reads_answered: reads,
             send_depth: options.send_depth,
+            window: window(mtu),
             ..ReliableConfig::new(self.qpn(), address.qpn, self.psn, address.psn)
         }
     }
@@ -268,6 +269,12 @@ pub(super) const OFF_THE_NETWORK: ConnectError = ConnectError::NoRoute {
 };
 /// The longest timeout that there is: 4.096 us x 2^31. IBA 9.7.6.1.3.
 const LONGEST_TIMEOUT: Duration = Duration::from_nanos(4096 << 31);
+/// Packets under way at most: as many bytes whatever the MTU, as a peer that sleeps takes some hundred microseconds to wake up.
+/// More fill receive buffers, and are sent again where one of them is lost.
+pub(super) const fn window(mtu: Mtu) -> u32 {
+    (512 << 10) / mtu.bytes()
+}
+
 /// No queue pair's number: they have 24 bits.
 const NOBODY: u32 = u32::MAX;
 /// READs and atomics at once where nothing else is said.
