@@ -46,7 +46,14 @@ pub struct Part {
 #[derive(Clone, Debug, Default)]
 pub struct Identifier {
     /// By length of what follows, what goes that far back.
-    factors: [(u32, u32); FACTORS],
+    ways: [WayBack; WAYS],
+}
+
+/// What goes back some bytes in a CRC's register, which is a linear function: its value for each half of each byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct WayBack {
+    bytes: u32,
+    of: [[u32; 16]; 8],
 }
 
 impl Addresses {
@@ -161,51 +168,85 @@ impl Identifier {
             return None;
         }
         let difference = flow.icrc(Part::WHOLE, packet.covered) ^ packet.icrc;
+        if difference == 0 {
+            return Some(Part::WHOLE);
+        }
         let after = (IPV4_LEN - ID_END + UDP_LEN + packet.covered.len()) as u32;
         // What differs in the four bytes of identification, flags and offset, the first in the lowest bits: what the
         // register has where they enter it. Nearly all senders forbid fragments; some NICs do not.
-        let [id0, id1, flags, offset] = multiply(self.factor(after + 2), difference).to_le_bytes();
+        let [id0, id1, flags, offset] = self.way(after + 2).apply(difference).to_le_bytes();
         let fragment = Part::WHOLE.fragment ^ u16::from_be_bytes([flags, offset]);
         let is_whole = fragment & !DONT_FRAGMENT == 0;
         is_whole.then_some(Part { id: u16::from_be_bytes([id0, id1]), fragment })
     }
 
-    /// x^-8n, which goes n bytes back.
     #[inline]
-    fn factor(&mut self, bytes: u32) -> u32 {
-        let place = &mut self.factors[bytes as usize / 4 % FACTORS];
-        if place.0 != bytes {
-            *place = (bytes, bytes_back(bytes));
+    fn way(&mut self, bytes: u32) -> &WayBack {
+        let way = &mut self.ways[bytes as usize / 4 % WAYS];
+        if way.bytes != bytes {
+            *way = WayBack::new(bytes);
         }
-        place.1
+        way
     }
 }
 
-/// x^-8n modulo the CRC's polynomial; bit 31 stands for x^0.
+impl WayBack {
+    fn new(bytes: u32) -> Self {
+        let (mut of, mut value) = ([[0; 16]; 8], bytes_back(bytes));
+        for bit in (0..32).rev() {
+            of[bit / 4][1 << (bit % 4)] = value;
+            value = times_x(value);
+        }
+        for values in &mut of {
+            for value in 1..16_usize {
+                let lowest = value & value.wrapping_neg();
+                values[value] = values[lowest] ^ values[value ^ lowest];
+            }
+        }
+        WayBack { bytes, of }
+    }
+
+    #[inline]
+    fn apply(&self, register: u32) -> u32 {
+        let halves = self.of.iter().enumerate();
+        halves.fold(0, |sum, (place, values)| sum ^ values[(register >> (4 * place) & 15) as usize])
+    }
+}
+
+/// x^-8n modulo the CRC's polynomial, which goes n bytes back; bit 31 stands for x^0.
 fn bytes_back(bytes: u32) -> u32 {
-    let mut power = (0..8).fold(ONE, |value, _| divide_by_x(value));
-    let (mut result, mut left) = (ONE, bytes);
-    while left != 0 {
-        if left & 1 == 1 {
-            result = multiply(result, power);
-        }
-        power = multiply(power, power);
-        left >>= 1;
-    }
-    result
+    let powers = BACK.iter().enumerate().filter(|(bit, _)| bytes >> bit & 1 == 1);
+    powers.fold(ONE, |product, (_, &power)| multiply(product, power))
 }
 
-fn divide_by_x(value: u32) -> u32 {
-    if value & ONE == 0 { value << 1 } else { (value ^ POLYNOMIAL) << 1 | 1 }
+/// What goes 1, 2, 4, ... bytes back.
+const BACK: [u32; 16] = {
+    let (mut powers, mut power) = ([0; 16], ONE);
+    let mut bit = 0;
+    while bit < 8 {
+        power = if power & ONE == 0 { power << 1 } else { (power ^ POLYNOMIAL) << 1 | 1 };
+        bit += 1;
+    }
+    let mut place = 0;
+    while place < powers.len() {
+        powers[place] = power;
+        power = multiply(power, power);
+        place += 1;
+    }
+    powers
+};
+
+const fn times_x(value: u32) -> u32 {
+    value >> 1 ^ POLYNOMIAL & (value & 1).wrapping_neg()
 }
 
 /// The product modulo the polynomial.
-#[inline]
-fn multiply(a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    for power in (0..32).rev() {
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut power) = (0, 32);
+    while power > 0 {
+        power -= 1;
         product ^= b & (a >> power & 1).wrapping_neg();
-        b = b >> 1 ^ POLYNOMIAL & (b & 1).wrapping_neg();
+        b = times_x(b);
     }
     product
 }
@@ -213,8 +254,8 @@ fn multiply(a: u32, mut b: u32) -> u32 {
 const ONE: u32 = 1 << 31;
 /// That of Ethernet and zlib, without its highest term; bit 31 stands for x^0.
 const POLYNOMIAL: u32 = 0xedb8_8320;
-/// Lengths whose factors are kept: a flow has few.
-const FACTORS: usize = 16;
+/// Lengths whose ways back are kept: a flow has few.
+const WAYS: usize = 16;
 /// What a CRC of InfiniBand covers first, which RoCE has not: as ones.
 const IB_HEADER: usize = 8;
 const IPV4_LEN: usize = 20;
@@ -237,9 +278,9 @@ mod tests {
         for (value, bytes) in [(0x1234_5678, 1), (0xdead_beef, 100), (1, 1087), (u32::MAX, 9000)] {
             let mut forth = value;
             for _ in 0..8 * bytes {
-                forth = forth >> 1 ^ POLYNOMIAL & (forth & 1).wrapping_neg();
+                forth = times_x(forth);
             }
-            assert_eq!(multiply(bytes_back(bytes), forth), value);
+            assert_eq!(WayBack::new(bytes).apply(forth), value);
         }
     }
 }
