@@ -35,7 +35,7 @@ pub struct ReliableConfig {
     pub reads_answered: u8,
     /// Requests in the send queue at most.
     pub send_depth: u32,
-    /// Packets under way at most, 1 to 2^22.
+    /// Packets under way at most, 1 to 2^22. More than 128 are only where for some time none was lost.
     pub window: u32,
 }
 
@@ -68,7 +68,8 @@ impl ReliableConfig {
     /// Packets that one part of a READ has at most. A longer READ is asked for in parts, so that no more comes at once than
     /// the window: the peer answers as fast as it can.
     pub(super) const fn longest_read(&self) -> u32 {
-        if self.window < 2 { 1 } else { self.window / 2 }
+        let window = if self.window < WINDOW { self.window } else { WINDOW };
+        if window < 2 { 1 } else { window / 2 }
     }
 
     pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {
@@ -77,4 +78,4 @@ impl ReliableConfig {
 }
 
 /// As Linux' rdma_rxe: packets under way before the first is acknowledged.
-const WINDOW: u32 = 128;
+pub(super) const WINDOW: u32 = 128;

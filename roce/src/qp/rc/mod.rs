@@ -6,6 +6,7 @@ mod replay;
 mod request;
 mod requester;
 mod responder;
+mod window;
 
 pub use config::ReliableConfig;
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::request::Request;
+use super::window::Window;
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
 use crate::host::{Cause, Host};
@@ -32,6 +33,8 @@ pub(super) struct Requester<L> {
     /// all their answers before those that are asked for again.
     reads: u8,
     most_reads: u8,
+    /// Packets that may be under way.
+    window: Window,
     /// Packets since one asked for an acknowledgment.
     unasked: u32,
     /// Number of the last message that the peer has a receive for, if it counts them.
@@ -70,6 +73,7 @@ impl<L: Copy> Requester<L> {
             pending: 0,
             reads: config.max_reads,
             most_reads: config.max_reads,
+            window: Window::new(config.window),
             unasked: 0,
             credit: None,
             retries: config.retry_count,
@@ -123,11 +127,10 @@ impl<L: Copy> Requester<L> {
         let span = request.span(packet, config);
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
-        let is_full = after.since(self.unacked) >= config.window;
-        let ack_request = is_last
-            || is_full
-            || self.unasked + 1 >= (config.window / 4).clamp(1, ASK_EVERY)
-            || self.lacks_credit(request);
+        let window = self.window.size();
+        let is_full = after.since(self.unacked) >= window;
+        let ack_request =
+            is_last || is_full || self.unasked + 1 >= (window / 4).clamp(1, ASK_EVERY) || self.lacks_credit(request);
         let bth = Bth {
             ack_request,
             solicited: is_last && request.work.solicited && request.takes_receive(),
@@ -156,10 +159,10 @@ impl<L: Copy> Requester<L> {
         if request.wants_answer() {
             // The answer is under way too, and whoever sends it does not look whether there is room for it here.
             let span = request.span(psn.since(request.psn), config);
-            if self.pending >= self.reads || under_way > 0 && under_way + span > config.window {
+            if self.pending >= self.reads || under_way > 0 && under_way + span > self.window.size() {
                 return false;
             }
-        } else if under_way >= config.window {
+        } else if under_way >= self.window.size() {
             return false;
         }
         if request.work.fence && self.pending > 0 && psn == request.psn {
@@ -207,6 +210,7 @@ impl<L: Copy> Requester<L> {
         }
         .map_err(|outcome| Failure { outcome, psn: Some(psn), cause: Cause::Request });
         if self.unacked != before {
+            self.window.answered(self.unacked.since(before));
             self.progressed(now, config);
         } else if self.recovering && meaning.action == Action::ReadResponse {
             // Of a READ behind the one that is asked for again: the peer comes to that one once it has sent all these.
@@ -394,7 +398,11 @@ impl<L: Copy> Requester<L> {
 
     /// The peer's answers tell that something was lost: sends again, unless that has begun.
     fn lost(&mut self, now: Instant, config: &ReliableConfig, counters: &mut Counters) -> Result<(), Outcome> {
-        if self.recovering { Ok(()) } else { self.retry(now, config, counters) }
+        if self.recovering {
+            return Ok(());
+        }
+        self.window.lost();
+        self.retry(now, config, counters)
     }
 
     /// Sends again, unless that was done too often.
@@ -444,6 +452,7 @@ impl<L: Copy> Requester<L> {
             counters.local_ack_timeout_err += 1;
             self.deadline = None;
             if self.frontier != self.unacked {
+                self.window.unanswered();
                 let again = self.retry(now, config, counters);
                 return again.map_err(|outcome| Failure { outcome, psn: None, cause: Cause::Request });
             }

@@ -109,17 +109,17 @@ fn one_lost_answer_is_asked_for_once() {
 
 #[test]
 fn a_peer_that_is_busy_with_later_reads_is_waited_for() {
-    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), window: 1024, ..config });
-    (0..3).for_each(|_| end.post(Op::Read(AT), 100 * 1024));
+    let mut end = Lone::new(|config| ReliableConfig { retry_count: Some(1), ..config });
+    (0..3).for_each(|_| end.post(Op::Read(AT), 40 * 1024));
     assert_eq!(end.sends().len(), 3);
     let timeout = end.rc.config().ack_timeout.expect("it has one");
     // The first is lost; the answers to the others take four times the timeout.
-    for number in 0..200 {
-        end.now += timeout / 50;
-        let position = number % 100;
-        let opcode = if position == 99 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
+    for number in 0..80 {
+        end.now += timeout / 20;
+        let position = number % 40;
+        let opcode = if position == 39 { Opcode::RC_READ_RESPONSE_LAST } else { Opcode::RC_READ_RESPONSE_MIDDLE };
         let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
-        end.hears(opcode, 200 + number, if position == 99 { aeth } else { Extension::None }, &[0; 1024]);
+        end.hears(opcode, 140 + number, if position == 39 { aeth } else { Extension::None }, &[0; 1024]);
         if end.rc.timeout().is_some_and(|due| due <= end.now) {
             end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
         }
