@@ -101,7 +101,7 @@ interop() { # perf's test, options, port, the server's place, its command, the c
 meet() { # TCP port, the server's place, its command, the client's place, its command: sets `why` if either fails
   local ready server status=0 limit=${limit:-60}
   ready=$RXE_STATE/shared/ready.$1
-  at "$2" "$limit" "(until ss -ltnH 'sport = :$1' | grep -q .; do kill -0 \$\$ || exit; sleep 0.05; done; >$(quoted "$ready")) &
+  at "$2" "$limit" "(until ${ready_when:-ss -ltnH 'sport = :$1' | grep -q .}; do kill -0 \$\$ || exit; sleep 0.05; done; >$(quoted "$ready")) &
     exec $3" >"$scratch/server.$1" 2>&1 &
   server=$!
   interruptible at "$4" "$limit" "until [[ -e $(quoted "$ready") ]]; do sleep 0.05; done

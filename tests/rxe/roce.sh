@@ -59,6 +59,7 @@ roce() { over_device packets roce_tests; }
 roce_tests() {
   roce_all "${roce_pairs[@]}"
   pingpong
+  rpings
 }
 
 # One packet in 100 is lost on the way to a host, and one in 100 on the way from it.
@@ -82,6 +83,19 @@ counted() { # test, names of counters
     ! grep -qs "^$name  *+" "$scratch"/{server,client}.3* || { record "$1" passed && return; }
   done
   record "$1" failed "none of ${*:2} changed"
+}
+
+# With either of them as the near side, which drives the cases: those in which the sides have most to do with each other.
+roce_apart() {
+  local served cases=(atomics:: faults:: one_sided:: rnr:: send:: windows::)
+  local apart=(--skip one_context --skip two_contexts --skip ::here)
+  title="soft0 near: " place=here variables="QPAIR_TEST_FAR_DEVICE=rxe0 QPAIR_TEST_PEER_COMMAND='$here/on-host 1'" \
+    rust_tests verbs conformance "${cases[@]}" datagram:: random:: unreliable:: "${apart[@]}"
+  hosts serve &
+  served=$!
+  title="rxe0 near: " variables="QPAIR_TEST_FAR_DEVICE=soft0 QPAIR_TEST_PEER_COMMAND='$here/on-host here'" \
+    rust_tests verbs conformance "${cases[@]}" "${apart[@]}"
+  kill "$served"
 }
 
 roce_capture() {
@@ -145,14 +159,38 @@ pingpong() {
   local why program=$build/debug/examples/rc_pingpong theirs="ibv_rc_pingpong -d rxe0 -g 1" limit=120
   why=''
   meet 18515 1 "$theirs" here "$program connect --ibv $(address_of 1)"
-  conclude "ibv_rc_pingpong, which serves"
+  conclude "ibv_rc_pingpong, which serves" 18515
   why=''
   meet 18515 here "$program serve --ibv" 1 "$theirs $(address_of here)"
-  conclude "ibv_rc_pingpong as the client"
+  conclude "ibv_rc_pingpong as the client" 18515
 }
 
-conclude() { # test: records it by `why`
+# rping, whose connections rdma_cm makes, as either side.
+rpings() {
+  local why program=$build/debug/examples/rping limit=90 ready_when=true theirs ours
+  for theirs in 10.77.0.11 fd77::11; do
+    ours=${theirs%11}1
+    why=''
+    meet 7174 1 "rping -s -a $theirs -v -C 5" here "$(persistent "$program connect $theirs 5")"
+    said_five_times client "rping, which serves at $theirs"
+    why=''
+    meet 7174 here "$program serve" 1 "$(persistent "rping -c -a $ours -v -C 5")"
+    said_five_times client "rping as the client of $ours"
+  done
+}
+
+# Whoever asks before a server listens is refused, and asks again.
+persistent() { printf 'bash -c %q' "until $1; do sleep 0.5; done"; }
+
+said_five_times() { # who, test
+  local count
+  count=$(grep -c '^ping data: ' "$scratch/$1.7174") || true
+  ((count == 5)) || why="${why:+$why, }the $1 printed $count of 5 pings"
+  conclude "$2" 7174
+}
+
+conclude() { # test, port: records it by `why`
   [[ -n $why ]] || { record "$1" passed && return; }
-  tail -n 30 "$scratch/server.18515" "$scratch/client.18515"
+  tail -n 30 "$scratch/server.$2" "$scratch/client.$2"
   record "$1" failed "$why"
 }
