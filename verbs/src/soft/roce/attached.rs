@@ -16,6 +16,7 @@ use crate::soft::home::Home;
 use crate::soft::peer::PeerView;
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::send_queue::{SendQueue, SendSlot};
+use crate::soft::withdrawal::Withdrawal;
 use crate::status::WcStatus;
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::{Access, QpType};
@@ -154,7 +155,7 @@ impl Attached {
             (Op::Bind { start, end, access }, Some((window, region))) => {
                 own.bind(window, region, &(*start..*end), *access)
             }
-            (Op::Invalidate(rkey), _) => own.invalidate(*rkey),
+            (Op::Invalidate(rkey), _) => return self.withdraw(*rkey, home),
             (Op::CompareSwap { .. } | Op::FetchAdd { .. }, _) => return WcStatus::REM_INV_REQ_ERR,
             _ => return WcStatus::MW_BIND_ERR,
         };
@@ -162,6 +163,19 @@ impl Attached {
             exec::Outcome::Done(status, _) => status,
             exec::Outcome::Wait(_) => WcStatus::GENERAL_ERR,
         }
+    }
+
+    /// Withdraws the key of a window that this queue pair bound. Its peer alone has used it, by way of the engine, which is in
+    /// no access now: nobody is waited for.
+    fn withdraw(&self, rkey: Rkey, home: &Arc<Home>) -> WcStatus {
+        if !home.keys().view().is_bound(rkey, self.qpn.0, self.join.domain) {
+            return WcStatus::LOC_ACCESS_ERR;
+        }
+        let mut withdrawal = Withdrawal::default();
+        home.withdraw(rkey, &mut withdrawal);
+        // The key's place is given back once peers have left whatever they are at.
+        home.abandon(withdrawal);
+        WcStatus::SUCCESS
     }
 
     /// A request is over: it and those before may complete.
