@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use qpair_roce::Arrival;
-use qpair_roce::wire::Addresses;
+use qpair_roce::wire::{Addresses, Bth, Flow, ICRC_LEN, PORT};
 
 use super::address;
 use super::control;
@@ -65,7 +65,10 @@ impl<'a> Datagram<'a> {
             _ => return None,
         };
         let source_port = u16::from_be_bytes([port0, port1]);
-        let segment = u16::from_be_bytes([segment0, segment1]).into();
+        let segment = usize::from(u16::from_be_bytes([segment0, segment1]));
+        if segment < SHORTEST {
+            return None;
+        }
         Some(Datagram { addresses, source_port, traffic_class, hop_limit, segment, bytes })
     }
 
@@ -92,6 +95,11 @@ impl<'a> Datagram<'a> {
         self.bytes.chunks(self.segment.max(1))
     }
 
+    /// The flow that it came by.
+    pub(super) fn flow(&self) -> Flow {
+        Flow { addresses: self.addresses, source_port: self.source_port, destination_port: PORT }
+    }
+
     /// One of its packets, as an engine takes it.
     #[inline]
     pub(super) fn arrival(&self, packet: &'a [u8]) -> Arrival<'a> {
@@ -107,6 +115,8 @@ fn widen(address: Ipv4Addr) -> [u8; 16] {
     wide
 }
 
+/// Bytes of the shortest packet: a base header and a CRC.
+const SHORTEST: usize = Bth::LEN + ICRC_LEN;
 /// What such a message begins with: a name and the format's version.
 const HANDED_ON: &[u8] = b"qpair forward 1 ";
 /// Bytes before the packets: the above, four numbers of one byte, two of two, two addresses.
@@ -123,12 +133,14 @@ mod tests {
             Addresses::V6(Ipv6Addr::LOCALHOST, "fe80::1".parse().unwrap()),
         ] {
             let (traffic_class, hop_limit) = (0x2e, 63);
-            let all =
-                Datagram { addresses, source_port: 50_000, traffic_class, hop_limit, segment: 2, bytes: b"aabbaac" };
+            let bytes = [[b'a'; 16], [b'b'; 16], [b'a'; 16], [b'c'; 16]].concat();
+            let (source_port, bytes) = (50_000, &bytes[..50]);
+            let all = Datagram { addresses, source_port, traffic_class, hop_limit, segment: 16, bytes };
             let mut message = Vec::new();
-            assert_eq!(all.hand_on(&mut message, |packet| packet != b"bb"), 3);
-            assert_eq!(message.len(), HEAD + 5);
-            assert_eq!(Datagram::from_process(&message), Some(Datagram { bytes: b"aaaac", ..all }));
+            assert_eq!(all.hand_on(&mut message, |packet| packet[0] != b'b'), 3);
+            assert_eq!(message.len(), HEAD + 34);
+            let left = [&bytes[..16], &bytes[32..]].concat();
+            assert_eq!(Datagram::from_process(&message), Some(Datagram { bytes: &left, ..all }));
             assert_eq!(Datagram::from_process(&message[..HEAD - 1]), None);
         }
     }
@@ -139,8 +151,9 @@ mod tests {
         message.resize(HEAD + 8, 0);
         assert_eq!(Datagram::from_process(&message), None, "family 0");
         message[HANDED_ON.len()] = 4;
-        let packets = Datagram::from_process(&message).map(|found| found.packets().count());
-        assert_eq!(packets, Some(8), "packets of no length are taken as such of one byte");
+        assert_eq!(Datagram::from_process(&message), None, "packets of no length");
+        message[HANDED_ON.len() + 7] = SHORTEST as u8;
+        assert!(Datagram::from_process(&message).is_some());
         assert_eq!(Datagram::from_process(b"something else"), None);
     }
 }

@@ -6,7 +6,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use qpair_roce::Arrival;
-use qpair_roce::wire::cm::SERVICE_TCP;
+use qpair_roce::wire::cm::{LEN, SERVICE_TCP};
+use qpair_roce::wire::{Addresses, ICRC_LEN, Identifier, Packet, Part};
 
 use super::SLOTS;
 use super::counters::NetworkCounters;
@@ -32,6 +33,9 @@ pub(super) enum Whom {
 pub(super) struct Desk {
     listening: Vec<(u16, Serving)>,
     waiting: VecDeque<Waiting>,
+    /// Bytes that wait.
+    waiting_bytes: usize,
+    identifier: Identifier,
 }
 
 /// Packets for one who had no room, until they are lost.
@@ -51,8 +55,11 @@ enum Handed {
 }
 
 impl Whom {
-    /// Of a packet. It need not be whole, nor undamaged: who takes it finds out.
+    /// Of a packet. It need not be undamaged: who takes it finds out.
     pub(super) fn of(packet: &[u8]) -> Self {
+        if packet.len() != MESSAGE + LEN + ICRC_LEN {
+            return Whom::Nobody;
+        }
         let bytes = |at: usize| packet.get(MESSAGE + at..);
         let word = |at| Some(u32::from_be_bytes(*bytes(at)?.first_chunk()?));
         let Some(attribute) = word(16).map(|word| (word >> 16) as u16) else { return Whom::Nobody };
@@ -108,11 +115,13 @@ impl Desk {
             if datagram.packets().take(index).any(same) {
                 continue; // It went with those.
             }
+            let is_for_all = whom == Whom::All && self.is_whole(datagram, packet);
             let mut hand_on = |name| self.hand_on(name, datagram, same, from, room, counters);
             let is_here = match whom {
                 Whom::Nobody => true,
                 Whom::Slot(slot) => slot == own || matches!(hand_on(What::Serving(slot)), Handed::NobodyThere),
                 Whom::Listener(port) => matches!(hand_on(What::Listening(port)), Handed::NobodyThere),
+                Whom::All if !is_for_all => true,
                 Whom::All => {
                     (0..SLOTS).filter(|&slot| slot != own).for_each(|slot| {
                         hand_on(What::Serving(slot));
@@ -124,6 +133,15 @@ impl Desk {
                 datagram.packets().filter(|packet| same(packet)).for_each(|packet| here(datagram.arrival(packet)));
             }
         }
+    }
+
+    /// True if the CRC of a packet is right. Anybody can send one that is for all, which costs more than others.
+    fn is_whole(&mut self, datagram: &Datagram<'_>, packet: &[u8]) -> bool {
+        let flow = datagram.flow();
+        Packet::parse(packet).is_ok_and(|packet| match flow.addresses {
+            Addresses::V4(..) => self.identifier.find(&flow, &packet).is_some(),
+            Addresses::V6(..) => flow.verifies(Part::WHOLE, &packet),
+        })
     }
 
     fn hand_on(
@@ -145,7 +163,10 @@ impl Desk {
         match from.send(name, room) {
             Ok(()) => counters.forwarded += count,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Handed::NobodyThere,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.waiting.len() < MOST_WAITING => {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && self.waiting_bytes + room.len() <= MOST_WAITING =>
+            {
+                self.waiting_bytes += room.len();
                 self.waiting.push_back(Waiting { name, message: room.clone(), until: Instant::now() + PATIENCE });
             }
             Err(_) => counters.dropped_forwards += count,
@@ -157,9 +178,11 @@ impl Desk {
     pub(super) fn hand_on_waiting(&mut self, from: &Serving, counters: &mut NetworkCounters) {
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { return };
+            self.waiting_bytes -= waiting.message.len();
             match from.send(waiting.name, &waiting.message) {
                 Ok(()) => counters.forwarded += 1,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < waiting.until => {
+                    self.waiting_bytes += waiting.message.len();
                     self.waiting.push_back(waiting);
                 }
                 Err(_) => counters.dropped_forwards += 1,
@@ -172,8 +195,9 @@ impl Desk {
 const MESSAGE: usize = 12 + 8;
 const REQUEST: u16 = 0x10;
 const REJECT: u16 = 0x12;
-/// Messages that wait for room: Linux gives each receiver room for ten, and a busy host is to bear hundreds at once.
-const MOST_WAITING: usize = 1024;
+/// Bytes of messages that wait for room: Linux gives each receiver room for ten messages, and a busy host is to bear hundreds
+/// at once, of 280 bytes or so.
+const MOST_WAITING: usize = 1 << 19;
 /// How long they wait. Their senders repeat them after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -186,7 +210,7 @@ mod tests {
     /// The headers of a packet, and a message.
     fn packet(message: Message) -> Vec<u8> {
         let message = qpair_roce::wire::cm::Packet { transaction: 7, message };
-        [&[0; MESSAGE][..], &message.emit()].concat()
+        [&[0; MESSAGE][..], &message.emit(), &[0; ICRC_LEN]].concat()
     }
 
     fn reject(remote: u32) -> Message {
@@ -212,7 +236,9 @@ mod tests {
             assert_eq!(Whom::of(&packet(message)), Whom::Slot(7));
         }
         assert_eq!(Whom::of(&packet(reject(0))), Whom::All);
-        assert_eq!(Whom::of(&[0; MESSAGE + 17]), Whom::Nobody, "cut off");
+        let mut cut_off = packet(reject(ids.remote));
+        cut_off.pop();
+        assert_eq!(Whom::of(&cut_off), Whom::Nobody);
     }
 
     #[test]
