@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qpair_roce::congestion::{DcqcnParameters, Rate};
-use qpair_roce::{Counters, Datagram, Departure, Mtu, Port, Qpn, QueuePair, Route};
+use qpair_roce::{Counters, Datagram, Port, Qpn, QueuePair, Route};
 
 use super::attached::{Attached, Join, Next};
 use super::cm::Agent;
 use super::memory::Memory;
 use super::side::Side;
-use super::udp::{LONGEST_SEND, NetworkCounters, Sent, Wire};
+use super::udp::{NetworkCounters, Outbox, Sent, Wire};
 use crate::soft::home::Home;
 
 /// The protocol of a device. Used by one thread at a time.
@@ -23,9 +23,7 @@ pub(super) struct Engine {
     /// The connection manager, once it is used.
     pub(super) agent: Option<Box<Agent>>,
     /// Packets on their way to a socket.
-    outgoing: Box<[u8]>,
-    /// Packets at the start of it that the socket had no room for.
-    unsent: Option<Departure>,
+    outbox: Outbox,
     /// There was more to send than one round does.
     has_more: bool,
     /// Receiving failed: it is tried again then.
@@ -48,8 +46,7 @@ impl Engine {
             port,
             udp,
             agent: None,
-            outgoing: vec![0; LONGEST_SEND].into(),
-            unsent: None,
+            outbox: Outbox::new(),
             has_more: false,
             deaf_until: None,
             sleeps_until: Some(Instant::now()),
@@ -167,27 +164,15 @@ impl Engine {
     /// Sends what is to be sent, some of it; true if there was something.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         let mut sent = false;
-        self.has_more = true;
         for _ in 0..SENDS {
-            let departure = match self.unsent.take() {
-                Some(departure) => departure,
-                None => {
-                    if self.port.is_quiet() {
-                        self.has_more = false;
-                        break;
-                    }
-                    let Engine { home, port, side, udp, outgoing, .. } = self;
-                    let segments = udp.segments();
-                    let made = home.as_engine(|| port.transmit(now, outgoing, segments, side));
-                    let Some(departure) = made else {
-                        self.has_more = false;
-                        break;
-                    };
-                    departure
-                }
-            };
-            if self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full {
-                self.unsent = Some(departure);
+            if self.outbox.is_empty() {
+                self.fill_outbox(now);
+            }
+            self.has_more = !self.outbox.is_empty();
+            if !self.has_more {
+                break;
+            }
+            if self.udp.send(&mut self.outbox) == Sent::Full {
                 self.has_more = false;
                 break;
             }
@@ -197,22 +182,37 @@ impl Engine {
         sent
     }
 
+    fn fill_outbox(&mut self, now: Instant) {
+        let Engine { home, port, side, udp, outbox, .. } = self;
+        if port.is_quiet() {
+            return;
+        }
+        let segments = udp.segments();
+        home.as_engine(|| {
+            while let Some(room) = outbox.room() {
+                let Some(departure) = port.transmit(now, room, segments, side) else { break };
+                outbox.push(departure);
+            }
+        });
+    }
+
     /// Sends a datagram at once; false if there is no room now. What may be lost on the way is sent.
     pub(super) fn send_datagram(&mut self, qpn: Qpn, work: &Datagram<(), Route>, fill: impl FnOnce(&mut [u8])) -> bool {
-        if self.unsent.is_some() {
+        if !self.outbox.is_empty() {
             return false;
         }
-        if let Some(departure) = self.port.make_datagram(qpn, work, &mut self.outgoing, fill)
-            && self.udp.send(&departure, &self.outgoing[..departure.len]) == Sent::Full
-        {
-            self.unsent = Some(departure);
+        let Some(room) = self.outbox.room() else { return false };
+        if let Some(departure) = self.port.make_datagram(qpn, work, room, fill) {
+            self.outbox.push(departure);
+            // Without room now, it goes when there is.
+            let _ = self.udp.send(&mut self.outbox);
         }
         true
     }
 
     /// When there is something to do, if nothing comes before.
     pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
-        let room = (self.unsent.is_some() || self.udp.has_waiting()).then(|| now + ROOM);
+        let room = (!self.outbox.is_empty() || self.udp.has_waiting()).then(|| now + ROOM);
         let more = self.has_more.then_some(now);
         let management = self.agent.as_ref().and_then(|agent| agent.timeout());
         let deaf = self.deaf_until;
@@ -237,9 +237,8 @@ impl Engine {
 }
 
 /// Calls in one round, after which arrivals have their turn.
-const SENDS: usize = 16;
+const SENDS: usize = 8;
 /// How long a socket without room is left alone.
 const ROOM: Duration = Duration::from_micros(200);
 /// How long after a failure nothing is received.
 const DEAF: Duration = Duration::from_millis(10);
-const _: () = assert!(LONGEST_SEND > 2 * Mtu::B4096.bytes() as usize);

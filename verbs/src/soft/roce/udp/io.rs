@@ -171,6 +171,35 @@ pub(super) fn send(socket: BorrowedFd<'_>, name: &[u8], parts: &[IoSlice<'_>], c
     }
 }
 
+/// Sends messages, each to a name with bytes and control messages; how many went. It never blocks.
+pub(super) fn send_several<'a>(
+    socket: BorrowedFd<'_>,
+    messages: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [u8])>,
+) -> io::Result<usize> {
+    let mut headers = [MaybeUninit::<libc::mmsghdr>::uninit(); MOST_SENT];
+    let mut parts = [const { MaybeUninit::<IoSlice<'_>>::uninit() }; MOST_SENT];
+    let mut count = 0;
+    for ((name, bytes, control), (header, part)) in messages.zip(headers.iter_mut().zip(&mut parts)) {
+        // SAFETY: all zeros are a header of a message without anything.
+        let header = &mut header.write(unsafe { mem::zeroed() }).msg_hdr;
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len() as libc::socklen_t;
+        header.msg_iov = ptr::from_mut(part.write(IoSlice::new(bytes))).cast();
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_ptr().cast_mut().cast();
+        header.msg_controllen = control.len() as _;
+        count += 1;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // By the system call, as above.
+    // SAFETY: `count` headers are filled. Each points to what the caller lends and to `parts`, as long as it says; the kernel
+    // only reads that. IoSlice has the form of iovec by its documentation.
+    let result = unsafe { libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Messages that are sent at a time, at most.
+const MOST_SENT: usize = 16;
 /// Messages that are received at a time, at most.
 const MOST: usize = 8;
 /// Bytes of a message that is short.

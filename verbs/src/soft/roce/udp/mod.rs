@@ -16,6 +16,7 @@ mod group;
 mod io;
 mod management;
 mod options;
+mod outbox;
 mod place;
 mod sender;
 mod serving;
@@ -26,10 +27,13 @@ mod tests;
 mod wire;
 
 pub(crate) use counters::NetworkCounters;
-pub(crate) use sender::{LONGEST_SEND, Sent};
+pub(crate) use outbox::Outbox;
+pub(crate) use sender::Sent;
 pub(crate) use slot::Slot;
 pub(crate) use wire::Wire;
 
+/// Bytes that go at once: what the length in an IPv6 header leaves; IPv4 would take 20 more.
+const LONGEST_SEND: usize = 65535 - 40 - 8;
 /// Devices of a host that can use the network at a time. A queue pair's number modulo this is its device's slot.
 pub(crate) const SLOTS: u32 = 64;
 /// Place of the socket for connection management, after those of the slots.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use qpair_roce::wire::Addresses;
-use qpair_roce::{Departure, Qpn};
+use qpair_roce::{Departure, Qpn, Route};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{
@@ -17,8 +17,9 @@ use rustix::net::{
 use super::address::Name;
 use super::control::Control;
 use super::counters::{Loss, NetworkCounters};
-use super::io::{Batch, send};
+use super::io::{Batch, send, send_several};
 use super::options;
+use super::outbox::{self, Outbox};
 use crate::soft::random_u32;
 
 /// The sockets that packets go out by.
@@ -42,6 +43,13 @@ pub(crate) enum Sent {
     Done,
     /// There is no room. The same is to be sent again once there is.
     Full,
+}
+
+/// Packets that go together, as the system takes them.
+struct Letter<'a> {
+    name: Name,
+    bytes: &'a [u8],
+    control: Control<16>,
 }
 
 #[derive(Debug)]
@@ -78,12 +86,45 @@ impl Senders {
         self.of(addresses).iter().find(|sender| sender.port == port).map(|sender| sender.socket.as_fd())
     }
 
+    /// Sends departures, several by one call where they go by one socket.
+    pub(super) fn send(&mut self, outbox: &mut Outbox, counters: &mut NetworkCounters) -> Sent {
+        while !outbox.is_empty() {
+            let together = if outbox.len() > 1 { self.send_together(outbox) } else { 0 };
+            if together > 0 {
+                outbox.sent(together);
+                continue;
+            }
+            let Some((departure, bytes)) = outbox.waiting().next() else { break };
+            if self.send_alone(departure, bytes, counters) == Sent::Full {
+                return Sent::Full;
+            }
+            outbox.sent(1);
+        }
+        Sent::Done
+    }
+
+    /// Sends the first departures, as far as they go by one socket; how many went. With none the first is to be sent alone,
+    /// which tells why.
+    fn send_together(&mut self, outbox: &Outbox) -> usize {
+        let port = |route: &Route| (matches!(route.addresses, Addresses::V4(..)), route.source_port);
+        let mut letters = [const { None }; outbox::MOST];
+        let mut first = None;
+        for (letter, (departure, bytes)) in letters.iter_mut().zip(outbox.waiting()) {
+            if *first.get_or_insert(port(&departure.route)) != port(&departure.route) {
+                break;
+            }
+            let scope = self.scope_of(&departure.route);
+            *letter = Some(Letter::new(departure, bytes, self.to, scope));
+        }
+        let Some((is_v4, source_port)) = first else { return 0 };
+        let senders = if is_v4 { &self.v4 } else { &self.v6 };
+        let Some(sender) = senders.iter().find(|sender| sender.port == source_port) else { return 0 };
+        send_several(sender.socket.as_fd(), letters.iter().flatten().map(Letter::parts)).unwrap_or(0)
+    }
+
     /// Sends packets that go together.
-    pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8], counters: &mut NetworkCounters) -> Sent {
-        let scope = match departure.route.addresses {
-            Addresses::V6(source, _) if source.is_unicast_link_local() => self.scope(source),
-            _ => 0,
-        };
+    fn send_alone(&mut self, departure: &Departure, bytes: &[u8], counters: &mut NetworkCounters) -> Sent {
+        let scope = self.scope_of(&departure.route);
         let Err(mut error) = self.send_some(departure, bytes, scope) else { return Sent::Done };
         if error.kind() == io::ErrorKind::WouldBlock {
             return Sent::Full;
@@ -110,31 +151,19 @@ impl Senders {
     }
 
     fn send_some(&self, departure: &Departure, bytes: &[u8], scope: u32) -> io::Result<()> {
-        let route = &departure.route;
-        let mut control = Control::<16>::new();
-        let to = match route.addresses {
-            Addresses::V4(source, to) => {
-                let mut info = [0; 12];
-                info[4..8].copy_from_slice(&source.octets());
-                control.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
-                control.push(libc::SOL_IP, libc::IP_TOS, &i32::from(route.traffic_class).to_ne_bytes());
-                IpAddr::V4(to)
-            }
-            Addresses::V6(source, to) => {
-                let mut info = [0; 20];
-                info[..16].copy_from_slice(&source.octets());
-                info[16..].copy_from_slice(&scope.to_ne_bytes());
-                control.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
-                control.push(libc::SOL_IPV6, libc::IPV6_TCLASS, &i32::from(route.traffic_class).to_ne_bytes());
-                IpAddr::V6(to)
-            }
-        };
-        if bytes.len() > departure.segment {
-            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(departure.segment as u16).to_ne_bytes());
-        }
-        let socket = self.socket(&route.addresses, route.source_port);
+        let socket = self.socket(&departure.route.addresses, departure.route.source_port);
         let socket = socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRNOTAVAIL))?;
-        send(socket, Name::udp(to, self.to, scope).as_bytes(), &[IoSlice::new(bytes)], control.as_bytes())
+        let letter = Letter::new(departure, bytes, self.to, scope);
+        let (name, bytes, control) = letter.parts();
+        send(socket, name, &[IoSlice::new(bytes)], control)
+    }
+
+    /// The interface of a link-local source, 0 for any other.
+    fn scope_of(&mut self, route: &Route) -> u32 {
+        match route.addresses {
+            Addresses::V6(source, _) if source.is_unicast_link_local() => self.scope(source),
+            _ => 0,
+        }
     }
 
     fn of(&self, addresses: &Addresses) -> &[Sender] {
@@ -175,6 +204,39 @@ impl Senders {
         let mut inbox = Batch::new(1, 256, 4);
         let mut next = || inbox.receive(receiver.socket.as_fd()).ok().map(|_| inbox.get(0).bytes.len());
         [next(), next(), next()] == [Some(64), Some(64), Some(32)]
+    }
+}
+
+impl<'a> Letter<'a> {
+    /// To a UDP port. Of the interface `scope`, where that has to be said.
+    fn new(departure: &Departure, bytes: &'a [u8], port: u16, scope: u32) -> Self {
+        let route = &departure.route;
+        let mut control = Control::new();
+        let to = match route.addresses {
+            Addresses::V4(source, to) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&source.octets());
+                control.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
+                control.push(libc::SOL_IP, libc::IP_TOS, &i32::from(route.traffic_class).to_ne_bytes());
+                IpAddr::V4(to)
+            }
+            Addresses::V6(source, to) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&source.octets());
+                info[16..].copy_from_slice(&scope.to_ne_bytes());
+                control.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
+                control.push(libc::SOL_IPV6, libc::IPV6_TCLASS, &i32::from(route.traffic_class).to_ne_bytes());
+                IpAddr::V6(to)
+            }
+        };
+        if bytes.len() > departure.segment {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(departure.segment as u16).to_ne_bytes());
+        }
+        Letter { name: Name::udp(to, port, scope), bytes, control }
+    }
+
+    fn parts(&self) -> (&[u8], &'a [u8], &[u8]) {
+        (self.name.as_bytes(), self.bytes, self.control.as_bytes())
     }
 }
 
@@ -229,8 +291,6 @@ fn may_be_for_segments(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP))
 }
 
-/// Bytes that go at once: what the length in an IPv6 header leaves; IPv4 would take 20 more.
-pub(crate) const LONGEST_SEND: usize = 65535 - 40 - 8;
 /// What Linux takes at once.
 const MOST_SEGMENTS: usize = 64;
 /// Flows to a peer, of each family.

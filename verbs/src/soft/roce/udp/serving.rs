@@ -10,8 +10,7 @@ use super::datagram::{self, Datagram};
 use super::group::Group;
 use super::io::{Batch, Received, send};
 use super::place::{Place, What};
-use super::sender::LONGEST_SEND;
-use super::{MANAGEMENT, SLOTS, SOCKETS, place_of};
+use super::{LONGEST_SEND, MANAGEMENT, SLOTS, SOCKETS, place_of};
 
 /// What another process says.
 pub(super) enum Said<'a> {

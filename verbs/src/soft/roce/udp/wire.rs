@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use qpair_roce::wire::Addresses;
-use qpair_roce::{Arrival, Departure, Qpn};
+use qpair_roce::{Arrival, Qpn};
 use rustix::event::epoll;
 
 use super::counters::NetworkCounters;
@@ -13,6 +13,7 @@ use super::datagram::Datagram;
 use super::group::{Gate, Group, PATIENCE};
 use super::io::{Batch, Received};
 use super::management::Desk;
+use super::outbox::Outbox;
 use super::place::What;
 use super::sender::{Senders, Sent};
 use super::serving::{Said, Serving};
@@ -95,10 +96,9 @@ impl Wire {
         self.senders.source_port(addresses, peer)
     }
 
-    /// Sends the packets of a departure, at most [`LONGEST_SEND`](super::LONGEST_SEND) bytes. What the system refuses is lost
-    /// and counted.
-    pub(crate) fn send(&mut self, departure: &Departure, bytes: &[u8]) -> Sent {
-        self.senders.send(departure, bytes, &mut self.counters)
+    /// Sends what is in the outbox. What the system refuses is lost and counted.
+    pub(crate) fn send(&mut self, outbox: &mut Outbox) -> Sent {
+        self.senders.send(outbox, &mut self.counters)
     }
 
     /// Takes some of what waits, and hands the packets for this slot to `each`; how many datagrams and messages there were.

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::soft::random_u32;
 use crate::soft::roce::udp::place::Place;
-use crate::soft::roce::udp::{Sent, Slot, Wire};
+use crate::soft::roce::udp::{Outbox, Sent, Slot, Wire};
 
 /// A port that no other test has.
 pub(super) struct TestPort {
@@ -85,9 +85,17 @@ pub(super) fn route(wire: &Wire, addresses: Addresses, peer: Qpn) -> Route {
 
 /// Sends packets that go together.
 pub(super) fn send(wire: &mut Wire, route: Route, packets: &[Vec<u8>]) {
+    let mut outbox = Outbox::new();
+    put(&mut outbox, route, packets);
+    assert_eq!(wire.send(&mut outbox), Sent::Done);
+    assert!(outbox.is_empty());
+}
+
+/// Puts packets that go together into an outbox.
+pub(super) fn put(outbox: &mut Outbox, route: Route, packets: &[Vec<u8>]) {
     let bytes = packets.concat();
-    let departure = Departure { route, segment: packets[0].len(), len: bytes.len() };
-    assert_eq!(wire.send(&departure, &bytes), Sent::Done);
+    outbox.room().unwrap()[..bytes.len()].copy_from_slice(&bytes);
+    outbox.push(Departure { route, segment: packets[0].len(), len: bytes.len() });
 }
 
 /// Receives until there are as many packets.

@@ -9,9 +9,9 @@ use std::time::Instant;
 use qpair_roce::wire::{Addresses, Part};
 use qpair_roce::{Qpn, Route};
 
-use super::ground::{LIMIT, TestPort, eventually, flow, loopbacks, packet, qpn, receive, route, send, turn};
+use super::ground::{LIMIT, TestPort, eventually, flow, loopbacks, packet, put, qpn, receive, route, send, turn};
 use crate::soft::roce::udp::counters::Loss;
-use crate::soft::roce::udp::{SLOTS, options};
+use crate::soft::roce::udp::{Outbox, SLOTS, Sent, options};
 
 #[test]
 fn packets_come_with_all_that_their_headers_said() {
@@ -65,6 +65,37 @@ fn packets_that_go_together_come_one_by_one() {
             assert_eq!(got.check(&port, Part::segment(index)), payload(index));
         }
     }
+}
+
+/// Some by one call, some not: those of two families, and one that the system refuses.
+#[test]
+fn departures_that_wait_together_all_go_in_their_order() {
+    let port = TestPort::new();
+    let (mut a, mut b) = (port.wire(), port.wire());
+    let to = qpn(b.slot().number(), 0);
+    let mut outbox = Outbox::new();
+    let mut sent = Vec::new();
+    let ways = loopbacks();
+    for (number, way) in [0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0].into_iter().enumerate() {
+        let mut route = route(&a, ways[way % ways.len()], to);
+        let payload = vec![number as u8; 64 + 4 * number];
+        let packet = packet(&flow(&port, &route), Part::WHOLE, to, &payload);
+        if number == 6 {
+            route.source_port = 1; // Of no socket.
+        } else {
+            sent.push(packet.clone());
+        }
+        put(&mut outbox, route, &[packet]);
+    }
+    assert_eq!(outbox.len(), 12);
+    assert_eq!((a.send(&mut outbox), outbox.is_empty()), (Sent::Done, true));
+    let got: Vec<_> = receive(&mut b, sent.len()).into_iter().map(|kept| kept.bytes).collect();
+    assert_eq!(got, sent);
+    assert_eq!(a.counters().lost.iter().sum::<u64>(), 1);
+    // All the room is there again.
+    let first = outbox.room().unwrap().len();
+    (0..16).for_each(|_| put(&mut outbox, route(&a, ways[0], to), &[sent[0].clone()]));
+    assert!(outbox.room().is_none() && first > 16 * sent[0].len(), "as many as go by one call");
 }
 
 #[test]
