@@ -18,6 +18,8 @@ pub struct Route {
     pub source_port: u16,
     /// Traffic class, or type of service.
     pub traffic_class: u8,
+    /// Hop limit, or time to live.
+    pub hop_limit: u8,
 }
 
 /// A queue pair of any service.

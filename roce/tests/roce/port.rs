@@ -38,7 +38,7 @@ fn connection(number: u32) -> Qpn {
 fn end(own: u8, congestion: Option<DcqcnParameters>) -> End {
     let address = |end: u8| [10, 0, 0, end].into();
     let addresses = Addresses::V4(address(own), address(1 - own));
-    let route = Route { addresses, source_port: 50_000, traffic_class: 0 };
+    let route = Route { addresses, source_port: 50_000, traffic_class: 0, hop_limit: 64 };
     let (now, mut port) = (Instant::now(), Port::new());
     congestion.into_iter().for_each(|parameters| port.control_congestion(parameters));
     for number in 0..CONNECTIONS {
@@ -68,7 +68,7 @@ impl End {
     }
 
     fn route(&self) -> Route {
-        Route { addresses: self.addresses, source_port: 50_000, traffic_class: 0 }
+        Route { addresses: self.addresses, source_port: 50_000, traffic_class: 0, hop_limit: 64 }
     }
 
     fn receives(&mut self, bytes: &[u8], part: Option<Part>) {

@@ -15,7 +15,7 @@ use crate::wire::{Addresses, DEFAULT_PKEY};
 fn a_queue_pair_has_one_entry_however_often_it_is_armed() {
     let (now, qpn) = (Instant::now(), Qpn(5));
     let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-    let route = Route { addresses, source_port: 1, traffic_class: 0 };
+    let route = Route { addresses, source_port: 1, traffic_class: 0, hop_limit: 64 };
     let uc = UnreliableConnection::<usize>::new(UnreliableConfig::new(qpn, qpn, Psn::new(0), Psn::new(0)));
     let control = Control::new(now, (qpn, DEFAULT_PKEY), DcqcnParameters::new(Rate::from_mbps(1)), 0);
     let mut slot = Slot::new(QueuePair::Unreliable(uc, route), Some(Box::new(control)));

@@ -66,7 +66,7 @@ impl World {
             let (qpn, peer) = (qpns[own], qpns[1 - own]);
             let End { port, device, addresses } = &mut self.ends[own];
             let source_port = 49_152 + (qpn.0 % 16_384) as u16;
-            let route = Route { addresses: *addresses, source_port, traffic_class: 0 };
+            let route = Route { addresses: *addresses, source_port, traffic_class: 0, hop_limit: 64 };
             let (oracle, queue_pair) = match service {
                 Service::Reliable => {
                     let config = ReliableConfig {

@@ -147,7 +147,7 @@ impl World {
         let number = datagrams.ask(oracle::Datagram { len, immediate, solicited, source: own });
         let local = if is_gone { Local::Gone } else { Local::Numbered(number) };
         let End { port, device, addresses } = &mut self.ends[end];
-        let route = Route { addresses: *addresses, source_port: 50_000, traffic_class: 0 };
+        let route = Route { addresses: *addresses, source_port: 50_000, traffic_class: 0, hop_limit: 64 };
         let target = Target { qpn: peer, qkey, path: route };
         let work = Datagram { id: self.posted, local, len, immediate, solicited, target };
         device.track(own).posted.push_back(Posted { id: work.id, answer: None });

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
+use qpair_roce::ReliableConfig;
 use qpair_roce::cm::{Offered, Terms, Timeout};
 use qpair_roce::wire::cm::Transport;
 use qpair_roce::wire::{Addresses, RnrTimer};
-use qpair_roce::{ReliableConfig, Route};
 
 use super::core::SoftQp;
 use super::network::{OFF_THE_NETWORK, OnNetwork, window};
@@ -114,7 +114,7 @@ impl SoftQp {
             .ok_or(ConnectError::BadAnswer { why: "its address is of another family than this side's" })?;
         let network = self.spec.node.network()?;
         let source_port = network.source_port(&addresses, terms.peer);
-        let route = Route { addresses, source_port, traffic_class: options.traffic_class };
+        let route = self.route(addresses, source_port);
         let config = ReliableConfig {
             rnr_timer: RnrTimer::at_least(options.min_rnr_timer),
             send_depth: options.send_depth,

@@ -135,8 +135,16 @@ impl SoftQp {
         })?;
         let network = self.spec.node.network()?;
         let source_port = network.source_port(&addresses, address.qpn);
-        let route = Route { addresses, source_port, traffic_class: self.spec.options.traffic_class };
+        let route = self.route(addresses, source_port);
         Ok((place, route, self.mtu.min(address.mtu), network))
+    }
+
+    /// How its packets go.
+    pub(super) fn route(&self, addresses: Addresses, source_port: u16) -> Route {
+        let options = &self.spec.options;
+        // With none no packet goes at all.
+        let hop_limit = options.hop_limit.max(1);
+        Route { addresses, source_port, traffic_class: options.traffic_class, hop_limit }
     }
 
     pub(super) fn attach(self: &Arc<Self>, on: OnNetwork, queue_pair: Member) -> Result<(), ConnectError> {

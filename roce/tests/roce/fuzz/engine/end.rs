@@ -81,7 +81,7 @@ impl End {
 
     /// Where its packets go.
     pub fn route(&self) -> Route {
-        Route { addresses: self.addresses, source_port: SOURCE_PORT, traffic_class: 0 }
+        Route { addresses: self.addresses, source_port: SOURCE_PORT, traffic_class: 0, hop_limit: 64 }
     }
 }
 

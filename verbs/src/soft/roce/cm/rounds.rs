@@ -36,7 +36,7 @@ impl Engine {
         agent.flush(&mut over, |addresses, bytes| {
             let source_port = udp.source_port(&addresses, Qpn(1));
             // What there is no room for is lost, and repeated.
-            port.send_management(Route { addresses, source_port, traffic_class: 0 }, bytes);
+            port.send_management(Route { addresses, source_port, traffic_class: 0, hop_limit: 64 }, bytes);
         });
         agent.take_closed().for_each(|port| udp.unlisten(port));
         over.iter().for_each(|over| self.end(Some(over)));

@@ -55,6 +55,12 @@ pub(super) fn pick_by_destination(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
+/// Routers that packets may pass where they do not say it themselves.
+pub(super) fn set_hop_limit(socket: BorrowedFd<'_>, v4: bool, limit: u8) -> io::Result<()> {
+    let (level, option) = if v4 { (libc::SOL_IP, libc::IP_TTL) } else { (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) };
+    set(socket, level, option, i32::from(limit))
+}
+
 /// Room for what waits to be read. More than the system allows to all takes a privilege.
 pub(super) fn set_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size_force(socket, bytes)

@@ -218,6 +218,9 @@ impl<'a> Letter<'a> {
                 info[4..8].copy_from_slice(&source.octets());
                 control.push(libc::SOL_IP, libc::IP_PKTINFO, &info);
                 control.push(libc::SOL_IP, libc::IP_TOS, &i32::from(route.traffic_class).to_ne_bytes());
+                if route.hop_limit != HOP_LIMIT {
+                    control.push(libc::SOL_IP, libc::IP_TTL, &i32::from(route.hop_limit).to_ne_bytes());
+                }
                 IpAddr::V4(to)
             }
             Addresses::V6(source, to) => {
@@ -226,6 +229,9 @@ impl<'a> Letter<'a> {
                 info[16..].copy_from_slice(&scope.to_ne_bytes());
                 control.push(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
                 control.push(libc::SOL_IPV6, libc::IPV6_TCLASS, &i32::from(route.traffic_class).to_ne_bytes());
+                if route.hop_limit != HOP_LIMIT {
+                    control.push(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &i32::from(route.hop_limit).to_ne_bytes());
+                }
                 IpAddr::V6(to)
             }
         };
@@ -250,6 +256,7 @@ impl Sender {
             sockopt::set_ipv6_v6only(&socket, true)?;
             sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?;
         }
+        options::set_hop_limit(socket.as_fd(), family == AddressFamily::INET, HOP_LIMIT)?;
         options::set_send_buffer(socket.as_fd(), SEND_BUFFER)?;
         // Nobody is to send to it.
         options::set_receive_buffer(socket.as_fd(), 0)?;
@@ -291,6 +298,8 @@ fn may_be_for_segments(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP))
 }
 
+/// What sockets have by themselves.
+const HOP_LIMIT: u8 = 64;
 /// What Linux takes at once.
 const MOST_SEGMENTS: usize = 64;
 /// Flows to a peer, of each family.

@@ -80,7 +80,7 @@ pub(super) fn flow(port: &TestPort, route: &Route) -> Flow {
 }
 
 pub(super) fn route(wire: &Wire, addresses: Addresses, peer: Qpn) -> Route {
-    Route { addresses, source_port: wire.source_port(&addresses, peer), traffic_class: 0x2a }
+    Route { addresses, source_port: wire.source_port(&addresses, peer), traffic_class: 0x2a, hop_limit: 64 }
 }
 
 /// Sends packets that go together.

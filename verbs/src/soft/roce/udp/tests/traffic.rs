@@ -24,9 +24,11 @@ fn packets_come_with_all_that_their_headers_said() {
         send(&mut a, route, std::slice::from_ref(&sent));
         let got = receive(&mut b, 1).remove(0);
         assert_eq!((got.addresses, got.source_port), (addresses, route.source_port));
-        assert_eq!((got.traffic_class, got.hop_limit > 0), (0x2a, true), "{got:?}");
+        assert_eq!((got.traffic_class, got.hop_limit), (0x2a, 64), "{got:?}");
         assert_eq!(got.bytes, sent);
         assert_eq!(got.check(&port, Part::WHOLE), b"sixteen bytes...");
+        send(&mut a, Route { hop_limit: 3, ..route }, std::slice::from_ref(&sent));
+        assert_eq!(receive(&mut b, 1)[0].hop_limit, 3);
     }
 }
 
@@ -39,7 +41,8 @@ fn packets_without_a_udp_checksum_come_as_all_others() {
         let Addresses::V6(from, to) = addresses else { continue };
         let socket = UdpSocket::bind((from, 0)).unwrap();
         options::send_unsummed(socket.as_fd()).unwrap();
-        let route = Route { addresses, source_port: socket.local_addr().unwrap().port(), traffic_class: 0 };
+        let route =
+            Route { addresses, source_port: socket.local_addr().unwrap().port(), traffic_class: 0, hop_limit: 64 };
         let sent = packet(&flow(&port, &route), Part::WHOLE, qpn(wire.slot().number(), 0), b"no checksum.");
         socket.send_to(&sent, (to, port.place.port)).unwrap();
         assert_eq!(receive(&mut wire, 1)[0].check(&port, Part::WHOLE), b"no checksum.");
