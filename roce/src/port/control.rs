@@ -40,7 +40,6 @@ impl Control {
 
     /// True if a packet of so many bytes may be sent now. As long as nothing tells of congestion the link alone limits what is
     /// sent: a rate for it would be a guess, and holds up what goes in bursts.
-    ///
     pub(super) fn lets_go(&mut self, now: Instant, bytes: usize) -> bool {
         self.reaction.handle_timeout(now);
         self.pacer.set_rate(now, self.reaction.rate());

@@ -33,7 +33,7 @@ pub struct ReliableConnection<L> {
     answers_next: bool,
     turn: u32,
     /// A request went before the acknowledgment that is next.
-    acknowledges: bool,
+    request_went_first: bool,
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -55,7 +55,7 @@ impl<L: Copy> ReliableConnection<L> {
             state: State::Ready,
             answers_next: true,
             turn: TURN,
-            acknowledges: false,
+            request_went_first: false,
             config,
         }
     }
@@ -133,13 +133,15 @@ impl<L: Copy> ReliableConnection<L> {
             self.pass();
         }
         // An acknowledgment is shorter than a request, and goes with one only behind it.
-        if self.answers_next && !std::mem::replace(&mut self.acknowledges, true) && self.responder.acknowledges() {
-            let made = self.ask(now, to, host, counters);
-            if made.is_some() {
-                return made;
-            }
+        if self.answers_next
+            && !self.request_went_first
+            && self.responder.acknowledges()
+            && let Some(made) = self.ask(now, to, host, counters)
+        {
+            self.request_went_first = true;
+            return Some(made);
         }
-        self.acknowledges = false;
+        self.request_went_first = false;
         let made = if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) };
         let made = made.or_else(|| {
             self.pass();

@@ -17,6 +17,15 @@ fn small() -> ConnectionManager {
     cm
 }
 
+/// Entropy of which each piece is another.
+fn counting() -> impl FnMut() -> u64 {
+    let mut drawn = 0;
+    move || {
+        drawn += 1;
+        drawn
+    }
+}
+
 fn request_of(local_id: u32) -> [u8; LEN] {
     let Message::Request(request) = request() else { unreachable!() };
     let request = qpair_roce::wire::cm::Request { local_id, qpn: Qpn(local_id), ..request };
@@ -25,11 +34,7 @@ fn request_of(local_id: u32) -> [u8; LEN] {
 
 #[test]
 fn a_flood_of_requests_is_dropped_and_counted() {
-    let (mut cm, now, mut drawn) = (small(), Instant::now(), 0);
-    let mut entropy = || {
-        drawn += 1;
-        drawn
-    };
+    let (mut cm, now, mut entropy) = (small(), Instant::now(), counting());
     for id in 0..2_000 {
         cm.handle(now, PEER, &request_of(id), &mut entropy);
     }
@@ -48,11 +53,7 @@ fn a_flood_of_requests_is_dropped_and_counted() {
 
 #[test]
 fn events_and_datagrams_that_nobody_takes_are_bounded() {
-    let (mut cm, now, mut drawn) = (small(), Instant::now(), 0);
-    let mut entropy = || {
-        drawn += 1;
-        drawn
-    };
+    let (mut cm, now, mut entropy) = (small(), Instant::now(), counting());
     for id in 0..2_000 {
         cm.handle(now, PEER, &request_of(id), &mut entropy);
         // Taken back at once, as the first bytes of what is said more are the GUID.
