@@ -52,6 +52,11 @@ impl Control {
         self.held.is_none()
     }
 
+    /// Nothing is held up any more.
+    pub(super) fn release(&mut self) {
+        self.held = None;
+    }
+
     /// A packet of so many bytes is sent.
     pub(super) fn sent(&mut self, now: Instant, bytes: usize) {
         if self.reaction.is_limited() {

@@ -145,11 +145,12 @@ impl<L: Copy> Port<L> {
         Ok(())
     }
 
-    /// Closes a queue pair: what is posted is flushed. A last acknowledgment that it owes is what goes next.
+    /// Closes a queue pair: what is posted is flushed. What it owes its peer goes before what other queue pairs have.
     pub fn close<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) {
         if let Some(slot) = self.queue_pairs.get_mut(qpn) {
             slot.queue_pair.close(host);
-            self.turns.prefer(qpn, slot);
+            self.turns.enqueue(qpn, slot);
+            self.turns.prefer(qpn);
         }
     }
 

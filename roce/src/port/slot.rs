@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::control::Control;
 use crate::counters::Counters;
 use crate::host::Host;
-use crate::qp::{Datagrams, ReliableConnection, UnreliableConnection};
+use crate::qp::{Datagrams, ReliableConnection, State, UnreliableConnection};
 use crate::types::Qpn;
 use crate::wire::{Addresses, Flow, PORT};
 
@@ -90,6 +90,15 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
+    fn has_failed(&self) -> bool {
+        let state = match self {
+            QueuePair::Reliable(rc, _) => rc.state(),
+            QueuePair::Unreliable(uc, _) => uc.state(),
+            QueuePair::Datagrams(ud) => ud.state(),
+        };
+        state == State::Failed
+    }
+
     /// The peer of a connection, and where it is.
     pub(super) fn peer(&self) -> Option<(Qpn, Route)> {
         match self {
@@ -163,7 +172,10 @@ impl<L: Copy> Slot<L> {
         if let Some(len) = control.notification.transmit(now, to, counters) {
             return Some((len, Route { traffic_class: NOTIFICATIONS, ..route }));
         }
-        if !control.lets_go(now, self.queue_pair.longest_packet()) {
+        if self.queue_pair.has_failed() {
+            // What it has to say is little, and not to be said later.
+            control.release();
+        } else if !control.lets_go(now, self.queue_pair.longest_packet()) {
             return None;
         }
         let (len, route) = self.queue_pair.make(now, to, host, counters)?;

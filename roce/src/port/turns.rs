@@ -23,12 +23,10 @@ impl Turns {
         }
     }
 
-    /// Lets a queue pair that may have something to send do so before all others.
-    pub(super) fn prefer<L: Copy>(&mut self, qpn: Qpn, slot: &Slot<L>) {
-        if slot.is_waiting {
-            self.waiting.retain(|waiting| *waiting != qpn);
-            self.waiting.push_front(qpn);
-        }
+    /// Lets a queue pair that waits for its turn have it before all others.
+    pub(super) fn prefer(&mut self, qpn: Qpn) {
+        self.waiting.retain(|waiting| *waiting != qpn);
+        self.waiting.push_front(qpn);
     }
 
     /// The queue pair whose turn it is. It waits no more.

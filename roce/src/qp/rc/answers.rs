@@ -119,23 +119,33 @@ impl Answers {
 
     /// The oldest answer is given.
     pub(super) fn pop(&mut self) {
-        let fresh = match self.queue.pop_front().map(|answer| answer.kind) {
-            Some(Kind::Read(reading)) => !reading.is_repeat,
-            Some(Kind::Atomic(_, is_repeat)) => !is_repeat,
-            Some(Kind::Done | Kind::Refused(_)) | None => false,
-        };
-        self.fresh -= usize::from(fresh);
+        let given = self.queue.pop_front();
+        self.fresh -= usize::from(given.is_some_and(|answer| answer.is_fresh()));
     }
 
-    /// Owes nothing any more but an acknowledgment that is next.
+    /// Owes nothing any more but what says that requests are done, or were refused for good, up to the first that needs
+    /// memory.
     pub(super) fn cut_short(&mut self) {
-        let is_done = matches!(self.queue.front(), Some(Answer { kind: Kind::Done, .. }));
-        self.queue.truncate(is_done.into());
-        self.fresh = 0;
+        let owed = self.queue.iter().take_while(|answer| !matches!(answer.kind, Kind::Read(_))).count();
+        self.queue.truncate(owed);
+        self.fresh = self.queue.iter().filter(|answer| answer.is_fresh()).count();
+        if let Some(last) = self.queue.back_mut().filter(|last| last.is_about_a_retry()) {
+            // A retry would find nobody; what is before it is done.
+            *last = Answer { psn: last.psn.back(1), kind: Kind::Done, ..*last };
+        }
     }
 }
 
 impl Answer {
+    /// True if it is the first answer to a READ or an atomic.
+    fn is_fresh(&self) -> bool {
+        match self.kind {
+            Kind::Read(reading) => !reading.is_repeat,
+            Kind::Atomic(_, is_repeat) => !is_repeat,
+            Kind::Done | Kind::Refused(_) => false,
+        }
+    }
+
     /// True if it asks the peer to send something again, or later.
     fn is_about_a_retry(&self) -> bool {
         matches!(self.kind, Kind::Refused(Syndrome::Nak(Nak::Sequence) | Syndrome::ReceiverNotReady(_)))

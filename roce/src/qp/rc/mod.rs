@@ -198,7 +198,7 @@ impl<L: Copy> ReliableConnection<L> {
     }
 
     /// Fails the connection: what is posted to the send queue is flushed, and the peer is answered no more. What it was to be
-    /// told next as done it is [still](ReliableConnection::transmit) told.
+    /// told next, of what is done or refused, it is [still](ReliableConnection::transmit) told.
     pub fn close<H: Host<Local = L>>(&mut self, host: &mut H) {
         self.fail(CLOSED, false, host);
     }

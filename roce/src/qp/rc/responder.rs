@@ -285,8 +285,8 @@ impl<L: Copy> Responder<L> {
         self.broken
     }
 
-    /// Answers the peer no more, but for what is done and was to be acknowledged next: a peer that is not told would send it
-    /// again, to nobody.
+    /// Answers the peer no more, but for what is done, or was refused for good, and was to be told next: a peer that is not
+    /// told would send it again, to nobody.
     pub(super) fn stop(&mut self) {
         self.answers.cut_short();
     }

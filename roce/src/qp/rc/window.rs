@@ -3,8 +3,8 @@
 
 use super::config::WINDOW;
 
-/// A window that follows what is lost: as wide as it may be where nothing is, that of `rdma_rxe` where something is, and half as
-/// wide each time that no answer comes.
+/// A window that follows what is lost: as wide as it may be where nothing is, that of `rdma_rxe` where something is, and half of
+/// that, and so on, each time that no answer comes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     size: u32,
@@ -24,7 +24,7 @@ impl Window {
         self.size
     }
 
-    /// Packets were answered, and none of them was asked for again.
+    /// Packets were answered.
     #[inline]
     pub(super) fn answered(&mut self, count: u32) {
         if self.size == self.most {

@@ -287,6 +287,22 @@ fn what_was_done_before_a_connection_is_closed_is_acknowledged_still() {
 }
 
 #[test]
+fn what_was_done_before_a_refusal_is_acknowledged_still() {
+    let closed = |opcode, psn, extension| {
+        let mut end = Lone::new(|config| config);
+        end.hears(Opcode::RC_WRITE_ONLY, 200, reth(4), b"four");
+        end.hears(opcode, psn, extension, b"more");
+        end.rc.close(&mut end.side);
+        end.sends()
+    };
+    let done = [(Opcode::RC_ACKNOWLEDGE, 200)];
+    assert_eq!(closed(Opcode::RC_SEND_ONLY, 201, Extension::None), done, "no receive");
+    assert_eq!(closed(Opcode::RC_WRITE_ONLY, 202, reth(4)), done, "a gap");
+    // One that fails the connection is told of itself.
+    assert_eq!(closed(Opcode::RC_WRITE_ONLY, 201, reth(5)), [(Opcode::RC_ACKNOWLEDGE, 201)]);
+}
+
+#[test]
 fn without_credit_a_message_waits_for_an_answer() {
     let mut end = Lone::new(|config| config);
     (0..4).for_each(|_| end.post(NOTHING, 0));
