@@ -18,12 +18,18 @@ pub(crate) struct Node {
     home: Arc<Home>,
     links: Mutex<HashMap<NodeId, Arc<Link>>>,
     control: Mutex<Option<Arc<Control>>>,
-    /// The device's part of the network, once it is used.
-    network: Mutex<Option<Arc<Network>>>,
-    /// When the network could not be had.
-    refused: Mutex<Option<Instant>>,
+    network: Mutex<Networking>,
     /// What datagram senders of other processes may look at still.
     retired: Mutex<Vec<Retired>>,
+}
+
+/// The device's part of the network.
+#[derive(Default)]
+struct Networking {
+    /// Set once it is used.
+    open: Option<Arc<Network>>,
+    /// When it could not be had, if it can not.
+    refused: Option<Instant>,
 }
 
 /// Memory of a queue pair that is gone, given back when dropped.
@@ -45,7 +51,6 @@ impl Node {
             links: Mutex::default(),
             control: Mutex::default(),
             network: Mutex::default(),
-            refused: Mutex::default(),
             retired: Mutex::default(),
         });
         let handler: Arc<dyn Handler> = node.clone();
@@ -71,35 +76,39 @@ impl Node {
 
     /// The device's part of the network, set up now if it was not used yet.
     pub(crate) fn network(&self) -> Result<Arc<Network>, NetworkError> {
-        let mut network = lock(&self.network);
-        if let Some(network) = &*network {
+        self.join(&mut lock(&self.network))
+    }
+
+    /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
+    /// take seconds.
+    pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
+        let mut networking = lock(&self.network);
+        if networking.refused.is_some_and(|at| at.elapsed() < REFUSED) {
+            return Ok(None);
+        }
+        self.join(&mut networking).map(Some)
+    }
+
+    fn join(&self, networking: &mut Networking) -> Result<Arc<Network>, NetworkError> {
+        if let Some(network) = &networking.open {
             return Ok(network.clone());
         }
-        let slot = self.home.slot().ok_or(NetworkError::Full { limit: SLOTS })?;
-        let opened = Network::open(&self.home, slot)?;
+        let slot = self.home.slot().ok_or(NetworkError::Full { limit: SLOTS });
+        let opened = slot.and_then(|slot| Network::open(&self.home, slot));
+        networking.refused = opened.is_err().then(Instant::now);
+        let opened = opened?;
         let weak = Arc::downgrade(&opened);
         self.home.set_network(move || {
             if let Some(network) = weak.upgrade() {
                 network.poll_before_a_look();
             }
         });
-        Ok(network.insert(opened).clone())
-    }
-
-    /// As [`network`](Node::network), for one who can do without: `None` where it could not be had not long ago. Trying may
-    /// take seconds.
-    pub(crate) fn network_if_any(&self) -> Result<Option<Arc<Network>>, NetworkError> {
-        if lock(&self.refused).is_some_and(|at| at.elapsed() < REFUSED) {
-            return Ok(None);
-        }
-        let network = self.network();
-        *lock(&self.refused) = network.is_err().then(Instant::now);
-        network.map(Some)
+        Ok(networking.open.insert(opened).clone())
     }
 
     /// Packets so far, counted.
     pub(crate) fn counters(&self) -> Vec<Counter> {
-        let network = lock(&self.network).clone();
+        let network = lock(&self.network).open.clone();
         let (packets, datagrams) = network.map_or_else(Default::default, |network| network.counters());
         let counter = |(name, value): (&'static str, u64)| Counter { name: name.into(), value };
         packets.named().chain(datagrams.named()).map(counter).collect()
