@@ -64,7 +64,7 @@ pub(crate) enum Notice {
     Incoming { socket: SocketId, listener: u32, peer: SocketAddr },
     /// An outgoing stream is connected.
     Connected { socket: SocketId },
-    /// A message of the handshake.
+    /// A message of the peer.
     Message { socket: SocketId, message: Message },
     /// A stream ended, and is closed.
     Ended { socket: SocketId, end: StreamEnd },
@@ -148,7 +148,7 @@ impl Sockets {
         Ok(id)
     }
 
-    /// Sends a message of the handshake. If that fails, [`Notice::Ended`] follows.
+    /// Sends a message. If that fails, [`Notice::Ended`] follows.
     pub(crate) fn send(&mut self, id: SocketId, message: &Message) {
         if let Some(stream) = self.get(id)
             && let Err(end) = stream.send(message)
@@ -175,6 +175,14 @@ impl Sockets {
             let role = stream.settle();
             self.discount(role);
         }
+    }
+
+    /// Says farewell, and closes a stream without a notice.
+    pub(crate) fn part(&mut self, id: SocketId) {
+        if let Some(stream) = self.get(id) {
+            stream.part();
+        }
+        self.close(id);
     }
 
     /// Closes a stream, without a notice.

@@ -97,6 +97,18 @@ impl Stream {
         self.flush()
     }
 
+    /// Says farewell, as the last of all. What has come is read, though it is of no use: with something unread the system would
+    /// cut the stream off, and drop what it has not sent yet.
+    pub(super) fn part(&mut self) {
+        let _ = self.send(&Message::Farewell);
+        let mut part = [0; 1024];
+        for _ in 0..PARTING_READS {
+            if !matches!(self.socket.read(&mut part), Ok(count) if count > 0) {
+                return;
+            }
+        }
+    }
+
     /// Writes what waits.
     pub(super) fn flush(&mut self) -> Result<(), StreamEnd> {
         while !self.output.is_empty() {
@@ -134,3 +146,6 @@ impl Stream {
         }
     }
 }
+
+/// Reads before a stream is closed: more than any peer that obeys has to say.
+const PARTING_READS: u32 = 8;

@@ -1,6 +1,6 @@
 //! Streams of the connection manager over the loopback, in time that the test tells.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ fn what_is_said_of_a_stream_that_ended_is_meant_for_no_other() {
     assert!(sockets.notices().is_empty());
     assert_eq!(sockets.next_deadline(), Some(NOW + SECOND), "the new one still has to say hello");
     second.set_nonblocking(true).unwrap();
-    let read = std::io::Read::read(&mut &second, &mut [0; 8]).unwrap_err();
+    let read = Read::read(&mut &second, &mut [0; 8]).unwrap_err();
     assert_eq!(read.kind(), std::io::ErrorKind::WouldBlock, "it is open, and nothing was said to it");
     assert!(sockets.next_deadline().is_some());
 }
@@ -111,6 +111,21 @@ fn what_came_in_time_counts_however_late_it_is_read() {
     sockets.notices().clear();
     sockets.expire(NOW + 10 * SECOND);
     assert!(matches!(&sockets.notices()[..], [Notice::TimedOut { .. }]), "and then no more");
+}
+
+/// Also where it was told something that it has not read.
+#[test]
+fn who_parts_says_farewell_before_it_hangs_up() {
+    let (mut sockets, _, address) = listening();
+    let mut peer = connect(address);
+    let socket = incoming(&mut sockets);
+    peer.write_all(READY).unwrap();
+    sockets.part(socket);
+    let mut said = Vec::new();
+    peer.read_to_end(&mut said).unwrap();
+    assert_eq!(Message::decode(&said), Ok(Some((Message::Farewell, said.len()))));
+    // Once more it does nothing.
+    sockets.part(socket);
 }
 
 #[test]

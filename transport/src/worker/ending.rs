@@ -11,7 +11,7 @@ use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
 use super::payload::Payload;
-use crate::cm::{HandshakeError, Message};
+use crate::cm::HandshakeError;
 use crate::engine::RESERVED_SLOTS;
 
 /// Memory that a peer may still be in the middle of reading; looked at until it is free.
@@ -54,7 +54,7 @@ impl Worker {
         let reason = if endpoint.closed_here { CloseReason::Local } else { CloseReason::Remote };
         // The last acknowledgment to the peer may get lost, or come late: it is told by another way.
         if let Some(socket) = endpoint.socket {
-            self.sockets.send(socket, &Message::Farewell);
+            self.sockets.part(socket);
         }
         self.fail(index, reason);
     }
@@ -128,7 +128,8 @@ impl Worker {
             };
             if let Some((reason, _)) = endpoint.broken.take_if(due) {
                 self.broken -= 1;
-                if endpoint.parted && endpoint.link.awaits_last_acknowledgment() {
+                let is_lost = matches!(reason, CloseReason::PeerLost(_) | CloseReason::Completion(_));
+                if is_lost && endpoint.parted && endpoint.link.awaits_last_acknowledgment() {
                     self.finish_close(index);
                 // The answer to a probe may have waited in the queue when its time was over.
                 } else if matches!(reason, CloseReason::PeerLost(Lost::Silent(_))) && endpoint.link.is_answered() {
