@@ -93,9 +93,14 @@ roce_apart() {
     rust_tests verbs conformance "${cases[@]}" datagram:: random:: unreliable:: "${apart[@]}"
   hosts serve &
   served=$!
+  until hosts local ss -ltnH 'sport = :2222' | grep -q .; do
+    kill -0 "$served" || { record "hosts serve" failed "it ended" && return; }
+    sleep 0.05
+  done
   title="rxe0 near: " variables="QPAIR_TEST_FAR_DEVICE=soft0 QPAIR_TEST_PEER_COMMAND='$here/on-host here'" \
     rust_tests verbs conformance "${cases[@]}" "${apart[@]}"
   kill "$served"
+  wait "$served" || true
 }
 
 roce_capture() {
