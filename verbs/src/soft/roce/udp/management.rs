@@ -109,25 +109,29 @@ impl Desk {
         counters: &mut NetworkCounters,
         mut here: impl FnMut(Arrival<'a>),
     ) {
+        let mut for_all = 0;
         for (index, packet) in datagram.packets().enumerate() {
             let whom = Whom::of(packet);
+            if whom == Whom::All {
+                // Anybody can send such. Each is looked at by itself, and few go on.
+                let goes_on = for_all < MOST_FOR_ALL && self.is_whole(datagram, packet);
+                for_all += u32::from(goes_on);
+                for slot in (0..SLOTS).filter(|&slot| goes_on && slot != own) {
+                    let this = |other: &[u8]| std::ptr::eq(other, packet);
+                    self.hand_on(What::Serving(slot), datagram, this, from, room, counters);
+                }
+                here(datagram.arrival(packet));
+                continue;
+            }
             let same = |packet: &[u8]| Whom::of(packet) == whom;
             if datagram.packets().take(index).any(same) {
                 continue; // It went with those.
             }
-            let is_for_all = whom == Whom::All && self.is_whole(datagram, packet);
             let mut hand_on = |name| self.hand_on(name, datagram, same, from, room, counters);
             let is_here = match whom {
-                Whom::Nobody => true,
+                Whom::Nobody | Whom::All => true,
                 Whom::Slot(slot) => slot == own || matches!(hand_on(What::Serving(slot)), Handed::NobodyThere),
                 Whom::Listener(port) => matches!(hand_on(What::Listening(port)), Handed::NobodyThere),
-                Whom::All if !is_for_all => true,
-                Whom::All => {
-                    (0..SLOTS).filter(|&slot| slot != own).for_each(|slot| {
-                        hand_on(What::Serving(slot));
-                    });
-                    true
-                }
             };
             if is_here {
                 datagram.packets().filter(|packet| same(packet)).for_each(|packet| here(datagram.arrival(packet)));
@@ -135,7 +139,7 @@ impl Desk {
         }
     }
 
-    /// True if the CRC of a packet is right. Anybody can send one that is for all, which costs more than others.
+    /// True if the CRC of a packet is right.
     fn is_whole(&mut self, datagram: &Datagram<'_>, packet: &[u8]) -> bool {
         let flow = datagram.flow();
         Packet::parse(packet).is_ok_and(|packet| match flow.addresses {
@@ -198,6 +202,8 @@ const REJECT: u16 = 0x12;
 /// Bytes of messages that wait for room: Linux gives each receiver room for ten messages, and a busy host is to bear hundreds
 /// at once, of 280 bytes or so.
 const MOST_WAITING: usize = 1 << 19;
+/// Packets of a datagram that go to all, at most.
+const MOST_FOR_ALL: u32 = 4;
 /// How long they wait. Their senders repeat them after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
