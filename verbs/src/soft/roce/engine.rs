@@ -28,6 +28,10 @@ pub(super) struct Engine {
     has_more: bool,
     /// Receiving failed: it is tried again then.
     deaf_until: Option<Instant>,
+    /// Packets for queue pairs here have come.
+    pub(super) has_heard: bool,
+    /// Rounds in a row that brought something, and in which no timer was looked at.
+    put_off: u32,
     /// The device's thread sleeps so long at most; none: without end.
     pub(super) sleeps_until: Option<Instant>,
 }
@@ -49,6 +53,8 @@ impl Engine {
             outbox: Outbox::new(),
             has_more: false,
             deaf_until: None,
+            has_heard: false,
+            put_off: 0,
             sleeps_until: Some(Instant::now()),
         }
     }
@@ -70,7 +76,10 @@ impl Engine {
     /// Lets a queue pair go. Its peer is told before of what is done.
     pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Attached> {
         self.close(qpn);
-        self.transmit(Instant::now());
+        let now = Instant::now();
+        // It is made now, whatever waits for room before it.
+        self.fill_outbox(now);
+        self.transmit(now);
         self.port.remove(qpn);
         self.side.attached.remove(qpn)
     }
@@ -125,9 +134,10 @@ impl Engine {
         if self.deaf_until.is_some_and(|until| now < until) {
             return false;
         }
-        let Engine { home, port, side, udp, .. } = self;
+        let Engine { home, port, side, udp, has_heard, .. } = self;
         let mut inside = None;
         let came = udp.receive(|arrival| {
+            *has_heard = true;
             inside.get_or_insert_with(|| home.enter_as_engine());
             port.receive(now, &arrival, side);
         });
@@ -152,9 +162,14 @@ impl Engine {
         self.deaf_until.is_none()
     }
 
-    /// Does what is due, and what the connection manager has to do.
-    pub(super) fn keep_time(&mut self, now: Instant) {
+    /// Does what is due, and what the connection manager has to do. Where something `came`, more may be waiting, and among it the
+    /// answer whose time is over: it is taken in first, for some rounds.
+    pub(super) fn keep_time(&mut self, now: Instant, came: bool) {
         self.manage(now);
+        self.put_off = if came { self.put_off + 1 } else { 0 };
+        if !self.put_off.is_multiple_of(PUT_OFF) {
+            return;
+        }
         if self.port.timeout().is_some_and(|due| due <= now) {
             self.port.handle_timeout(now, &mut self.side);
             self.settle();
@@ -236,7 +251,9 @@ impl Engine {
     }
 }
 
-/// Calls in one round, after which arrivals have their turn.
+/// Rounds that bring something before timers are looked at all the same.
+const PUT_OFF: u32 = 64;
+/// Outboxes that are sent in one round, after which arrivals have their turn.
 const SENDS: usize = 8;
 /// How long a socket without room is left alone.
 const ROOM: Duration = Duration::from_micros(200);

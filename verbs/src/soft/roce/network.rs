@@ -139,7 +139,7 @@ impl Network {
         let now = Instant::now();
         engine.transmit(now);
         let came = engine.receive(now);
-        engine.keep_time(now);
+        engine.keep_time(now, came);
         drop(engine);
         self.work_off();
         if came {
@@ -182,9 +182,9 @@ impl Network {
         for _ in 0..ROUNDS {
             let now = Instant::now();
             let came = engine.receive(now);
-            engine.keep_time(now);
+            engine.keep_time(now, came);
             let sent = engine.transmit(now);
-            if came {
+            if engine.has_heard {
                 self.is_used.store(true, Ordering::Relaxed);
             }
             if !(came || sent) || self.has_notes.load(Ordering::Relaxed) {

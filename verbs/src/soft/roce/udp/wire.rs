@@ -111,8 +111,13 @@ impl Wire {
             return Ok(taken);
         }
         self.until_served = SERVED_EVERY;
-        taken += self.receive_management(&mut each)?;
-        taken += self.serve(&mut each)?;
+        let others = self.receive_management(&mut each).and_then(|count| Ok(count + self.serve(&mut each)?));
+        match others {
+            Ok(count) => taken += count,
+            // What came to the slot came.
+            Err(error) if taken > 0 => tracing::debug!(%error, "messages of other processes can not be received"),
+            Err(error) => return Err(error),
+        }
         Ok(taken)
     }
 
@@ -314,13 +319,13 @@ fn sort<'a>(
     others
 }
 
-/// Datagrams that are received by one call, and bytes that one may have.
+/// Datagrams that are received by one call at most, and bytes that one may have.
 const DATAGRAMS: usize = 8;
 const LONGEST_DATAGRAM: usize = 1 << 16;
 /// For the control messages that a socket of the port gives: 192 bytes.
 const CONTROL_WORDS: usize = 32;
-/// Room for what waits to be read: what 64 peers may have under way, of 64 KiB each.
-const RECEIVE_BUFFER: usize = 4 << 20;
+/// Room for what waits to be read: what 32 peers may have under way, of 512 KiB each.
+const RECEIVE_BUFFER: usize = 16 << 20;
 /// A look at other processes' messages costs a system call; one of so many calls makes it.
 const SERVED_EVERY: u32 = 16;
 /// Messages that are taken at a time.
