@@ -9,6 +9,7 @@ mod state;
 mod uc;
 mod ud;
 
+pub use outgoing::LONGEST_PACKET;
 pub use rc::{ReliableConfig, ReliableConnection};
 pub use state::State;
 pub use uc::{UnreliableConfig, UnreliableConnection};

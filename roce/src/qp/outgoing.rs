@@ -9,6 +9,9 @@ pub(super) const fn longest_packet(mtu: Mtu) -> usize {
     Headers::MAX_LEN + mtu.bytes() as usize + ICRC_LEN
 }
 
+/// Bytes of the longest packet of any queue pair, with its CRC.
+pub const LONGEST_PACKET: usize = longest_packet(Mtu::B4096);
+
 /// Requests in a send queue, where nothing else is said: as perftest's `tx-depth`.
 pub(super) const SEND_DEPTH: u32 = 128;
 

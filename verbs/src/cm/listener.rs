@@ -10,8 +10,8 @@ use super::request::ConnectionRequest;
 use crate::error::CmError;
 use crate::soft::{CmNetwork, Inbox, Node, random_u32};
 
-/// Listens for connections at a port, on all addresses of the device; a mio [`Source`](mio::event::Source) that is readable while requests wait.
-/// [`Context::listen`](crate::Context::listen) makes one.
+/// Listens for connections at a port, on all addresses of the device; a mio [`Source`](mio::event::Source) that is readable
+/// while requests wait. [`Context::listen`](crate::Context::listen) makes one.
 ///
 /// Up to 1,024 requests wait, per address; peers whose requests find no room repeat them. When it is dropped, requests that
 /// wait are refused.

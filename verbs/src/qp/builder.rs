@@ -165,7 +165,7 @@ impl QpBuilder {
         self
     }
 
-    /// Routers that packets may pass (default 64).
+    /// Routers that packets may pass (default 64). The software device takes 0 as 1.
     #[must_use]
     pub fn hop_limit(mut self, limit: u8) -> Self {
         self.options.hop_limit = limit;

@@ -16,6 +16,6 @@ pub use request::{RecvRequest, SendRequest};
 pub use transition::{QpAttribute, QpAttributes, Transition, transition};
 
 pub(crate) use check::Limits;
-pub(crate) use provider::{CqHandle, OwnedQp, QpOptions, RNR_FOREVER, SrqHandle, Target};
+pub(crate) use provider::{CqHandle, HOP_LIMIT, OwnedQp, QpOptions, RNR_FOREVER, SrqHandle, Target};
 pub(crate) use request::{Borrowed, Op, SendWr};
 pub(crate) use transition::check;

@@ -81,7 +81,7 @@ impl QpOptions {
             max_rd_atomic: None,
             service_level: 0,
             traffic_class: 0,
-            hop_limit: 64,
+            hop_limit: HOP_LIMIT,
             thread_domain: false,
         }
     }
@@ -104,6 +104,8 @@ impl QpOptions {
 
 /// The count of RNR retries that means: without end.
 pub(crate) const RNR_FOREVER: u8 = 7;
+/// Routers that packets may pass where nothing is said of it.
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 impl OwnedQp {
     pub(crate) fn address(&self) -> QpAddress {

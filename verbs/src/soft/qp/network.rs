@@ -270,6 +270,12 @@ impl Owner for SoftQp {
     }
 }
 
+/// Packets under way at most: as many bytes whatever the MTU, as a peer that sleeps takes some hundred microseconds to wake up.
+/// More fill receive buffers, and are sent again where one of them is lost.
+pub(super) const fn window(mtu: Mtu) -> u32 {
+    WINDOW / mtu.bytes()
+}
+
 /// A queue pair that is at no address of the network.
 pub(super) const OFF_THE_NETWORK: ConnectError = ConnectError::NoRoute {
     why: "this side's GID is that of this host's shared memory; choose one of a network interface by gid_index (`qpair \
@@ -277,12 +283,8 @@ pub(super) const OFF_THE_NETWORK: ConnectError = ConnectError::NoRoute {
 };
 /// The longest timeout that there is: 4.096 us x 2^31. IBA 9.7.6.1.3.
 const LONGEST_TIMEOUT: Duration = Duration::from_nanos(4096 << 31);
-/// Packets under way at most: as many bytes whatever the MTU, as a peer that sleeps takes some hundred microseconds to wake up.
-/// More fill receive buffers, and are sent again where one of them is lost.
-pub(super) const fn window(mtu: Mtu) -> u32 {
-    (512 << 10) / mtu.bytes()
-}
-
+/// Bytes under way at most.
+const WINDOW: u32 = 512 << 10;
 /// No queue pair's number: they have 24 bits.
 const NOBODY: u32 = u32::MAX;
 /// READs and atomics at once where nothing else is said.

@@ -173,7 +173,7 @@ impl Attached {
         }
         let mut withdrawal = Withdrawal::default();
         home.withdraw(rkey, &mut withdrawal);
-        // The key's place is given back once peers have left whatever they are at.
+        // The key's place is given back when keys are withdrawn next, if peers have left by then whatever they are at.
         home.abandon(withdrawal);
         WcStatus::SUCCESS
     }

@@ -6,6 +6,7 @@ use qpair_roce::{Qpn, Route};
 
 use super::agent::{ASKS_EVERY, Agent, Over};
 use super::watch::is_same;
+use crate::qp::HOP_LIMIT;
 use crate::soft::roce::engine::Engine;
 
 impl Engine {
@@ -36,7 +37,7 @@ impl Engine {
         agent.flush(&mut over, |addresses, bytes| {
             let source_port = udp.source_port(&addresses, Qpn(1));
             // What there is no room for is lost, and repeated.
-            port.send_management(Route { addresses, source_port, traffic_class: 0, hop_limit: 64 }, bytes);
+            port.send_management(Route { addresses, source_port, traffic_class: 0, hop_limit: HOP_LIMIT }, bytes);
         });
         agent.take_closed().for_each(|port| udp.unlisten(port));
         over.iter().for_each(|over| self.end(Some(over)));

@@ -199,7 +199,7 @@ pub(super) fn send_several<'a>(
 }
 
 /// Messages that are sent at a time, at most.
-const MOST_SENT: usize = 16;
+pub(super) const MOST_SENT: usize = 16;
 /// Messages that are received at a time, at most.
 const MOST: usize = 8;
 /// Bytes of a message that is short.

@@ -1,6 +1,6 @@
 //! Packets that were made and are to be sent: several departures, so that one system call takes them all.
 
-use qpair_roce::{Departure, Mtu};
+use qpair_roce::Departure;
 
 use super::LONGEST_SEND;
 
@@ -77,6 +77,6 @@ impl Outbox {
 
 /// Departures at a time. The first waits until the last is made.
 pub(super) const MOST: usize = 16;
-/// That of any queue pair: headers and CRC take 44 bytes at most.
-const LONGEST_PACKET: usize = Mtu::B4096.bytes() as usize + 64 + 64;
-const _: () = assert!(LONGEST_SEND > 2 * LONGEST_PACKET);
+/// That of any queue pair.
+const LONGEST_PACKET: usize = qpair_roce::LONGEST_PACKET;
+const _: () = assert!(LONGEST_SEND > 2 * LONGEST_PACKET && MOST <= super::io::MOST_SENT);

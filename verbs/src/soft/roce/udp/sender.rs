@@ -20,6 +20,7 @@ use super::counters::{Loss, NetworkCounters};
 use super::io::{Batch, send, send_several};
 use super::options;
 use super::outbox::{self, Outbox};
+use crate::qp::HOP_LIMIT;
 use crate::soft::random_u32;
 
 /// The sockets that packets go out by.
@@ -89,10 +90,17 @@ impl Senders {
     /// Sends departures, several by one call where they go by one socket.
     pub(super) fn send(&mut self, outbox: &mut Outbox, counters: &mut NetworkCounters) -> Sent {
         while !outbox.is_empty() {
-            let together = if outbox.len() > 1 { self.send_together(outbox) } else { 0 };
-            if together > 0 {
-                outbox.sent(together);
-                continue;
+            if outbox.len() > 1 {
+                match self.send_together(outbox) {
+                    Ok(0) => {}
+                    Ok(count) => {
+                        outbox.sent(count);
+                        continue;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Full,
+                    // The first is refused: sent alone, it tells why.
+                    Err(_) => {}
+                }
             }
             let Some((departure, bytes)) = outbox.waiting().next() else { break };
             if self.send_alone(departure, bytes, counters) == Sent::Full {
@@ -103,9 +111,8 @@ impl Senders {
         Sent::Done
     }
 
-    /// Sends the first departures, as far as they go by one socket; how many went. With none the first is to be sent alone,
-    /// which tells why.
-    fn send_together(&mut self, outbox: &Outbox) -> usize {
+    /// Sends the first departures, as far as they go by one socket; how many went, none if there is no such socket.
+    fn send_together(&mut self, outbox: &Outbox) -> io::Result<usize> {
         let port = |route: &Route| (matches!(route.addresses, Addresses::V4(..)), route.source_port);
         let mut letters = [const { None }; outbox::MOST];
         let mut first = None;
@@ -116,10 +123,10 @@ impl Senders {
             let scope = self.scope_of(&departure.route);
             *letter = Some(Letter::new(departure, bytes, self.to, scope));
         }
-        let Some((is_v4, source_port)) = first else { return 0 };
+        let Some((is_v4, source_port)) = first else { return Ok(0) };
         let senders = if is_v4 { &self.v4 } else { &self.v6 };
-        let Some(sender) = senders.iter().find(|sender| sender.port == source_port) else { return 0 };
-        send_several(sender.socket.as_fd(), letters.iter().flatten().map(Letter::parts)).unwrap_or(0)
+        let Some(sender) = senders.iter().find(|sender| sender.port == source_port) else { return Ok(0) };
+        send_several(sender.socket.as_fd(), letters.iter().flatten().map(Letter::parts))
     }
 
     /// Sends packets that go together.
@@ -298,8 +305,6 @@ fn may_be_for_segments(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT | libc::EOPNOTSUPP))
 }
 
-/// What sockets have by themselves.
-const HOP_LIMIT: u8 = 64;
 /// What Linux takes at once.
 const MOST_SEGMENTS: usize = 64;
 /// Flows to a peer, of each family.
