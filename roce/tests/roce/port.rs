@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use qpair_roce::congestion::{DcqcnParameters, Rate};
-use qpair_roce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, cm};
+use qpair_roce::wire::{Addresses, Bth, Extension, Flow, Headers, Opcode, PORT, Packet, Part, Reth, cm};
 use qpair_roce::{
     AddError, Arrival, Completion, Datagram, DatagramConfig, Datagrams, Departure, Extra, Mtu, Op, Outcome, Port, Psn,
     Qpn, QueuePair, ReliableConfig, ReliableConnection, Remote, Route, Send, Target, UnreliableConfig,
@@ -274,6 +274,38 @@ fn a_queue_pair_that_is_removed_gets_nothing() {
     assert!(Packet::parse(&bytes).is_ok());
     net.ends[0].receives(&bytes, None);
     assert_eq!(net.ends[0].port.counters().unknown_qp, 1);
+}
+
+/// Whatever waits, and though congestion holds the connection up.
+#[test]
+fn what_a_closed_queue_pair_owes_goes_first() {
+    for congestion in [None, Some(DcqcnParameters::new(Rate::from_gbps(1)))] {
+        let mut end = end(0, congestion);
+        let (now, mut buffer) = (Instant::now(), vec![0; 1 << 16]);
+        let bth = |opcode, psn| Bth { ack_request: true, ..Bth::new(opcode, connection(2), Psn::new(psn)) };
+        let packet = |bth, extension, part: Part| {
+            let mut bytes = Vec::new();
+            Headers { bth, extension }.emit_packet(b"", &mut bytes).unwrap();
+            let flow = Flow { addresses: end.addresses.reversed(), source_port: 50_000, destination_port: PORT };
+            flow.seal(part, &mut bytes);
+            bytes
+        };
+        let notification = packet(bth(Opcode::CNP, 0), Extension::Congestion, Part::WHOLE);
+        let write = Reth { va: BASE, rkey: KEY, len: 0 };
+        let write = packet(bth(Opcode::RC_WRITE_ONLY, 2), Extension::Remote(write), Part::WHOLE);
+        // All it saved up is gone, and its rate is low.
+        (0..20).for_each(|_| end.receives(&notification, Some(Part::WHOLE)));
+        end.write(2, vec![1; 1 << 14]);
+        while end.port.transmit(now, &mut buffer, 1, &mut end.side).is_some() {}
+        for other in 0..2 {
+            end.write(other, vec![1; 3000]);
+        }
+        end.receives(&write, Some(Part::WHOLE));
+        end.port.close(connection(2), &mut end.side);
+        let departure = end.port.transmit(now, &mut buffer, 32, &mut end.side).expect("the acknowledgment");
+        let first = Packet::parse(&buffer[..departure.segment]).unwrap().headers;
+        assert_eq!((first.bth.opcode, first.bth.destination), (Opcode::RC_ACKNOWLEDGE, connection(2)));
+    }
 }
 
 #[test]

@@ -223,3 +223,18 @@ impl std::fmt::Debug for Node {
         write!(f, "Node({})", self.home.id())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_could_not_be_had_is_left_alone_for_a_while_unless_it_is_open() {
+        let node = Node::open().unwrap();
+        lock(&node.network).refused = Some(Instant::now());
+        assert!(node.network_if_any().unwrap().is_none());
+        let network = node.network().unwrap();
+        let again = node.network_if_any().unwrap().expect("it is open");
+        assert!(Arc::ptr_eq(&network, &again));
+    }
+}
