@@ -2,7 +2,7 @@
 
 mod support;
 
-use qpair_transport::{CloseReason, Config, Event, OneSidedFailure, OpError, Payload, Returned, Tag, Worker};
+use qpair_transport::{CloseReason, Config, Event, OneSidedFailure, OpError, OpId, Payload, Returned, Tag, Worker};
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, Local, PostError, RemoteSlice, Rkey, WcStatus};
 use support::*;
@@ -188,4 +188,66 @@ fn a_full_send_queue_or_a_connection_to_be_is_a_matter_of_polling() {
     let tenth = memory(&pair.a);
     let refused = pair.a.get(early, remote, tenth, None);
     assert_eq!(refused.unwrap_err().error, OneSidedFailure::WouldBlock);
+}
+
+/// The next event, which is of an atomic: what was there before.
+fn fetched(worker: &mut Worker, op: OpId) -> u64 {
+    match next(worker) {
+        Event::Fetched { op: of, value, .. } if of == op => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn atomics_change_the_peers_memory_and_tell_what_was_there() {
+    let mut pair = Pair::new();
+    let theirs = pair.b.domain().expose(64, Access::REMOTE_ATOMIC).unwrap();
+    let (ep, word) = (pair.ep_a, theirs.remote(8..16));
+    let add = pair.a.fetch_add(ep, word, u64::MAX).unwrap();
+    assert_eq!(fetched(&mut pair.a, add), 0);
+    let add = pair.a.fetch_add(ep, word, 8).unwrap();
+    assert_eq!(fetched(&mut pair.a, add), u64::MAX);
+    for (compare, swap, before, after) in [(6, 9, 7, 7), (7, 9, 7, 9)] {
+        let op = pair.a.compare_swap(ep, word, compare, swap).unwrap();
+        assert_eq!((fetched(&mut pair.a, op), theirs.load(8).unwrap()), (before, after));
+    }
+    assert_eq!((theirs.load(0).unwrap(), theirs.load(16).unwrap()), (0, 0));
+}
+
+#[test]
+fn atomics_of_many_at_once_are_all_counted() {
+    let mut pair = Pair::new();
+    let theirs = pair.b.domain().expose(8, Access::REMOTE_ATOMIC).unwrap();
+    let (ep, word) = (pair.ep_a, theirs.remote(0..8));
+    let (mut posted, mut seen) = (0, Vec::new());
+    while seen.len() < 1000 {
+        while posted < 1000 {
+            match pair.a.fetch_add(ep, word, 1) {
+                Ok(_) => posted += 1,
+                Err(OneSidedFailure::WouldBlock) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        match next(&mut pair.a) {
+            Event::Fetched { value, .. } => seen.push(value),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_atomic_that_is_not_granted_breaks_the_connection_and_may_have_been_done() {
+    let mut pair = Pair::new();
+    let theirs = pair.b.domain().expose(8, Access::REMOTE_WRITE).unwrap();
+    let (ep, word) = (pair.ep_a, theirs.remote(0..8));
+    let short = pair.a.fetch_add(ep, RemoteSlice { len: 4, ..word }, 1).unwrap_err();
+    assert!(matches!(short, OneSidedFailure::Post(PostError::Range { end: 4, .. })), "{short}");
+    let op = pair.a.fetch_add(ep, word, 1).unwrap();
+    let (mut of_a, _) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
+    let CloseReason::Completion(error) = closed(of_a.remove(1)) else { panic!("another reason") };
+    assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
+    assert!(matches!(&of_a[0], Event::Failed { op: failed, error: OpError::Unknown, .. } if *failed == op));
+    assert_eq!(theirs.load(0).unwrap(), 0);
+    assert!(matches!(pair.a.fetch_add(ep, word, 1), Err(OneSidedFailure::Closed(_))));
 }

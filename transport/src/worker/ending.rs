@@ -6,6 +6,7 @@ use std::time::Duration;
 use qpair_verbs::QueuePair;
 
 use super::Worker;
+use super::atomic::Fetching;
 use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
 use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
@@ -239,6 +240,11 @@ impl Worker {
                     (endpoint.link.pull_failed(key), returned)
                 }
                 OneSided::Get(op) | OneSided::Put(op) => (Some(op.0), Returned::Withheld),
+                OneSided::Fetch(Fetching { op, pooled }) => {
+                    self.pool.lose_slabs(pooled);
+                    self.fetch_failed(ep, op);
+                    continue;
+                }
                 OneSided::Combine(Combining { op, target, pooled, .. }) => {
                     self.pool.lose_slabs(pooled);
                     (Some(op.0), Returned::Memory(target.memory))

@@ -9,6 +9,7 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QueuePair, RemoteSlice};
 use slab::Slab;
 
+use super::atomic::Fetching;
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId, OpId};
 use super::message::Message;
@@ -83,6 +84,8 @@ pub(crate) enum OneSided {
     Combine(Combining),
     /// A WRITE that the application asked for.
     Put(OpId),
+    /// An atomic that the application asked for.
+    Fetch(Fetching),
 }
 
 /// A READ of an offered payload.
@@ -113,6 +116,10 @@ pub(crate) enum Reach {
     Read(Option<Calc>),
     /// Out of local memory.
     Write,
+    /// Added to what is there, which comes into local memory.
+    FetchAdd(u64),
+    /// Swapped with what is there, which comes into local memory, if that is `compare`.
+    CompareSwap { compare: u64, swap: u64 },
 }
 
 impl Endpoint {
@@ -128,7 +135,7 @@ impl Endpoint {
         qp.state() == QpState::Err
     }
 
-    /// Posts a READ or WRITE of all of `remote`, with the first bytes of `memory`.
+    /// Posts a READ, WRITE or atomic of all of `remote`, with the first bytes of `memory`.
     #[inline]
     pub(crate) fn reach(&mut self, reach: Reach, memory: Local, remote: RemoteSlice) -> Result<(), (PostError, Local)> {
         let Some(qp) = &mut self.qp else { return Err((PostError::State(QpState::Init), memory)) };
@@ -139,6 +146,8 @@ impl Endpoint {
             Reach::Read(None) => qp.read(memory, remote),
             Reach::Read(Some(calc)) => qp.read_reduce(memory, remote, calc),
             Reach::Write => qp.write(memory, remote),
+            Reach::FetchAdd(add) => qp.fetch_add(memory, remote, add),
+            Reach::CompareSwap { compare, swap } => qp.compare_swap(memory, remote, compare, swap),
         };
         let id = wr_id(Job::Read, self.id, work.number);
         request.range(0..remote.len as usize).id(id).signaled().post().map_err(|rejected| {

@@ -330,8 +330,8 @@ pub enum OneSidedFailure {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// There is no memory to read into before combining, on a device that can not combine by itself.
-    #[error("no memory to read into before combining: {0}")]
+    /// There is no memory for what comes back: of an atomic, or on a device that can not combine by itself.
+    #[error("no memory for what comes back: {0}")]
     Memory(std::sync::Arc<str>),
 }
 
@@ -393,6 +393,9 @@ pub enum OpError {
     /// The connection ended before; its `Closed` event, which follows, says why.
     #[error("the connection ended before; see its Closed event")]
     Closed,
+    /// The connection ended while an atomic was under way, of which nobody can tell whether it was carried out.
+    #[error("the connection ended, and whether the peer's memory was changed is not known; see its Closed event")]
+    Unknown,
     /// The message went to [`Event::Received`](crate::Event::Received) instead.
     #[error(transparent)]
     Misfit(#[from] Misfit),

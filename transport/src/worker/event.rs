@@ -11,7 +11,7 @@ use super::payload::Payload;
 use crate::cm::HandshakeError;
 
 /// Something that happened. Each operation that was taken ends with exactly one event: a send with `Sent`, a posted receive
-/// with `ReceivedInto`, a get with `Got`, a put with `Put`, each with `Failed` instead.
+/// with `ReceivedInto`, a get with `Got`, a put with `Put`, an atomic with `Fetched`, each with `Failed` instead.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -79,6 +79,15 @@ pub enum Event {
         ep: EndpointId,
         /// The memory that was written from.
         memory: Local,
+    },
+    /// A [`fetch_add`](crate::Worker::fetch_add) or [`compare_swap`](crate::Worker::compare_swap) is done.
+    Fetched {
+        /// The operation.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+        /// What was there before.
+        value: u64,
     },
     /// A payload may be reused: it was copied, or the peer has read it.
     Sent {

@@ -1,6 +1,7 @@
 //! The driver: polls the completion queue, feeds the engine, posts what it says, hands out events. One thread's own.
 //! `send`, `receive` and `poll` are the hot path; `service`, `handshake` and `ending` run beside it.
 
+mod atomic;
 mod config;
 mod counters;
 mod ending;

@@ -64,22 +64,20 @@ impl Worker {
                 Ok(op)
             }
             Err(OneSidedError { error, memory }) => {
-                if let Local::Slab(slab) = memory {
-                    self.pool.give_slab(slab);
-                }
+                self.give_back(memory);
                 refused(error, target)
             }
         }
     }
 
     #[inline]
-    fn one_sided(
+    pub(super) fn one_sided(
         &mut self,
         ep: EndpointId,
         reach: Reach,
         memory: Local,
         remote: RemoteSlice,
-        what: fn(OpId) -> OneSided,
+        what: impl FnOnce(OpId) -> OneSided,
     ) -> Result<OpId, OneSidedError> {
         let op = OpId(self.op());
         let refused = |error, memory| Err(OneSidedError { error, memory });

@@ -256,6 +256,10 @@ impl Worker {
             Some(OneSided::Combine(Combining { op, target, pooled, .. })) => {
                 (Some(op), self.unstage(memory, Some(target), pooled))
             }
+            Some(OneSided::Fetch(fetching)) => {
+                self.give_back(memory);
+                return self.fetch_failed(ep, fetching.op);
+            }
             None => (None, memory),
         };
         if let Some(op) = op {

@@ -65,7 +65,7 @@ impl Worker {
         self.ready.extend(waits.map(|(tag, len)| Event::Offered { ep, tag: Tag(tag), len }));
     }
 
-    /// A READ or WRITE completed.
+    /// A READ, WRITE or atomic completed.
     pub(super) fn read_done(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
@@ -73,6 +73,7 @@ impl Worker {
             Some(OneSided::Pull(reading)) => reading,
             Some(OneSided::Get(op)) => return self.ready.push_back(Event::Got { op, ep, memory }),
             Some(OneSided::Put(op)) => return self.ready.push_back(Event::Put { op, ep, memory }),
+            Some(OneSided::Fetch(fetching)) => return self.fetched(ep, &fetching, memory),
             Some(OneSided::Combine(combining)) => return self.combine(ep, combining, memory),
             None => return,
         };
