@@ -35,6 +35,6 @@ pub use cm::HandshakeError;
 pub use engine::{HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, Violation, WireError};
 pub use worker::{
     CloseReason, Config, ConnectError, ConnectFailure, Counters, EndpointId, Event, Explanation, Flow, ListenError,
-    Listener, ListenerId, Lost, Message, Misfit, OneSidedError, OneSidedFailure, OpError, OpId, Payload, RecvError,
-    RecvFailure, ResourceError, Returned, SendCopyError, SendError, SendFailure, Tag, Worker, WorkerError,
+    Listener, ListenerId, Lost, Message, Metrics, Misfit, OneSidedError, OneSidedFailure, OpError, OpId, Payload,
+    RecvError, RecvFailure, ResourceError, Returned, SendCopyError, SendError, SendFailure, Tag, Worker, WorkerError,
 };

@@ -14,6 +14,7 @@ mod ids;
 mod leaving;
 mod lent;
 mod message;
+mod metrics;
 mod onesided;
 mod payload;
 mod poll;
@@ -44,6 +45,7 @@ pub use event::{Event, Flow, Returned};
 pub use explain::Explanation;
 pub use ids::{EndpointId, Listener, ListenerId, OpId, Tag};
 pub use message::Message;
+pub use metrics::Metrics;
 pub use payload::Payload;
 
 use crate::cm::{Limits, SocketId, Sockets};

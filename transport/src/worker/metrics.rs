@@ -1,0 +1,114 @@
+//! A worker's counts and states for monitoring.
+
+use std::fmt;
+
+use super::Worker;
+use super::counters::Counters;
+use super::explain::Explanation;
+use super::ids::EndpointId;
+
+/// A worker's counters and how its connections stand, at one moment. Printed it is Prometheus' text format, version 0.0.4
+/// (<https://prometheus.io/docs/instrumenting/exposition_formats/>), for whatever serves that.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// What was done so far.
+    pub counters: Counters,
+    /// The connections.
+    pub endpoints: Vec<(EndpointId, Explanation)>,
+}
+
+/// How a value behaves.
+#[derive(Clone, Copy, Debug)]
+enum Behaviour {
+    /// It only grows.
+    Counter,
+    /// It comes and goes.
+    Gauge,
+}
+
+/// Something that each connection has: its name, what it is, and its value.
+type State = (&'static str, &'static str, fn(&Explanation) -> u64);
+
+impl Worker {
+    /// Counters and connections as of now, for monitoring. Allocates: not for the data path.
+    ///
+    /// ```
+    /// use qpair_transport::{Config, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let worker = Worker::new(Config::default())?;
+    /// let text = worker.metrics().to_string();
+    /// assert!(text.contains("qpair_messages_sent_total{protocol=\"eager\"} 0\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn metrics(&self) -> Metrics {
+        let endpoints = self.endpoints.iter();
+        let endpoints = endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.config))).collect();
+        Metrics { counters: self.counters, endpoints }
+    }
+}
+
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counters {
+            eager_sent,
+            rendezvous_sent,
+            eager_received,
+            rendezvous_received,
+            credits_sent,
+            queued,
+            rejected,
+            lost,
+        } = self.counters;
+        let by_protocol = |name, help, eager: u64, rendezvous: u64, f: &mut fmt::Formatter<'_>| {
+            head(f, name, Behaviour::Counter, help)?;
+            writeln!(f, "{name}{{protocol=\"eager\"}} {eager}")?;
+            writeln!(f, "{name}{{protocol=\"rendezvous\"}} {rendezvous}")
+        };
+        let sent = "Messages sent: copied to the peer, or offered to it for reading.";
+        by_protocol("qpair_messages_sent_total", sent, eager_sent, rendezvous_sent, f)?;
+        let received = "Messages received: by copy, or by reading.";
+        by_protocol("qpair_messages_received_total", received, eager_received, rendezvous_received, f)?;
+        for (name, help, value) in [
+            (
+                "qpair_credit_messages_sent_total",
+                "Messages that went for nothing but to give credits back.",
+                credits_sent,
+            ),
+            ("qpair_messages_queued_total", "Messages that had to wait before they could be sent.", queued),
+            ("qpair_handshakes_rejected_total", "Handshakes of peers that failed.", rejected),
+            ("qpair_connections_lost_total", "Connections lost, or ended by an error.", lost),
+        ] {
+            head(f, name, Behaviour::Counter, help)?;
+            writeln!(f, "{name} {value}")?;
+        }
+        head(f, "qpair_connections", Behaviour::Gauge, "Connections, also those that begin or end.")?;
+        writeln!(f, "qpair_connections {}", self.endpoints.len())?;
+        let states: [State; 5] = [
+            ("qpair_endpoint_credits", "Messages that may be sent now.", |of| of.credits.into()),
+            ("qpair_endpoint_queued_messages", "Messages that wait for credits.", |of| of.queued as u64),
+            ("qpair_endpoint_offered_messages", "Payloads that the peer has still to read.", |of| of.offered as u64),
+            ("qpair_endpoint_posted_receives", "Posted receives without a message.", |of| of.posted as u64),
+            ("qpair_endpoint_waiting_messages", "Messages that wait to be delivered.", |of| of.waiting as u64),
+        ];
+        for (name, help, value) in states {
+            head(f, name, Behaviour::Gauge, help)?;
+            for (id, of) in &self.endpoints {
+                writeln!(f, "{name}{{endpoint=\"{id}\",peer=\"{}\"}} {}", of.peer, value(of))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands before the values of a name.
+fn head(f: &mut fmt::Formatter<'_>, name: &str, behaviour: Behaviour, help: &str) -> fmt::Result {
+    let behaviour = match behaviour {
+        Behaviour::Counter => "counter",
+        Behaviour::Gauge => "gauge",
+    };
+    writeln!(f, "# HELP {name} {help}")?;
+    writeln!(f, "# TYPE {name} {behaviour}")
+}
