@@ -3,18 +3,10 @@
 use qpair_verbs::{Local, PostError, RemoteSlice};
 
 use super::Worker;
-use super::endpoint::{OneSided, Reach};
+use super::endpoint::{Fetching, OneSided, Reach};
 use super::error::{OneSidedError, OneSidedFailure, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
-
-/// An atomic with the device.
-#[derive(Debug)]
-pub(crate) struct Fetching {
-    pub(crate) op: OpId,
-    /// Bytes of the slab of the pool that takes what was there before.
-    pub(crate) pooled: usize,
-}
 
 impl Worker {
     /// Adds `add` to the 8 bytes at `remote`, modulo 2^64 and in the byte order of the peer's processor.

@@ -6,8 +6,7 @@ use std::time::Duration;
 use qpair_verbs::QueuePair;
 
 use super::Worker;
-use super::atomic::Fetching;
-use super::endpoint::{Carried, Combining, Endpoint, OneSided, Reading, Stage};
+use super::endpoint::{Carried, Combining, Endpoint, Fetching, OneSided, Reading, Stage};
 use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};

@@ -9,7 +9,6 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QueuePair, RemoteSlice};
 use slab::Slab;
 
-use super::atomic::Fetching;
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId, OpId};
 use super::message::Message;
@@ -106,6 +105,14 @@ pub(crate) struct Combining {
     /// Bytes that are read.
     pub(crate) len: usize,
     /// Bytes of the slab.
+    pub(crate) pooled: usize,
+}
+
+/// An atomic.
+#[derive(Debug)]
+pub(crate) struct Fetching {
+    pub(crate) op: OpId,
+    /// Bytes of the slab of the pool that takes what was there before.
     pub(crate) pooled: usize,
 }
 
