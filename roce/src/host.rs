@@ -2,7 +2,7 @@
 
 use crate::types::{Qpn, Rkey};
 use crate::wire::Credits;
-use crate::work::{Completion, Receive};
+use crate::work::{Completion, Receive, Remote};
 
 /// The device around an engine. Its methods are called while packets are handled and made; none of them blocks.
 pub trait Host {
@@ -66,23 +66,6 @@ pub trait Host {
 
     /// Takes note that a queue pair has failed, once. Receives of its own are the device's to flush.
     fn failed(&mut self, qpn: Qpn, cause: Cause);
-}
-
-/// Memory of the other side: an address there, and the key that opens it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
-    /// The address.
-    pub va: u64,
-    /// The key.
-    pub rkey: Rkey,
-}
-
-impl Remote {
-    /// The same memory, `bytes` further on.
-    #[must_use]
-    pub const fn advance(self, bytes: u64) -> Self {
-        Remote { va: self.va.wrapping_add(bytes), rkey: self.rkey }
-    }
 }
 
 /// What a key must allow.

@@ -24,11 +24,13 @@ pub mod wire;
 mod work;
 
 pub use counters::Counters;
-pub use host::{AccessError, Cause, Change, Host, Remote, Right};
+pub use host::{AccessError, Cause, Change, Host, Right};
 pub use port::{AddError, Arrival, Departure, NumberTable, Port, QueuePair, Route};
 pub use qp::{
     DatagramConfig, Datagrams, Grh, LONGEST_PACKET, ReliableConfig, ReliableConnection, State, UnreliableConfig,
     UnreliableConnection,
 };
 pub use types::{Msn, Mtu, Psn, Qpn, Rkey};
-pub use work::{Completion, Datagram, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Send, Target};
+pub use work::{
+    Completion, Datagram, Extra, Incoming, MAX_MESSAGE, Op, Outcome, PostError, Receive, Remote, Send, Target,
+};

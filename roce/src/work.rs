@@ -1,7 +1,23 @@
 //! Work requests, and what becomes of them.
 
-use crate::host::Remote;
 use crate::types::{Qpn, Rkey};
+
+/// Memory of the other side: an address there, and the key that opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The address.
+    pub va: u64,
+    /// The key.
+    pub rkey: Rkey,
+}
+
+impl Remote {
+    /// The same memory, `bytes` further on.
+    #[must_use]
+    pub const fn advance(self, bytes: u64) -> Self {
+        Remote { va: self.va.wrapping_add(bytes), rkey: self.rkey }
+    }
+}
 
 /// A request to send, write, read or change something.
 #[derive(Clone, Copy, Debug)]

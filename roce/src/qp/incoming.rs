@@ -1,9 +1,9 @@
 //! A message that comes in, packet by packet. IBA 9.7.4, and 9.8.2.2 for unreliable connections.
 
-use crate::host::{AccessError, Host, Remote, Right};
+use crate::host::{AccessError, Host, Right};
 use crate::types::{Mtu, Qpn};
 use crate::wire::{Action, Extension, Meaning};
-use crate::work::{Completion, Extra, Incoming, MAX_MESSAGE, Outcome, Receive};
+use crate::work::{Completion, Extra, Incoming, MAX_MESSAGE, Outcome, Receive, Remote};
 
 /// The message that is coming in, if one is.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::host::Remote;
 use crate::types::{Msn, Psn};
 use crate::wire::{Nak, Syndrome};
+use crate::work::Remote;
 
 /// An answer that the peer is owed.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::host::Remote;
 use crate::types::{Msn, Psn};
+use crate::work::Remote;
 
 /// The last of them, as many as the peer may have under way.
 #[derive(Debug)]

@@ -1,11 +1,10 @@
 //! A request between posting and completing, and the packets that it takes.
 
 use super::ReliableConfig;
-use crate::host::Remote;
 use crate::qp::message;
 use crate::types::{Msn, Mtu, Psn};
 use crate::wire::{AtomicEth, Extension, Opcode, Position, Reth, Service};
-use crate::work::{Op, Send};
+use crate::work::{Op, Remote, Send};
 
 /// A request of the send queue.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,11 @@ use super::answers::{Answer, Answers, Kind, Reading};
 use super::replay::{Answered, Done, Replay};
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
-use crate::host::{AccessError, Cause, Change, Host, Remote, Right};
+use crate::host::{AccessError, Cause, Change, Host, Right};
 use crate::qp::incoming::{Assembly, Piece, Refusal};
 use crate::types::{Msn, Psn, Qpn};
 use crate::wire::{Action, Aeth, Bth, Extension, Meaning, Nak, Opcode, Packet, Position, Syndrome};
-use crate::work::{MAX_MESSAGE, Outcome};
+use crate::work::{MAX_MESSAGE, Outcome, Remote};
 
 /// The answering half of a connection.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::bits::{Reader, Writer};
+use super::ids::{Pair, Refused};
 use super::reject::Reject;
 use super::reply::Reply;
 use super::request::Request;
@@ -61,28 +62,6 @@ pub enum Message {
         /// What the application says.
         private: [u8; 224],
     },
-}
-
-/// The numbers that the two ends have for a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The sender's.
-    pub local: u32,
-    /// The receiver's; 0 while it has none.
-    pub remote: u32,
-}
-
-/// Which message is refused, or waited with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// A request.
-    Request,
-    /// A reply.
-    Reply,
-    /// Another one: none of them; or in a message that asks for time, one that changes a path.
-    Other,
-    /// A code that is reserved.
-    Reserved,
 }
 
 /// Why bytes are no message of the connection manager.

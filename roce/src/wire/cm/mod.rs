@@ -9,6 +9,7 @@
 //! ```
 
 mod bits;
+mod ids;
 mod ip;
 mod message;
 mod path;
@@ -16,8 +17,9 @@ mod reject;
 mod reply;
 mod request;
 
+pub use ids::{Pair, Refused};
 pub use ip::{IP_HEADER_LEN, IpHeader, SERVICE_TCP};
-pub use message::{CmError, LEN, Message, Packet, Pair, Refused};
+pub use message::{CmError, LEN, Message, Packet};
 pub use path::Path;
 pub use reject::{Reason, Reject};
 pub use reply::Reply;

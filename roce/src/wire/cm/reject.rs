@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::bits::{Reader, Writer};
-use super::message::{Pair, Refused};
+use super::ids::{Pair, Refused};
 
 /// Refuses a connection (REJ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

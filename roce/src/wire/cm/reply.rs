@@ -1,7 +1,7 @@
 //! REP: accepts a connection. IBA 12.6.8.
 
 use super::bits::{Reader, Writer};
-use super::message::Pair;
+use super::ids::Pair;
 use crate::types::{Psn, Qpn};
 
 /// Accepts a connection (REP).

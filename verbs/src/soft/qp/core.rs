@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::network::OnNetwork;
+use super::on_network::OnNetwork;
 use crate::QpAddress;
 use crate::address::NodeId;
 use crate::error::ConnectError;

@@ -10,7 +10,8 @@ use qpair_roce::wire::cm::Transport;
 use qpair_roce::wire::{Addresses, RnrTimer};
 
 use super::core::SoftQp;
-use super::network::{OFF_THE_NETWORK, OnNetwork, window};
+use super::network::{OFF_THE_NETWORK, window};
+use super::on_network::OnNetwork;
 use crate::error::{CmError, ConnectError};
 use crate::qp::check;
 use crate::soft::node::Node;

@@ -7,6 +7,7 @@ mod fail;
 mod managed;
 mod member;
 mod network;
+mod on_network;
 mod post;
 mod receive;
 mod setup;

@@ -1,7 +1,6 @@
 //! A queue pair on the network: how it gets there, and what the wire tells it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use qpair_roce::wire::{Addresses, RnrTimer};
@@ -10,6 +9,7 @@ use qpair_roce::{
 };
 
 use super::core::{Leaving, NETWORK, SoftQp};
+use super::on_network::OnNetwork;
 use crate::QpAddress;
 use crate::error::ConnectError;
 use crate::events::AsyncEvent;
@@ -21,21 +21,7 @@ use crate::soft::host::Host;
 use crate::soft::peer::PeerView;
 use crate::soft::roce::{Join, Member, Network, NetworkGid, NetworkTarget, Owner};
 use crate::sync::{Ordering, lock};
-use crate::types::{Mtu, QpType, Qpn};
-
-/// What a queue pair on the network knows of that.
-pub(super) struct OnNetwork {
-    pub(super) network: Arc<Network>,
-    /// Where it is.
-    pub(super) place: NetworkGid,
-    /// Of a connection: its peer, and the way there.
-    peer: Option<(Qpn, Route)>,
-    mtu: Mtu,
-    /// Why it is there.
-    why: &'static str,
-    /// The protocol is out of its memory.
-    has_left: AtomicBool,
-}
+use crate::types::{Mtu, QpType};
 
 impl SoftQp {
     /// Puts a connection to `address` on the network.
@@ -226,18 +212,6 @@ impl SoftQp {
         if let Some(on) = self.net.get() {
             on.network.detach(self.qpn());
         }
-    }
-}
-
-impl OnNetwork {
-    pub(super) fn new(network: Arc<Network>, place: NetworkGid, peer: Option<(Qpn, Route)>, mtu: Mtu) -> Self {
-        let why = "the peer is on another host, or on no software device";
-        OnNetwork { network, place, peer, mtu, why, has_left: AtomicBool::new(false) }
-    }
-
-    /// The same, where the connection manager made the connection.
-    pub(super) fn managed(self) -> Self {
-        OnNetwork { why: "the connection was made by rdma_cm", ..self }
     }
 }
 

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use qpair_roce::cm::{CmConfig, CmState, ConnectionId, ConnectionManager, Event, IdTail, Offer};
+use qpair_roce::cm::{CmConfig, CmState, ConnectionManager, Event, IdTail, Offer};
 use qpair_roce::wire::Addresses;
 use qpair_roce::wire::cm::{IpHeader, LEN, Reason, SERVICE_TCP};
 use qpair_roce::{Mtu, Port, Qpn};
 
 use super::inbox::{Asked, Inbox};
+use super::key::Key;
 use super::route::address_at;
 use super::watch::{Acceptance, End, Watch};
 use crate::soft::home::Home;
@@ -40,13 +41,6 @@ pub(crate) struct Agent {
     /// Datagrams that a test has lost.
     #[cfg(test)]
     pub(super) loses: Option<Loss>,
-}
-
-/// A connection of a device: the address of this end, and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub(crate) address: IpAddr,
-    pub(super) id: ConnectionId,
 }
 
 /// Says of a message whether it is lost.

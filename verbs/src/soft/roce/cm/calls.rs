@@ -8,8 +8,9 @@ use std::time::Instant;
 use qpair_roce::cm::{Accept, CmState, Connect, OpenError, StateError, Terms};
 use qpair_roce::wire::cm::{Reason, Reject};
 
-use super::agent::{Agent, Key, entropy};
+use super::agent::{Agent, entropy};
 use super::inbox::Inbox;
+use super::key::Key;
 use super::watch::Watch;
 use crate::soft::roce::network::Network;
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use qpair_roce::cm::Offer;
 use qpair_roce::wire::cm::IpHeader;
 
-use super::agent::Key;
+use super::key::Key;
 use super::watch::{Watch, wait};
 use crate::soft::eventfd::EventFd;
 use crate::sync::lock;

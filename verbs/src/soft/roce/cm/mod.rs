@@ -4,12 +4,13 @@
 mod agent;
 mod calls;
 mod inbox;
+mod key;
 mod rounds;
 mod route;
 mod watch;
 
 pub(super) use agent::Agent;
-pub(crate) use agent::Key;
 pub(crate) use inbox::Inbox;
+pub(crate) use key::Key;
 pub(crate) use route::{address_at, address_towards};
 pub(crate) use watch::{Acceptance, End, Progress, Watch};
