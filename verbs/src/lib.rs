@@ -35,6 +35,8 @@ compile_error!("qpair runs on Linux, on x86-64 and aarch64");
 mod address;
 pub mod calc;
 mod cm;
+#[cfg(test)]
+mod companion;
 mod context;
 mod counters;
 mod cq;

@@ -1,14 +1,12 @@
 //! Several processes of a host, of which one has the socket for all messages. Each is this program, run for one test.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-
-use super::ground::{LIMIT, Side, soon};
+use super::ground::{Side, soon};
+use crate::companion::Companion;
 use crate::soft::random_u32;
 
 /// What such a process does: it is told by its input, and says what happens.
@@ -68,10 +66,7 @@ fn process() {
 }
 
 /// Such a process.
-struct Process {
-    child: Child,
-    lines: Receiver<String>,
-}
+struct Process(Companion);
 
 /// The processes of a host: they share a port that no others have.
 struct Host {
@@ -91,17 +86,8 @@ impl Host {
 
     fn start(&self) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let name = "cm::tests::processes::process";
-        command.args(["--exact", name, "--ignored", "--nocapture"]).env(PORT_VARIABLE, self.port.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok).filter(|line| line.starts_with('!')) {
-                let _ = sender.send(line[1..].to_owned());
-            }
-        });
-        let process = Process { child, lines };
+        command.env(PORT_VARIABLE, self.port.to_string());
+        let process = Process(Companion::start(command, "cm::tests::processes::process"));
         assert_eq!(process.line(), "ready");
         process
     }
@@ -109,11 +95,11 @@ impl Host {
 
 impl Process {
     fn order(&mut self, order: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+        self.0.order(order);
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(LIMIT).expect("the process says something")
+        self.0.line()
     }
 
     fn listen(&mut self) -> u16 {
@@ -133,22 +119,12 @@ impl Process {
     }
 
     fn stop(&self) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::STOP).unwrap();
-        // The signal alone may find it at work still.
-        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        self.0.stop();
     }
 
     fn close(mut self) {
         self.order("close");
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        assert!(self.0.ends_well());
     }
 }
 

@@ -1,17 +1,16 @@
 //! Several processes at one port, which come, end, and stop as they like. Each is this program, run for one test.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
 
 use qpair_roce::wire::{Addresses, Flow, Packet, Part};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::ground::{LIMIT, TestPort, packet, qpn, turn};
+use super::ground::{TestPort, packet, qpn, turn};
+use crate::companion::Companion;
 use crate::error::NetworkError;
 use crate::soft::roce::udp::place::Place;
 use crate::soft::roce::udp::{Slot, Wire, place_of};
@@ -44,8 +43,7 @@ fn process() {
 
 /// Such a process.
 struct Process {
-    child: Child,
-    lines: Receiver<String>,
+    companion: Companion,
     slot: u32,
 }
 
@@ -60,17 +58,8 @@ impl Process {
     }
 
     fn starting_as(port: &TestPort, mut command: Command) -> Self {
-        let name = "soft::roce::udp::tests::processes::process";
-        command.args(["--exact", name, "--ignored", "--nocapture"]).env(PORT_VARIABLE, port.place.port.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok).filter(|line| line.starts_with('!')) {
-                let _ = sender.send(line[1..].to_owned());
-            }
-        });
-        Process { child, lines, slot: 0 }
+        command.env(PORT_VARIABLE, port.place.port.to_string());
+        Process { companion: Companion::start(command, "soft::roce::udp::tests::processes::process"), slot: 0 }
     }
 
     fn up(mut self) -> Result<Self, String> {
@@ -80,31 +69,13 @@ impl Process {
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(LIMIT).expect("the process says something")
+        self.companion.line()
     }
 
     /// The numbers of the next packets.
     fn numbers(&self, count: usize) -> BTreeSet<u32> {
         let number = |line: String| line.strip_prefix("got ").unwrap().parse().unwrap();
         (0..count).map(|_| number(self.line())).collect()
-    }
-
-    fn stop(&self) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::STOP).unwrap();
-        // The signal alone may find it at work still.
-        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-    }
-
-    fn go_on(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -166,15 +137,15 @@ fn the_port_outlives_who_opened_it() {
 fn a_process_that_is_stopped_is_passed_over() {
     let port = TestPort::new();
     let (first, second) = (Process::start(&port), Process::start(&port));
-    first.stop();
+    first.companion.stop();
     let third = Process::start(&port);
     assert_gets(&port, &third, (0..10).collect());
-    second.stop();
-    third.stop();
+    second.companion.stop();
+    third.companion.stop();
     let slot = Arc::new(Slot::claim_at(port.place).unwrap().unwrap());
     let error = Wire::open(slot).err();
     assert!(matches!(error, Some(NetworkError::NoAnswer { .. })), "{error:?}");
-    first.go_on();
+    first.companion.go_on();
     assert!(Process::starting(&port).up().is_ok());
 }
 
