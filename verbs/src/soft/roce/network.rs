@@ -155,10 +155,9 @@ impl Network {
     /// For who is about to look at memory: a round, unless one has brought something that was not looked at yet. That may be
     /// what is looked for, and an answer to it shall be the next to go.
     pub(crate) fn poll_before_a_look(&self) {
-        if !self.is_fresh.load(Ordering::Relaxed) {
-            self.poll();
+        if self.is_fresh.load(Ordering::Relaxed) || self.poll() {
+            self.is_fresh.store(false, Ordering::Relaxed);
         }
-        self.is_fresh.store(false, Ordering::Relaxed);
     }
 
     /// True once polling is worth a system call.
