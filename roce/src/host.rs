@@ -22,8 +22,8 @@ pub trait Host {
     fn scatter(&mut self, to: Self::Local, offset: u32, bytes: &[u8]) -> Result<(), AccessError>;
 
     /// The oldest receive of the queue that this queue pair receives from; `None` if there is none, or it has no room for
-    /// `room` bytes: a datagram is counted as without a receive (`out_of_buffer`) in both cases. Where a message is dropped that it was taken for, an unreliable connection keeps it for the next one,
-    /// and flushes it when it is closed.
+    /// `room` bytes: a datagram is counted as without a receive (`out_of_buffer`) in both cases. Where a message is dropped
+    /// that it was taken for, an unreliable connection keeps it for the next one, and flushes it when it is closed.
     fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Self::Local>>;
 
     /// Messages that there are receives for, to be told to the peer.

@@ -149,8 +149,7 @@ impl<L: Copy> Port<L> {
     pub fn close<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) {
         if let Some(slot) = self.queue_pairs.get_mut(qpn) {
             slot.queue_pair.close(host);
-            self.turns.enqueue(qpn, slot);
-            self.turns.prefer(qpn);
+            self.turns.prefer(qpn, slot);
         }
     }
 

@@ -23,9 +23,12 @@ impl Turns {
         }
     }
 
-    /// Lets a queue pair that waits for its turn have it before all others.
-    pub(super) fn prefer(&mut self, qpn: Qpn) {
-        self.waiting.retain(|waiting| *waiting != qpn);
+    /// Lets a queue pair send before all others.
+    pub(super) fn prefer<L: Copy>(&mut self, qpn: Qpn, slot: &mut Slot<L>) {
+        if slot.is_waiting {
+            self.waiting.retain(|waiting| *waiting != qpn);
+        }
+        slot.is_waiting = true;
         self.waiting.push_front(qpn);
     }
 

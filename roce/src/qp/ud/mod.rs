@@ -78,8 +78,8 @@ impl<L: Copy, P: Copy> Datagrams<L, P> {
     /// Handles a packet that came to the queue pair, under such an IP header. Its CRC is right, and the partition too.
     ///
     /// Dropped without a word, and counted, is what is no datagram, has another key, finds no receive, or one that is too
-    /// short; that receive stays where it is, for the next, as in the kernel's rxe_resp.c (`RESPST_ERR_LENGTH` off a shared receive
-    /// queue) and qib_ud.c. As there, a datagram may be longer than this end's MTU if it fits.
+    /// short; that receive stays where it is, for the next, as in the kernel's rxe_resp.c (`RESPST_ERR_LENGTH` off a shared
+    /// receive queue) and qib_ud.c. As there, a datagram may be longer than this end's MTU if it fits.
     pub fn handle<H: Host<Local = L>>(
         &mut self,
         packet: &Packet<'_>,
