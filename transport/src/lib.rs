@@ -32,9 +32,13 @@ mod engine;
 mod worker;
 
 pub use cm::HandshakeError;
-pub use engine::{HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, Violation, WireError};
+pub use engine::{
+    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, Violation, WireError,
+};
 pub use worker::{
-    CloseReason, Config, ConnectError, ConnectFailure, Counters, EndpointId, Event, Explanation, Flow, ListenError,
-    Listener, ListenerId, Lost, Message, Metrics, Misfit, OneSidedError, OneSidedFailure, OpError, OpId, Payload,
-    RecvError, RecvFailure, ResourceError, Returned, SendCopyError, SendError, SendFailure, Tag, Worker, WorkerError,
+    ActiveMessage, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,
+    Explanation, Flow, HandlerId, Handlers, ListenError, Listener, ListenerId, Lost, Message, MessageHandler, Metrics,
+    Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe, RecvError, RecvFailure,
+    RemoteCounter, Reply, Request, RequestHandler, ResourceError, Returned, SendCopyError, SendError, SendFailure,
+    Source, StreamEnd, StreamId, Tag, TagPattern, Unmatched, Worker, WorkerError,
 };

@@ -74,8 +74,8 @@ fn garbage_on_the_port_is_turned_away() {
     let cases: [(&[u8], HandshakeError); 5] = [
         (b"GET / HTTP/1.1\r\n\r\n", HandshakeError::Magic),
         (b"QPTR\x63\x01\0\0", HandshakeError::Version(0x63)),
-        (b"QPTR\x01\x01\xff\xff", HandshakeError::TooLong { len: 65535, limit: 2048 }),
-        (b"QPTR\x01\x03\0\0", HandshakeError::Unexpected(3)),
+        (b"QPTR\x02\x01\xff\xff", HandshakeError::TooLong { len: 65535, limit: 2048 }),
+        (b"QPTR\x02\x03\0\0", HandshakeError::Unexpected(3)),
         (b"QPTR", HandshakeError::TimedOut),
     ];
     for (bytes, expected) in cases {

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use qpair_transport::{
-    CloseReason, Config, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, Tag, Violation, WireError, Worker,
+    Class, CloseReason, Config, Envelope, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, Tag, Violation,
+    WireError, Worker,
 };
 use qpair_verbs::{CompletionQueue, Context, QpAddress, QueuePair, Rkey, WcStatus};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,7 @@ struct Forger {
 const EPOCH: u32 = 77;
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"QPTR\x01".to_vec();
+    let mut bytes = b"QPTR\x02".to_vec();
     bytes.push(kind);
     bytes.extend((body.len() as u16).to_le_bytes());
     bytes.extend(body);
@@ -54,7 +55,7 @@ impl Forger {
         stream.write_all(&frame(1, &serde_json::to_vec(&hello).unwrap())).unwrap();
         let mut prefix = [0; 8];
         stream.read_exact(&mut prefix).unwrap();
-        assert_eq!(&prefix[..6], b"QPTR\x01\x02");
+        assert_eq!(&prefix[..6], b"QPTR\x02\x02");
         let mut body = vec![0; usize::from(u16::from_le_bytes([prefix[6], prefix[7]]))];
         stream.read_exact(&mut body).unwrap();
         let answer: Hello = serde_json::from_slice(&body).unwrap();
@@ -68,10 +69,14 @@ impl Forger {
     }
 }
 
-fn header(kind: Kind, sequence: u32, tag: u64, length: u64) -> Vec<u8> {
+fn of_epoch(epoch: u32, kind: Kind, sequence: u32, envelope: Envelope, length: u64) -> Vec<u8> {
     let mut bytes = [0; HEADER_BYTES];
-    Header { kind, epoch: EPOCH, sequence, credits: 64, tag, length }.emit(&mut bytes);
+    Header { kind, envelope, epoch, sequence, credits: 64, length, acknowledged: 0 }.emit(&mut bytes);
     bytes.to_vec()
+}
+
+fn header(kind: Kind, sequence: u32, tag: u64, length: u64) -> Vec<u8> {
+    of_epoch(EPOCH, kind, sequence, Envelope::bare(tag), length)
 }
 
 fn offer(length: u64) -> Vec<u8> {
@@ -109,22 +114,25 @@ fn fate(bytes: &[u8]) -> CloseReason {
 
 #[test]
 fn what_is_no_message_ends_the_connection() {
-    let wrong_epoch = {
-        let mut bytes = [0; HEADER_BYTES];
-        Header { kind: Kind::Credit, epoch: EPOCH + 1, sequence: 0, credits: 64, tag: 0, length: 0 }.emit(&mut bytes);
-        bytes.to_vec()
-    };
+    let wrong_epoch = of_epoch(EPOCH + 1, Kind::Credit, 0, Envelope::bare(0), 0);
+    let stream = |tag| of_epoch(EPOCH, Kind::Eager, 0, Envelope { class: Class::Stream, port: 0, tag }, 0);
     let limit = 1 << 31;
-    let cases: [(Vec<u8>, Violation); 9] = [
+    let longest = (1 << 48) - 1;
+    let cases: [(Vec<u8>, Violation); 13] = [
         (vec![], Violation::Wire(WireError::Short { len: 0, needed: 32 })),
         (vec![7; 31], Violation::Wire(WireError::Short { len: 31, needed: 32 })),
         (vec![7; 40], Violation::Wire(WireError::Version(7))),
-        ([vec![1, 99], vec![0; 30]].concat(), Violation::Wire(WireError::Kind(99))),
+        ([vec![2, 9], vec![0; 30]].concat(), Violation::Wire(WireError::Kind(9))),
+        ([vec![2, 0x71], vec![0; 30]].concat(), Violation::Wire(WireError::Class(7))),
+        ([vec![2, 3, 1], vec![0; 29]].concat(), Violation::Wire(WireError::Port(1))),
         (wrong_epoch, Violation::Epoch { expected: EPOCH, got: EPOCH + 1 }),
         (header(Kind::Eager, 5, 1, 0), Violation::Sequence { expected: 0, got: 5 }),
         (header(Kind::Eager, 0, 1, 9), Violation::Wire(WireError::Length { said: 9, got: 0 })),
         (header(Kind::Finished, 0, 0x1_0000, 10), Violation::Finished { id: 0x1_0000 }),
-        (offer(u64::MAX), Violation::TooLong { len: u64::MAX, limit }),
+        (header(Kind::Withdrawn, 0, 0x1_0000, 0), Violation::Finished { id: 0x1_0000 }),
+        // One that this side would have opened.
+        (stream(3), Violation::Stream { number: 3 }),
+        (offer(longest), Violation::TooLong { len: longest, limit }),
     ];
     for (bytes, expected) in cases {
         match fate(&bytes) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use qpair_transport::{
     CloseReason, Config, Event, ListenError, OpError, Payload, ResourceError, Returned, SendCopyError, SendFailure,
-    Tag, Worker, WorkerError,
+    Tag, Unmatched, Worker, WorkerError,
 };
 use qpair_verbs::{Access, Local, RemoteSlice, Rkey};
 use support::*;
@@ -141,7 +141,7 @@ fn a_message_longer_than_the_pool_waits_for_a_receive() {
 
 #[test]
 fn offers_that_nobody_takes_hold_their_sender_back() {
-    let config = || Config::default().window(4).hold_unmatched(true);
+    let config = || Config::default().window(4).unmatched(Unmatched::HoldLong);
     let mut pair = Pair::with(config(), config());
     let region = pair.a.domain().expose(64, Access::REMOTE_READ).unwrap();
     const MANY: usize = 1100;
@@ -190,7 +190,7 @@ fn memory_that_comes_back_unused_serves_who_waits_for_it() {
 
 #[test]
 fn a_connection_that_is_aborted_ends_at_once_with_all_that_was_under_way() {
-    let hold = || Config::default().hold_unmatched(true);
+    let hold = || Config::default().unmatched(Unmatched::HoldLong);
     let mut pair = Pair::with(hold(), hold());
     let region = pair.a.domain().expose(64, Access::REMOTE_READ).unwrap();
     let send = pair.a.send(pair.ep_a, Tag(1), region.remote(0..64)).unwrap();

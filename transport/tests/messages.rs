@@ -4,7 +4,7 @@ mod support;
 
 use bytes::Bytes;
 use qpair_transport::{
-    Config, Event, Misfit, OpError, Payload, RecvFailure, Returned, SendCopyError, SendFailure, Tag, Worker,
+    Config, Event, Misfit, OpError, Payload, RecvFailure, Returned, SendCopyError, SendFailure, Tag, Unmatched, Worker,
 };
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, Local};
@@ -239,7 +239,7 @@ fn an_application_that_keeps_everything_holds_the_sender_back_until_it_lets_go()
 
 #[test]
 fn long_messages_wait_for_a_receive_where_that_is_asked_for() {
-    let config = || Config::default().hold_unmatched(true);
+    let config = || Config::default().unmatched(Unmatched::HoldLong);
     let mut pair = Pair::with(config(), config());
     pair.a.send(pair.ep_a, Tag(1), pattern(50_000, 1)).unwrap();
     pair.a.send(pair.ep_a, Tag(1), pattern(50, 2)).unwrap();

@@ -2,7 +2,9 @@
 
 mod support;
 
-use qpair_transport::{CloseReason, Config, Event, OneSidedFailure, OpError, OpId, Payload, Returned, Tag, Worker};
+use qpair_transport::{
+    CloseReason, Config, Event, OneSidedFailure, OpError, OpId, Payload, Returned, Tag, Unmatched, Worker,
+};
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, Local, PostError, RemoteSlice, Rkey, WcStatus};
 use support::*;
@@ -141,7 +143,7 @@ fn ranges_keys_and_rights_are_the_peers_to_grant() {
 #[test]
 fn an_exposed_payload_that_can_not_be_read_ends_the_connection_for_both() {
     for revoked in [false, true] {
-        let hold = || Config::default().hold_unmatched(true);
+        let hold = || Config::default().unmatched(Unmatched::HoldLong);
         let mut pair = Pair::with(hold(), hold());
         let region = pair.a.domain().expose(64, Access::REMOTE_READ).unwrap();
         // A range past the region, or a region that is revoked before it was read.

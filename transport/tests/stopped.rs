@@ -5,7 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use qpair_transport::{CloseReason, Config, EndpointId, Event, OneSidedFailure, Returned, Tag, Worker};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, OneSidedFailure, Returned, Tag, Unmatched, Worker};
 use qpair_verbs::{Access, ExposedRegion, RemoteSlice};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 use support::*;
@@ -17,7 +17,7 @@ const LONG: usize = 64 << 20;
 #[ignore = "needs a test below to start it, as its other process"]
 fn as_a_peer() {
     let Some((_, address)) = role() else { return };
-    let mut worker = Worker::new(Config::default().hold_unmatched(true)).unwrap();
+    let mut worker = Worker::new(Config::default().unmatched(Unmatched::HoldLong)).unwrap();
     worker.connect(address.as_str()).unwrap();
     let ep = connected(&mut worker);
     let Event::Received { message, .. } = next(&mut worker) else { panic!("no name of memory") };

@@ -228,7 +228,7 @@ impl Exec<'_> {
             }
             Event::Offered { ep, .. } => return self.foreign(ep),
             // An operation on a connection that ends fails first; what it means is told by the end.
-            Event::Failed { ep, error, .. } if error != OpError::Closed => {
+            Event::Failed { ep: Some(ep), error, .. } if error != OpError::Closed => {
                 if let Some(rank) = self.net.rank_of(ep) {
                     return Err(self.failed(format!("it could not go on with rank {rank}: {error}")));
                 }

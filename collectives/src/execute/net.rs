@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Worker};
+use qpair_transport::{CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Unmatched, Worker};
 use qpair_verbs::ProtectionDomain;
 
 use super::call::Call;
@@ -75,7 +75,7 @@ impl Net {
             .eager_limit(settings.eager)
             .window(settings.window)
             .endpoints(ranks.max(2) as usize)
-            .hold_unmatched(true)
+            .unmatched(Unmatched::HoldLong)
             // A peer answers when it comes to its next operation; how long to wait for that is decided here.
             .connect_timeout(FOREVER)
             .patience(0, 0);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, Worker};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, Unmatched, Worker};
 use qpair_verbs::calc::{DataType, ReduceOp};
 use qpair_verbs::{Access, Buffer, ExposedRegion, RemoteSlice, Rkey};
 
@@ -43,7 +43,8 @@ struct Forger {
 
 impl Forger {
     fn new(address: SocketAddr) -> Forger {
-        let config = Config::default().eager_limit(NetSettings::default().eager).endpoints(2).hold_unmatched(true);
+        let config =
+            Config::default().eager_limit(NetSettings::default().eager).endpoints(2).unmatched(Unmatched::HoldLong);
         let mut worker = Worker::new(config).unwrap();
         let ep = worker.connect(address).unwrap();
         let mut forger = Forger { worker, ep, rank: 0 };

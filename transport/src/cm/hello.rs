@@ -209,10 +209,10 @@ mod tests {
         assert_eq!(Message::decode(b"GET / HTTP/1.1\r\n"), Err(HandshakeError::Magic));
         assert_eq!(Message::decode(b"X"), Err(HandshakeError::Magic));
         assert_eq!(Message::decode(b"QPTR\x09\x01\0\0"), Err(HandshakeError::Version(9)));
-        assert_eq!(Message::decode(b"QPTR\x01\x07\0\0"), Err(HandshakeError::Unexpected(7)));
-        let long = Message::decode(b"QPTR\x01\x01\xff\xff");
+        assert_eq!(Message::decode(b"QPTR\x02\x07\0\0"), Err(HandshakeError::Unexpected(7)));
+        let long = Message::decode(b"QPTR\x02\x01\xff\xff");
         assert_eq!(long, Err(HandshakeError::TooLong { len: 65535, limit: BODY_LIMIT }));
-        assert!(matches!(Message::decode(b"QPTR\x01\x01\x02\0{}"), Err(HandshakeError::Body(_))));
+        assert!(matches!(Message::decode(b"QPTR\x02\x01\x02\0{}"), Err(HandshakeError::Body(_))));
         let greedy = Message::Hello(Hello { credits: 0, ..hello() }).encode();
         assert_eq!(Message::decode(&greedy), Err(HandshakeError::Value { what: "a window", value: 0 }));
         let reason = "ä".repeat(2000);
@@ -223,7 +223,7 @@ mod tests {
         #[test]
         fn any_bytes_are_decoded_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), magic: bool) {
             if magic {
-                bytes.splice(0..0, *b"QPTR\x01");
+                bytes.splice(0..0, *b"QPTR\x02");
             }
             if let Ok(Some((_, used))) = Message::decode(&bytes) {
                 prop_assert!(used <= bytes.len());

@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const NOW: Duration = SECOND;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A READY, as the peer that connected says last.
-const READY: &[u8] = b"QPTR\x01\x03\0\0";
+const READY: &[u8] = b"QPTR\x02\x03\0\0";
 
 fn listening() -> (Sockets, u32, SocketAddr) {
     let mut sockets = Sockets::new(Limits { connect: 100 * SECOND, hello: SECOND }).unwrap();

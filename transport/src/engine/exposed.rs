@@ -3,6 +3,7 @@
 use slab::Slab;
 
 use super::violation::Violation;
+use super::wire::Envelope;
 
 /// Payloads by message id. An id is a slot and a serial number, so that a stale one is not taken for another message.
 #[derive(Debug)]
@@ -14,9 +15,29 @@ pub(crate) struct Exposures<P> {
 #[derive(Debug)]
 struct Exposure<P> {
     serial: u16,
-    op: u64,
     len: u64,
-    payload: P,
+    /// The peer was asked to let go of it.
+    cancelled: bool,
+    exposed: Exposed<P>,
+}
+
+/// A payload that the peer was to read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Exposed<P> {
+    pub(crate) op: u64,
+    pub(crate) envelope: Envelope,
+    pub(crate) payload: P,
+    /// The application waits for it.
+    pub(crate) awaited: bool,
+    /// The peer has read it.
+    pub(crate) was_read: bool,
+}
+
+impl<P> Exposed<P> {
+    /// One that was not read, and is awaited.
+    pub(crate) fn new(op: u64, envelope: Envelope, payload: P) -> Self {
+        Exposed { op, envelope, payload, awaited: true, was_read: false }
+    }
 }
 
 impl<P> Exposures<P> {
@@ -37,29 +58,60 @@ impl<P> Exposures<P> {
     }
 
     /// Keeps a payload; the caller has seen that there is room. Gives its message id.
-    pub(crate) fn insert(&mut self, op: u64, len: u64, payload: P) -> u32 {
+    pub(crate) fn insert(&mut self, op: u64, envelope: Envelope, len: u64, payload: P) -> u32 {
         debug_assert!(!self.is_full());
         self.serial = self.serial.wrapping_add(1);
-        let key = self.slots.insert(Exposure { serial: self.serial, op, len, payload });
-        key as u32 | u32::from(self.serial) << 16
+        let exposed = Exposed::new(op, envelope, payload);
+        let key = self.slots.insert(Exposure { serial: self.serial, len, cancelled: false, exposed });
+        id(key, self.serial)
     }
 
     /// The peer has read `len` bytes of message `id`.
-    pub(crate) fn finish(&mut self, id: u64, len: u64) -> Result<(u64, P), Violation> {
-        let key = id as usize & (LIMIT - 1);
-        match self.slots.get(key) {
-            Some(found) if u64::from(found.serial) == id >> 16 && found.len == len => {
-                let found = self.slots.remove(key);
-                Ok((found.op, found.payload))
-            }
-            _ => Err(Violation::Finished { id }),
-        }
+    pub(crate) fn finish(&mut self, id: u64, len: u64) -> Result<Exposed<P>, Violation> {
+        let found = self.remove(id, |exposure| exposure.len == len)?;
+        Ok(Exposed { was_read: true, ..found })
+    }
+
+    /// The peer will not read message `id`, as it was asked.
+    pub(crate) fn withdraw(&mut self, id: u64) -> Result<Exposed<P>, Violation> {
+        self.remove(id, |exposure| exposure.cancelled)
+    }
+
+    /// The message id of a payload that is no longer wanted, and whether that is new.
+    pub(crate) fn cancel(&mut self, op: u64) -> Option<(u32, bool)> {
+        let (key, found) = self.slots.iter_mut().find(|(_, exposure)| exposure.exposed.op == op)?;
+        let first = !std::mem::replace(&mut found.cancelled, true);
+        Some((id(key, found.serial), first))
+    }
+
+    /// The application does not wait for it any more. False if it did not before.
+    pub(crate) fn disown(&mut self, op: u64) -> bool {
+        let found = self.slots.iter_mut().find(|(_, exposure)| exposure.exposed.op == op);
+        found.is_some_and(|(_, exposure)| std::mem::replace(&mut exposure.exposed.awaited, false))
+    }
+
+    /// The least operation number.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.slots.iter().map(|(_, exposure)| exposure.exposed.op).min()
     }
 
     /// All that is left, when the connection ends.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (u64, P)> + '_ {
-        self.slots.drain().map(|exposure| (exposure.op, exposure.payload))
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Exposed<P>> + '_ {
+        self.slots.drain().map(|exposure| exposure.exposed)
     }
+
+    fn remove(&mut self, id: u64, is_due: impl FnOnce(&Exposure<P>) -> bool) -> Result<Exposed<P>, Violation> {
+        let key = id as usize & (LIMIT - 1);
+        match self.slots.get(key) {
+            Some(found) if u64::from(found.serial) == id >> 16 && is_due(found) => Ok(self.slots.remove(key).exposed),
+            _ => Err(Violation::Finished { id }),
+        }
+    }
+}
+
+/// A message id: a slot and its serial number.
+fn id(key: usize, serial: u16) -> u32 {
+    key as u32 | u32::from(serial) << 16
 }
 
 const LIMIT: usize = 1 << 16;
@@ -68,17 +120,32 @@ const LIMIT: usize = 1 << 16;
 mod tests {
     use super::*;
 
+    const NOTHING: Envelope = Envelope::bare(0);
+
     #[test]
     fn ids_are_not_reused_at_once() {
         let mut exposures = Exposures::new();
-        let first = u64::from(exposures.insert(1, 100, 'a'));
+        let first = u64::from(exposures.insert(1, NOTHING, 100, 'a'));
         assert_eq!(exposures.finish(first, 99), Err(Violation::Finished { id: first }));
-        assert_eq!(exposures.finish(first, 100), Ok((1, 'a')));
-        let second = u64::from(exposures.insert(2, 100, 'b'));
+        assert_eq!(exposures.finish(first, 100), Ok(Exposed { was_read: true, ..Exposed::new(1, NOTHING, 'a') }));
+        let second = u64::from(exposures.insert(2, NOTHING, 100, 'b'));
         assert_ne!(first, second);
         assert_eq!(exposures.finish(first, 100), Err(Violation::Finished { id: first }));
         assert_eq!(exposures.finish(second | 1 << 40, 100), Err(Violation::Finished { id: second | 1 << 40 }));
-        assert_eq!(exposures.finish(second, 100), Ok((2, 'b')));
+        assert_eq!(exposures.finish(second, 100), Ok(Exposed { was_read: true, ..Exposed::new(2, NOTHING, 'b') }));
         assert!(exposures.is_empty());
+    }
+
+    #[test]
+    fn only_what_was_cancelled_is_withdrawn() {
+        let mut exposures = Exposures::new();
+        let first = exposures.insert(7, NOTHING, 100, 'a');
+        let id = u64::from(first);
+        assert_eq!(exposures.withdraw(id), Err(Violation::Finished { id }));
+        assert_eq!((exposures.cancel(8), exposures.cancel(7)), (None, Some((first, true))));
+        assert_eq!(exposures.cancel(7), Some((first, false)), "once is enough");
+        assert!(exposures.disown(7) && !exposures.disown(7) && !exposures.disown(8));
+        assert_eq!(exposures.withdraw(id), Ok(Exposed { awaited: false, ..Exposed::new(7, NOTHING, 'a') }));
+        assert_eq!(exposures.finish(id, 100), Err(Violation::Finished { id }));
     }
 }

@@ -6,19 +6,20 @@ use std::time::Duration;
 use qpair_verbs::{RemoteSlice, Rkey};
 
 use super::credits::{Credits, Grants};
-use super::exposed::Exposures;
-use super::inbox::{Arrival, Held, Inbox, Offered, Placed, Posted, Pulled, Start};
+use super::exposed::{Exposed, Exposures};
+use super::flush::Flushes;
+use super::inbox::EntryKey;
 use super::keepalive::{Keepalive, Pulse};
 use super::slots::{Work, WorkSlots};
-use super::step::{Blocked, Frame, LinkConfig, PeerTerms, Pending, Step};
+use super::step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};
 use super::violation::Violation;
-use super::wire::{Header, Kind, Offer};
+use super::wire::{Envelope, Header, Kind, Offer};
 
 /// The protocol of one connection.
 ///
-/// `P` is a payload on its way out, `M` memory of a posted receive, `B` the body of a message that must wait.
+/// `P` is a payload on its way out.
 #[derive(Debug)]
-pub(crate) struct Link<P, M, B> {
+pub(crate) struct Link<P> {
     phase: Phase,
     peer_closed: bool,
     /// The CLOSE of this side: its work number, then that it is done.
@@ -31,13 +32,28 @@ pub(crate) struct Link<P, M, B> {
     grants: Grants,
     /// Offers whose slots are not given back yet, since too many wait.
     owed: u32,
+    /// Offers of the peer that are not read, and how many of them may wait.
     offers: usize,
+    offers_limit: usize,
     slots: WorkSlots,
     queue: VecDeque<Pending<P>>,
-    finished: VecDeque<(u32, u64)>,
+    words: VecDeque<Word>,
+    /// Payloads that can be read, in the order in which they were offered.
+    startable: VecDeque<EntryKey>,
     exposures: Exposures<P>,
-    inbox: Inbox<M, B>,
+    flushes: Flushes,
     keepalive: Keepalive,
+}
+
+/// A message of the protocol's own that waits for a credit.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    /// A payload of the peer was read.
+    Finished { id: u32, len: u64 },
+    /// A payload of the peer will not be read.
+    Withdrawn { id: u32 },
+    /// A payload of this side is no longer wanted.
+    Cancel { id: u32 },
 }
 
 /// How far a connection is.
@@ -66,7 +82,7 @@ enum CloseSent {
 /// one for CLOSE, one to spare.
 pub(crate) const RESERVED_SLOTS: u32 = 4;
 
-impl<P, M, B> Link<P, M, B> {
+impl<P> Link<P> {
     pub(crate) fn new(config: &LinkConfig) -> Self {
         Link {
             phase: Phase::Opening { closing: false },
@@ -79,12 +95,14 @@ impl<P, M, B> Link<P, M, B> {
             credits: Credits::default(),
             grants: Grants::new(config.window),
             owed: 0,
-            offers: config.offers,
+            offers: 0,
+            offers_limit: config.offers,
             slots: WorkSlots::new(config.depth),
             queue: VecDeque::new(),
-            finished: VecDeque::new(),
+            words: VecDeque::new(),
+            startable: VecDeque::new(),
             exposures: Exposures::new(),
-            inbox: Inbox::new(config.unmatched),
+            flushes: Flushes::new(),
             keepalive: Keepalive::new(config.keepalive, config.detection),
         }
     }
@@ -101,9 +119,19 @@ impl<P, M, B> Link<P, M, B> {
 
     /// A header for an eager message that goes out at once.
     #[inline(always)]
-    pub(crate) fn eager(&mut self, tag: u64, len: u64) -> Result<Frame, Blocked> {
-        self.may_send()?;
-        Ok(self.frame(Kind::Eager, tag, len, false))
+    pub(crate) fn eager(&mut self, envelope: Envelope, len: u64) -> Result<Frame, Blocked> {
+        self.may_send(1)?;
+        Ok(self.frame(Kind::Eager, envelope, len, false))
+    }
+
+    /// True if so many requests can be posted at once, of which the last is a message.
+    pub(crate) fn has_room(&self, requests: u32) -> bool {
+        self.may_send(requests).is_ok()
+    }
+
+    /// True if this side or the peer closes: nobody posts receives for what comes.
+    pub(crate) fn is_closing(&self) -> bool {
+        !matches!(self.phase, Phase::Opening { closing: false } | Phase::Open)
     }
 
     /// True if messages are taken, to go out at once or later.
@@ -113,10 +141,16 @@ impl<P, M, B> Link<P, M, B> {
 
     /// A ready-to-send that goes out at once; else the payload comes back, to be queued. Messages are taken, as the caller
     /// has seen.
-    pub(crate) fn offer(&mut self, op: u64, tag: u64, remote: RemoteSlice, payload: P) -> Result<(Frame, Offer), P> {
+    pub(crate) fn offer(
+        &mut self,
+        op: u64,
+        envelope: Envelope,
+        remote: RemoteSlice,
+        payload: P,
+    ) -> Result<(Frame, Offer), P> {
         debug_assert!(self.takes_messages());
-        match self.may_send() {
-            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, tag, remote, payload)),
+        match self.may_send(1) {
+            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, envelope, remote, payload)),
             _ => Err(payload),
         }
     }
@@ -134,20 +168,22 @@ impl<P, M, B> Link<P, M, B> {
     /// True if [`next_step`](Link::next_step) may give something.
     #[inline(always)]
     pub(crate) fn has_steps(&self) -> bool {
-        !self.queue.is_empty()
-            || !self.finished.is_empty()
-            || self.inbox.is_startable()
-            || self.phase == Phase::Flushing
+        !self.queue.is_empty() || !self.words.is_empty() || !self.startable.is_empty() || self.phase == Phase::Flushing
     }
 
     /// What to post next, if anything can be.
-    pub(crate) fn next_step(&mut self) -> Option<Step<P, M>> {
+    pub(crate) fn next_step(&mut self) -> Option<Step<P>> {
         if matches!(self.phase, Phase::Opening { .. } | Phase::Closed) || self.slots.available() == 0 {
             return None;
         }
         if self.credits.available() > 0 {
-            if let Some((id, len)) = self.finished.pop_front() {
-                return Some(Step::Control(self.frame(Kind::Finished, u64::from(id), len, false)));
+            if let Some(word) = self.words.pop_front() {
+                let (kind, id, len) = match word {
+                    Word::Finished { id, len } => (Kind::Finished, id, len),
+                    Word::Withdrawn { id } => (Kind::Withdrawn, id, 0),
+                    Word::Cancel { id } => (Kind::Cancel, id, 0),
+                };
+                return Some(Step::Control(self.frame(kind, Envelope::bare(id.into()), len, false)));
             }
             let offers = self.queue.front().is_some_and(|next| next.remote.is_some());
             if !(offers && self.exposures.is_full())
@@ -155,21 +191,21 @@ impl<P, M, B> Link<P, M, B> {
             {
                 return Some(match next.remote {
                     None => {
-                        let frame = self.frame(Kind::Eager, next.tag, next.len, false);
+                        let frame = self.frame(Kind::Eager, next.envelope, next.len, false);
                         Step::Eager { frame, op: next.op, payload: next.payload }
                     }
                     Some(remote) => {
-                        let (frame, offer) = self.offer_frame(next.op, next.tag, remote, next.payload);
+                        let (frame, offer) = self.offer_frame(next.op, next.envelope, remote, next.payload);
                         Step::Offer { frame, offer }
                     }
                 });
             }
         }
-        if let Some(start) = self.inbox.start() {
-            return Some(Step::Pull(start));
+        if let Some(key) = self.startable.pop_front() {
+            return Some(Step::Pull(key));
         }
         if self.phase == Phase::Flushing && self.queue.is_empty() && self.exposures.is_empty() {
-            let frame = self.frame(Kind::Close, 0, 0, true);
+            let frame = self.frame(Kind::Close, Envelope::bare(0), 0, true);
             self.phase = Phase::Closing;
             self.close = CloseSent::Posted(frame.work.number);
             return Some(Step::Control(frame));
@@ -189,7 +225,7 @@ impl<P, M, B> Link<P, M, B> {
         if !self.grants.is_due() || !flows || self.slots.available() == 0 {
             return None;
         }
-        Some(self.frame(Kind::Credit, 0, 0, false))
+        Some(self.frame(Kind::Credit, Envelope::bare(0), 0, false))
     }
 
     /// Checks an arriving header against the session and takes note of its credits.
@@ -198,42 +234,99 @@ impl<P, M, B> Link<P, M, B> {
         if header.epoch != self.peer_epoch || header.sequence != self.next_in {
             return Err(self.strange(header));
         }
-        self.next_in = self.next_in.wrapping_add(1);
+        self.next_in = self.next_in.wrapping_add(header.kind.is_sequenced().into());
         self.credits.update(header.credits)?;
         self.keepalive.heard();
         if header.kind.takes_credit() {
             self.grants.receive()?;
         }
-        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Credit) {
+        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Credit) {
             return Err(Violation::AfterClose);
         }
         Ok(())
     }
 
-    /// True if an eager message simply goes to the application, and nothing is to be posted after it.
-    #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.inbox.is_empty() && !self.has_steps()
-    }
-
-    /// Matches an eager message; `body` makes what is kept of it if it must wait.
-    #[inline]
-    pub(crate) fn on_eager(&mut self, header: &Header, body: impl FnOnce() -> B) -> Arrival<M> {
-        self.inbox.eager(header.tag, header.length, body)
-    }
-
-    /// Matches a ready-to-send. Its slot is given back here, at once or when fewer wait: a peer can not fill memory with
+    /// A ready-to-send came. Its slot is given back here, at once or when fewer wait: a peer can not fill memory with
     /// offers.
-    pub(crate) fn on_offer(&mut self, header: &Header, offer: Offer) -> Offered<M> {
-        let outcome = self.inbox.offer(header.tag, header.length, offer);
+    pub(crate) fn offered(&mut self) {
+        self.offers += 1;
         self.owed += 1;
         self.give_owed();
-        outcome
     }
 
-    /// The peer has read a payload, which comes back.
-    pub(crate) fn on_finished(&mut self, header: &Header) -> Result<(u64, P), Violation> {
-        self.exposures.finish(header.tag, header.length)
+    /// A payload of the peer can be read: [`next_step`](Link::next_step) says when.
+    pub(crate) fn want(&mut self, key: EntryKey) {
+        self.startable.push_back(key);
+    }
+
+    /// A payload was read; the peer is told with the next steps.
+    pub(crate) fn read(&mut self, id: u32, len: u64) {
+        self.answer(Word::Finished { id, len });
+    }
+
+    /// A payload will not be read, as the peer wishes; it is told with the next steps.
+    pub(crate) fn withdrawn(&mut self, id: u32) {
+        self.answer(Word::Withdrawn { id });
+    }
+
+    /// The peer has read a payload, or will not; it comes back.
+    pub(crate) fn on_finished(&mut self, header: &Header) -> Result<Exposed<P>, Violation> {
+        match header.kind {
+            Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag),
+            _ => self.exposures.finish(header.envelope.tag, header.length),
+        }
+    }
+
+    /// Takes back a send: at once while it is queued; if it is offered, the peer is asked to let go of it.
+    pub(crate) fn cancel(&mut self, op: u64) -> Cancelled<P> {
+        // Messages are queued in the order of their numbers.
+        if let Ok(place) = self.queue.binary_search_by_key(&op, |pending| pending.op)
+            && let Some(pending) = self.queue.remove(place)
+        {
+            return Cancelled::Taken(pending.payload);
+        }
+        match self.exposures.cancel(op) {
+            Some((id, first)) => {
+                if first {
+                    self.words.push_back(Word::Cancel { id });
+                }
+                Cancelled::Asked
+            }
+            None => Cancelled::Unknown,
+        }
+    }
+
+    /// The application does not wait for an offered payload any more. False if it did not before.
+    pub(crate) fn disown(&mut self, op: u64) -> bool {
+        self.exposures.disown(op)
+    }
+
+    /// Waits until all that was posted and queued up to now has come to the peer.
+    pub(crate) fn flush(&mut self, op: u64) {
+        self.flushes.push(op);
+    }
+
+    /// A flush is no longer wanted. False if none of that number waits.
+    pub(crate) fn cancel_flush(&mut self, op: u64) -> bool {
+        self.flushes.cancel(op)
+    }
+
+    /// True if a flush waits.
+    #[inline(always)]
+    pub(crate) fn is_flushing(&self) -> bool {
+        !self.flushes.is_empty()
+    }
+
+    /// The next flush that is done. `one_sided`: the number of the oldest one-sided operation that is not.
+    pub(crate) fn next_flushed(&mut self, one_sided: Option<u64>) -> Option<u64> {
+        let queued = self.queue.front().map(|pending| pending.op);
+        let oldest = [queued, self.exposures.oldest(), one_sided].into_iter().flatten().min();
+        self.flushes.next(oldest, &self.slots)
+    }
+
+    /// True if a flush waits for an acknowledgment that nothing asks for.
+    pub(crate) fn flush_needs_probe(&self) -> bool {
+        self.flushes.mark().is_some_and(|mark| !self.slots.will_retire(mark))
     }
 
     /// The peer sends nothing more.
@@ -242,48 +335,6 @@ impl<P, M, B> Link<P, M, B> {
         if self.phase == Phase::Open {
             self.phase = Phase::Flushing;
         }
-    }
-
-    /// Posts a receive.
-    pub(crate) fn post(&mut self, posted: Posted<M>) -> Placed<M> {
-        self.inbox.post(posted)
-    }
-
-    /// A payload can not be read into its receive, which fails and is given, with the offer's tag and length if it waits
-    /// for another; `None` if it had none.
-    pub(crate) fn unmatch(&mut self, key: u32, offer: Offer) -> Option<(u64, Option<(u64, u64)>)> {
-        self.inbox.unmatch(key, offer)
-    }
-
-    /// A payload will not be read, since the connection broke. Gives the receive.
-    pub(crate) fn pull_failed(&mut self, key: u32) -> Option<u64> {
-        self.inbox.pulled(key)?.op
-    }
-
-    /// A payload was read; the peer is told with the next steps.
-    pub(crate) fn pulled(&mut self, key: u32) -> Option<Pulled> {
-        let pulled = self.inbox.pulled(key)?;
-        self.give_owed();
-        if self.phase != Phase::Closed {
-            self.finished.push_back((pulled.id, pulled.len));
-        }
-        Some(pulled)
-    }
-
-    /// A payload can not be read for want of memory.
-    pub(crate) fn stall(&mut self, start: Start<M>) {
-        self.inbox.stall(start);
-    }
-
-    /// There is memory again.
-    pub(crate) fn resume(&mut self) -> bool {
-        self.inbox.resume()
-    }
-
-    /// The next message that waited and is to be delivered now.
-    #[inline]
-    pub(crate) fn next_held(&mut self) -> Option<Held<M, B>> {
-        self.inbox.next_held()
     }
 
     /// A receive slot is free again.
@@ -322,6 +373,12 @@ impl<P, M, B> Link<P, M, B> {
         (self.slots.available() > 0).then(|| self.slots.take(true))
     }
 
+    /// A slot for a request that carries no header, and need not be signaled.
+    #[inline(always)]
+    pub(crate) fn take_send_slot(&mut self) -> Option<Work> {
+        (self.slots.available() > 0).then(|| self.slots.take(false))
+    }
+
     /// The device did not take the request of the slot that was taken last.
     pub(crate) fn untake_slot(&mut self, work: Work) {
         self.slots.untake(work);
@@ -344,7 +401,6 @@ impl<P, M, B> Link<P, M, B> {
             Phase::Open => self.phase = Phase::Flushing,
             Phase::Flushing | Phase::Closing | Phase::Closed => {}
         }
-        self.inbox.release_offers();
     }
 
     /// True once both sides have sent all and know it.
@@ -358,13 +414,16 @@ impl<P, M, B> Link<P, M, B> {
         self.peer_closed && self.phase == Phase::Closing
     }
 
-    /// Ends the connection. What can not come true any more comes back: sends, then receives.
-    pub(crate) fn abort(&mut self) -> (Vec<(u64, P)>, Vec<Posted<M>>) {
+    /// Ends the connection. The sends that can not come true any more come back, and then the flushes.
+    pub(crate) fn abort(&mut self) -> (Vec<Exposed<P>>, Vec<u64>) {
         self.phase = Phase::Closed;
-        self.finished.clear();
+        self.words.clear();
+        self.startable.clear();
         let mut sends: Vec<_> = self.exposures.drain().collect();
-        sends.extend(self.queue.drain(..).map(|pending| (pending.op, pending.payload)));
-        (sends, self.inbox.drain())
+        sends.extend(
+            self.queue.drain(..).map(|Pending { op, envelope, payload, .. }| Exposed::new(op, envelope, payload)),
+        );
+        (sends, self.flushes.drain())
     }
 
     /// Session epoch of this side.
@@ -372,10 +431,9 @@ impl<P, M, B> Link<P, M, B> {
         self.our_epoch
     }
 
-    /// Credits to send, rendezvous that the peer has to read, posted receives, and arrivals that wait.
-    pub(crate) fn counts(&self) -> (u32, usize, usize, usize) {
-        let (posted, waiting) = self.inbox.counts();
-        (self.credits.available(), self.exposures.len(), posted, waiting)
+    /// Credits to send, and payloads that the peer has to read.
+    pub(crate) fn counts(&self) -> (u32, usize) {
+        (self.credits.available(), self.exposures.len())
     }
 
     pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
@@ -403,11 +461,11 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     #[inline(always)]
-    fn may_send(&self) -> Result<(), Blocked> {
+    fn may_send(&self, requests: u32) -> Result<(), Blocked> {
         if self.phase == Phase::Open
             && self.queue.is_empty()
             && self.credits.available() > 0
-            && self.slots.available() > 0
+            && self.slots.available() >= requests
         {
             return Ok(());
         }
@@ -415,27 +473,36 @@ impl<P, M, B> Link<P, M, B> {
     }
 
     #[inline(always)]
-    fn frame(&mut self, kind: Kind, tag: u64, length: u64, signal: bool) -> Frame {
+    fn frame(&mut self, kind: Kind, envelope: Envelope, length: u64, signal: bool) -> Frame {
         if kind.takes_credit() {
             self.credits.take();
         }
         let sequence = self.next_out;
-        self.next_out = sequence.wrapping_add(1);
-        let header = Header { kind, epoch: self.our_epoch, sequence, credits: self.grants.tell(), tag, length };
+        self.next_out = sequence.wrapping_add(kind.is_sequenced().into());
+        let (epoch, credits, acknowledged) = (self.our_epoch, self.grants.tell(), self.next_in as u16);
+        let header = Header { kind, envelope, epoch, sequence, credits, length, acknowledged };
         Frame { header, work: self.slots.take(signal) }
     }
 
     fn give_owed(&mut self) {
-        let excess = self.inbox.offers().saturating_sub(self.offers);
+        let excess = self.offers.saturating_sub(self.offers_limit);
         while self.owed as usize > excess {
             self.owed -= 1;
             self.grants.give();
         }
     }
 
-    fn offer_frame(&mut self, op: u64, tag: u64, remote: RemoteSlice, payload: P) -> (Frame, Offer) {
-        let id = self.exposures.insert(op, remote.len, payload);
-        let frame = self.frame(Kind::ReadyToSend, tag, remote.len, false);
+    fn answer(&mut self, word: Word) {
+        self.offers = self.offers.saturating_sub(1);
+        self.give_owed();
+        if self.phase != Phase::Closed {
+            self.words.push_back(word);
+        }
+    }
+
+    fn offer_frame(&mut self, op: u64, envelope: Envelope, remote: RemoteSlice, payload: P) -> (Frame, Offer) {
+        let id = self.exposures.insert(op, envelope, remote.len, payload);
+        let frame = self.frame(Kind::ReadyToSend, envelope, remote.len, false);
         (frame, Offer { addr: remote.addr, rkey: Rkey(remote.rkey.0), id })
     }
 

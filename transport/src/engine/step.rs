@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use qpair_verbs::RemoteSlice;
 
-use super::inbox::{Start, Unmatched};
+use super::inbox::EntryKey;
 use super::slots::Work;
-use super::wire::{Header, Offer};
+use super::wire::{Envelope, Header, Offer};
 
 /// What a connection is made with.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,6 @@ pub(crate) struct LinkConfig {
     pub(crate) depth: u32,
     /// Session epoch of this side.
     pub(crate) epoch: u32,
-    /// What becomes of offers without a receive.
-    pub(crate) unmatched: Unmatched,
     /// Offers that may wait before the peer is not given their slots back.
     pub(crate) offers: usize,
     /// Silence before a probe.
@@ -47,7 +45,7 @@ pub(crate) struct Frame {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pending<P> {
     pub(crate) op: u64,
-    pub(crate) tag: u64,
+    pub(crate) envelope: Envelope,
     pub(crate) len: u64,
     /// Where it can be read, if it is to be offered.
     pub(crate) remote: Option<RemoteSlice>,
@@ -56,15 +54,15 @@ pub(crate) struct Pending<P> {
 
 /// Something to post.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step<P, M> {
+pub(crate) enum Step<P> {
     /// A header alone.
     Control(Frame),
     /// A queued eager message.
     Eager { frame: Frame, op: u64, payload: P },
     /// A queued ready-to-send.
     Offer { frame: Frame, offer: Offer },
-    /// A payload to read, on a slot from [`Link::take_slot`]; [`Link::stall`] if there is no memory for it.
-    Pull(Start<M>),
+    /// A payload to read, on a slot from [`Link::take_slot`], if it is still to be read.
+    Pull(EntryKey),
 }
 
 /// Why a message can not go out at once.
@@ -74,4 +72,15 @@ pub(crate) enum Blocked {
     Later,
     /// The connection takes no more messages.
     Closed,
+}
+
+/// What became of the wish to take back a send.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Cancelled<P> {
+    /// It did not go out.
+    Taken(P),
+    /// The peer is asked to let go of it.
+    Asked,
+    /// There is none that could be taken back.
+    Unknown,
 }

@@ -52,6 +52,12 @@ pub enum Violation {
         /// Greatest length.
         limit: u64,
     },
+    /// Part of a stream that is over, that this side never opened, or that is one too many.
+    #[error("the peer sent part of stream {number}, which is not open")]
+    Stream {
+        /// The stream, as the peer numbers it.
+        number: u64,
+    },
     /// Data after the peer had closed.
     #[error("a message came after the peer had closed")]
     AfterClose,

@@ -4,7 +4,7 @@ use qpair_verbs::{RemoteSlice, Rkey};
 use thiserror::Error;
 
 /// Version of the header and of the connection manager's hello.
-pub const PROTOCOL_VERSION: u8 = 1;
+pub const PROTOCOL_VERSION: u8 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes that follow the header of a ready-to-send.
@@ -24,6 +24,39 @@ pub enum Kind {
     Credit = 4,
     /// The sender sends nothing more.
     Close = 5,
+    /// The sender of a ready-to-send takes it back, if it is not being read yet; the tag field holds its message id.
+    Cancel = 6,
+    /// The answer to a cancel: the payload will not be read; the tag field holds its message id.
+    Withdrawn = 7,
+}
+
+/// What the contents of an eager message or a ready-to-send are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// A tagged message, which a posted receive may take.
+    Tagged = 0,
+    /// An active message: the port field names its handler, the tag field is the handler's to use.
+    Active = 1,
+    /// A request: the port field names its handler, the tag field the call.
+    Request = 2,
+    /// The answer to a request: the tag field names the call, the port field is 0 or says that it was declined.
+    Response = 3,
+    /// Part of a stream: the tag field names the stream, the port field says whether it is the last.
+    Stream = 4,
+    /// A notification: the port field says what the tag field holds, a value or a counter and what to add to it.
+    Notice = 5,
+}
+
+/// What a message is about, beside its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// What the contents are.
+    pub class: Class,
+    /// A small number, by class.
+    pub port: u16,
+    /// A tag or another number, by class.
+    pub tag: u64,
 }
 
 /// A message header.
@@ -31,27 +64,32 @@ pub enum Kind {
 /// | bytes | field |
 /// |---|---|
 /// | 0 | version |
-/// | 1 | kind |
-/// | 2..4 | flags, zero in this version |
+/// | 1 | kind in the low half, class in the high half |
+/// | 2..4 | port |
 /// | 4..8 | session epoch of the sender |
-/// | 8..12 | sequence, counts all messages of a session |
+/// | 8..12 | sequence, counts the messages of a session but those that carry credits alone |
 /// | 12..16 | credits: receive slots given to the peer since the session began, cumulative |
 /// | 16..24 | tag, or message id |
-/// | 24..32 | payload length in bytes |
+/// | 24..30 | payload length in bytes |
+/// | 30..32 | acknowledged: messages of the peer that came so far, modulo 2^16 |
+///
+/// Kinds other than eager and ready-to-send have class and port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What the message is.
     pub kind: Kind,
+    /// What it is about; in kinds other than eager and ready-to-send, the tag is a message id or nothing.
+    pub envelope: Envelope,
     /// Session epoch of the sender.
     pub epoch: u32,
     /// Running number of the message, modulo 2^32.
     pub sequence: u32,
     /// Receive slots given to the peer so far, modulo 2^32.
     pub credits: u32,
-    /// Tag, or message id in [`Kind::Finished`].
-    pub tag: u64,
-    /// Payload length in bytes.
+    /// Payload length in bytes, below 2^48.
     pub length: u64,
+    /// Messages of the peer that came so far, modulo 2^16.
+    pub acknowledged: u16,
 }
 
 /// The bytes of a header, known to be of this version and of a known kind.
@@ -59,6 +97,7 @@ pub struct Header {
 pub struct HeaderView<'a> {
     bytes: &'a [u8; HEADER_BYTES],
     kind: Kind,
+    class: Class,
 }
 
 /// What a ready-to-send offers: where the payload can be read, and under which message id.
@@ -90,9 +129,12 @@ pub enum WireError {
     /// A kind that this version does not know.
     #[error("a message of unknown kind {0}; use the same release on both sides")]
     Kind(u8),
-    /// Flags that this version does not know.
-    #[error("unknown message flags {0:#06x}; use the same release on both sides")]
-    Flags(u16),
+    /// A class that this version does not know, or one where there may be none.
+    #[error("a message of unknown class {0}; use the same release on both sides")]
+    Class(u8),
+    /// A port where there may be none.
+    #[error("a message of this kind has no port, this one has {0:#06x}; use the same release on both sides")]
+    Port(u16),
     /// The header's length differs from the bytes received.
     #[error("the header says {said} payload bytes, {got} came")]
     Length {
@@ -107,7 +149,19 @@ impl Kind {
     /// True if such a message takes one of the slots that credits count; the others have slots of their own.
     #[inline(always)]
     pub const fn takes_credit(self) -> bool {
-        matches!(self, Kind::Eager | Kind::ReadyToSend | Kind::Finished)
+        !matches!(self, Kind::Credit | Kind::Close)
+    }
+
+    /// True if such a message has contents of the application's, and a class.
+    #[inline(always)]
+    pub const fn has_contents(self) -> bool {
+        matches!(self, Kind::Eager | Kind::ReadyToSend)
+    }
+
+    /// True if such a message is counted by the sequence.
+    #[inline(always)]
+    pub const fn is_sequenced(self) -> bool {
+        !matches!(self, Kind::Credit)
     }
 
     const fn from_code(code: u8) -> Option<Kind> {
@@ -117,13 +171,46 @@ impl Kind {
             3 => Some(Kind::Finished),
             4 => Some(Kind::Credit),
             5 => Some(Kind::Close),
+            6 => Some(Kind::Cancel),
+            7 => Some(Kind::Withdrawn),
             _ => None,
         }
     }
 }
 
+impl Class {
+    const fn from_code(code: u8) -> Option<Class> {
+        match code {
+            0 => Some(Class::Tagged),
+            1 => Some(Class::Active),
+            2 => Some(Class::Request),
+            3 => Some(Class::Response),
+            4 => Some(Class::Stream),
+            5 => Some(Class::Notice),
+            _ => None,
+        }
+    }
+}
+
+impl Envelope {
+    /// Of a message without class and port.
+    pub const fn bare(tag: u64) -> Self {
+        Envelope { class: Class::Tagged, port: 0, tag }
+    }
+
+    /// What the messages have in common that are delivered in the order in which they are sent: a tag, a handler, a stream.
+    pub(crate) const fn channel(self) -> Envelope {
+        let Envelope { class, port, tag } = self;
+        match class {
+            Class::Tagged | Class::Response | Class::Stream => Envelope { class, port: 0, tag },
+            Class::Active | Class::Request => Envelope { class, port, tag: 0 },
+            Class::Notice => Envelope { class, port: 0, tag: 0 },
+        }
+    }
+}
+
 impl<'a> HeaderView<'a> {
-    /// Checks length, version, flags and kind.
+    /// Checks length, version, kind, class and port.
     ///
     /// # Errors
     /// [`WireError`] names the field that is not valid.
@@ -132,9 +219,10 @@ impl<'a> HeaderView<'a> {
         let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: HEADER_BYTES });
         };
-        match Kind::from_code(bytes[1]) {
-            Some(kind) if bytes[0] == PROTOCOL_VERSION && bytes[2] == 0 && bytes[3] == 0 => {
-                Ok(HeaderView { bytes, kind })
+        let plain = bytes[1] >> 4 == 0 && bytes[2] == 0 && bytes[3] == 0;
+        match (Kind::from_code(bytes[1] & 0xf), Class::from_code(bytes[1] >> 4)) {
+            (Some(kind), Some(class)) if bytes[0] == PROTOCOL_VERSION && (kind.has_contents() || plain) => {
+                Ok(HeaderView { bytes, kind, class })
             }
             _ => Err(Self::fault(bytes)),
         }
@@ -142,11 +230,15 @@ impl<'a> HeaderView<'a> {
 
     #[cold]
     fn fault(bytes: &[u8; HEADER_BYTES]) -> WireError {
-        let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
-        match bytes[0] {
-            PROTOCOL_VERSION if flags == 0 => WireError::Kind(bytes[1]),
-            PROTOCOL_VERSION => WireError::Flags(flags),
-            version => WireError::Version(version),
+        if bytes[0] != PROTOCOL_VERSION {
+            return WireError::Version(bytes[0]);
+        }
+        let (code, class) = (bytes[1] & 0xf, bytes[1] >> 4);
+        match Kind::from_code(code) {
+            None => WireError::Kind(code),
+            Some(kind) if class != 0 && !kind.has_contents() => WireError::Class(class),
+            Some(_) if Class::from_code(class).is_none() => WireError::Class(class),
+            Some(_) => WireError::Port(u16::from_le_bytes([bytes[2], bytes[3]])),
         }
     }
 
@@ -161,27 +253,31 @@ impl Header {
     /// Reads a checked header.
     #[inline(always)]
     pub fn parse(view: &HeaderView<'_>) -> Header {
-        let (first, second) = (view.word(0), view.word(1));
+        let (first, second, last) = (view.word(0), view.word(1), view.word(3));
         Header {
             kind: view.kind,
+            envelope: Envelope { class: view.class, port: (first >> 16) as u16, tag: view.word(2) },
             epoch: (first >> 32) as u32,
             sequence: second as u32,
             credits: (second >> 32) as u32,
-            tag: view.word(2),
-            length: view.word(3),
+            length: last & LENGTH_MASK,
+            acknowledged: (last >> LENGTH_BITS) as u16,
         }
     }
 
     /// Writes the header.
     #[inline(always)]
     pub fn emit(&self, into: &mut [u8; HEADER_BYTES]) {
-        let first = u64::from(PROTOCOL_VERSION) | (self.kind as u64) << 8 | u64::from(self.epoch) << 32;
+        debug_assert!(self.length <= LENGTH_MASK);
+        let Envelope { class, port, tag } = self.envelope;
+        let code = self.kind as u64 | (class as u64) << 4;
+        let first = u64::from(PROTOCOL_VERSION) | code << 8 | u64::from(port) << 16 | u64::from(self.epoch) << 32;
         let second = u64::from(self.sequence) | u64::from(self.credits) << 32;
         let (words, _) = into.as_chunks_mut::<8>();
         words[0] = first.to_le_bytes();
         words[1] = second.to_le_bytes();
-        words[2] = self.tag.to_le_bytes();
-        words[3] = self.length.to_le_bytes();
+        words[2] = tag.to_le_bytes();
+        words[3] = (self.length | u64::from(self.acknowledged) << LENGTH_BITS).to_le_bytes();
     }
 }
 
@@ -211,5 +307,8 @@ impl Offer {
         RemoteSlice { addr: self.addr, len, rkey: self.rkey }
     }
 }
+
+const LENGTH_BITS: u32 = 48;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 
 const _: () = assert!(HEADER_BYTES == 4 * size_of::<u64>() && OFFER_BYTES == 2 * size_of::<u64>());

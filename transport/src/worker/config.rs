@@ -23,7 +23,7 @@ pub struct Config {
     pub(crate) send_depth: u32,
     pub(crate) queue_limit: usize,
     pub(crate) pool_limit: usize,
-    pub(crate) hold_unmatched: bool,
+    pub(crate) unmatched: Unmatched,
     pub(crate) shared_receives: bool,
     pub(crate) keepalive: Duration,
     pub(crate) detection: Duration,
@@ -32,6 +32,20 @@ pub struct Config {
     pub(crate) close_timeout: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
+}
+
+/// What becomes of tagged messages that come when no receive is posted for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unmatched {
+    /// [`Event::Received`](crate::Event::Received) hands them out; long ones are read into memory of the worker's own first.
+    #[default]
+    Deliver,
+    /// Short ones are handed out, long ones wait for a receive. For applications that post a receive for every long message;
+    /// they are never copied then.
+    HoldLong,
+    /// All wait for a receive, and can be [probed](crate::Worker::probe) for, as in MPI. Those that wait take the peer's window:
+    /// a peer whose messages nobody receives can send no more of any kind.
+    Hold,
 }
 
 impl Default for Config {
@@ -45,7 +59,7 @@ impl Default for Config {
             send_depth: 128,
             queue_limit: 1 << 16,
             pool_limit: 1 << 30,
-            hold_unmatched: false,
+            unmatched: Unmatched::Deliver,
             // A queue of its own costs a sender no atomic operation, and some 25 ns less a message.
             shared_receives: false,
             keepalive: Duration::from_millis(500),
@@ -116,11 +130,10 @@ impl Config {
         self
     }
 
-    /// Lets long messages without a posted receive wait for one, instead of receiving them into memory of the worker's
-    /// own (default false). For applications that post a receive for every message; they are never copied then.
+    /// What becomes of tagged messages without a posted receive (default [`Unmatched::Deliver`]).
     #[must_use]
-    pub fn hold_unmatched(mut self, hold: bool) -> Self {
-        self.hold_unmatched = hold;
+    pub fn unmatched(mut self, unmatched: Unmatched) -> Self {
+        self.unmatched = unmatched;
         self
     }
 

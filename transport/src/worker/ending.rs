@@ -6,21 +6,21 @@ use std::time::Duration;
 use qpair_verbs::QueuePair;
 
 use super::Worker;
-use super::endpoint::{Carried, Combining, Endpoint, Fetching, OneSided, Reading, Stage};
+use super::delivery::receive_op;
+use super::endpoint::{Carried, Endpoint, InFlight, OneSided, Stage};
 use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
-use super::payload::Payload;
+use super::memory::Payload;
 use crate::cm::HandshakeError;
-use crate::engine::RESERVED_SLOTS;
+use crate::engine::{Exposed, RESERVED_SLOTS};
 
 /// Memory that a peer may still be in the middle of reading; looked at until it is free.
 #[derive(Debug)]
 pub(crate) struct Withheld {
-    op: u64,
-    carried: Carried,
-    /// Whether the application waits for it.
-    notify: bool,
+    /// Its connection, if it is still up.
+    ep: Option<EndpointId>,
+    exposed: Exposed<Carried>,
 }
 
 impl Worker {
@@ -36,6 +36,9 @@ impl Worker {
         endpoint.link.close();
         if endpoint.qp.is_none() && endpoint.link.queued() == 0 {
             return self.fail(ep.index as usize, CloseReason::Local);
+        }
+        for key in self.inbox.release_offers(ep.peer()) {
+            endpoint.link.want(key);
         }
         self.advance(ep.index as usize);
     }
@@ -154,15 +157,19 @@ impl Worker {
             tracing::debug!(parent: &endpoint.span, %error, "the queue pair was in error already");
         }
         let ep = endpoint.id;
-        let (sends, receives) = endpoint.link.abort();
+        let (sends, flushes) = endpoint.link.abort();
         endpoint.cut = sends;
         (endpoint.stage, endpoint.up) = (Stage::Ending { reason, since: now }, false);
         if let Some(socket) = endpoint.socket.take() {
             self.sockets.close(socket);
         }
-        for posted in receives {
-            self.failed(posted.op, ep, Returned::Memory(posted.memory.memory));
+        for posted in self.inbox.drop_peer(ep.peer()) {
+            self.failed(receive_op(&posted), ep, Returned::Memory(posted.memory.memory));
         }
+        for number in flushes {
+            self.failed(OpId::new(number, Some(ep)), ep, Returned::Nothing);
+        }
+        self.deliver_due();
         self.settle(index);
     }
 
@@ -173,12 +180,13 @@ impl Worker {
             return;
         }
         let ep = endpoint.id;
-        for (op, carried) in std::mem::take(&mut endpoint.cut) {
-            match self.take_back(carried) {
-                Ok(payload) => self.failed(op, ep, Returned::Payload(payload)),
-                Err(carried) => {
+        for exposed in std::mem::take(&mut endpoint.cut) {
+            let Exposed { op, envelope, payload, awaited, was_read } = exposed;
+            match self.take_back(payload) {
+                Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Closed),
+                Err(payload) => {
                     if let Some(endpoint) = self.endpoints.at(index) {
-                        endpoint.cut.push((op, carried));
+                        endpoint.cut.push(Exposed { op, envelope, payload, awaited, was_read });
                     }
                 }
             }
@@ -202,11 +210,16 @@ impl Worker {
             self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
         }
         self.write_off(&mut endpoint);
-        for (op, carried) in std::mem::take(&mut endpoint.cut) {
+        for exposed in std::mem::take(&mut endpoint.cut) {
+            let op = exposed.op;
             tracing::warn!(%ep, op, "a peer that does not answer is in the middle of reading; the memory is withheld");
-            self.failed(op, ep, Returned::Withheld);
-            self.withheld.push_back(Withheld { op, carried, notify: false });
+            if exposed.awaited {
+                self.send_failed(op, ep, exposed.envelope, OpError::Closed, Returned::Withheld);
+            }
+            self.withhold(None, Exposed { awaited: false, ..exposed });
         }
+        self.drop_calls(ep);
+        self.drop_streams(ep);
         let Endpoint { stage: Stage::Ending { reason, .. }, listener, peer, span, .. } = endpoint else { return };
         tracing::info!(parent: &span, %reason, "closed");
         match listener {
@@ -231,46 +244,77 @@ impl Worker {
     fn write_off(&mut self, endpoint: &mut Endpoint) {
         let ep = endpoint.id;
         self.pool.lose_buffers(endpoint.copied);
-        for one in std::mem::take(&mut endpoint.reads) {
-            let (op, returned) = match one {
-                OneSided::Pull(Reading { key, staged, pooled }) => {
-                    self.pool.lose_slabs(pooled);
-                    let returned = staged.map_or(Returned::Withheld, |target| Returned::Memory(target.memory));
-                    (endpoint.link.pull_failed(key), returned)
+        for InFlight { number, awaited, what } in std::mem::take(&mut endpoint.reads) {
+            let op = OpId::new(number, Some(ep));
+            let (op, returned) = match what {
+                OneSided::Pull(reading) => {
+                    self.inbox.fail(reading.key);
+                    self.pool.lose_slabs(reading.pooled);
+                    let Some(posted) = reading.posted else { continue };
+                    let op = receive_op(&posted);
+                    match reading.pooled {
+                        0 => (op, Returned::Withheld),
+                        _ => (op, Returned::Memory(posted.memory.memory)),
+                    }
                 }
-                OneSided::Get(op) | OneSided::Put(op) => (Some(op.0), Returned::Withheld),
-                OneSided::Fetch(Fetching { op, pooled }) => {
+                OneSided::Get | OneSided::Put => (op, Returned::Withheld),
+                OneSided::Fetch { pooled } => {
                     self.pool.lose_slabs(pooled);
-                    self.fetch_failed(ep, op);
+                    let (error, returned) = (OpError::Unknown, Returned::Nothing);
+                    if awaited {
+                        self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
+                    }
                     continue;
                 }
-                OneSided::Combine(Combining { op, target, pooled, .. }) => {
+                OneSided::Combine { target, pooled, .. } => {
                     self.pool.lose_slabs(pooled);
-                    (Some(op.0), Returned::Memory(target.memory))
+                    (op, Returned::Memory(target.memory))
                 }
             };
-            if let Some(op) = op {
+            if awaited {
                 self.failed(op, ep, returned);
+            } else if !matches!(returned, Returned::Withheld) {
+                self.ready.push_back(Event::Released { op, returned });
             }
         }
+        self.deliver_due();
     }
 
     /// An operation ends with its connection.
-    fn failed(&mut self, op: u64, ep: EndpointId, returned: Returned) {
-        self.ready.push_back(Event::Failed { op: OpId(op), ep, error: OpError::Closed, returned });
+    fn failed(&mut self, op: OpId, ep: EndpointId, returned: Returned) {
+        self.ready.push_back(Event::Failed { op, ep: Some(ep), error: OpError::Closed, returned });
     }
 
-    /// The peer has read a payload. Where another peer is in the middle of an access just now, which may be to anything,
-    /// its memory comes back a little later.
-    pub(super) fn finish_send(&mut self, op: u64, carried: Carried) {
-        match self.take_back(carried) {
-            Ok(payload) => self.ready.push_back(Event::Sent { op: OpId(op), payload }),
-            Err(carried) => self.withheld.push_back(Withheld { op, carried, notify: true }),
+    /// The peer has read a payload, or let go of it. Where another peer is in the middle of an access just now, which may be
+    /// to anything, its memory comes back a little later.
+    pub(super) fn finish_send(&mut self, ep: EndpointId, exposed: Exposed<Carried>) {
+        let Exposed { op, envelope, payload, awaited, was_read } = exposed;
+        match self.take_back(payload) {
+            Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled),
+            Err(payload) => self.withhold(Some(ep), Exposed { op, envelope, payload, awaited, was_read }),
         }
     }
 
+    /// The memory of a send is the application's own again. `error`: why, if the peer has not read it.
+    fn conclude(&mut self, ep: EndpointId, exposed: Exposed<Payload>, error: OpError) {
+        let Exposed { op: number, envelope, payload, awaited, was_read } = exposed;
+        if !awaited {
+            let op = OpId::new(number, Some(ep));
+            self.ready.push_back(Event::Released { op, returned: Returned::Payload(payload) });
+        } else if was_read {
+            self.sent(number, ep, envelope, payload);
+        } else {
+            self.send_failed(number, ep, envelope, error, Returned::Payload(payload));
+        }
+    }
+
+    /// Looks after memory that a peer may be in the middle of reading.
+    pub(super) fn withhold(&mut self, ep: Option<EndpointId>, exposed: Exposed<Carried>) {
+        self.withheld.push_back(Withheld { ep, exposed });
+    }
+
     /// Makes a payload the application's own again; `Err` if a peer is in the middle of an access. Never waits.
-    fn take_back(&mut self, carried: Carried) -> Result<Payload, Carried> {
+    pub(super) fn take_back(&mut self, carried: Carried) -> Result<Payload, Carried> {
         match carried {
             Carried::Region(region) => match region.try_revoke() {
                 Ok(buffer) => Ok(Payload::Buffer(buffer)),
@@ -290,11 +334,17 @@ impl Worker {
     /// Looks at the memory that is withheld longest, at most so many pieces.
     pub(super) fn look_at_withheld(&mut self, most: usize) {
         for _ in 0..most.min(self.withheld.len()) {
-            let Some(Withheld { op, carried, notify }) = self.withheld.pop_front() else { return };
-            match self.take_back(carried) {
-                Ok(payload) if notify => self.ready.push_back(Event::Sent { op: OpId(op), payload }),
-                Ok(_) => {}
-                Err(carried) => self.withheld.push_back(Withheld { op, carried, notify }),
+            let Some(Withheld { ep, exposed }) = self.withheld.pop_front() else { return };
+            let Exposed { op, envelope, payload, awaited, was_read } = exposed;
+            match (self.take_back(payload), ep) {
+                (Ok(payload), Some(ep)) => {
+                    self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled);
+                }
+                (Ok(payload), None) => {
+                    let (op, returned) = (OpId::new(op, None), Returned::Payload(payload));
+                    self.ready.push_back(Event::Released { op, returned });
+                }
+                (Err(payload), ep) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
             }
         }
     }

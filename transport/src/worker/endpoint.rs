@@ -10,19 +10,16 @@ use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, Qu
 use slab::Slab;
 
 use super::error::CloseReason;
-use super::ids::{EndpointId, ListenerId, OpId};
-use super::message::Message;
-use super::payload::Payload;
-use super::table::QpTable;
-use super::target::Target;
+use super::ids::{EndpointId, ListenerId};
+use super::memory::{Payload, Target};
 use crate::cm::SocketId;
-use crate::engine::{Link, PeerTerms, Pulse};
+use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Endpoint {
-    pub(crate) link: Link<Carried, Target, Message>,
+    pub(crate) link: Link<Carried>,
     pub(crate) qp: Option<QueuePair>,
     /// Longest eager payload.
     pub(crate) eager_limit: usize,
@@ -30,8 +27,8 @@ pub(crate) struct Endpoint {
     /// The stage is [`Stage::Up`].
     pub(crate) up: bool,
     pub(crate) stage: Stage,
-    /// READs with the device, oldest first.
-    pub(crate) reads: VecDeque<OneSided>,
+    /// One-sided work with the device, oldest first.
+    pub(crate) reads: VecDeque<InFlight>,
     /// Bytes of buffers of the pool with the device, for messages that did not go inline.
     pub(crate) copied: usize,
     pub(crate) socket: Option<SocketId>,
@@ -53,7 +50,7 @@ pub(crate) struct Endpoint {
     /// Receives that came back empty.
     pub(crate) flushed: u32,
     /// What the end of the connection cut off, and is not taken back from the peer yet.
-    pub(crate) cut: Vec<(u64, Carried)>,
+    pub(crate) cut: Vec<Exposed<Carried>>,
     pub(crate) span: tracing::Span,
 }
 
@@ -74,45 +71,38 @@ pub(crate) enum Stage {
 
 /// One-sided work with the device.
 #[derive(Debug)]
+pub(crate) struct InFlight {
+    /// The operation; 0 if it is part of another.
+    pub(crate) number: u64,
+    /// The application waits for it.
+    pub(crate) awaited: bool,
+    pub(crate) what: OneSided,
+}
+
+/// What one-sided work is for.
+#[derive(Debug)]
 pub(crate) enum OneSided {
     /// A READ of an offered payload.
     Pull(Reading),
     /// A READ that the application asked for.
-    Get(OpId),
-    /// A READ that the application asked to be combined with its memory, into a slab of the pool: the device can not.
-    Combine(Combining),
+    Get,
+    /// A READ that the application asked to be combined with its memory, into a slab of the pool of so many bytes: the
+    /// device can not.
+    Combine { target: Target, len: usize, pooled: usize },
     /// A WRITE that the application asked for.
-    Put(OpId),
-    /// An atomic that the application asked for.
-    Fetch(Fetching),
+    Put,
+    /// An atomic; a slab of the pool of so many bytes takes what was there before.
+    Fetch { pooled: usize },
 }
 
 /// A READ of an offered payload.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    pub(crate) key: u32,
-    /// Where the payload goes once it is read, if the device can not do that itself.
-    pub(crate) staged: Option<Target>,
+    pub(crate) key: EntryKey,
+    pub(crate) len: u64,
+    /// The receive that it is for. Its memory is with the device, unless that is a slab of the pool.
+    pub(crate) posted: Option<Posted<Target>>,
     /// Bytes of the slab of the pool that it is read into; 0 if it is read into the memory of its receive.
-    pub(crate) pooled: usize,
-}
-
-/// A READ into a slab of the pool, to be combined with the application's memory.
-#[derive(Debug)]
-pub(crate) struct Combining {
-    pub(crate) op: OpId,
-    pub(crate) target: Target,
-    /// Bytes that are read.
-    pub(crate) len: usize,
-    /// Bytes of the slab.
-    pub(crate) pooled: usize,
-}
-
-/// An atomic.
-#[derive(Debug)]
-pub(crate) struct Fetching {
-    pub(crate) op: OpId,
-    /// Bytes of the slab of the pool that takes what was there before.
     pub(crate) pooled: usize,
 }
 
@@ -231,15 +221,30 @@ pub(crate) fn parse_wr_id(wr_id: u64) -> (Job, usize, u32, u32) {
     (job, (wr_id >> 32) as usize & 0xfff, (wr_id >> 44) as u32 & 0x3ffff, wr_id as u32)
 }
 
+/// A queue pair's number. They are unpredictable, so that their low bits spread well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct QpKey(u32);
+
+impl Key for QpKey {
+    #[inline(always)]
+    fn spread(self) -> u64 {
+        self.0.into()
+    }
+}
+
 /// All endpoints of a worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Endpoints {
     slots: Slab<Endpoint>,
-    by_qpn: QpTable,
+    by_qpn: Table<QpKey, u32>,
     generation: u32,
 }
 
 impl Endpoints {
+    pub(crate) fn new() -> Self {
+        Endpoints { slots: Slab::new(), by_qpn: Table::new(), generation: 0 }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -260,7 +265,7 @@ impl Endpoints {
     pub(crate) fn remove(&mut self, index: usize) -> Option<Endpoint> {
         let endpoint = self.slots.try_remove(index)?;
         if let Some(qp) = &endpoint.qp {
-            self.by_qpn.remove(qp.number().0);
+            self.by_qpn.remove(QpKey(qp.number().0));
         }
         Some(endpoint)
     }
@@ -268,7 +273,7 @@ impl Endpoints {
     /// The queue pair of endpoint `index` is connected.
     pub(crate) fn attach(&mut self, index: usize, qp: QueuePair, terms: &PeerTerms, now: Duration) {
         let Some(endpoint) = self.slots.get_mut(index) else { return };
-        self.by_qpn.insert(qp.number().0, index as u32);
+        self.by_qpn.insert(QpKey(qp.number().0), index as u32);
         endpoint.qp = Some(qp);
         if let Err(violation) = endpoint.link.open(terms, now) {
             // The hello's values were checked when it was read.
@@ -295,7 +300,7 @@ impl Endpoints {
     #[inline(always)]
     pub(crate) fn receiver(&mut self, wr_id: u64, qpn: u32) -> Option<&mut Endpoint> {
         if wr_id == SHARED_RECEIVE {
-            return self.slots.get_mut(self.by_qpn.get(qpn)? as usize);
+            return self.slots.get_mut(self.by_qpn.get(QpKey(qpn))? as usize);
         }
         self.get_mut(EndpointId { index: wr_id as u32, generation: (wr_id >> 32) as u32 })
     }

@@ -9,7 +9,7 @@ use qpair_verbs::{CompletionError, CqError, CreateError, Local, MemoryError, Ope
 use thiserror::Error;
 
 use super::ids::EndpointId;
-use super::payload::Payload;
+use super::memory::Payload;
 use crate::cm::HandshakeError;
 use crate::engine::Violation;
 
@@ -281,6 +281,15 @@ pub enum SendFailure {
         /// Greatest length.
         limit: u64,
     },
+    /// This side of the stream is finished, or the stream's connection is closed.
+    #[error("this side of the stream is over; open another")]
+    StreamOver,
+    /// Too many streams.
+    #[error("{limit} streams are open already; finish some on both sides")]
+    TooManyStreams {
+        /// The limit.
+        limit: usize,
+    },
     /// The payload could not be exposed, or copied.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -330,6 +339,15 @@ pub enum OneSidedFailure {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// The counter was removed.
+    #[error("this counter was removed; make another")]
+    UnknownCounter,
+    /// Too many counters.
+    #[error("a worker has {limit} counters at most; remove some")]
+    TooManyCounters {
+        /// The limit.
+        limit: usize,
+    },
     /// There is no memory for what comes back: of an atomic, or on a device that can not combine by itself.
     #[error("no memory for what comes back: {0}")]
     Memory(std::sync::Arc<str>),
@@ -396,6 +414,15 @@ pub enum OpError {
     /// The connection ended while an atomic was under way, of which nobody can tell whether it was carried out.
     #[error("the connection ended, and whether the peer's memory was changed is not known; see its Closed event")]
     Unknown,
+    /// The application cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+    /// The time that the application set for it is over.
+    #[error("not over in time; it may still be carried out")]
+    TimedOut,
+    /// The peer did not answer the request, for a reason in the application's own numbering.
+    #[error("the peer declined the request with {0}")]
+    Declined(u16),
     /// The message went to [`Event::Received`](crate::Event::Received) instead.
     #[error(transparent)]
     Misfit(#[from] Misfit),

@@ -5,13 +5,17 @@ use std::net::SocketAddr;
 use qpair_verbs::Local;
 
 use super::error::{CloseReason, OpError};
-use super::ids::{EndpointId, ListenerId, OpId, Tag};
-use super::message::Message;
-use super::payload::Payload;
+use super::ids::{EndpointId, HandlerId, ListenerId, OpId, Tag};
+use super::memory::{Message, Payload};
+use super::ops::{Counter, Request, StreamEnd, StreamId};
 use crate::cm::HandshakeError;
 
-/// Something that happened. Each operation that was taken ends with exactly one event: a send with `Sent`, a posted receive
-/// with `ReceivedInto`, a get with `Got`, a put with `Put`, an atomic with `Fetched`, each with `Failed` instead.
+/// Something that happened.
+///
+/// Each operation that was taken, whatever has an [`OpId`], ends with exactly one event: a send with `Sent`, a posted receive
+/// with `ReceivedInto` or `Matched`, a request with `Response`, a get with `Got`, a put with `Put`, an atomic with `Fetched`, a
+/// flush with `Flushed`, a wait for a counter with `Counted`; each with `Failed` instead. Only where that withholds memory,
+/// `Released` follows later, if the memory ever comes back.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -38,7 +42,77 @@ pub enum Event {
         /// Its contents.
         message: Message,
     },
-    /// A long message waits for a receive ([`Config::hold_unmatched`](crate::Config::hold_unmatched), or longer than
+    /// A posted receive without memory of its own took a message, which is handed out as it is.
+    Matched {
+        /// The receive.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+        /// The message's tag.
+        tag: Tag,
+        /// Its contents.
+        message: Message,
+    },
+    /// An active message: see [`Handlers`](crate::Handlers).
+    Active {
+        /// The connection.
+        ep: EndpointId,
+        /// What it is for.
+        handler: HandlerId,
+        /// A number that came with it.
+        argument: u64,
+        /// Its contents.
+        message: Message,
+    },
+    /// A request of a peer: see [`Handlers`](crate::Handlers).
+    Request(Request),
+    /// The answer to a [`request`](crate::Worker::request).
+    Response {
+        /// The request.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+        /// The answer.
+        message: Message,
+        /// What was sent with the request.
+        returned: Returned,
+    },
+    /// A peer opened a stream.
+    StreamOpened {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// The next part of a stream.
+    StreamData {
+        /// The stream.
+        stream: StreamId,
+        /// Its contents.
+        message: Message,
+    },
+    /// The peer's half of a stream is over. This side's goes on until it is finished too.
+    StreamEnded {
+        /// The stream.
+        stream: StreamId,
+        /// How.
+        end: StreamEnd,
+    },
+    /// A peer tells that its puts so far are in place, or anything else: [`Notice::Value`](crate::Notice::Value).
+    Notified {
+        /// The connection.
+        ep: EndpointId,
+        /// The peer's number for it.
+        value: u64,
+    },
+    /// A counter has come to the value that [`when_counted`](crate::Worker::when_counted) asked for.
+    Counted {
+        /// The wait for it.
+        op: OpId,
+        /// The counter.
+        counter: Counter,
+        /// Its value now.
+        value: u64,
+    },
+    /// A long message waits for a receive ([`Config::unmatched`](crate::Config::unmatched), or longer than
     /// [`Config::pool_limit`](crate::Config::pool_limit)).
     /// [`Worker::recv_into`](crate::Worker::recv_into) with its tag begins to read it at once.
     Offered {
@@ -96,14 +170,28 @@ pub enum Event {
         /// What was sent.
         payload: Payload,
     },
+    /// All that was begun before a [`flush`](crate::Worker::flush) has come to the peer.
+    Flushed {
+        /// The flush.
+        op: OpId,
+        /// The connection.
+        ep: EndpointId,
+    },
     /// An operation did not come about.
     Failed {
         /// The operation.
         op: OpId,
-        /// The connection.
-        ep: EndpointId,
+        /// The connection, if it has one.
+        ep: Option<EndpointId>,
         /// Why.
         error: OpError,
+        /// What belonged to it.
+        returned: Returned,
+    },
+    /// Memory of an operation that failed and withheld it.
+    Released {
+        /// The operation.
+        op: OpId,
         /// What belonged to it.
         returned: Returned,
     },
@@ -132,9 +220,23 @@ pub enum Returned {
     Payload(Payload),
     /// The memory of a receive. Its contents are not specified.
     Memory(Local),
-    /// Nothing: a peer that does not answer is in the middle of reading the memory, or the device did not give it back in
-    /// time, so that it is withheld.
+    /// Nothing, though there was something: a peer or a device still has the memory. [`Event::Released`] hands it out when it
+    /// is free; of a connection that ended without the device giving it back, never.
     Withheld,
+    /// There was nothing.
+    Nothing,
+}
+
+impl Event {
+    /// The event of an operation that nobody waits for any more: its memory comes back.
+    pub(crate) fn released(self, op: OpId) -> Event {
+        let returned = match self {
+            Event::Got { memory, .. } | Event::Put { memory, .. } => Returned::Memory(memory),
+            Event::Failed { returned, .. } => returned,
+            _ => Returned::Nothing,
+        };
+        Event::Released { op, returned }
+    }
 }
 
 /// What [`Worker::run`](crate::Worker::run) does after an event.

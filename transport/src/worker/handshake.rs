@@ -11,11 +11,9 @@ use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::{CloseReason, ConnectError, ConnectFailure, Lost, ResourceError};
 use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
-use super::message::Message as Received;
-use super::target::Target;
 use super::{Incoming, Worker, no_address};
 use crate::cm::{HandshakeError, Hello, Message, Notice, SocketId, StreamEnd};
-use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Unmatched};
+use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
 
 impl Worker {
     /// Begins to connect to the first of `addresses` that can be tried.
@@ -271,12 +269,11 @@ impl Worker {
         self.slabs.release(slots, slots);
     }
 
-    fn link<P, M, B>(&self, epoch: u32) -> Link<P, M, B> {
+    fn link<P>(&self, epoch: u32) -> Link<P> {
         Link::new(&LinkConfig {
             window: self.config.window,
             depth: self.config.send_depth,
             epoch,
-            unmatched: Unmatched { hold: self.config.hold_unmatched, longest: self.pool.longest() },
             offers: OFFERS,
             keepalive: self.config.keepalive,
             detection: self.config.detection,
@@ -299,7 +296,7 @@ fn terms(hello: &Hello) -> PeerTerms {
 
 fn endpoint(
     id: EndpointId,
-    link: Link<Carried, Target, Received>,
+    link: Link<Carried>,
     eager_limit: usize,
     peer: SocketAddr,
     socket: SocketId,

@@ -1,31 +1,22 @@
 //! The driver: polls the completion queue, feeds the engine, posts what it says, hands out events. One thread's own.
-//! `send`, `receive` and `poll` are the hot path; `service`, `handshake` and `ending` run beside it.
+//! `ops` is what an application asks for; `poll`, `arrival` and `delivery` what comes; `service`, `handshake` and `ending` run
+//! beside it.
 
-mod atomic;
+mod arrival;
 mod config;
-mod counters;
+mod delivery;
 mod ending;
 mod endpoint;
 mod error;
 mod event;
-mod explain;
 mod handshake;
 mod ids;
 mod leaving;
-mod lent;
-mod message;
-mod metrics;
-mod onesided;
-mod payload;
+mod memory;
+mod ops;
 mod poll;
-mod pool;
-mod receive;
-mod rendezvous;
-mod send;
+mod seen;
 mod service;
-mod slabs;
-mod table;
-mod target;
 #[cfg(test)]
 mod tests;
 
@@ -35,24 +26,27 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QueuePair};
 
-pub use config::Config;
-pub use counters::Counters;
+pub use config::{Config, Unmatched};
 pub use error::{
     CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, OneSidedError, OneSidedFailure, OpError,
     RecvError, RecvFailure, ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
 };
 pub use event::{Event, Flow, Returned};
-pub use explain::Explanation;
-pub use ids::{EndpointId, Listener, ListenerId, OpId, Tag};
-pub use message::Message;
-pub use metrics::Metrics;
-pub use payload::Payload;
+pub use ids::{EndpointId, HandlerId, Listener, ListenerId, OpId, Source, Tag, TagPattern};
+pub use memory::{Message, Payload};
+pub use ops::{
+    ActiveMessage, Counter, Handlers, MessageHandler, Notice, Probe, RemoteCounter, Reply, Request, RequestHandler,
+    StreamEnd, StreamId,
+};
+pub use seen::{Counters, Explanation, Metrics};
 
 use crate::cm::{Limits, SocketId, Sockets};
+use crate::engine::{Calls, Inbox, Policy, Table};
+use delivery::Body;
 use ending::Withheld;
 use endpoint::Endpoints;
-use pool::Pool;
-use slabs::EagerSlabs;
+use memory::{EagerSlabs, Pool, Target};
+use ops::{CounterTable, Deadlines, Halves, StreamKey};
 
 /// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
 /// each thread has its own: nothing is shared between workers.
@@ -69,6 +63,7 @@ pub struct Worker {
     cq: CompletionQueue,
     ready: VecDeque<Event>,
     endpoints: Endpoints,
+    inbox: Inbox<Target, Body>,
     slabs: EagerSlabs,
     /// Where messages are put together before they are posted.
     frame: Box<[u8]>,
@@ -82,6 +77,11 @@ pub struct Worker {
     next_op: u64,
     // Touched now and then.
     pool: Pool,
+    calls: Calls<Payload>,
+    streams: Table<StreamKey, Halves>,
+    next_stream: u64,
+    counter_table: CounterTable,
+    deadlines: Deadlines,
     withheld: VecDeque<Withheld>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<QueuePair>,
@@ -137,10 +137,17 @@ impl Worker {
         let limits = Limits { connect: config.connect_timeout, hello: config.hello_timeout };
         let mut sockets = Sockets::new(limits).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
+        let pool = Pool::new(&pd, config.pool_limit);
+        let policy = Policy {
+            hold_short: config.unmatched == Unmatched::Hold,
+            hold_long: config.unmatched != Unmatched::Deliver,
+            longest: pool.longest(),
+        };
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),
-            endpoints: Endpoints::default(),
+            endpoints: Endpoints::new(),
+            inbox: Inbox::new(policy),
             slabs: EagerSlabs::new(&pd, shared, config.slab_bytes()),
             frame: vec![0; config.slab_bytes()].into(),
             max_inline: attributes.max_inline as usize,
@@ -149,7 +156,12 @@ impl Worker {
             cut_short: false,
             counters: Counters::default(),
             next_op: 1,
-            pool: Pool::new(&pd, config.pool_limit),
+            pool,
+            calls: Calls::new(),
+            streams: Table::new(),
+            next_stream: 0,
+            counter_table: CounterTable::default(),
+            deadlines: Deadlines::default(),
             withheld: VecDeque::new(),
             parting: Vec::new(),
             sockets,
@@ -243,7 +255,7 @@ impl Worker {
 
     /// What carries a connection, and how it stands. `None` if there is no such connection.
     pub fn explain(&self, ep: EndpointId) -> Option<Explanation> {
-        self.endpoints.get(ep).map(|endpoint| Explanation::of(endpoint, &self.config))
+        self.endpoints.get(ep).map(|endpoint| Explanation::of(endpoint, &self.inbox, &self.config))
     }
 
     /// Time since the worker was made.

@@ -5,11 +5,13 @@ use std::time::Duration;
 use qpair_verbs::{Arm, Local, Slab, WcOpcode};
 
 use super::Worker;
+use super::arrival::Plain;
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
-use super::ids::EndpointId;
-use super::slabs::Oldest;
+use super::ids::{EndpointId, HandlerId, Tag};
+use super::memory::Oldest;
+use crate::engine::Class;
 
 impl Worker {
     /// The next event, if there is one. Never blocks, and does not allocate once connections and memory are warm.
@@ -81,7 +83,10 @@ impl Worker {
             }
         }
         let chores = self.chores().then(|| now + CHORES);
-        let until = [deadline, self.next_timer(), self.sockets.next_deadline(), chores].into_iter().flatten().min();
+        let until = [deadline, self.next_timer(), self.sockets.next_deadline(), self.deadlines.next(), chores]
+            .into_iter()
+            .flatten()
+            .min();
         // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
         let limit = until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50));
         let slept = self.service(now, limit);
@@ -118,9 +123,12 @@ impl Worker {
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
                 if let Local::Slab(slab) = completion.into_memory()
-                    && let Some((ep, tag, message)) = self.received(wr_id, qpn, len, slab)
+                    && let Some(Plain { ep, envelope, message }) = self.received(wr_id, qpn, len, slab)
                 {
-                    return Ok(Some(Event::Received { ep, tag, message }));
+                    return Ok(Some(match envelope.class {
+                        Class::Tagged => Event::Received { ep, tag: Tag(envelope.tag), message },
+                        _ => Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message },
+                    }));
                 }
             } else {
                 let (wc, memory) = (completion.values(), completion.into_memory());
@@ -206,9 +214,11 @@ impl Worker {
     /// There is memory again for long messages without a receive.
     #[cold]
     pub(super) fn resume(&mut self) {
-        for index in 0..self.endpoints.bound() {
-            if self.endpoints.at(index).is_some_and(|endpoint| endpoint.link.resume()) {
-                self.pump(index);
+        for (peer, key) in self.inbox.resume() {
+            let ep = EndpointId::of(peer);
+            if let Some(endpoint) = self.endpoints.get_mut(ep) {
+                endpoint.link.want(key);
+                self.pump(ep.index as usize);
             }
         }
     }

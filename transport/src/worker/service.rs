@@ -65,6 +65,7 @@ impl Worker {
         if self.broken > 0 {
             self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;
         }
+        self.expire_operations(now);
         self.look_at_withheld(LOOKS);
         self.look_at_parting()?;
         if self.pool.is_relieved() {
@@ -109,7 +110,7 @@ impl Worker {
                 }
                 match pulse {
                     Pulse::Quiet => {}
-                    Pulse::Probe => self.probe(index),
+                    Pulse::Probe => self.probe_life(index),
                     Pulse::Lost => {
                         let lost = Lost::Silent(self.config.detection);
                         return self.break_off(index, CloseReason::PeerLost(lost));
@@ -124,7 +125,7 @@ impl Worker {
     }
 
     /// Asks the peer's device for a sign of life.
-    fn probe(&mut self, index: usize) {
+    fn probe_life(&mut self, index: usize) {
         if !self.post_probe(index)
             && let Some(endpoint) = self.endpoints.at(index)
         {

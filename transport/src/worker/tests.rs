@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
-use super::endpoint::{Combining, OneSided, Reading, Stage};
-use super::target::Target;
+use super::endpoint::{InFlight, OneSided, Stage};
+use super::memory::Target;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,11 +38,12 @@ fn a_worker_can_be_sent() {
 fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let (mut worker, ep, _) = mirror(Config::default());
     let endpoint = worker.endpoints.get_mut(ep).unwrap();
-    endpoint.reads.push_back(OneSided::Get(OpId(70)));
-    endpoint.reads.push_back(OneSided::Put(OpId(71)));
-    endpoint.reads.push_back(OneSided::Pull(Reading { key: 9, staged: None, pooled: 0 }));
-    let target = Target { memory: Local::None, calc: None };
-    endpoint.reads.push_back(OneSided::Combine(Combining { op: OpId(72), target, len: 0, pooled: 0 }));
+    let (target, what) =
+        (Target::new(Local::None, None), |number| InFlight { number, awaited: true, what: OneSided::Get });
+    endpoint.reads.push_back(what(70));
+    endpoint.reads.push_back(InFlight { what: OneSided::Put, ..what(71) });
+    endpoint.reads.push_back(InFlight { what: OneSided::Combine { target, len: 0, pooled: 0 }, ..what(72) });
+    endpoint.reads.push_back(InFlight { awaited: false, ..what(73) });
     worker.abort(ep);
     assert!(worker.endpoints.get(ep).is_some(), "the device has work of it");
     let memory = worker.domain().alloc(8).unwrap();
@@ -52,9 +53,9 @@ fn operations_that_the_device_does_not_end_end_with_their_connection() {
     worker.remove(ep.index as usize);
     let events: Vec<_> = worker.ready.drain(..).collect();
     let [
-        Event::Failed { op: OpId(70), returned: Returned::Withheld, .. },
-        Event::Failed { op: OpId(71), returned: Returned::Withheld, .. },
-        Event::Failed { op: OpId(72), returned: Returned::Memory(_), .. },
+        Event::Failed { op: OpId { number: 70, .. }, returned: Returned::Withheld, .. },
+        Event::Failed { op: OpId { number: 71, .. }, returned: Returned::Withheld, .. },
+        Event::Failed { op: OpId { number: 72, .. }, returned: Returned::Memory(_), .. },
         Event::Closed { reason: CloseReason::Aborted, .. },
     ] = &events[..]
     else {
@@ -161,7 +162,11 @@ fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
     for told in [true, false] {
         let (mut worker, ep, _) = mirror(Config::default());
         let index = ep.index as usize;
-        worker.endpoints.get_mut(ep).unwrap().reads.push_back(OneSided::Get(OpId(70)));
+        worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight {
+            number: 70,
+            awaited: true,
+            what: OneSided::Get,
+        });
         worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
         // Of a peer that is gone, a device may say this.
         let gone = CompletionError { qpn: Qpn(1), opcode: WcOpcode::SEND, status: WcStatus::REM_OP_ERR, vendor_err: 0 };

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use qpair::transport::{Config, EndpointId, Event, Listener, SendCopyError, Tag, Worker};
+use qpair::transport::{Config, EndpointId, Event, Listener, SendCopyError, Tag, Unmatched, Worker};
 use qpair::verbs::{Access, Context, ExposedRegion};
 
 use super::bandwidth::{self, Stream};
@@ -301,7 +301,7 @@ impl Stream for Link {
 /// What the device says.
 pub fn worker(context: &Context) -> Result<Worker, PerfError> {
     // Receives are posted for all long messages, so none shall go anywhere else.
-    Ok(Worker::on(context.clone(), Config::default().eager_limit(EAGER).hold_unmatched(true))?)
+    Ok(Worker::on(context.clone(), Config::default().eager_limit(EAGER).unmatched(Unmatched::HoldLong))?)
 }
 
 /// Waits for the first connection to come up.

@@ -1,20 +1,60 @@
-//! Tag matching, in the order of each tag.
+//! Matching, in the order of each channel; of one peer and of several.
 
 use qpair_verbs::Rkey;
 
-use crate::engine::inbox::{Arrival, Fit, Inbox, Offered, Placed, Posted, Unmatched};
-use crate::engine::wire::Offer;
+use crate::engine::*;
 
-fn inbox(hold: bool) -> Inbox<(), char> {
-    Inbox::new(Unmatched { hold, longest: 5000 })
+const P: Peer = Peer(1);
+const Q: Peer = Peer(2);
+
+type TestInbox = Inbox<(), char>;
+
+fn inbox(hold_long: bool) -> TestInbox {
+    Inbox::new(Policy { hold_short: false, hold_long, longest: 5000 })
+}
+
+fn holding() -> TestInbox {
+    Inbox::new(Policy { hold_short: true, hold_long: true, longest: 5000 })
 }
 
 fn posted(op: u64, tag: u64, limit: u64) -> Posted<()> {
-    Posted { op, tag, fit: Fit { limit, granule: 4 }, staged: false, memory: () }
+    let pattern = Pattern { source: Some(P), tag, mask: u64::MAX };
+    Posted { op, pattern, fit: Fit { limit, granule: 4 }, staged: false, memory: () }
+}
+
+fn wide(op: u64, source: Option<Peer>, tag: u64, mask: u64) -> Posted<()> {
+    Posted { pattern: Pattern { source, tag, mask }, ..posted(op, tag, 100) }
 }
 
 fn offer(id: u32) -> Offer {
     Offer { addr: 0, rkey: Rkey(0), id }
+}
+
+fn eager(inbox: &mut TestInbox, peer: Peer, tag: u64, body: char) -> Arrival<()> {
+    inbox.eager(peer, Envelope::bare(tag), 8, || body)
+}
+
+/// The receive that takes a message of that peer and tag.
+fn taker(inbox: &mut TestInbox, peer: Peer, tag: u64) -> Option<u64> {
+    match eager(inbox, peer, tag, 'x') {
+        Arrival::Matched(posted) => Some(posted.op),
+        Arrival::Unmatched => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Offers a payload that can be read at once.
+fn startable(inbox: &mut TestInbox, tag: u64, len: u64, id: u32) -> EntryKey {
+    match inbox.offer(P, Envelope::bare(tag), len, offer(id), false) {
+        Offered::Startable(key) => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bodies and receives of what is delivered.
+fn due(inbox: &mut TestInbox) -> Vec<(char, Option<u64>)> {
+    let next = || inbox.next_due().map(|due| (due.body, due.posted.map(|posted| posted.op)));
+    std::iter::from_fn(next).collect()
 }
 
 #[test]
@@ -23,14 +63,24 @@ fn receives_match_their_tag_in_the_order_posted() {
     for (op, tag) in [(1, 7), (2, 8), (3, 7)] {
         assert_eq!(inbox.post(posted(op, tag, 100)), Placed::Waits);
     }
-    let eager = |inbox: &mut Inbox<(), char>, tag| match inbox.eager(tag, 8, || 'x') {
-        Arrival::Matched(posted) => Some(posted.op),
-        _ => None,
-    };
-    assert_eq!(eager(&mut inbox, 7), Some(1));
-    assert_eq!(eager(&mut inbox, 7), Some(3));
-    assert_eq!(eager(&mut inbox, 7), None);
-    assert_eq!(eager(&mut inbox, 8), Some(2));
+    assert_eq!([7, 7, 7, 8].map(|tag| taker(&mut inbox, P, tag)), [Some(1), Some(3), None, Some(2)]);
+}
+
+#[test]
+fn of_all_receives_that_take_a_message_the_first_does() {
+    let mut inbox = inbox(false);
+    inbox.post(wide(1, Some(Q), 7, u64::MAX));
+    inbox.post(wide(2, None, 0x17, 0xf));
+    inbox.post(wide(3, None, 7, u64::MAX));
+    inbox.post(wide(4, Some(P), 7, u64::MAX));
+    inbox.post(wide(5, Some(P), 0, 0));
+    assert_eq!(taker(&mut inbox, P, 7), Some(2), "its low bits");
+    assert_eq!(taker(&mut inbox, P, 7), Some(3), "anyone's");
+    assert_eq!(taker(&mut inbox, P, 8), Some(5), "any tag");
+    assert_eq!(taker(&mut inbox, P, 8), None);
+    assert_eq!(taker(&mut inbox, P, 7), Some(4));
+    assert_eq!(taker(&mut inbox, Q, 7), Some(1));
+    assert!(inbox.is_plain());
 }
 
 #[test]
@@ -38,7 +88,7 @@ fn a_message_that_does_not_fit_fails_the_receive_and_is_kept() {
     for (len, fits) in [(8, true), (12, false), (6, false)] {
         let mut inbox = inbox(false);
         inbox.post(posted(1, 7, 8));
-        match inbox.eager(7, len, || 'x') {
+        match inbox.eager(P, Envelope::bare(7), len, || 'x') {
             Arrival::Matched(_) => assert!(fits, "{len}"),
             Arrival::Misfit { posted, held } => assert!(!fits && posted.op == 1 && !held, "{len}"),
             other => panic!("{other:?}"),
@@ -46,103 +96,176 @@ fn a_message_that_does_not_fit_fails_the_receive_and_is_kept() {
     }
     let mut inbox = inbox(true);
     inbox.post(posted(1, 7, 8));
-    assert!(matches!(inbox.offer(7, 12, offer(1)), Offered::Misfit { posted, held: false } if posted.op == 1));
-    assert!(inbox.start().is_some_and(|start| start.posted.is_none()), "delivered all the same");
+    let Offered::Misfit { posted, startable: Some(key) } = inbox.offer(P, Envelope::bare(7), 12, offer(1), false)
+    else {
+        panic!("delivered all the same")
+    };
+    assert_eq!(posted.op, 1);
+    assert!(inbox.start(key).is_some_and(|start| start.posted.is_none()));
 }
 
 #[test]
 fn short_messages_wait_behind_a_long_one_of_their_tag_only() {
     let mut inbox = inbox(false);
-    assert_eq!(inbox.offer(7, 1000, offer(1)), Offered::Startable);
-    let start = inbox.start().unwrap();
-    assert_eq!(inbox.eager(7, 4, || 'a'), Arrival::Held);
-    assert_eq!(inbox.eager(8, 4, || 'b'), Arrival::Unmatched);
-    assert_eq!(inbox.offer(7, 2000, offer(2)), Offered::Startable);
-    let second = inbox.start().unwrap();
-    assert_eq!(inbox.eager(7, 4, || 'c'), Arrival::Held);
-    assert_eq!(inbox.next_held(), None);
-    assert_eq!(inbox.pulled(start.key).unwrap().id, 1);
-    assert_eq!(inbox.pulled(start.key), None, "once");
-    assert_eq!(inbox.next_held().unwrap().body, 'a');
-    assert_eq!(inbox.next_held(), None);
-    assert_eq!(inbox.pulled(second.key).unwrap().id, 2);
-    assert_eq!(inbox.next_held().unwrap().body, 'c');
-    assert_eq!(inbox.next_held(), None);
+    let first = startable(&mut inbox, 7, 1000, 1);
+    inbox.start(first).unwrap();
+    assert_eq!(inbox.start(first), None, "once");
+    assert_eq!(eager(&mut inbox, P, 7, 'a'), Arrival::Held);
+    assert_eq!(eager(&mut inbox, P, 8, 'b'), Arrival::Unmatched);
+    assert_eq!(eager(&mut inbox, Q, 7, 'b'), Arrival::Unmatched);
+    let second = startable(&mut inbox, 7, 2000, 2);
+    inbox.start(second).unwrap();
+    assert_eq!(eager(&mut inbox, P, 7, 'c'), Arrival::Held);
+    // The second is read first, and waits for its turn.
+    assert_eq!(inbox.finish(second, '2', None), Some((2, 2000)));
+    assert_eq!(due(&mut inbox), []);
+    assert_eq!(inbox.finish(first, '1', None), Some((1, 1000)));
+    assert_eq!(inbox.finish(first, '1', None), None, "once");
+    assert_eq!(due(&mut inbox), [('1', None), ('a', None), ('2', None), ('c', None)]);
+    assert!(inbox.is_plain());
+}
+
+#[test]
+fn only_what_is_ordered_waits() {
+    let mut inbox = inbox(false);
+    let envelope = |class, port, tag| Envelope { class, port, tag };
+    inbox.offer(P, envelope(Class::Active, 3, 1), 1000, offer(1), false);
+    let mut waits = |class, port, tag| match inbox.eager(P, envelope(class, port, tag), 8, || 'x') {
+        Arrival::Held => true,
+        Arrival::Unmatched => false,
+        other => panic!("{other:?}"),
+    };
+    assert!(waits(Class::Active, 3, 2), "one handler, whatever the argument");
+    assert!(!waits(Class::Active, 4, 1));
+    assert!(!waits(Class::Request, 3, 1));
+    assert!(!waits(Class::Tagged, 0, 1));
 }
 
 #[test]
 fn a_late_receive_matches_what_waits() {
     let mut inbox = inbox(true);
-    assert_eq!(inbox.offer(7, 8, offer(1)), Offered::Held);
-    assert_eq!(inbox.eager(7, 4, || 'a'), Arrival::Held);
-    assert_eq!(inbox.start(), None);
+    assert_eq!(inbox.offer(P, Envelope::bare(7), 8, offer(1), false), Offered::Held);
+    assert_eq!(eager(&mut inbox, P, 7, 'a'), Arrival::Held);
     assert!(matches!(inbox.post(posted(1, 7, 4)), Placed::Misfit { .. }));
-    assert_eq!(inbox.post(posted(1, 7, 8)), Placed::Startable);
+    let Placed::Startable(P, key) = inbox.post(posted(1, 7, 8)) else { panic!("not startable") };
     assert_eq!(inbox.post(posted(2, 7, 8)), Placed::Waits);
     assert_eq!(inbox.post(posted(3, 7, 8)), Placed::Waits);
-    let start = inbox.start().unwrap();
-    assert_eq!(start.posted.as_ref().map(|posted| posted.op), Some(1));
-    assert_eq!(inbox.pulled(start.key).unwrap().op, Some(1));
-    assert_eq!(inbox.next_held().unwrap().posted.unwrap().op, 2);
-    assert_eq!(inbox.drain().iter().map(|posted| posted.op).collect::<Vec<_>>(), [3]);
+    let start = inbox.start(key).unwrap();
+    assert_eq!(start.posted.map(|posted| posted.op), Some(1));
+    inbox.finish(key, 'o', None);
+    assert_eq!(due(&mut inbox), [('o', None), ('a', Some(2))]);
+    assert_eq!(inbox.drop_peer(P).iter().map(|posted| posted.op).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn all_that_is_held_is_found_by_probes_and_taken_in_the_order_of_arrival() {
+    let mut inbox = holding();
+    assert!(!inbox.is_plain());
+    let any = Pattern { source: None, tag: 0, mask: 0 };
+    assert_eq!(inbox.probe(&any), None);
+    for (peer, tag, body) in [(Q, 0x17, 'a'), (P, 7, 'b'), (P, 8, 'c'), (P, 7, 'd')] {
+        assert_eq!(eager(&mut inbox, peer, tag, body), Arrival::Held);
+    }
+    assert_eq!(inbox.probe(&any), Some(Waiting { peer: Q, tag: 0x17, len: 8 }));
+    let of_p = Pattern { source: Some(P), ..any };
+    assert_eq!(inbox.probe(&of_p), Some(Waiting { peer: P, tag: 7, len: 8 }));
+    assert_eq!(inbox.probe(&Pattern { tag: 9, mask: u64::MAX, ..any }), None);
+    assert_eq!(inbox.post(wide(1, None, 7, 0xf)), Placed::Due);
+    assert_eq!(inbox.post(wide(2, None, 7, 0xf)), Placed::Due);
+    assert_eq!(inbox.post(posted(3, 7, 100)), Placed::Due);
+    assert_eq!(inbox.post(posted(4, 7, 100)), Placed::Waits);
+    assert_eq!(due(&mut inbox), [('a', Some(1)), ('b', Some(2)), ('d', Some(3))]);
+    // What came whole can be received when its connection is over.
+    assert_eq!(inbox.drop_peer(P).len(), 1);
+    assert_eq!(inbox.post(wide(5, Some(P), 8, u64::MAX)), Placed::Due);
+    assert_eq!(due(&mut inbox), [('c', Some(5))]);
 }
 
 #[test]
 fn without_memory_unmatched_payloads_wait_and_others_do_not() {
     let mut inbox = inbox(false);
-    inbox.offer(7, 8, offer(1));
-    inbox.offer(7, 8, offer(2));
-    let start = inbox.start().unwrap();
+    let keys = [1, 2].map(|id| startable(&mut inbox, 7, 8, id));
+    let start = inbox.start(keys[0]).unwrap();
     inbox.stall(start);
-    assert_eq!(inbox.start(), None);
-    inbox.post(posted(9, 7, 8));
-    assert_eq!(inbox.start().unwrap().posted.unwrap().op, 9, "the first of the tag");
-    assert_eq!(inbox.start(), None);
-    assert!(inbox.resume());
-    assert!(!inbox.resume());
-    assert_eq!(inbox.start().unwrap().offer.id, 2);
-}
-
-#[test]
-fn without_memory_receives_that_need_it_first_wait_too() {
-    let mut inbox = inbox(false);
-    for (op, tag, staged) in [(1, 7, true), (2, 8, false)] {
-        inbox.post(Posted { staged, ..posted(op, tag, 8) });
-        inbox.offer(tag, 8, offer(op as u32));
-    }
-    let start = inbox.start().unwrap();
-    assert_eq!(start.offer.id, 1);
-    inbox.stall(start);
-    assert_eq!(inbox.start().unwrap().posted.unwrap().op, 2, "it needs none");
-    assert_eq!(inbox.start(), None);
-    assert!(inbox.resume());
-    assert_eq!(inbox.start().unwrap().posted.unwrap().op, 1);
+    let Placed::Startable(P, key) = inbox.post(posted(9, 7, 8)) else { panic!("not startable") };
+    assert_eq!(key, keys[0], "the first of the tag");
+    assert_eq!(inbox.start(key).unwrap().posted.unwrap().op, 9);
+    assert_eq!(inbox.resume(), [(P, keys[0])]);
+    assert_eq!(inbox.start(keys[0]), None, "it is being read");
+    assert_eq!(inbox.resume(), []);
 }
 
 #[test]
 fn an_offer_for_which_there_is_never_memory_waits_for_a_receive() {
     let mut inbox = inbox(false);
-    assert_eq!(inbox.offer(7, 5000, offer(1)), Offered::Startable);
-    assert_eq!(inbox.offer(8, 5004, offer(2)), Offered::Held);
+    startable(&mut inbox, 7, 5000, 1);
+    assert_eq!(inbox.offer(P, Envelope::bare(8), 5004, offer(2), false), Offered::Held);
     inbox.post(posted(1, 9, 8));
-    assert!(matches!(inbox.offer(9, 5004, offer(3)), Offered::Misfit { held: true, .. }));
-    assert_eq!(inbox.start().unwrap().offer.id, 1);
-    inbox.release_offers();
-    assert_eq!(inbox.start(), None);
-    assert_eq!(inbox.post(posted(2, 8, 6000)), Placed::Startable);
-    let start = inbox.start().unwrap();
-    assert_eq!(inbox.unmatch(start.key, start.offer), Some((2, Some((8, 5004)))), "the device did not take its memory");
-    assert_eq!(inbox.start(), None);
-    assert_eq!(inbox.post(posted(3, 8, 6000)), Placed::Startable);
+    let misfit = inbox.offer(P, Envelope::bare(9), 5004, offer(3), false);
+    assert!(matches!(misfit, Offered::Misfit { startable: None, .. }));
+    assert_eq!(inbox.release_offers(P), []);
+    let Placed::Startable(P, key) = inbox.post(posted(2, 8, 6000)) else { panic!("not startable") };
+    inbox.start(key).unwrap();
+    let waiting = Waiting { peer: P, tag: 8, len: 5004 };
+    assert_eq!(inbox.unmatch(key), Some((2, Some(waiting))), "the device did not take its memory");
+    assert_eq!(inbox.start(key), None);
+    assert!(matches!(inbox.post(posted(3, 8, 6000)), Placed::Startable(..)));
 }
 
 #[test]
 fn closing_reads_what_was_held() {
     let mut inbox = inbox(true);
-    inbox.offer(7, 8, offer(1));
-    assert!(!inbox.is_startable());
-    inbox.release_offers();
-    assert_eq!(inbox.start().unwrap().offer.id, 1);
-    inbox.offer(7, 8, offer(2));
-    assert_eq!(inbox.start().unwrap().offer.id, 2);
+    for id in [1, 2] {
+        assert_eq!(inbox.offer(P, Envelope::bare(7), 8, offer(id), false), Offered::Held);
+    }
+    let ids = inbox.release_offers(P).into_iter().map(|key| inbox.start(key).unwrap().offer.id);
+    assert_eq!(ids.collect::<Vec<_>>(), [1, 2]);
+    assert!(matches!(inbox.offer(P, Envelope::bare(7), 8, offer(3), true), Offered::Startable(_)));
+}
+
+#[test]
+fn an_offer_is_withdrawn_unless_it_is_being_read() {
+    let mut inbox = inbox(true);
+    assert_eq!(inbox.offer(P, Envelope::bare(7), 8, offer(1), false), Offered::Held);
+    assert_eq!(eager(&mut inbox, P, 7, 'a'), Arrival::Held);
+    assert!(!inbox.withdraw(P, 2) && !inbox.withdraw(Q, 1));
+    assert!(inbox.withdraw(P, 1) && !inbox.withdraw(P, 1));
+    assert_eq!(due(&mut inbox), [('a', None)], "nothing is before it any more");
+    inbox.post(posted(1, 7, 8));
+    let key = startable(&mut inbox, 7, 8, 3);
+    assert!(!inbox.withdraw(P, 3), "it has a receive");
+    inbox.start(key).unwrap();
+    assert!(!inbox.withdraw(P, 3));
+}
+
+#[test]
+fn a_receive_is_cancelled_until_its_payload_is_read() {
+    let mut inbox = inbox(true);
+    for op in [1, 2, 3] {
+        inbox.post(wide(op, if op == 2 { None } else { Some(P) }, 7, u64::MAX));
+    }
+    assert_eq!(inbox.cancel(2).map(|posted| posted.op), Some(2));
+    assert_eq!(inbox.cancel(2), None);
+    let key = startable(&mut inbox, 7, 8, 1);
+    assert_eq!(inbox.cancel(1).map(|posted| posted.op), Some(1), "matched, not read");
+    assert_eq!(inbox.start(key), None, "it waits again");
+    let Placed::Startable(P, key) = inbox.post(posted(4, 7, 8)) else { panic!("not startable") };
+    inbox.start(key).unwrap();
+    assert_eq!(inbox.cancel(4), None, "it is being read");
+    assert_eq!(taker(&mut inbox, Q, 7), None);
+    assert_eq!(inbox.cancel(3).map(|posted| posted.op), Some(3));
+}
+
+#[test]
+fn a_lost_payload_lets_go_of_what_came_behind_it() {
+    let mut inbox = inbox(false);
+    inbox.post(posted(1, 7, 2000));
+    let key = startable(&mut inbox, 7, 1000, 1);
+    inbox.start(key).unwrap();
+    eager(&mut inbox, P, 7, 'a');
+    assert_eq!(inbox.drop_peer(P), []);
+    assert_eq!(due(&mut inbox), [], "a read is under way");
+    assert_eq!((inbox.fail(key), inbox.fail(key)), (Some(1), None));
+    assert_eq!(due(&mut inbox), [('a', None)]);
+    assert!(inbox.is_plain());
 }

@@ -12,6 +12,8 @@ use crate::engine::*;
 pub(super) const EAGER_LIMIT: u64 = 100;
 /// Longest payload without a receive.
 pub(super) const LONGEST: u64 = 8000;
+/// Each side's only peer.
+const PEER: Peer = Peer(7);
 pub(super) const A: usize = 0;
 pub(super) const B: usize = 1;
 
@@ -35,7 +37,7 @@ impl Dice {
 enum What {
     Message { header: [u8; HEADER_BYTES], serial: u64, offer: Option<[u8; OFFER_BYTES]> },
     Done { number: u32 },
-    Read { key: u32, number: u32, op: Option<u64>, serial: u64 },
+    Read { key: u64, number: u32, serial: u64 },
     SlotFree { credited: bool },
 }
 
@@ -47,12 +49,15 @@ pub(super) enum Way {
 }
 
 pub(super) struct Side {
-    pub(super) link: Link<u64, (), u64>,
+    pub(super) link: Link<u64>,
+    pub(super) inbox: Inbox<(), (u64, Option<u64>)>,
+    /// Payloads that are being read: under a number of the pair's own, their keys and receives.
+    reading: BTreeMap<u64, (EntryKey, Option<u64>)>,
     /// Receive slots that are posted.
     slots: u32,
     pub(super) delivered: Vec<(u64, u64, Way)>,
     pub(super) sent: Vec<u64>,
-    /// Sends that the end of the connection cut off.
+    /// Sends that the end of the connection cut off, or that were cancelled.
     pub(super) cut: Vec<u64>,
     /// Receives that failed.
     pub(super) failed: Vec<u64>,
@@ -87,13 +92,14 @@ impl Pair {
                 window,
                 depth,
                 epoch,
-                unmatched: Unmatched { hold: hold_offers, longest: LONGEST },
                 offers: 3,
                 keepalive: Duration::from_secs(1),
                 detection: Duration::from_secs(1),
             };
             Side {
                 link: Link::new(&config),
+                inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST }),
+                reading: BTreeMap::new(),
                 slots: window + RESERVED_SLOTS,
                 delivered: Vec::new(),
                 sent: Vec::new(),
@@ -139,13 +145,14 @@ impl Pair {
         let serial = self.next;
         let link = &mut self.sides[side].link;
         if len <= EAGER_LIMIT {
-            match link.eager(tag, len) {
+            match link.eager(Envelope::bare(tag), len) {
                 Ok(frame) => {
                     self.sides[side].sent.push(serial);
                     self.post(side, &frame, serial, None);
                 }
                 Err(Blocked::Later) => {
-                    link.enqueue(Pending { op: serial, tag, len, remote: None, payload: serial });
+                    let envelope = Envelope::bare(tag);
+                    link.enqueue(Pending { op: serial, envelope, len, remote: None, payload: serial });
                 }
                 Err(Blocked::Closed) => return None,
             }
@@ -154,10 +161,11 @@ impl Pair {
         } else {
             let remote = RemoteSlice { addr: serial << 20, len, rkey: Rkey(7) };
             self.sides[side].exposed.insert(remote.addr, serial);
-            match self.sides[side].link.offer(serial, tag, remote, serial) {
+            let envelope = Envelope::bare(tag);
+            match self.sides[side].link.offer(serial, envelope, remote, serial) {
                 Ok((frame, offer)) => self.post(side, &frame, serial, Some(offer)),
                 Err(payload) => {
-                    let pending = Pending { op: serial, tag, len, remote: Some(remote), payload };
+                    let pending = Pending { op: serial, envelope, len, remote: Some(remote), payload };
                     self.sides[side].link.enqueue(pending);
                 }
             }
@@ -175,14 +183,36 @@ impl Pair {
         let staged = self.dice.below(4) == 0;
         let op = 1 << 32 | self.next;
         self.next += 1;
-        let posted = Posted { op, tag, fit: Fit { limit, granule: 1 }, staged, memory: () };
-        let placed = self.sides[side].link.post(posted);
+        // Now and then one that would take anyone's messages.
+        let source = (self.dice.below(4) > 0).then_some(PEER);
+        let mask = if self.dice.below(8) > 0 { u64::MAX } else { 1 };
+        let pattern = Pattern { source, tag, mask };
+        let posted = Posted { op, pattern, fit: Fit { limit, granule: 1 }, staged, memory: () };
+        let placed = self.sides[side].inbox.post(posted);
+        if let Placed::Startable(PEER, key) = placed {
+            self.sides[side].link.want(key);
+        }
+        self.release(side);
         self.pump(side);
         (!matches!(placed, Placed::Misfit { .. })).then_some(op)
     }
 
+    /// Takes a send or a receive back, if it is still to be had.
+    pub(super) fn cancel(&mut self, side: usize, op: u64) {
+        if let Some(posted) = self.sides[side].inbox.cancel(op) {
+            self.sides[side].failed.push(posted.op);
+            self.release(side);
+            // Without its receive, a payload is read into memory of the transport's own.
+        } else if let Cancelled::Taken(_) = self.sides[side].link.cancel(op) {
+            self.sides[side].cut.push(op);
+        }
+        self.pump(side);
+    }
+
     pub(super) fn close(&mut self, side: usize) {
-        self.sides[side].link.close();
+        let me = &mut self.sides[side];
+        me.link.close();
+        me.inbox.release_offers(PEER).into_iter().for_each(|key| me.link.want(key));
         self.pump(side);
     }
 
@@ -194,9 +224,9 @@ impl Pair {
     /// There is memory of the transport's own again.
     pub(super) fn resume(&mut self, side: usize) {
         self.sides[side].starved = false;
-        if self.sides[side].link.resume() {
-            self.pump(side);
-        }
+        let me = &mut self.sides[side];
+        me.inbox.resume().into_iter().for_each(|(_, key)| me.link.want(key));
+        self.pump(side);
     }
 
     /// The device will not take the memory of the next receive.
@@ -211,20 +241,31 @@ impl Pair {
         let early = self.dice.below(2) as usize;
         self.abort(early);
         for Reverse((_, _, side, what)) in std::mem::take(&mut self.events) {
-            if let What::Read { key, op, .. } = what {
+            if let What::Read { key, .. } = what {
                 let me = &mut self.sides[side];
-                assert_eq!(me.link.pull_failed(key), op);
+                let (key, op) = me.reading.remove(&key).expect("a read fails once");
+                assert_eq!(me.inbox.fail(key), op);
                 me.failed.extend(op);
+                self.release(side);
             }
         }
         self.abort(1 - early);
     }
 
+    /// The receives that still wait for a message.
+    pub(super) fn left(&mut self, side: usize) -> Vec<u64> {
+        let mut left: Vec<_> = self.sides[side].inbox.drop_peer(PEER).into_iter().map(|posted| posted.op).collect();
+        let anyones = self.sides[side].inbox.posted().map(|posted| posted.op).collect::<Vec<_>>();
+        left.extend(anyones);
+        left
+    }
+
     fn abort(&mut self, side: usize) {
         let me = &mut self.sides[side];
-        let (sends, receives) = me.link.abort();
-        me.cut.extend(sends.into_iter().map(|(op, _)| op));
-        me.failed.extend(receives.into_iter().map(|posted| posted.op));
+        let (sends, _) = me.link.abort();
+        me.cut.extend(sends.into_iter().map(|exposed| exposed.op));
+        me.failed.extend(me.inbox.drop_peer(PEER).into_iter().map(|posted| posted.op));
+        self.release(side);
     }
 
     /// Handles the next `count` events; false if there are none left.
@@ -252,11 +293,12 @@ impl Pair {
         match what {
             What::Message { header, serial, offer } => self.message(side, &header, serial, offer),
             What::Done { number } => self.sides[side].link.retire(number),
-            What::Read { key, number, op, serial } => {
-                self.sides[side].link.retire(number);
-                let pulled = self.sides[side].link.pulled(key).expect("a read completes once");
-                assert_eq!(pulled.op, op);
-                self.deliver(side, pulled.tag, serial, pulled.op);
+            What::Read { key, number, serial } => {
+                let me = &mut self.sides[side];
+                me.link.retire(number);
+                let (key, op) = me.reading.remove(&key).expect("a read completes once");
+                let (id, len) = me.inbox.finish(key, (serial, op), None).expect("it was being read");
+                me.link.read(id, len);
                 self.release(side);
             }
             What::SlotFree { credited } => {
@@ -275,29 +317,43 @@ impl Pair {
         let mut keep = 0;
         match header.kind {
             Kind::Eager => {
-                match me.link.on_eager(&header, || serial) {
-                    Arrival::Unmatched => self.deliver(side, header.tag, serial, None),
-                    Arrival::Matched(posted) => self.deliver(side, header.tag, serial, Some(posted.op)),
+                match me.inbox.eager(PEER, header.envelope, header.length, || (serial, None)) {
+                    Arrival::Unmatched => self.deliver(side, header.envelope.tag, serial, None),
+                    Arrival::Matched(posted) => self.deliver(side, header.envelope.tag, serial, Some(posted.op)),
                     Arrival::Held => {}
                     Arrival::Misfit { posted, held } => {
                         me.failed.push(posted.op);
                         if !held {
-                            self.deliver(side, header.tag, serial, None);
+                            self.deliver(side, header.envelope.tag, serial, None);
                         }
                     }
                 }
                 keep = 1 + self.dice.below(self.hold);
             }
             Kind::ReadyToSend => {
-                let misfit = me.link.on_offer(&header, Offer::parse(&offer.unwrap()).unwrap());
-                if let Offered::Misfit { posted, .. } = misfit {
-                    me.failed.push(posted.op);
+                let offer = Offer::parse(&offer.unwrap()).unwrap();
+                let closing = me.link.is_closing();
+                let outcome = me.inbox.offer(PEER, header.envelope, header.length, offer, closing);
+                me.link.offered();
+                match outcome {
+                    Offered::Startable(key) => me.link.want(key),
+                    Offered::Held => {}
+                    Offered::Misfit { posted, startable } => {
+                        me.failed.push(posted.op);
+                        startable.into_iter().for_each(|key| me.link.want(key));
+                    }
                 }
             }
-            Kind::Finished => {
-                let (op, payload) = me.link.on_finished(&header).unwrap();
+            Kind::Finished | Kind::Withdrawn => {
+                let Exposed { op, payload, was_read, .. } = me.link.on_finished(&header).unwrap();
                 me.exposed.retain(|_, serial| *serial != payload);
-                me.sent.push(op);
+                if was_read { me.sent.push(op) } else { me.cut.push(op) }
+            }
+            Kind::Cancel => {
+                let id = header.envelope.tag as u32;
+                if me.inbox.withdraw(PEER, id) {
+                    me.link.withdrawn(id);
+                }
             }
             Kind::Credit => {}
             Kind::Close => me.link.on_close(),
@@ -309,8 +365,9 @@ impl Pair {
     }
 
     fn release(&mut self, side: usize) {
-        while let Some(held) = self.sides[side].link.next_held() {
-            self.deliver(side, held.tag, held.body, held.posted.map(|posted| posted.op));
+        while let Some(due) = self.sides[side].inbox.next_due() {
+            let (serial, op) = due.body;
+            self.deliver(side, due.envelope.tag, serial, op.or(due.posted.map(|posted| posted.op)));
         }
     }
 
@@ -330,7 +387,7 @@ impl Pair {
                     self.post(side, &frame, payload, None);
                 }
                 Step::Offer { frame, offer } => self.post(side, &frame, 0, Some(offer)),
-                Step::Pull(start) => self.pull(side, start),
+                Step::Pull(key) => self.pull(side, key),
             }
         }
         if let Some(frame) = self.sides[side].link.credit() {
@@ -339,11 +396,12 @@ impl Pair {
         }
     }
 
-    fn pull(&mut self, side: usize, start: Start<()>) {
+    fn pull(&mut self, side: usize, key: EntryKey) {
         let me = &mut self.sides[side];
+        let Some(start) = me.inbox.start(key) else { return };
         let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
         if me.starved && !direct {
-            return me.link.stall(start);
+            return me.inbox.stall(start);
         }
         let work = me.link.take_slot().expect("a step comes with a slot");
         let op = start.posted.map(|posted| posted.op);
@@ -352,13 +410,17 @@ impl Pair {
         {
             me.refusals -= 1;
             me.link.untake_slot(work);
-            let unmatched = me.link.unmatch(start.key, start.offer).expect("it had a receive");
+            let unmatched = me.inbox.unmatch(start.key).expect("it had a receive");
             assert_eq!(unmatched, (op, None));
+            me.link.want(start.key);
             return me.failed.push(op);
         }
         let serial = self.sides[1 - side].exposed[&start.offer.addr];
+        self.order += 1;
+        let key = self.order;
+        self.sides[side].reading.insert(key, (start.key, op));
         let done = self.done_time(side);
-        self.at(done, side, What::Read { key: start.key, number: work.number, op, serial });
+        self.at(done, side, What::Read { key, number: work.number, serial });
     }
 
     fn post(&mut self, side: usize, frame: &Frame, serial: u64, offer: Option<Offer>) {

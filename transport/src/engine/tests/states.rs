@@ -7,14 +7,13 @@ use qpair_verbs::{RemoteSlice, Rkey};
 use super::pair::{A, B, Pair, Way};
 use crate::engine::*;
 
-type TestLink = Link<u64, (), u64>;
+type TestLink = Link<u64>;
 
 fn opening(window: u32) -> TestLink {
     Link::new(&LinkConfig {
         window,
         depth: 16,
         epoch: 1,
-        unmatched: Unmatched { hold: false, longest: 1 << 20 },
         offers: 2,
         keepalive: Duration::from_secs(1),
         detection: Duration::from_secs(1),
@@ -28,7 +27,8 @@ fn established(credits: u32) -> TestLink {
 }
 
 fn header(kind: Kind, sequence: u32) -> Header {
-    Header { kind, epoch: 2, sequence, credits: 8, tag: 5, length: 3 }
+    let envelope = Envelope::bare(5);
+    Header { kind, envelope, epoch: 2, sequence, credits: 8, length: 3, acknowledged: 0 }
 }
 
 // Opening
@@ -36,8 +36,8 @@ fn header(kind: Kind, sequence: u32) -> Header {
 #[test]
 fn opening_queues_and_flushes_when_open() {
     let mut link = opening(4);
-    assert_eq!(link.eager(1, 1), Err(Blocked::Later));
-    link.enqueue(Pending { op: 9, tag: 1, len: 1, remote: None, payload: 77 });
+    assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
+    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, remote: None, payload: 77 });
     assert_eq!(link.next_step(), None);
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
     assert!(matches!(link.next_step(), Some(Step::Eager { op: 9, payload: 77, .. })));
@@ -47,9 +47,9 @@ fn opening_queues_and_flushes_when_open() {
 #[test]
 fn opening_and_closed_flushes_then_closes() {
     let mut link = opening(4);
-    link.enqueue(Pending { op: 9, tag: 1, len: 1, remote: None, payload: 77 });
+    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, remote: None, payload: 77 });
     link.close();
-    assert_eq!(link.eager(1, 1), Err(Blocked::Closed));
+    assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
     assert!(matches!(link.next_step(), Some(Step::Eager { op: 9, .. })));
     let Some(Step::Control(frame)) = link.next_step() else { panic!("no CLOSE") };
@@ -62,35 +62,36 @@ fn opening_and_closed_flushes_then_closes() {
 #[test]
 fn open_sends_until_credits_are_used_up() {
     let mut link = established(2);
-    let first = link.eager(7, 3).unwrap().header;
-    assert_eq!((first.sequence, first.epoch, first.tag, first.length, first.credits), (0, 1, 7, 3, 4));
-    assert_eq!(link.eager(7, 3).unwrap().header.sequence, 1);
-    assert_eq!(link.eager(7, 3), Err(Blocked::Later));
+    let first = link.eager(Envelope::bare(7), 3).unwrap().header;
+    assert_eq!((first.sequence, first.epoch, first.envelope.tag), (0, 1, 7));
+    assert_eq!((first.length, first.credits, first.acknowledged), (3, 4, 0));
+    assert_eq!(link.eager(Envelope::bare(7), 3).unwrap().header.sequence, 1);
+    assert_eq!(link.eager(Envelope::bare(7), 3), Err(Blocked::Later));
     let credit = Header { credits: 3, ..header(Kind::Credit, 0) };
     link.accept(&credit).unwrap();
-    assert!(link.eager(7, 3).is_ok());
-    assert_eq!(link.eager(7, 3), Err(Blocked::Later));
+    assert!(link.eager(Envelope::bare(7), 3).is_ok());
+    assert_eq!(link.eager(Envelope::bare(7), 3), Err(Blocked::Later));
 }
 
 #[test]
 fn open_sends_nothing_past_what_is_queued() {
     let mut link = established(1);
-    link.eager(1, 1).unwrap();
-    link.enqueue(Pending { op: 1, tag: 1, len: 1, remote: None, payload: 1 });
+    link.eager(Envelope::bare(1), 1).unwrap();
+    link.enqueue(Pending { op: 1, envelope: Envelope::bare(1), len: 1, remote: None, payload: 1 });
     link.accept(&header(Kind::Credit, 0)).unwrap();
-    assert_eq!(link.eager(1, 1), Err(Blocked::Later), "would overtake");
+    assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later), "would overtake");
     assert!(link.next_step().is_some());
-    assert!(link.eager(1, 1).is_ok());
+    assert!(link.eager(Envelope::bare(1), 1).is_ok());
 }
 
 #[test]
 fn open_stops_at_the_depth_of_the_send_queue() {
     let mut link = established(100);
-    let frames: Vec<_> = std::iter::from_fn(|| link.eager(1, 1).ok()).collect();
+    let frames: Vec<_> = std::iter::from_fn(|| link.eager(Envelope::bare(1), 1).ok()).collect();
     assert_eq!(frames.len(), 16);
     assert!(link.credit().is_none());
     link.retire(frames[7].work.number);
-    assert_eq!(std::iter::from_fn(|| link.eager(1, 1).ok()).count(), 8);
+    assert_eq!(std::iter::from_fn(|| link.eager(Envelope::bare(1), 1).ok()).count(), 8);
 }
 
 #[test]
@@ -124,24 +125,22 @@ fn open_returns_credits_with_a_message_of_their_own_only_when_due() {
     assert!(link.credit().is_none());
     link.accept(&header(Kind::Eager, 2)).unwrap();
     link.give_slot();
-    assert_eq!(link.eager(1, 1).unwrap().header.credits, 7, "piggybacked");
+    assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, 7, "piggybacked");
 }
 
 #[test]
 fn open_gives_the_slots_of_offers_back_while_few_wait() {
     let mut link = established(8);
-    let offer = |id| Offer { addr: 0, rkey: Rkey(1), id };
-    for id in 0..4 {
-        link.accept(&header(Kind::ReadyToSend, id)).unwrap();
-        assert_eq!(link.on_offer(&header(Kind::ReadyToSend, id), offer(id)), Offered::Startable);
+    for sequence in 0..4 {
+        link.accept(&header(Kind::ReadyToSend, sequence)).unwrap();
+        link.offered();
     }
     // A window of 4, and all its slots are posted again; but of four offers two may wait.
     assert_eq!((link.credit().unwrap().header.credits, link.outstanding_slots()), (6, 4));
-    for credits in [7, 8] {
-        let Some(Step::Pull(start)) = link.next_step() else { panic!("nothing to read") };
-        assert_eq!(link.eager(1, 1).unwrap().header.credits, credits - 1);
-        link.pulled(start.key).unwrap();
-        assert_eq!(link.eager(1, 1).unwrap().header.credits, credits);
+    for (id, credits) in [(0, 7), (1, 8)] {
+        assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, credits - 1);
+        link.read(id, 3);
+        assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, credits);
         while !matches!(link.next_step(), None | Some(Step::Control(_))) {}
     }
 }
@@ -150,12 +149,55 @@ fn open_gives_the_slots_of_offers_back_while_few_wait() {
 fn a_rendezvous_ends_with_the_peers_word() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 4096, len: 3, rkey: Rkey(1) };
-    let (frame, offer) = link.offer(11, 5, remote, 42).unwrap();
+    let (frame, offer) = link.offer(11, Envelope::bare(5), remote, 42).unwrap();
     assert_eq!((frame.header.kind, frame.header.length, offer.addr), (Kind::ReadyToSend, 3, 4096));
-    let done = Header { tag: u64::from(offer.id), ..header(Kind::Finished, 0) };
+    let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
-    assert_eq!(link.on_finished(&done), Ok((11, 42)));
+    let expected = Exposed { was_read: true, ..Exposed::new(11, Envelope::bare(5), 42) };
+    assert_eq!(link.on_finished(&done), Ok(expected));
     assert!(link.on_finished(&done).is_err());
+}
+
+#[test]
+fn a_send_is_taken_back_until_the_peer_has_it() {
+    let mut link = established(1);
+    let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
+    link.enqueue(Pending { op: 4, envelope: Envelope::bare(5), len: 1, remote: None, payload: 40 });
+    assert_eq!(link.cancel(2), Cancelled::Taken(20));
+    assert_eq!((link.cancel(2), link.cancel(3)), (Cancelled::Unknown, Cancelled::Unknown));
+    assert_eq!((link.cancel(1), link.cancel(1)), (Cancelled::Asked, Cancelled::Asked));
+    link.accept(&header(Kind::Credit, 0)).unwrap();
+    let Some(Step::Control(cancel)) = link.next_step() else { panic!("nothing to say") };
+    assert_eq!((cancel.header.kind, cancel.header.envelope.tag), (Kind::Cancel, offer.id.into()));
+    assert!(matches!(link.next_step(), Some(Step::Eager { op: 4, .. })));
+    assert_eq!(link.next_step(), None, "asked once");
+    let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Withdrawn, 0) };
+    link.accept(&done).unwrap();
+    assert_eq!(link.on_finished(&done), Ok(Exposed::new(1, Envelope::bare(5), 10)));
+    assert_eq!(link.cancel(1), Cancelled::Unknown);
+}
+
+#[test]
+fn a_flush_waits_for_what_is_queued_offered_and_posted() {
+    let mut link = established(1);
+    let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
+    link.flush(3);
+    assert_eq!(link.next_flushed(None), None);
+    let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
+    link.accept(&done).unwrap();
+    link.on_finished(&done).unwrap();
+    assert_eq!(link.next_flushed(None), None, "one is queued");
+    let Some(Step::Eager { frame, .. }) = link.next_step() else { panic!("not sent") };
+    assert_eq!((link.next_flushed(Some(2)), link.next_flushed(None)), (None, None));
+    assert!(frame.work.signal || link.flush_needs_probe());
+    let probe = link.take_slot().unwrap();
+    assert!(!link.flush_needs_probe());
+    link.retire(probe.number);
+    assert_eq!((link.next_flushed(None), link.next_flushed(None)), (Some(3), None));
 }
 
 // Flushing and closing
@@ -164,11 +206,11 @@ fn a_rendezvous_ends_with_the_peers_word() {
 fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(11, 5, remote, 42).unwrap();
+    let (_, offer) = link.offer(11, Envelope::bare(5), remote, 42).unwrap();
     link.close();
-    assert_eq!(link.eager(1, 1), Err(Blocked::Closed));
+    assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     assert_eq!(link.next_step(), None);
-    let done = Header { tag: u64::from(offer.id), ..header(Kind::Finished, 0) };
+    let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
     link.on_finished(&done).unwrap();
     let Some(Step::Control(close)) = link.next_step() else { panic!("no CLOSE") };
@@ -197,12 +239,12 @@ fn closing_still_receives_until_the_peer_closes() {
 fn abort_hands_everything_back() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    link.offer(1, 5, remote, 10).unwrap();
-    link.enqueue(Pending { op: 2, tag: 5, len: 1, remote: None, payload: 20 });
-    link.post(Posted { op: 3, tag: 5, fit: Fit { limit: 9, granule: 1 }, staged: false, memory: () });
-    let (sends, receives) = link.abort();
-    assert_eq!(sends, [(1, 10), (2, 20)]);
-    assert_eq!(receives.iter().map(|posted| posted.op).collect::<Vec<_>>(), [3]);
+    link.offer(1, Envelope::bare(5), remote, 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
+    link.flush(3);
+    let (sends, flushes) = link.abort();
+    assert_eq!(sends.iter().map(|send| (send.op, send.payload)).collect::<Vec<_>>(), [(1, 10), (2, 20)]);
+    assert_eq!(flushes, [3]);
     assert_eq!(link.next_step(), None);
     assert!(link.credit().is_none());
 }

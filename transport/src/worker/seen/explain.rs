@@ -3,8 +3,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::config::Config;
-use super::endpoint::{Endpoint, Stage};
+use crate::engine::Inbox;
+use crate::worker::config::Config;
+use crate::worker::delivery::Body;
+use crate::worker::endpoint::{Endpoint, Stage};
+use crate::worker::memory::Target;
 
 /// What carries a connection, and how it stands; printed for people.
 #[derive(Clone, Debug)]
@@ -33,8 +36,9 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(super) fn of(endpoint: &Endpoint, config: &Config) -> Self {
-        let (credits, offered, posted, waiting) = endpoint.link.counts();
+    pub(in crate::worker) fn of(endpoint: &Endpoint, inbox: &Inbox<Target, Body>, config: &Config) -> Self {
+        let (credits, offered) = endpoint.link.counts();
+        let (posted, waiting) = inbox.counts(endpoint.id.peer());
         Explanation {
             peer: endpoint.peer,
             stage: match endpoint.stage {

@@ -3,19 +3,34 @@
 use qpair_verbs::Local;
 use qpair_verbs::calc::{Calc, combine};
 
-use super::error::{Misfit, OpError, RecvFailure};
 use crate::engine::Fit;
+use crate::worker::error::{Misfit, OpError, RecvFailure};
 
 /// Memory of a posted receive, and what is to be done with it.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) memory: Local,
     pub(crate) calc: Option<Calc>,
+    /// The message is handed out as it is, instead of being put into memory.
+    pub(crate) whole: bool,
 }
 
 impl Target {
+    /// Memory to put a message into.
+    pub(crate) fn new(memory: Local, calc: Option<Calc>) -> Self {
+        Target { memory, calc, whole: false }
+    }
+
+    /// For a message as it is.
+    pub(crate) fn whole() -> Self {
+        Target { memory: Local::None, calc: None, whole: true }
+    }
+
     /// Which lengths it takes.
     pub(crate) fn fit(&self) -> Fit {
+        if self.whole {
+            return Fit { limit: u64::MAX, granule: 1 };
+        }
         let granule = self.calc.map_or(1, |calc| calc.data_type.size() as u32);
         Fit { limit: self.memory.len() as u64, granule }
     }

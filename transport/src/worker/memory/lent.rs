@@ -2,7 +2,7 @@
 
 use qpair_verbs::Slab;
 
-use super::ids::EndpointId;
+use crate::worker::ids::EndpointId;
 
 /// First in, first out. It grows when full, and never shrinks.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::Worker;
 use super::counters::Counters;
 use super::explain::Explanation;
-use super::ids::EndpointId;
+use crate::worker::Worker;
+use crate::worker::ids::EndpointId;
 
 /// A worker's counters and how its connections stand, at one moment. Printed it is Prometheus' text format, version 0.0.4
 /// (<https://prometheus.io/docs/instrumenting/exposition_formats/>), for whatever serves that.
@@ -14,6 +14,8 @@ use super::ids::EndpointId;
 pub struct Metrics {
     /// What was done so far.
     pub counters: Counters,
+    /// Requests that wait for their answers.
+    pub requests: usize,
     /// The connections.
     pub endpoints: Vec<(EndpointId, Explanation)>,
 }
@@ -45,8 +47,9 @@ impl Worker {
     /// ```
     pub fn metrics(&self) -> Metrics {
         let endpoints = self.endpoints.iter();
-        let endpoints = endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.config))).collect();
-        Metrics { counters: self.counters, endpoints }
+        let endpoints =
+            endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.inbox, &self.config))).collect();
+        Metrics { counters: self.counters, requests: self.calls.len(), endpoints }
     }
 }
 
@@ -61,6 +64,8 @@ impl fmt::Display for Metrics {
             queued,
             rejected,
             lost,
+            bytes_copied,
+            late_answers,
         } = self.counters;
         let by_protocol = |name, help, eager: u64, rendezvous: u64, f: &mut fmt::Formatter<'_>| {
             head(f, name, Behaviour::Counter, help)?;
@@ -78,12 +83,16 @@ impl fmt::Display for Metrics {
                 credits_sent,
             ),
             ("qpair_messages_queued_total", "Messages that had to wait before they could be sent.", queued),
+            ("qpair_copied_bytes_total", "Bytes of messages that this side copied.", bytes_copied),
+            ("qpair_late_answers_total", "Answers to requests that nobody waited for any more.", late_answers),
             ("qpair_handshakes_rejected_total", "Handshakes of peers that failed.", rejected),
             ("qpair_connections_lost_total", "Connections lost, or ended by an error.", lost),
         ] {
             head(f, name, Behaviour::Counter, help)?;
             writeln!(f, "{name} {value}")?;
         }
+        head(f, "qpair_open_requests", Behaviour::Gauge, "Requests that wait for their answers.")?;
+        writeln!(f, "qpair_open_requests {}", self.requests)?;
         head(f, "qpair_connections", Behaviour::Gauge, "Connections, also those that begin or end.")?;
         writeln!(f, "qpair_connections {}", self.endpoints.len())?;
         let states: [State; 5] = [

@@ -3,11 +3,11 @@
 use qpair_verbs::calc::Calc;
 use qpair_verbs::{Local, PostError, QpType, RemoteSlice};
 
-use super::Worker;
-use super::endpoint::{Combining, OneSided, Reach, Stage};
-use super::error::{OneSidedError, OneSidedFailure};
-use super::ids::{EndpointId, OpId};
-use super::target::Target;
+use crate::worker::Worker;
+use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, wr_id};
+use crate::worker::error::{OneSidedError, OneSidedFailure};
+use crate::worker::ids::{EndpointId, OpId};
+use crate::worker::memory::Target;
 
 impl Worker {
     /// Reads `remote` into the first bytes of `into`, or combines it with them. [`Event::Got`](crate::Event::Got)
@@ -24,9 +24,7 @@ impl Worker {
         calc: Option<Calc>,
     ) -> Result<OpId, OneSidedError> {
         match calc {
-            Some(calc) if !self.read_reduce => {
-                self.get_and_combine(ep, remote, Target { memory: into.into(), calc: Some(calc) })
-            }
+            Some(calc) if !self.read_reduce => self.get_and_combine(ep, remote, Target::new(into.into(), Some(calc))),
             _ => self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get),
         }
     }
@@ -59,7 +57,7 @@ impl Worker {
         match self.one_sided(ep, Reach::Read(None), slab.into(), remote, OneSided::Get) {
             Ok(op) => {
                 if let Some(last) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.reads.back_mut()) {
-                    *last = OneSided::Combine(Combining { op, target, len, pooled });
+                    last.what = OneSided::Combine { target, len, pooled };
                 }
                 Ok(op)
             }
@@ -70,30 +68,62 @@ impl Worker {
         }
     }
 
+    /// Writes a copy of `data` to `remote`, which is as long, if the device takes so much with the request itself. No event
+    /// follows: [`flush`](Worker::flush) tells when it is in place. A message that is sent after it on the same connection is
+    /// delivered after the data is in place.
+    ///
+    /// # Errors
+    /// [`OneSidedFailure`]; [`OneSidedFailure::WouldBlock`] while there is no room for another request, and
+    /// [`PostError::InlineTooLong`](qpair_verbs::PostError) for more data than the device takes.
     #[inline]
-    pub(super) fn one_sided(
+    pub fn put_copy(&mut self, ep: EndpointId, data: &[u8], remote: RemoteSlice) -> Result<(), OneSidedFailure> {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(OneSidedFailure::Closed(ep)) };
+        if !endpoint.up {
+            return Err(not_up(&endpoint.stage, ep));
+        }
+        let (Some(work), Some(qp)) = (endpoint.link.take_send_slot(), &mut endpoint.qp) else {
+            return Err(OneSidedFailure::WouldBlock);
+        };
+        let request = qp.write_inline(data, remote).id(wr_id(Job::Send, ep, work.number));
+        let request = if work.signal { request.signaled() } else { request };
+        request.post().map_err(|rejected| {
+            endpoint.link.untake_slot(work);
+            rejected.error.into()
+        })
+    }
+
+    #[inline]
+    pub(in crate::worker) fn one_sided(
         &mut self,
         ep: EndpointId,
         reach: Reach,
         memory: Local,
         remote: RemoteSlice,
-        what: impl FnOnce(OpId) -> OneSided,
+        what: OneSided,
     ) -> Result<OpId, OneSidedError> {
-        let op = OpId(self.op());
+        let number = self.op();
         let refused = |error, memory| Err(OneSidedError { error, memory });
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return refused(OneSidedFailure::Closed(ep), memory) };
         if !endpoint.up {
-            let ending = matches!(endpoint.stage, Stage::Ending { .. });
-            return refused(if ending { OneSidedFailure::Closed(ep) } else { OneSidedFailure::WouldBlock }, memory);
+            return refused(not_up(&endpoint.stage, ep), memory);
         }
         match endpoint.reach(reach, memory, remote) {
             Ok(()) => {
-                endpoint.reads.push_back(what(op));
-                Ok(op)
+                endpoint.reads.push_back(InFlight { number, awaited: true, what });
+                Ok(OpId::new(number, Some(ep)))
             }
             Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),
             Err((error, memory)) => refused(error.into(), memory),
         }
+    }
+}
+
+/// Why nothing can be posted on a connection that is not up.
+#[cold]
+fn not_up(stage: &Stage, ep: EndpointId) -> OneSidedFailure {
+    match stage {
+        Stage::Ending { .. } => OneSidedFailure::Closed(ep),
+        _ => OneSidedFailure::WouldBlock,
     }
 }
 

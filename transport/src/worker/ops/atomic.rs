@@ -2,11 +2,11 @@
 
 use qpair_verbs::{Local, PostError, RemoteSlice};
 
-use super::Worker;
-use super::endpoint::{Fetching, OneSided, Reach};
-use super::error::{OneSidedError, OneSidedFailure, OpError};
-use super::event::{Event, Returned};
-use super::ids::{EndpointId, OpId};
+use crate::worker::Worker;
+use crate::worker::endpoint::{OneSided, Reach};
+use crate::worker::error::{OneSidedError, OneSidedFailure};
+use crate::worker::event::Event;
+use crate::worker::ids::{EndpointId, OpId};
 
 impl Worker {
     /// Adds `add` to the 8 bytes at `remote`, modulo 2^64 and in the byte order of the peer's processor.
@@ -72,8 +72,7 @@ impl Worker {
             Ok(None) => return Err(OneSidedFailure::WouldBlock),
             Err(error) => return Err(OneSidedFailure::Memory(error.to_string().into())),
         };
-        let pooled = slab.len();
-        let what = |op| OneSided::Fetch(Fetching { op, pooled });
+        let what = OneSided::Fetch { pooled: slab.len() };
         self.one_sided(ep, reach, slab.into(), remote, what).map_err(|OneSidedError { error, memory }| {
             self.give_back(memory);
             error
@@ -81,25 +80,17 @@ impl Worker {
     }
 
     /// An atomic is done.
-    pub(super) fn fetched(&mut self, ep: EndpointId, fetching: &Fetching, memory: Local) {
+    pub(in crate::worker) fn fetched(&mut self, op: OpId, ep: EndpointId, memory: Local) -> Event {
         let word = match &memory {
             Local::Slab(slab) => slab.first_chunk::<WORD>().copied(),
             _ => None,
         };
         self.give_back(memory);
-        if let Some(word) = word {
-            self.ready.push_back(Event::Fetched { op: fetching.op, ep, value: u64::from_ne_bytes(word) });
-        }
-    }
-
-    /// An atomic may have been carried out, or not.
-    pub(super) fn fetch_failed(&mut self, ep: EndpointId, op: OpId) {
-        let returned = Returned::Memory(Local::None);
-        self.ready.push_back(Event::Failed { op, ep, error: OpError::Unknown, returned });
+        Event::Fetched { op, ep, value: u64::from_ne_bytes(word.unwrap_or_default()) }
     }
 
     /// Memory of the pool that came back from the device.
-    pub(super) fn give_back(&mut self, memory: Local) {
+    pub(in crate::worker) fn give_back(&mut self, memory: Local) {
         if let Local::Slab(slab) = memory {
             self.pool.give_slab(slab);
         }

@@ -16,6 +16,11 @@ pub struct Counters {
     pub credits_sent: u64,
     /// Messages that had to wait before they could be sent.
     pub queued: u64,
+    /// Bytes of messages that this side copied: into a request or a buffer on their way out, out of a slab into the memory of
+    /// a receive.
+    pub bytes_copied: u64,
+    /// Answers to requests that nobody waited for any more.
+    pub late_answers: u64,
     /// Handshakes of peers that failed.
     pub rejected: u64,
     /// Connections lost, or ended by an error.

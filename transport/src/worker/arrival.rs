@@ -1,68 +1,31 @@
-//! Receiving: what an arriving message, or a finished READ, means for the application.
+//! What the completion queue gives: messages that came, and requests that completed.
 
-use qpair_verbs::calc::Calc;
 use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
-use super::endpoint::{Combining, Job, OneSided, Reading, Stage, parse_wr_id};
-use super::error::{CloseReason, Lost, OpError, RecvError, RecvFailure};
+use super::delivery::{Body, misfit};
+use super::endpoint::{InFlight, Job, OneSided, Stage, parse_wr_id};
+use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
-use super::message::Message;
-use super::target::Target;
+use super::memory::{Message, Target};
 use crate::engine::{
-    Arrival, HEADER_BYTES, Header, HeaderView, Kind, Offer, Offered, Placed, Posted, Violation, WireError,
+    Arrival, Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, Offer, Offered, Violation, WireError,
 };
 
-impl Worker {
-    /// Posts a receive for the next message of that tag from that peer. [`Event::ReceivedInto`] hands the memory back
-    /// with the message in it, or, with `calc`, combined with it; or [`Event::Failed`].
-    ///
-    /// It takes messages that come from now on, and long ones that wait for a receive
-    /// ([`Config::hold_unmatched`](crate::Config::hold_unmatched)).
-    ///
-    /// # Errors
-    /// [`RecvError`] with the memory, if the connection is closed, or the message that waits does not fit.
-    pub fn recv_into(
-        &mut self,
-        ep: EndpointId,
-        tag: Tag,
-        into: impl Into<Local>,
-        calc: Option<Calc>,
-    ) -> Result<OpId, RecvError> {
-        let target = Target { memory: into.into(), calc };
-        let refused = |error, target: Target| Err(RecvError { error, memory: target.memory });
-        if let Err(error) = target.check() {
-            return refused(error, target);
-        }
-        let op = self.op();
-        let Some(endpoint) = self.endpoints.get_mut(ep) else { return refused(RecvFailure::Closed(ep), target) };
-        if matches!(endpoint.stage, Stage::Ending { .. }) {
-            return refused(RecvFailure::Closed(ep), target);
-        }
-        let staged = target.calc.is_some() && !self.read_reduce;
-        match endpoint.link.post(Posted { op, tag: tag.0, fit: target.fit(), staged, memory: target }) {
-            Placed::Waits => {}
-            Placed::Startable => self.pump(ep.index as usize),
-            Placed::Misfit { posted, len } => {
-                let misfit = posted.memory.misfit(len);
-                return refused(RecvFailure::Misfit(misfit), posted.memory);
-            }
-        }
-        Ok(OpId(op))
-    }
+/// A message that simply goes to the application.
+pub(super) struct Plain {
+    pub(super) ep: EndpointId,
+    pub(super) envelope: Envelope,
+    pub(super) message: Message,
+}
 
+impl Worker {
     /// A message came. Gives it if it simply goes to the application; all else is done, and its events are in `ready`.
     ///
     /// This is the way of a short message that nothing else has to do with: it should stay short.
     #[inline(always)]
-    pub(super) fn received(
-        &mut self,
-        wr_id: u64,
-        qpn: Qpn,
-        len: usize,
-        slab: Slab,
-    ) -> Option<(EndpointId, Tag, Message)> {
+    pub(super) fn received(&mut self, wr_id: u64, qpn: Qpn, len: usize, slab: Slab) -> Option<Plain> {
         let Some(endpoint) = self.endpoints.receiver(wr_id, qpn.0) else {
             // Of a connection that ended; its slots went back as if this had not come.
             self.slabs.stray(slab);
@@ -81,9 +44,11 @@ impl Worker {
             return None;
         }
         if header.kind != Kind::Eager
+            || header.envelope.class as u8 > Class::Active as u8
             || header.length != (len - HEADER_BYTES) as u64
             || !endpoint.up
-            || !endpoint.link.is_plain()
+            || endpoint.link.has_steps()
+            || !self.inbox.is_plain()
         {
             self.received_other(ep, &header, slab, len);
             return None;
@@ -94,7 +59,7 @@ impl Worker {
         }
         // Last of all, so that the message is put together where the caller wants it.
         let slab = self.slabs.lend(slab, ep);
-        Some((ep, Tag(header.tag), Message::new(slab, HEADER_BYTES..len)))
+        Some(Plain { ep, envelope: header.envelope, message: Message::new(slab, HEADER_BYTES..len) })
     }
 
     /// A message that is not the plain case.
@@ -121,54 +86,49 @@ impl Worker {
     }
 
     fn received_eager(&mut self, ep: EndpointId, header: &Header, slab: Slab, len: usize) {
+        let Header { envelope, length, .. } = *header;
         let got = len - HEADER_BYTES;
-        if header.length != got as u64 {
-            let error = WireError::Length { said: header.length, got };
-            return self.refuse_message(ep, slab, error.into());
+        if length != got as u64 {
+            return self.refuse_message(ep, slab, WireError::Length { said: length, got }.into());
         }
-        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         self.counters.eager_received += 1;
-        let tag = Tag(header.tag);
         let whole = || Message::new(&slab, HEADER_BYTES..len);
-        let received = match endpoint.link.on_eager(header, whole) {
-            Arrival::Matched(posted) => {
-                let event = fill(OpId(posted.op), ep, tag, posted.memory, &slab[HEADER_BYTES..len]);
-                self.ready.push_back(event);
-                return self.repost(slab, ep);
-            }
+        match self.inbox.eager(ep.peer(), envelope, length, || Body::Message(whole())) {
+            Arrival::Matched(posted) => self.fill(ep, envelope, posted, whole()),
             Arrival::Misfit { posted, held } => {
-                self.ready.push_back(misfit(ep, posted, header.length));
-                !held
+                self.ready.push_back(misfit(ep, posted, length));
+                if !held {
+                    self.hand_out(ep, envelope, whole());
+                }
             }
-            Arrival::Unmatched => true,
-            Arrival::Held => false,
-        };
-        if received {
-            self.ready.push_back(Event::Received { ep, tag, message: whole() });
+            Arrival::Unmatched => self.hand_out(ep, envelope, whole()),
+            Arrival::Held => {}
         }
-        self.slabs.lend(slab, ep);
+        if slab.is_unique() {
+            self.repost(slab, ep);
+        } else {
+            self.slabs.lend(slab, ep);
+        }
     }
 
     /// A message of the protocol's own.
     fn received_word(&mut self, ep: EndpointId, header: &Header, offer: Result<Offer, WireError>) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        if header.kind != Kind::ReadyToSend && header.kind.takes_credit() {
+            endpoint.link.give_slot();
+        }
         let limit = self.max_message;
         let violation = match header.kind {
             Kind::ReadyToSend => match offer {
                 Ok(_) if header.length > limit => Violation::TooLong { len: header.length, limit },
-                Ok(offer) => {
-                    let outcome = endpoint.link.on_offer(header, offer);
-                    return self.offered(ep, header, outcome);
-                }
+                Ok(offer) => return self.offered(ep, header, offer),
                 Err(error) => Violation::Wire(error),
             },
-            Kind::Finished => {
-                endpoint.link.give_slot();
-                match endpoint.link.on_finished(header) {
-                    Ok((op, carried)) => return self.finish_send(op, carried),
-                    Err(violation) => violation,
-                }
-            }
+            Kind::Finished | Kind::Withdrawn => match endpoint.link.on_finished(header) {
+                Ok(exposed) => return self.finish_send(ep, exposed),
+                Err(violation) => violation,
+            },
+            Kind::Cancel => return self.withdraw(ep, header.envelope.tag),
             Kind::Close => {
                 endpoint.link.on_close();
                 return self.peer_closes(ep.index as usize);
@@ -178,17 +138,34 @@ impl Worker {
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
     }
 
-    fn offered(&mut self, ep: EndpointId, header: &Header, outcome: Offered<Target>) {
-        let held = match outcome {
-            Offered::Startable => false,
-            Offered::Held => true,
-            Offered::Misfit { posted, held } => {
-                self.ready.push_back(misfit(ep, posted, header.length));
-                held
+    fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
+        let Header { envelope, length: len, .. } = *header;
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        let closing = endpoint.link.is_closing();
+        let outcome = self.inbox.offer(ep.peer(), envelope, len, offer, closing);
+        endpoint.link.offered();
+        let startable = match outcome {
+            Offered::Startable(key) => Some(key),
+            Offered::Held => None,
+            Offered::Misfit { posted, startable } => {
+                self.ready.push_back(misfit(ep, posted, len));
+                startable
             }
         };
-        if held {
-            self.ready.push_back(Event::Offered { ep, tag: Tag(header.tag), len: header.length });
+        match startable {
+            Some(key) => endpoint.link.want(key),
+            None => self.ready.push_back(Event::Offered { ep, tag: Tag(envelope.tag), len }),
+        }
+    }
+
+    /// The peer takes an offer back: it may, unless it is being read.
+    fn withdraw(&mut self, ep: EndpointId, id: u64) {
+        let Ok(id) = u32::try_from(id) else { return };
+        if self.inbox.withdraw(ep.peer(), id) {
+            if let Some(endpoint) = self.endpoints.get_mut(ep) {
+                endpoint.link.withdrawn(id);
+            }
+            self.deliver_due();
         }
     }
 
@@ -197,6 +174,10 @@ impl Worker {
         self.pump(index);
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
+        if endpoint.link.is_flushing() {
+            self.see_to_flushes(index);
+        }
+        let Some(endpoint) = self.endpoints.at(index) else { return };
         if endpoint.link.is_finished() {
             return self.finish_close(index);
         }
@@ -247,25 +228,34 @@ impl Worker {
     fn read_failed(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
-        let (op, memory) = match endpoint.reads.pop_front() {
-            Some(OneSided::Pull(Reading { key, staged, pooled })) => {
-                let op = endpoint.link.pull_failed(key).map(OpId);
-                (op, self.unstage(memory, staged, pooled))
+        let Some(InFlight { number, awaited, what }) = endpoint.reads.pop_front() else { return };
+        let (memory, error) = match what {
+            OneSided::Pull(reading) => {
+                self.inbox.fail(reading.key);
+                self.deliver_due();
+                let memory = self.unstage(memory, reading.pooled);
+                let Some(posted) = reading.posted else { return };
+                let Target { memory: own, .. } = posted.memory;
+                let memory = if reading.pooled > 0 { own } else { memory };
+                let (op, error) = (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), OpError::Closed);
+                let returned = Returned::Memory(memory);
+                return self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
             }
-            Some(OneSided::Get(op) | OneSided::Put(op)) => (Some(op), memory),
-            Some(OneSided::Combine(Combining { op, target, pooled, .. })) => {
-                (Some(op), self.unstage(memory, Some(target), pooled))
+            OneSided::Get | OneSided::Put => (memory, OpError::Closed),
+            OneSided::Combine { target, pooled, .. } => {
+                self.unstage(memory, pooled);
+                (target.memory, OpError::Closed)
             }
-            Some(OneSided::Fetch(fetching)) => {
+            OneSided::Fetch { .. } => {
                 self.give_back(memory);
-                return self.fetch_failed(ep, fetching.op);
+                (Local::None, OpError::Unknown)
             }
-            None => (None, memory),
         };
-        if let Some(op) = op {
-            let returned = Returned::Memory(memory);
-            self.ready.push_back(Event::Failed { op, ep, error: OpError::Closed, returned });
-        }
+        let (op, returned) = (OpId::new(number, Some(ep)), Returned::Memory(memory));
+        self.ready.push_back(match awaited {
+            true => Event::Failed { op, ep: Some(ep), error, returned },
+            false => Event::Released { op, returned },
+        });
     }
 
     /// A message that no correct peer sends: the connection breaks.
@@ -291,21 +281,6 @@ impl Worker {
         }
         self.break_off(index, reason_of(wc));
     }
-}
-
-/// Puts a message into the memory of its receive.
-pub(super) fn fill(op: OpId, ep: EndpointId, tag: Tag, mut target: Target, message: &[u8]) -> Event {
-    match target.put(message) {
-        Ok(()) => Event::ReceivedInto { op, ep, tag, memory: target.memory, len: message.len() },
-        Err(error) => Event::Failed { op, ep, error, returned: Returned::Memory(target.memory) },
-    }
-}
-
-/// A receive that the message does not fit.
-#[cold]
-fn misfit(ep: EndpointId, posted: Posted<Target>, len: u64) -> Event {
-    let error = OpError::Misfit(posted.memory.misfit(len));
-    Event::Failed { op: OpId(posted.op), ep, error, returned: Returned::Memory(posted.memory.memory) }
 }
 
 /// Why a connection ends with this completion.

@@ -2,14 +2,13 @@
 
 use qpair_verbs::{Access, Local, MemoryError, PostError, RemoteSlice};
 
-use super::Worker;
-use super::endpoint::{Carried, Endpoint, Job, wr_id};
-use super::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
-use super::event::{Event, Returned};
-use super::ids::{EndpointId, OpId, Tag};
-use super::payload::Payload;
-use super::pool::Pool;
-use crate::engine::{Blocked, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
+use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
+use crate::worker::Worker;
+use crate::worker::endpoint::{Carried, Endpoint, Job, wr_id};
+use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
+use crate::worker::event::{Event, Returned};
+use crate::worker::ids::{EndpointId, OpId, Tag};
+use crate::worker::memory::{Payload, Pool};
 
 impl Worker {
     /// Sends a message: copied if it is no longer than the eager limit, else read by the peer when it receives it.
@@ -19,8 +18,18 @@ impl Worker {
     /// [`SendError`] with the payload, if the connection is closed or closing, too many messages wait already, or the
     /// payload can not be exposed.
     pub fn send(&mut self, ep: EndpointId, tag: Tag, payload: impl Into<Payload>) -> Result<OpId, SendError> {
-        let payload = payload.into();
-        let op = self.op();
+        let number = self.op();
+        self.submit(number, ep, Envelope::bare(tag.0), payload.into())
+    }
+
+    /// Sends a message of any class, as operation `number`.
+    pub(in crate::worker) fn submit(
+        &mut self,
+        number: u64,
+        ep: EndpointId,
+        envelope: Envelope,
+        payload: Payload,
+    ) -> Result<OpId, SendError> {
         let refused = |error, payload| Err(SendError { error, payload });
         let Some(endpoint) = self.endpoints.get_mut(ep) else {
             return refused(SendFailure::Unknown(ep), payload);
@@ -35,12 +44,12 @@ impl Worker {
         let data: &[u8] = match &payload {
             Payload::Bytes(bytes) if bytes.len() <= endpoint.eager_limit => bytes,
             Payload::Buffer(buffer) if buffer.len() <= endpoint.eager_limit => buffer,
-            _ => return self.send_long(ep, op, tag, payload),
+            _ => return self.send_long(number, ep, envelope, payload),
         };
-        match endpoint.link.eager(tag.0, len) {
+        match endpoint.link.eager(envelope, len) {
             Ok(frame) => {
                 let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, data);
-                self.copied(ep, op, payload, posted);
+                self.copied(number, ep, envelope, payload, posted);
             }
             Err(Blocked::Later) => {
                 let payload = match payload {
@@ -49,11 +58,11 @@ impl Worker {
                     Payload::Exposed(remote) => Carried::Remote(remote),
                 };
                 self.counters.queued += 1;
-                endpoint.link.enqueue(Pending { op, tag: tag.0, len, remote: None, payload });
+                endpoint.link.enqueue(Pending { op: number, envelope, len, remote: None, payload });
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
         }
-        Ok(OpId(op))
+        Ok(OpId::new(number, Some(ep)))
     }
 
     /// Sends a copy of `data`, no longer than the eager limit. No event follows, and nothing is queued.
@@ -62,11 +71,22 @@ impl Worker {
     /// [`SendCopyError::WouldBlock`] while the peer has no room or the connection is not up: poll and try again.
     #[inline]
     pub fn send_copy(&mut self, ep: EndpointId, tag: Tag, data: &[u8]) -> Result<(), SendCopyError> {
+        self.submit_copy(ep, Envelope::bare(tag.0), data)
+    }
+
+    /// Sends a copy of a message of any class.
+    #[inline(always)]
+    pub(in crate::worker) fn submit_copy(
+        &mut self,
+        ep: EndpointId,
+        envelope: Envelope,
+        data: &[u8],
+    ) -> Result<(), SendCopyError> {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(SendCopyError::Closed(ep)) };
         if data.len() > endpoint.eager_limit {
             return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.eager_limit });
         }
-        let frame = match endpoint.link.eager(tag.0, data.len() as u64) {
+        let frame = match endpoint.link.eager(envelope, data.len() as u64) {
             Ok(frame) => frame,
             Err(Blocked::Later) => return Err(SendCopyError::WouldBlock),
             Err(Blocked::Closed) => return Err(SendCopyError::Closed(ep)),
@@ -77,27 +97,70 @@ impl Worker {
             return Err(SendCopyError::Closed(ep));
         }
         self.counters.eager_sent += 1;
+        self.counters.bytes_copied += data.len() as u64;
         Ok(())
     }
 
     /// A payload was copied and posted: it is the application's again. Or it was not, and the connection breaks.
-    fn copied(&mut self, ep: EndpointId, op: u64, payload: Payload, posted: Result<(), ResourceError>) {
-        let op = OpId(op);
+    fn copied(
+        &mut self,
+        number: u64,
+        ep: EndpointId,
+        envelope: Envelope,
+        payload: Payload,
+        posted: Result<(), ResourceError>,
+    ) {
         match posted {
             Ok(()) => {
                 self.counters.eager_sent += 1;
-                self.ready.push_back(Event::Sent { op, payload });
+                self.counters.bytes_copied += payload.len();
+                self.sent(number, ep, envelope, payload);
             }
             Err(error) => {
                 let (why, returned) = (OpError::not_posted(&error), Returned::Payload(payload));
-                self.ready.push_back(Event::Failed { op, ep, error: why, returned });
+                self.send_failed(number, ep, envelope, why, returned);
                 self.check(ep.index as usize, Err(error));
             }
         }
     }
 
+    /// A payload may be reused.
+    pub(in crate::worker) fn sent(&mut self, number: u64, ep: EndpointId, envelope: Envelope, payload: Payload) {
+        let op = OpId::new(number, Some(ep));
+        self.ready.push_back(match envelope.class {
+            // The answer ends the operation, and hands the payload out; unless it came already, or is no longer awaited.
+            Class::Request => match self.calls.sent(envelope.tag, payload) {
+                Ok(()) => return,
+                Err(payload) => Event::Released { op, returned: Returned::Payload(payload) },
+            },
+            _ => Event::Sent { op, payload },
+        });
+    }
+
+    /// A message was not sent.
+    pub(in crate::worker) fn send_failed(
+        &mut self,
+        number: u64,
+        ep: EndpointId,
+        envelope: Envelope,
+        error: OpError,
+        returned: Returned,
+    ) {
+        let op = OpId::new(number, Some(ep));
+        if envelope.class == Class::Request && self.calls.cancel(number).is_none() {
+            return self.ready.push_back(Event::Released { op, returned });
+        }
+        self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
+    }
+
     /// Offers a payload for reading.
-    fn send_long(&mut self, ep: EndpointId, op: u64, tag: Tag, payload: Payload) -> Result<OpId, SendError> {
+    fn send_long(
+        &mut self,
+        number: u64,
+        ep: EndpointId,
+        envelope: Envelope,
+        payload: Payload,
+    ) -> Result<OpId, SendError> {
         if !self.endpoints.get(ep).is_some_and(|endpoint| endpoint.link.takes_messages()) {
             return Err(SendError { error: SendFailure::Closing(ep), payload });
         }
@@ -105,8 +168,9 @@ impl Worker {
             Ok(exposed) => exposed,
             Err((error, payload)) => return Err(SendError { error: SendFailure::Memory(error), payload }),
         };
-        let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(OpId(op)) };
-        match endpoint.link.offer(op, tag.0, remote, carried) {
+        let op = OpId::new(number, Some(ep));
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(op) };
+        match endpoint.link.offer(number, envelope, remote, carried) {
             Ok((frame, offer)) => {
                 let mut body = [0; OFFER_BYTES];
                 offer.emit(&mut body);
@@ -116,11 +180,11 @@ impl Worker {
             }
             Err(payload) => {
                 self.counters.queued += 1;
-                let pending = Pending { op, tag: tag.0, len: remote.len, remote: Some(remote), payload };
+                let pending = Pending { op: number, envelope, len: remote.len, remote: Some(remote), payload };
                 endpoint.link.enqueue(pending);
             }
         }
-        Ok(OpId(op))
+        Ok(op)
     }
 
     /// Makes a long payload readable for the peer.
@@ -143,6 +207,7 @@ impl Worker {
                     Err(error) => return Err((error, Payload::Bytes(bytes))),
                 };
                 buffer[..bytes.len()].copy_from_slice(&bytes);
+                self.counters.bytes_copied += bytes.len() as u64;
                 match buffer.expose(Access::REMOTE_READ) {
                     Ok(region) => {
                         let remote = region.remote(0..bytes.len());
@@ -158,7 +223,7 @@ impl Worker {
     }
 
     /// Posts all that the engine has to post for an endpoint.
-    pub(super) fn pump(&mut self, index: usize) {
+    pub(in crate::worker) fn pump(&mut self, index: usize) {
         loop {
             let Some(endpoint) = self.endpoints.at(index) else { return };
             if endpoint.qp.is_none() {
@@ -169,7 +234,7 @@ impl Worker {
             let posted = match step {
                 Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, &[]),
                 Step::Eager { frame, op, payload } => {
-                    let ep = endpoint.id;
+                    let (ep, envelope) = (endpoint.id, frame.header.envelope);
                     let posted = match &payload {
                         Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, frame, bytes),
                         Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, frame, buffer),
@@ -178,7 +243,7 @@ impl Worker {
                     };
                     let failed = posted.is_err();
                     if let Ok(payload) = payload.into_payload() {
-                        self.copied(ep, op, payload, posted);
+                        self.copied(op, ep, envelope, payload, posted);
                     }
                     if failed {
                         return;
@@ -192,8 +257,8 @@ impl Worker {
                     self.counters.rendezvous_sent += u64::from(posted.is_ok());
                     posted
                 }
-                Step::Pull(start) => {
-                    self.pull(index, start);
+                Step::Pull(key) => {
+                    self.pull(index, key);
                     continue;
                 }
             };
@@ -205,14 +270,14 @@ impl Worker {
 
     /// Gives credits back by a message of their own, if that is due.
     #[inline]
-    pub(super) fn return_credits(&mut self, ep: EndpointId) {
+    pub(in crate::worker) fn return_credits(&mut self, ep: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         if let Some(frame) = endpoint.link.credit() {
             self.send_credit(ep, &frame);
         }
     }
 
-    pub(super) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
+    pub(in crate::worker) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         self.counters.credits_sent += 1;
         let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, *frame, &[]);
@@ -220,7 +285,7 @@ impl Worker {
     }
 
     /// A request that was refused ends the connection: the engine posts only what there is room for.
-    pub(super) fn check(&mut self, index: usize, posted: Result<(), ResourceError>) {
+    pub(in crate::worker) fn check(&mut self, index: usize, posted: Result<(), ResourceError>) {
         if let Err(error) = posted {
             self.break_off(index, CloseReason::Resources(Box::new(error)));
         }

@@ -2,10 +2,10 @@
 
 use qpair_verbs::{Local, MemoryError, PostError, Prepared, ProtectionDomain, Rejected, SharedReceiveQueue, Slab};
 
-use super::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
-use super::error::ResourceError;
-use super::ids::EndpointId;
 use super::lent::LentRing;
+use crate::worker::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
+use crate::worker::error::ResourceError;
+use crate::worker::ids::EndpointId;
 
 /// The slabs of one size. (One class; a further one is another of these, with queue pairs of its own.)
 ///

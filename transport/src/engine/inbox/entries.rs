@@ -1,0 +1,228 @@
+//! Messages that came and are not delivered yet: in one list for each channel of a peer, in the order in which they were
+//! sent, and those that a receive may still take in one for all, in the order in which they came.
+
+use slab::Slab;
+
+use super::{Peer, Posted};
+use crate::engine::table::{Key, Table};
+use crate::engine::wire::{Envelope, Offer};
+
+/// A message that came. Never given twice: what is said of one that is gone is meant for no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryKey {
+    index: u32,
+    serial: u32,
+}
+
+impl EntryKey {
+    /// Later messages have greater ones, until the numbers begin anew.
+    pub(super) fn age(self) -> u32 {
+        self.serial
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<M, B> {
+    pub(super) peer: Peer,
+    pub(super) envelope: Envelope,
+    pub(super) len: u64,
+    pub(super) stage: Stage<M, B>,
+    serial: u32,
+    /// The next of its channel.
+    next: u32,
+    /// Its neighbours among the free ones, if it is one.
+    free: Option<(u32, u32)>,
+}
+
+/// How far a message is.
+#[derive(Debug)]
+pub(super) enum Stage<M, B> {
+    /// An offer that waits for a receive.
+    Offered(Offer),
+    /// To be read as soon as a send slot, and memory, are there; until then a receive may take it that has none.
+    Wanted(Offer, Option<Posted<M>>),
+    /// Being read, for that receive.
+    Reading(Offer, Option<u64>),
+    /// All of it is here: for its receive, for the one that may still take it, or for nobody in particular.
+    Whole(B, Option<Posted<M>>),
+    /// It will never come.
+    Lost,
+}
+
+impl<M, B> Entry<M, B> {
+    /// True if a receive may take it.
+    pub(super) fn is_free(&self) -> bool {
+        self.free.is_some()
+    }
+}
+
+/// The first and the last of a list.
+type Ends = (u32, u32);
+
+#[derive(Debug)]
+pub(super) struct Entries<M, B> {
+    slots: Slab<Entry<M, B>>,
+    chains: Table<Chain, Ends>,
+    free: Ends,
+    serial: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chain {
+    peer: Peer,
+    channel: Envelope,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Key for Chain {
+    fn spread(self) -> u64 {
+        let Envelope { class, port, tag } = self.channel;
+        super::mix(self.peer.0 ^ u64::from(port) << 48 ^ (class as u64) << 40, tag)
+    }
+}
+
+impl<M, B> Entries<M, B> {
+    pub(super) fn new() -> Self {
+        Entries { slots: Slab::new(), chains: Table::new(), free: (NONE, NONE), serial: 0 }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (EntryKey, &Entry<M, B>)> {
+        self.slots.iter().map(|(index, entry)| (EntryKey { index: index as u32, serial: entry.serial }, entry))
+    }
+
+    pub(super) fn get(&self, key: EntryKey) -> Option<&Entry<M, B>> {
+        self.slots.get(key.index as usize).filter(|entry| entry.serial == key.serial)
+    }
+
+    pub(super) fn get_mut(&mut self, key: EntryKey) -> Option<&mut Entry<M, B>> {
+        self.slots.get_mut(key.index as usize).filter(|entry| entry.serial == key.serial)
+    }
+
+    /// True if a message of that channel is there, which a later one must wait behind.
+    pub(super) fn has(&self, peer: Peer, envelope: Envelope) -> bool {
+        !self.slots.is_empty() && self.chains.get(Chain { peer, channel: envelope.channel() }).is_some()
+    }
+
+    /// The first message of a channel.
+    pub(super) fn first(&self, peer: Peer, envelope: Envelope) -> Option<EntryKey> {
+        let (first, _) = self.chains.get(Chain { peer, channel: envelope.channel() })?;
+        Some(self.key(first))
+    }
+
+    /// Adds a message behind those of its channel.
+    pub(super) fn push(&mut self, peer: Peer, envelope: Envelope, len: u64, stage: Stage<M, B>) -> EntryKey {
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let index = self.slots.insert(Entry { peer, envelope, len, stage, serial, next: NONE, free: None }) as u32;
+        let chain = Chain { peer, channel: envelope.channel() };
+        match self.chains.get(chain) {
+            Some((first, last)) => {
+                self.slots[last as usize].next = index;
+                self.chains.insert(chain, (first, index));
+            }
+            None => self.chains.insert(chain, (index, index)),
+        }
+        EntryKey { index, serial }
+    }
+
+    /// Removes a message.
+    pub(super) fn remove(&mut self, key: EntryKey) -> Option<Entry<M, B>> {
+        self.get(key)?;
+        self.claim(key);
+        let entry = self.slots.try_remove(key.index as usize)?;
+        let chain = Chain { peer: entry.peer, channel: entry.envelope.channel() };
+        match self.chains.get(chain) {
+            Some((first, last)) if first == key.index && last == key.index => self.chains.remove(chain),
+            Some((first, last)) if first == key.index => self.chains.insert(chain, (entry.next, last)),
+            Some((first, last)) => {
+                let mut before = first;
+                while self.slots[before as usize].next != key.index {
+                    before = self.slots[before as usize].next;
+                }
+                self.slots[before as usize].next = entry.next;
+                self.chains.insert(chain, (first, if last == key.index { before } else { last }));
+            }
+            None => debug_assert!(false, "a message that is in no list"),
+        }
+        Some(entry)
+    }
+
+    /// A receive may take this message: it joins the free ones, at its place in the order of arrival.
+    pub(super) fn release(&mut self, key: EntryKey) {
+        if self.get(key).is_none_or(|entry| entry.free.is_some()) {
+            return;
+        }
+        // Nearly always the last: others come back when their receive was cancelled or refused.
+        let mut before = self.free.1;
+        while before != NONE && self.is_later(self.slots[before as usize].serial, key.serial) {
+            before = self.slots[before as usize].free.map_or(NONE, |(before, _)| before);
+        }
+        let after = match before {
+            NONE => self.free.0,
+            before => self.slots[before as usize].free.map_or(NONE, |(_, after)| after),
+        };
+        self.slots[key.index as usize].free = Some((before, after));
+        self.join(before, key.index);
+        self.join(key.index, after);
+    }
+
+    /// No receive may take this message any more, if one could.
+    pub(super) fn claim(&mut self, key: EntryKey) {
+        if let Some((before, after)) = self.get_mut(key).and_then(|entry| entry.free.take()) {
+            self.join(before, after);
+        }
+    }
+
+    /// Messages that a receive may take, in the order in which they came.
+    pub(super) fn free(&self) -> impl Iterator<Item = (EntryKey, &Entry<M, B>)> {
+        let at = |index: u32| (index != NONE).then(|| (self.key(index), &self.slots[index as usize]));
+        std::iter::successors(at(self.free.0), move |(_, entry)| entry.free.and_then(|(_, after)| at(after)))
+    }
+
+    /// The first message of a channel that a receive may take.
+    pub(super) fn first_free(&self, peer: Peer, envelope: Envelope) -> Option<EntryKey> {
+        let mut key = self.first(peer, envelope)?;
+        loop {
+            let entry = &self.slots[key.index as usize];
+            if entry.free.is_some() {
+                return Some(key);
+            }
+            if entry.next == NONE {
+                return None;
+            }
+            key = self.key(entry.next);
+        }
+    }
+
+    fn key(&self, index: u32) -> EntryKey {
+        EntryKey { index, serial: self.slots[index as usize].serial }
+    }
+
+    /// Makes two free messages neighbours; `NONE` stands for the end.
+    fn join(&mut self, before: u32, after: u32) {
+        match before {
+            NONE => self.free.0 = after,
+            before => self.set_free(before, |ends| ends.1 = after),
+        }
+        match after {
+            NONE => self.free.1 = before,
+            after => self.set_free(after, |ends| ends.0 = before),
+        }
+    }
+
+    fn set_free(&mut self, index: u32, set: impl FnOnce(&mut Ends)) {
+        if let Some(ends) = self.slots[index as usize].free.as_mut() {
+            set(ends);
+        }
+    }
+
+    fn is_later(&self, one: u32, other: u32) -> bool {
+        one.wrapping_sub(other) < u32::MAX / 2
+    }
+}

@@ -1,0 +1,420 @@
+//! What comes: matched with posted receives, read if it is long, and delivered in the order of its channel. One for all
+//! connections of a worker, so that a receive can take messages of any of them.
+//!
+//! A short message waits behind a long one of its channel that is still being read.
+
+mod entries;
+mod receives;
+
+use std::collections::VecDeque;
+
+use entries::{Entries, Stage};
+use receives::Receives;
+
+pub(crate) use entries::EntryKey;
+pub(crate) use receives::{Fit, Pattern, Posted};
+
+use super::wire::{Class, Envelope, Offer};
+
+/// A connection, in its worker's numbering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer(pub(crate) u64);
+
+/// What becomes of tagged messages without a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// Short ones wait for one, instead of going to the application.
+    pub(crate) hold_short: bool,
+    /// Long ones wait for one, instead of being read into memory of the transport's own.
+    pub(crate) hold_long: bool,
+    /// Those that are longer wait in any case.
+    pub(crate) longest: u64,
+}
+
+/// What becomes of an eager message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival<M> {
+    /// For the application as it is.
+    Unmatched,
+    /// For this receive.
+    Matched(Posted<M>),
+    /// It waits for a receive, or behind another of its channel.
+    Held,
+    /// The posted receive can not take it and fails; the message goes to the application, or waits if `held`.
+    Misfit { posted: Posted<M>, held: bool },
+}
+
+/// What becomes of a ready-to-send.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Offered<M> {
+    /// It can be read now.
+    Startable(EntryKey),
+    /// It waits for a receive.
+    Held,
+    /// The posted receive can not take it and fails; it can be read without, or waits for another.
+    Misfit { posted: Posted<M>, startable: Option<EntryKey> },
+}
+
+/// What became of a receive.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Placed<M> {
+    /// It waits for a message, or for one that is held already and has its turn later.
+    Waits,
+    /// It took a message that is delivered now: see [`Inbox::next_due`].
+    Due,
+    /// It matched an offer of that peer, which can be read now.
+    Startable(Peer, EntryKey),
+    /// The message that is next for it does not fit.
+    Misfit { posted: Posted<M>, len: u64 },
+}
+
+/// A payload to be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Start<M> {
+    pub(crate) key: EntryKey,
+    pub(crate) offer: Offer,
+    pub(crate) len: u64,
+    /// Where to; without a receive, memory of the transport's own.
+    pub(crate) posted: Option<Posted<M>>,
+}
+
+/// A message that is to be delivered now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Delivery<M, B> {
+    pub(crate) peer: Peer,
+    pub(crate) envelope: Envelope,
+    pub(crate) len: u64,
+    pub(crate) body: B,
+    /// The receive that takes it, if it came whole; a payload that was read is in the memory of its own already.
+    pub(crate) posted: Option<Posted<M>>,
+}
+
+/// A message that waits for a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) peer: Peer,
+    pub(crate) tag: u64,
+    pub(crate) len: u64,
+}
+
+/// Posted receives, and arrivals that are not delivered yet.
+///
+/// `M` is memory of a posted receive, `B` the contents of a message.
+#[derive(Debug)]
+pub(crate) struct Inbox<M, B> {
+    receives: Receives<M>,
+    entries: Entries<M, B>,
+    due: VecDeque<Delivery<M, B>>,
+    /// Payloads that wait for memory of the transport's own, of which there is none at the moment.
+    stalled: Vec<(Peer, EntryKey)>,
+    policy: Policy,
+}
+
+impl<M, B> Inbox<M, B> {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Inbox { receives: Receives::new(), entries: Entries::new(), due: VecDeque::new(), stalled: Vec::new(), policy }
+    }
+
+    /// True if a message that comes goes to the application as it is.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.receives.is_empty() && self.entries.is_empty() && !self.policy.hold_short
+    }
+
+    /// An eager message came; `body` makes what is kept of it, if it must wait.
+    pub(crate) fn eager(&mut self, peer: Peer, envelope: Envelope, len: u64, body: impl FnOnce() -> B) -> Arrival<M> {
+        let behind = self.entries.has(peer, envelope);
+        let (posted, misfit) = self.take_receive(peer, envelope, len);
+        let holds = envelope.class == Class::Tagged && self.policy.hold_short && posted.is_none();
+        if behind || holds {
+            let free = envelope.class == Class::Tagged && posted.is_none();
+            let key = self.entries.push(peer, envelope, len, Stage::Whole(body(), posted));
+            if free {
+                self.entries.release(key);
+            }
+            return misfit.map_or(Arrival::Held, |posted| Arrival::Misfit { posted, held: true });
+        }
+        match (posted, misfit) {
+            (Some(posted), _) => Arrival::Matched(posted),
+            (None, Some(posted)) => Arrival::Misfit { posted, held: false },
+            (None, None) => Arrival::Unmatched,
+        }
+    }
+
+    /// A ready-to-send came. `closing`: nobody will post receives for this peer's messages any more.
+    pub(crate) fn offer(
+        &mut self,
+        peer: Peer,
+        envelope: Envelope,
+        len: u64,
+        offer: Offer,
+        closing: bool,
+    ) -> Offered<M> {
+        let (posted, misfit) = self.take_receive(peer, envelope, len);
+        let Policy { hold_long, longest, hold_short } = self.policy;
+        // One that lost its receive is delivered all the same, if there can be memory for it.
+        let hold = hold_long && !closing && envelope.class == Class::Tagged && (misfit.is_none() || hold_short);
+        let held = posted.is_none() && (len > longest || hold);
+        let free = envelope.class == Class::Tagged && posted.is_none();
+        let stage = if held { Stage::Offered(offer) } else { Stage::Wanted(offer, posted) };
+        let key = self.entries.push(peer, envelope, len, stage);
+        if free {
+            self.entries.release(key);
+        }
+        match misfit {
+            Some(posted) => Offered::Misfit { posted, startable: (!held).then_some(key) },
+            None if held => Offered::Held,
+            None => Offered::Startable(key),
+        }
+    }
+
+    /// Posts a receive.
+    pub(crate) fn post(&mut self, posted: Posted<M>) -> Placed<M> {
+        let Some(key) = self.find_free(&posted.pattern) else {
+            self.receives.push(posted);
+            return Placed::Waits;
+        };
+        let Some(entry) = self.entries.get_mut(key) else { return Placed::Waits };
+        if !posted.fit.takes(entry.len) {
+            return Placed::Misfit { posted, len: entry.len };
+        }
+        let (peer, envelope) = (entry.peer, entry.envelope);
+        let placed = match &mut entry.stage {
+            Stage::Offered(offer) => {
+                entry.stage = Stage::Wanted(*offer, Some(posted));
+                Placed::Startable(peer, key)
+            }
+            Stage::Wanted(_, place) => {
+                *place = Some(posted);
+                Placed::Startable(peer, key)
+            }
+            Stage::Whole(_, place) => {
+                *place = Some(posted);
+                Placed::Due
+            }
+            // Not among the free ones.
+            Stage::Reading(..) | Stage::Lost => return Placed::Misfit { len: entry.len, posted },
+        };
+        self.entries.claim(key);
+        if !matches!(placed, Placed::Due) {
+            return placed;
+        }
+        let due = self.due.len();
+        self.advance(peer, envelope);
+        if self.due.len() > due { Placed::Due } else { Placed::Waits }
+    }
+
+    /// The message that a receive of that pattern would take now.
+    pub(crate) fn probe(&self, pattern: &Pattern) -> Option<Waiting> {
+        let entry = self.entries.get(self.find_free(pattern)?)?;
+        Some(Waiting { peer: entry.peer, tag: entry.envelope.tag, len: entry.len })
+    }
+
+    /// A payload is read from now on. `None` if it can not be any more, or needs not: what was said of it is out of date.
+    pub(crate) fn start(&mut self, key: EntryKey) -> Option<Start<M>> {
+        let entry = self.entries.get_mut(key)?;
+        let Stage::Wanted(offer, posted) = &mut entry.stage else { return None };
+        let (offer, posted, len) = (*offer, posted.take(), entry.len);
+        entry.stage = Stage::Reading(offer, posted.as_ref().map(|posted| posted.op));
+        self.entries.claim(key);
+        Some(Start { key, offer, len, posted })
+    }
+
+    /// Undoes [`start`](Inbox::start) for want of memory, until [`resume`](Inbox::resume).
+    pub(crate) fn stall(&mut self, start: Start<M>) {
+        let Some(entry) = self.entries.get_mut(start.key) else { return };
+        let peer = entry.peer;
+        let free = start.posted.is_none() && entry.envelope.class == Class::Tagged;
+        entry.stage = Stage::Wanted(start.offer, start.posted);
+        if free {
+            self.entries.release(start.key);
+        }
+        self.stalled.push((peer, start.key));
+    }
+
+    /// There is memory again: what waits for it can be read.
+    pub(crate) fn resume(&mut self) -> Vec<(Peer, EntryKey)> {
+        std::mem::take(&mut self.stalled)
+    }
+
+    /// Undoes [`start`](Inbox::start) of an offer whose receive failed, which is given. The offer can be read without one,
+    /// or waits for another, and then is given too.
+    pub(crate) fn unmatch(&mut self, key: EntryKey) -> Option<(u64, Option<Waiting>)> {
+        let entry = self.entries.get_mut(key)?;
+        let Stage::Reading(offer, Some(op)) = entry.stage else { return None };
+        let waits = entry.len > self.policy.longest;
+        entry.stage = if waits { Stage::Offered(offer) } else { Stage::Wanted(offer, None) };
+        let waiting = Waiting { peer: entry.peer, tag: entry.envelope.tag, len: entry.len };
+        if entry.envelope.class == Class::Tagged {
+            self.entries.release(key);
+        }
+        Some((op, waits.then_some(waiting)))
+    }
+
+    /// A payload was read, for a receive whose memory it is not in yet, or for none. Gives its message id and its length;
+    /// it is delivered when its turn comes.
+    pub(crate) fn finish(&mut self, key: EntryKey, body: B, posted: Option<Posted<M>>) -> Option<(u32, u64)> {
+        let entry = self.entries.get_mut(key)?;
+        let Stage::Reading(offer, _) = entry.stage else { return None };
+        entry.stage = Stage::Whole(body, posted);
+        let (peer, envelope, len) = (entry.peer, entry.envelope, entry.len);
+        self.advance(peer, envelope);
+        Some((offer.id, len))
+    }
+
+    /// A payload will not be read, since the connection broke. Gives the receive.
+    pub(crate) fn fail(&mut self, key: EntryKey) -> Option<u64> {
+        let entry = self.entries.get_mut(key)?;
+        let Stage::Reading(_, op) = entry.stage else { return None };
+        entry.stage = Stage::Lost;
+        let (peer, envelope) = (entry.peer, entry.envelope);
+        self.advance(peer, envelope);
+        op
+    }
+
+    /// The peer takes an offer back. True if it will not be read; else it is being read, or was.
+    pub(crate) fn withdraw(&mut self, peer: Peer, id: u32) -> bool {
+        let is_it = |stage: &Stage<M, B>| match stage {
+            Stage::Offered(offer) | Stage::Wanted(offer, None) => offer.id == id,
+            _ => false,
+        };
+        let found = self.entries.iter().find(|(_, entry)| entry.peer == peer && is_it(&entry.stage));
+        let Some((key, envelope)) = found.map(|(key, entry)| (key, entry.envelope)) else { return false };
+        self.entries.remove(key);
+        self.advance(peer, envelope);
+        true
+    }
+
+    /// Takes back a receive, unless its payload is being read already.
+    pub(crate) fn cancel(&mut self, op: u64) -> Option<Posted<M>> {
+        if let Some(posted) = self.receives.cancel(op) {
+            return Some(posted);
+        }
+        let of_op = |posted: &Option<Posted<M>>| posted.as_ref().is_some_and(|posted| posted.op == op);
+        let (key, _) = self.entries.iter().find(|(_, entry)| match &entry.stage {
+            Stage::Wanted(_, posted) | Stage::Whole(_, posted) => of_op(posted),
+            _ => false,
+        })?;
+        let entry = self.entries.get_mut(key)?;
+        let posted = match &mut entry.stage {
+            Stage::Wanted(_, posted) | Stage::Whole(_, posted) => posted.take(),
+            _ => None,
+        };
+        if let Stage::Wanted(offer, None) = entry.stage
+            && (self.policy.hold_long || entry.len > self.policy.longest)
+        {
+            entry.stage = Stage::Offered(offer);
+        }
+        self.entries.release(key);
+        posted
+    }
+
+    /// The next message to deliver.
+    #[inline]
+    pub(crate) fn next_due(&mut self) -> Option<Delivery<M, B>> {
+        self.due.pop_front()
+    }
+
+    /// Nobody posts receives for that peer's messages any more: offers that can be read without are given, to be read.
+    pub(crate) fn release_offers(&mut self, peer: Peer) -> Vec<EntryKey> {
+        let held = |stage: &Stage<M, B>| matches!(stage, Stage::Offered(_));
+        let entries = self.entries.iter().filter(|(_, entry)| entry.peer == peer && held(&entry.stage));
+        let mut keys: Vec<_> = entries.filter(|(_, entry)| entry.len <= self.policy.longest).collect();
+        keys.sort_by_key(|(key, _)| key.age());
+        let keys: Vec<_> = keys.into_iter().map(|(key, _)| key).collect();
+        for &key in &keys {
+            if let Some(entry) = self.entries.get_mut(key)
+                && let Stage::Offered(offer) = entry.stage
+            {
+                entry.stage = Stage::Wanted(offer, None);
+            }
+        }
+        keys
+    }
+
+    /// A connection ends. Gives the receives that can not come true any more; those being read come with their completion.
+    /// Messages that are here are delivered, or wait for their receives as before.
+    pub(crate) fn drop_peer(&mut self, peer: Peer) -> Vec<Posted<M>> {
+        let mut left = Vec::new();
+        self.receives.drop_peer(peer, &mut left);
+        let unread = |stage: &Stage<M, B>| matches!(stage, Stage::Offered(_) | Stage::Wanted(..));
+        let gone: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.peer == peer && unread(&entry.stage))
+            .map(|(key, entry)| (key, entry.envelope))
+            .collect();
+        for (key, envelope) in gone {
+            if let Some(entry) = self.entries.remove(key)
+                && let Stage::Wanted(_, Some(posted)) = entry.stage
+            {
+                left.push(posted);
+            }
+            self.advance(peer, envelope);
+        }
+        left
+    }
+
+    /// Receives that wait for a message.
+    #[cfg(test)]
+    pub(crate) fn posted(&self) -> impl Iterator<Item = &Posted<M>> {
+        self.receives.iter()
+    }
+
+    /// Posted receives, and arrivals that wait, of one peer. For those in no hurry.
+    pub(crate) fn counts(&self, peer: Peer) -> (usize, usize) {
+        let posted = self.receives.iter().filter(|posted| posted.pattern.source == Some(peer)).count();
+        (posted, self.entries.iter().filter(|(_, entry)| entry.peer == peer).count())
+    }
+
+    /// The receive for a message, if there is one, and it fits; or one that it does not fit.
+    fn take_receive(&mut self, peer: Peer, envelope: Envelope, len: u64) -> (Option<Posted<M>>, Option<Posted<M>>) {
+        // While an earlier one of its tag has no receive, there is none for this one either.
+        if envelope.class != Class::Tagged {
+            return (None, None);
+        }
+        match self.receives.take(peer, envelope.tag) {
+            Some(posted) if !posted.fit.takes(len) => (None, Some(posted)),
+            posted => (posted, None),
+        }
+    }
+
+    fn find_free(&self, pattern: &Pattern) -> Option<EntryKey> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        match pattern.is_single() {
+            Some((peer, tag)) => self.entries.first_free(peer, Envelope::bare(tag)),
+            None => {
+                let takes = |peer, tag| pattern.takes(peer, tag);
+                self.entries.free().find(|(_, entry)| takes(entry.peer, entry.envelope.tag)).map(|(key, _)| key)
+            }
+        }
+    }
+
+    /// Delivers what comes first in its channel now, as far as it is here.
+    fn advance(&mut self, peer: Peer, envelope: Envelope) {
+        while let Some(key) = self.entries.first(peer, envelope) {
+            let waits = self.policy.hold_short && envelope.class == Class::Tagged;
+            let ready = self.entries.get(key).is_some_and(|entry| match &entry.stage {
+                Stage::Whole(_, None) => !(waits && entry.is_free()),
+                Stage::Whole(..) | Stage::Lost => true,
+                Stage::Offered(_) | Stage::Wanted(..) | Stage::Reading(..) => false,
+            });
+            if !ready {
+                return;
+            }
+            let Some(entry) = self.entries.remove(key) else { return };
+            if let Stage::Whole(body, posted) = entry.stage {
+                self.due.push_back(Delivery { peer, envelope: entry.envelope, len: entry.len, body, posted });
+            }
+        }
+    }
+}
+
+/// A number whose low bits depend on all of both.
+fn mix(one: u64, other: u64) -> u64 {
+    // Multipliers of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    let mixed = (one.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ other).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 32
+}

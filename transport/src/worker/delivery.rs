@@ -1,0 +1,81 @@
+//! What the application gets of a message: into the memory of its receive, or as it is, by what it is about.
+
+use qpair_verbs::Local;
+
+use super::Worker;
+use super::error::OpError;
+use super::event::{Event, Returned};
+use super::ids::{EndpointId, HandlerId, OpId, Tag};
+use super::memory::{Message, Target};
+use crate::engine::{Class, Delivery, Envelope, Posted};
+
+/// The contents of a message that waits for its turn.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// As they came, or in a slab that they were read into.
+    Message(Message),
+    /// In the memory of their receive.
+    Into { op: OpId, memory: Local, result: Result<(), OpError> },
+}
+
+impl Worker {
+    /// Delivers all messages whose turn has come.
+    pub(super) fn deliver_due(&mut self) {
+        while let Some(Delivery { peer, envelope, len, body, posted }) = self.inbox.next_due() {
+            let ep = EndpointId::of(peer);
+            match (body, posted) {
+                (Body::Message(message), None) => self.hand_out(ep, envelope, message),
+                (Body::Message(message), Some(posted)) => self.fill(ep, envelope, posted, message),
+                (Body::Into { op, memory, result: Ok(()) }, _) => {
+                    let (tag, len) = (Tag(envelope.tag), len as usize);
+                    self.ready.push_back(Event::ReceivedInto { op, ep, tag, memory, len });
+                }
+                (Body::Into { op, memory, result: Err(error) }, _) => {
+                    let returned = Returned::Memory(memory);
+                    self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
+                }
+            }
+        }
+    }
+
+    /// A message without a receive.
+    pub(super) fn hand_out(&mut self, ep: EndpointId, envelope: Envelope, message: Message) {
+        let Envelope { class, port, tag } = envelope;
+        match class {
+            Class::Tagged => self.ready.push_back(Event::Received { ep, tag: Tag(tag), message }),
+            Class::Active => {
+                let handler = HandlerId(port);
+                self.ready.push_back(Event::Active { ep, handler, argument: tag, message });
+            }
+            Class::Request => self.requested(ep, envelope, message),
+            Class::Response => self.answered(ep, envelope, message),
+            Class::Stream => self.stream_part(ep, envelope, message),
+            Class::Notice => self.noticed(ep, envelope),
+        }
+    }
+
+    /// Gives a message, which fits, to its receive.
+    pub(super) fn fill(&mut self, ep: EndpointId, envelope: Envelope, posted: Posted<Target>, message: Message) {
+        let (op, tag, mut target) = (receive_op(&posted), Tag(envelope.tag), posted.memory);
+        if target.whole {
+            return self.ready.push_back(Event::Matched { op, ep, tag, message });
+        }
+        self.counters.bytes_copied += message.len() as u64;
+        self.ready.push_back(match target.put(&message) {
+            Ok(()) => Event::ReceivedInto { op, ep, tag, memory: target.memory, len: message.len() },
+            Err(error) => Event::Failed { op, ep: Some(ep), error, returned: Returned::Memory(target.memory) },
+        });
+    }
+}
+
+/// The operation that a posted receive is.
+pub(super) fn receive_op(posted: &Posted<Target>) -> OpId {
+    OpId::new(posted.op, posted.pattern.source.map(EndpointId::of))
+}
+
+/// A receive that the message does not fit.
+#[cold]
+pub(super) fn misfit(ep: EndpointId, posted: Posted<Target>, len: u64) -> Event {
+    let (op, error) = (receive_op(&posted), OpError::Misfit(posted.memory.misfit(len)));
+    Event::Failed { op, ep: Some(ep), error, returned: Returned::Memory(posted.memory.memory) }
+}

@@ -1,0 +1,15 @@
+//! Memory that messages go through: slabs for short ones, a pool for long ones, payloads, and what receives are put into.
+
+mod lent;
+mod message;
+mod payload;
+mod pool;
+mod slabs;
+mod target;
+
+pub use message::Message;
+pub use payload::Payload;
+
+pub(crate) use pool::Pool;
+pub(crate) use slabs::{EagerSlabs, Oldest};
+pub(crate) use target::Target;

@@ -1,0 +1,171 @@
+//! Ending operations early: by the application's wish, or when their time is over.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::engine::{Cancelled, Envelope, Exposed};
+use crate::worker::Worker;
+use crate::worker::delivery::receive_op;
+use crate::worker::endpoint::Carried;
+use crate::worker::error::OpError;
+use crate::worker::event::{Event, Returned};
+use crate::worker::ids::OpId;
+use crate::worker::ops::request::returned;
+
+/// When operations must be over.
+#[derive(Debug, Default)]
+pub(in crate::worker) struct Deadlines {
+    heap: BinaryHeap<Reverse<(Duration, OpId)>>,
+}
+
+/// What became of the wish to end an operation.
+enum Ended {
+    /// It has ended, with an event.
+    Now,
+    /// The peer or the device has its memory, and is asked for it where that is possible.
+    Later,
+    /// It was over.
+    Unknown,
+}
+
+impl Deadlines {
+    /// The first of them.
+    pub(in crate::worker) fn next(&self) -> Option<Duration> {
+        self.heap.peek().map(|Reverse((due, _))| *due)
+    }
+}
+
+impl Worker {
+    /// Ends an operation with [`Event::Failed`] and [`OpError::TimedOut`] if it is not over `limit` from now. Applies to all
+    /// that have an [`OpId`]; the earliest counts of several. Checked about once a millisecond.
+    ///
+    /// Memory that a device or a peer has at that time comes back later, by [`Event::Released`]; so it is known then that an
+    /// operation has taken too long, not that it will not be carried out.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use qpair_transport::{Config, Event, Flow, OpError, Source, Tag, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut worker = Worker::new(Config::default())?;
+    /// let never = worker.recv(Source::Any, Tag(7))?;
+    /// worker.set_deadline(never, Duration::from_millis(5));
+    /// worker.run(|event, _worker| match event {
+    ///     Event::Failed { op, error, .. } => {
+    ///         assert_eq!((op, error), (never, OpError::TimedOut));
+    ///         Flow::Stop
+    ///     }
+    ///     _ => Flow::Continue,
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_deadline(&mut self, op: OpId, limit: Duration) {
+        let due = self.now().saturating_add(limit);
+        self.deadlines.heap.push(Reverse((due, op)));
+    }
+
+    /// Ends an operation early, with [`Event::Failed`] and [`OpError::Cancelled`]. False if it is over, or a device has it: it
+    /// ends with its own event then. A long message that was offered to the peer is taken back from it, unless it is being
+    /// read; either event may follow then.
+    pub fn cancel(&mut self, op: OpId) -> bool {
+        match self.end_early(op, OpError::Cancelled) {
+            Ended::Now => true,
+            Ended::Later => !self.is_with_device(op),
+            Ended::Unknown => false,
+        }
+    }
+
+    /// Ends the operations whose time is over.
+    pub(in crate::worker) fn expire_operations(&mut self, now: Duration) {
+        while let Some(Reverse((due, op))) = self.deadlines.heap.peek().copied() {
+            if due > now {
+                return;
+            }
+            self.deadlines.heap.pop();
+            if let Ended::Later = self.end_early(op, OpError::TimedOut)
+                && self.disown(op)
+            {
+                let ep = self.endpoints.at(op.index as usize).map(|endpoint| endpoint.id);
+                let (error, returned) = (OpError::TimedOut, Returned::Withheld);
+                self.ready.push_back(Event::Failed { op, ep, error, returned });
+            }
+        }
+    }
+
+    fn end_early(&mut self, op: OpId, error: OpError) -> Ended {
+        let number = op.number;
+        if let Some(posted) = self.inbox.cancel(number) {
+            let (op, returned) = (receive_op(&posted), Returned::Memory(posted.memory.memory));
+            self.ready.push_back(Event::Failed { op, ep: None, error, returned });
+            self.deliver_due();
+            return Ended::Now;
+        }
+        if self.counter_table.cancel(number) {
+            self.ready.push_back(Event::Failed { op, ep: None, error, returned: Returned::Nothing });
+            return Ended::Now;
+        }
+        let call = self.calls.cancel(number);
+        let Some(endpoint) = self.endpoints.at(op.index as usize) else { return Ended::Unknown };
+        let ep = Some(endpoint.id);
+        let sent = endpoint.link.cancel(number);
+        if let Some(call) = call {
+            let returned = match sent {
+                Cancelled::Taken(carried) => self.taken(number, carried),
+                Cancelled::Asked => {
+                    endpoint.link.disown(number);
+                    Returned::Withheld
+                }
+                Cancelled::Unknown => returned(call),
+            };
+            self.ready.push_back(Event::Failed { op, ep, error, returned });
+            self.advance(op.index as usize);
+            return Ended::Now;
+        }
+        match sent {
+            Cancelled::Taken(carried) => {
+                let returned = self.taken(number, carried);
+                self.ready.push_back(Event::Failed { op, ep, error, returned });
+                Ended::Now
+            }
+            Cancelled::Asked => {
+                self.advance(op.index as usize);
+                Ended::Later
+            }
+            Cancelled::Unknown if endpoint.link.cancel_flush(number) => {
+                self.ready.push_back(Event::Failed { op, ep, error, returned: Returned::Nothing });
+                Ended::Now
+            }
+            Cancelled::Unknown if endpoint.reads.iter().any(|one| one.number == number) => Ended::Later,
+            Cancelled::Unknown => Ended::Unknown,
+        }
+    }
+
+    /// The application waits no more for an operation whose memory is elsewhere. False if it did not before.
+    fn disown(&mut self, op: OpId) -> bool {
+        let Some(endpoint) = self.endpoints.at(op.index as usize) else { return false };
+        if let Some(one) = endpoint.reads.iter_mut().find(|one| one.number == op.number) {
+            return std::mem::replace(&mut one.awaited, false);
+        }
+        endpoint.link.disown(op.number)
+    }
+
+    /// True if a device has the memory of a one-sided operation.
+    fn is_with_device(&mut self, op: OpId) -> bool {
+        let endpoint = self.endpoints.at(op.index as usize);
+        endpoint.is_some_and(|endpoint| endpoint.reads.iter().any(|one| one.number == op.number))
+    }
+
+    /// What belonged to a send that did not go out.
+    fn taken(&mut self, number: u64, carried: Carried) -> Returned {
+        match self.take_back(carried) {
+            Ok(payload) => Returned::Payload(payload),
+            Err(payload) => {
+                let exposed = Exposed::new(number, Envelope::bare(0), payload);
+                self.withhold(None, Exposed { awaited: false, ..exposed });
+                Returned::Withheld
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What an application can ask of a worker, an operation or a pair of them in each file.
+
+mod active;
+mod atomic;
+mod cancel;
+mod flush;
+mod handlers;
+mod notice;
+mod onesided;
+mod receive;
+mod rendezvous;
+mod request;
+mod send;
+mod stream;
+
+pub use handlers::{ActiveMessage, Handlers, MessageHandler, RequestHandler};
+pub use notice::{Counter, Notice, RemoteCounter};
+pub use receive::Probe;
+pub use request::{Reply, Request};
+pub use stream::{StreamEnd, StreamId};
+
+pub(in crate::worker) use cancel::Deadlines;
+pub(in crate::worker) use notice::CounterTable;
+pub(in crate::worker) use stream::{Halves, StreamKey};

@@ -1,0 +1,138 @@
+//! Rendezvous, receiver's side: payloads are read straight into the memory of their receive.
+
+use qpair_verbs::{Local, PostError};
+
+use crate::engine::{EntryKey, Start, Waiting};
+use crate::worker::Worker;
+use crate::worker::delivery::{Body, receive_op};
+use crate::worker::endpoint::{InFlight, OneSided, Reach, Reading};
+use crate::worker::error::ResourceError;
+use crate::worker::event::{Event, Returned};
+use crate::worker::ids::{EndpointId, OpId, Tag};
+use crate::worker::memory::{Message, Target};
+
+impl Worker {
+    /// Reads a payload, if it is still to be read.
+    pub(in crate::worker) fn pull(&mut self, index: usize, key: EntryKey) {
+        let Some(mut start) = self.inbox.start(key) else { return };
+        let direct = start.posted.as_ref().is_some_and(|posted| !posted.staged);
+        let (memory, calc, pooled) = if direct && let Some(posted) = &mut start.posted {
+            (std::mem::take(&mut posted.memory.memory), posted.memory.calc, 0)
+        } else {
+            match self.pool.slab(start.len as usize) {
+                Ok(Some(slab)) => {
+                    let pooled = slab.len();
+                    (slab.into(), None, pooled)
+                }
+                Ok(None) => return self.inbox.stall(start),
+                Err(error) => {
+                    self.inbox.stall(start);
+                    return self.check(index, Err(ResourceError::Memory(error)));
+                }
+            }
+        };
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let Start { offer, len, posted, .. } = start;
+        match endpoint.reach(Reach::Read(calc), memory, offer.remote(len)) {
+            Ok(()) => {
+                let what = OneSided::Pull(Reading { key, len, posted, pooled });
+                endpoint.reads.push_back(InFlight { number: 0, awaited: true, what });
+            }
+            Err((error, memory)) => {
+                let rest = self.unstage(memory, pooled);
+                let posted = posted.map(|posted| {
+                    let own = if pooled > 0 { posted.memory.memory } else { rest };
+                    (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), own)
+                });
+                self.pull_refused(index, key, posted, error);
+            }
+        }
+    }
+
+    /// Gives a slab that stood for other memory back to the pool; else the memory again.
+    pub(in crate::worker) fn unstage(&mut self, memory: Local, pooled: usize) -> Local {
+        match memory {
+            Local::Slab(slab) if pooled > 0 => {
+                self.pool.give_slab(slab);
+                Local::None
+            }
+            memory => memory,
+        }
+    }
+
+    /// The device does not take the memory of a receive: the receive fails, the message goes to the application, or waits
+    /// for another receive.
+    #[cold]
+    fn pull_refused(&mut self, index: usize, key: EntryKey, posted: Option<(OpId, Local)>, error: PostError) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        let (Some((op, memory)), Some((_, waits))) = (posted, self.inbox.unmatch(key)) else {
+            return self.check(index, Err(error.into()));
+        };
+        let returned = Returned::Memory(memory);
+        self.ready.push_back(Event::Failed { op, ep: Some(ep), error: error.into(), returned });
+        match waits {
+            Some(Waiting { tag, len, .. }) => self.ready.push_back(Event::Offered { ep, tag: Tag(tag), len }),
+            None => endpoint.link.want(key),
+        }
+    }
+
+    /// A READ, WRITE or atomic completed.
+    pub(in crate::worker) fn read_done(&mut self, index: usize, memory: Local) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        let Some(InFlight { number, awaited, what }) = endpoint.reads.pop_front() else { return };
+        let op = OpId::new(number, Some(ep));
+        let event = match what {
+            OneSided::Pull(reading) => return self.pulled(index, reading, memory),
+            OneSided::Get => Event::Got { op, ep, memory },
+            OneSided::Put => Event::Put { op, ep, memory },
+            OneSided::Fetch { .. } => self.fetched(op, ep, memory),
+            OneSided::Combine { target, len, .. } => self.combined(op, ep, target, len, memory),
+        };
+        self.ready.push_back(if awaited { event } else { event.released(op) });
+    }
+
+    /// A payload was read: it is delivered when its turn comes, and the peer is told.
+    fn pulled(&mut self, index: usize, reading: Reading, memory: Local) {
+        let Reading { key, len, posted, pooled } = reading;
+        let len = len as usize;
+        let (body, posted) = match (posted, memory) {
+            (Some(posted), memory) if pooled == 0 => {
+                (Body::Into { op: receive_op(&posted), memory, result: Ok(()) }, None)
+            }
+            (Some(posted), Local::Slab(slab)) if !posted.memory.whole => {
+                let op = receive_op(&posted);
+                let mut target: Target = posted.memory;
+                self.counters.bytes_copied += len as u64;
+                let result = target.put(&slab[..len]);
+                self.pool.give_slab(slab);
+                (Body::Into { op, memory: target.memory, result }, None)
+            }
+            (posted, Local::Slab(slab)) => {
+                let message = Message::new(&slab, 0..len);
+                self.pool.lend(slab);
+                (Body::Message(message), posted)
+            }
+            // Without a receive, a payload is read into a slab.
+            _ => return,
+        };
+        let Some((id, len)) = self.inbox.finish(key, body, posted) else { return };
+        self.counters.rendezvous_received += 1;
+        if let Some(endpoint) = self.endpoints.at(index) {
+            endpoint.link.read(id, len);
+        }
+        self.deliver_due();
+    }
+
+    /// Bytes that were read are combined with the application's memory.
+    fn combined(&mut self, op: OpId, ep: EndpointId, mut target: Target, len: usize, read: Local) -> Event {
+        let Local::Slab(slab) = read else { return Event::Got { op, ep, memory: target.memory } };
+        let combined = target.put(&slab[..len]);
+        self.pool.give_slab(slab);
+        match combined {
+            Ok(()) => Event::Got { op, ep, memory: target.memory },
+            Err(error) => Event::Failed { op, ep: Some(ep), error, returned: Returned::Memory(target.memory) },
+        }
+    }
+}

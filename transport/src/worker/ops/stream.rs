@@ -1,0 +1,203 @@
+//! Streams: any number of ordered ways in each direction of a connection, each with a beginning and an end.
+
+use crate::engine::{Class, Envelope, Key, Peer, Violation};
+use crate::worker::Worker;
+use crate::worker::error::{CloseReason, SendError, SendFailure};
+use crate::worker::event::Event;
+use crate::worker::ids::{EndpointId, OpId};
+use crate::worker::memory::{Message, Payload};
+
+/// A stream of a connection, both ways. Never given twice on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId {
+    ep: EndpointId,
+    /// As this side numbers it: the lowest bit says that the peer opened it.
+    number: u64,
+}
+
+/// How the peer's half of a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamEnd {
+    /// All of it came.
+    Finished,
+    /// The peer gave it up, for a reason in the application's own numbering.
+    Reset(u16),
+}
+
+/// A stream in the table of a worker's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::worker) struct StreamKey {
+    peer: Peer,
+    number: u64,
+}
+
+/// Which halves of a stream are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::worker) struct Halves {
+    sent: bool,
+    received: bool,
+}
+
+impl StreamId {
+    /// The connection.
+    pub fn endpoint(self) -> EndpointId {
+        self.ep
+    }
+
+    /// True if the peer opened it.
+    pub fn is_peers(self) -> bool {
+        self.number & 1 == 1
+    }
+
+    fn key(self) -> StreamKey {
+        StreamKey { peer: self.ep.peer(), number: self.number }
+    }
+
+    /// As the peer is told of it: numbers are the sender's.
+    fn envelope(self, port: u16) -> Envelope {
+        Envelope { class: Class::Stream, port, tag: self.number }
+    }
+}
+
+impl Key for StreamKey {
+    fn spread(self) -> u64 {
+        (self.peer.0 ^ self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    }
+}
+
+impl Worker {
+    /// Opens a stream. The peer learns of it with the first part.
+    ///
+    /// # Errors
+    /// [`SendFailure`] if the connection is closed or closing, or too many streams are open.
+    ///
+    /// ```
+    /// use qpair_transport::{Config, Event, Flow, StreamEnd, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut worker = Worker::new(Config::default())?;
+    /// let server = worker.listen("127.0.0.1:0")?;
+    /// let ep = worker.connect(server.local_addr())?;
+    /// let stream = worker.open_stream(ep)?;
+    /// worker.stream_send(stream, &b"all of "[..])?;
+    /// worker.stream_finish(stream, &b"it"[..])?;
+    /// let mut text = Vec::new();
+    /// worker.run(|event, _worker| match event {
+    ///     Event::StreamData { message, .. } => {
+    ///         text.extend_from_slice(&message);
+    ///         Flow::Continue
+    ///     }
+    ///     Event::StreamEnded { end, .. } => {
+    ///         assert_eq!(end, StreamEnd::Finished);
+    ///         Flow::Stop
+    ///     }
+    ///     _ => Flow::Continue,
+    /// })?;
+    /// assert_eq!(text, b"all of it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open_stream(&mut self, ep: EndpointId) -> Result<StreamId, SendFailure> {
+        let endpoint = self.endpoints.get(ep).ok_or(SendFailure::Unknown(ep))?;
+        if !endpoint.link.takes_messages() {
+            return Err(SendFailure::Closing(ep));
+        }
+        if self.streams.len() >= STREAMS {
+            return Err(SendFailure::TooManyStreams { limit: STREAMS });
+        }
+        self.next_stream += 2;
+        let stream = StreamId { ep, number: self.next_stream };
+        self.streams.insert(stream.key(), Halves::default());
+        Ok(stream)
+    }
+
+    /// Sends the next part of a stream, as by [`send`](Worker::send): [`Event::Sent`] follows. The peer gets it by
+    /// [`Event::StreamData`], all parts of a stream in order; where the cuts are, is kept.
+    ///
+    /// # Errors
+    /// As [`send`](Worker::send), and if this side of the stream is over.
+    pub fn stream_send(&mut self, stream: StreamId, payload: impl Into<Payload>) -> Result<OpId, SendError> {
+        self.stream_submit(stream, DATA, payload.into())
+    }
+
+    /// Sends the last part of a stream, which may be empty. The peer gets [`Event::StreamEnded`] after it.
+    ///
+    /// # Errors
+    /// As [`stream_send`](Worker::stream_send).
+    pub fn stream_finish(&mut self, stream: StreamId, payload: impl Into<Payload>) -> Result<OpId, SendError> {
+        self.stream_submit(stream, FINISH, payload.into())
+    }
+
+    /// Gives up this side's half of a stream, for a reason in the application's own numbering below 2^14. What was sent
+    /// before still arrives.
+    ///
+    /// # Errors
+    /// As [`stream_send`](Worker::stream_send).
+    pub fn stream_reset(&mut self, stream: StreamId, reason: u16) -> Result<OpId, SendError> {
+        self.stream_submit(stream, RESET | reason << FLAG_BITS, bytes::Bytes::new().into())
+    }
+
+    fn stream_submit(&mut self, stream: StreamId, port: u16, payload: Payload) -> Result<OpId, SendError> {
+        let halves = self.streams.get(stream.key()).filter(|halves| !halves.sent);
+        let Some(halves) = halves else {
+            return Err(SendError { error: SendFailure::StreamOver, payload });
+        };
+        let number = self.op();
+        let op = self.submit(number, stream.ep, stream.envelope(port), payload)?;
+        if port != DATA {
+            self.set_halves(stream, Halves { sent: true, ..halves });
+        }
+        Ok(op)
+    }
+
+    /// Part of a stream came.
+    pub(in crate::worker) fn stream_part(&mut self, ep: EndpointId, envelope: Envelope, message: Message) {
+        // The peer's own streams are those that this side did not open, and the other way round.
+        let stream = StreamId { ep, number: envelope.tag ^ 1 };
+        let (flag, reason) = (envelope.port & FLAG_MASK, envelope.port >> FLAG_BITS);
+        let known = self.streams.get(stream.key());
+        let halves = match known {
+            Some(halves) if !halves.received => halves,
+            None if stream.is_peers() && self.streams.len() < STREAMS => {
+                self.ready.push_back(Event::StreamOpened { stream });
+                Halves::default()
+            }
+            _ => {
+                let violation = Violation::Stream { number: envelope.tag };
+                return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
+            }
+        };
+        if flag != RESET && (flag == DATA || !message.is_empty()) {
+            self.ready.push_back(Event::StreamData { stream, message });
+        }
+        let end = match flag {
+            DATA => None,
+            RESET => Some(StreamEnd::Reset(reason)),
+            _ => Some(StreamEnd::Finished),
+        };
+        self.set_halves(stream, Halves { received: end.is_some(), ..halves });
+        self.ready.extend(end.map(|end| Event::StreamEnded { stream, end }));
+    }
+
+    /// The streams of a connection end with it.
+    pub(in crate::worker) fn drop_streams(&mut self, ep: EndpointId) {
+        self.streams.retain(|key, _| key.peer != ep.peer());
+    }
+
+    fn set_halves(&mut self, stream: StreamId, halves: Halves) {
+        if halves.sent && halves.received {
+            self.streams.remove(stream.key());
+        } else {
+            self.streams.insert(stream.key(), halves);
+        }
+    }
+}
+
+const FLAG_BITS: u32 = 2;
+const FLAG_MASK: u16 = (1 << FLAG_BITS) - 1;
+const DATA: u16 = 0;
+const FINISH: u16 = 1;
+const RESET: u16 = 2;
+/// Streams of a worker that are open.
+const STREAMS: usize = 1 << 16;
