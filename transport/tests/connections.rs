@@ -141,7 +141,8 @@ fn a_close_in_the_middle_of_traffic_loses_nothing() {
 #[test]
 fn closing_from_both_sides_and_again_and_again() {
     again_and_again(Config::default().endpoints(2).window(9));
-    again_and_again(Config::default().endpoints(2).window(9).shared_receives(true));
+    again_and_again(Config::default().endpoints(2).window(9).shared_receives(9, 0));
+    again_and_again(Config::default().endpoints(2).window(9).shared_receives(1, 8));
 }
 
 fn again_and_again(config: Config) {

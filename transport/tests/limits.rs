@@ -46,7 +46,7 @@ fn settings_beyond_the_device_are_refused_instead_of_cut() {
         "{error}"
     );
     assert!(error.to_string().contains("lower Config::endpoints"), "{error}");
-    let error = refused(Config::default().endpoints(1024).shared_receives(true));
+    let error = refused(Config::default().endpoints(1024).shared_receives(64, 0));
     assert!(matches!(error, WorkerError::Device { what: "receives in a shared queue", needed: 69_632, .. }), "{error}");
 }
 

@@ -16,7 +16,7 @@ const RAGGED: [usize; 16] =
 #[test]
 fn every_size_arrives_as_it_was_both_ways() {
     every_size(Pair::new());
-    let shared = || Config::default().shared_receives(true);
+    let shared = || Config::default().shared_receives(2, 64);
     every_size(Pair::with(shared(), shared()));
 }
 
@@ -184,9 +184,10 @@ fn without_credit_a_copy_is_refused_and_a_send_waits() {
 
 #[test]
 fn kept_messages_stay_as_they_are_and_the_stream_goes_on() {
-    let config = |shared| Config::default().window(8).shared_receives(shared);
-    kept_messages(Pair::with(config(false), config(false)));
-    kept_messages(Pair::with(config(true), config(true)));
+    let config = || Config::default().window(8);
+    kept_messages(Pair::with(config(), config()));
+    kept_messages(Pair::with(config().shared_receives(8, 0), config().shared_receives(8, 0)));
+    kept_messages(Pair::with(config().shared_receives(1, 20), config().shared_receives(1, 20)));
 }
 
 fn kept_messages(mut pair: Pair) {

@@ -10,6 +10,8 @@ use super::violation::Violation;
 pub(crate) struct Credits {
     given: u32,
     used: u32,
+    /// Slots that are this side's for good; it may have more while it needs them.
+    own: u32,
 }
 
 /// The receiver's side: slots given to the peer.
@@ -19,13 +21,28 @@ pub(crate) struct Grants {
     given: u32,
     /// What the peer was last told.
     told: u32,
-    /// Messages that took a slot.
+    /// Messages that took a slot, and slots that the peer gave up.
     received: u32,
+    /// Slots in all: with the peer, in use here, or to be given back.
+    window: u32,
     /// Slots to give back before a message is sent for that alone.
     threshold: u32,
 }
 
 impl Credits {
+    /// So many slots to begin with, as the peer said while connecting.
+    pub(crate) fn start(&mut self, own: u32) -> Result<(), Violation> {
+        self.own = own;
+        self.update(own)
+    }
+
+    /// Gives up the slots beyond those that are this side's for good. Gives their number.
+    pub(crate) fn give_up(&mut self) -> u32 {
+        let excess = self.available().saturating_sub(self.own);
+        self.used = self.used.wrapping_add(excess);
+        excess
+    }
+
     /// Messages that may be sent now.
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
@@ -53,7 +70,36 @@ impl Credits {
 impl Grants {
     /// `window` slots, told to the peer while connecting.
     pub(crate) fn new(window: u32) -> Self {
-        Grants { given: window, told: window, received: 0, threshold: window.div_ceil(2).max(1) }
+        Grants { given: window, told: window, received: 0, window, threshold: window.div_ceil(2).max(1) }
+    }
+
+    /// Slots in all.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// True if the peer has used all slots that it knows of.
+    #[inline(always)]
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.told == self.received
+    }
+
+    /// Gives the peer so many more. It has used up all that it knows of: see [`is_due`](Grants::is_due).
+    pub(crate) fn grow(&mut self, slots: u32) {
+        debug_assert!(self.is_used_up());
+        self.window += slots;
+        self.given = self.given.wrapping_add(slots);
+        self.threshold = self.window.div_ceil(2).max(1);
+    }
+
+    /// The peer gave up so many.
+    pub(crate) fn given_up(&mut self, slots: u32) -> Result<(), Violation> {
+        if slots > self.told.wrapping_sub(self.received) || slots >= self.window {
+            return Err(Violation::NoCredit);
+        }
+        self.received = self.received.wrapping_add(slots);
+        self.window -= slots;
+        Ok(())
     }
 
     /// A message took a slot.
@@ -63,6 +109,10 @@ impl Grants {
             return Err(Violation::NoCredit);
         }
         self.received = self.received.wrapping_add(1);
+        if self.told == self.received {
+            // It has read all that it was told, so that a smaller window counts from now on.
+            self.threshold = self.window.div_ceil(2).max(1);
+        }
         Ok(())
     }
 
@@ -105,7 +155,7 @@ mod tests {
 
     #[test]
     fn counts_wrap() {
-        let mut credits = Credits { given: u32::MAX, used: u32::MAX };
+        let mut credits = Credits { given: u32::MAX, used: u32::MAX, own: 0 };
         assert_eq!(credits.available(), 0);
         credits.update(2).unwrap();
         assert_eq!(credits.available(), 3);
@@ -115,10 +165,34 @@ mod tests {
 
     #[test]
     fn a_count_below_what_was_used_is_a_violation() {
-        let mut credits = Credits { given: 8, used: 5 };
+        let mut credits = Credits { given: 8, used: 5, own: 0 };
         assert!(matches!(credits.update(4), Err(Violation::Credits { said: 4, used: 5 })));
         assert!(credits.update(5).is_ok());
         assert!(credits.update(5 + MAX_WINDOW + 1).is_err());
+    }
+
+    #[test]
+    fn a_window_grows_when_it_is_used_up_and_shrinks_when_the_peer_gives_it_up() {
+        let (mut credits, mut grants) = (Credits::default(), Grants::new(1));
+        credits.start(1).unwrap();
+        credits.take();
+        grants.receive().unwrap();
+        assert!(grants.is_used_up());
+        grants.grow(3);
+        assert!(grants.is_due());
+        credits.update(grants.tell()).unwrap();
+        assert_eq!((credits.available(), grants.window(), grants.outstanding()), (3, 4, 3));
+        grants.give();
+        assert!(!grants.is_due(), "half of four");
+        assert_eq!((credits.give_up(), credits.available(), credits.give_up()), (2, 1, 0));
+        assert_eq!(grants.given_up(4), Err(Violation::NoCredit), "more than it has");
+        grants.given_up(2).unwrap();
+        assert_eq!((grants.window(), grants.outstanding()), (2, 2));
+        credits.take();
+        grants.receive().unwrap();
+        assert!(grants.is_due(), "it has none left");
+        credits.update(grants.tell()).unwrap();
+        assert_eq!(credits.available(), 1);
     }
 
     #[test]

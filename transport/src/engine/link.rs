@@ -111,7 +111,7 @@ impl<P> Link<P> {
     pub(crate) fn open(&mut self, terms: &PeerTerms, now: Duration) -> Result<(), Violation> {
         let Phase::Opening { closing } = self.phase else { return Ok(()) };
         self.peer_epoch = terms.epoch;
-        self.credits.update(terms.credits)?;
+        self.credits.start(terms.credits)?;
         self.keepalive.start(now);
         self.phase = if closing { Phase::Flushing } else { Phase::Open };
         Ok(())
@@ -271,6 +271,9 @@ impl<P> Link<P> {
 
     /// The peer has read a payload, or will not; it comes back.
     pub(crate) fn on_finished(&mut self, header: &Header) -> Result<Exposed<P>, Violation> {
+        // What it was to be asked for has come about; nothing more may be said of it, least of all after CLOSE.
+        let over = header.envelope.tag;
+        self.words.retain(|word| !matches!(word, Word::Cancel { id } if u64::from(*id) == over));
         match header.kind {
             Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag),
             _ => self.exposures.finish(header.envelope.tag, header.length),
@@ -343,6 +346,38 @@ impl<P> Link<P> {
         self.grants.give();
     }
 
+    /// Slots that the peer gives up, which has had nothing to send for a while.
+    pub(crate) fn on_credit(&mut self, header: &Header) -> Result<u32, Violation> {
+        let slots = u32::try_from(header.length).map_err(|_| Violation::NoCredit)?;
+        self.grants.given_up(slots)?;
+        Ok(slots)
+    }
+
+    /// Gives up slots of the peer that this side does not need, by a message.
+    pub(crate) fn give_up_slots(&mut self) -> Option<Frame> {
+        if self.phase != Phase::Open || self.slots.available() == 0 {
+            return None;
+        }
+        let slots = self.credits.give_up();
+        (slots > 0).then(|| self.frame(Kind::Credit, Envelope::bare(0), slots.into(), false))
+    }
+
+    /// True if the peer has used all slots that it knows of.
+    #[inline(always)]
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.grants.is_used_up()
+    }
+
+    /// Gives the peer so many slots more; it has used all that it knows of.
+    pub(crate) fn grow(&mut self, slots: u32) {
+        self.grants.grow(slots);
+    }
+
+    /// Receive slots of the peer in all.
+    pub(crate) fn window(&self) -> u32 {
+        self.grants.window()
+    }
+
     /// Receive slots that the peer may still take, now or when it is told of them.
     pub(crate) fn outstanding_slots(&self) -> u32 {
         self.grants.outstanding() + self.owed
@@ -387,9 +422,9 @@ impl<P> Link<P> {
     /// A signaled request completed.
     #[inline]
     pub(crate) fn retire(&mut self, number: u32) {
-        self.slots.retire(number);
+        let retired = self.slots.retire(number);
         self.keepalive.heard();
-        if self.close == CloseSent::Posted(number) {
+        if retired.is_some_and(|number| self.close == CloseSent::Posted(number)) {
             self.close = CloseSent::Done;
         }
     }

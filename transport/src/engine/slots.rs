@@ -72,15 +72,21 @@ impl WorkSlots {
         }
     }
 
-    /// The request of that number completed, and with it all before.
+    /// The request of that number completed, and with it all before. The lowest 24 bits of it will do, since there are far
+    /// fewer slots. Gives the whole number, if it can be.
     #[inline(always)]
-    pub(crate) fn retire(&mut self, number: u32) {
-        let ahead = number.wrapping_sub(self.retired);
-        if ahead <= self.posted.wrapping_sub(self.retired) {
-            self.retired = number;
+    pub(crate) fn retire(&mut self, number: u32) -> Option<u32> {
+        let ahead = number.wrapping_sub(self.retired) & LOW_BITS;
+        if ahead > self.posted.wrapping_sub(self.retired) {
+            return None;
         }
+        self.retired = self.retired.wrapping_add(ahead);
+        Some(self.retired)
     }
 }
+
+/// The bits of a number that come back.
+const LOW_BITS: u32 = (1 << 24) - 1;
 
 /// Whether one running count has come to another.
 fn is_past(count: u32, goal: u32) -> bool {
@@ -104,6 +110,17 @@ mod tests {
         assert_eq!(slots.available(), 6, "an older number changes nothing");
         slots.retire(77);
         assert_eq!(slots.available(), 6, "nor does one that was not posted");
+    }
+
+    #[test]
+    fn the_low_bits_of_a_number_will_do() {
+        let mut slots = WorkSlots::new(8);
+        (slots.posted, slots.retired, slots.signaled) = (0xffff_fffe, 0xffff_fffe, 0xffff_fffe);
+        let works: Vec<_> = (0..6).map(|_| slots.take(true).number).collect();
+        assert_eq!(works[..3], [0xffff_ffff, 0, 1]);
+        assert_eq!(slots.retire(0xff_ffff), Some(0xffff_ffff));
+        assert_eq!((slots.retire(works[3] & 0xff_ffff), slots.available()), (Some(works[3]), 6));
+        assert_eq!(slots.retire(works[2] & 0xff_ffff), None);
     }
 
     #[test]

@@ -133,9 +133,21 @@ impl Worker {
                 endpoint.link.on_close();
                 return self.peer_closes(ep.index as usize);
             }
-            Kind::Credit | Kind::Eager => return,
+            Kind::Credit => match endpoint.link.on_credit(header) {
+                Ok(slots) => return self.take_back_slots(slots),
+                Err(violation) => violation,
+            },
+            Kind::Eager => return,
         };
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
+    }
+
+    /// A peer gave up slots that it had for a while.
+    fn take_back_slots(&mut self, slots: u32) {
+        if slots > 0 {
+            self.shares.give(slots);
+            self.slabs.release(slots, slots);
+        }
     }
 
     fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
@@ -187,14 +199,15 @@ impl Worker {
     /// A request of this side completed.
     #[inline(never)]
     pub(super) fn completed(&mut self, wc: &WorkCompletion, memory: Local) {
-        let (job, index, generation, number) = parse_wr_id(wc.wr_id);
-        let endpoint = self.endpoints.at(index).filter(|endpoint| endpoint.id.generation & 0x3ffff == generation);
+        let work = parse_wr_id(wc.wr_id);
+        let (job, index) = (work.job, work.index);
+        let endpoint = self.endpoints.at(index).filter(|endpoint| work.is_of(endpoint.id));
         // Of a connection that ended: what it had with the device was written off.
         let Some(endpoint) = endpoint else { return };
         if !wc.status.is_success() {
             return self.work_failed(index, job, wc, memory);
         }
-        endpoint.link.retire(number);
+        endpoint.link.retire(work.number);
         match job {
             Job::Send => {}
             Job::SendBuffer => self.copy_done(index, memory),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 
@@ -24,7 +25,7 @@ pub struct Config {
     pub(crate) queue_limit: usize,
     pub(crate) pool_limit: usize,
     pub(crate) unmatched: Unmatched,
-    pub(crate) shared_receives: bool,
+    pub(crate) shared_receives: Option<SharedReceives>,
     pub(crate) keepalive: Duration,
     pub(crate) detection: Duration,
     pub(crate) connect_timeout: Duration,
@@ -32,6 +33,13 @@ pub struct Config {
     pub(crate) close_timeout: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
+}
+
+/// How receive slots are shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedReceives {
+    pub(crate) own: u32,
+    pub(crate) shared: u32,
 }
 
 /// What becomes of tagged messages that come when no receive is posted for them.
@@ -61,7 +69,7 @@ impl Default for Config {
             pool_limit: 1 << 30,
             unmatched: Unmatched::Deliver,
             // A queue of its own costs a sender no atomic operation, and some 25 ns less a message.
-            shared_receives: false,
+            shared_receives: None,
             keepalive: Duration::from_millis(500),
             detection: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(5),
@@ -137,11 +145,15 @@ impl Config {
         self
     }
 
-    /// Takes all peers' messages from one shared receive queue, instead of one queue for each (default false). That
-    /// needs fewer resources of a NIC, and takes a little longer.
+    /// Takes all peers' messages from one shared receive queue, instead of one queue for each (default: one for each). Each
+    /// peer has `own` slots for good, at least 1; `shared` more go to the peers that send most, up to the
+    /// [`window`](Config::window) for each, and come back when such a peer is silent for a [`keepalive`](Config::keepalive).
+    ///
+    /// An idle connection then takes `own + 4` slabs of the eager limit instead of `window + 4`: the way for thousands of
+    /// peers. It needs fewer resources of a NIC, and takes a little longer.
     #[must_use]
-    pub fn shared_receives(mut self, shared: bool) -> Self {
-        self.shared_receives = shared;
+    pub fn shared_receives(mut self, own: u32, shared: u32) -> Self {
+        self.shared_receives = Some(SharedReceives { own, shared });
         self
     }
 
@@ -214,7 +226,11 @@ impl Config {
         };
         range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
         range("a window", self.window.into(), 1, 4096)?;
-        range("a number of endpoints", self.endpoints as u64, 1, 4096)?;
+        range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
+        if let Some(SharedReceives { own, shared }) = self.shared_receives {
+            range("a peer's own slots", own.into(), 1, self.window.into())?;
+            range("a number of shared slots", shared.into(), 0, 1 << 24)?;
+        }
         range("a send depth", self.send_depth.into(), 8, 16384)?;
         range("a queue limit", self.queue_limit as u64, 1, u32::MAX.into())?;
         let millis = |limit: Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
@@ -227,8 +243,14 @@ impl Config {
 
     /// Most completions, and most receives, that can ever wait.
     pub(crate) fn capacity(&self) -> (u64, u64) {
-        let receives = self.endpoints as u64 * u64::from(self.window + RESERVED_SLOTS);
+        let SharedReceives { own, shared } = self.slots();
+        let receives = self.endpoints as u64 * u64::from(own + RESERVED_SLOTS) + u64::from(shared);
         (receives + self.endpoints as u64 * u64::from(self.send_depth), receives)
+    }
+
+    /// Slots of each connection, and those that they share.
+    pub(crate) fn slots(&self) -> SharedReceives {
+        self.shared_receives.unwrap_or(SharedReceives { own: self.window, shared: 0 })
     }
 
     pub(crate) fn slab_bytes(&self) -> usize {
@@ -236,5 +258,7 @@ impl Config {
     }
 }
 
+/// As many as the numbers of work requests can tell apart.
+const MAX_ENDPOINTS: u64 = 1 << ENDPOINT_BITS;
 /// Slabs below this would make the software device place short messages in two steps.
 const LEAST_EAGER: u64 = 256;

@@ -40,6 +40,7 @@ impl Worker {
         for key in self.inbox.release_offers(ep.peer()) {
             endpoint.link.want(key);
         }
+        self.schedule(ep.index as usize, deadline);
         self.advance(ep.index as usize);
     }
 
@@ -48,6 +49,7 @@ impl Worker {
         let deadline = self.now().saturating_add(self.config.close_timeout);
         if let Some(endpoint) = self.endpoints.at(index) {
             endpoint.deadline.get_or_insert(deadline);
+            self.schedule(index, deadline);
         }
     }
 
@@ -170,6 +172,7 @@ impl Worker {
             self.failed(OpId::new(number, Some(ep)), ep, Returned::Nothing);
         }
         self.deliver_due();
+        self.schedule(index, now);
         self.settle(index);
     }
 
@@ -201,11 +204,13 @@ impl Worker {
     pub(super) fn remove(&mut self, index: usize) {
         let Some(mut endpoint) = self.endpoints.remove(index) else { return };
         let ep = endpoint.id;
-        let stays = |qp: &QueuePair| self.config.shared_receives || !qp.is_settled();
+        let stays = |qp: &QueuePair| self.config.shared_receives.is_some() || !qp.is_settled();
         self.parting.extend(endpoint.qp.take().filter(stays));
         self.broken -= usize::from(endpoint.broken.is_some());
         if endpoint.reserved {
-            let reserved = self.config.window + RESERVED_SLOTS;
+            let window = endpoint.link.window();
+            self.shares.end(window);
+            let reserved = window + RESERVED_SLOTS;
             let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
             self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
         }
@@ -356,7 +361,7 @@ impl Worker {
             return Ok(());
         }
         let settled: Vec<_> = self.parting.extract_if(.., |qp| qp.is_settled()).collect();
-        if settled.is_empty() || !self.config.shared_receives {
+        if settled.is_empty() || self.config.shared_receives.is_none() {
             return Ok(());
         }
         let result = self.take_all();

@@ -39,6 +39,8 @@ pub(crate) struct Endpoint {
     pub(crate) parted: bool,
     /// When the device was last asked whether the queue pair works.
     pub(crate) asked: Duration,
+    /// When it is looked after next.
+    pub(crate) timer: Option<Duration>,
     /// A close must be over by then.
     pub(crate) deadline: Option<Duration>,
     /// The connection broke, at that time: it ends once what had come before is delivered.
@@ -121,11 +123,11 @@ pub(crate) enum Reach {
 
 impl Endpoint {
     /// True if the queue pair has failed. Devices move it to the error state by themselves, and not every one tells of it: a
-    /// silent one is asked, which is a system call, and now and then only. One that works is never asked.
-    pub(crate) fn has_failed(&mut self, pulse: Pulse, now: Duration) -> bool {
+    /// silent one is asked, which is a system call, and now and then only, when it has been silent for `patience`. One that works is never asked.
+    pub(crate) fn has_failed(&mut self, pulse: Pulse, now: Duration, patience: Duration) -> bool {
         let Some(qp) = &self.qp else { return false };
         let unasked = now.saturating_sub(self.asked).min(self.link.silence(now));
-        if pulse == Pulse::Quiet && unasked < ASK {
+        if pulse == Pulse::Quiet && unasked < patience {
             return qp.known_state() == QpState::Err;
         }
         self.asked = now;
@@ -203,23 +205,57 @@ pub(crate) fn receive_id(id: EndpointId) -> u64 {
 /// The number of a receive for any endpoint. No endpoint's own is the same: generations are not zero.
 pub(crate) const SHARED_RECEIVE: u64 = 0;
 
-/// A work request's number: job, endpoint, generation and running number.
+/// A work request's number: the lowest bits of its running number, then endpoint, generation and job.
 #[inline]
 pub(crate) fn wr_id(job: Job, id: EndpointId, number: u32) -> u64 {
-    u64::from(number) | u64::from(id.index) << 32 | u64::from(id.generation & 0x3ffff) << 44 | (job as u64) << 62
+    let generation = id.generation & GENERATION_MASK;
+    u64::from(number & NUMBER_MASK)
+        | u64::from(id.index) << NUMBER_BITS
+        | u64::from(generation) << (NUMBER_BITS + ENDPOINT_BITS)
+        | (job as u64) << 62
 }
 
 /// The parts of a work request's number.
 #[inline]
-pub(crate) fn parse_wr_id(wr_id: u64) -> (Job, usize, u32, u32) {
+pub(crate) fn parse_wr_id(wr_id: u64) -> WorkId {
     let job = match wr_id >> 62 {
         0 => Job::Send,
         1 => Job::SendBuffer,
         2 => Job::Read,
         _ => Job::Probe,
     };
-    (job, (wr_id >> 32) as usize & 0xfff, (wr_id >> 44) as u32 & 0x3ffff, wr_id as u32)
+    WorkId {
+        job,
+        index: (wr_id >> NUMBER_BITS) as usize & ((1 << ENDPOINT_BITS) - 1),
+        generation: (wr_id >> (NUMBER_BITS + ENDPOINT_BITS)) as u32 & GENERATION_MASK,
+        number: wr_id as u32 & NUMBER_MASK,
+    }
 }
+
+/// What a work request's number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkId {
+    pub(crate) job: Job,
+    pub(crate) index: usize,
+    generation: u32,
+    /// The lowest bits of the running number.
+    pub(crate) number: u32,
+}
+
+impl WorkId {
+    /// True if it is that connection's.
+    #[inline]
+    pub(crate) fn is_of(&self, id: EndpointId) -> bool {
+        id.generation & GENERATION_MASK == self.generation
+    }
+}
+
+/// Far more than a send queue has slots, so that the running number can be made out.
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// Endpoints of a worker.
+pub(crate) const ENDPOINT_BITS: u32 = 20;
+const GENERATION_MASK: u32 = (1 << (62 - NUMBER_BITS - ENDPOINT_BITS)) - 1;
 
 /// A queue pair's number. They are unpredictable, so that their low bits spread well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,10 +355,6 @@ impl Endpoints {
     }
 }
 
-/// How long a peer is silent before the device is asked about the queue pair, and the time until it is asked again: as long
-/// as a program that polls takes at most to find a failure of which nothing tells. A probe asks as well.
-const ASK: Duration = Duration::from_millis(100);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,9 +362,10 @@ mod tests {
     #[test]
     fn work_numbers_round_trip() {
         for job in [Job::Send, Job::SendBuffer, Job::Read, Job::Probe] {
-            let id = EndpointId { index: 4095, generation: 0xffff_ffff };
-            let (back, index, generation, number) = parse_wr_id(wr_id(job, id, 0xdead_beef));
-            assert_eq!((back, index, generation, number), (job, 4095, 0x3ffff, 0xdead_beef));
+            let id = EndpointId { index: (1 << ENDPOINT_BITS) - 1, generation: 0xffff_ffff };
+            let work = parse_wr_id(wr_id(job, id, 0xdead_beef));
+            assert_eq!((work.job, work.index, work.number), (job, id.index as usize, 0xad_beef));
+            assert!(work.is_of(id) && !work.is_of(EndpointId { generation: 0xffff_fffe, ..id }));
         }
     }
 }

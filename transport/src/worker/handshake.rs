@@ -84,7 +84,7 @@ impl Worker {
         };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         endpoint.reserved = true;
-        let hello = hello(&prepared, endpoint.link.epoch(), self.config.window, self.config.eager_limit);
+        let hello = hello(&prepared, endpoint.link.epoch(), self.shares.own(), self.config.eager_limit);
         endpoint.stage = Stage::Greeting(prepared);
         self.sockets.send(socket, &Message::Hello(hello));
     }
@@ -108,7 +108,7 @@ impl Worker {
         let system = |source| ConnectFailure::Unreachable { address: incoming.peer, source };
         let epoch = epoch().map_err(system)?;
         let prepared = self.prepare(self.endpoints.upcoming()).map_err(resources)?;
-        let answer = hello(&prepared, epoch, self.config.window, self.config.eager_limit);
+        let answer = hello(&prepared, epoch, self.shares.own(), self.config.eager_limit);
         let qp = match prepared.connect(&theirs.address) {
             Ok(qp) => qp,
             Err(error) => {
@@ -147,6 +147,7 @@ impl Worker {
                     self.sockets.settle(socket);
                 }
                 self.ready.push_back(Event::Connected { ep });
+                self.schedule(index, now);
                 self.advance(index);
             }
             Err(error) => self.fail(index, ConnectFailure::QueuePair(Box::new(error)).into()),
@@ -166,6 +167,7 @@ impl Worker {
         }
         tracing::info!(parent: &endpoint.span, "accepted");
         self.ready.push_back(Event::Accepted { ep: endpoint.id, listener });
+        self.schedule(index, Duration::ZERO);
     }
 
     fn ended(&mut self, socket: SocketId, end: StreamEnd) {
@@ -251,7 +253,7 @@ impl Worker {
 
     /// A queue pair for an endpoint, with receives for all that its peer may send.
     fn prepare(&mut self, ep: EndpointId) -> Result<Prepared, ResourceError> {
-        let slots = self.config.window + RESERVED_SLOTS;
+        let slots = self.shares.own() + RESERVED_SLOTS;
         let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
         if let Some(shared) = self.slabs.queue() {
             builder = builder.srq(shared);
@@ -265,13 +267,13 @@ impl Worker {
     }
 
     fn unprepare(&mut self) {
-        let slots = self.config.window + RESERVED_SLOTS;
+        let slots = self.shares.own() + RESERVED_SLOTS;
         self.slabs.release(slots, slots);
     }
 
     fn link<P>(&self, epoch: u32) -> Link<P> {
         Link::new(&LinkConfig {
-            window: self.config.window,
+            window: self.shares.own(),
             depth: self.config.send_depth,
             epoch,
             offers: OFFERS,
@@ -316,6 +318,7 @@ fn endpoint(
         closed_here: false,
         parted: false,
         asked: Duration::ZERO,
+        timer: None,
         deadline: None,
         broken: None,
         listener: None,

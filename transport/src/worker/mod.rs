@@ -19,6 +19,7 @@ mod seen;
 mod service;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -41,7 +42,7 @@ pub use ops::{
 pub use seen::{Counters, Explanation, Metrics};
 
 use crate::cm::{Limits, SocketId, Sockets};
-use crate::engine::{Calls, Inbox, Policy, Table};
+use crate::engine::{Calls, Inbox, Policy, Shares, Table};
 use delivery::Body;
 use ending::Withheld;
 use endpoint::Endpoints;
@@ -77,11 +78,13 @@ pub struct Worker {
     next_op: u64,
     // Touched now and then.
     pool: Pool,
+    shares: Shares,
     calls: Calls<Payload>,
     streams: Table<StreamKey, Halves>,
     next_stream: u64,
     counter_table: CounterTable,
     deadlines: Deadlines,
+    timers: timers::Timers,
     withheld: VecDeque<Withheld>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<QueuePair>,
@@ -129,7 +132,7 @@ impl Worker {
         let (completions, receives) = config.capacity();
         let cq = within("completion queue entries", completions, attributes.max_cqe)?;
         let cq = context.create_cq_on(cq, &channel)?;
-        let shared = if config.shared_receives {
+        let shared = if config.shared_receives.is_some() {
             Some(pd.create_srq(within("receives in a shared queue", receives, attributes.max_srq_wr)?)?)
         } else {
             None
@@ -157,11 +160,13 @@ impl Worker {
             counters: Counters::default(),
             next_op: 1,
             pool,
+            shares: Shares::new(config.slots().own, config.window, config.slots().shared),
             calls: Calls::new(),
             streams: Table::new(),
             next_stream: 0,
             counter_table: CounterTable::default(),
             deadlines: Deadlines::default(),
+            timers: timers::Timers::default(),
             withheld: VecDeque::new(),
             parting: Vec::new(),
             sockets,
@@ -255,7 +260,7 @@ impl Worker {
 
     /// What carries a connection, and how it stands. `None` if there is no such connection.
     pub fn explain(&self, ep: EndpointId) -> Option<Explanation> {
-        self.endpoints.get(ep).map(|endpoint| Explanation::of(endpoint, &self.inbox, &self.config))
+        self.endpoints.get(ep).map(|endpoint| Explanation::of(endpoint, &self.inbox))
     }
 
     /// Time since the worker was made.

@@ -83,7 +83,7 @@ impl Worker {
             }
         }
         let chores = self.chores().then(|| now + CHORES);
-        let until = [deadline, self.next_timer(), self.sockets.next_deadline(), self.deadlines.next(), chores]
+        let until = [deadline, self.timers.next(), self.sockets.next_deadline(), self.deadlines.next(), chores]
             .into_iter()
             .flatten()
             .min();
@@ -193,17 +193,34 @@ impl Worker {
             return self.check(owner.index as usize, Err(error.into()));
         }
         endpoint.link.give_slot();
+        if endpoint.link.is_used_up() {
+            self.share(owner);
+        }
+        let Some(endpoint) = self.endpoints.get_mut(owner) else { return };
         if let Some(frame) = endpoint.link.credit() {
             self.send_credit(owner, &frame);
         }
+    }
+
+    /// A peer has used all its slots: it gets more of those that are for all, if there are.
+    #[inline]
+    fn share(&mut self, ep: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        let slots = self.shares.take(endpoint.link.window());
+        if slots == 0 {
+            return;
+        }
+        // Fewer than wanted, if there is no memory for more.
+        let posted = self.slabs.supply(slots);
+        self.shares.give(slots - posted);
+        endpoint.link.grow(posted);
     }
 
     /// The application keeps a message. If the peer runs out of slots by that, another slab takes the message's place, so
     /// that others go on.
     #[cold]
     fn make_up(&mut self, owner: EndpointId) {
-        let half = self.config.window / 2;
-        let starving = |endpoint: &Endpoint| endpoint.link.outstanding_slots() <= half;
+        let starving = |endpoint: &Endpoint| endpoint.link.outstanding_slots() <= endpoint.link.window() / 2;
         if self.endpoints.get(owner).is_some_and(starving)
             && let Some(slab) = self.slabs.replacement()
         {

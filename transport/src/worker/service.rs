@@ -59,8 +59,14 @@ impl Worker {
         self.see_to_notices();
         self.sockets.expire(now);
         self.see_to_notices();
-        for index in 0..self.endpoints.bound() {
-            self.timers(index, now);
+        while let Some((due, index)) = self.timers.pop(now) {
+            let endpoint = self.endpoints.at(index as usize);
+            if endpoint.is_some_and(|endpoint| endpoint.timer.take_if(|timer| *timer == due).is_some()) {
+                self.look(index as usize, now);
+            }
+        }
+        for index in self.timers.turn(self.endpoints.bound()) {
+            self.look(index, now);
         }
         if self.broken > 0 {
             self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;
@@ -82,30 +88,35 @@ impl Worker {
         }
     }
 
-    /// When something is to be done that no socket tells of.
-    pub(super) fn next_timer(&self) -> Option<Duration> {
-        self.endpoints
-            .iter()
-            .flat_map(|endpoint| {
-                let due = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
-                let ending = matches!(endpoint.stage, Stage::Ending { .. }).then_some(Duration::ZERO);
-                [due, endpoint.deadline, ending]
-            })
-            .flatten()
-            .min()
+    /// Looks after a connection, not before `due`, if there is none sooner to come.
+    pub(super) fn schedule(&mut self, index: usize, due: Duration) {
+        if let Some(endpoint) = self.endpoints.at(index)
+            && endpoint.timer.is_none_or(|timer| due < timer)
+        {
+            endpoint.timer = Some(due);
+            self.timers.push(due, index as u32);
+        }
     }
 
-    fn timers(&mut self, index: usize, now: Duration) {
+    /// Looks after a connection: signs of life, what waits for the peer or the device, and limits.
+    fn look(&mut self, index: usize, now: Duration) {
+        let patience = ASK.max(ASK_EACH.saturating_mul(self.endpoints.len() as u32));
         let Some(endpoint) = self.endpoints.at(index) else { return };
         match endpoint.stage {
             Stage::Dialing { .. } | Stage::Greeting(_) | Stage::HalfOpen => {}
             Stage::Ending { since, .. } => {
                 let late = now.saturating_sub(since) >= FLUSH_LIMIT;
-                return if late { self.remove(index) } else { self.settle(index) };
+                if late {
+                    self.remove(index);
+                } else {
+                    self.settle(index);
+                    self.schedule(index, now + INTERVAL);
+                }
+                return;
             }
             Stage::Up => {
                 let pulse = endpoint.link.tick(now);
-                if endpoint.has_failed(pulse, now) {
+                if endpoint.has_failed(pulse, now, patience) {
                     return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
                 }
                 match pulse {
@@ -120,12 +131,23 @@ impl Worker {
         }
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
-            self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
+            return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
+        }
+        let life = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
+        let due = [life, endpoint.deadline].into_iter().flatten().min();
+        if let Some(due) = due {
+            self.schedule(index, due);
         }
     }
 
     /// Asks the peer's device for a sign of life.
     fn probe_life(&mut self, index: usize) {
+        if let Some(endpoint) = self.endpoints.at(index)
+            && let Some(frame) = endpoint.link.give_up_slots()
+        {
+            let ep = endpoint.id;
+            self.send_credit(ep, &frame);
+        }
         if !self.post_probe(index)
             && let Some(endpoint) = self.endpoints.at(index)
         {
@@ -159,3 +181,8 @@ const LOOKS: usize = 16;
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);
 /// How long a device may take to flush a broken queue pair, and peers to leave memory.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+/// How long a peer is silent before the device is asked about the queue pair, and the time until it is asked again: as long
+/// as a program that polls takes at most to find a failure of which nothing tells. A probe asks as well.
+const ASK: Duration = Duration::from_millis(100);
+/// The same for each connection there is: asking is a system call.
+const ASK_EACH: Duration = Duration::from_millis(1);

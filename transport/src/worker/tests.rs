@@ -96,7 +96,7 @@ fn the_device_is_asked_about_silent_queue_pairs_only() {
             endpoint.link.probe_done(true);
         }
         let pulse = endpoint.link.tick(now);
-        assert!(!endpoint.has_failed(pulse, now));
+        assert!(!endpoint.has_failed(pulse, now, Duration::from_millis(100)));
         endpoint.asked == now
     };
     // With a sign of life before each look, however far apart they are.
@@ -107,7 +107,7 @@ fn the_device_is_asked_about_silent_queue_pairs_only() {
     assert!(!asked(9700, true) && !asked(9799, false) && asked(9800, false));
     // A probe asks at once.
     let now = start + Duration::from_millis(9801);
-    assert!(!endpoint.has_failed(crate::engine::Pulse::Probe, now));
+    assert!(!endpoint.has_failed(crate::engine::Pulse::Probe, now, Duration::from_millis(100)));
     assert_eq!(endpoint.asked, now);
 }
 

@@ -53,8 +53,9 @@ pub(super) struct Side {
     pub(super) inbox: Inbox<(), (u64, Option<u64>)>,
     /// Payloads that are being read: under a number of the pair's own, their keys and receives.
     reading: BTreeMap<u64, (EntryKey, Option<u64>)>,
-    /// Receive slots that are posted.
+    /// Receive slots that are posted for this connection.
     slots: u32,
+    shares: Shares,
     pub(super) delivered: Vec<(u64, u64, Way)>,
     pub(super) sent: Vec<u64>,
     /// Sends that the end of the connection cut off, or that were cancelled.
@@ -101,6 +102,7 @@ impl Pair {
                 inbox: Inbox::new(Policy { hold_short: false, hold_long: hold_offers, longest: LONGEST }),
                 reading: BTreeMap::new(),
                 slots: window + RESERVED_SLOTS,
+                shares: Shares::new(window, 4 * window, 2 * window),
                 delivered: Vec::new(),
                 sent: Vec::new(),
                 cut: Vec::new(),
@@ -216,6 +218,13 @@ impl Pair {
         self.pump(side);
     }
 
+    /// The side has had nothing to send for a while.
+    pub(super) fn rest(&mut self, side: usize) {
+        if let Some(frame) = self.sides[side].link.give_up_slots() {
+            self.post(side, &frame, 0, None);
+        }
+    }
+
     /// The memory of the transport's own is spent.
     pub(super) fn stall(&mut self, side: usize) {
         self.sides[side].starved = true;
@@ -303,8 +312,14 @@ impl Pair {
             }
             What::SlotFree { credited } => {
                 self.sides[side].slots += 1;
+                let me = &mut self.sides[side];
                 if credited {
-                    self.sides[side].link.give_slot();
+                    me.link.give_slot();
+                }
+                if credited && me.link.is_used_up() {
+                    let slots = me.shares.take(me.link.window());
+                    me.slots += slots;
+                    me.link.grow(slots);
                 }
             }
         }
@@ -355,7 +370,11 @@ impl Pair {
                     me.link.withdrawn(id);
                 }
             }
-            Kind::Credit => {}
+            Kind::Credit => {
+                let slots = me.link.on_credit(&header).unwrap();
+                me.shares.give(slots);
+                me.slots -= slots;
+            }
             Kind::Close => me.link.on_close(),
         }
         // The engine gives the slot of an offer back by itself.

@@ -16,6 +16,7 @@ enum Op {
     Stall(usize),
     Resume(usize),
     Refuse(usize),
+    Rest(usize),
     Cancel { side: usize, receive: bool, which: prop::sample::Index },
     Break,
 }
@@ -29,6 +30,7 @@ fn operation() -> impl Strategy<Value = Op> {
         1 => (0..2usize).prop_map(Op::Stall),
         1 => (0..2usize).prop_map(Op::Resume),
         1 => (0..2usize).prop_map(Op::Refuse),
+        1 => (0..2usize).prop_map(Op::Rest),
         1 => (0..2usize, any::<bool>(), any::<prop::sample::Index>())
             .prop_map(|(side, receive, which)| Op::Cancel { side, receive, which }),
     ]
@@ -98,6 +100,7 @@ proptest! {
                 Op::Stall(side) => pair.stall(side),
                 Op::Resume(side) => pair.resume(side),
                 Op::Refuse(side) => pair.refuse(side),
+                Op::Rest(side) => pair.rest(side),
                 Op::Cancel { side, receive, which } => {
                     let ops: Vec<_> = match receive {
                         true => receives[side].iter().copied().collect(),

@@ -223,6 +223,22 @@ fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
 }
 
 #[test]
+fn closing_says_nothing_of_what_came_about_meanwhile() {
+    let mut link = established(1);
+    let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
+    assert_eq!(link.cancel(1), Cancelled::Asked);
+    link.close();
+    assert_eq!(link.next_step(), None, "no credit to ask with");
+    let done = Header { credits: 1, envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
+    link.accept(&done).unwrap();
+    link.on_finished(&done).unwrap();
+    assert!(matches!(link.next_step(), Some(Step::Control(frame)) if frame.header.kind == Kind::Close));
+    link.accept(&Header { credits: 8, ..header(Kind::Credit, 1) }).unwrap();
+    assert_eq!(link.next_step(), None);
+}
+
+#[test]
 fn closing_still_receives_until_the_peer_closes() {
     let mut link = established(8);
     link.close();

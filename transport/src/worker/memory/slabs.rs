@@ -80,6 +80,25 @@ impl EagerSlabs {
         Ok(())
     }
 
+    /// Posts slabs for `count` more slots of the shared receive queue. Gives how many are posted.
+    pub(crate) fn supply(&mut self, count: u32) -> u32 {
+        let spare = count.min(self.surplus);
+        self.surplus -= spare;
+        let mut posted = spare;
+        while posted < count
+            && let Ok(slab) = self.another()
+        {
+            let Some(shared) = &mut self.shared else { break };
+            if let Err(rejected) = shared.post(slab, SHARED_RECEIVE) {
+                self.refused(rejected);
+                break;
+            }
+            posted += 1;
+        }
+        self.wanted += posted as usize;
+        posted
+    }
+
     /// The `count` slots of a queue pair are not in use any more; `posted` of their slabs were not taken.
     pub(crate) fn release(&mut self, count: u32, posted: u32) {
         self.wanted = self.wanted.saturating_sub(count as usize);

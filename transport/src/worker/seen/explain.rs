@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::engine::Inbox;
-use crate::worker::config::Config;
 use crate::worker::delivery::Body;
 use crate::worker::endpoint::{Endpoint, Stage};
 use crate::worker::memory::Target;
@@ -36,7 +35,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(in crate::worker) fn of(endpoint: &Endpoint, inbox: &Inbox<Target, Body>, config: &Config) -> Self {
+    pub(in crate::worker) fn of(endpoint: &Endpoint, inbox: &Inbox<Target, Body>) -> Self {
         let (credits, offered) = endpoint.link.counts();
         let (posted, waiting) = inbox.counts(endpoint.id.peer());
         Explanation {
@@ -51,7 +50,7 @@ impl Explanation {
             },
             wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),
             eager_limit: endpoint.eager_limit,
-            window: config.window,
+            window: endpoint.link.window(),
             credits,
             queued: endpoint.link.queued(),
             offered,

@@ -47,8 +47,7 @@ impl Worker {
     /// ```
     pub fn metrics(&self) -> Metrics {
         let endpoints = self.endpoints.iter();
-        let endpoints =
-            endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.inbox, &self.config))).collect();
+        let endpoints = endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.inbox))).collect();
         Metrics { counters: self.counters, requests: self.calls.len(), endpoints }
     }
 }
