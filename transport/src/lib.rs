@@ -37,8 +37,8 @@ pub use engine::{
 };
 pub use worker::{
     ActiveMessage, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,
-    Explanation, Flow, HandlerId, Handlers, ListenError, Listener, ListenerId, Lost, Message, MessageHandler, Metrics,
-    Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe, RecvError, RecvFailure,
+    Explanation, Flow, HandlerId, Handlers, History, ListenError, Listener, ListenerId, Lost, Message, MessageHandler,
+    Metrics, Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe, RecvError, RecvFailure,
     RemoteCounter, Reply, Request, RequestHandler, ResourceError, Returned, SendCopyError, SendError, SendFailure,
-    Source, StreamEnd, StreamId, Tag, TagPattern, Unmatched, Worker, WorkerError,
+    Source, StreamEnd, StreamId, Tag, TagPattern, Traffic, Unmatched, Worker, WorkerError,
 };

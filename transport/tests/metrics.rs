@@ -50,6 +50,18 @@ fn counts_and_states_are_told_in_prometheus_text() {
     let peer = of_b.endpoints[0].1.peer;
     let posted = format!("qpair_endpoint_posted_receives{{endpoint=\"{}\",peer=\"{peer}\"}}", pair.ep_b);
     assert_eq!((b[&*posted], b["qpair_connections"]), (1.0, 1.0));
+    let bytes = (1 << 20) as f64 + 10.0;
+    let of_endpoint = |name, peer, ep| format!("qpair_endpoint_{name}{{endpoint=\"{ep}\",peer=\"{peer}\"}}");
+    assert_eq!(a[&*of_endpoint("sent_bytes_total", of_a.endpoints[0].1.peer, pair.ep_a)], bytes);
+    assert_eq!(b[&*of_endpoint("received_bytes_total", peer, pair.ep_b)], bytes);
+    assert_eq!(b[&*of_endpoint("received_messages_total", peer, pair.ep_b)], 2.0);
+    let history = pair.a.explain(pair.ep_a).unwrap().history.to_string();
+    let told: Vec<_> = history.lines().map(|line| line.split_once(": ").unwrap().1).collect();
+    assert!(
+        matches!(told[..], ["TCP connected, said hello", "connected", "offers 65536, 1048576 bytes", read]
+        if read.starts_with("the peer has read")),
+        "{history}"
+    );
     pair.b.abort(pair.ep_b);
     pair.until(|a, b| count(a, is_closed) == 1 && count(b, is_closed) == 1);
     let text = pair.a.metrics().to_string();

@@ -461,6 +461,11 @@ impl<P> Link<P> {
         (sends, self.flushes.drain())
     }
 
+    /// Messages sent and received so far, modulo 2^32.
+    pub(crate) fn sequences(&self) -> (u32, u32) {
+        (self.next_out, self.next_in)
+    }
+
     /// Session epoch of this side.
     pub(crate) fn epoch(&self) -> u32 {
         self.our_epoch

@@ -9,6 +9,7 @@ use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
 use super::memory::{Message, Target};
+use super::seen::Note;
 use crate::engine::{
     Arrival, Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, Offer, Offered, Violation, WireError,
 };
@@ -54,6 +55,7 @@ impl Worker {
             return None;
         }
         self.counters.eager_received += 1;
+        endpoint.received.count(header.length);
         if self.slabs.lent() >= BUSY {
             self.reclaim(2);
         }
@@ -92,6 +94,9 @@ impl Worker {
             return self.refuse_message(ep, slab, WireError::Length { said: length, got }.into());
         }
         self.counters.eager_received += 1;
+        if let Some(endpoint) = self.endpoints.get_mut(ep) {
+            endpoint.received.count(length);
+        }
         let whole = || Message::new(&slab, HEADER_BYTES..len);
         match self.inbox.eager(ep.peer(), envelope, length, || Body::Message(whole())) {
             Arrival::Matched(posted) => self.fill(ep, envelope, posted, whole()),
@@ -116,6 +121,12 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         if header.kind != Kind::ReadyToSend && header.kind.takes_credit() {
             endpoint.link.give_slot();
+        }
+        match header.kind {
+            Kind::Finished => endpoint.note(self.pace.now(), Note::of("the peer has read", header.envelope.tag)),
+            Kind::Withdrawn => endpoint.note(self.pace.now(), Note::of("the peer lets go of", header.envelope.tag)),
+            Kind::Cancel => endpoint.note(self.pace.now(), Note::of("the peer takes back", header.envelope.tag)),
+            _ => {}
         }
         let limit = self.max_message;
         let violation = match header.kind {
@@ -153,6 +164,7 @@ impl Worker {
     fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
         let Header { envelope, length: len, .. } = *header;
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        endpoint.note(self.pace.now(), Note::with_len("the peer offers", offer.id.into(), len));
         let closing = endpoint.link.is_closing();
         let outcome = self.inbox.offer(ep.peer(), envelope, len, offer, closing);
         endpoint.link.offered();

@@ -12,6 +12,7 @@ use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId};
 use super::memory::Payload;
+use super::seen::Note;
 use crate::cm::HandshakeError;
 use crate::engine::{Exposed, RESERVED_SLOTS};
 
@@ -32,6 +33,7 @@ impl Worker {
             return;
         }
         endpoint.closed_here = true;
+        endpoint.note(self.pace.now(), Note::new("this side closes"));
         endpoint.deadline.get_or_insert(deadline);
         endpoint.link.close();
         if endpoint.qp.is_none() && endpoint.link.queued() == 0 {
@@ -49,6 +51,7 @@ impl Worker {
         let deadline = self.now().saturating_add(self.config.close_timeout);
         if let Some(endpoint) = self.endpoints.at(index) {
             endpoint.deadline.get_or_insert(deadline);
+            endpoint.note(self.pace.now(), Note::new("the peer closes"));
             self.schedule(index, deadline);
         }
     }
@@ -73,6 +76,7 @@ impl Worker {
             return;
         }
         tracing::debug!(parent: &endpoint.span, %reason, "broken");
+        endpoint.note(now, Note::new(reason.kind()));
         match &mut endpoint.broken {
             None => {
                 endpoint.broken = Some((reason, now));
@@ -153,6 +157,7 @@ impl Worker {
         if matches!(endpoint.stage, Stage::Ending { .. }) {
             return;
         }
+        endpoint.note(now, Note::new("ends"));
         if let Some(qp) = &mut endpoint.qp
             && let Err(error) = qp.to_error()
         {
@@ -225,8 +230,14 @@ impl Worker {
         }
         self.drop_calls(ep);
         self.drop_streams(ep);
-        let Endpoint { stage: Stage::Ending { reason, .. }, listener, peer, span, .. } = endpoint else { return };
-        tracing::info!(parent: &span, %reason, "closed");
+        let Endpoint { stage: Stage::Ending { reason, .. }, listener, peer, span, history, .. } = endpoint else {
+            return;
+        };
+        if reason.is_orderly() {
+            tracing::info!(parent: &span, %reason, "closed");
+        } else {
+            tracing::warn!(parent: &span, %reason, "lost; what happened last:\n{history}");
+        }
         match listener {
             Some(listener) => {
                 self.counters.rejected += 1;
@@ -238,8 +249,7 @@ impl Worker {
                 self.ready.push_back(Event::Rejected { listener, peer, error });
             }
             None => {
-                let orderly = matches!(reason, CloseReason::Local | CloseReason::Remote | CloseReason::Aborted);
-                self.counters.lost += u64::from(!orderly);
+                self.counters.lost += u64::from(!reason.is_orderly());
                 self.ready.push_back(Event::Closed { ep, reason });
             }
         }

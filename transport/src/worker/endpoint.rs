@@ -12,6 +12,7 @@ use slab::Slab;
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
 use super::memory::{Payload, Target};
+use super::seen::{History, Note, Traffic};
 use crate::cm::SocketId;
 use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table};
 
@@ -29,6 +30,9 @@ pub(crate) struct Endpoint {
     pub(crate) stage: Stage,
     /// One-sided work with the device, oldest first.
     pub(crate) reads: VecDeque<InFlight>,
+    /// What the application sent and received.
+    pub(crate) sent: Traffic,
+    pub(crate) received: Traffic,
     /// Bytes of buffers of the pool with the device, for messages that did not go inline.
     pub(crate) copied: usize,
     pub(crate) socket: Option<SocketId>,
@@ -53,6 +57,7 @@ pub(crate) struct Endpoint {
     pub(crate) flushed: u32,
     /// What the end of the connection cut off, and is not taken back from the peer yet.
     pub(crate) cut: Vec<Exposed<Carried>>,
+    pub(crate) history: History,
     pub(crate) span: tracing::Span,
 }
 
@@ -122,6 +127,12 @@ pub(crate) enum Reach {
 }
 
 impl Endpoint {
+    /// Takes note of something that happened.
+    pub(crate) fn note(&mut self, now: Duration, note: Note) {
+        tracing::trace!(parent: &self.span, "{note:?}");
+        self.history.note(now, note, self.link.sequences());
+    }
+
     /// True if the queue pair has failed. Devices move it to the error state by themselves, and not every one tells of it: a
     /// silent one is asked, which is a system call, and now and then only, when it has been silent for `patience`. One that works is never asked.
     pub(crate) fn has_failed(&mut self, pulse: Pulse, now: Duration, patience: Duration) -> bool {

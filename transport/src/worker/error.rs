@@ -206,6 +206,29 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// True if nothing went wrong.
+    pub(crate) fn is_orderly(&self) -> bool {
+        matches!(self, CloseReason::Local | CloseReason::Remote | CloseReason::Aborted)
+    }
+
+    /// In few words.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            CloseReason::Local => "closed by this side",
+            CloseReason::Remote => "closed by the peer",
+            CloseReason::Aborted => "aborted",
+            CloseReason::Failed(_) => "did not come up",
+            CloseReason::PeerLost(Lost::HungUp) => "the peer's socket hung up",
+            CloseReason::PeerLost(Lost::Completion(_)) => "the peer could not be reached",
+            CloseReason::PeerLost(Lost::QueuePair) => "the queue pair failed",
+            CloseReason::PeerLost(Lost::Silent(_)) => "a probe was not answered",
+            CloseReason::CloseTimedOut(_) => "the peer did not finish closing",
+            CloseReason::Completion(_) => "a request failed",
+            CloseReason::Protocol(_) => "the peer broke the protocol",
+            CloseReason::Resources(_) => "no resources",
+        }
+    }
+
     /// True if it tells more of an end than what was noted first.
     pub(crate) fn tells_more_than(&self, noted: &CloseReason) -> bool {
         match (noted, self) {

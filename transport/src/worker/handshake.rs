@@ -11,6 +11,7 @@ use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::{CloseReason, ConnectError, ConnectFailure, Lost, ResourceError};
 use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
+use super::seen::{History, Note, Traffic};
 use super::{Incoming, Worker, no_address};
 use crate::cm::{HandshakeError, Hello, Message, Notice, SocketId, StreamEnd};
 use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
@@ -82,10 +83,12 @@ impl Worker {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),
         };
+        let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
         endpoint.reserved = true;
         let hello = hello(&prepared, endpoint.link.epoch(), self.shares.own(), self.config.eager_limit);
         endpoint.stage = Stage::Greeting(prepared);
+        endpoint.note(now, Note::new("TCP connected, said hello"));
         self.sockets.send(socket, &Message::Hello(hello));
     }
 
@@ -139,6 +142,7 @@ impl Worker {
         match prepared.connect(&theirs.address) {
             Ok(qp) => {
                 endpoint.up = true;
+                endpoint.note(now, Note::new("connected"));
                 endpoint.eager_limit = endpoint.eager_limit.min(theirs.eager_limit as usize);
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
@@ -156,6 +160,7 @@ impl Worker {
 
     /// A peer that connected is connected on its side too: tells the application, once.
     pub(super) fn announce(&mut self, index: usize) {
+        let now = self.pace.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if !matches!(endpoint.stage, Stage::HalfOpen) {
             return;
@@ -166,6 +171,7 @@ impl Worker {
             self.sockets.settle(socket);
         }
         tracing::info!(parent: &endpoint.span, "accepted");
+        endpoint.note(now, Note::new("accepted"));
         self.ready.push_back(Event::Accepted { ep: endpoint.id, listener });
         self.schedule(index, Duration::ZERO);
     }
@@ -312,6 +318,8 @@ fn endpoint(
         up: false,
         stage,
         reads: VecDeque::new(),
+        sent: Traffic::default(),
+        received: Traffic::default(),
         copied: 0,
         socket: Some(socket),
         peer,
@@ -325,6 +333,7 @@ fn endpoint(
         reserved: false,
         flushed: 0,
         cut: Vec::new(),
+        history: History::default(),
         span: tracing::info_span!("connection", endpoint = %id, %peer),
     }
 }

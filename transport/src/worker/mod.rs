@@ -39,7 +39,7 @@ pub use ops::{
     ActiveMessage, Counter, Handlers, MessageHandler, Notice, Probe, RemoteCounter, Reply, Request, RequestHandler,
     StreamEnd, StreamId,
 };
-pub use seen::{Counters, Explanation, Metrics};
+pub use seen::{Counters, Explanation, History, Metrics, Traffic};
 
 use crate::cm::{Limits, SocketId, Sockets};
 use crate::engine::{Calls, Inbox, Policy, Shares, Table};

@@ -7,6 +7,7 @@ use qpair_verbs::{Local, RemoteSlice, Rkey};
 use super::Worker;
 use super::endpoint::{Job, Stage, wr_id};
 use super::error::{CloseReason, Lost, WorkerError};
+use super::seen::Note;
 use crate::engine::Pulse;
 
 /// How often polls look at the clock, and when the sockets were last seen to.
@@ -21,6 +22,11 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn new() -> Self {
         Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO }
+    }
+
+    /// The time when the clock was last looked at: near enough for a history.
+    pub(super) fn now(&self) -> Duration {
+        self.last
     }
 
     /// The clock was looked at: polls until the next time, which shall come in some tens of microseconds.
@@ -146,6 +152,7 @@ impl Worker {
             && let Some(frame) = endpoint.link.give_up_slots()
         {
             let ep = endpoint.id;
+            endpoint.note(self.pace.now(), Note::of("silent; gave up slots", frame.header.length));
             self.send_credit(ep, &frame);
         }
         if !self.post_probe(index)
@@ -159,7 +166,12 @@ impl Worker {
     /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help. False if there is no room for it.
     pub(super) fn post_probe(&mut self, index: usize) -> bool {
         let Some(endpoint) = self.endpoints.at(index) else { return false };
-        let (Some(work), Some(qp)) = (endpoint.link.take_slot(), &mut endpoint.qp) else { return false };
+        if endpoint.qp.is_none() {
+            return false;
+        }
+        let Some(work) = endpoint.link.take_slot() else { return false };
+        endpoint.note(self.pace.now(), Note::new("probed"));
+        let Some(qp) = &mut endpoint.qp else { return false };
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         let id = wr_id(Job::Probe, endpoint.id, work.number);
         if let Err(rejected) = qp.write(Local::None, nowhere).id(id).signaled().post() {

@@ -10,6 +10,7 @@ use crate::worker::error::ResourceError;
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
 use crate::worker::memory::{Message, Target};
+use crate::worker::seen::Note;
 
 impl Worker {
     /// Reads a payload, if it is still to be read.
@@ -120,6 +121,8 @@ impl Worker {
         let Some((id, len)) = self.inbox.finish(key, body, posted) else { return };
         self.counters.rendezvous_received += 1;
         if let Some(endpoint) = self.endpoints.at(index) {
+            endpoint.note(self.pace.now(), Note::with_len("read", id.into(), len));
+            endpoint.received.count(len);
             endpoint.link.read(id, len);
         }
         self.deliver_due();

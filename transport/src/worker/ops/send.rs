@@ -9,6 +9,7 @@ use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, S
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
 use crate::worker::memory::{Payload, Pool};
+use crate::worker::seen::Note;
 
 impl Worker {
     /// Sends a message: copied if it is no longer than the eager limit, else read by the peer when it receives it.
@@ -58,6 +59,9 @@ impl Worker {
                     Payload::Exposed(remote) => Carried::Remote(remote),
                 };
                 self.counters.queued += 1;
+                if endpoint.link.queued() == 0 {
+                    endpoint.note(self.pace.now(), Note::new("messages wait for room"));
+                }
                 endpoint.link.enqueue(Pending { op: number, envelope, len, remote: None, payload });
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
@@ -98,6 +102,7 @@ impl Worker {
         }
         self.counters.eager_sent += 1;
         self.counters.bytes_copied += data.len() as u64;
+        endpoint.sent.count(data.len() as u64);
         Ok(())
     }
 
@@ -114,6 +119,9 @@ impl Worker {
             Ok(()) => {
                 self.counters.eager_sent += 1;
                 self.counters.bytes_copied += payload.len();
+                if let Some(endpoint) = self.endpoints.get_mut(ep) {
+                    endpoint.sent.count(payload.len());
+                }
                 self.sent(number, ep, envelope, payload);
             }
             Err(error) => {
@@ -176,6 +184,8 @@ impl Worker {
                 offer.emit(&mut body);
                 let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
                 self.counters.rendezvous_sent += u64::from(posted.is_ok());
+                endpoint.sent.count(remote.len);
+                endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), remote.len));
                 self.check(ep.index as usize, posted);
             }
             Err(payload) => {
@@ -255,6 +265,9 @@ impl Worker {
                     offer.emit(&mut body);
                     let posted = post(endpoint, scratch, pool, inline, frame, &body);
                     self.counters.rendezvous_sent += u64::from(posted.is_ok());
+                    let len = frame.header.length;
+                    endpoint.sent.count(len);
+                    endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
                     posted
                 }
                 Step::Pull(key) => {

@@ -26,3 +26,21 @@ pub struct Counters {
     /// Connections lost, or ended by an error.
     pub lost: u64,
 }
+
+/// Messages of a connection in one direction, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Messages of the application's.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    #[inline(always)]
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+}

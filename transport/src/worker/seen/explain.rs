@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use super::{History, Traffic};
 use crate::engine::Inbox;
 use crate::worker::delivery::Body;
 use crate::worker::endpoint::{Endpoint, Stage};
@@ -32,6 +33,12 @@ pub struct Explanation {
     pub posted: usize,
     /// Messages that wait for a receive, for memory, or for one of their tag that came before.
     pub waiting: usize,
+    /// What the application sent.
+    pub sent: Traffic,
+    /// What came for the application.
+    pub received: Traffic,
+    /// What happened last.
+    pub history: History,
 }
 
 impl Explanation {
@@ -56,6 +63,9 @@ impl Explanation {
             offered,
             posted,
             waiting,
+            sent: endpoint.sent,
+            received: endpoint.received,
+            history: endpoint.history.clone(),
         }
     }
 }
@@ -71,10 +81,16 @@ impl fmt::Display for Explanation {
             "up to {} bytes copied (the smaller eager limit of both sides), longer ones read by the receiver",
             self.eager_limit
         )?;
-        write!(
+        writeln!(
             f,
             "window {}, credits {}, queued {}, offered {}, posted {}, waiting {}",
             self.window, self.credits, self.queued, self.offered, self.posted, self.waiting
-        )
+        )?;
+        let [sent, received] = [self.sent, self.received].map(|way| format!("{} ({} bytes)", way.messages, way.bytes));
+        write!(f, "messages sent {sent}, received {received}")?;
+        if !self.history.is_empty() {
+            write!(f, "\n{}", self.history)?;
+        }
+        Ok(())
     }
 }

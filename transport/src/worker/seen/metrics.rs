@@ -94,6 +94,12 @@ impl fmt::Display for Metrics {
         writeln!(f, "qpair_open_requests {}", self.requests)?;
         head(f, "qpair_connections", Behaviour::Gauge, "Connections, also those that begin or end.")?;
         writeln!(f, "qpair_connections {}", self.endpoints.len())?;
+        let traffic: [State; 4] = [
+            ("qpair_endpoint_sent_messages_total", "Messages that the application sent.", |of| of.sent.messages),
+            ("qpair_endpoint_sent_bytes_total", "Their bytes.", |of| of.sent.bytes),
+            ("qpair_endpoint_received_messages_total", "Messages that came for it.", |of| of.received.messages),
+            ("qpair_endpoint_received_bytes_total", "Their bytes.", |of| of.received.bytes),
+        ];
         let states: [State; 5] = [
             ("qpair_endpoint_credits", "Messages that may be sent now.", |of| of.credits.into()),
             ("qpair_endpoint_queued_messages", "Messages that wait for credits.", |of| of.queued as u64),
@@ -101,8 +107,10 @@ impl fmt::Display for Metrics {
             ("qpair_endpoint_posted_receives", "Posted receives without a message.", |of| of.posted as u64),
             ("qpair_endpoint_waiting_messages", "Messages that wait to be delivered.", |of| of.waiting as u64),
         ];
-        for (name, help, value) in states {
-            head(f, name, Behaviour::Gauge, help)?;
+        let traffic = traffic.into_iter().map(|state| (Behaviour::Counter, state));
+        let states = states.into_iter().map(|state| (Behaviour::Gauge, state));
+        for (behaviour, (name, help, value)) in traffic.chain(states) {
+            head(f, name, behaviour, help)?;
             for (id, of) in &self.endpoints {
                 writeln!(f, "{name}{{endpoint=\"{id}\",peer=\"{}\"}} {}", of.peer, value(of))?;
             }

@@ -2,8 +2,11 @@
 
 mod counters;
 mod explain;
+mod history;
 mod metrics;
 
-pub use counters::Counters;
+pub use counters::{Counters, Traffic};
 pub use explain::Explanation;
+pub use history::History;
+pub(crate) use history::Note;
 pub use metrics::Metrics;
