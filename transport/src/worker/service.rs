@@ -16,11 +16,13 @@ pub(super) struct Pace {
     stride: u32,
     last: Duration,
     serviced: Duration,
+    /// When the endpoints' timers were looked at last.
+    timed: Option<Duration>,
 }
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO }
+        Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO, timed: None }
     }
 
     /// The clock was looked at: polls until the next time, which shall come in some tens of microseconds.
@@ -59,8 +61,12 @@ impl Worker {
         self.see_to_notices();
         self.sockets.expire(now);
         self.see_to_notices();
-        for index in 0..self.endpoints.bound() {
-            self.timers(index, now);
+        // Each endpoint costs a look: not as often as handshakes are worth one.
+        if slept || self.pace.timed.is_none_or(|timed| now.saturating_sub(timed) >= INTERVAL) {
+            self.pace.timed = Some(now);
+            for index in 0..self.endpoints.bound() {
+                self.timers(index, now);
+            }
         }
         if self.broken > 0 {
             self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;
