@@ -30,6 +30,8 @@ impl Sockets {
 
     pub(crate) fn listen(&mut self, address: SocketAddr) -> io::Result<(u32, SocketAddr)> {
         let mut socket = TcpListener::bind(address)?;
+        // It listens already, for fewer than a large job sends at once; the system shortens this to its own limit.
+        rustix::net::listen(&socket, BACKLOG)?;
         let address = socket.local_addr()?;
         let id = self.next_serial();
         self.poll.registry().register(&mut socket, Of::Listener(id).token(), Interest::READABLE)?;
@@ -96,6 +98,8 @@ impl Sockets {
     }
 }
 
+/// Peers that may wait to be accepted.
+const BACKLOG: i32 = 4096;
 /// Connections that one poll accepts at most from a listener.
 const ACCEPTS: usize = 64;
 /// Peers that connected and have not said hello, at once.
