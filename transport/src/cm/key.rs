@@ -14,10 +14,13 @@ use zeroize::Zeroizing;
 /// dropped; nothing prints or compares them.
 ///
 /// With [`Config::cluster_key`](crate::Config::cluster_key) two workers connect only if both have the same key: each proves to
-/// the other that it has it, without sending it (Noise, NNpsk0), and what they then say over TCP is encrypted and can not be
-/// changed, replayed or read later by who learns the key. That covers **who may connect**, and the numbers and addresses of the
-/// queue pairs. It does not cover **the data**: what queue pairs carry is neither encrypted nor signed, on no RDMA network.
-/// Who can put packets on that network, or reach the memory of this user's processes, is not kept out by a key.
+/// the other that it has it, without sending it (Noise, NNpsk0). What they then say over TCP is encrypted, and can not be
+/// changed, replayed, or read later by who learns the key. A stranger costs a listener one of the places of
+/// [`Config::hello_timeout`](crate::Config::hello_timeout), and no queue pair or memory.
+///
+/// It covers **who may connect**, and the addresses and numbers of the queue pairs, which others would need to reach them.
+/// It does not cover **the data**: what queue pairs carry, messages, keys of exposed regions and one-sided operations, is
+/// neither encrypted nor signed. Who can put packets on the RDMA network, or look into this user's processes, is not kept out.
 ///
 /// ```
 /// use qpair_transport::{ClusterKey, Config};

@@ -96,6 +96,9 @@ impl Worker {
     fn greet(&mut self, socket: SocketId, peer: SocketAddr) {
         let Some(&Party::Endpoint(ep)) = self.parties.get(socket) else { return };
         let index = ep.index as usize;
+        if !self.endpoints.get(ep).is_some_and(|endpoint| matches!(endpoint.stage, Stage::Dialing { .. })) {
+            return;
+        }
         let prepared = match self.prepare(ep) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),

@@ -23,7 +23,7 @@ impl Exchange {
     pub(super) fn new(side: Side, secret: &Secret, prologue: &[u8]) -> Result<Self, HandshakeError> {
         let build = || {
             let params: NoiseParams = PATTERN.parse()?;
-            let resolver = Resolver { entropy: Zeroizing::new(secret.entropy) };
+            let resolver = Resolver { entropy: secret.entropy.clone() };
             let builder = Builder::with_resolver(params, Box::new(resolver)).prologue(prologue)?;
             let builder = builder.psk(0, secret.key.bytes())?;
             match side {

@@ -6,7 +6,10 @@ mod talk;
 #[cfg(test)]
 mod tests;
 
+use core::fmt;
 use core::time::Duration;
+
+use zeroize::Zeroizing;
 
 use super::error::HandshakeError;
 use super::hello::Features;
@@ -41,10 +44,9 @@ pub(crate) enum Side {
 }
 
 /// What keeps strangers out: the key of the cluster, and bytes that nobody knows and no other stream is given.
-#[derive(Debug)]
 pub(crate) struct Secret {
     pub(crate) key: ClusterKey,
-    pub(crate) entropy: [u8; 32],
+    pub(crate) entropy: Zeroizing<[u8; 32]>,
 }
 
 /// Something that the peer has said.
@@ -216,6 +218,13 @@ impl Channel {
         self.cipher = Some(exchange.finish()?);
         self.stage = Stage::Talk(Talk::first(self.side));
         Ok(())
+    }
+}
+
+/// Nothing of it is printed.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
     }
 }
 

@@ -11,7 +11,7 @@ use crate::cm::hello::tests::hello;
 const KEY: [u8; 32] = [7; 32];
 
 fn secret(key: [u8; 32], entropy: u8) -> Option<Secret> {
-    Some(Secret { key: ClusterKey::from_bytes(key), entropy: [entropy; 32] })
+    Some(Secret { key: ClusterKey::from_bytes(key), entropy: Zeroizing::new([entropy; 32]) })
 }
 
 /// Two ends, the caller's first.
@@ -331,6 +331,15 @@ fn a_recording_opens_nothing() {
         listener.output
     });
     assert!(said[0] == said[1] && said[1] != said[2]);
+}
+
+#[test]
+fn nothing_of_a_secret_is_printed() {
+    for steps in 0..STEPS.len() {
+        let Pair { caller, listener } = Pair::after(true, steps);
+        let stages = format!("{:?} {:?} {:?} {:?}", caller.stage, caller.cipher, listener.stage, listener.cipher);
+        assert!(!stages.contains("7, 7") && !stages.contains("1, 1") && !stages.contains("2, 2"), "{stages}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
+use zeroize::Zeroizing;
 
 use super::channel::Secret;
 use super::keepalive::Keepalive;
@@ -237,8 +238,8 @@ impl Sockets {
     /// What one stream needs to keep strangers out, if there is a key.
     fn secret(&self) -> io::Result<Option<Secret>> {
         let Some(key) = self.settings.key.clone() else { return Ok(None) };
-        let mut entropy = [0; 32];
-        getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
+        let mut entropy = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut entropy[..]).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Some(Secret { key, entropy }))
     }
 
