@@ -31,7 +31,7 @@ mod cm;
 mod engine;
 mod worker;
 
-pub use cm::HandshakeError;
+pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, ToPeer, Versions};
 pub use engine::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, Violation, WireError,
 };

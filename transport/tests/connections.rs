@@ -3,14 +3,14 @@
 mod support;
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use qpair_transport::{
     CloseReason, Config, ConnectError, ConnectFailure, Event, HandshakeError, Lost, Returned, SendCopyError,
-    SendFailure, Tag, Worker,
+    SendFailure, Tag, Versions, Worker,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::*;
@@ -71,26 +71,36 @@ fn a_server_of_another_kind_is_told_from_a_silent_one() {
 fn garbage_on_the_port_is_turned_away() {
     let mut worker = Worker::new(Config::default().hello_timeout(Duration::from_millis(300))).unwrap();
     let listener = worker.listen("127.0.0.1:0").unwrap();
-    let cases: [(&[u8], HandshakeError); 5] = [
-        (b"GET / HTTP/1.1\r\n\r\n", HandshakeError::Magic),
-        (b"QPTR\x63\x01\0\0", HandshakeError::Version(0x63)),
-        (b"QPTR\x02\x01\xff\xff", HandshakeError::TooLong { len: 65535, limit: 2048 }),
-        (b"QPTR\x02\x03\0\0", HandshakeError::Unexpected(3)),
-        (b"QPTR", HandshakeError::TimedOut),
+    let (ours, theirs) = (Versions { lowest: 2, highest: 2 }, Versions { lowest: 99, highest: 100 });
+    let preface = b"QPTR\x02\x02\0\0\0\0\0\0";
+    let then = |bytes: &[u8]| [&preface[..], bytes].concat();
+    let cases = [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), HandshakeError::Magic),
+        (b"QPTR\x63\x64\0\0\0\0\0\0".to_vec(), HandshakeError::NoCommonVersion { ours, theirs }),
+        (b"QPTR\x02\x02\x01\0\0\0\0\0".to_vec(), HandshakeError::PeerWantsKey),
+        (then(b"\xff\xff"), HandshakeError::TooLong { len: 65535, limit: 4096 }),
+        (then(b"\x01\0\x03"), HandshakeError::Unexpected(3)),
+        (b"QPTR".to_vec(), HandshakeError::TimedOut),
+        (then(b"\x01"), HandshakeError::TimedOut),
     ];
     for (bytes, expected) in cases {
         let mut stream = TcpStream::connect(listener.local_addr()).unwrap();
-        stream.write_all(bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
         match next(&mut worker) {
             Event::Rejected { error, listener: by, .. } => assert_eq!((error, by), (expected, listener.id())),
             other => panic!("{}", brief(&other)),
         }
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        assert!(matches!(stream.read(&mut [0; 16]), Ok(0) | Err(_)), "the stream is closed");
+        // Some are told which versions this side speaks; nobody more.
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer == preface, "{answer:?}, {read:?}");
+        let open = read.err().is_some_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!open, "the stream is closed");
     }
     drop(TcpStream::connect(listener.local_addr()).unwrap());
     assert!(matches!(next(&mut worker), Event::Rejected { error: HandshakeError::HungUp, .. }));
-    assert_eq!(worker.counters().rejected, 6);
+    assert_eq!(worker.counters().rejected, 8);
     let ep = worker.connect(listener.local_addr()).unwrap();
     worker.send(ep, Tag(1), &b"still works"[..]).unwrap();
     while !matches!(next(&mut worker), Event::Received { .. }) {}

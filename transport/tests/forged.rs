@@ -30,11 +30,12 @@ struct Forger {
 }
 
 const EPOCH: u32 = 77;
+/// Version 2, and no key.
+const PREFACE: &[u8; 12] = b"QPTR\x02\x02\0\0\0\0\0\0";
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"QPTR\x02".to_vec();
+    let mut bytes = (1 + body.len() as u16).to_le_bytes().to_vec();
     bytes.push(kind);
-    bytes.extend((body.len() as u16).to_le_bytes());
     bytes.extend(body);
     bytes
 }
@@ -52,11 +53,16 @@ impl Forger {
         let hello = Hello { address: prepared.address(), epoch: EPOCH, credits: 64, eager_limit: 8192 };
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(PREFACE).unwrap();
         stream.write_all(&frame(1, &serde_json::to_vec(&hello).unwrap())).unwrap();
-        let mut prefix = [0; 8];
+        let mut preface = [0; 12];
+        stream.read_exact(&mut preface).unwrap();
+        assert_eq!(&preface, PREFACE);
+        let mut prefix = [0; 3];
         stream.read_exact(&mut prefix).unwrap();
-        assert_eq!(&prefix[..6], b"QPTR\x02\x02");
-        let mut body = vec![0; usize::from(u16::from_le_bytes([prefix[6], prefix[7]]))];
+        let [low, high, kind] = prefix;
+        assert_eq!(kind, 2);
+        let mut body = vec![0; usize::from(u16::from_le_bytes([low, high])) - 1];
         stream.read_exact(&mut body).unwrap();
         let answer: Hello = serde_json::from_slice(&body).unwrap();
         let qp = prepared.connect(&answer.address).unwrap();

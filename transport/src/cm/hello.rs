@@ -1,30 +1,13 @@
-//! What is said over TCP before two queue pairs are connected, and once they have parted: framed, versioned, limited in
-//! length. No I/O here.
+//! What a side tells of itself before two queue pairs are connected.
 
-use qpair_verbs::QpAddress;
+use core::ops::BitAnd;
+
+use qpair_verbs::{LinkLayer, Mtu, QpAddress};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use crate::engine::PROTOCOL_VERSION;
+use super::error::HandshakeError;
 
-/// One message of the handshake, or the one at the end.
-///
-/// On the wire: `QPTR`, version, kind, length of the body in two bytes, little-endian; then the body in JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
-    /// The connecting side, about itself.
-    Hello(Hello),
-    /// The listening side, about itself; its queue pair is connected.
-    Accept(Hello),
-    /// The connecting side's queue pair is connected too.
-    Ready,
-    /// The listening side does not want to.
-    Reject(String),
-    /// This side has all that the other sent, and knows that the other has all of its own: the connection is over.
-    Farewell,
-}
-
-/// One side of a connection to be.
+/// One side of a connection to be. Fields that this release does not know are ignored, so that a later one may add some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) address: QpAddress,
@@ -34,112 +17,59 @@ pub(crate) struct Hello {
     pub(crate) credits: u32,
     /// Longest eager payload that it takes, in bytes.
     pub(crate) eager_limit: u32,
+    /// What it can do beyond the version.
+    #[serde(default)]
+    pub(crate) features: Features,
+    /// What its device is on.
+    #[serde(default)]
+    pub(crate) fabric: Fabric,
+    /// In an answer: the path MTU that it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path_mtu: Option<Mtu>,
 }
 
-/// Why a handshake failed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum HandshakeError {
-    /// Another protocol.
-    #[error("it does not speak this protocol; is it another kind of server or client?")]
-    Magic,
-    /// Another version.
-    #[error("it speaks version {0}, this side {PROTOCOL_VERSION}; use the same release on both sides")]
-    Version(u8),
-    /// An unknown or unexpected message.
-    #[error("it sent handshake message {0} where another was due")]
-    Unexpected(u8),
-    /// Too long.
-    #[error("its handshake message of {len} bytes exceeds the limit of {limit}")]
-    TooLong {
-        /// Length that it announced.
-        len: usize,
-        /// Limit.
-        limit: usize,
-    },
-    /// The body makes no sense.
-    #[error("its handshake message can not be read: {0}")]
-    Body(Box<str>),
-    /// Values out of range.
-    #[error("it offers {what} of {value}, which is not possible")]
-    Value {
-        /// The value's name.
-        what: &'static str,
-        /// The value.
-        value: u64,
-    },
-    /// It hung up too early.
-    #[error("it hung up before the handshake was over")]
-    HungUp,
-    /// It took too long.
-    #[error("it did not finish the handshake in time")]
-    TimedOut,
-    /// This side could not go on.
-    #[error("this side has no room for it: {0}")]
-    Resources(Box<str>),
+/// Abilities beyond the version, as bits. What both sides have counts; bits that this side does not know never do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Features(u64);
+
+impl Features {
+    /// It says farewell before it hangs up, and knows what that means.
+    pub(crate) const FAREWELL: Features = Features(1);
+    /// All that this release has.
+    pub(crate) const ALL: Features = Features::FAREWELL;
+
+    pub(crate) fn has(self, other: Features) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
-impl Message {
-    /// The message as bytes.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let body = match self {
-            Message::Hello(hello) | Message::Accept(hello) => serde_json::to_vec(hello).unwrap_or_default(),
-            Message::Ready | Message::Farewell => Vec::new(),
-            Message::Reject(reason) => {
-                let mut end = reason.len().min(BODY_LIMIT);
-                while !reason.is_char_boundary(end) {
-                    end -= 1;
-                }
-                reason.as_bytes()[..end].to_vec()
-            }
-        };
-        let mut bytes = Vec::with_capacity(PREFIX + body.len());
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&[PROTOCOL_VERSION, self.code()]);
-        bytes.extend_from_slice(&(body.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes
-    }
+impl BitAnd for Features {
+    type Output = Features;
 
-    /// The message at the start of `bytes` and its length, or `None` if there is not enough of it yet.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, HandshakeError> {
-        let known = bytes.len().min(MAGIC.len());
-        if bytes[..known] != MAGIC[..known] {
-            return Err(HandshakeError::Magic);
-        }
-        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        if prefix[4] != PROTOCOL_VERSION {
-            return Err(HandshakeError::Version(prefix[4]));
-        }
-        let len = usize::from(u16::from_le_bytes([prefix[6], prefix[7]]));
-        if len > BODY_LIMIT {
-            return Err(HandshakeError::TooLong { len, limit: BODY_LIMIT });
-        }
-        let Some(body) = rest.get(..len) else { return Ok(None) };
-        let message = match prefix[5] {
-            HELLO => Message::Hello(Hello::decode(body)?),
-            ACCEPT => Message::Accept(Hello::decode(body)?),
-            READY if len == 0 => Message::Ready,
-            FAREWELL if len == 0 => Message::Farewell,
-            REJECT => Message::Reject(String::from_utf8_lossy(body).into_owned()),
-            other => return Err(HandshakeError::Unexpected(other)),
-        };
-        Ok(Some((message, PREFIX + len)))
+    fn bitand(self, other: Features) -> Features {
+        Features(self.0 & other.0)
     }
+}
 
-    pub(crate) fn code(&self) -> u8 {
-        match self {
-            Message::Hello(_) => HELLO,
-            Message::Accept(_) => ACCEPT,
-            Message::Ready => READY,
-            Message::Reject(_) => REJECT,
-            Message::Farewell => FAREWELL,
-        }
-    }
+/// What carries a device's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fabric {
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet: RoCE, iWARP.
+    Ethernet,
+    /// A software device: memory of its host, or RoCE.
+    Soft,
+    /// It does not say, or says what this release does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
 }
 
 impl Hello {
-    fn decode(body: &[u8]) -> Result<Hello, HandshakeError> {
+    pub(crate) fn decode(body: &[u8]) -> Result<Hello, HandshakeError> {
         let hello: Hello =
             serde_json::from_slice(body).map_err(|error| HandshakeError::Body(error.to_string().into()))?;
         if hello.credits == 0 || hello.credits > CREDITS_LIMIT {
@@ -147,27 +77,66 @@ impl Hello {
         }
         Ok(hello)
     }
+
+    /// Whether the devices of two sides can reach each other, as far as they tell. Whether they do, only packets show.
+    pub(crate) fn check_fabric(&self, theirs: &Hello) -> Result<(), HandshakeError> {
+        let (ours, theirs) = (self.fabric.by(&self.address), theirs.fabric.by(&theirs.address));
+        let apart = matches!(
+            (ours, theirs),
+            (Fabric::InfiniBand, Fabric::Ethernet | Fabric::Soft)
+                | (Fabric::Ethernet | Fabric::Soft, Fabric::InfiniBand)
+        );
+        if apart { Err(HandshakeError::Fabrics { ours: ours.name(), theirs: theirs.name() }) } else { Ok(()) }
+    }
+
+    /// Whether an answer to this hello names the smaller MTU of both: devices that differ there lose packets without a word.
+    pub(crate) fn check_path_mtu(&self, answer: &Hello) -> Result<(), HandshakeError> {
+        let smaller = self.address.mtu.min(answer.address.mtu);
+        match answer.path_mtu {
+            Some(mtu) if mtu != smaller => Err(HandshakeError::Value { what: "a path MTU", value: mtu.bytes() as u64 }),
+            _ => Ok(()),
+        }
+    }
 }
 
-const MAGIC: &[u8; 4] = b"QPTR";
-const PREFIX: usize = 8;
-/// A hello takes some 400 bytes.
-const BODY_LIMIT: usize = 2048;
+impl Fabric {
+    pub(crate) fn of(link_layer: LinkLayer) -> Fabric {
+        match link_layer {
+            LinkLayer::InfiniBand => Fabric::InfiniBand,
+            LinkLayer::Ethernet => Fabric::Ethernet,
+            LinkLayer::SharedMemory => Fabric::Soft,
+            LinkLayer::Unknown(_) => Fabric::Unknown,
+        }
+    }
+
+    /// What it says, or else what the address shows: only InfiniBand has LIDs.
+    fn by(self, address: &QpAddress) -> Fabric {
+        match self {
+            Fabric::Unknown if address.soft.is_some() => Fabric::Soft,
+            Fabric::Unknown if address.lid != 0 => Fabric::InfiniBand,
+            said => said,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Fabric::InfiniBand => "InfiniBand",
+            Fabric::Ethernet => "Ethernet",
+            Fabric::Soft => "no NIC (soft0)",
+            Fabric::Unknown => "an unknown network",
+        }
+    }
+}
+
 const CREDITS_LIMIT: u32 = 1 << 16;
-const HELLO: u8 = 1;
-const ACCEPT: u8 = 2;
-const READY: u8 = 3;
-const REJECT: u8 = 4;
-const FAREWELL: u8 = 5;
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use qpair_verbs::{Gid, Mtu, Psn, QpType, Qpn};
+pub(crate) mod tests {
+    use qpair_verbs::{Gid, NodeId, Psn, QpType, Qpn, SoftAddress};
 
     use super::*;
 
-    fn hello() -> Hello {
+    pub(crate) fn hello() -> Hello {
         let address = QpAddress {
             qp_type: QpType::Rc,
             qpn: Qpn(17),
@@ -180,54 +149,65 @@ mod tests {
             ece: None,
             soft: None,
         };
-        Hello { address, epoch: 9, credits: 64, eager_limit: 8192 }
+        let (features, fabric) = (Features::ALL, Fabric::Ethernet);
+        Hello { address, epoch: 9, credits: 64, eager_limit: 8192, features, fabric, path_mtu: None }
     }
 
     #[test]
-    fn messages_round_trip_however_they_are_cut() {
-        let (full, hello) = ("full".into(), hello());
-        let messages = [
-            Message::Hello(hello.clone()),
-            Message::Accept(hello),
-            Message::Ready,
-            Message::Reject(full),
-            Message::Farewell,
-        ];
-        for message in messages {
-            let bytes = message.encode();
-            for end in 0..bytes.len() {
-                assert_eq!(Message::decode(&bytes[..end]), Ok(None), "{message:?}");
-            }
-            let mut more = bytes.clone();
-            more.push(1);
-            assert_eq!(Message::decode(&more), Ok(Some((message, bytes.len()))));
+    fn what_a_later_release_adds_is_ignored_and_what_an_earlier_one_lacks_is_nothing() {
+        let mut value = serde_json::to_value(hello()).unwrap();
+        value["features"] = u64::MAX.into();
+        value["fabric"] = "subspace".into();
+        value["rails"] = serde_json::json!([1, 2, 3]);
+        value["address"]["beyond"] = true.into();
+        let later = Hello::decode(value.to_string().as_bytes()).unwrap();
+        assert_eq!(later.features & Features::ALL, Features::ALL);
+        assert_eq!(later.fabric, Fabric::Unknown);
+        let fields = value.as_object_mut().unwrap();
+        for added in ["features", "fabric", "rails"] {
+            fields.remove(added);
         }
+        let earlier = Hello::decode(value.to_string().as_bytes()).unwrap();
+        assert!(!(earlier.features & Features::ALL).has(Features::FAREWELL));
+        assert_eq!(earlier.path_mtu, None);
     }
 
     #[test]
-    fn what_is_not_valid_is_named() {
-        assert_eq!(Message::decode(b"GET / HTTP/1.1\r\n"), Err(HandshakeError::Magic));
-        assert_eq!(Message::decode(b"X"), Err(HandshakeError::Magic));
-        assert_eq!(Message::decode(b"QPTR\x09\x01\0\0"), Err(HandshakeError::Version(9)));
-        assert_eq!(Message::decode(b"QPTR\x02\x07\0\0"), Err(HandshakeError::Unexpected(7)));
-        let long = Message::decode(b"QPTR\x02\x01\xff\xff");
-        assert_eq!(long, Err(HandshakeError::TooLong { len: 65535, limit: BODY_LIMIT }));
-        assert!(matches!(Message::decode(b"QPTR\x02\x01\x02\0{}"), Err(HandshakeError::Body(_))));
-        let greedy = Message::Hello(Hello { credits: 0, ..hello() }).encode();
-        assert_eq!(Message::decode(&greedy), Err(HandshakeError::Value { what: "a window", value: 0 }));
-        let reason = "ä".repeat(2000);
-        assert!(Message::decode(&Message::Reject(reason).encode()).unwrap().is_some());
+    fn values_out_of_range_are_named() {
+        for credits in [0, CREDITS_LIMIT + 1] {
+            let body = serde_json::to_vec(&Hello { credits, ..hello() }).unwrap();
+            assert_eq!(Hello::decode(&body), Err(HandshakeError::Value { what: "a window", value: credits.into() }));
+        }
+        assert!(matches!(Hello::decode(b"{}"), Err(HandshakeError::Body(_))));
     }
 
-    proptest! {
-        #[test]
-        fn any_bytes_are_decoded_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), magic: bool) {
-            if magic {
-                bytes.splice(0..0, *b"QPTR\x02");
-            }
-            if let Ok(Some((_, used))) = Message::decode(&bytes) {
-                prop_assert!(used <= bytes.len());
+    #[test]
+    fn infiniband_reaches_infiniband_only() {
+        use Fabric::*;
+        let on = |fabric| Hello { fabric, ..hello() };
+        for ours in [InfiniBand, Ethernet, Soft, Unknown] {
+            for theirs in [InfiniBand, Ethernet, Soft, Unknown] {
+                let known = ours != Unknown && theirs != Unknown;
+                let apart = known && (ours == InfiniBand) != (theirs == InfiniBand);
+                assert_eq!(on(ours).check_fabric(&on(theirs)).is_err(), apart, "{ours:?} {theirs:?}");
             }
         }
+        // Where a side does not say, its address may.
+        let (mut lid, mut soft) = (on(Unknown), on(Unknown));
+        lid.address.lid = 7;
+        soft.address.soft = Some(SoftAddress { host: [7; 16], namespace: 1, node: NodeId([2; 16]) });
+        let words = lid.check_fabric(&soft).unwrap_err().to_string();
+        assert!(words.contains("a device on InfiniBand and one on no NIC (soft0)"), "{words}");
+        assert!(soft.check_fabric(&on(Ethernet)).is_ok() && lid.check_fabric(&on(InfiniBand)).is_ok());
+    }
+
+    #[test]
+    fn an_answer_names_the_smaller_mtu() {
+        let mut ours = hello();
+        ours.address.mtu = Mtu::B1024;
+        let answer = |path_mtu| Hello { path_mtu, ..hello() };
+        assert!(ours.check_path_mtu(&answer(None)).is_ok() && ours.check_path_mtu(&answer(Some(Mtu::B1024))).is_ok());
+        let error = ours.check_path_mtu(&answer(Some(Mtu::B4096))).unwrap_err();
+        assert_eq!(error, HandshakeError::Value { what: "a path MTU", value: 4096 });
     }
 }

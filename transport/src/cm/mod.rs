@@ -1,13 +1,41 @@
-//! The connection manager: two workers find each other over TCP and exchange what their queue pairs need. The stream
-//! stays open afterwards: when it hangs up, the peer is gone.
+//! The connection manager: two workers find each other over TCP, show that they belong together, and exchange what their
+//! queue pairs need. The stream stays open afterwards: when it hangs up, the peer is gone.
+//!
+//! `channel`, `dial` and what they use decide, without I/O; `sockets` is the driver around them.
 
+mod address;
+mod backoff;
+mod channel;
+mod dial;
+mod error;
 mod hello;
+mod keepalive;
+mod key;
+mod message;
+mod names;
+mod preface;
+mod socket_map;
 mod sockets;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod timers;
+mod turns;
 
-pub use hello::HandshakeError;
-pub(crate) use hello::{Hello, Message};
-pub(crate) use sockets::{Limits, Notice, SocketId, Sockets};
+use rustix::io::Errno;
+
+pub use address::{PeerAddress, ToPeer};
+pub(crate) use dial::CallError;
+pub use error::{HandshakeError, Versions};
+pub(crate) use hello::{Fabric, Features, Hello};
+pub(crate) use keepalive::Keepalive;
+pub use key::{ClusterKey, ClusterKeyError};
+pub(crate) use message::Message;
+pub(crate) use socket_map::SocketMap;
+pub(crate) use sockets::{Notice, Settings, SocketId, Sockets};
 pub(crate) use stream::StreamEnd;
+
+/// True if this process, or the system, has no descriptor left.
+pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|full| error.raw_os_error() == Some(full.raw_os_error()))
+}

@@ -1,9 +1,11 @@
 //! Settings of a worker.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
+use crate::cm::{ClusterKey, ClusterKeyError};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 
 /// Settings of a worker. The defaults suit a few dozen peers.
@@ -18,6 +20,7 @@ use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) device: Option<String>,
+    pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
     pub(crate) window: u32,
     pub(crate) endpoints: usize,
@@ -60,6 +63,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             device: None,
+            cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,
             window: 64,
@@ -90,6 +94,14 @@ impl Config {
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
+        self
+    }
+
+    /// The key that peers must have too, and without which none is let in: see [`ClusterKey`]. By default the one in the file
+    /// that QPAIR_CLUSTER_KEY_FILE in the environment names, else none: then whoever reaches a listener's port may connect.
+    #[must_use]
+    pub fn cluster_key(mut self, key: ClusterKey) -> Self {
+        self.cluster_key = Some(key);
         self
     }
 
@@ -165,7 +177,8 @@ impl Config {
     ///
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
-    /// socket.
+    /// socket. A host that is gone is noticed there as well, by TCP's own questions: after the silence, in whole seconds, and
+    /// three times the time to answer.
     #[must_use]
     pub fn keepalive(mut self, interval: Duration, detection: Duration) -> Self {
         (self.keepalive, self.detection) = (interval, detection);
@@ -174,6 +187,11 @@ impl Config {
 
     /// How long connecting may take (default 5 s), and the rest of a handshake with a peer that has said hello; at least
     /// 1 ms. [`Duration::MAX`]: for ever.
+    ///
+    /// It begins with [`connect`](crate::Worker::connect), and covers all of it: looking up a name, waiting for a turn (128
+    /// handshakes are under way at once; one that takes longer than 250 ms lets the next begin), and coming back to a peer that
+    /// has no room. Such a peer is called again after 10 to 20 ms, then after twice that and so on up to 2 s, at random
+    /// within each, so that many who were sent away do not come back together.
     #[must_use]
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -181,7 +199,7 @@ impl Config {
     }
 
     /// How long a peer that connects may take to say hello (default 5 s; at least 1 ms). Whoever reaches the port can hold
-    /// one of 256 places for that long.
+    /// one of 256 places for that long; who comes when all are taken is told to come back later.
     #[must_use]
     pub fn hello_timeout(mut self, limit: Duration) -> Self {
         self.hello_timeout = limit;
@@ -208,6 +226,19 @@ impl Config {
     pub(crate) fn device_name(&self) -> String {
         let named = || std::env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
         self.device.clone().or_else(named).unwrap_or_else(|| "soft0".to_owned())
+    }
+
+    /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the
+    /// worker would let in anybody.
+    pub(crate) fn take_key(&mut self) -> Result<Option<ClusterKey>, ClusterKeyError> {
+        self.key_or_in(std::env::var_os("QPAIR_CLUSTER_KEY_FILE"))
+    }
+
+    fn key_or_in(&mut self, file: Option<OsString>) -> Result<Option<ClusterKey>, ClusterKeyError> {
+        match self.cluster_key.take() {
+            Some(key) => Ok(Some(key)),
+            None => file.map(ClusterKey::read).transpose(),
+        }
     }
 
     /// The same with all time limits longer by the factor that QPAIR_PATIENCE in the environment gives, 1 to 1000: for

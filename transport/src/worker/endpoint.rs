@@ -64,8 +64,8 @@ pub(crate) struct Endpoint {
 /// How far a connection is.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// TCP connects; further addresses to try after this one.
-    Dialing { others: VecDeque<SocketAddr> },
+    /// The peer is called, by a name perhaps: that is looked up, TCP connected, keys exchanged.
+    Dialing { host: Option<Box<str>> },
     /// Our hello is sent; the peer's is awaited.
     Greeting(Prepared),
     /// This side is connected; that the other is, is not known yet.
@@ -350,10 +350,6 @@ impl Endpoints {
             return self.slots.get_mut(self.by_qpn.get(QpKey(qpn))? as usize);
         }
         self.get_mut(EndpointId { index: wr_id as u32, generation: (wr_id >> 32) as u32 })
-    }
-
-    pub(crate) fn by_socket(&self, socket: SocketId) -> Option<usize> {
-        self.slots.iter().find(|(_, endpoint)| endpoint.socket == Some(socket)).map(|(index, _)| index)
     }
 
     /// All indices are below.

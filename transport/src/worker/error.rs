@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::ids::EndpointId;
 use super::memory::Payload;
-use crate::cm::HandshakeError;
+use crate::cm::{ClusterKeyError, HandshakeError};
 use crate::engine::Violation;
 
 /// A worker could not be made, or can not go on.
@@ -38,6 +38,9 @@ pub enum WorkerError {
         /// The greatest value.
         most: u64,
     },
+    /// There is no cluster key where there should be one.
+    #[error(transparent)]
+    ClusterKey(#[from] ClusterKeyError),
     /// The settings ask for more than the device has.
     #[error("{needed} {what} are needed, the device has {limit}; lower Config::endpoints, window or send_depth")]
     Device {
@@ -85,8 +88,8 @@ pub enum ListenError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address could not be understood or found.
-    #[error("the address to connect to could not be resolved: {0}")]
+    /// The address could not be understood.
+    #[error("this is no address to connect to: {0}")]
     Address(io::Error),
     /// All endpoints are in use.
     #[error("all {limit} endpoints of this worker are in use; close some, or raise Config::endpoints")]
@@ -95,13 +98,8 @@ pub enum ConnectError {
         limit: usize,
     },
     /// The system refused.
-    #[error("can not connect to {address}: {source}")]
-    System {
-        /// The address.
-        address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error("can not begin to connect: {0}")]
+    System(io::Error),
 }
 
 /// A connection that did not come up.
@@ -118,6 +116,32 @@ pub enum ConnectFailure {
         address: SocketAddr,
         /// The system's reason.
         source: io::Error,
+    },
+    /// The host's name could not be looked up.
+    #[error("no address of host {host} is known: {source}; check its spelling, /etc/hosts and the name server")]
+    Name {
+        /// The name.
+        host: Box<str>,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// This process has no file descriptor left.
+    #[error(
+        "no descriptor for a connection to {address}: {source}; raise the limit with ulimit -n, or close connections"
+    )]
+    Descriptors {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The peer had no room for it, each time it was called.
+    #[error("{address} was busy with others for {limit:?}; connect less at once, or raise Config::connect_timeout")]
+    Busy {
+        /// The address.
+        address: SocketAddr,
+        /// The limit.
+        limit: Duration,
     },
     /// No answer in time.
     #[error("{address} did not finish the handshake within {limit:?}: is it busy, stopped, or another kind of server?")]

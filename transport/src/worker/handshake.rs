@@ -1,31 +1,54 @@
 //! Connecting: what the connection manager's messages mean for endpoints and queue pairs.
 
-use std::collections::VecDeque;
-use std::io;
+use std::mem;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use qpair_verbs::Prepared;
-
-use super::endpoint::{Carried, Endpoint, Stage};
+use super::Worker;
+use super::endpoint::{Endpoint, Stage};
 use super::error::{CloseReason, ConnectError, ConnectFailure, Lost, ResourceError};
 use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
-use super::seen::{History, Note, Traffic};
-use super::{Incoming, Worker, no_address};
-use crate::cm::{HandshakeError, Hello, Message, Notice, SocketId, StreamEnd};
-use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
+use super::seen::Note;
+use super::setup::{epoch, terms};
+use crate::cm::{CallError, HandshakeError, Hello, Message, Notice, PeerAddress, SocketId, StreamEnd};
+
+/// Whose a stream is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Party {
+    /// Someone connected and has not said hello.
+    Stranger(Stranger),
+    /// A connection's.
+    Endpoint(EndpointId),
+}
+
+/// A peer that connected and has not said hello.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    socket: SocketId,
+    listener: ListenerId,
+    peer: SocketAddr,
+}
 
 impl Worker {
-    /// Begins to connect to the first of `addresses` that can be tried.
-    pub(super) fn dial(&mut self, addresses: VecDeque<SocketAddr>) -> Result<EndpointId, ConnectError> {
+    /// Begins to connect.
+    pub(super) fn dial(&mut self, peer: PeerAddress) -> Result<EndpointId, ConnectError> {
         if self.endpoints.len() >= self.config.endpoints {
             return Err(ConnectError::TooManyEndpoints { limit: self.config.endpoints });
         }
-        let (socket, peer, others) = self.next_address(addresses)?;
-        let link = self.link(epoch().map_err(|source| ConnectError::System { address: peer, source })?);
+        let link = self.link(epoch().map_err(ConnectError::System)?);
+        let (host, address) = match &peer {
+            PeerAddress::Addresses(addresses) => (None, addresses.first().copied()),
+            PeerAddress::Name { host, port } => {
+                (Some(host.as_str().into()), Some(SocketAddr::from(([0, 0, 0, 0], *port))))
+            }
+        };
+        let address = address.ok_or_else(|| ConnectError::Address(super::no_address()))?;
+        let now = self.now();
+        let socket = self.sockets.call(peer, now);
         let eager_limit = self.config.eager_limit;
-        let id = self.endpoints.insert(|id| endpoint(id, link, eager_limit, peer, socket, Stage::Dialing { others }));
+        let make = |id| Endpoint::new(id, link, eager_limit, address, socket, Stage::Dialing { host });
+        let id = self.endpoints.insert(make);
+        self.parties.insert(socket, Party::Endpoint(id));
         Ok(id)
     }
 
@@ -33,25 +56,25 @@ impl Worker {
     pub(super) fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::Incoming { socket, listener, peer } => {
-                self.incoming.push(Incoming { socket, listener: ListenerId(listener), peer });
+                let stranger = Stranger { socket, listener: ListenerId(listener), peer };
+                self.parties.insert(socket, Party::Stranger(stranger));
             }
-            Notice::Connected { socket } => self.greet(socket),
+            Notice::Greeted { socket, peer } => self.greet(socket, peer),
             Notice::Message { socket, message } => self.message(socket, message),
             Notice::Ended { socket, end } => self.ended(socket, end),
             Notice::TimedOut { socket } => self.timed_out(socket),
         }
     }
 
+    /// A message that is due: the sockets let no other through.
     fn message(&mut self, socket: SocketId, message: Message) {
-        if let Some(place) = self.incoming.iter().position(|incoming| incoming.socket == socket) {
-            let incoming = self.incoming.swap_remove(place);
-            return match message {
-                Message::Hello(hello) => self.accept(&incoming, &hello),
-                other => self.turn_away(&incoming, HandshakeError::Unexpected(other.code())),
-            };
-        }
-        let Some(index) = self.endpoints.by_socket(socket) else { return };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = match (self.parties.get(socket), &message) {
+            (Some(&Party::Stranger(stranger)), Message::Hello(hello)) => return self.accept(stranger, hello),
+            (Some(&Party::Endpoint(ep)), _) => ep,
+            _ => return,
+        };
+        let index = ep.index as usize;
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         let address = endpoint.peer;
         match (&endpoint.stage, message) {
             (Stage::Greeting(_), Message::Accept(hello)) => self.connected(index, &hello),
@@ -63,71 +86,86 @@ impl Worker {
                 self.announce(index);
                 self.advance(index);
             }
-            // The peer's first message, over the queue pair, was faster.
-            (Stage::Up, Message::Ready) => {}
             // It hangs up now, and that breaks nothing.
             (Stage::Up, Message::Farewell) => endpoint.parted = true,
-            (_, other) => {
-                let error = HandshakeError::Unexpected(other.code());
-                self.break_off(index, ConnectFailure::Handshake { address, error }.into());
-            }
+            // The peer's first message, over the queue pair, was faster; or the connection ends already.
+            _ => {}
         }
     }
 
-    /// TCP is connected: makes a queue pair and says hello.
-    fn greet(&mut self, socket: SocketId) {
-        let Some(index) = self.endpoints.by_socket(socket) else { return };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        let ep = endpoint.id;
+    /// The peer takes the call: makes a queue pair and says hello.
+    fn greet(&mut self, socket: SocketId, peer: SocketAddr) {
+        let Some(&Party::Endpoint(ep)) = self.parties.get(socket) else { return };
+        let index = ep.index as usize;
+        if !self.endpoints.get(ep).is_some_and(|endpoint| matches!(endpoint.stage, Stage::Dialing { .. })) {
+            return;
+        }
         let prepared = match self.prepare(ep) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),
         };
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        (endpoint.peer, endpoint.reserved) = (peer, true);
+        endpoint.span.record("peer", tracing::field::display(peer));
+        if let Stage::Dialing { host: Some(host) } = &endpoint.stage {
+            tracing::debug!(parent: &endpoint.span, %host, "an address of the host takes the call");
+        }
+        let epoch = endpoint.link.epoch();
         let now = self.now();
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        endpoint.reserved = true;
-        let hello = hello(&prepared, endpoint.link.epoch(), self.shares.own(), self.config.eager_limit);
-        endpoint.stage = Stage::Greeting(prepared);
-        endpoint.note(now, Note::new("TCP connected, said hello"));
+        let hello = self.hello(&prepared, epoch);
+        if let Some(endpoint) = self.endpoints.get_mut(ep) {
+            endpoint.stage = Stage::Greeting(prepared);
+            endpoint.note(now, Note::new("TCP connected, said hello"));
+        }
         self.sockets.send(socket, &Message::Hello(hello));
     }
 
     /// A peer said hello: connects to it and answers.
-    fn accept(&mut self, incoming: &Incoming, theirs: &Hello) {
-        match self.half_open(incoming, theirs) {
-            Ok(answer) => self.sockets.send(incoming.socket, &Message::Accept(answer)),
+    fn accept(&mut self, stranger: Stranger, theirs: &Hello) {
+        match self.half_open(stranger, theirs) {
+            Ok(answer) => self.sockets.send(stranger.socket, &Message::Accept(answer)),
             Err(failure) => {
-                self.sockets.send(incoming.socket, &Message::Reject(failure.to_string()));
-                self.turn_away(incoming, HandshakeError::Resources(failure.to_string().into()));
+                let error = match failure {
+                    ConnectFailure::Handshake { error, .. } => error,
+                    other => HandshakeError::Resources(other.to_string().into()),
+                };
+                let reason = match &error {
+                    HandshakeError::Resources(why) => why.to_string(),
+                    other => other.to_string(),
+                };
+                self.sockets.send(stranger.socket, &Message::Reject(reason));
+                self.sockets.close(stranger.socket);
+                self.turned_away(stranger, error);
             }
         }
     }
 
-    fn half_open(&mut self, incoming: &Incoming, theirs: &Hello) -> Result<Hello, ConnectFailure> {
+    fn half_open(&mut self, stranger: Stranger, theirs: &Hello) -> Result<Hello, ConnectFailure> {
         let resources = |error| ConnectFailure::Resources(Box::new(error));
         if self.endpoints.len() >= self.config.endpoints {
             return Err(resources(ResourceError::TooManyEndpoints { limit: self.config.endpoints }));
         }
-        let system = |source| ConnectFailure::Unreachable { address: incoming.peer, source };
+        let Stranger { socket, listener, peer } = stranger;
+        let system = |source| ConnectFailure::Unreachable { address: peer, source };
         let epoch = epoch().map_err(system)?;
         let prepared = self.prepare(self.endpoints.upcoming()).map_err(resources)?;
-        let answer = hello(&prepared, epoch, self.shares.own(), self.config.eager_limit);
-        let qp = match prepared.connect(&theirs.address) {
-            Ok(qp) => qp,
-            Err(error) => {
-                self.unprepare();
-                return Err(ConnectFailure::QueuePair(Box::new(error)));
-            }
-        };
+        let mut answer = self.hello(&prepared, epoch);
+        answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
+        let checked = answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error });
+        let connected = checked.and_then(|()| {
+            prepared.connect(&theirs.address).map_err(|error| ConnectFailure::QueuePair(Box::new(error)))
+        });
+        let qp = connected.inspect_err(|_| self.unprepare())?;
         let link = self.link(epoch);
         let eager_limit = self.config.eager_limit.min(theirs.eager_limit as usize);
-        let (peer, socket) = (incoming.peer, incoming.socket);
-        let id = self.endpoints.insert(|id| endpoint(id, link, eager_limit, peer, socket, Stage::HalfOpen));
+        let make = |id| Endpoint::new(id, link, eager_limit, peer, socket, Stage::HalfOpen);
+        let id = self.endpoints.insert(make);
+        self.parties.insert(socket, Party::Endpoint(id));
         let now = self.now();
         self.sockets.greeted(socket, now);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
             endpoint.reserved = true;
-            endpoint.listener = Some(incoming.listener);
+            endpoint.listener = Some(listener);
         }
         self.endpoints.attach(id.index as usize, qp, &terms(theirs), now);
         Ok(answer)
@@ -137,10 +175,16 @@ impl Worker {
     fn connected(&mut self, index: usize, theirs: &Hello) {
         let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (ep, socket) = (endpoint.id, endpoint.socket);
-        let Stage::Greeting(prepared) = std::mem::replace(&mut endpoint.stage, Stage::Up) else { return };
+        let (ep, socket, address, epoch) = (endpoint.id, endpoint.socket, endpoint.peer, endpoint.link.epoch());
+        let Stage::Greeting(prepared) = mem::replace(&mut endpoint.stage, Stage::Up) else { return };
+        let ours = self.hello(&prepared, epoch);
+        let checked = ours.check_fabric(theirs).and_then(|()| ours.check_path_mtu(theirs));
+        if let Err(error) = checked {
+            return self.fail(index, ConnectFailure::Handshake { address, error }.into());
+        }
         match prepared.connect(&theirs.address) {
             Ok(qp) => {
+                let Some(endpoint) = self.endpoints.at(index) else { return };
                 endpoint.up = true;
                 endpoint.note(now, Note::new("connected"));
                 endpoint.eager_limit = endpoint.eager_limit.min(theirs.eager_limit as usize);
@@ -173,26 +217,27 @@ impl Worker {
         tracing::info!(parent: &endpoint.span, "accepted");
         endpoint.note(now, Note::new("accepted"));
         self.ready.push_back(Event::Accepted { ep: endpoint.id, listener });
-        self.schedule(index, Duration::ZERO);
+        self.schedule(index, now);
     }
 
     fn ended(&mut self, socket: SocketId, end: StreamEnd) {
         let handshake = |end| match end {
             StreamEnd::Handshake(error) => error,
-            StreamEnd::HungUp | StreamEnd::System(_) => HandshakeError::HungUp,
+            StreamEnd::HungUp | StreamEnd::System(_) | StreamEnd::Call(_) => HandshakeError::HungUp,
         };
-        if let Some(place) = self.incoming.iter().position(|incoming| incoming.socket == socket) {
-            let incoming = self.incoming.swap_remove(place);
-            return self.turn_away(&incoming, handshake(end));
-        }
-        let Some(index) = self.endpoints.by_socket(socket) else { return };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = match self.parties.remove(socket) {
+            Some(Party::Stranger(stranger)) => return self.turned_away(stranger, handshake(end)),
+            Some(Party::Endpoint(ep)) => ep,
+            None => return,
+        };
+        let index = ep.index as usize;
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         endpoint.socket = None;
         let address = endpoint.peer;
-        match (&mut endpoint.stage, end) {
-            (Stage::Dialing { others }, StreamEnd::System(source)) => {
-                let others = std::mem::take(others);
-                self.dial_next(index, others, source);
+        match (&endpoint.stage, end) {
+            (_, StreamEnd::Call(error)) => {
+                let failure = self.call_failure(error);
+                self.fail(index, failure.into());
             }
             (Stage::Up, StreamEnd::HungUp | StreamEnd::System(_)) => {
                 self.break_off(index, CloseReason::PeerLost(Lost::HungUp));
@@ -205,141 +250,36 @@ impl Worker {
     }
 
     fn timed_out(&mut self, socket: SocketId) {
-        if let Some(place) = self.incoming.iter().position(|incoming| incoming.socket == socket) {
-            let incoming = self.incoming.swap_remove(place);
-            return self.turn_away(&incoming, HandshakeError::TimedOut);
-        }
-        let Some(index) = self.endpoints.by_socket(socket) else { return };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = match self.parties.remove(socket) {
+            Some(Party::Stranger(stranger)) => return self.turned_away(stranger, HandshakeError::TimedOut),
+            Some(Party::Endpoint(ep)) => ep,
+            None => return,
+        };
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         endpoint.socket = None;
         let failure = ConnectFailure::TimedOut { address: endpoint.peer, limit: self.config.connect_timeout };
-        self.fail(index, failure.into());
+        self.fail(ep.index as usize, failure.into());
     }
 
-    /// The system could not connect: tries the next address of the name, or gives up.
-    fn dial_next(&mut self, index: usize, others: VecDeque<SocketAddr>, source: io::Error) {
-        let Some(endpoint) = self.endpoints.at(index) else { return };
-        let address = endpoint.peer;
-        if let Ok((socket, peer, others)) = self.next_address(others)
-            && let Some(endpoint) = self.endpoints.at(index)
-        {
-            (endpoint.socket, endpoint.peer) = (Some(socket), peer);
-            endpoint.stage = Stage::Dialing { others };
-            return;
+    fn call_failure(&self, error: CallError) -> ConnectFailure {
+        let limit = self.config.connect_timeout;
+        match error {
+            CallError::Name { host, source } => ConnectFailure::Name { host, source },
+            CallError::Refused(address) => ConnectFailure::Refused(address),
+            CallError::Unreachable { address, source } => ConnectFailure::Unreachable { address, source },
+            CallError::Descriptors { address, source } => ConnectFailure::Descriptors { address, source },
+            CallError::Busy(address) => ConnectFailure::Busy { address, limit },
+            CallError::HungUp(address) => ConnectFailure::Handshake { address, error: HandshakeError::HungUp },
+            CallError::TimedOut(address) => ConnectFailure::TimedOut { address, limit },
         }
-        let failure = match source.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectFailure::Refused(address),
-            _ => ConnectFailure::Unreachable { address, source },
-        };
-        self.fail(index, failure.into());
     }
 
-    fn next_address(
-        &mut self,
-        mut addresses: VecDeque<SocketAddr>,
-    ) -> Result<(SocketId, SocketAddr, VecDeque<SocketAddr>), ConnectError> {
-        let now = self.now();
-        let mut last = ConnectError::Address(no_address());
-        while let Some(address) = addresses.pop_front() {
-            match self.sockets.connect(address, now) {
-                Ok(socket) => return Ok((socket, address, addresses)),
-                Err(source) => last = ConnectError::System { address, source },
-            }
-        }
-        Err(last)
-    }
-
-    /// Drops a peer before it became a connection.
-    fn turn_away(&mut self, incoming: &Incoming, error: HandshakeError) {
-        tracing::info!(peer = %incoming.peer, %error, "handshake failed");
-        self.sockets.close(incoming.socket);
+    /// A peer is gone before it became a connection.
+    fn turned_away(&mut self, stranger: Stranger, error: HandshakeError) {
+        let Stranger { socket, listener, peer } = stranger;
+        tracing::info!(%peer, %error, "handshake failed");
+        self.parties.remove(socket);
         self.counters.rejected += 1;
-        self.ready.push_back(Event::Rejected { listener: incoming.listener, peer: incoming.peer, error });
-    }
-
-    /// A queue pair for an endpoint, with receives for all that its peer may send.
-    fn prepare(&mut self, ep: EndpointId) -> Result<Prepared, ResourceError> {
-        let slots = self.shares.own() + RESERVED_SLOTS;
-        let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
-        if let Some(shared) = self.slabs.queue() {
-            builder = builder.srq(shared);
-        }
-        // Credits see to it that there is a receive for every message: without one, something is wrong.
-        let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
-        // One limit for all endpoints, so that sending need not ask each.
-        self.max_inline = self.max_inline.min(prepared.max_inline());
-        self.slabs.reserve(slots, &mut prepared, ep)?;
-        Ok(prepared)
-    }
-
-    fn unprepare(&mut self) {
-        let slots = self.shares.own() + RESERVED_SLOTS;
-        self.slabs.release(slots, slots);
-    }
-
-    fn link<P>(&self, epoch: u32) -> Link<P> {
-        Link::new(&LinkConfig {
-            window: self.shares.own(),
-            depth: self.config.send_depth,
-            epoch,
-            offers: OFFERS,
-            keepalive: self.config.keepalive,
-            detection: self.config.detection,
-        })
+        self.ready.push_back(Event::Rejected { listener, peer, error });
     }
 }
-
-/// A session's number, unpredictable.
-fn epoch() -> io::Result<u32> {
-    getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
-}
-
-fn hello(prepared: &Prepared, epoch: u32, credits: u32, eager_limit: usize) -> Hello {
-    Hello { address: prepared.address(), epoch, credits, eager_limit: eager_limit as u32 }
-}
-
-fn terms(hello: &Hello) -> PeerTerms {
-    PeerTerms { epoch: hello.epoch, credits: hello.credits }
-}
-
-fn endpoint(
-    id: EndpointId,
-    link: Link<Carried>,
-    eager_limit: usize,
-    peer: SocketAddr,
-    socket: SocketId,
-    stage: Stage,
-) -> Endpoint {
-    Endpoint {
-        link,
-        qp: None,
-        eager_limit,
-        id,
-        up: false,
-        stage,
-        reads: VecDeque::new(),
-        sent: Traffic::default(),
-        received: Traffic::default(),
-        copied: 0,
-        socket: Some(socket),
-        peer,
-        closed_here: false,
-        parted: false,
-        asked: Duration::ZERO,
-        timer: None,
-        deadline: None,
-        broken: None,
-        listener: None,
-        reserved: false,
-        flushed: 0,
-        cut: Vec::new(),
-        history: History::default(),
-        span: tracing::info_span!("connection", endpoint = %id, %peer),
-    }
-}
-
-/// Offers of a peer that may wait, besides those that take its window: some 100 KiB, and more than an application is
-/// likely to leave unanswered.
-const OFFERS: usize = 1024;
-/// Attempts when the peer has no receive posted; finite, since that is a bug.
-const RNR_RETRIES: u8 = 6;

@@ -17,12 +17,13 @@ mod ops;
 mod poll;
 mod seen;
 mod service;
+mod setup;
 #[cfg(test)]
 mod tests;
 mod timers;
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QueuePair};
@@ -41,11 +42,12 @@ pub use ops::{
 };
 pub use seen::{Counters, Explanation, History, Metrics, Traffic};
 
-use crate::cm::{Limits, SocketId, Sockets};
+use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, Shares, Table};
 use delivery::Body;
 use ending::Withheld;
 use endpoint::Endpoints;
+use handshake::Party;
 use memory::{EagerSlabs, Pool, Target};
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
 
@@ -89,7 +91,9 @@ pub struct Worker {
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<QueuePair>,
     sockets: Sockets,
-    incoming: Vec<Incoming>,
+    /// Whose each stream is.
+    parties: SocketMap<Party>,
+    fabric: Fabric,
     channel: CompletionChannel,
     pace: service::Pace,
     config: Config,
@@ -98,14 +102,6 @@ pub struct Worker {
     start: Instant,
     pd: ProtectionDomain,
     context: Context,
-}
-
-/// A peer that connected and has not said hello yet.
-#[derive(Debug)]
-struct Incoming {
-    socket: SocketId,
-    listener: ListenerId,
-    peer: SocketAddr,
 }
 
 impl Worker {
@@ -124,7 +120,8 @@ impl Worker {
     /// [`WorkerError`] if a setting is out of range, or the device or the system refuses a resource.
     pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
         config.check()?;
-        let config = config.patient();
+        let mut config = config.patient();
+        let key = config.take_key()?;
         let system = |what| move |source| WorkerError::System { what, source };
         let attributes = context.attributes();
         let pd = context.alloc_pd()?;
@@ -137,8 +134,15 @@ impl Worker {
         } else {
             None
         };
-        let limits = Limits { connect: config.connect_timeout, hello: config.hello_timeout };
-        let mut sockets = Sockets::new(limits).map_err(system("create a poll for the sockets"))?;
+        let seed = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
+        let settings = Settings {
+            connect: config.connect_timeout,
+            hello: config.hello_timeout,
+            key,
+            keepalive: Keepalive::new(config.keepalive, config.detection),
+            seed: seed.map_err(system("draw a random number"))?,
+        };
+        let mut sockets = Sockets::new(settings).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
         let pool = Pool::new(&pd, config.pool_limit);
         let policy = Policy {
@@ -170,7 +174,9 @@ impl Worker {
             withheld: VecDeque::new(),
             parting: Vec::new(),
             sockets,
-            incoming: Vec::new(),
+            parties: SocketMap::default(),
+            // Queue pairs are made on the first port.
+            fabric: context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer)),
             channel,
             pace: service::Pace::new(),
             max_message: attributes.max_message.into(),
@@ -221,13 +227,27 @@ impl Worker {
     }
 
     /// Begins to connect to a worker that listens at a TCP address. Messages may be sent at once; they go out when the
-    /// connection is up. [`Event::Connected`] or [`Event::Closed`] follows. A name that needs to be looked up blocks.
+    /// connection is up. [`Event::Connected`] or [`Event::Closed`] follows, within [`Config::connect_timeout`]. Nothing blocks:
+    /// a host's name is looked up meanwhile, by a thread that ends with that.
+    ///
+    /// Of several addresses, of a list or a name, the first that connects is taken: each is given a quarter of a second before
+    /// the next is tried too, IPv6 and IPv4 in turn.
+    ///
+    /// ```
+    /// use qpair_transport::{CloseReason, Config, ConnectFailure, Event, Worker};
+    ///
+    /// let mut worker = Worker::new(Config::default())?;
+    /// worker.connect("no-such-host.invalid:4242")?;
+    /// let Some(Event::Closed { reason, .. }) = worker.wait(None)? else { unreachable!() };
+    /// assert!(matches!(reason, CloseReason::Failed(ConnectFailure::Name { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] if the address can not be resolved, or there is no endpoint left.
-    pub fn connect(&mut self, addr: impl ToSocketAddrs) -> Result<EndpointId, ConnectError> {
-        let addresses = addr.to_socket_addrs().map_err(ConnectError::Address)?.collect();
-        self.dial(addresses)
+    /// [`ConnectError`] if it is no address, or there is no endpoint left.
+    pub fn connect(&mut self, peer: impl ToPeer) -> Result<EndpointId, ConnectError> {
+        let peer = peer.to_peer().map_err(ConnectError::Address)?;
+        self.dial(peer)
     }
 
     /// Closes a connection: what was sent before is delivered, then both sides get [`Event::Closed`]. The peer's messages

@@ -17,11 +17,13 @@ pub(super) struct Pace {
     stride: u32,
     last: Duration,
     serviced: Duration,
+    /// When connections were looked at last.
+    looked: Option<Duration>,
 }
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO }
+        Pace { stride: 1, last: Duration::ZERO, serviced: Duration::ZERO, looked: None }
     }
 
     /// The time when the clock was last looked at: near enough for a history.
@@ -71,8 +73,12 @@ impl Worker {
                 self.look(index as usize, now);
             }
         }
-        for index in self.timers.turn(self.endpoints.bound()) {
-            self.look(index, now);
+        // Not as often as handshakes are worth a look at the sockets.
+        if slept || self.pace.looked.is_none_or(|looked| now.saturating_sub(looked) >= INTERVAL) {
+            self.pace.looked = Some(now);
+            for index in self.timers.turn(self.endpoints.bound()) {
+                self.look(index, now);
+            }
         }
         if self.broken > 0 {
             self.end_overdue(now.saturating_sub(DRAIN_LIMIT))?;

@@ -1,0 +1,75 @@
+//! Streams whose other end is gone without a word: the system asks, and gives up in a bounded time.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+/// How the system finds that a stream's other host is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keepalive {
+    /// Silence after which it asks.
+    idle: Duration,
+    /// Time between questions.
+    interval: Duration,
+    /// How long something may stay without an acknowledgment.
+    limit: Duration,
+}
+
+impl Keepalive {
+    /// As long as a probe of the queue pair has, in the whole seconds that the system counts in, and three questions: a
+    /// stream stays where a queue pair still works. `None` if one of them is for ever.
+    pub(crate) fn new(interval: Duration, detection: Duration) -> Option<Self> {
+        let seconds = |time: Duration| {
+            let whole = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+            (whole <= LONGEST).then(|| Duration::from_secs(whole.max(1)))
+        };
+        let (idle, interval) = (seconds(interval)?, seconds(detection)?);
+        Some(Keepalive { idle, interval, limit: idle + QUESTIONS * interval })
+    }
+
+    /// From now on, of this stream.
+    pub(crate) fn watch(&self, stream: impl AsFd) -> io::Result<()> {
+        let stream = stream.as_fd();
+        sockopt::set_tcp_keepidle(stream, self.idle)?;
+        sockopt::set_tcp_keepintvl(stream, self.interval)?;
+        sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
+        sockopt::set_tcp_user_timeout(stream, self.limit.as_millis() as u32)?;
+        sockopt::set_socket_keepalive(stream, true)?;
+        Ok(())
+    }
+}
+
+const QUESTIONS: u32 = 3;
+/// What the system takes, in seconds.
+const LONGEST: u64 = 32_767;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_system_is_told_the_workers_limits_in_whole_seconds() {
+        let millis = Duration::from_millis;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        for (interval, detection, expected) in [
+            (millis(500), millis(1000), (1, 1, 4_000)),
+            (millis(1), millis(1), (1, 1, 4_000)),
+            (millis(2500), millis(7001), (3, 8, 27_000)),
+        ] {
+            Keepalive::new(interval, detection).unwrap().watch(&stream).unwrap();
+            let (idle, interval, limit) = expected;
+            assert!(sockopt::socket_keepalive(&stream).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), Duration::from_secs(idle));
+            assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), Duration::from_secs(interval));
+            assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), QUESTIONS);
+            assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), limit);
+        }
+        assert_eq!(Keepalive::new(Duration::MAX, millis(1)), None);
+        assert_eq!(Keepalive::new(millis(1), Duration::MAX), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! What a connection is made of, before it is one: a queue pair with receives, a link, and what is told of them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use qpair_verbs::Prepared;
+
+use super::Worker;
+use super::endpoint::{Carried, Endpoint, Stage};
+use super::error::ResourceError;
+use super::ids::EndpointId;
+use super::seen::{History, Traffic};
+use crate::cm::{Features, Hello, SocketId};
+use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
+
+impl Worker {
+    /// A queue pair for an endpoint, with receives for all that its peer may send.
+    pub(super) fn prepare(&mut self, ep: EndpointId) -> Result<Prepared, ResourceError> {
+        let slots = self.shares.own() + RESERVED_SLOTS;
+        let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
+        if let Some(shared) = self.slabs.queue() {
+            builder = builder.srq(shared);
+        }
+        // Credits see to it that there is a receive for every message: without one, something is wrong.
+        let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
+        // One limit for all endpoints, so that sending need not ask each.
+        self.max_inline = self.max_inline.min(prepared.max_inline());
+        self.slabs.reserve(slots, &mut prepared, ep)?;
+        Ok(prepared)
+    }
+
+    pub(super) fn unprepare(&mut self) {
+        let slots = self.shares.own() + RESERVED_SLOTS;
+        self.slabs.release(slots, slots);
+    }
+
+    pub(super) fn link<P>(&self, epoch: u32) -> Link<P> {
+        Link::new(&LinkConfig {
+            window: self.shares.own(),
+            depth: self.config.send_depth,
+            epoch,
+            offers: OFFERS,
+            keepalive: self.config.keepalive,
+            detection: self.config.detection,
+        })
+    }
+
+    /// What the peer is told of a queue pair and its connection.
+    pub(super) fn hello(&self, prepared: &Prepared, epoch: u32) -> Hello {
+        Hello {
+            address: prepared.address(),
+            epoch,
+            credits: self.shares.own(),
+            eager_limit: self.config.eager_limit as u32,
+            features: Features::ALL,
+            fabric: self.fabric,
+            path_mtu: None,
+        }
+    }
+}
+
+/// A session's number, unpredictable.
+pub(super) fn epoch() -> io::Result<u32> {
+    getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
+}
+
+pub(super) fn terms(hello: &Hello) -> PeerTerms {
+    PeerTerms { epoch: hello.epoch, credits: hello.credits }
+}
+
+impl Endpoint {
+    pub(super) fn new(
+        id: EndpointId,
+        link: Link<Carried>,
+        eager_limit: usize,
+        peer: SocketAddr,
+        socket: SocketId,
+        stage: Stage,
+    ) -> Endpoint {
+        Endpoint {
+            link,
+            qp: None,
+            eager_limit,
+            id,
+            up: false,
+            stage,
+            reads: VecDeque::new(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            copied: 0,
+            socket: Some(socket),
+            peer,
+            closed_here: false,
+            parted: false,
+            asked: Duration::ZERO,
+            timer: None,
+            deadline: None,
+            broken: None,
+            listener: None,
+            reserved: false,
+            flushed: 0,
+            cut: Vec::new(),
+            history: History::default(),
+            span: tracing::info_span!("connection", endpoint = %id, %peer),
+        }
+    }
+}
+
+/// Offers of a peer that may wait, besides those that take its window: some 100 KiB, and more than an application is
+/// likely to leave unanswered.
+const OFFERS: usize = 1024;
+/// Attempts when the peer has no receive posted; finite, since that is a bug.
+const RNR_RETRIES: u8 = 6;
