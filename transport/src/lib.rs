@@ -29,6 +29,7 @@
 
 mod cm;
 mod engine;
+pub mod futures;
 mod worker;
 
 pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, ToPeer, Versions};
@@ -36,7 +37,7 @@ pub use engine::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, Violation, WireError,
 };
 pub use worker::{
-    ActiveMessage, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,
+    ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,
     Explanation, Flow, HandlerId, Handlers, History, ListenError, Listener, ListenerId, Lost, Message, MessageHandler,
     Metrics, Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe, RecvError, RecvFailure,
     RemoteCounter, Reply, Request, RequestHandler, ResourceError, Returned, SendCopyError, SendError, SendFailure,

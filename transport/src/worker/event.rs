@@ -228,6 +228,23 @@ pub enum Returned {
 }
 
 impl Event {
+    /// The operation that it ends, if it ends one.
+    pub fn op(&self) -> Option<OpId> {
+        match self {
+            Event::Matched { op, .. }
+            | Event::ReceivedInto { op, .. }
+            | Event::Response { op, .. }
+            | Event::Got { op, .. }
+            | Event::Put { op, .. }
+            | Event::Fetched { op, .. }
+            | Event::Sent { op, .. }
+            | Event::Flushed { op, .. }
+            | Event::Counted { op, .. }
+            | Event::Failed { op, .. } => Some(*op),
+            _ => None,
+        }
+    }
+
     /// The event of an operation that nobody waits for any more: its memory comes back.
     pub(crate) fn released(self, op: OpId) -> Event {
         let returned = match self {

@@ -18,6 +18,7 @@ mod poll;
 mod seen;
 mod service;
 mod setup;
+mod source;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -40,6 +41,7 @@ pub use ops::{
     ActiveMessage, Counter, Handlers, MessageHandler, Notice, Probe, RemoteCounter, Reply, Request, RequestHandler,
     StreamEnd, StreamId,
 };
+pub use poll::Armed;
 pub use seen::{Counters, Explanation, History, Metrics, Traffic};
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
@@ -76,6 +78,8 @@ pub struct Worker {
     broken: usize,
     /// The last batch of completions may have left some behind.
     cut_short: bool,
+    /// Someone may be asleep over this worker's descriptor.
+    armed: bool,
     counters: Counters,
     next_op: u64,
     // Touched now and then.
@@ -161,6 +165,7 @@ impl Worker {
             countdown: 1,
             broken: 0,
             cut_short: false,
+            armed: false,
             counters: Counters::default(),
             next_op: 1,
             pool,

@@ -13,6 +13,15 @@ use super::ids::{EndpointId, HandlerId, Tag};
 use super::memory::Oldest;
 use crate::engine::Class;
 
+/// Whether a worker may be slept upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// There is an event: [`Worker::poll`] gives it.
+    Ready,
+    /// Until its descriptor is readable, and no longer than that.
+    Until(Option<Duration>),
+}
+
 impl Worker {
     /// The next event, if there is one. Never blocks, and does not allocate once connections and memory are warm.
     ///
@@ -67,32 +76,94 @@ impl Worker {
         }
     }
 
+    /// Gets ready for a sleep in a program's own event loop: until this worker's descriptor ([`AsFd`](std::os::fd::AsFd), or
+    /// mio's `Source`) is readable, and no longer than it says. [`poll`](Worker::poll) ends it.
+    ///
+    /// ```
+    /// use mio::{Events, Interest, Poll, Token};
+    /// use qpair_transport::{Armed, Config, Event, Tag, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut worker = Worker::new(Config::default())?;
+    /// let server = worker.listen("127.0.0.1:0")?;
+    /// let ep = worker.connect(server.local_addr())?;
+    /// worker.send(ep, Tag(1), &b"hello"[..])?;
+    ///
+    /// let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(8));
+    /// poll.registry().register(&mut worker, Token(0), Interest::READABLE)?;
+    /// 'all: loop {
+    ///     while let Some(event) = worker.poll()? {
+    ///         if let Event::Received { message, .. } = event {
+    ///             assert_eq!(&message[..], b"hello");
+    ///             break 'all;
+    ///         }
+    ///     }
+    ///     if let Armed::Until(limit) = worker.arm()? {
+    ///         poll.poll(&mut events, limit)?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`poll`](Worker::poll).
+    pub fn arm(&mut self) -> Result<Armed, WorkerError> {
+        if self.arm_queue()? {
+            return Ok(Armed::Ready);
+        }
+        let now = self.now();
+        self.armed = true;
+        self.countdown = 1;
+        Ok(Armed::Until(self.longest_sleep(now, None)))
+    }
+
     /// Sleeps until a completion, a socket, a timer, or `deadline`.
     pub(super) fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
-        self.cq.arm(Arm::Any);
-        // The arming tells of what comes from now on: what is there must be taken, all of it.
-        loop {
-            self.cut_short = false;
-            let event = self.reap()?;
-            if let Some(event) = event.or_else(|| self.ready.pop_front()) {
-                self.wake_up();
-                return Ok(Some(event));
-            }
-            if !self.cut_short {
-                break;
-            }
+        if self.arm_queue()? {
+            return Ok(self.ready.pop_front());
         }
-        let chores = self.chores().then(|| now + CHORES);
-        let until = [deadline, self.timers.next(), self.sockets.next_deadline(), self.deadlines.next(), chores]
-            .into_iter()
-            .flatten()
-            .min();
-        // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
-        let limit = until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50));
+        let limit = self.longest_sleep(now, deadline);
         let slept = self.service(now, limit);
         self.wake_up();
         slept?;
         self.poll()
+    }
+
+    /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
+    fn arm_queue(&mut self) -> Result<bool, WorkerError> {
+        self.cq.arm(Arm::Any);
+        // The arming tells of what comes from now on: what is there must be taken, all of it.
+        loop {
+            self.cut_short = false;
+            if let Some(event) = self.reap()? {
+                self.ready.push_front(event);
+            }
+            if !self.ready.is_empty() {
+                self.wake_up();
+                return Ok(true);
+            }
+            if !self.cut_short {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// How long to sleep at most.
+    fn longest_sleep(&self, now: Duration, deadline: Option<Duration>) -> Option<Duration> {
+        let chores = self.chores().then(|| now + CHORES);
+        let timers = [self.timers.next(), self.sockets.next_deadline(), self.deadlines.next()];
+        let until = timers.into_iter().chain([deadline, chores]).flatten().min();
+        // The clock of a sleep is coarse: a little more, so that the timer is due when it ends.
+        until.map(|until| until.saturating_sub(now).min(LONGEST) + Duration::from_micros(50))
+    }
+
+    /// The end of a sleep that [`arm`](Worker::arm) began.
+    #[cold]
+    pub(super) fn end_sleep(&mut self, now: Duration) -> Result<(), WorkerError> {
+        self.armed = false;
+        self.wake_up();
+        self.service(now, Some(Duration::ZERO))
     }
 
     /// As long as this side polls, peers need not ring.

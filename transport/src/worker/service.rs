@@ -49,6 +49,9 @@ impl Worker {
     pub(super) fn tick(&mut self) -> Result<(), WorkerError> {
         let now = self.now();
         self.countdown = self.pace.next_stride(now);
+        if self.armed {
+            return self.end_sleep(now);
+        }
         let interval = if self.sockets.is_brisk(now) { CONNECTING } else { INTERVAL };
         if now.saturating_sub(self.pace.serviced) >= interval {
             self.service(now, Some(Duration::ZERO))?;

@@ -7,6 +7,7 @@ mod listeners;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::event::Source;
@@ -155,6 +156,11 @@ impl Sockets {
             settings,
             serial: 0,
         })
+    }
+
+    /// Readable while there is something to poll for.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.registry().as_fd()
     }
 
     /// Lets readiness of `source` end a sleep.

@@ -1,0 +1,71 @@
+//! Driving: polling while something happens, giving way to other tasks, then sleeping.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::error::DriveResult;
+use super::shared::Shared;
+use super::sleeper::Sleeper;
+use crate::worker::{Armed, WorkerError};
+
+/// Drives the worker until it can not go on.
+pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper, spins: u32) -> DriveResult {
+    let mut idle = 0;
+    let ended = loop {
+        match shared.borrow_mut().advance() {
+            Ok(true) => idle = 0,
+            Ok(false) => idle += 1,
+            Err(error) => break error,
+        }
+        if idle < spins {
+            give_way().await;
+            continue;
+        }
+        match nap(&shared, &mut sleeper).await {
+            Ok(()) => idle = 0,
+            Err(error) => break error,
+        }
+    };
+    shared.borrow_mut().stop();
+    Err(ended)
+}
+
+/// Lets other tasks have their turn.
+async fn give_way() {
+    let mut given = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Sleeps until the worker has something to do, or is given something.
+async fn nap(shared: &Rc<RefCell<Shared>>, sleeper: &mut impl Sleeper) -> DriveResult {
+    let (armed, fd) = {
+        let mut shared = shared.borrow_mut();
+        shared.poked = false;
+        let copy = |source| WorkerError::System { what: "copy a descriptor", source };
+        (shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?)
+    };
+    let Armed::Until(limit) = armed else { return Ok(()) };
+    let mut sleep = pin!(sleeper.sleep(fd.as_fd(), limit));
+    poll_fn(|context| {
+        {
+            let mut shared = shared.borrow_mut();
+            if shared.poked {
+                return Poll::Ready(Ok(()));
+            }
+            shared.set_driver(context);
+        }
+        sleep.as_mut().poll(context).map_err(|source| WorkerError::System { what: "sleep", source })
+    })
+    .await
+}

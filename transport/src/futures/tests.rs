@@ -1,0 +1,203 @@
+//! Futures on the least of runtimes: one that polls its tasks in turn, and can drop each at any point.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use qpair_verbs::{Access, Local};
+
+use super::*;
+use crate::{Config, Event, HandlerId, OpError, Payload, Returned, Source, Tag, Unmatched, Worker};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Counts wakes.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Polls `main` and the others in turn, all of them at each wake, until `main` is done. Between wakes it sleeps, so that a
+/// missing wake is noticed.
+fn run<T: 'static>(main: impl Future<Output = T> + 'static, mut others: Vec<Task>) -> T {
+    let result = Rc::new(RefCell::new(None));
+    let slot = result.clone();
+    others.push(Box::pin(async move {
+        let value = main.await;
+        *slot.borrow_mut() = Some(value);
+    }));
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let start = Instant::now();
+    let mut seen = usize::MAX;
+    loop {
+        let wakes = count.0.load(Ordering::Relaxed);
+        if wakes == seen {
+            std::thread::yield_now();
+            assert!(start.elapsed() < LIMIT, "nobody wakes what waits");
+            continue;
+        }
+        seen = wakes;
+        others.retain_mut(|task| task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        if let Some(value) = result.borrow_mut().take() {
+            return value;
+        }
+    }
+}
+
+fn worker() -> AsyncWorker {
+    AsyncWorker::new(Worker::new(Config::default().unmatched(Unmatched::Hold)).unwrap())
+}
+
+fn driven(workers: &[&AsyncWorker]) -> Vec<Task> {
+    let drive = |worker: &&AsyncWorker| {
+        let driving = worker.drive(Thread::new().unwrap());
+        Box::pin(async move { driving.await.unwrap() }) as Task
+    };
+    workers.iter().map(drive).collect()
+}
+
+#[test]
+fn every_operation_is_a_future() {
+    let (a, b) = (worker(), worker());
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        let back = b.accept().await;
+        let sent = a.send(ep, Tag(1), &b"hello"[..]).await.unwrap();
+        assert!(matches!(sent, Payload::Bytes(bytes) if bytes == b"hello"[..]));
+        let (tag, message) = b.recv(back, Tag(1)).await.unwrap();
+        assert!(tag == Tag(1) && message == b"hello");
+        let board = b.with(|worker| worker.domain().expose(4096, Access::REMOTE_ALL)).unwrap();
+        let mut memory = a.with(|worker| worker.domain().alloc(4096)).unwrap();
+        memory.fill(9);
+        let memory = a.put(ep, memory, board.remote(0..4096)).await.unwrap();
+        let Local::Buffer(mut memory) = a.get(ep, board.remote(0..4096), memory).await.unwrap() else { panic!() };
+        assert!(memory.iter().all(|&byte| byte == 9));
+        memory.fill(0);
+        let nines = u64::from_ne_bytes([9; 8]);
+        assert_eq!(a.fetch_add(ep, board.remote(0..8), 1).await.unwrap(), nines);
+        assert_eq!(a.compare_swap(ep, board.remote(0..8), nines + 1, 5).await.unwrap(), nines + 1);
+        a.flush(ep).await.unwrap();
+        assert_eq!(board.load(0).unwrap(), 5);
+        let dead = a.connect("127.0.0.1:1").await.unwrap_err();
+        assert!(matches!(dead, Refused::Closed(_)), "{dead}");
+    };
+    run(main, others);
+}
+
+#[test]
+fn tasks_that_wait_are_woken_by_what_others_do() {
+    let (a, b) = (worker(), worker());
+    let mut others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let server = b.clone();
+    others.push(Box::pin(async move {
+        let back = server.accept().await;
+        let memory = server.with(|worker| worker.domain().alloc(100_000)).unwrap();
+        let (memory, tag, len) = server.recv_into(back, Tag(1), memory).await.unwrap();
+        let Local::Buffer(memory) = memory else { panic!() };
+        server.send(back, tag, memory[..len].to_vec()).await.unwrap();
+        loop {
+            if let Event::Request(request) = server.next_event().await {
+                server.with(|worker| worker.respond(request.reply, request.message.into_bytes())).unwrap();
+            }
+        }
+    }));
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        let data: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
+        a.send(ep, Tag(1), data.clone()).await.unwrap();
+        assert!(a.recv(Source::Any, Tag(1)).await.unwrap().1 == data);
+        let answer = a.request(ep, HandlerId(1), data.clone()).await.unwrap();
+        assert!(answer == data);
+        // Nothing happens for a while: the drivers sleep, and wake up again.
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(a.request(ep, HandlerId(1), &b"short"[..]).await.unwrap() == b"short");
+    };
+    run(main, others);
+}
+
+/// Polls a future so often, then drops it.
+fn dropped_after(future: impl Future, polls: usize, mut between: impl FnMut()) -> bool {
+    let mut future = Box::pin(future);
+    for _ in 0..polls {
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return true;
+        }
+        between();
+    }
+    false
+}
+
+#[test]
+fn a_future_may_be_dropped_at_any_point() {
+    for polls in 0..40 {
+        let (a, b) = (worker(), worker());
+        let others = driven(&[&a, &b]);
+        let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+        let main = async move {
+            let ep = a.connect(address).await.unwrap();
+            let back = b.accept().await;
+            let poll_both = || {
+                a.shared().borrow_mut().advance().unwrap();
+                b.shared().borrow_mut().advance().unwrap();
+            };
+            let memory = b.with(|worker| worker.domain().alloc(100_000)).unwrap();
+            let sent = dropped_after(a.send(ep, Tag(1), vec![1; 100_000]), polls, poll_both);
+            let received = dropped_after(b.recv_into(back, Tag(1), memory), polls, poll_both);
+            dropped_after(a.request(ep, HandlerId(1), vec![2; 50_000]), polls, poll_both);
+            dropped_after(a.connect(address), polls, poll_both);
+            // What is left of them disturbs nothing that comes after.
+            let both = async {
+                let (tag, message) = b.recv(back, Tag(2)).await.unwrap();
+                assert!(tag == Tag(2) && message == vec![3; 60_000]);
+            };
+            let mut both = Box::pin(both);
+            let mut send = Box::pin(a.send(ep, Tag(2), vec![3; 60_000]));
+            let mut done = [false; 2];
+            std::future::poll_fn(|context| {
+                done[0] = done[0] || both.as_mut().poll(context).is_ready();
+                done[1] = done[1] || send.as_mut().poll(context).is_ready();
+                if done == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            assert!(polls > 0 || !(sent || received));
+        };
+        run(main, others);
+    }
+}
+
+#[test]
+fn failures_are_results_and_hand_the_memory_back() {
+    let (a, b) = (worker(), worker());
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        let back = b.accept().await;
+        let memory = a.with(|worker| worker.domain().alloc(8)).unwrap();
+        let receiving = a.recv_into(ep, Tag(1), memory);
+        b.with(|worker| worker.abort(back));
+        let failed = receiving.await.unwrap_err();
+        assert!(matches!(failed.error, Refused::Failed(OpError::Closed) | Refused::Recv(_)), "{failed}");
+        assert!(matches!(failed.returned, Returned::Memory(Local::Buffer(_))));
+        while !matches!(a.next_event().await, Event::Closed { .. }) {}
+        let failed = a.send(ep, Tag(1), &b"gone"[..]).await.unwrap_err();
+        assert!(matches!(failed.error, Refused::Send(_)));
+        assert!(matches!(failed.returned, Returned::Payload(_)));
+    };
+    run(main, others);
+}

@@ -1,0 +1,236 @@
+//! The handle of an async program on its worker.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::net::ToSocketAddrs;
+use std::rc::Rc;
+
+use qpair_verbs::{Local, RemoteSlice};
+
+use super::drive::drive;
+use super::error::{Failed, Refused};
+use super::operation::Operation;
+use super::shared::Shared;
+use super::sleeper::Sleeper;
+use crate::cm::ToPeer;
+use crate::worker::{
+    EndpointId, Event, HandlerId, ListenError, Listener, Message, OpId, Payload, Returned, Source, Tag, TagPattern,
+    Worker, WorkerError,
+};
+
+/// A [`Worker`] whose operations are futures. See the [module](super).
+#[derive(Clone)]
+pub struct AsyncWorker {
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl AsyncWorker {
+    /// Takes a worker. It should [hold](crate::Unmatched::Hold) messages that come before their receives, unless the program
+    /// takes them from [`next_event`](AsyncWorker::next_event).
+    pub fn new(worker: Worker) -> AsyncWorker {
+        AsyncWorker { shared: Rc::new(RefCell::new(Shared::new(worker))) }
+    }
+
+    /// Makes all other futures go on: to be run as a task of its own, for as long as any is wanted. It ends only when the
+    /// worker can not go on.
+    pub fn drive<S: Sleeper>(&self, sleeper: S) -> impl Future<Output = Result<(), WorkerError>> + use<S> {
+        drive(self.shared.clone(), sleeper, SPINS)
+    }
+
+    /// The worker itself, for what is no future: its domain, `explain`, metrics, `send_copy`. Events are the driver's.
+    ///
+    /// # Panics
+    /// If `f` uses this handle or a clone of it.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Worker) -> R) -> R {
+        let mut shared = self.shared.borrow_mut();
+        let result = f(&mut shared.worker);
+        shared.poke();
+        result
+    }
+
+    /// As [`Worker::listen`]; [`accept`](AsyncWorker::accept) gives the connections.
+    ///
+    /// # Errors
+    /// As [`Worker::listen`].
+    pub fn listen(&self, addr: impl ToSocketAddrs) -> Result<Listener, ListenError> {
+        self.with(|worker| worker.listen(addr))
+    }
+
+    /// The next connection that a peer makes.
+    pub async fn accept(&self) -> EndpointId {
+        poll_fn(|context| self.shared.borrow_mut().poll_accept(context)).await
+    }
+
+    /// Connects. Dropped before it is done, it gives the connection up.
+    ///
+    /// # Errors
+    /// [`Refused::Connect`] or [`Refused::Closed`].
+    pub async fn connect(&self, peer: impl ToPeer) -> Result<EndpointId, Refused> {
+        let ep = self.with(|worker| worker.connect(peer))?;
+        match Operation::endpoint(&self.shared, ep).await {
+            Some(Event::Connected { ep }) => Ok(ep),
+            Some(Event::Closed { reason, .. }) => Err(reason.into()),
+            Some(_) => Err(Refused::Strange),
+            None => Err(Refused::Stopped),
+        }
+    }
+
+    /// Sends a message; the payload comes back when it may be reused. As [`Worker::send`].
+    ///
+    /// # Errors
+    /// [`Failed`], with the payload.
+    pub async fn send(&self, ep: EndpointId, tag: Tag, payload: impl Into<Payload>) -> Result<Payload, Failed> {
+        let begun = self.with(|worker| worker.send(ep, tag, payload));
+        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Payload(refused.payload)))?;
+        match self.finish(op).await? {
+            Event::Sent { payload, .. } => Ok(payload),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Receives a message as it is. As [`Worker::recv`].
+    ///
+    /// # Errors
+    /// [`Failed`].
+    pub async fn recv(&self, source: impl Into<Source>, tags: impl Into<TagPattern>) -> Result<(Tag, Message), Failed> {
+        let op = self.with(|worker| worker.recv(source, tags)).map_err(Failed::bare)?;
+        match self.finish(op).await? {
+            Event::Matched { tag, message, .. } => Ok((tag, message)),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Receives a message into memory: that, the message's tag and its length. As [`Worker::recv_into`].
+    ///
+    /// # Errors
+    /// [`Failed`], with the memory.
+    pub async fn recv_into(
+        &self,
+        source: impl Into<Source>,
+        tags: impl Into<TagPattern>,
+        into: impl Into<Local>,
+    ) -> Result<(Local, Tag, usize), Failed> {
+        let begun = self.with(|worker| worker.recv_into(source, tags, into, None));
+        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
+        match self.finish(op).await? {
+            Event::ReceivedInto { memory, tag, len, .. } => Ok((memory, tag, len)),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Sends a request, and waits for its answer. As [`Worker::request`].
+    ///
+    /// # Errors
+    /// [`Failed`], with the payload.
+    pub async fn request(
+        &self,
+        ep: EndpointId,
+        handler: HandlerId,
+        payload: impl Into<Payload>,
+    ) -> Result<Message, Failed> {
+        let begun = self.with(|worker| worker.request(ep, handler, payload));
+        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Payload(refused.payload)))?;
+        match self.finish(op).await? {
+            Event::Response { message, .. } => Ok(message),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Writes to the peer's memory; the local memory comes back. As [`Worker::put`].
+    ///
+    /// # Errors
+    /// [`Failed`], with the memory; [`OneSidedFailure::WouldBlock`](crate::OneSidedFailure) while there is no room.
+    pub async fn put(&self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<Local, Failed> {
+        let begun = self.with(|worker| worker.put(ep, from, remote));
+        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
+        match self.finish(op).await? {
+            Event::Put { memory, .. } => Ok(memory),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Reads the peer's memory; the local memory comes back with it. As [`Worker::get`].
+    ///
+    /// # Errors
+    /// As [`put`](AsyncWorker::put).
+    pub async fn get(&self, ep: EndpointId, remote: RemoteSlice, into: impl Into<Local>) -> Result<Local, Failed> {
+        let begun = self.with(|worker| worker.get(ep, remote, into, None));
+        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
+        match self.finish(op).await? {
+            Event::Got { memory, .. } => Ok(memory),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// Adds to 8 bytes of the peer's; what was there before. As [`Worker::fetch_add`].
+    ///
+    /// # Errors
+    /// [`Failed`].
+    pub async fn fetch_add(&self, ep: EndpointId, remote: RemoteSlice, add: u64) -> Result<u64, Failed> {
+        let op = self.with(|worker| worker.fetch_add(ep, remote, add)).map_err(Failed::bare)?;
+        self.fetched(op).await
+    }
+
+    /// Swaps 8 bytes of the peer's; what was there before. As [`Worker::compare_swap`].
+    ///
+    /// # Errors
+    /// [`Failed`].
+    pub async fn compare_swap(
+        &self,
+        ep: EndpointId,
+        remote: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Failed> {
+        let op = self.with(|worker| worker.compare_swap(ep, remote, compare, swap)).map_err(Failed::bare)?;
+        self.fetched(op).await
+    }
+
+    /// Waits until all that was begun before has come to the peer. As [`Worker::flush`].
+    ///
+    /// # Errors
+    /// [`Failed`].
+    pub async fn flush(&self, ep: EndpointId) -> Result<(), Failed> {
+        let op = self.with(|worker| worker.flush(ep)).map_err(Failed::bare)?;
+        match self.finish(op).await? {
+            Event::Flushed { .. } => Ok(()),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
+    /// messages that were not held for a receive, ends of connections. Waits for ever once the worker has stopped.
+    pub async fn next_event(&self) -> Event {
+        poll_fn(|context| self.shared.borrow_mut().poll_event(context)).await
+    }
+
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> &RefCell<Shared> {
+        &self.shared
+    }
+
+    async fn fetched(&self, op: OpId) -> Result<u64, Failed> {
+        match self.finish(op).await? {
+            Event::Fetched { value, .. } => Ok(value),
+            _ => Err(Failed::bare(Refused::Strange)),
+        }
+    }
+
+    async fn finish(&self, op: OpId) -> Result<Event, Failed> {
+        match Operation::op(&self.shared, op).await {
+            Some(Event::Failed { error, returned, .. }) => Err(Failed::new(error, returned)),
+            Some(event) => Ok(event),
+            None => Err(Failed::new(Refused::Stopped, Returned::Withheld)),
+        }
+    }
+}
+
+impl fmt::Debug for AsyncWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncWorker").finish_non_exhaustive()
+    }
+}
+
+/// Polls that find nothing, with a turn for other tasks after each, before the driver sleeps.
+const SPINS: u32 = 200;
