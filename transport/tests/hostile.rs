@@ -16,7 +16,9 @@ const KEYED: &[u8] = b"QPTR\x02\x02\x01\0\0\0\0\0";
 /// What a listener does with a call.
 enum Deed {
     Say(Vec<u8>),
-    /// Reads the caller's next record; the first time, its preface before.
+    /// Reads the caller's preface.
+    Greet,
+    /// Reads the caller's preface and a record.
     Hear,
 }
 
@@ -28,10 +30,12 @@ fn say(bytes: &[u8]) -> Deed {
     Deed::Say(bytes.to_vec())
 }
 
-fn hear(stream: &mut TcpStream, first: &mut bool) {
-    if std::mem::take(first) {
-        stream.read_exact(&mut [0; 12]).unwrap();
-    }
+fn greet(stream: &mut TcpStream) {
+    stream.read_exact(&mut [0; 12]).unwrap();
+}
+
+fn hear(stream: &mut TcpStream) {
+    greet(stream);
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
     stream.read_exact(&mut vec![0; usize::from(u16::from_le_bytes(len))]).unwrap();
@@ -47,11 +51,11 @@ fn fates(config: Config, cases: Vec<(Vec<Deed>, bool)>) -> Vec<ConnectFailure> {
         for (deeds, patient) in cases {
             let (mut stream, _) = server.accept().unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
-            let mut first = true;
             for deed in deeds {
                 match deed {
                     Deed::Say(bytes) => stream.write_all(&bytes).unwrap(),
-                    Deed::Hear => hear(&mut stream, &mut first),
+                    Deed::Greet => greet(&mut stream),
+                    Deed::Hear => hear(&mut stream),
                 }
             }
             if patient {
@@ -76,17 +80,18 @@ fn fates(config: Config, cases: Vec<(Vec<Deed>, bool)>) -> Vec<ConnectFailure> {
 fn what_is_not_due_ends_the_call() {
     use HandshakeError::{Body, HungUp, TooLong, Unexpected};
     let preface = || say(PREFACE);
+    let early = |bytes: &[u8]| Deed::Say([PREFACE, bytes].concat());
     let tail = |error: &ConnectFailure| match error {
         ConnectFailure::Handshake { error, .. } => error.clone(),
         other => panic!("{other}"),
     };
     let cases = vec![
-        // Before a hello.
-        (vec![preface(), record(2, b"{}")], true, Unexpected(2)),
-        (vec![preface(), record(3, b"")], true, Unexpected(3)),
-        (vec![preface(), record(4, b"no")], true, Unexpected(4)),
+        // Before a hello: in one piece with what it answers to.
+        (vec![early(b"\x03\0\x02{}")], true, Unexpected(2)),
+        (vec![early(b"\x01\0\x03")], true, Unexpected(3)),
+        (vec![early(b"\x03\0\x04no")], true, Unexpected(4)),
         (vec![preface(), say(PREFACE)], true, TooLong { len: 0x5051, limit: 4096 }),
-        (vec![preface()], false, HungUp),
+        (vec![preface(), Deed::Greet], false, HungUp),
         // After it.
         (vec![preface(), Deed::Hear, record(1, b"{}")], true, Unexpected(1)),
         (
