@@ -20,6 +20,8 @@ enum Deed {
     Greet,
     /// Reads the caller's preface and a record.
     Hear,
+    /// Reads the caller's preface and hello, and gives that back as the answer, with something changed.
+    Echo(fn(&mut serde_json::Value)),
 }
 
 fn record(kind: u8, body: &[u8]) -> Deed {
@@ -34,11 +36,20 @@ fn greet(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 12]).unwrap();
 }
 
-fn hear(stream: &mut TcpStream) {
+fn hear(stream: &mut TcpStream) -> Vec<u8> {
     greet(stream);
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
-    stream.read_exact(&mut vec![0; usize::from(u16::from_le_bytes(len))]).unwrap();
+    let mut contents = vec![0; usize::from(u16::from_le_bytes(len))];
+    stream.read_exact(&mut contents).unwrap();
+    contents
+}
+
+fn echo(stream: &mut TcpStream, change: fn(&mut serde_json::Value)) {
+    let mut hello = serde_json::from_slice(&hear(stream)[1..]).unwrap();
+    change(&mut hello);
+    let Deed::Say(bytes) = record(2, hello.to_string().as_bytes()) else { unreachable!() };
+    stream.write_all(&bytes).unwrap();
 }
 
 /// Why calls of one worker, with one endpoint for all of them, end over these deeds. A listener that has done its deeds
@@ -55,7 +66,8 @@ fn fates(config: Config, cases: Vec<(Vec<Deed>, bool)>) -> Vec<ConnectFailure> {
                 match deed {
                     Deed::Say(bytes) => stream.write_all(&bytes).unwrap(),
                     Deed::Greet => greet(&mut stream),
-                    Deed::Hear => hear(&mut stream),
+                    Deed::Hear => drop(hear(&mut stream)),
+                    Deed::Echo(change) => echo(&mut stream, change),
                 }
             }
             if patient {
@@ -111,6 +123,30 @@ fn what_is_not_due_ends_the_call() {
         cases.into_iter().map(|(deeds, patient, expected)| ((deeds, patient), expected)).unzip();
     let ends = fates(Config::default(), cases);
     assert_eq!(ends.iter().map(tail).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn devices_that_do_not_go_together_are_named() {
+    let echo = |change| (vec![say(PREFACE), Deed::Echo(change)], true);
+    let ends = fates(
+        Config::default(),
+        vec![
+            echo(|hello| {
+                hello["fabric"] = "infiniband".into();
+                hello["of a later release"] = 7.into();
+            }),
+            echo(|hello| hello["path_mtu"] = "B256".into()),
+            echo(|hello| hello["address"]["qp_type"] = "Uc".into()),
+        ],
+    );
+    let error = |end: &ConnectFailure| match end {
+        ConnectFailure::Handshake { error, .. } => Some(error.clone()),
+        _ => None,
+    };
+    assert!(matches!(error(&ends[0]), Some(HandshakeError::Fabrics { theirs: "InfiniBand", .. })), "{}", ends[0]);
+    assert!(ends[0].to_string().contains("choose devices of one kind"), "{}", ends[0]);
+    assert_eq!(error(&ends[1]), Some(HandshakeError::Value { what: "a path MTU", value: 256 }));
+    assert!(matches!(&ends[2], ConnectFailure::QueuePair(_)), "{}", ends[2]);
 }
 
 #[test]
