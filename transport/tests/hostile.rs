@@ -16,8 +16,12 @@ const KEYED: &[u8] = b"QPTR\x02\x02\x01\0\0\0\0\0";
 /// What a listener does with a call.
 enum Deed {
     Say(Vec<u8>),
-    /// Reads the caller's next record; the first time, its preface before.
+    /// Reads the caller's preface.
+    Greet,
+    /// Reads the caller's preface and a record.
     Hear,
+    /// Reads the caller's preface and hello, and gives that back as the answer, with something changed.
+    Echo(fn(&mut serde_json::Value)),
 }
 
 fn record(kind: u8, body: &[u8]) -> Deed {
@@ -28,13 +32,24 @@ fn say(bytes: &[u8]) -> Deed {
     Deed::Say(bytes.to_vec())
 }
 
-fn hear(stream: &mut TcpStream, first: &mut bool) {
-    if std::mem::take(first) {
-        stream.read_exact(&mut [0; 12]).unwrap();
-    }
+fn greet(stream: &mut TcpStream) {
+    stream.read_exact(&mut [0; 12]).unwrap();
+}
+
+fn hear(stream: &mut TcpStream) -> Vec<u8> {
+    greet(stream);
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
-    stream.read_exact(&mut vec![0; usize::from(u16::from_le_bytes(len))]).unwrap();
+    let mut contents = vec![0; usize::from(u16::from_le_bytes(len))];
+    stream.read_exact(&mut contents).unwrap();
+    contents
+}
+
+fn echo(stream: &mut TcpStream, change: fn(&mut serde_json::Value)) {
+    let mut hello = serde_json::from_slice(&hear(stream)[1..]).unwrap();
+    change(&mut hello);
+    let Deed::Say(bytes) = record(2, hello.to_string().as_bytes()) else { unreachable!() };
+    stream.write_all(&bytes).unwrap();
 }
 
 /// Why calls of one worker, with one endpoint for all of them, end over these deeds. A listener that has done its deeds
@@ -47,11 +62,12 @@ fn fates(config: Config, cases: Vec<(Vec<Deed>, bool)>) -> Vec<ConnectFailure> {
         for (deeds, patient) in cases {
             let (mut stream, _) = server.accept().unwrap();
             stream.set_read_timeout(Some(LIMIT)).unwrap();
-            let mut first = true;
             for deed in deeds {
                 match deed {
                     Deed::Say(bytes) => stream.write_all(&bytes).unwrap(),
-                    Deed::Hear => hear(&mut stream, &mut first),
+                    Deed::Greet => greet(&mut stream),
+                    Deed::Hear => drop(hear(&mut stream)),
+                    Deed::Echo(change) => echo(&mut stream, change),
                 }
             }
             if patient {
@@ -76,17 +92,18 @@ fn fates(config: Config, cases: Vec<(Vec<Deed>, bool)>) -> Vec<ConnectFailure> {
 fn what_is_not_due_ends_the_call() {
     use HandshakeError::{Body, HungUp, TooLong, Unexpected};
     let preface = || say(PREFACE);
+    let early = |bytes: &[u8]| Deed::Say([PREFACE, bytes].concat());
     let tail = |error: &ConnectFailure| match error {
         ConnectFailure::Handshake { error, .. } => error.clone(),
         other => panic!("{other}"),
     };
     let cases = vec![
-        // Before a hello.
-        (vec![preface(), record(2, b"{}")], true, Unexpected(2)),
-        (vec![preface(), record(3, b"")], true, Unexpected(3)),
-        (vec![preface(), record(4, b"no")], true, Unexpected(4)),
+        // Before a hello: in one piece with what it answers to.
+        (vec![early(b"\x03\0\x02{}")], true, Unexpected(2)),
+        (vec![early(b"\x01\0\x03")], true, Unexpected(3)),
+        (vec![early(b"\x03\0\x04no")], true, Unexpected(4)),
         (vec![preface(), say(PREFACE)], true, TooLong { len: 0x5051, limit: 4096 }),
-        (vec![preface()], false, HungUp),
+        (vec![preface(), Deed::Greet], false, HungUp),
         // After it.
         (vec![preface(), Deed::Hear, record(1, b"{}")], true, Unexpected(1)),
         (
@@ -106,6 +123,30 @@ fn what_is_not_due_ends_the_call() {
         cases.into_iter().map(|(deeds, patient, expected)| ((deeds, patient), expected)).unzip();
     let ends = fates(Config::default(), cases);
     assert_eq!(ends.iter().map(tail).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn devices_that_do_not_go_together_are_named() {
+    let echo = |change| (vec![say(PREFACE), Deed::Echo(change)], true);
+    let ends = fates(
+        Config::default(),
+        vec![
+            echo(|hello| {
+                hello["fabric"] = "infiniband".into();
+                hello["of a later release"] = 7.into();
+            }),
+            echo(|hello| hello["path_mtu"] = "B256".into()),
+            echo(|hello| hello["address"]["qp_type"] = "Uc".into()),
+        ],
+    );
+    let error = |end: &ConnectFailure| match end {
+        ConnectFailure::Handshake { error, .. } => Some(error.clone()),
+        _ => None,
+    };
+    assert!(matches!(error(&ends[0]), Some(HandshakeError::Fabrics { theirs: "InfiniBand", .. })), "{}", ends[0]);
+    assert!(ends[0].to_string().contains("choose devices of one kind"), "{}", ends[0]);
+    assert_eq!(error(&ends[1]), Some(HandshakeError::Value { what: "a path MTU", value: 256 }));
+    assert!(matches!(&ends[2], ConnectFailure::QueuePair(_)), "{}", ends[2]);
 }
 
 #[test]

@@ -153,6 +153,12 @@ impl Sockets {
         }
     }
 
+    /// The socket of a stream.
+    #[cfg(test)]
+    pub(in crate::cm) fn socket(&mut self, id: SocketId) -> &mio::net::TcpStream {
+        &self.stream(id).expect("it is open").socket
+    }
+
     /// A stream may have something to say, or room for more.
     pub(super) fn ready(&mut self, key: usize, now: Duration) {
         let Some(socket) = self.id_of(key) else { return };

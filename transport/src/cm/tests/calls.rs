@@ -67,6 +67,26 @@ fn a_call_that_is_taken_says_hello_when_it_is_asked_and_has_its_time_and_haste()
     assert_eq!((sockets.is_brisk(NOW), sockets.next_deadline()), (false, None));
 }
 
+/// A host that is gone without a word does not keep a stream, on either side of it.
+#[test]
+fn the_system_watches_the_streams_of_both_sides() {
+    let (mut listening, _, address) = listening();
+    let mut calling = Sockets::new(settings()).unwrap();
+    let ours = calling.call(to(&[address]), NOW);
+    let theirs = incoming(&mut listening);
+    let start = Instant::now();
+    while calling.notices().is_empty() {
+        for sockets in [&mut listening, &mut calling] {
+            sockets.poll(Some(Duration::ZERO), NOW).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    for socket in [calling.socket(ours), listening.socket(theirs)] {
+        assert!(rustix::net::sockopt::socket_keepalive(socket).unwrap());
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(socket).unwrap(), 4000);
+    }
+}
+
 #[test]
 fn a_call_that_is_given_up_leaves_nothing_behind() {
     let (server, address) = server();
