@@ -2,7 +2,7 @@
 
 use crate::engine::{Call, Class, Envelope};
 use crate::worker::Worker;
-use crate::worker::error::{OpError, SendError};
+use crate::worker::error::{OpError, SendCopyError, SendError};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, HandlerId, OpId};
 use crate::worker::memory::{Message, Payload};
@@ -79,6 +79,37 @@ impl Worker {
         self.submit(number, ep, envelope, payload.into()).inspect_err(|_| {
             self.calls.cancel(number);
         })
+    }
+
+    /// Sends a copy of `data` as a request, no longer than the eager limit: without an allocation, and nothing is queued. All
+    /// else is as of [`request`](Worker::request).
+    ///
+    /// # Errors
+    /// As [`send_copy`](Worker::send_copy).
+    pub fn request_copy(&mut self, ep: EndpointId, handler: HandlerId, data: &[u8]) -> Result<OpId, SendCopyError> {
+        let number = self.op();
+        let tag = self.calls.insert(number, ep.peer());
+        let envelope = Envelope { class: Class::Request, port: handler.0, tag };
+        match self.submit_copy(ep, envelope, data) {
+            Ok(()) => {
+                // Nothing is to come back.
+                let _ = self.calls.sent(tag, bytes::Bytes::new().into());
+                Ok(OpId::new(number, Some(ep)))
+            }
+            Err(error) => {
+                self.calls.cancel(number);
+                Err(error)
+            }
+        }
+    }
+
+    /// Answers a request by a copy of `data`, no longer than the eager limit. No event follows, and nothing is queued or
+    /// allocated.
+    ///
+    /// # Errors
+    /// As [`send_copy`](Worker::send_copy), with the right to answer, to try again.
+    pub fn respond_copy(&mut self, reply: Reply, data: &[u8]) -> Result<(), (SendCopyError, Reply)> {
+        self.submit_copy(reply.ep, response(&reply, 0), data).map_err(|error| (error, reply))
     }
 
     /// Answers a request. It is sent as by [`send`](Worker::send).
