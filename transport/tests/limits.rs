@@ -99,7 +99,7 @@ fn more_listeners_than_there_are_places_and_longer_messages_than_any_are_refused
 /// Messages too long to go inline need a buffer; there is none.
 #[test]
 fn what_was_not_posted_is_not_reported_as_sent() {
-    let config = || Config::default().eager_limit(1 << 18).pool_limit(64 << 10);
+    let config = || Config::default().eager_limit(1 << 18).eager_threshold(1 << 18).pool_limit(64 << 10);
     for copy in [false, true] {
         let mut pair = Pair::with(config(), config());
         let before = pair.a.counters();

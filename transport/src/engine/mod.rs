@@ -15,6 +15,7 @@ mod step;
 mod table;
 #[cfg(test)]
 mod tests;
+mod threshold;
 mod violation;
 mod wire;
 
@@ -22,6 +23,7 @@ pub use wire::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, WireError,
 };
 
+pub use threshold::Origin;
 pub use violation::Violation;
 
 pub(crate) use calls::{Call, Calls};
@@ -34,3 +36,4 @@ pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use shares::Shares;
 pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};
 pub(crate) use table::{Key, Table};
+pub(crate) use threshold::Threshold;

@@ -136,7 +136,14 @@ impl Worker {
                 Err(error) => Violation::Wire(error),
             },
             Kind::Finished | Kind::Withdrawn => match endpoint.link.on_finished(header) {
-                Ok(exposed) => return self.finish_send(ep, exposed),
+                Ok(exposed) => {
+                    if let Some((_, len, since)) = endpoint.timed.take_if(|(op, ..)| *op == exposed.op)
+                        && exposed.was_read
+                    {
+                        endpoint.threshold.read(self.start.elapsed().saturating_sub(since), len);
+                    }
+                    return self.finish_send(ep, exposed);
+                }
                 Err(violation) => violation,
             },
             Kind::Cancel => return self.withdraw(ep, header.envelope.tag),
@@ -224,7 +231,7 @@ impl Worker {
             Job::Send => {}
             Job::SendBuffer => self.copy_done(index, memory),
             Job::Read => self.read_done(index, memory),
-            Job::Probe => endpoint.link.probe_done(true),
+            Job::Probe => self.probe_answered(index),
         }
         self.settle(index);
         self.advance(index);

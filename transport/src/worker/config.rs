@@ -22,6 +22,7 @@ pub struct Config {
     pub(crate) device: Option<String>,
     pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
+    pub(crate) eager_threshold: Option<usize>,
     pub(crate) window: u32,
     pub(crate) endpoints: usize,
     pub(crate) send_depth: u32,
@@ -66,6 +67,7 @@ impl Default for Config {
             cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,
+            eager_threshold: None,
             window: 64,
             endpoints: 64,
             send_depth: 128,
@@ -110,6 +112,15 @@ impl Config {
     #[must_use]
     pub fn eager_limit(mut self, bytes: usize) -> Self {
         self.eager_limit = bytes;
+        self
+    }
+
+    /// Longest message that [`send`](crate::Worker::send) copies, in bytes, no more than the [limit](Config::eager_limit); longer
+    /// ones are read by the peer. By default it is measured for each connection, and again as it is used:
+    /// [`Explanation`](crate::Explanation) tells what came of it.
+    #[must_use]
+    pub fn eager_threshold(mut self, bytes: usize) -> Self {
+        self.eager_threshold = Some(bytes);
         self
     }
 

@@ -14,7 +14,7 @@ use super::ids::{EndpointId, ListenerId};
 use super::memory::{Payload, Target};
 use super::seen::{History, Note, Traffic};
 use crate::cm::SocketId;
-use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table};
+use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table, Threshold};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Tabl
 pub(crate) struct Endpoint {
     pub(crate) link: Link<Carried>,
     pub(crate) qp: Option<QueuePair>,
-    /// Longest eager payload.
-    pub(crate) eager_limit: usize,
+    /// From which length on payloads are offered for reading.
+    pub(crate) threshold: Threshold,
     pub(crate) id: EndpointId,
     /// The stage is [`Stage::Up`].
     pub(crate) up: bool,
@@ -41,6 +41,12 @@ pub(crate) struct Endpoint {
     pub(crate) closed_here: bool,
     /// The peer said farewell.
     pub(crate) parted: bool,
+    /// When the probe was posted that is under way.
+    pub(crate) probed: Duration,
+    /// Probes that are still to be made to measure the path.
+    pub(crate) measuring: u8,
+    /// A payload whose way to the peer is timed: its operation and length, and when it was offered.
+    pub(crate) timed: Option<(u64, u64, Duration)>,
     /// When the device was last asked whether the queue pair works.
     pub(crate) asked: Duration,
     /// When it is looked after next.

@@ -45,8 +45,8 @@ impl Worker {
         let address = address.ok_or_else(|| ConnectError::Address(super::no_address()))?;
         let now = self.now();
         let socket = self.sockets.call(peer, now);
-        let eager_limit = self.config.eager_limit;
-        let make = |id| Endpoint::new(id, link, eager_limit, address, socket, Stage::Dialing { host });
+        let threshold = self.threshold();
+        let make = |id| Endpoint::new(id, link, threshold, address, socket, Stage::Dialing { host });
         let id = self.endpoints.insert(make);
         self.parties.insert(socket, Party::Endpoint(id));
         Ok(id)
@@ -111,11 +111,10 @@ impl Worker {
             tracing::debug!(parent: &endpoint.span, %host, "an address of the host takes the call");
         }
         let epoch = endpoint.link.epoch();
-        let now = self.now();
         let hello = self.hello(&prepared, epoch);
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
             endpoint.stage = Stage::Greeting(prepared);
-            endpoint.note(now, Note::new("TCP connected, said hello"));
+            endpoint.note(self.pace.now(), Note::new("TCP connected, said hello"));
         }
         self.sockets.send(socket, &Message::Hello(hello));
     }
@@ -157,8 +156,9 @@ impl Worker {
         });
         let qp = connected.inspect_err(|_| self.unprepare())?;
         let link = self.link(epoch);
-        let eager_limit = self.config.eager_limit.min(theirs.eager_limit as usize);
-        let make = |id| Endpoint::new(id, link, eager_limit, peer, socket, Stage::HalfOpen);
+        let mut threshold = self.threshold();
+        threshold.lower_limit(theirs.eager_limit as usize);
+        let make = |id| Endpoint::new(id, link, threshold, peer, socket, Stage::HalfOpen);
         let id = self.endpoints.insert(make);
         self.parties.insert(socket, Party::Endpoint(id));
         let now = self.now();
@@ -186,8 +186,8 @@ impl Worker {
             Ok(qp) => {
                 let Some(endpoint) = self.endpoints.at(index) else { return };
                 endpoint.up = true;
-                endpoint.note(now, Note::new("connected"));
-                endpoint.eager_limit = endpoint.eager_limit.min(theirs.eager_limit as usize);
+                endpoint.note(self.pace.now(), Note::new("connected"));
+                endpoint.threshold.lower_limit(theirs.eager_limit as usize);
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
                 if let Some(socket) = socket {
@@ -196,6 +196,7 @@ impl Worker {
                 }
                 self.ready.push_back(Event::Connected { ep });
                 self.schedule(index, now);
+                self.measure(index);
                 self.advance(index);
             }
             Err(error) => self.fail(index, ConnectFailure::QueuePair(Box::new(error)).into()),
@@ -215,9 +216,10 @@ impl Worker {
             self.sockets.settle(socket);
         }
         tracing::info!(parent: &endpoint.span, "accepted");
-        endpoint.note(now, Note::new("accepted"));
+        endpoint.note(self.pace.now(), Note::new("accepted"));
         self.ready.push_back(Event::Accepted { ep: endpoint.id, listener });
         self.schedule(index, now);
+        self.measure(index);
     }
 
     fn ended(&mut self, socket: SocketId, end: StreamEnd) {

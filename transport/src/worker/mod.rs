@@ -103,6 +103,8 @@ pub struct Worker {
     config: Config,
     max_message: u64,
     read_reduce: bool,
+    /// Bytes that this core copies in a microsecond.
+    copy_rate: u64,
     start: Instant,
     pd: ProtectionDomain,
     context: Context,
@@ -186,6 +188,7 @@ impl Worker {
             pace: service::Pace::new(),
             max_message: attributes.max_message.into(),
             read_reduce: attributes.read_reduce,
+            copy_rate: setup::copy_rate(),
             config,
             start: Instant::now(),
             pd,

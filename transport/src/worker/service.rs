@@ -164,11 +164,31 @@ impl Worker {
             endpoint.note(self.pace.now(), Note::of("silent; gave up slots", frame.header.length));
             self.send_credit(ep, &frame);
         }
-        if !self.post_probe(index)
-            && let Some(endpoint) = self.endpoints.at(index)
-        {
+        let posted = self.post_probe(index);
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        if posted {
+            endpoint.note(self.pace.now(), Note::new("silent; probed"));
+        } else {
             // A full send queue is a probe itself: its completions are awaited.
             endpoint.link.probe_done(false);
+        }
+    }
+
+    /// The peer's device has answered a probe.
+    pub(super) fn probe_answered(&mut self, index: usize) {
+        let now = self.now();
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        endpoint.link.probe_done(true);
+        endpoint.threshold.probed(now.saturating_sub(endpoint.probed));
+        self.measure(index);
+    }
+
+    /// Measures the path to the peer, a probe after the other.
+    pub(super) fn measure(&mut self, index: usize) {
+        let Some(endpoint) = self.endpoints.at(index).filter(|endpoint| endpoint.up) else { return };
+        if let Some(left) = endpoint.measuring.checked_sub(1) {
+            endpoint.measuring = left;
+            self.post_probe(index);
         }
     }
 
@@ -179,7 +199,7 @@ impl Worker {
             return false;
         }
         let Some(work) = endpoint.link.take_slot() else { return false };
-        endpoint.note(self.pace.now(), Note::new("probed"));
+        endpoint.probed = self.start.elapsed();
         let Some(qp) = &mut endpoint.qp else { return false };
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         let id = wr_id(Job::Probe, endpoint.id, work.number);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::Prepared;
 
@@ -13,7 +13,7 @@ use super::error::ResourceError;
 use super::ids::EndpointId;
 use super::seen::{History, Traffic};
 use crate::cm::{Features, Hello, SocketId};
-use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS};
+use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Threshold};
 
 impl Worker {
     /// A queue pair for an endpoint, with receives for all that its peer may send.
@@ -47,6 +47,11 @@ impl Worker {
         })
     }
 
+    /// From which length on payloads are offered, as far as this side knows.
+    pub(super) fn threshold(&self) -> Threshold {
+        Threshold::new(self.config.eager_limit, self.config.eager_threshold, self.copy_rate)
+    }
+
     /// What the peer is told of a queue pair and its connection.
     pub(super) fn hello(&self, prepared: &Prepared, epoch: u32) -> Hello {
         Hello {
@@ -74,7 +79,7 @@ impl Endpoint {
     pub(super) fn new(
         id: EndpointId,
         link: Link<Carried>,
-        eager_limit: usize,
+        threshold: Threshold,
         peer: SocketAddr,
         socket: SocketId,
         stage: Stage,
@@ -82,7 +87,7 @@ impl Endpoint {
         Endpoint {
             link,
             qp: None,
-            eager_limit,
+            threshold,
             id,
             up: false,
             stage,
@@ -94,6 +99,9 @@ impl Endpoint {
             peer,
             closed_here: false,
             parted: false,
+            probed: Duration::ZERO,
+            measuring: PROBES,
+            timed: None,
             asked: Duration::ZERO,
             timer: None,
             deadline: None,
@@ -108,6 +116,23 @@ impl Endpoint {
     }
 }
 
+/// How fast this core copies, in bytes a microsecond: the best of some copies of a few pages, which take some microseconds.
+pub(super) fn copy_rate() -> u64 {
+    let (from, mut into) = (vec![1u8; COPIED], vec![0u8; COPIED]);
+    let best = (0..COPIES).map(|_| {
+        let start = Instant::now();
+        into.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&into);
+        start.elapsed()
+    });
+    let nanos = best.min().unwrap_or_default().as_nanos().max(1) as u64;
+    (COPIED as u64 * 1000 / nanos).max(1)
+}
+
+const COPIED: usize = 32 << 10;
+const COPIES: usize = 8;
+/// Probes that measure a new path.
+const PROBES: u8 = 3;
 /// Offers of a peer that may wait, besides those that take its window: some 100 KiB, and more than an application is
 /// likely to leave unanswered.
 const OFFERS: usize = 1024;

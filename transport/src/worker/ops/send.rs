@@ -43,8 +43,8 @@ impl Worker {
             return refused(SendFailure::QueueFull { limit: self.config.queue_limit }, payload);
         }
         let data: &[u8] = match &payload {
-            Payload::Bytes(bytes) if bytes.len() <= endpoint.eager_limit => bytes,
-            Payload::Buffer(buffer) if buffer.len() <= endpoint.eager_limit => buffer,
+            Payload::Bytes(bytes) if bytes.len() <= endpoint.threshold.bytes() => bytes,
+            Payload::Buffer(buffer) if buffer.len() <= endpoint.threshold.bytes() => buffer,
             _ => return self.send_long(number, ep, envelope, payload),
         };
         match endpoint.link.eager(envelope, len) {
@@ -87,8 +87,8 @@ impl Worker {
         data: &[u8],
     ) -> Result<(), SendCopyError> {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(SendCopyError::Closed(ep)) };
-        if data.len() > endpoint.eager_limit {
-            return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.eager_limit });
+        if data.len() > endpoint.threshold.limit() {
+            return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.threshold.limit() });
         }
         let frame = match endpoint.link.eager(envelope, data.len() as u64) {
             Ok(frame) => frame,
@@ -186,6 +186,8 @@ impl Worker {
                 self.counters.rendezvous_sent += u64::from(posted.is_ok());
                 endpoint.sent.count(remote.len);
                 endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), remote.len));
+                // One at a time, so that the clock is read for few of many.
+                endpoint.timed.get_or_insert_with(|| (number, remote.len, self.start.elapsed()));
                 self.check(ep.index as usize, posted);
             }
             Err(payload) => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::{History, Traffic};
-use crate::engine::Inbox;
+use crate::engine::{Inbox, Origin};
 use crate::worker::delivery::Body;
 use crate::worker::endpoint::{Endpoint, Stage};
 use crate::worker::memory::Target;
@@ -19,8 +19,14 @@ pub struct Explanation {
     pub stage: &'static str,
     /// Which wire carries it, and why; empty before it is up.
     pub wire: String,
-    /// Longest message that is copied, in bytes.
+    /// Longest message that may be copied, in bytes: the smaller limit of both sides.
     pub eager_limit: usize,
+    /// Longest message that is copied, in bytes; longer ones are read by the receiver.
+    pub eager_threshold: usize,
+    /// Where that came from.
+    pub threshold_origin: Origin,
+    /// How fast this side copies, in bytes a microsecond.
+    pub copy_rate: u64,
     /// Slots that this side gives to the peer.
     pub window: u32,
     /// Messages that may be sent now.
@@ -56,7 +62,10 @@ impl Explanation {
                 Stage::Ending { .. } => "ending",
             },
             wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),
-            eager_limit: endpoint.eager_limit,
+            eager_limit: endpoint.threshold.limit(),
+            eager_threshold: endpoint.threshold.bytes(),
+            threshold_origin: endpoint.threshold.origin(),
+            copy_rate: endpoint.threshold.copy_rate(),
             window: endpoint.link.window(),
             credits,
             queued: endpoint.link.queued(),
@@ -76,11 +85,23 @@ impl fmt::Display for Explanation {
         if !self.wire.is_empty() {
             writeln!(f, "wire: {}", self.wire)?;
         }
-        writeln!(
-            f,
-            "up to {} bytes copied (the smaller eager limit of both sides), longer ones read by the receiver",
-            self.eager_limit
-        )?;
+        write!(f, "up to {} bytes copied, longer ones read by the receiver: ", self.eager_threshold)?;
+        let rate = self.copy_rate;
+        match self.threshold_origin {
+            Origin::Limit => writeln!(f, "the smaller eager limit of both sides, nothing is measured yet")?,
+            Origin::Chosen => writeln!(f, "as the application chose, within a limit of {}", self.eager_limit)?,
+            Origin::Probed { round_trip } => writeln!(
+                f,
+                "measured by probes, whose round trip is {round_trip:?}, at {rate} bytes copied a us, within a limit of {}",
+                self.eager_limit
+            )?,
+            Origin::Used { fixed } => writeln!(
+                f,
+                "measured in use, where an offer takes {fixed:?} beside its bytes, at {rate} bytes copied a us, within a \
+                 limit of {}",
+                self.eager_limit
+            )?,
+        }
         writeln!(
             f,
             "window {}, credits {}, queued {}, offered {}, posted {}, waiting {}",
