@@ -182,7 +182,8 @@ fn silence_at_any_moment_ends_with_the_time_for_connecting() {
         (vec![say(PREFACE), Deed::Hear, say(b"\x10\0\x02{")], true),
     ];
     for end in fates(Config::default().connect_timeout(limit), cases) {
-        assert!(matches!(end, ConnectFailure::TimedOut { limit: after, .. } if after == limit), "{end}");
+        // QPAIR_PATIENCE may have made it longer.
+        assert!(matches!(end, ConnectFailure::TimedOut { limit: after, .. } if after >= limit), "{end}");
     }
 }
 

@@ -122,7 +122,8 @@ fn a_peer_that_has_no_room_all_the_time_is_told_from_one_that_does_not_answer() 
         CloseReason::Failed(ConnectFailure::Busy { address, limit: after }) => Some((*address, *after)),
         _ => None,
     };
-    assert_eq!(of(&reason), Some((listener.local_addr(), limit)), "{reason}");
+    // QPAIR_PATIENCE may have made the time longer.
+    assert!(of(&reason).is_some_and(|(at, after)| at == listener.local_addr() && after >= limit), "{reason}");
     assert!(start.elapsed() < LIMIT);
     // Garbage ends the strangers, and there is room.
     strangers.iter_mut().for_each(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap());
