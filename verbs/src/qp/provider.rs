@@ -218,11 +218,7 @@ impl OwnedQp {
     #[inline(always)]
     pub(crate) fn post_send(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
         match self {
-            OwnedQp::Soft(qp) => {
-                // Copies, so that the originals need no place in memory on the other way.
-                let (mut wr, Borrowed { inline, to, bind }) = (wr, with);
-                qp.post_send(&mut wr, &Borrowed { inline, to, bind })
-            }
+            OwnedQp::Soft(qp) => qp.post_send(wr, with),
             OwnedQp::Ibv(qp) => qp.post_send(wr, with),
         }
     }

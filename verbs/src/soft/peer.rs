@@ -174,6 +174,13 @@ impl PeerView {
         }
     }
 
+    /// The peer's properties, if it was seen ready before and takes requests now. The caller is inside its hazard.
+    #[inline(always)]
+    pub(crate) fn settled(&self) -> Option<Settled> {
+        let word = self.public().gate.load(Ordering::Acquire);
+        self.settled.filter(|_| word == self.gates[0] || word == self.gates[1])
+    }
+
     #[cold]
     fn settle(&mut self, me: u32) -> Gate {
         let public = self.public();
@@ -219,6 +226,12 @@ impl PeerView {
                 Ok(receive)
             }
         }
+    }
+
+    /// Running number of the receive that the next message takes, if one is known to be posted, of the peer's own queue.
+    #[inline(always)]
+    pub(crate) fn known_receive(&self) -> Option<u32> {
+        (self.claims.is_none() && self.taken != self.posted).then_some(self.taken)
     }
 
     /// The same receive with its slot looked up, unless its place is used again already.

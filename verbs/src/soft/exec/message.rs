@@ -13,9 +13,35 @@ use crate::soft::ring::{
 };
 use crate::soft::{barrier, device_copy, vm};
 use crate::status::WcStatus;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 
 impl Sender {
+    /// Sends one piece inside the ring, if it is short and nothing is in the way. False, with nothing done, if not: see
+    /// [`send`](Sender::send).
+    ///
+    /// # Safety
+    /// The piece is readable, and nobody writes it.
+    #[inline(always)]
+    pub(crate) unsafe fn send_short(&mut self, hazard: &AtomicU32, piece: Piece, solicited: bool) -> bool {
+        let Some(peer) = &mut self.peer else { return false };
+        let short = peer.takes_inside(piece.len) && peer.has_room_inside(lines_for(piece.len));
+        let Some(receive) = peer.known_receive().filter(|_| short && self.bouncing.is_none()) else { return false };
+        self.hazard.enter_light(hazard);
+        barrier::light(peer.link.asymmetric());
+        if peer.settled().is_none() {
+            self.hazard.leave(hazard);
+            return false;
+        }
+        let flags = FLAG_INLINE | if solicited { FLAG_SOLICITED } else { 0 };
+        let entry = Entry { kind: KIND_SEND, flags, byte_len: piece.len as u32, receive, ..Entry::default() };
+        // SAFETY: by the caller's word.
+        peer.producer.push(entry, unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
+        self.hazard.leave(hazard);
+        peer.took_receive();
+        peer.wake(solicited);
+        true
+    }
+
     #[inline(always)]
     pub(super) fn send(&mut self, own: &Own, request: &Request<'_>) -> Outcome {
         let len = request.len();

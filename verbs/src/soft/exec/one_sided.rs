@@ -12,10 +12,27 @@ use crate::soft::peer::{Gate, PeerView, Settled};
 use crate::soft::ring::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_WRITE_IMM};
 use crate::soft::{device_copy, vm};
 use crate::status::WcStatus;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::Access;
 
 impl Sender {
+    /// Writes one piece, if the peer's memory is mapped and nothing is in the way. False, with nothing done, if not: see
+    /// [`write`](Sender::write).
+    #[inline(always)]
+    pub(crate) fn write_short(&mut self, hazard: &AtomicU32, piece: Piece, remote: RemoteSlice) -> bool {
+        let Some(peer) = &self.peer else { return false };
+        self.hazard.enter(hazard);
+        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE));
+        let Some(Found::At(to)) = found else {
+            self.hazard.leave(hazard);
+            return false;
+        };
+        // SAFETY: the key granted the piece's length at `to`, its owner waits for the hazard, and the piece is posted memory.
+        unsafe { device_copy(to, piece.ptr, piece.len) };
+        self.hazard.leave(hazard);
+        true
+    }
+
     pub(super) fn write(&mut self, own: &Own, request: &Request<'_>, remote: RemoteSlice) -> Outcome {
         let Some(peer) = &mut self.peer else { return LOST };
         let len = remote.len;

@@ -6,18 +6,105 @@ use std::time::{Duration, Instant};
 use super::core::{NETWORK, POSTER, PROGRESS, SoftQp};
 use crate::error::{PostError, Rejected};
 use crate::memory::{Local, MAX_SGE};
-use crate::qp::{Borrowed, Limits, RNR_FOREVER, SendWr, Target};
-use crate::soft::exec::{Outcome, Own, Request, Sender, Wait};
+use crate::qp::{Borrowed, Limits, Op, RNR_FOREVER, SendWr, Target};
+use crate::soft::exec::{Outcome, Own, Piece, Request, Sender, Wait};
 use crate::soft::send_queue::{Inline, SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
-use crate::status::WcStatus;
+use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{Ordering, lock};
 use crate::types::QpType;
 
+/// What the completion of a request tells.
+struct Kept {
+    wr_id: u64,
+    opcode: WcOpcode,
+    byte_len: u32,
+}
+
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
-    #[inline]
-    pub(crate) fn post_send(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
+    ///
+    /// One piece of memory, or inline data, to be written or sent with nothing else to it, goes the short way while all is as it
+    /// should be; all else goes the [long way](SoftQp::post_any), which has the answers to what is not. The request comes by
+    /// value and is taken apart at once, so that where it is built it need never be in memory as a whole.
+    #[inline(always)]
+    pub(crate) fn post_send(&self, wr: SendWr, with: Borrowed<'_>) -> Result<(), Rejected> {
+        let SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced } = wr;
+        let bare = with.to.is_none() && imm.is_none() && invalidate.is_none() && range.is_none();
+        if bare
+            && let Some(piece) = self.short_piece(&local, with.inline)
+            && self.carry_out_short(&op, piece, solicited)
+        {
+            self.done_short(local, Kept { wr_id, opcode: op.opcode(), byte_len: piece.len as u32 }, signaled);
+            return Ok(());
+        }
+        // Put together anew, so that what came needs no place in memory on the short way.
+        let mut wr = SendWr { op, local, range, imm, invalidate, wr_id, signaled, solicited, fenced };
+        let Borrowed { inline, to, bind } = with;
+        self.post_any(&mut wr, &Borrowed { inline, to, bind })
+    }
+
+    /// The local side, if it is inline data or one buffer.
+    #[inline(always)]
+    fn short_piece(&self, local: &Local, inline: Option<&[u8]>) -> Option<Piece> {
+        match (inline, local) {
+            (Some(data), _) if data.len() <= MAX_INLINE => {
+                Some(Piece { ptr: data.as_ptr().cast_mut(), len: data.len() })
+            }
+            (None, Local::Buffer(buffer)) => {
+                let backing = buffer.backing();
+                let is_own = backing.domain() == self.spec.domain && backing.len() <= MAX_MESSAGE as usize;
+                is_own.then(|| Piece { ptr: backing.base().as_ptr(), len: backing.len() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Carries out a request the short way, if there is a slot for it and nothing waits before it.
+    #[inline(always)]
+    fn carry_out_short(&self, op: &Op, piece: Piece, solicited: bool) -> bool {
+        let is_free = !self.send.is_full(self.send.posted()) && self.carrier.load(Ordering::Acquire) == POSTER;
+        if !is_free || self.has_failed() {
+            return false;
+        }
+        // SAFETY: `carrier` is POSTER, and only the poster, which we are, changes that.
+        let sender = unsafe { &mut *self.sender.get() };
+        match op {
+            Op::Write(remote) if remote.len == piece.len as u64 && piece.len > 0 => {
+                sender.write_short(self.hazard_word(), piece, *remote)
+            }
+            // SAFETY: the piece is memory that is posted, and that nobody else touches.
+            Op::Send => unsafe { sender.send_short(self.hazard_word(), piece, solicited) },
+            _ => false,
+        }
+    }
+
+    /// Notes a request that was carried out the short way.
+    #[inline(always)]
+    fn done_short(&self, local: Local, kept: Kept, signaled: bool) {
+        let index = self.send.posted();
+        // SAFETY: the slot at `posted` is the poster's, since the queue is not full; and so is `sender`, since it carried the
+        // request out.
+        let (slot, sender) = unsafe { (self.send.slot(index), &mut *self.sender.get()) };
+        if !matches!(local, Local::None) {
+            slot.local = local;
+        }
+        slot.wr_id = kept.wr_id;
+        slot.opcode = kept.opcode;
+        slot.status = WcStatus::SUCCESS;
+        slot.byte_len = kept.byte_len;
+        slot.completes = signaled;
+        let next = index.wrapping_add(1);
+        sender.executed = next;
+        self.send.publish(next);
+        if signaled {
+            self.finished(next, WcStatus::SUCCESS);
+        }
+    }
+
+    /// Posts a send request of any kind.
+    #[inline(never)]
+    fn post_any(&self, wr: &mut SendWr, with: &Borrowed<'_>) -> Result<(), Rejected> {
         if let Err(error) = self.limits().check_send(wr, with) {
             return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
