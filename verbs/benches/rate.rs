@@ -156,20 +156,24 @@ fn serve() -> Result {
 enum Take {
     /// Its memory moves out of the completion and into the next receive.
     Out,
+    /// It is read in place, and its receive posted again.
+    InPlace,
 }
 
-const TAKES: [Take; 1] = [Take::Out];
+const TAKES: [Take; 2] = [Take::Out, Take::InPlace];
 
 impl Take {
     fn word(self) -> &'static str {
         match self {
             Take::Out => "out",
+            Take::InPlace => "in-place",
         }
     }
 
     fn name(self) -> &'static str {
         match self {
             Take::Out => "memory taken and posted",
+            Take::InPlace => "posted again in place",
         }
     }
 }
@@ -256,6 +260,11 @@ impl Side {
                 let slab = done.into_slab()?;
                 let number = slab.first_chunk().copied();
                 self.qp.recv(slab).post()?;
+                number
+            }
+            Take::InPlace => {
+                let number = done.message().and_then(<[u8]>::first_chunk).copied();
+                self.qp.repost(done)?;
                 number
             }
         };

@@ -3,6 +3,7 @@
 use crate::error::Rejected;
 use crate::memory::Local;
 use crate::qp::SrqHandle;
+use crate::wc::Completion;
 
 /// A shared receive queue. The queue pairs made with it take their receives from here.
 #[derive(Debug)]
@@ -25,6 +26,16 @@ impl SharedReceiveQueue {
             SrqHandle::Soft(srq) => srq.post(memory.into(), wr_id),
             SrqHandle::Ibv(srq) => srq.post(memory.into(), wr_id),
         }
+    }
+
+    /// Posts the receive again that completed as `done`, as [`QueuePair::repost`](crate::QueuePair::repost).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn repost(&mut self, done: Completion<'_>) -> Result<(), Rejected> {
+        let (memory, wr_id) = done.into_receive()?;
+        self.post(memory, wr_id)
     }
 
     /// Raises [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) once, when fewer than `limit` receives are left;

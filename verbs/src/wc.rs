@@ -1,6 +1,8 @@
 //! Work completions: what the device says of a finished work request.
 
-use crate::error::NoMemory;
+use std::fmt;
+
+use crate::error::{NoMemory, PostError, Rejected};
 use crate::memory::{Buffer, Local, Slab};
 use crate::status::{WcOpcode, WcStatus};
 use crate::types::{Qpn, Rkey};
@@ -53,6 +55,27 @@ pub(crate) struct Current {
     pub(crate) unsignaled: Option<Unsignaled>,
     /// When the device completed it, where its queue tells.
     pub(crate) timestamp: Option<u64>,
+    pub(crate) short: Short,
+}
+
+/// A short message that has come out of the ring of the software device. It is put into the memory of its receive once that
+/// is asked for.
+pub(crate) struct Short {
+    /// Its bytes; what lies beyond its length means nothing.
+    pub(crate) bytes: [u8; soft::SHORT],
+    /// Whose receive it took; `None` if there is no such message, or it is in the memory.
+    pub(crate) origin: Option<Origin>,
+}
+
+/// A receive of the software device that a short message took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// What the queue pair calls itself.
+    pub(crate) of: usize,
+    /// Running number of the receive.
+    pub(crate) receive: u32,
+    /// Bytes of its memory.
+    pub(crate) len: usize,
 }
 
 /// Unsignaled requests that a completion retires, of one of the providers.
@@ -60,6 +83,18 @@ pub(crate) struct Current {
 pub(crate) enum Unsignaled {
     Soft(soft::Retired),
     Ibv(ibv::Retired),
+}
+
+impl Default for Short {
+    fn default() -> Self {
+        Short { bytes: [0; soft::SHORT], origin: None }
+    }
+}
+
+impl fmt::Debug for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Short").field("origin", &self.origin).finish_non_exhaustive()
+    }
 }
 
 impl Current {
@@ -75,7 +110,22 @@ impl Current {
         if !matches!(self.memory, Local::None) {
             self.memory = Local::None;
         }
+        self.short.origin = None;
         self.retire();
+    }
+
+    /// Puts a short message that is not in the memory yet there.
+    #[inline(always)]
+    fn place(&mut self) {
+        if self.short.origin.is_some() {
+            self.short.origin = None;
+            let message = &self.short.bytes[..self.wc.byte_len as usize];
+            match &mut self.memory {
+                Local::Buffer(buffer) => put(buffer, message),
+                Local::Slab(slab) => put(slab.get_mut().unwrap_or_default(), message),
+                _ => {}
+            }
+        }
     }
 
     /// Retires what the completion retires.
@@ -161,9 +211,31 @@ impl Completion<'_> {
         })
     }
 
+    /// The message that a receive took into a buffer or slab, in place; of a datagram, with the room for the route header in
+    /// front. `None` for all other completions.
+    ///
+    /// To read a short message here and to [post the receive again](crate::QueuePair::repost) costs less than to take the
+    /// memory out and post it: on the software device the message then does not go through that memory at all.
+    #[inline(always)]
+    pub fn message(&self) -> Option<&[u8]> {
+        let len = self.byte_len();
+        if self.at.short.origin.is_some() {
+            return self.at.short.bytes.get(..len);
+        }
+        if self.at.wc.opcode != WcOpcode::RECV || !self.at.wc.status.is_success() {
+            return None;
+        }
+        match &self.at.memory {
+            Local::Buffer(buffer) => buffer.get(..len),
+            Local::Slab(slab) => slab.get(..len),
+            _ => None,
+        }
+    }
+
     /// The memory that was posted with the work request, whatever its form.
     #[inline]
     pub fn into_memory(self) -> Local {
+        self.at.place();
         std::mem::take(&mut self.at.memory)
     }
 
@@ -176,6 +248,7 @@ impl Completion<'_> {
         if !matches!(self.at.memory, Local::Buffer(_)) {
             return Err(NoMemory { wanted: "a buffer", found: self.at.memory.form() });
         }
+        self.at.place();
         let buffer = match std::mem::take(&mut self.at.memory) {
             Local::Buffer(buffer) => Ok(buffer),
             other => Err(NoMemory { wanted: "a buffer", found: other.form() }),
@@ -206,6 +279,35 @@ impl Completion<'_> {
             Unsignaled::Soft(retired) => retired.next_memory(),
             Unsignaled::Ibv(retired) => retired.next_memory(),
         }
+    }
+}
+
+impl Completion<'_> {
+    #[inline(always)]
+    pub(crate) fn current(&mut self) -> &mut Current {
+        self.at
+    }
+
+    /// The memory and number of a receive, for posting it again.
+    ///
+    /// # Errors
+    /// [`Rejected`] with the memory, if it is no receive that completed.
+    #[inline]
+    pub(crate) fn into_receive(self) -> Result<(Local, u64), Rejected> {
+        let (opcode, wr_id) = (self.at.wc.opcode, self.at.wc.wr_id);
+        let memory = self.into_memory();
+        match opcode {
+            WcOpcode::RECV | WcOpcode::RECV_RDMA_WITH_IMM => Ok((memory, wr_id)),
+            _ => Err(Rejected { error: PostError::NotAReceive, memory }),
+        }
+    }
+}
+
+/// Puts a message in front of the memory of its receive, which has room for it.
+#[inline(always)]
+fn put(memory: &mut [u8], message: &[u8]) {
+    if let Some(room) = memory.get_mut(..message.len()) {
+        room.copy_from_slice(message);
     }
 }
 

@@ -62,6 +62,9 @@ pub enum PostError {
         /// Length of the buffer.
         len: usize,
     },
+    /// The completion of something else was to be posted as a receive again.
+    #[error("this is the completion of no receive; only what completed as a receive can be posted again")]
+    NotAReceive,
     /// The service or device does not have this operation.
     #[error("{qp_type:?} queue pairs of this device can not do {what}")]
     NotSupported {

@@ -76,6 +76,16 @@ impl Local {
         }
     }
 
+    /// The one piece of a buffer or slab.
+    #[inline(always)]
+    pub(crate) fn one_piece(&self) -> Option<Sge> {
+        match self {
+            Local::Buffer(buffer) => Some(sge(buffer)),
+            Local::Slab(slab) => Some(sge(slab.buffer())),
+            _ => None,
+        }
+    }
+
     /// Piece `index` as the device sees it.
     #[inline]
     pub(crate) fn piece(&self, index: usize) -> Option<Sge> {

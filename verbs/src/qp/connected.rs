@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use crate::QpAddress;
 use crate::calc::Calc;
-use crate::error::ModifyError;
+use crate::error::{ModifyError, Rejected};
 use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest};
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
+use crate::wc::Completion;
 
 /// A connected queue pair. One owner posts; completions come out of its completion queues.
 ///
@@ -121,6 +122,29 @@ impl QueuePair {
     #[inline(always)]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
         RecvRequest::new(&self.qp, memory.into())
+    }
+
+    /// Posts the receive again that completed as `done`, with its memory and number, as `recv(done.into_memory()).id(..)` does.
+    /// What it received is gone then: it can be read before, [in place](Completion::message).
+    ///
+    /// ```
+    /// # use qpair_verbs::*;
+    /// # fn f(qp: &mut QueuePair, cq: &mut CompletionQueue) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(done) = cq.poll()? {
+    ///     done.ok()?;
+    ///     println!("{:?}", done.message());
+    ///     qp.repost(done)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Rejected`] with the memory, in which the message is; [`PostError::NotAReceive`](crate::PostError::NotAReceive) if
+    /// `done` is of another operation.
+    #[inline(always)]
+    pub fn repost(&mut self, done: Completion<'_>) -> Result<(), Rejected> {
+        self.qp.repost(done)
     }
 
     /// Queue pair number.

@@ -1,10 +1,11 @@
 //! A datagram queue pair (UD) and the handles it sends to.
 
 use crate::QpAddress;
-use crate::error::{ConnectError, ModifyError};
+use crate::error::{ConnectError, ModifyError, Rejected};
 use crate::memory::Local;
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest, Target};
 use crate::types::{QpState, Qpn};
+use crate::wc::Completion;
 
 /// Bytes in front of each received datagram that hold the global route header.
 pub const GRH_BYTES: usize = 40;
@@ -55,6 +56,15 @@ impl DatagramQueuePair {
     #[inline]
     pub fn recv(&mut self, memory: impl Into<Local>) -> RecvRequest<'_> {
         RecvRequest::new(&self.qp, memory.into())
+    }
+
+    /// Posts the receive again that completed as `done`, as [`QueuePair::repost`](crate::QueuePair::repost).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn repost(&mut self, done: Completion<'_>) -> Result<(), Rejected> {
+        self.qp.repost(done)
     }
 
     /// A handle for sending datagrams to the queue pair at `peer`, by way of this queue pair's port, row of the GID table,

@@ -8,6 +8,7 @@ use crate::error::{ConnectError, CreateError, ModifyError, Rejected};
 use crate::memory::Local;
 use crate::qp::{Borrowed, SendWr};
 use crate::types::{Access, Mtu, QpState, QpType, Qpn};
+use crate::wc::Completion;
 use crate::{ibv, soft};
 
 /// The owner of a queue pair: closes it when dropped.
@@ -229,6 +230,18 @@ impl OwnedQp {
             OwnedQp::Soft(qp) => qp.post_recv(memory, wr_id),
             OwnedQp::Ibv(qp) => qp.post_recv(memory, wr_id),
         }
+    }
+
+    /// Posts the receive again that completed.
+    #[inline(always)]
+    pub(crate) fn repost(&self, mut done: Completion<'_>) -> Result<(), Rejected> {
+        if let OwnedQp::Soft(qp) = self
+            && qp.post_again(done.current())
+        {
+            return Ok(());
+        }
+        let (memory, wr_id) = done.into_receive()?;
+        self.post_recv(memory, wr_id)
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) use home::Home;
 pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use random::u32 as random_u32;
+pub(crate) use ring::SHORT;
 pub(crate) use roce::{Acceptance, End, Inbox, Key, Network as CmNetwork, NetworkGid, NetworkTarget, Progress, Watch};
 pub(crate) use send_queue::Retired;
 pub(crate) use spec::QpSpec;

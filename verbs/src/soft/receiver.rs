@@ -11,7 +11,7 @@ use super::ring::{Consumer, Entry, Lines};
 use super::spec::QpSpec;
 use super::srq::{ClaimTable, SoftSrq};
 use crate::error::{CreateError, PostError, Rejected};
-use crate::memory::Local;
+use crate::memory::{Local, Sge};
 use crate::sync::{AtomicU32, Ordering, lock};
 use crate::types::QpType;
 
@@ -43,6 +43,12 @@ pub(super) struct OwnQueue {
     pub(super) posted: AtomicU32,
     /// Written by the poller.
     pub(super) retired: AtomicU32,
+}
+
+/// The place of the next receive of a queue that is not full.
+pub(crate) struct Room<'a> {
+    own: &'a OwnQueue,
+    index: u32,
 }
 
 pub(super) struct Poller {
@@ -101,22 +107,26 @@ impl Receiver {
         self.own.as_ref().map(|own| &own.ring)
     }
 
-    /// Posts a receive; for the one poster.
-    #[inline]
-    pub(crate) fn post(&self, memory: Local, wr_id: u64, receives: &Receives) -> Result<(), Rejected> {
-        let Some(own) = &self.own else {
-            return Err(Rejected { error: PostError::UsesSharedReceiveQueue, memory });
-        };
+    /// Room for a receive in the own queue; for the one poster.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> Option<Room<'_>> {
+        let own = self.own.as_ref()?;
         let index = own.posted.load(Ordering::Relaxed);
-        if index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth {
-            return Err(Rejected { error: PostError::ReceiveQueueFull { depth: own.depth }, memory });
-        }
-        let len = own.ring.describe(index, &memory, receives);
-        // SAFETY: the index is not published yet, and retired in its former life.
-        *unsafe { own.slots.slot(index) } = RecvSlot { memory, wr_id, len };
-        let next = index.wrapping_add(1);
-        own.posted.store(next, Ordering::Release);
-        receives.posted.store(next, Ordering::Release);
+        let is_full = index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth;
+        (!is_full).then_some(Room { own, index })
+    }
+
+    /// Posts a receive; for the one poster.
+    pub(crate) fn post(&self, memory: Local, wr_id: u64, receives: &Receives) -> Result<(), Rejected> {
+        let Some(room) = self.room() else {
+            let error = match &self.own {
+                Some(own) => PostError::ReceiveQueueFull { depth: own.depth },
+                None => PostError::UsesSharedReceiveQueue,
+            };
+            return Err(Rejected { error, memory });
+        };
+        let len = room.own.ring.describe(room.index, &memory, receives);
+        room.publish(RecvSlot { memory, wr_id, len }, receives);
         Ok(())
     }
 
@@ -157,13 +167,17 @@ impl Receiver {
     }
 
     /// True if a dead sender claimed receive `index`; forgets it.
+    #[inline(always)]
     pub(super) fn take_void(&self, index: u32) -> bool {
-        self.some_void.load(Ordering::Acquire) && {
-            let mut void = lock(&self.void);
-            let found = void.remove(&index);
-            self.some_void.store(!void.is_empty(), Ordering::Release);
-            found
-        }
+        self.some_void.load(Ordering::Acquire) && self.take_some_void(index)
+    }
+
+    #[cold]
+    fn take_some_void(&self, index: u32) -> bool {
+        let mut void = lock(&self.void);
+        let found = void.remove(&index);
+        self.some_void.store(!void.is_empty(), Ordering::Release);
+        found
     }
 
     /// True if a dead sender claimed receive `index`.
@@ -195,6 +209,43 @@ impl Receiver {
             std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));
             index = index.wrapping_add(1);
         }
+    }
+}
+
+impl Room<'_> {
+    /// Posts a receive into one piece of memory.
+    #[inline(always)]
+    pub(crate) fn post(self, receive: RecvSlot, piece: &Sge, receives: &Receives) {
+        self.own.ring.describe_one(self.index, piece, receives);
+        self.publish(receive, receives);
+    }
+
+    /// Posts a receive again that was number `before`, into one piece of memory, if its description is there still.
+    #[inline(always)]
+    pub(crate) fn post_again(self, before: u32, receive: impl FnOnce() -> RecvSlot, receives: &Receives) -> bool {
+        let Room { own, index } = self;
+        let (ahead, round) = (index.wrapping_sub(before), own.ring.count());
+        if ahead > round {
+            return false;
+        }
+        // A whole round ahead it has the same place.
+        if ahead < round {
+            own.ring.describe_again(index, before);
+        }
+        self.publish(receive(), receives);
+        true
+    }
+
+    /// Makes a receive, which is described, the next that is posted.
+    #[inline(always)]
+    fn publish(self, receive: RecvSlot, receives: &Receives) {
+        let Room { own, index } = self;
+        // SAFETY: the index is not published yet, and retired in its former life: the memory was taken out then, so that there
+        // is nothing to drop.
+        unsafe { std::ptr::write(own.slots.slot(index), receive) };
+        let next = index.wrapping_add(1);
+        own.posted.store(next, Ordering::Release);
+        receives.posted.store(next, Ordering::Release);
     }
 }
 

@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use super::block::Block;
 use super::home::Home;
-use super::layout::{Receives, RecvWqe};
+use super::layout::{Receives, RecvPiece, RecvWqe};
 use super::ring::RING_INLINE;
 use crate::error::CreateError;
-use crate::memory::Local;
-use crate::sync::Ordering;
+use crate::memory::{Local, Sge};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Posted receives as senders see them: a ring in the public mapping.
 #[derive(Debug)]
 pub(crate) struct WqeRing(Block<RecvWqe>);
 
-/// What the owner keeps of a posted receive.
+/// What the owner keeps of a posted receive. One cache line.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct RecvSlot {
     pub(crate) memory: Local,
     pub(crate) wr_id: u64,
@@ -37,12 +38,26 @@ impl RecvSlot {
         std::mem::swap(memory, &mut self.memory);
         Taken { wr_id: self.wr_id, len: self.len }
     }
+
+    /// Moves the memory to where it is wanted and none is, which need not be looked at.
+    ///
+    /// # Safety
+    /// `memory` holds nothing that would have to be dropped.
+    #[inline(always)]
+    pub(crate) unsafe fn take_into_empty(&mut self, memory: &mut Local) {
+        // SAFETY: the memory moves: what is left here is none, and what was there needs no drop, by the caller's word.
+        unsafe {
+            std::ptr::from_ref(&self.memory).copy_to_nonoverlapping(memory, 1);
+            std::ptr::write(&raw mut self.memory, Local::None);
+        }
+    }
 }
 
 /// Slots that a poster fills and a poller empties, each index by one of them at a time.
 #[derive(Debug)]
 pub(crate) struct RecvSlots {
     slots: Box<[UnsafeCell<RecvSlot>]>,
+    mask: u32,
 }
 
 // SAFETY: a slot is touched by the poster before its index is published as posted, and by the poller after, until it
@@ -65,26 +80,38 @@ impl WqeRing {
     }
 
     /// Describes receive `index` to senders; the caller publishes the count afterwards.
-    #[inline]
     pub(crate) fn describe(&self, index: u32, memory: &Local, receives: &Receives) -> usize {
         let wqe = self.0.at(index);
         let mut total = 0;
         let pieces = memory.pieces();
         for (place, piece) in wqe.piece.iter().zip((0..pieces).filter_map(|i| memory.piece(i))) {
-            let (arena, offset) = piece.arena.unwrap_or((0, 0));
-            place.addr.store(piece.ptr as u64, Ordering::Relaxed);
-            // A longer piece takes the longest message too.
-            place.len.store(u32::try_from(piece.len).unwrap_or(u32::MAX), Ordering::Relaxed);
-            place.arena.store(arena, Ordering::Relaxed);
-            place.arena_offset.store(offset as u64, Ordering::Relaxed);
+            place.describe(&piece);
             total += piece.len;
         }
-        wqe.pieces.store(pieces as u32, Ordering::Relaxed);
-        wqe.total.store(u32::try_from(total).unwrap_or(u32::MAX), Ordering::Relaxed);
-        if total < RING_INLINE {
-            receives.short_by.fetch_max((RING_INLINE - total) as u32, Ordering::Relaxed);
-        }
+        wqe.describe(pieces as u32, total, receives);
         total
+    }
+
+    /// The same for memory of one piece.
+    #[inline(always)]
+    pub(crate) fn describe_one(&self, index: u32, piece: &Sge, receives: &Receives) {
+        let wqe = self.0.at(index);
+        wqe.piece[0].describe(piece);
+        wqe.describe(1, piece.len, receives);
+    }
+
+    /// Describes receive `index` as `before` was, which is one piece and described still.
+    #[inline(always)]
+    pub(crate) fn describe_again(&self, index: u32, before: u32) {
+        let (to, from) = (self.0.at(index), self.0.at(before));
+        let copy = |to: &AtomicU32, from: &AtomicU32| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy(&to.total, &from.total);
+        copy(&to.pieces, &from.pieces);
+        let (to, from) = (&to.piece[0], &from.piece[0]);
+        to.addr.store(from.addr.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.arena_offset.store(from.arena_offset.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy(&to.arena, &from.arena);
+        copy(&to.len, &from.len);
     }
 
     /// Address and length of a piece of receive `index`, as described.
@@ -108,9 +135,42 @@ impl WqeRing {
     }
 }
 
+impl RecvPiece {
+    #[inline(always)]
+    fn describe(&self, piece: &Sge) {
+        let (arena, offset) = piece.arena.unwrap_or((0, 0));
+        self.addr.store(piece.ptr as u64, Ordering::Relaxed);
+        // A longer piece takes the longest message too.
+        self.len.store(u32::try_from(piece.len).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.arena.store(arena, Ordering::Relaxed);
+        self.arena_offset.store(offset as u64, Ordering::Relaxed);
+    }
+}
+
+impl RecvWqe {
+    #[inline(always)]
+    fn describe(&self, pieces: u32, total: usize, receives: &Receives) {
+        self.pieces.store(pieces, Ordering::Relaxed);
+        self.total.store(u32::try_from(total).unwrap_or(u32::MAX), Ordering::Relaxed);
+        if total < RING_INLINE {
+            tell_short(receives, (RING_INLINE - total) as u32);
+        }
+    }
+}
+
+/// Tells senders of a receive that is shorter than what travels inside the ring.
+#[cold]
+fn tell_short(receives: &Receives, by: u32) {
+    if receives.short_by.load(Ordering::Relaxed) < by {
+        receives.short_by.fetch_max(by, Ordering::Relaxed);
+    }
+}
+
 impl RecvSlots {
+    /// `count` is a power of two.
     pub(crate) fn new(count: u32) -> Self {
-        RecvSlots { slots: (0..count).map(|_| UnsafeCell::default()).collect() }
+        assert!(count.is_power_of_two());
+        RecvSlots { slots: (0..count).map(|_| UnsafeCell::default()).collect(), mask: count - 1 }
     }
 
     /// The slot of `index`.
@@ -121,9 +181,8 @@ impl RecvSlots {
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "the contract above makes the access exclusive")]
     pub(crate) unsafe fn slot(&self, index: u32) -> &mut RecvSlot {
-        let place = index as usize % self.slots.len();
-        // SAFETY: exclusive by the contract.
-        unsafe { &mut *self.slots[place].get() }
+        // SAFETY: exclusive by the contract; the mask keeps the index within the slots.
+        unsafe { &mut *self.slots.get_unchecked((index & self.mask) as usize).get() }
     }
 }
 

@@ -66,6 +66,7 @@ mod connect;
 mod datagram;
 mod device;
 mod faults;
+mod in_place;
 mod limits;
 mod loss;
 mod memory;

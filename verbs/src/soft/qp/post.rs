@@ -8,6 +8,7 @@ use crate::error::{PostError, Rejected};
 use crate::memory::{Local, MAX_SGE};
 use crate::qp::{Borrowed, Limits, Op, RNR_FOREVER, SendWr, Target};
 use crate::soft::exec::{Outcome, Own, Piece, Request, Sender, Wait};
+use crate::soft::recv_queue::RecvSlot;
 use crate::soft::send_queue::{Inline, SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::{WcOpcode, WcStatus};
@@ -88,6 +89,8 @@ impl SoftQp {
         let (slot, sender) = unsafe { (self.send.slot(index), &mut *self.sender.get()) };
         if !matches!(local, Local::None) {
             slot.local = local;
+        } else {
+            std::mem::forget(local);
         }
         slot.wr_id = kept.wr_id;
         slot.opcode = kept.opcode;
@@ -350,9 +353,23 @@ impl SoftQp {
         self.spec.send_cq.notify(!status.is_success());
     }
 
-    /// Posts a receive. For one poster at a time, as [`post_send`](SoftQp::post_send).
-    #[inline]
+    /// Posts a receive. For one poster at a time, as [`post_send`](SoftQp::post_send), and as there the memory comes by value,
+    /// so that a buffer or slab need not be in memory before it is in its slot.
+    #[inline(always)]
     pub(crate) fn post_recv(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
+        if let Some(piece) = memory.one_piece()
+            && memory.check(self.spec.domain, None, MAX_SGE).is_ok()
+            && let Some(room) = self.receiver.room()
+        {
+            room.post(RecvSlot { memory, wr_id, len: piece.len }, &piece, &self.public().receives);
+            return Ok(());
+        }
+        self.post_recv_any(memory, wr_id)
+    }
+
+    /// Posts a receive into memory of any form.
+    #[inline(never)]
+    fn post_recv_any(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
         match memory.check(self.spec.domain, None, MAX_SGE) {
             Ok(()) => self.receiver.post(memory, wr_id, &self.public().receives),
             Err(error) => Err(Rejected { error, memory }),

@@ -6,7 +6,7 @@ use crate::memory::Local;
 use crate::qp::GRH_BYTES;
 use crate::soft::device_copy;
 use crate::soft::receiver::Poller;
-use crate::soft::recv_queue::Taken;
+use crate::soft::recv_queue::{RecvSlot, Taken};
 use crate::soft::ring::{
     Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM,
 };
@@ -14,7 +14,7 @@ use crate::soft::srq::SoftSrq;
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::Ordering;
 use crate::types::{QpType, Qpn, Rkey};
-use crate::wc::{Current, WorkCompletion};
+use crate::wc::{Current, Origin, WorkCompletion};
 
 impl SoftQp {
     /// The next completion of a receive. For the owner of the receive completion queue.
@@ -24,7 +24,7 @@ impl SoftQp {
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
         match poller.peek() {
-            Some(entry) => self.complete(poller, entry, into),
+            Some(entry) => self.complete_short(poller, &entry, into) || self.complete(poller, &entry, into),
             None if self.has_failed() => self.last(poller, into),
             None if self.claims.is_some() => self.complete_void(poller, into).is_some(),
             None => false,
@@ -39,7 +39,7 @@ impl SoftQp {
             return false;
         }
         match poller.peek() {
-            Some(entry) => self.complete(poller, entry, into),
+            Some(entry) => self.complete(poller, &entry, into),
             None => self.flush(poller, into).is_some(),
         }
     }
@@ -73,9 +73,62 @@ impl SoftQp {
         unsafe { &*self.receiver.poller.get() }.as_ref().map_or(0, |poller| poller.count(limit))
     }
 
-    /// Turns a ring entry into a completion.
-    #[inline]
-    fn complete(&self, poller: &mut Poller, entry: Entry, into: &mut Current) -> bool {
+    /// Posts the receive again that completed with a short message, which stays where it is. False, with nothing done, if
+    /// that is not a receive of this queue pair's own queue, or it can not be posted now. For the one poster.
+    #[inline(always)]
+    pub(crate) fn post_again(&self, at: &mut Current) -> bool {
+        let Some(Origin { receive, len, .. }) = at.short.origin.filter(|origin| origin.of == self.name()) else {
+            return false;
+        };
+        let Some(room) = self.receiver.room() else { return false };
+        let (memory, wr_id) = (&mut at.memory, at.wc.wr_id);
+        let again = || RecvSlot { memory: std::mem::take(memory), wr_id, len };
+        room.post_again(receive, again, &self.public().receives)
+    }
+
+    /// What tells it from all other queue pairs as long as it lives: where it lies.
+    #[inline(always)]
+    fn name(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Turns the entry of a short message without anything else to it into a completion, if it took a buffer or slab of this
+    /// queue pair's own queue: the bytes stay beside the memory. False, with nothing done, if it is not so: that is
+    /// [`complete`](SoftQp::complete)'s.
+    #[inline(always)]
+    fn complete_short(&self, poller: &mut Poller, entry: &Entry, into: &mut Current) -> bool {
+        let Some(own) = self.receiver.own.as_ref().filter(|_| self.claims.is_none()) else { return false };
+        let receive = own.retired.load(Ordering::Relaxed);
+        let is_next = entry.receive == receive && receive != own.posted.load(Ordering::Acquire);
+        if !is_next || !entry.is_short() {
+            return false;
+        }
+        // SAFETY: published and not retired, so it is the poller's.
+        let slot = unsafe { own.slots.slot(receive) };
+        let (wr_id, len) = (slot.wr_id, slot.len);
+        if len < entry.byte_len as usize || !matches!(slot.memory, Local::Buffer(_) | Local::Slab(_)) {
+            return false;
+        }
+        // SAFETY: the completion before this one was dropped, with its memory.
+        unsafe { slot.take_into_empty(&mut into.memory) };
+        poller.consumer.read_short(entry, &mut into.short.bytes);
+        poller.consumer.advance(entry, &self.public().consumed.0);
+        own.retired.store(receive.wrapping_add(1), Ordering::Release);
+        into.short.origin = Some(Origin { of: self.name(), receive, len });
+        into.wc = WorkCompletion {
+            wr_id,
+            status: WcStatus::SUCCESS,
+            opcode: WcOpcode::RECV,
+            qpn: self.qpn(),
+            byte_len: entry.byte_len,
+            ..WorkCompletion::default()
+        };
+        true
+    }
+
+    /// Turns any ring entry into a completion.
+    #[inline(never)]
+    fn complete(&self, poller: &mut Poller, entry: &Entry, into: &mut Current) -> bool {
         if !entry.is_sound() {
             return self.nonsense(poller, into);
         }
@@ -86,7 +139,7 @@ impl SoftQp {
         let mut invalidated = None;
         match entry.kind {
             KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
-            KIND_SEND if entry.flags & FLAG_INLINE != 0 => place_inline(&poller.consumer, &entry, &into.memory),
+            KIND_SEND if entry.flags & FLAG_INLINE != 0 => place_inline(&poller.consumer, entry, &into.memory),
             KIND_VOID => status = WcStatus::GENERAL_ERR,
             _ => {}
         }
@@ -94,7 +147,7 @@ impl SoftQp {
             let rkey = Rkey(entry.imm);
             if self.invalidate_for_peer(rkey) { invalidated = Some(rkey) } else { status = WcStatus::LOC_ACCESS_ERR }
         }
-        poller.consumer.advance(&entry, &self.public().consumed.0);
+        poller.consumer.advance(entry, &self.public().consumed.0);
         self.retire(entry.receive);
         let is_datagram = header != 0;
         if !status.is_success() && !is_datagram {

@@ -164,6 +164,8 @@ pub enum Command {
     PostSend { qp: QpId, work: Work },
     /// `Option<Done>`: waits no longer than `limit`.
     Completion { cq: CqId, limit: u64 },
+    /// `Option<Done>`: as `Completion`, of a receive; its message is read in place, and the receive posted again on `qp`.
+    Repost { qp: QpId, cq: CqId, limit: u64 },
     /// `Vec<Done>`: takes `count` completions, without a pause.
     Drain { cq: CqId, count: usize },
     /// `u64`: sum of the values before. Adds `count` times over `qp`, one after the other.

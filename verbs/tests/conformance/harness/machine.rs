@@ -153,6 +153,7 @@ impl Machine {
             | Command::PostRecv { .. }
             | Command::PostSend { .. }
             | Command::Completion { .. }
+            | Command::Repost { .. }
             | Command::Drain { .. }
             | Command::AddMany { .. }
             | Command::Stream { .. }

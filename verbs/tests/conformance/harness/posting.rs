@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use qpair_verbs::{
-    CompletionQueue, CqError, Local, ProtectionDomain, Qpn, QueuePair, Rejected, RemoteSlice, SendRequest, WcOpcode,
-    WcStatus,
+    Completion, CompletionQueue, CqError, Local, ProtectionDomain, Qpn, QueuePair, Rejected, RemoteSlice, SendRequest,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 
 use super::machine::{Answer, Machine, Stage, answer, kind, text};
@@ -31,6 +31,10 @@ impl Machine {
             Command::Completion { cq, limit } => {
                 let is_datagram = |qpn| self.qps.iter().any(|qp| qp.stage.is_datagram(qpn));
                 answer(completion(&mut self.cqs[cq.0].queue, limit, is_datagram)?)
+            }
+            Command::Repost { qp, cq, limit } => {
+                let Stage::Connected(qp) = &mut self.qps[qp.0].stage else { return Err("not connected".to_owned()) };
+                answer(repost(&mut self.cqs[cq.0].queue, limit, qp)?)
             }
             Command::Drain { cq, count } => {
                 let is_datagram = |qpn| self.qps.iter().any(|qp| qp.stage.is_datagram(qpn));
@@ -201,20 +205,35 @@ fn refused(rejected: Rejected) -> Refused {
     Refused { kind: kind(&error), retryable: error.is_retryable(), memory_len: memory.len() }
 }
 
+/// The next completion within `limit`.
+fn next(queue: &mut CompletionQueue, limit: u64) -> Result<Option<Completion<'_>>, String> {
+    let next = match limit {
+        0 => queue.poll(),
+        _ => queue.wait_for(Duration::from_millis(limit)).map(Some),
+    };
+    match next {
+        Err(CqError::TimedOut(_)) => Ok(None),
+        next => next.map_err(text),
+    }
+}
+
+/// Reads the next message in place, and posts its receive again.
+fn repost(queue: &mut CompletionQueue, limit: u64, qp: &mut QueuePair) -> Result<Option<Done>, String> {
+    let Some(completion) = next(queue, limit)? else { return Ok(None) };
+    let message = completion.message().map(<[u8]>::to_vec);
+    let form = if message.is_some() { "in place" } else { "no message" };
+    let memory = Content::found(form.to_owned(), &message.unwrap_or_default(), &[]);
+    let done = done(completion.values(), memory, Vec::new());
+    qp.repost(completion).map_err(text)?;
+    Ok(Some(done))
+}
+
 fn completion(
     queue: &mut CompletionQueue,
     limit: u64,
     is_datagram: impl Fn(Qpn) -> bool,
 ) -> Result<Option<Done>, String> {
-    let next = match limit {
-        0 => queue.poll(),
-        _ => queue.wait_for(Duration::from_millis(limit)).map(Some),
-    };
-    let mut completion = match next {
-        Ok(Some(completion)) => completion,
-        Ok(None) | Err(CqError::TimedOut(_)) => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
+    let Some(mut completion) = next(queue, limit)? else { return Ok(None) };
     let retired = std::iter::from_fn(|| completion.next_retired()).map(|memory| Content::of(memory, 0, None)).collect();
     let wc = completion.values();
     // Of a receive the bytes of the message count; of other memory, all.
@@ -224,7 +243,11 @@ fn completion(
         WcOpcode::RECV_RDMA_WITH_IMM => Some(0), // the bytes went elsewhere
         opcode => opcode.is_receive().then_some(wc.byte_len as usize),
     };
-    Ok(Some(Done {
+    Ok(Some(done(wc, Content::of(completion.into_memory(), skip, len), retired)))
+}
+
+fn done(wc: WorkCompletion, memory: Content, retired: Vec<Content>) -> Done {
+    Done {
         wr_id: wc.wr_id,
         status: wc.status.0,
         opcode: wc.opcode.0,
@@ -233,9 +256,9 @@ fn completion(
         imm: wc.imm,
         invalidated: wc.invalidated,
         src_qpn: wc.src_qpn,
-        memory: Content::of(completion.into_memory(), skip, len),
+        memory,
         retired,
-    }))
+    }
 }
 
 impl Stage {
