@@ -85,6 +85,9 @@ const MAX_LINES: usize = 4;
 /// since they are adjacent and the hardware prefetches; a message placed directly costs two more round trips of lines.
 pub(crate) const RING_INLINE: usize = FIRST + (MAX_LINES - 1) * BODY;
 
+/// How far in front of the next line the consumer has one fetched, for a producer that is ahead: about the time that a line
+/// takes between two cores. One less does half as much for a stream; more does no more, and costs a ping-pong some percent.
+const AHEAD: u32 = 2;
 /// Longest message of two lines.
 pub(crate) const SHORT: usize = FIRST + BODY;
 
@@ -144,6 +147,19 @@ impl Lines {
     #[inline(always)]
     pub(crate) fn has(&self, position: u32) -> bool {
         self.at(position).stamp.load(Ordering::Acquire) == stamp(position)
+    }
+
+    /// Has the processor fetch the line of `position`, if another core has written it.
+    #[inline(always)]
+    fn fetch(&self, position: u32) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: it reads nothing.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.at(position)).cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+        let _ = position;
     }
 
     /// Fills the line of `position` and stamps it.
@@ -317,6 +333,7 @@ impl Consumer {
     pub(crate) fn advance(&mut self, entry: &Entry, consumed: &AtomicU32) {
         let lines = u32::from(entry.lines).clamp(1, MAX_LINES as u32);
         self.position = self.position.wrapping_add(lines);
+        self.lines.fetch(self.position.wrapping_add(AHEAD));
         if self.position.wrapping_sub(self.told) >= self.lines.count() / 4 {
             self.told = self.position;
             consumed.store(self.position, Ordering::Release);
