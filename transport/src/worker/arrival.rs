@@ -1,10 +1,10 @@
 //! What the completion queue gives: messages that came, and requests that completed.
 
-use qpair_verbs::{CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
+use qpair_verbs::{Completion, CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
 use super::delivery::{Body, misfit};
-use super::endpoint::{InFlight, Job, OneSided, Stage, parse_wr_id};
+use super::endpoint::{Endpoint, Endpoints, InFlight, Job, OneSided, Stage, parse_wr_id};
 use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -19,6 +19,52 @@ pub(super) struct Plain {
     pub(super) ep: EndpointId,
     pub(super) envelope: Envelope,
     pub(super) message: Message,
+}
+
+/// What a completion brings, looked at where it is.
+pub(super) enum InPlace<'e> {
+    /// A short message that simply goes to the application. Its endpoint has taken note of it.
+    Short(&'e mut Endpoint, Envelope, Message),
+    /// The same that no correct peer sends.
+    Violation(EndpointId, Violation),
+    /// Any other message, with nothing done.
+    Other,
+}
+
+impl<'e> InPlace<'e> {
+    /// `plain`: the inbox hands out what comes as it is.
+    #[inline(always)]
+    pub(super) fn of(endpoints: &'e mut Endpoints, plain: bool, completion: &Completion<'_>) -> Self {
+        if !plain {
+            return InPlace::Other;
+        }
+        Self::short(endpoints, completion).unwrap_or(InPlace::Other)
+    }
+
+    #[inline(always)]
+    fn short(endpoints: &'e mut Endpoints, completion: &Completion<'_>) -> Option<Self> {
+        let bytes = completion.message()?;
+        let message = Message::copied(bytes, HEADER_BYTES)?;
+        let header = Header::parse(&HeaderView::new_checked(bytes).ok()?);
+        let endpoint = endpoints.receiver(completion.wr_id(), completion.qpn().0)?;
+        let is_whole = is_plain(&header) && header.length == message.len() as u64;
+        if !is_whole || !endpoint.up || endpoint.link.has_steps() {
+            return None;
+        }
+        Some(match endpoint.link.accept(&header) {
+            Ok(()) => {
+                endpoint.received.count(header.length);
+                InPlace::Short(endpoint, header.envelope, message)
+            }
+            Err(violation) => InPlace::Violation(endpoint.id, violation),
+        })
+    }
+}
+
+/// True for messages that go to the application as they are, if nothing is before them.
+#[inline(always)]
+fn is_plain(header: &Header) -> bool {
+    header.kind == Kind::Eager && header.envelope.class as u8 <= Class::Active as u8
 }
 
 impl Worker {
@@ -44,8 +90,7 @@ impl Worker {
             self.refuse_message(ep, slab, violation);
             return None;
         }
-        if header.kind != Kind::Eager
-            || header.envelope.class as u8 > Class::Active as u8
+        if !is_plain(&header)
             || header.length != (len - HEADER_BYTES) as u64
             || !endpoint.up
             || endpoint.link.has_steps()
@@ -293,7 +338,7 @@ impl Worker {
     /// A message that no correct peer sends: the connection breaks.
     #[cold]
     #[inline(never)]
-    fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
+    pub(super) fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
         self.announce(ep.index as usize);
         self.slabs.stray(slab);
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
@@ -329,4 +374,4 @@ pub(super) fn reason_of(wc: &WorkCompletion) -> CloseReason {
 }
 
 /// Slabs with the application above which some are looked at after every message, not only when idle.
-const BUSY: usize = 16;
+pub(super) const BUSY: usize = 16;

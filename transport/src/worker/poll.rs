@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{Arm, Local, Slab, WcOpcode};
+use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
 use super::Worker;
-use super::arrival::Plain;
+use super::arrival::{BUSY, InPlace, Plain};
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
@@ -193,13 +193,26 @@ impl Worker {
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
-                if let Local::Slab(slab) = completion.into_memory()
-                    && let Some(Plain { ep, envelope, message }) = self.received(wr_id, qpn, len, slab)
-                {
-                    return Ok(Some(match envelope.class {
-                        Class::Tagged => Event::Received { ep, tag: Tag(envelope.tag), message },
-                        _ => Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message },
-                    }));
+                // A message that is copied is read where it is, and its receive posted again at once.
+                match InPlace::of(&mut self.endpoints, self.inbox.is_plain(), &completion) {
+                    InPlace::Short(endpoint, envelope, message) => {
+                        let ep = endpoint.id;
+                        let posted = self.slabs.post_again(completion, endpoint);
+                        self.after_short_message(ep, posted);
+                        return Ok(Some(plain_event(Plain { ep, envelope, message })));
+                    }
+                    InPlace::Violation(ep, violation) => {
+                        if let Local::Slab(slab) = completion.into_memory() {
+                            self.refuse_message(ep, slab, violation);
+                        }
+                    }
+                    InPlace::Other => {
+                        if let Local::Slab(slab) = completion.into_memory()
+                            && let Some(plain) = self.received(wr_id, qpn, len, slab)
+                        {
+                            return Ok(Some(plain_event(plain)));
+                        }
+                    }
                 }
             } else {
                 let (wc, memory) = (completion.values(), completion.into_memory());
@@ -214,6 +227,19 @@ impl Worker {
         }
         self.cut_short = true;
         Ok(None)
+    }
+
+    /// A short message goes to the application; its receive was posted again, or could not be.
+    #[inline(always)]
+    fn after_short_message(&mut self, ep: EndpointId, posted: Result<(), PostError>) {
+        self.counters.eager_received += 1;
+        match posted {
+            Ok(()) => self.give_slot(ep),
+            Err(error) => self.check(ep.index as usize, Err(error.into())),
+        }
+        if self.slabs.lent() >= BUSY {
+            self.reclaim(2);
+        }
     }
 
     /// As [`reap`](Worker::reap), for those in no hurry.
@@ -260,9 +286,16 @@ impl Worker {
     #[inline]
     pub(super) fn repost(&mut self, slab: Slab, owner: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return self.slabs.put_by(slab) };
-        if let Err(error) = self.slabs.post(slab, endpoint) {
-            return self.check(owner.index as usize, Err(error.into()));
+        match self.slabs.post(slab, endpoint) {
+            Ok(()) => self.give_slot(owner),
+            Err(error) => self.check(owner.index as usize, Err(error.into())),
         }
+    }
+
+    /// Gives the slot of a receive that is posted again back to the peer.
+    #[inline(always)]
+    fn give_slot(&mut self, owner: EndpointId) {
+        let Some(endpoint) = self.endpoints.get_mut(owner) else { return };
         endpoint.link.give_slot();
         if endpoint.link.is_used_up() {
             self.share(owner);
@@ -309,6 +342,15 @@ impl Worker {
                 self.pump(ep.index as usize);
             }
         }
+    }
+}
+
+/// The event of a message that simply goes to the application.
+#[inline(always)]
+fn plain_event(Plain { ep, envelope, message }: Plain) -> Event {
+    match envelope.class {
+        Class::Tagged => Event::Received { ep, tag: Tag(envelope.tag), message },
+        _ => Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message },
     }
 }
 

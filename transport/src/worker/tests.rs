@@ -34,6 +34,33 @@ fn a_worker_can_be_sent() {
     is_send::<Worker>();
 }
 
+/// A message that is copied leaves its slab posted, whatever the application does with it; of a longer one the slab is lent.
+#[test]
+fn only_messages_that_are_views_keep_slabs() {
+    for shared in [false, true] {
+        let (mut worker, ep, _) =
+            mirror(if shared { Config::default().shared_receives(4, 8) } else { Config::default() });
+        let window = worker.config.window as usize;
+        let mut kept = Vec::new();
+        for number in 0..10 * window {
+            let len = number % 33;
+            worker.send_copy(ep, Tag(number as u64), &vec![number as u8; len]).unwrap();
+            match worker.wait(Some(PATIENCE)).unwrap().unwrap() {
+                Event::Received { message, tag: Tag(tag), .. } => {
+                    assert_eq!(tag, number as u64);
+                    assert!(message == vec![number as u8; len]);
+                    kept.push(message);
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(worker.slabs.lent(), 0);
+        }
+        worker.send_copy(ep, Tag(0), &[1; 33]).unwrap();
+        let Some(Event::Received { message, .. }) = worker.wait(Some(PATIENCE)).unwrap() else { panic!("no message") };
+        assert!(message == [1; 33] && worker.slabs.lent() == 1);
+    }
+}
+
 #[test]
 fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let (mut worker, ep, _) = mirror(Config::default());

@@ -45,6 +45,23 @@ impl Message {
         }
     }
 
+    /// A copy of the bytes from `start` on, which is at least 8, if they are few.
+    #[inline(always)]
+    pub(crate) fn copied(bytes: &[u8], start: usize) -> Option<Self> {
+        let len = bytes.len().checked_sub(start).filter(|&len| len <= SHORT)?;
+        // Word by word, with no loop and no place in memory, which the processor would be read back from in other pieces.
+        let word = |at: usize| match bytes[start..].get(8 * at..) {
+            None | Some([]) => 0,
+            Some(rest) => match (rest.first_chunk(), bytes.last_chunk()) {
+                (Some(word), _) => u64::from_ne_bytes(*word),
+                // The last 8 bytes, of which the first are no part of the rest.
+                (None, Some(last)) => (u64::from_le_bytes(*last) >> (64 - 8 * rest.len())).to_le(),
+                (None, None) => 0,
+            },
+        };
+        Some(Message { len, words: [word(0), word(1), word(2), word(3)], view: None })
+    }
+
     #[cold]
     fn short(data: &[u8]) -> Self {
         let mut words = [0; SHORT / 8];
@@ -138,5 +155,16 @@ mod tests {
             }
         }
         assert!(slab.is_unique());
+    }
+
+    #[test]
+    fn few_bytes_are_copied_and_many_are_not() {
+        let bytes: Vec<u8> = (1..=100).collect();
+        for len in 0..=60 {
+            let copied = Message::copied(&bytes[..40 + len], 40);
+            assert_eq!(copied.is_some(), len <= SHORT);
+            assert!(copied.is_none_or(|copied| copied == bytes[40..40 + len]));
+        }
+        assert!(Message::copied(&bytes[..20], 32).is_none());
     }
 }

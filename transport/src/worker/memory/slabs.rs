@@ -1,6 +1,8 @@
 //! Eager slabs: posted as receives, lent to the application, posted again.
 
-use qpair_verbs::{Local, MemoryError, PostError, Prepared, ProtectionDomain, Rejected, SharedReceiveQueue, Slab};
+use qpair_verbs::{
+    Completion, Local, MemoryError, PostError, Prepared, ProtectionDomain, Rejected, SharedReceiveQueue, Slab,
+};
 
 use super::lent::LentRing;
 use crate::worker::endpoint::{Endpoint, SHARED_RECEIVE, receive_id};
@@ -124,6 +126,30 @@ impl EagerSlabs {
             }
         };
         posted.map_err(|rejected| self.refused(rejected))
+    }
+
+    /// Posts the slab again that a completion brings, whose message has been read.
+    ///
+    /// # Errors
+    /// As [`post`](EagerSlabs::post).
+    #[inline(always)]
+    pub(crate) fn post_again(&mut self, done: Completion<'_>, endpoint: &mut Endpoint) -> Result<(), PostError> {
+        let posted = match (&mut self.shared, &mut endpoint.qp) {
+            (None, Some(qp)) => qp.repost(done),
+            (Some(shared), _) => shared.repost(done),
+            (None, None) => {
+                self.keep(done);
+                return Ok(());
+            }
+        };
+        posted.map_err(|rejected| self.refused(rejected))
+    }
+
+    #[cold]
+    fn keep(&mut self, done: Completion<'_>) {
+        if let Local::Slab(slab) = done.into_memory() {
+            self.spare.push(slab);
+        }
     }
 
     /// Takes in a slab of a queue pair that is gone, or of a message that does not count.
