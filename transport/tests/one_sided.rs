@@ -119,7 +119,8 @@ fn refused(access: Access, put: bool, remote: impl Fn(RemoteSlice) -> RemoteSlic
     let op = posted.unwrap();
     let (mut of_a, of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
     assert!(matches!(&of_b[..], [Event::Closed { .. }]), "the other side hears of the end only");
-    let CloseReason::Completion(error) = closed(of_a.remove(1)) else { panic!("another reason") };
+    let reason = closed(of_a.remove(1));
+    let CloseReason::Completion(error) = reason else { panic!("{reason}") };
     let Event::Failed { op: failed, error: OpError::Closed, returned: Returned::Memory(memory), .. } = of_a.remove(0)
     else {
         panic!("the memory is lost")
@@ -162,7 +163,8 @@ fn an_exposed_payload_that_can_not_be_read_ends_the_connection_for_both() {
         let (of_a, mut of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
         assert!(matches!(&of_a[..], [Event::Failed { op, returned: Returned::Payload(Payload::Exposed(back)), .. }, _]
                 if (*op, *back) == (send, remote)));
-        let CloseReason::Completion(error) = closed(of_b.remove(1)) else { panic!("another reason") };
+        let reason = closed(of_b.remove(1));
+        let CloseReason::Completion(error) = reason else { panic!("{reason}") };
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
         assert!(matches!(&of_b[0], Event::Failed { op, returned: Returned::Memory(_), .. } if *op == receive));
     }
@@ -246,7 +248,8 @@ fn an_atomic_that_is_not_granted_breaks_the_connection_and_may_have_been_done() 
     assert!(matches!(short, OneSidedFailure::Post(PostError::Range { end: 4, .. })), "{short}");
     let op = pair.a.fetch_add(ep, word, 1).unwrap();
     let (mut of_a, _) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
-    let CloseReason::Completion(error) = closed(of_a.remove(1)) else { panic!("another reason") };
+    let reason = closed(of_a.remove(1));
+    let CloseReason::Completion(error) = reason else { panic!("{reason}") };
     assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);
     assert!(matches!(&of_a[0], Event::Failed { op: failed, error: OpError::Unknown, .. } if *failed == op));
     assert_eq!(theirs.load(0).unwrap(), 0);

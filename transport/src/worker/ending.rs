@@ -76,7 +76,9 @@ impl Worker {
             return;
         }
         tracing::debug!(parent: &endpoint.span, %reason, "broken");
-        endpoint.note(now, Note::new(reason.kind()));
+        if endpoint.broken.as_ref().is_none_or(|(noted, _)| reason.tells_more_than(noted)) {
+            endpoint.note(now, Note::new(reason.kind()));
+        }
         match &mut endpoint.broken {
             None => {
                 endpoint.broken = Some((reason, now));
@@ -124,8 +126,8 @@ impl Worker {
         result
     }
 
-    /// Ends connections that broke before `since`; without it all but those whose peer hung up while it was read from: a
-    /// device may be about to tell why.
+    /// Ends connections that broke before `since`; without it all but those that broke while the peer was read from, by a
+    /// hang-up or for a reason that tells little: a device may be about to tell why.
     #[cold]
     pub(super) fn end_broken(&mut self, since: Option<Duration>) {
         for index in 0..self.endpoints.bound() {
@@ -133,7 +135,7 @@ impl Worker {
             let reads = !endpoint.reads.is_empty();
             let due = |(reason, broke): &mut (CloseReason, Duration)| match since {
                 Some(since) => *broke <= since,
-                None => !reads || !matches!(reason, CloseReason::PeerLost(Lost::HungUp)),
+                None => !reads || !(reason.is_vague() || matches!(reason, CloseReason::PeerLost(Lost::HungUp))),
             };
             if let Some((reason, _)) = endpoint.broken.take_if(due) {
                 self.broken -= 1;
@@ -236,7 +238,7 @@ impl Worker {
         if reason.is_orderly() {
             tracing::info!(parent: &span, %reason, "closed");
         } else {
-            tracing::warn!(parent: &span, %reason, "lost; what happened last:\n{history}");
+            tracing::info!(parent: &span, %reason, "lost; what happened last:\n{history}");
         }
         match listener {
             Some(listener) => {

@@ -261,12 +261,17 @@ impl CloseReason {
             (CloseReason::PeerLost(Lost::HungUp), CloseReason::Completion(error)) => {
                 error.status == WcStatus::REM_ACCESS_ERR
             }
+            // What this side can not go on with ends the peer's queue pair too, so that a request to it may fail first.
+            (CloseReason::PeerLost(Lost::Completion(_)), CloseReason::Protocol(_)) => true,
+            (CloseReason::PeerLost(Lost::Completion(_)), CloseReason::Completion(error)) => {
+                error.status == WcStatus::LOC_LEN_ERR
+            }
             _ => noted.is_vague(),
         }
     }
 
     /// True if it tells that something went wrong, and another reason may tell what.
-    fn is_vague(&self) -> bool {
+    pub(crate) fn is_vague(&self) -> bool {
         match self {
             CloseReason::PeerLost(Lost::QueuePair | Lost::Silent(_)) => true,
             CloseReason::PeerLost(Lost::Completion(error)) => error.status == WcStatus::WR_FLUSH_ERR,
