@@ -25,11 +25,27 @@
 //! # }
 //! ```
 
+//!
+//! # What there is
+//!
+//! | | |
+//! |---|---|
+//! | messages | [`send`](Worker::send), [`send_copy`](Worker::send_copy), [`recv_into`](Worker::recv_into), [`recv`](Worker::recv), [`probe`](Worker::probe) |
+//! | calls | [`send_active`](Worker::send_active), [`request`](Worker::request), [`respond`](Worker::respond), [`Handlers`] |
+//! | streams | [`open_stream`](Worker::open_stream), [`stream_send`](Worker::stream_send), [`stream_finish`](Worker::stream_finish) |
+//! | the peer's memory | [`put`](Worker::put), [`get`](Worker::get), [`put_copy`](Worker::put_copy), [`put_notify`](Worker::put_notify), [`fetch_add`](Worker::fetch_add), [`compare_swap`](Worker::compare_swap) |
+//! | order and ends | [`flush`](Worker::flush), [`fence`](Worker::fence), [`cancel`](Worker::cancel), [`set_deadline`](Worker::set_deadline) |
+//! | waiting | [`poll`](Worker::poll), [`wait`](Worker::wait), [`arm`](Worker::arm), [`futures`] |
+//! | looking in | [`explain`](Worker::explain), [`metrics`](Worker::metrics), [`Counters`], [`History`] |
+//!
+//! The [`guide`] says what holds: order, memory, failures, waiting, many peers, who may connect.
+
 #![forbid(unsafe_code)]
 
 mod cm;
 mod engine;
 pub mod futures;
+pub mod guide;
 mod worker;
 
 pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, ToPeer, Versions};

@@ -1,0 +1,24 @@
+//! The manual: what holds, what does not, and what to choose. One chapter each for ordering, memory, failures, waiting, many
+//! peers, and who may connect.
+//!
+//! | question | chapter |
+//! |---|---|
+//! | What comes before what? When is a put in place? | [`ordering`] |
+//! | What is copied, and how not to? | [`memory`] |
+//! | What if a peer dies, stops, lies? What is an operation's end worth? | [`failures`] |
+//! | Poll loop, event loop, futures? | [`waiting`] |
+//! | Thousands of peers? | [`many_peers`] |
+//! | Who may connect, and what is encrypted? | [`security`] |
+
+#[doc = include_str!("failures.md")]
+pub mod failures {}
+#[doc = include_str!("many_peers.md")]
+pub mod many_peers {}
+#[doc = include_str!("memory.md")]
+pub mod memory {}
+#[doc = include_str!("ordering.md")]
+pub mod ordering {}
+#[doc = include_str!("security.md")]
+pub mod security {}
+#[doc = include_str!("waiting.md")]
+pub mod waiting {}
