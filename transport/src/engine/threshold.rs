@@ -103,7 +103,7 @@ impl Threshold {
     }
 
     fn choose(&mut self, fixed: Duration) {
-        let bytes = fixed.as_nanos() as u64 * self.copied / 1000;
+        let bytes = (fixed.as_nanos() as u64).saturating_mul(self.copied) / 1000;
         self.chosen = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(LEAST.min(self.limit), self.limit);
     }
 }

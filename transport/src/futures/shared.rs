@@ -143,7 +143,7 @@ impl Shared {
         match self.accepted.pop_front() {
             Some(ep) => Poll::Ready(ep),
             None => {
-                self.accepting.push(context.waker().clone());
+                note(&mut self.accepting, context);
                 Poll::Pending
             }
         }
@@ -153,7 +153,7 @@ impl Shared {
         match self.events.pop_front() {
             Some(event) => Poll::Ready(event),
             None => {
-                self.listening.push(context.waker().clone());
+                note(&mut self.listening, context);
                 Poll::Pending
             }
         }
@@ -218,9 +218,11 @@ impl Shared {
             Event::Released { .. } => {}
             other => {
                 if let Some(op) = other.op() {
-                    let Some(place) = self.by_op.get(OpKey(op)) else { return };
-                    self.by_op.remove(OpKey(op));
-                    return self.finish(place as usize, event);
+                    // One that no future began is for whoever did.
+                    if let Some(place) = self.by_op.get(OpKey(op)) {
+                        self.by_op.remove(OpKey(op));
+                        return self.finish(place as usize, event);
+                    }
                 }
             }
         }
@@ -240,6 +242,13 @@ impl Shared {
             }
             _ => {}
         }
+    }
+}
+
+/// Takes note of who waits, once for each task.
+fn note(wakers: &mut Vec<Waker>, context: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+        wakers.push(context.waker().clone());
     }
 }
 

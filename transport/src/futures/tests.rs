@@ -201,3 +201,15 @@ fn failures_are_results_and_hand_the_memory_back() {
     };
     run(main, others);
 }
+
+#[test]
+fn what_no_future_began_is_an_event() {
+    let a = worker();
+    let others = driven(&[&a]);
+    let main = async move {
+        let counter = a.with(|worker| worker.counter()).unwrap();
+        let wait = a.with(|worker| worker.when_counted(counter, 0)).unwrap();
+        assert!(matches!(a.next_event().await, Event::Counted { op, value: 0, .. } if op == wait));
+    };
+    run(main, others);
+}

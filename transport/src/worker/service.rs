@@ -151,7 +151,8 @@ impl Worker {
         let life = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
         let due = [life, endpoint.deadline].into_iter().flatten().min();
         if let Some(due) = due {
-            self.schedule(index, due);
+            // Not before the next look: what could not be done now is tried again then.
+            self.schedule(index, due.max(now + INTERVAL));
         }
     }
 

@@ -344,3 +344,22 @@ fn before_it_sleeps_it_has_taken_all_that_came_before() {
         }
     }
 }
+
+/// A probe that finds no room is tried again later, not over and over.
+#[test]
+fn a_full_send_queue_does_not_hold_up_the_timers() {
+    let (mut worker, ep, _) = mirror(Config::default().keepalive(Duration::from_millis(1), PATIENCE));
+    while worker.endpoints.get_mut(ep).unwrap().link.take_slot().is_some() {}
+    let late = worker.now() + PATIENCE;
+    worker.service(late, Some(Duration::ZERO)).unwrap();
+    worker.service(late + PATIENCE, Some(Duration::ZERO)).unwrap();
+    assert!(worker.timers.next().is_some_and(|due| due > late + PATIENCE), "and it is looked after again");
+}
+
+#[test]
+fn nothing_is_flushed_on_a_connection_that_ends() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight { number: 70, awaited: true, what: OneSided::Get });
+    worker.abort(ep);
+    assert_eq!(worker.flush(ep), Err(OneSidedFailure::Closed(ep)));
+}

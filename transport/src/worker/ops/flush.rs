@@ -3,7 +3,7 @@
 use qpair_verbs::{Local, RemoteSlice, Rkey};
 
 use crate::worker::Worker;
-use crate::worker::endpoint::{Job, wr_id};
+use crate::worker::endpoint::{Endpoint, Job, Stage, wr_id};
 use crate::worker::error::OneSidedFailure;
 use crate::worker::event::Event;
 use crate::worker::ids::{EndpointId, OpId};
@@ -16,7 +16,9 @@ impl Worker {
     /// [`OneSidedFailure::Closed`].
     pub fn flush(&mut self, ep: EndpointId) -> Result<OpId, OneSidedFailure> {
         let number = self.op();
-        let endpoint = self.endpoints.get_mut(ep).filter(|endpoint| endpoint.broken.is_none());
+        let lives =
+            |endpoint: &&mut Endpoint| endpoint.broken.is_none() && !matches!(endpoint.stage, Stage::Ending { .. });
+        let endpoint = self.endpoints.get_mut(ep).filter(lives);
         let endpoint = endpoint.ok_or(OneSidedFailure::Closed(ep))?;
         endpoint.link.flush(number);
         self.see_to_flushes(ep.index as usize);

@@ -184,8 +184,9 @@ impl Worker {
     pub(in crate::worker) fn noticed(&mut self, ep: EndpointId, envelope: Envelope) {
         match envelope.port {
             VALUE => self.ready.push_back(Event::Notified { ep, value: envelope.tag }),
-            // Of a counter that was removed, or a kind of notice that a later release may have: it can be ignored.
-            _ => self.count(envelope.tag as u32, envelope.tag >> 32),
+            COUNT => self.count(envelope.tag as u32, envelope.tag >> 32),
+            // A kind of notice that a later release may have.
+            _ => {}
         }
     }
 

@@ -74,7 +74,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`OneSidedFailure`]; [`OneSidedFailure::WouldBlock`] while there is no room for another request, and
-    /// [`PostError::InlineTooLong`](qpair_verbs::PostError) for more data than the device takes.
+    /// [`PostError`] for more data than the device takes.
     #[inline]
     pub fn put_copy(&mut self, ep: EndpointId, data: &[u8], remote: RemoteSlice) -> Result<(), OneSidedFailure> {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(OneSidedFailure::Closed(ep)) };

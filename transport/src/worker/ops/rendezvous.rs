@@ -68,6 +68,8 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
         let (Some((op, memory)), Some((_, waits))) = (posted, self.inbox.unmatch(key)) else {
+            self.inbox.fail(key);
+            self.deliver_due();
             return self.check(index, Err(error.into()));
         };
         let returned = Returned::Memory(memory);
