@@ -208,3 +208,27 @@ fn a_connection_that_is_aborted_ends_at_once_with_all_that_was_under_way() {
     pair.a.abort(pair.ep_a);
     assert!(pair.a.poll().unwrap().is_none(), "it is gone");
 }
+
+/// What was queued before the peer was known is offered if the peer takes less by copy.
+#[test]
+fn messages_queued_before_connecting_keep_to_the_peers_limit() {
+    let mut b = Worker::new(Config::default().eager_limit(512)).unwrap();
+    let mut a = Worker::new(Config::default()).unwrap();
+    let listener = b.listen("127.0.0.1:0").unwrap();
+    let ep = a.connect(listener.local_addr()).unwrap();
+    for (tag, len) in [(1, 400), (2, 8000), (1, 500)] {
+        a.send(ep, Tag(tag), pattern(len, len)).unwrap();
+    }
+    let mut lengths = Vec::new();
+    let start = std::time::Instant::now();
+    while lengths.len() < 3 {
+        assert!(!a.poll().unwrap().is_some_and(|event| is_closed(&event)));
+        if let Some(Event::Received { tag, message, .. }) = b.poll().unwrap() {
+            assert!(message == pattern(message.len(), message.len()));
+            lengths.push((tag, message.len()));
+        }
+        assert!(start.elapsed() < LIMIT, "{lengths:?}");
+    }
+    lengths.sort_by_key(|(_, len)| *len);
+    assert_eq!(lengths, [(Tag(1), 400), (Tag(1), 500), (Tag(2), 8000)]);
+}

@@ -160,6 +160,11 @@ impl<P> Link<P> {
         self.queue.push_back(pending);
     }
 
+    /// The messages that wait, to be looked through and put back.
+    pub(crate) fn queue_mut(&mut self) -> &mut VecDeque<Pending<P>> {
+        &mut self.queue
+    }
+
     /// Messages that wait for credits.
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()

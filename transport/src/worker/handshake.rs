@@ -196,6 +196,7 @@ impl Worker {
                 }
                 self.ready.push_back(Event::Connected { ep });
                 self.schedule(index, now);
+                self.offer_what_is_too_long(index);
                 self.measure(index);
                 self.advance(index);
             }

@@ -199,6 +199,31 @@ impl Worker {
         Ok(op)
     }
 
+    /// The peer takes no messages by copy that are as long as some that wait: they are offered instead.
+    pub(in crate::worker) fn offer_what_is_too_long(&mut self, index: usize) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let (ep, limit) = (endpoint.id, endpoint.threshold.limit() as u64);
+        for mut pending in std::mem::take(endpoint.link.queue_mut()) {
+            if pending.remote.is_none() && pending.len > limit {
+                let Pending { op, envelope, len, payload, .. } = pending;
+                // What waits to be copied is the application's own.
+                let Ok(payload) = payload.into_payload() else { continue };
+                let (payload, remote) = match self.expose(payload) {
+                    Ok(exposed) => exposed,
+                    Err((error, payload)) => {
+                        let (error, returned) = (OpError::Memory(error.to_string().into()), Returned::Payload(payload));
+                        self.send_failed(op, ep, envelope, error, returned);
+                        continue;
+                    }
+                };
+                pending = Pending { op, envelope, len, remote: Some(remote), payload };
+            }
+            if let Some(endpoint) = self.endpoints.at(index) {
+                endpoint.link.enqueue(pending);
+            }
+        }
+    }
+
     /// Makes a long payload readable for the peer.
     fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
         match payload {
