@@ -23,8 +23,9 @@ pub(crate) struct Grants {
     told: u32,
     /// Messages that took a slot, and slots that the peer gave up.
     received: u32,
-    /// Slots in all: with the peer, in use here, or to be given back.
+    /// Slots in all: with the peer, in use here, or to be given back. Those that are the peer's for good are part of it.
     window: u32,
+    own: u32,
     /// Slots to give back before a message is sent for that alone.
     threshold: u32,
 }
@@ -70,7 +71,7 @@ impl Credits {
 impl Grants {
     /// `window` slots, told to the peer while connecting.
     pub(crate) fn new(window: u32) -> Self {
-        Grants { given: window, told: window, received: 0, window, threshold: window.div_ceil(2).max(1) }
+        Grants { given: window, told: window, received: 0, window, own: window, threshold: window.div_ceil(2).max(1) }
     }
 
     /// Slots in all.
@@ -94,7 +95,7 @@ impl Grants {
 
     /// The peer gave up so many.
     pub(crate) fn given_up(&mut self, slots: u32) -> Result<(), Violation> {
-        if slots > self.told.wrapping_sub(self.received) || slots >= self.window {
+        if slots > self.told.wrapping_sub(self.received) || slots > self.window - self.own {
             return Err(Violation::NoCredit);
         }
         self.received = self.received.wrapping_add(slots);
@@ -185,7 +186,7 @@ mod tests {
         grants.give();
         assert!(!grants.is_due(), "half of four");
         assert_eq!((credits.give_up(), credits.available(), credits.give_up()), (2, 1, 0));
-        assert_eq!(grants.given_up(4), Err(Violation::NoCredit), "more than it has");
+        assert_eq!(grants.given_up(4), Err(Violation::NoCredit), "more than it got beyond its own");
         grants.given_up(2).unwrap();
         assert_eq!((grants.window(), grants.outstanding()), (2, 2));
         credits.take();

@@ -239,14 +239,15 @@ impl<P> Link<P> {
         if header.epoch != self.peer_epoch || header.sequence != self.next_in {
             return Err(self.strange(header));
         }
+        // Before its slot is counted, which is posted again with what is refused.
+        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Credit) {
+            return Err(Violation::AfterClose);
+        }
         self.next_in = self.next_in.wrapping_add(header.kind.is_sequenced().into());
         self.credits.update(header.credits)?;
         self.keepalive.heard();
         if header.kind.takes_credit() {
             self.grants.receive()?;
-        }
-        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Credit) {
-            return Err(Violation::AfterClose);
         }
         Ok(())
     }

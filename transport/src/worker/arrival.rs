@@ -118,6 +118,8 @@ impl Worker {
         self.announce(index);
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if matches!(endpoint.stage, Stage::Ending { .. }) {
+            // Those without a credit are counted as posted until the end.
+            endpoint.flushed += u32::from(!header.kind.takes_credit());
             return self.slabs.put_by(slab);
         }
         if header.kind == Kind::Eager {
@@ -136,7 +138,9 @@ impl Worker {
         let Header { envelope, length, .. } = *header;
         let got = len - HEADER_BYTES;
         if length != got as u64 {
-            return self.refuse_message(ep, slab, WireError::Length { said: length, got }.into());
+            self.slabs.put_by(slab);
+            let violation = WireError::Length { said: length, got }.into();
+            return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
         }
         self.counters.eager_received += 1;
         if let Some(endpoint) = self.endpoints.get_mut(ep) {

@@ -19,8 +19,8 @@ use crate::engine::{Exposed, RESERVED_SLOTS};
 /// Memory that a peer may still be in the middle of reading; looked at until it is free.
 #[derive(Debug)]
 pub(crate) struct Withheld {
-    /// Its connection, if it is still up.
-    ep: Option<EndpointId>,
+    /// Its connection, which may have ended.
+    ep: EndpointId,
     exposed: Exposed<Carried>,
 }
 
@@ -228,7 +228,7 @@ impl Worker {
             if exposed.awaited {
                 self.send_failed(op, ep, exposed.envelope, OpError::Closed, Returned::Withheld);
             }
-            self.withhold(None, Exposed { awaited: false, ..exposed });
+            self.withhold(ep, Exposed { awaited: false, ..exposed });
         }
         self.drop_calls(ep);
         self.drop_streams(ep);
@@ -308,7 +308,7 @@ impl Worker {
         let Exposed { op, envelope, payload, awaited, was_read } = exposed;
         match self.take_back(payload) {
             Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled),
-            Err(payload) => self.withhold(Some(ep), Exposed { op, envelope, payload, awaited, was_read }),
+            Err(payload) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
         }
     }
 
@@ -326,7 +326,7 @@ impl Worker {
     }
 
     /// Looks after memory that a peer may be in the middle of reading.
-    pub(super) fn withhold(&mut self, ep: Option<EndpointId>, exposed: Exposed<Carried>) {
+    pub(super) fn withhold(&mut self, ep: EndpointId, exposed: Exposed<Carried>) {
         self.withheld.push_back(Withheld { ep, exposed });
     }
 
@@ -353,15 +353,11 @@ impl Worker {
         for _ in 0..most.min(self.withheld.len()) {
             let Some(Withheld { ep, exposed }) = self.withheld.pop_front() else { return };
             let Exposed { op, envelope, payload, awaited, was_read } = exposed;
-            match (self.take_back(payload), ep) {
-                (Ok(payload), Some(ep)) => {
+            match self.take_back(payload) {
+                Ok(payload) => {
                     self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled);
                 }
-                (Ok(payload), None) => {
-                    let (op, returned) = (OpId::new(op, None), Returned::Payload(payload));
-                    self.ready.push_back(Event::Released { op, returned });
-                }
-                (Err(payload), ep) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
+                Err(payload) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),
             }
         }
     }

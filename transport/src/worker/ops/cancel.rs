@@ -10,7 +10,7 @@ use crate::worker::delivery::receive_op;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::OpError;
 use crate::worker::event::{Event, Returned};
-use crate::worker::ids::OpId;
+use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::ops::request::returned;
 
 /// When operations must be over.
@@ -108,11 +108,11 @@ impl Worker {
         }
         let call = self.calls.cancel(number);
         let Some(endpoint) = self.endpoints.at(op.index as usize) else { return Ended::Unknown };
-        let ep = Some(endpoint.id);
+        let (id, ep) = (endpoint.id, Some(endpoint.id));
         let sent = endpoint.link.cancel(number);
         if let Some(call) = call {
             let returned = match sent {
-                Cancelled::Taken(carried) => self.taken(number, carried),
+                Cancelled::Taken(carried) => self.taken(number, id, carried),
                 Cancelled::Asked => {
                     endpoint.link.disown(number);
                     Returned::Withheld
@@ -125,8 +125,10 @@ impl Worker {
         }
         match sent {
             Cancelled::Taken(carried) => {
-                let returned = self.taken(number, carried);
+                let returned = self.taken(number, id, carried);
                 self.ready.push_back(Event::Failed { op, ep, error, returned });
+                // A flush, or the end, may have waited for it.
+                self.advance(op.index as usize);
                 Ended::Now
             }
             Cancelled::Asked => {
@@ -158,12 +160,12 @@ impl Worker {
     }
 
     /// What belonged to a send that did not go out.
-    fn taken(&mut self, number: u64, carried: Carried) -> Returned {
+    fn taken(&mut self, number: u64, ep: EndpointId, carried: Carried) -> Returned {
         match self.take_back(carried) {
             Ok(payload) => Returned::Payload(payload),
             Err(payload) => {
                 let exposed = Exposed::new(number, Envelope::bare(0), payload);
-                self.withhold(None, Exposed { awaited: false, ..exposed });
+                self.withhold(ep, Exposed { awaited: false, ..exposed });
                 Returned::Withheld
             }
         }
