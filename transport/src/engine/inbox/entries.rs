@@ -115,6 +115,20 @@ impl<M, B> Entries<M, B> {
         Some(self.key(first))
     }
 
+    /// True if a message of its channel that came before is still to be read.
+    pub(super) fn is_behind_unread(&self, key: EntryKey) -> bool {
+        let Some(entry) = self.get(key) else { return false };
+        let mut before = self.first(entry.peer, entry.envelope);
+        while let Some(other) = before.filter(|other| *other != key) {
+            let entry = &self.slots[other.index as usize];
+            if matches!(entry.stage, Stage::Wanted(..)) {
+                return true;
+            }
+            before = (entry.next != NONE).then(|| self.key(entry.next));
+        }
+        false
+    }
+
     /// Adds a message behind those of its channel.
     pub(super) fn push(&mut self, peer: Peer, envelope: Envelope, len: u64, stage: Stage<M, B>) -> EntryKey {
         self.serial = self.serial.wrapping_add(1);

@@ -212,6 +212,15 @@ impl<M, B> Inbox<M, B> {
 
     /// A payload is read from now on. `None` if it can not be any more, or needs not: what was said of it is out of date.
     pub(crate) fn start(&mut self, key: EntryKey) -> Option<Start<M>> {
+        let entry = self.entries.get(key)?;
+        let Stage::Wanted(_, posted) = &entry.stage else { return None };
+        let needs_memory = posted.as_ref().is_none_or(|posted| posted.staged);
+        let peer = entry.peer;
+        // Behind one that waits for memory it would be read into memory that only comes back after that one.
+        if needs_memory && !self.stalled.is_empty() && self.entries.is_behind_unread(key) {
+            self.stalled.push((peer, key));
+            return None;
+        }
         let entry = self.entries.get_mut(key)?;
         let Stage::Wanted(offer, posted) = &mut entry.stage else { return None };
         let (offer, posted, len) = (*offer, posted.take(), entry.len);
@@ -230,6 +239,11 @@ impl<M, B> Inbox<M, B> {
             self.entries.release(start.key);
         }
         self.stalled.push((peer, start.key));
+    }
+
+    /// True if payloads wait for memory.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
     }
 
     /// There is memory again: what waits for it can be read.

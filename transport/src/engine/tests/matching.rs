@@ -269,3 +269,25 @@ fn a_lost_payload_lets_go_of_what_came_behind_it() {
     assert_eq!(due(&mut inbox), [('a', None)]);
     assert!(inbox.is_plain());
 }
+
+#[test]
+fn behind_one_that_waits_for_memory_none_takes_any() {
+    let mut inbox = inbox(false);
+    let [first, second] = [1, 2].map(|id| startable(&mut inbox, 7, 8, id));
+    let other = startable(&mut inbox, 8, 8, 3);
+    let start = inbox.start(first).unwrap();
+    inbox.stall(start);
+    assert_eq!(inbox.start(second), None, "its memory would come back after the first's only");
+    assert_eq!(inbox.start(other).unwrap().offer.id, 3);
+    assert_eq!(inbox.resume(), [(P, first), (P, second)]);
+    assert_eq!([first, second].map(|key| inbox.start(key).unwrap().offer.id), [1, 2]);
+    // With memory of its own it waits for none.
+    let [first, second] = [4, 5].map(|id| startable(&mut inbox, 9, 8, id));
+    let start = inbox.start(first).unwrap();
+    inbox.stall(start);
+    assert_eq!(inbox.start(second), None);
+    let Placed::Startable(P, key) = inbox.post(posted(9, 9, 8)) else { panic!("not startable") };
+    assert_eq!((key, inbox.start(key).is_some(), inbox.is_stalled()), (first, true, true));
+    assert_eq!(inbox.resume(), [(P, first), (P, second)]);
+    assert_eq!((inbox.start(first), inbox.start(second).unwrap().offer.id), (None, 5));
+}

@@ -128,6 +128,10 @@ impl Worker {
             endpoint.link.read(id, len);
         }
         self.deliver_due();
+        if self.inbox.is_stalled() {
+            // What waited behind it may be read now.
+            self.resume();
+        }
     }
 
     /// Bytes that were read are combined with the application's memory.
