@@ -29,7 +29,7 @@ pub use violation::Violation;
 pub(crate) use calls::{Call, Calls};
 pub(crate) use exposed::Exposed;
 pub(crate) use inbox::{
-    Arrival, Delivery, EntryKey, Fit, Inbox, Offered, Pattern, Peer, Placed, Policy, Posted, Start, Waiting,
+    Arrival, Delivery, EntryKey, Fit, Freed, Inbox, Offered, Pattern, Peer, Placed, Policy, Posted, Start, Waiting,
 };
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};

@@ -151,7 +151,10 @@ impl Worker {
             Arrival::Matched(posted) => self.fill(ep, envelope, posted, whole()),
             Arrival::Misfit { posted, held } => {
                 self.ready.push_back(misfit(ep, posted, length));
-                if !held {
+                if held {
+                    // It may be another's.
+                    self.deliver_due();
+                } else {
                     self.hand_out(ep, envelope, whole());
                 }
             }

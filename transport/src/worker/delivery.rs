@@ -7,7 +7,7 @@ use super::error::OpError;
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, HandlerId, OpId, Tag};
 use super::memory::{Message, Target};
-use crate::engine::{Class, Delivery, Envelope, Posted};
+use crate::engine::{Class, Delivery, Envelope, Freed, Posted, Waiting};
 
 /// The contents of a message that waits for its turn.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum Body {
 }
 
 impl Worker {
-    /// Delivers all messages whose turn has come.
+    /// Delivers all messages whose turn has come, and goes on with those that lost their receives.
     pub(super) fn deliver_due(&mut self) {
         while let Some(Delivery { peer, envelope, len, body, posted }) = self.inbox.next_due() {
             let ep = EndpointId::of(peer);
@@ -34,6 +34,26 @@ impl Worker {
                     let returned = Returned::Memory(memory);
                     self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
                 }
+            }
+        }
+        while let Some(freed) = self.inbox.next_freed() {
+            self.go_on(freed);
+        }
+    }
+
+    /// An offer lost its receive.
+    #[cold]
+    fn go_on(&mut self, freed: Freed) {
+        match freed {
+            Freed::Startable(peer, key) => {
+                let ep = EndpointId::of(peer);
+                if let Some(endpoint) = self.endpoints.get_mut(ep) {
+                    endpoint.link.want(key);
+                    self.pump(ep.index as usize);
+                }
+            }
+            Freed::Waits(Waiting { peer, tag, len }) => {
+                self.ready.push_back(Event::Offered { ep: EndpointId::of(peer), tag: Tag(tag), len });
             }
         }
     }

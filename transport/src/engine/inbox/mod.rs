@@ -4,6 +4,7 @@
 //! A short message waits behind a long one of its channel that is still being read.
 
 mod entries;
+mod freed;
 mod receives;
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use entries::{Entries, Stage};
 use receives::Receives;
 
 pub(crate) use entries::EntryKey;
+pub(crate) use freed::Freed;
 pub(crate) use receives::{Fit, Pattern, Posted};
 
 use super::wire::{Class, Envelope, Offer};
@@ -105,6 +107,7 @@ pub(crate) struct Inbox<M, B> {
     receives: Receives<M>,
     entries: Entries<M, B>,
     due: VecDeque<Delivery<M, B>>,
+    freed: VecDeque<Freed>,
     /// Payloads that wait for memory of the transport's own, of which there is none at the moment.
     stalled: Vec<(Peer, EntryKey)>,
     policy: Policy,
@@ -112,7 +115,8 @@ pub(crate) struct Inbox<M, B> {
 
 impl<M, B> Inbox<M, B> {
     pub(crate) fn new(policy: Policy) -> Self {
-        Inbox { receives: Receives::new(), entries: Entries::new(), due: VecDeque::new(), stalled: Vec::new(), policy }
+        let (due, freed) = (VecDeque::new(), VecDeque::new());
+        Inbox { receives: Receives::new(), entries: Entries::new(), due, freed, stalled: Vec::new(), policy }
     }
 
     /// True if a message that comes goes to the application as it is.
@@ -131,6 +135,9 @@ impl<M, B> Inbox<M, B> {
             let key = self.entries.push(peer, envelope, len, Stage::Whole(body(), posted));
             if free {
                 self.entries.release(key);
+            }
+            if misfit.is_some() {
+                self.rematch(key);
             }
             return misfit.map_or(Arrival::Held, |posted| Arrival::Misfit { posted, held: true });
         }
@@ -162,7 +169,10 @@ impl<M, B> Inbox<M, B> {
             self.entries.release(key);
         }
         match misfit {
-            Some(posted) => Offered::Misfit { posted, startable: (!held).then_some(key) },
+            Some(posted) => {
+                let startable = self.rematch(key) || !held;
+                Offered::Misfit { posted, startable: startable.then_some(key) }
+            }
             None if held => Offered::Held,
             None => Offered::Startable(key),
         }
@@ -251,27 +261,18 @@ impl<M, B> Inbox<M, B> {
         std::mem::take(&mut self.stalled)
     }
 
-    /// Undoes [`start`](Inbox::start) of an offer whose receive failed, which is given. The offer can be read without one,
-    /// or waits for another, and then is given too.
-    pub(crate) fn unmatch(&mut self, key: EntryKey) -> Option<(u64, Option<Waiting>)> {
-        let entry = self.entries.get_mut(key)?;
-        let Stage::Reading(offer, Some(op)) = entry.stage else { return None };
-        let waits = entry.len > self.policy.longest;
-        entry.stage = if waits { Stage::Offered(offer) } else { Stage::Wanted(offer, None) };
-        let waiting = Waiting { peer: entry.peer, tag: entry.envelope.tag, len: entry.len };
-        if entry.envelope.class == Class::Tagged {
-            self.entries.release(key);
-        }
-        Some((op, waits.then_some(waiting)))
-    }
-
     /// A payload was read, for a receive whose memory it is not in yet, or for none. Gives its message id and its length;
     /// it is delivered when its turn comes.
     pub(crate) fn finish(&mut self, key: EntryKey, body: B, posted: Option<Posted<M>>) -> Option<(u32, u64)> {
         let entry = self.entries.get_mut(key)?;
-        let Stage::Reading(offer, _) = entry.stage else { return None };
+        let Stage::Reading(offer, op) = entry.stage else { return None };
+        let free = op.is_none() && entry.envelope.class == Class::Tagged;
         entry.stage = Stage::Whole(body, posted);
         let (peer, envelope, len) = (entry.peer, entry.envelope, entry.len);
+        if free {
+            self.entries.release(key);
+            self.rematch(key);
+        }
         self.advance(peer, envelope);
         Some((offer.id, len))
     }
@@ -297,30 +298,6 @@ impl<M, B> Inbox<M, B> {
         self.entries.remove(key);
         self.advance(peer, envelope);
         true
-    }
-
-    /// Takes back a receive, unless its payload is being read already.
-    pub(crate) fn cancel(&mut self, op: u64) -> Option<Posted<M>> {
-        if let Some(posted) = self.receives.cancel(op) {
-            return Some(posted);
-        }
-        let of_op = |posted: &Option<Posted<M>>| posted.as_ref().is_some_and(|posted| posted.op == op);
-        let (key, _) = self.entries.iter().find(|(_, entry)| match &entry.stage {
-            Stage::Wanted(_, posted) | Stage::Whole(_, posted) => of_op(posted),
-            _ => false,
-        })?;
-        let entry = self.entries.get_mut(key)?;
-        let posted = match &mut entry.stage {
-            Stage::Wanted(_, posted) | Stage::Whole(_, posted) => posted.take(),
-            _ => None,
-        };
-        if let Stage::Wanted(offer, None) = entry.stage
-            && (self.policy.hold_long || entry.len > self.policy.longest)
-        {
-            entry.stage = Stage::Offered(offer);
-        }
-        self.entries.release(key);
-        posted
     }
 
     /// The next message to deliver.

@@ -135,6 +135,21 @@ impl<M> Receives<M> {
         Some(self.remove(first))
     }
 
+    /// The receive that takes a message of that peer and tag, and of that length: of several the one that was posted first.
+    pub(super) fn take_fitting(&mut self, peer: Peer, tag: u64, len: u64) -> Option<Posted<M>> {
+        let fits = |&at: &u32| self.slots[at as usize].posted.fit.takes(len);
+        let next = |&at: &u32| Some(self.slots[at as usize].next).filter(|&next| next != NONE);
+        let exact = |source| {
+            let first = self.exact.get(Exact { source, tag }).map(|(first, _)| first);
+            std::iter::successors(first, next).find(fits)
+        };
+        let takes = |at: &u32| self.slots[*at as usize].posted.pattern.takes(peer, tag);
+        let masked = self.masked.iter().copied().find(|at| takes(at) && fits(at));
+        let candidates = [exact(Some(peer)), exact(None), masked];
+        let first = candidates.into_iter().flatten().min_by_key(|&at| self.slots[at as usize].posted.op)?;
+        Some(self.remove(first))
+    }
+
     /// Takes back the receive of that number.
     pub(super) fn cancel(&mut self, op: u64) -> Option<Posted<M>> {
         let (index, _) = self.slots.iter().find(|(_, slot)| slot.posted.op == op)?;

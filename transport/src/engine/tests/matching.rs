@@ -57,6 +57,16 @@ fn due(inbox: &mut TestInbox) -> Vec<(char, Option<u64>)> {
     std::iter::from_fn(next).collect()
 }
 
+/// Takes back a receive of a connection that goes on.
+fn cancel(inbox: &mut TestInbox, op: u64) -> Option<u64> {
+    inbox.cancel(op, |_| false).map(|posted| posted.op)
+}
+
+/// What became of offers that lost their receives.
+fn freed(inbox: &mut TestInbox) -> Vec<Freed> {
+    std::iter::from_fn(|| inbox.next_freed()).collect()
+}
+
 #[test]
 fn receives_match_their_tag_in_the_order_posted() {
     let mut inbox = inbox(false);
@@ -207,7 +217,8 @@ fn an_offer_for_which_there_is_never_memory_waits_for_a_receive() {
     let Placed::Startable(P, key) = inbox.post(posted(2, 8, 6000)) else { panic!("not startable") };
     inbox.start(key).unwrap();
     let waiting = Waiting { peer: P, tag: 8, len: 5004 };
-    assert_eq!(inbox.unmatch(key), Some((2, Some(waiting))), "the device did not take its memory");
+    assert_eq!(inbox.unmatch(key, false), Some(2), "the device did not take its memory");
+    assert_eq!(freed(&mut inbox), [Freed::Waits(waiting)]);
     assert_eq!(inbox.start(key), None);
     assert!(matches!(inbox.post(posted(3, 8, 6000)), Placed::Startable(..)));
 }
@@ -241,19 +252,19 @@ fn an_offer_is_withdrawn_unless_it_is_being_read() {
 #[test]
 fn a_receive_is_cancelled_until_its_payload_is_read() {
     let mut inbox = inbox(true);
-    for op in [1, 2, 3] {
-        inbox.post(wide(op, if op == 2 { None } else { Some(P) }, 7, u64::MAX));
-    }
-    assert_eq!(inbox.cancel(2).map(|posted| posted.op), Some(2));
-    assert_eq!(inbox.cancel(2), None);
+    inbox.post(wide(1, Some(P), 7, u64::MAX));
+    inbox.post(wide(2, None, 7, u64::MAX));
+    assert_eq!(cancel(&mut inbox, 2), Some(2));
+    assert_eq!(cancel(&mut inbox, 2), None);
     let key = startable(&mut inbox, 7, 8, 1);
-    assert_eq!(inbox.cancel(1).map(|posted| posted.op), Some(1), "matched, not read");
+    assert_eq!(cancel(&mut inbox, 1), Some(1), "matched, not read");
     assert_eq!(inbox.start(key), None, "it waits again");
     let Placed::Startable(P, key) = inbox.post(posted(4, 7, 8)) else { panic!("not startable") };
     inbox.start(key).unwrap();
-    assert_eq!(inbox.cancel(4), None, "it is being read");
+    assert_eq!(cancel(&mut inbox, 4), None, "it is being read");
     assert_eq!(taker(&mut inbox, Q, 7), None);
-    assert_eq!(inbox.cancel(3).map(|posted| posted.op), Some(3));
+    inbox.post(posted(5, 7, 8));
+    assert_eq!(cancel(&mut inbox, 5), Some(5));
 }
 
 #[test]
@@ -290,4 +301,90 @@ fn behind_one_that_waits_for_memory_none_takes_any() {
     assert_eq!((key, inbox.start(key).is_some(), inbox.is_stalled()), (first, true, true));
     assert_eq!(inbox.resume(), [(P, first), (P, second)]);
     assert_eq!((inbox.start(first), inbox.start(second).unwrap().offer.id), (None, 5));
+}
+
+#[test]
+fn a_message_that_loses_its_receive_goes_to_the_first_of_those_that_wait() {
+    let mut inbox = inbox(true);
+    inbox.post(posted(1, 7, 8));
+    let first = startable(&mut inbox, 7, 8, 1);
+    for (op, limit) in [(2, 4), (3, 8), (4, 8)] {
+        assert_eq!(inbox.post(posted(op, 7, limit)), Placed::Waits);
+    }
+    assert_eq!(cancel(&mut inbox, 1), Some(1));
+    assert_eq!(freed(&mut inbox), [Freed::Startable(P, first)]);
+    assert_eq!(inbox.start(first).unwrap().posted.map(|posted| posted.op), Some(3), "the second is too short for it");
+    // The device does not take that one's memory.
+    assert_eq!(inbox.unmatch(first, false), Some(3));
+    assert_eq!(freed(&mut inbox), [Freed::Startable(P, first)]);
+    assert_eq!(inbox.start(first).unwrap().posted.map(|posted| posted.op), Some(4));
+    assert_eq!(inbox.unmatch(first, false), Some(4));
+    assert_eq!(freed(&mut inbox), [Freed::Startable(P, first)], "the application gets it");
+    assert_eq!(inbox.drop_peer(P).into_iter().map(|posted| posted.op).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn what_does_not_fit_its_receive_goes_to_the_next_that_it_fits() {
+    let mut inbox = holding();
+    for (op, limit) in [(1, 4), (2, 4), (3, 100)] {
+        inbox.post(posted(op, 7, limit));
+    }
+    let Arrival::Misfit { posted: failed, held: true } = eager(&mut inbox, P, 7, 'a') else { panic!("it fitted") };
+    assert_eq!((failed.op, due(&mut inbox)), (1, vec![('a', Some(3))]));
+    inbox.post(wide(4, None, 7, 0xff));
+    let Offered::Misfit { posted: failed, startable: Some(key) } =
+        inbox.offer(P, Envelope::bare(7), 12, offer(1), false)
+    else {
+        panic!("nobody took it")
+    };
+    assert_eq!((failed.op, inbox.start(key).unwrap().posted.map(|posted| posted.op)), (2, Some(4)));
+}
+
+#[test]
+fn a_short_message_that_waits_for_its_turn_is_offered_again_when_its_receive_is_cancelled() {
+    let mut inbox = inbox(false);
+    let first = startable(&mut inbox, 7, 8, 1);
+    inbox.start(first).unwrap();
+    for op in [1, 2] {
+        inbox.post(posted(op, 7, 8));
+    }
+    assert_eq!(eager(&mut inbox, P, 7, 'a'), Arrival::Held);
+    assert_eq!(cancel(&mut inbox, 1), Some(1));
+    assert_eq!(cancel(&mut inbox, 2), Some(2), "it had taken the message");
+    inbox.post(posted(3, 7, 8));
+    inbox.finish(first, 'f', None);
+    assert_eq!(due(&mut inbox), [('f', None), ('a', Some(3))]);
+}
+
+#[test]
+fn an_offer_whose_receive_is_cancelled_is_told_of() {
+    let mut inbox = inbox(true);
+    inbox.post(posted(1, 7, 8));
+    let key = startable(&mut inbox, 7, 8, 1);
+    assert_eq!(cancel(&mut inbox, 1), Some(1));
+    assert_eq!(freed(&mut inbox), [Freed::Waits(Waiting { peer: P, tag: 7, len: 8 })]);
+    assert_eq!(inbox.start(key), None);
+    // Nobody posts receives any more: it is read without.
+    let Placed::Startable(..) = inbox.post(posted(2, 7, 8)) else { panic!("not startable") };
+    assert!(inbox.cancel(2, |_| true).is_some());
+    assert_eq!(freed(&mut inbox), [Freed::Startable(P, key)]);
+    assert!(inbox.start(key).is_some_and(|start| start.posted.is_none()));
+}
+
+#[test]
+fn where_messages_wait_for_receives_one_that_was_read_without_waits_too() {
+    let mut inbox = holding();
+    assert_eq!(inbox.offer(P, Envelope::bare(7), 8, offer(1), false), Offered::Held);
+    let keys = inbox.release_offers(P);
+    inbox.start(keys[0]).unwrap();
+    inbox.finish(keys[0], 'a', None);
+    assert_eq!(due(&mut inbox), []);
+    assert_eq!(inbox.post(posted(1, 7, 8)), Placed::Due);
+    assert_eq!(due(&mut inbox), [('a', Some(1))]);
+    // A receive that was posted meanwhile takes it too.
+    let Offered::Startable(key) = inbox.offer(P, Envelope::bare(7), 8, offer(2), true) else { panic!("held") };
+    inbox.start(key).unwrap();
+    assert_eq!(inbox.post(posted(2, 7, 8)), Placed::Waits);
+    inbox.finish(key, 'b', None);
+    assert_eq!(due(&mut inbox), [('b', Some(2))]);
 }

@@ -201,10 +201,10 @@ impl Pair {
 
     /// Takes a send or a receive back, if it is still to be had.
     pub(super) fn cancel(&mut self, side: usize, op: u64) {
-        if let Some(posted) = self.sides[side].inbox.cancel(op) {
+        let Side { inbox, link, .. } = &mut self.sides[side];
+        if let Some(posted) = inbox.cancel(op, |_| link.is_closing()) {
             self.sides[side].failed.push(posted.op);
             self.release(side);
-            // Without its receive, a payload is read into memory of the transport's own.
         } else if let Cancelled::Taken(_) = self.sides[side].link.cancel(op) {
             self.sides[side].cut.push(op);
         }
@@ -388,6 +388,12 @@ impl Pair {
             let (serial, op) = due.body;
             self.deliver(side, due.envelope.tag, serial, op.or(due.posted.map(|posted| posted.op)));
         }
+        let me = &mut self.sides[side];
+        while let Some(freed) = me.inbox.next_freed() {
+            if let Freed::Startable(_, key) = freed {
+                me.link.want(key);
+            }
+        }
     }
 
     fn deliver(&mut self, side: usize, tag: u64, serial: u64, op: Option<u64>) {
@@ -429,10 +435,9 @@ impl Pair {
         {
             me.refusals -= 1;
             me.link.untake_slot(work);
-            let unmatched = me.inbox.unmatch(start.key).expect("it had a receive");
-            assert_eq!(unmatched, (op, None));
-            me.link.want(start.key);
-            return me.failed.push(op);
+            assert_eq!(me.inbox.unmatch(start.key, me.link.is_closing()), Some(op));
+            me.failed.push(op);
+            return self.release(side);
         }
         let serial = self.sides[1 - side].exposed[&start.offer.addr];
         self.order += 1;

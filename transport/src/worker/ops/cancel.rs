@@ -96,7 +96,9 @@ impl Worker {
 
     fn end_early(&mut self, op: OpId, error: OpError) -> Ended {
         let number = op.number;
-        if let Some(posted) = self.inbox.cancel(number) {
+        let endpoints = &self.endpoints;
+        let is_closing = |peer| endpoints.get(EndpointId::of(peer)).is_none_or(|endpoint| endpoint.link.is_closing());
+        if let Some(posted) = self.inbox.cancel(number, is_closing) {
             let (op, returned) = (receive_op(&posted), Returned::Memory(posted.memory.memory));
             self.ready.push_back(Event::Failed { op, ep: None, error, returned });
             self.deliver_due();

@@ -2,13 +2,13 @@
 
 use qpair_verbs::{Local, PostError};
 
-use crate::engine::{EntryKey, Start, Waiting};
+use crate::engine::{EntryKey, Start};
 use crate::worker::Worker;
 use crate::worker::delivery::{Body, receive_op};
 use crate::worker::endpoint::{InFlight, OneSided, Reach, Reading};
 use crate::worker::error::ResourceError;
 use crate::worker::event::{Event, Returned};
-use crate::worker::ids::{EndpointId, OpId, Tag};
+use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::memory::{Message, Target};
 use crate::worker::seen::Note;
 
@@ -66,18 +66,15 @@ impl Worker {
     #[cold]
     fn pull_refused(&mut self, index: usize, key: EntryKey, posted: Option<(OpId, Local)>, error: PostError) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let ep = endpoint.id;
-        let (Some((op, memory)), Some((_, waits))) = (posted, self.inbox.unmatch(key)) else {
+        let (ep, closing) = (endpoint.id, endpoint.link.is_closing());
+        let (Some((op, memory)), Some(_)) = (posted, self.inbox.unmatch(key, closing)) else {
             self.inbox.fail(key);
             self.deliver_due();
             return self.check(index, Err(error.into()));
         };
         let returned = Returned::Memory(memory);
         self.ready.push_back(Event::Failed { op, ep: Some(ep), error: error.into(), returned });
-        match waits {
-            Some(Waiting { tag, len, .. }) => self.ready.push_back(Event::Offered { ep, tag: Tag(tag), len }),
-            None => endpoint.link.want(key),
-        }
+        self.deliver_due();
     }
 
     /// A READ, WRITE or atomic completed.

@@ -1,0 +1,93 @@
+//! Messages that lose their receives, which are cancelled or refused: each goes to another, waits, or is read without.
+
+use super::entries::Stage;
+use super::{EntryKey, Inbox, Peer, Posted, Waiting};
+
+/// What becomes of a message that lost its receive.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// An offer of that peer, which can be read now: for another receive, or without one.
+    Startable(Peer, EntryKey),
+    /// An offer that waits for a receive.
+    Waits(Waiting),
+}
+
+impl<M, B> Inbox<M, B> {
+    /// Undoes [`start`](Inbox::start) of an offer whose receive failed, which is given. The offer goes to another, or waits
+    /// for one, or is read without: see [`next_freed`](Inbox::next_freed). `closing` as of [`offer`](Inbox::offer).
+    pub(crate) fn unmatch(&mut self, key: EntryKey, closing: bool) -> Option<u64> {
+        let entry = self.entries.get_mut(key)?;
+        let Stage::Reading(offer, Some(op)) = entry.stage else { return None };
+        entry.stage = Stage::Wanted(offer, None);
+        self.free_offer(key, self.policy.hold_short && !closing);
+        Some(op)
+    }
+
+    /// Takes back a receive, unless its payload is being read already. The message that it had taken, if it had, goes to
+    /// another, or waits for one, or is delivered without. `is_closing`: nobody will post receives for that peer's messages.
+    pub(crate) fn cancel(&mut self, op: u64, is_closing: impl FnOnce(Peer) -> bool) -> Option<Posted<M>> {
+        if let Some(posted) = self.receives.cancel(op) {
+            return Some(posted);
+        }
+        let of_op = |posted: &Option<Posted<M>>| posted.as_ref().is_some_and(|posted| posted.op == op);
+        let (key, _) = self.entries.iter().find(|(_, entry)| match &entry.stage {
+            Stage::Wanted(_, posted) | Stage::Whole(_, posted) => of_op(posted),
+            _ => false,
+        })?;
+        let entry = self.entries.get_mut(key)?;
+        match &mut entry.stage {
+            Stage::Wanted(_, place) => {
+                let (posted, peer) = (place.take(), entry.peer);
+                self.free_offer(key, self.policy.hold_long && !is_closing(peer));
+                posted
+            }
+            Stage::Whole(_, place) => {
+                let posted = place.take();
+                self.entries.release(key);
+                self.rematch(key);
+                posted
+            }
+            _ => None,
+        }
+    }
+
+    /// The next of the messages that lost their receives, and are offers.
+    #[inline]
+    pub(crate) fn next_freed(&mut self) -> Option<Freed> {
+        self.freed.pop_front()
+    }
+
+    /// A message that any receive may take goes to the first of those that wait, and that it fits. False if there is none.
+    pub(super) fn rematch(&mut self, key: EntryKey) -> bool {
+        let Some(entry) = self.entries.get(key).filter(|entry| entry.is_free()) else { return false };
+        let (peer, envelope) = (entry.peer, entry.envelope);
+        let Some(posted) = self.receives.take_fitting(peer, envelope.tag, entry.len) else { return false };
+        self.entries.claim(key);
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        match &mut entry.stage {
+            Stage::Offered(offer) => entry.stage = Stage::Wanted(*offer, Some(posted)),
+            Stage::Wanted(_, place) | Stage::Whole(_, place) => *place = Some(posted),
+            // Not among the free ones.
+            Stage::Reading(..) | Stage::Lost => return false,
+        }
+        self.advance(peer, envelope);
+        true
+    }
+
+    /// An offer lost its receive: it goes to another, or waits for one, or is read without. `hold`: it waits, as those too
+    /// long to be read without do in any case.
+    fn free_offer(&mut self, key: EntryKey, hold: bool) {
+        self.entries.release(key);
+        let rematched = self.rematch(key);
+        let longest = self.policy.longest;
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let (peer, tag, len) = (entry.peer, entry.envelope.tag, entry.len);
+        self.freed.push_back(match entry.stage {
+            Stage::Wanted(offer, None) if !rematched && (hold || len > longest) => {
+                entry.stage = Stage::Offered(offer);
+                Freed::Waits(Waiting { peer, tag, len })
+            }
+            _ => Freed::Startable(peer, key),
+        });
+    }
+}
