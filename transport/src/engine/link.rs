@@ -160,6 +160,12 @@ impl<P> Link<P> {
         self.queue.push_back(pending);
     }
 
+    /// Puts a message into the place of a queued one that was taken back.
+    pub(crate) fn stand_in(&mut self, pending: Pending<P>) {
+        let place = self.queue.partition_point(|queued| queued.op < pending.op);
+        self.queue.insert(place, pending);
+    }
+
     /// The messages that wait, to be looked through and put back.
     pub(crate) fn queue_mut(&mut self) -> &mut VecDeque<Pending<P>> {
         &mut self.queue
@@ -290,9 +296,10 @@ impl<P> Link<P> {
     pub(crate) fn cancel(&mut self, op: u64) -> Cancelled<P> {
         // Messages are queued in the order of their numbers.
         if let Ok(place) = self.queue.binary_search_by_key(&op, |pending| pending.op)
+            && !self.queue[place].envelope.is_stand_in()
             && let Some(pending) = self.queue.remove(place)
         {
-            return Cancelled::Taken(pending.payload);
+            return Cancelled::Taken(pending.envelope, pending.payload);
         }
         match self.exposures.cancel(op) {
             Some((id, first)) => {
@@ -461,9 +468,8 @@ impl<P> Link<P> {
         self.words.clear();
         self.startable.clear();
         let mut sends: Vec<_> = self.exposures.drain().collect();
-        sends.extend(
-            self.queue.drain(..).map(|Pending { op, envelope, payload, .. }| Exposed::new(op, envelope, payload)),
-        );
+        let queued = self.queue.drain(..).filter(|pending| !pending.envelope.is_stand_in());
+        sends.extend(queued.map(|Pending { op, envelope, payload, .. }| Exposed::new(op, envelope, payload)));
         (sends, self.flushes.drain())
     }
 

@@ -9,6 +9,7 @@ mod flush;
 mod inbox;
 mod keepalive;
 mod link;
+mod part;
 mod shares;
 mod slots;
 mod step;
@@ -33,6 +34,7 @@ pub(crate) use inbox::{
 };
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
+pub(crate) use part::Part;
 pub(crate) use shares::Shares;
 pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};
 pub(crate) use table::{Key, Table};

@@ -78,7 +78,7 @@ pub(crate) enum Blocked {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Cancelled<P> {
     /// It did not go out.
-    Taken(P),
+    Taken(Envelope, P),
     /// The peer is asked to let go of it.
     Asked,
     /// There is none that could be taken back.

@@ -24,13 +24,14 @@ impl Worker {
         while let Some(Delivery { peer, envelope, len, body, posted }) = self.inbox.next_due() {
             let ep = EndpointId::of(peer);
             match (body, posted) {
-                (Body::Message(message), None) => self.hand_out(ep, envelope, message),
-                (Body::Message(message), Some(posted)) => self.fill(ep, envelope, posted, message),
-                (Body::Into { op, memory, result: Ok(()) }, _) => {
+                (None, _) => self.stream_part(ep, envelope, None),
+                (Some(Body::Message(message)), None) => self.hand_out(ep, envelope, message),
+                (Some(Body::Message(message)), Some(posted)) => self.fill(ep, envelope, posted, message),
+                (Some(Body::Into { op, memory, result: Ok(()) }), _) => {
                     let (tag, len) = (Tag(envelope.tag), len as usize);
                     self.ready.push_back(Event::ReceivedInto { op, ep, tag, memory, len });
                 }
-                (Body::Into { op, memory, result: Err(error) }, _) => {
+                (Some(Body::Into { op, memory, result: Err(error) }), _) => {
                     let returned = Returned::Memory(memory);
                     self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
                 }
@@ -69,7 +70,7 @@ impl Worker {
             }
             Class::Request => self.requested(ep, envelope, message),
             Class::Response => self.answered(ep, envelope, message),
-            Class::Stream => self.stream_part(ep, envelope, message),
+            Class::Stream => self.stream_part(ep, envelope, Some(message)),
             Class::Notice => self.noticed(ep, envelope),
         }
     }

@@ -306,6 +306,9 @@ impl Worker {
     /// to anything, its memory comes back a little later.
     pub(super) fn finish_send(&mut self, ep: EndpointId, exposed: Exposed<Carried>) {
         let Exposed { op, envelope, payload, awaited, was_read } = exposed;
+        if !was_read {
+            self.break_stream(ep, envelope);
+        }
         match self.take_back(payload) {
             Ok(payload) => self.conclude(ep, Exposed { op, envelope, payload, awaited, was_read }, OpError::Cancelled),
             Err(payload) => self.withhold(ep, Exposed { op, envelope, payload, awaited, was_read }),

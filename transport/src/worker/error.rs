@@ -336,6 +336,17 @@ pub enum SendFailure {
     /// This side of the stream is finished, or the stream's connection is closed.
     #[error("this side of the stream is over; open another")]
     StreamOver,
+    /// A part of the stream was taken back before the peer had read it: what would follow is no stream any more.
+    #[error("a part of the stream was cancelled, or not sent in time; the peer knows that it is broken; open another")]
+    StreamBroken,
+    /// No room for such a number in the message.
+    #[error("the reason {reason} of a reset is not below {limit}")]
+    Reason {
+        /// The reason.
+        reason: u16,
+        /// Reasons are less.
+        limit: u16,
+    },
     /// Too many streams.
     #[error("{limit} streams are open already; finish some on both sides")]
     TooManyStreams {

@@ -86,7 +86,8 @@ pub(crate) struct Delivery<M, B> {
     pub(crate) peer: Peer,
     pub(crate) envelope: Envelope,
     pub(crate) len: u64,
-    pub(crate) body: B,
+    /// None of a part of a stream that will never come.
+    pub(crate) body: Option<B>,
     /// The receive that takes it, if it came whole; a payload that was read is in the memory of its own already.
     pub(crate) posted: Option<Posted<M>>,
 }
@@ -295,7 +296,7 @@ impl<M, B> Inbox<M, B> {
         };
         let found = self.entries.iter().find(|(_, entry)| entry.peer == peer && is_it(&entry.stage));
         let Some((key, envelope)) = found.map(|(key, entry)| (key, entry.envelope)) else { return false };
-        self.entries.remove(key);
+        self.lose(key);
         self.advance(peer, envelope);
         true
     }
@@ -336,11 +337,7 @@ impl<M, B> Inbox<M, B> {
             .map(|(key, entry)| (key, entry.envelope))
             .collect();
         for (key, envelope) in gone {
-            if let Some(entry) = self.entries.remove(key)
-                && let Stage::Wanted(_, Some(posted)) = entry.stage
-            {
-                left.push(posted);
-            }
+            left.extend(self.lose(key));
             self.advance(peer, envelope);
         }
         left
@@ -396,10 +393,24 @@ impl<M, B> Inbox<M, B> {
                 return;
             }
             let Some(entry) = self.entries.remove(key) else { return };
-            if let Stage::Whole(body, posted) = entry.stage {
-                self.due.push_back(Delivery { peer, envelope: entry.envelope, len: entry.len, body, posted });
-            }
+            let (body, posted) = match entry.stage {
+                Stage::Whole(body, posted) => (Some(body), posted),
+                _ if envelope.class == Class::Stream => (None, None),
+                _ => continue,
+            };
+            self.due.push_back(Delivery { peer, envelope: entry.envelope, len: entry.len, body, posted });
         }
+    }
+
+    /// A message that is not read, and never will be, goes. Part of a stream leaves a gap. Gives the receive.
+    fn lose(&mut self, key: EntryKey) -> Option<Posted<M>> {
+        let entry = self.entries.get_mut(key)?;
+        let stage = if entry.envelope.class == Class::Stream {
+            std::mem::replace(&mut entry.stage, Stage::Lost)
+        } else {
+            self.entries.remove(key)?.stage
+        };
+        if let Stage::Wanted(_, posted) = stage { posted } else { None }
     }
 }
 

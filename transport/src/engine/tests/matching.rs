@@ -53,7 +53,7 @@ fn startable(inbox: &mut TestInbox, tag: u64, len: u64, id: u32) -> EntryKey {
 
 /// Bodies and receives of what is delivered.
 fn due(inbox: &mut TestInbox) -> Vec<(char, Option<u64>)> {
-    let next = || inbox.next_due().map(|due| (due.body, due.posted.map(|posted| posted.op)));
+    let next = || inbox.next_due().map(|due| (due.body.unwrap_or('-'), due.posted.map(|posted| posted.op)));
     std::iter::from_fn(next).collect()
 }
 

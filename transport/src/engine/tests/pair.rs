@@ -205,7 +205,7 @@ impl Pair {
         if let Some(posted) = inbox.cancel(op, |_| link.is_closing()) {
             self.sides[side].failed.push(posted.op);
             self.release(side);
-        } else if let Cancelled::Taken(_) = self.sides[side].link.cancel(op) {
+        } else if let Cancelled::Taken(..) = self.sides[side].link.cancel(op) {
             self.sides[side].cut.push(op);
         }
         self.pump(side);
@@ -385,7 +385,7 @@ impl Pair {
 
     fn release(&mut self, side: usize) {
         while let Some(due) = self.sides[side].inbox.next_due() {
-            let (serial, op) = due.body;
+            let (serial, op) = due.body.expect("no part of a stream");
             self.deliver(side, due.envelope.tag, serial, op.or(due.posted.map(|posted| posted.op)));
         }
         let me = &mut self.sides[side];

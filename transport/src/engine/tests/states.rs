@@ -165,7 +165,7 @@ fn a_send_is_taken_back_until_the_peer_has_it() {
     let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
     link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
     link.enqueue(Pending { op: 4, envelope: Envelope::bare(5), len: 1, remote: None, payload: 40 });
-    assert_eq!(link.cancel(2), Cancelled::Taken(20));
+    assert_eq!(link.cancel(2), Cancelled::Taken(Envelope::bare(5), 20));
     assert_eq!((link.cancel(2), link.cancel(3)), (Cancelled::Unknown, Cancelled::Unknown));
     assert_eq!((link.cancel(1), link.cancel(1)), (Cancelled::Asked, Cancelled::Asked));
     link.accept(&header(Kind::Credit, 0)).unwrap();

@@ -114,7 +114,7 @@ impl Worker {
         let sent = endpoint.link.cancel(number);
         if let Some(call) = call {
             let returned = match sent {
-                Cancelled::Taken(carried) => self.taken(number, id, carried),
+                Cancelled::Taken(_, carried) => self.taken(number, id, carried),
                 Cancelled::Asked => {
                     endpoint.link.disown(number);
                     Returned::Withheld
@@ -126,9 +126,10 @@ impl Worker {
             return Ended::Now;
         }
         match sent {
-            Cancelled::Taken(carried) => {
+            Cancelled::Taken(envelope, carried) => {
                 let returned = self.taken(number, id, carried);
                 self.ready.push_back(Event::Failed { op, ep, error, returned });
+                self.leave_gap(number, id, envelope);
                 // A flush, or the end, may have waited for it.
                 self.advance(op.index as usize);
                 Ended::Now

@@ -134,6 +134,9 @@ impl Worker {
 
     /// A payload may be reused.
     pub(in crate::worker) fn sent(&mut self, number: u64, ep: EndpointId, envelope: Envelope, payload: Payload) {
+        if envelope.is_stand_in() {
+            return;
+        }
         let op = OpId::new(number, Some(ep));
         self.ready.push_back(match envelope.class {
             // The answer ends the operation, and hands the payload out; unless it came already, or is no longer awaited.
@@ -203,6 +206,7 @@ impl Worker {
     pub(in crate::worker) fn offer_what_is_too_long(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, limit) = (endpoint.id, endpoint.threshold.limit() as u64);
+        let mut gaps = Vec::new();
         for mut pending in std::mem::take(endpoint.link.queue_mut()) {
             if pending.remote.is_none() && pending.len > limit {
                 let Pending { op, envelope, len, payload, .. } = pending;
@@ -213,6 +217,7 @@ impl Worker {
                     Err((error, payload)) => {
                         let (error, returned) = (OpError::Memory(error.to_string().into()), Returned::Payload(payload));
                         self.send_failed(op, ep, envelope, error, returned);
+                        gaps.push((op, envelope));
                         continue;
                     }
                 };
@@ -222,6 +227,7 @@ impl Worker {
                 endpoint.link.enqueue(pending);
             }
         }
+        gaps.into_iter().for_each(|(op, envelope)| self.leave_gap(op, ep, envelope));
     }
 
     /// Makes a long payload readable for the peer.

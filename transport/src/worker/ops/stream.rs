@@ -1,7 +1,8 @@
 //! Streams: any number of ordered ways in each direction of a connection, each with a beginning and an end.
 
-use crate::engine::{Class, Envelope, Key, Peer, Violation};
+use crate::engine::{Class, Envelope, Key, Part, Peer, Pending, Violation};
 use crate::worker::Worker;
+use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, SendError, SendFailure};
 use crate::worker::event::Event;
 use crate::worker::ids::{EndpointId, OpId};
@@ -23,6 +24,8 @@ pub enum StreamEnd {
     Finished,
     /// The peer gave it up, for a reason in the application's own numbering.
     Reset(u16),
+    /// A part is missing: the peer took it back, or the connection ended before it was read. All before it came.
+    Broken,
 }
 
 /// A stream in the table of a worker's streams.
@@ -35,8 +38,19 @@ pub(in crate::worker) struct StreamKey {
 /// Which halves of a stream are over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::worker) struct Halves {
-    sent: bool,
-    received: bool,
+    sent: Half,
+    received: Half,
+}
+
+/// How far one half of a stream is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Half {
+    #[default]
+    Open,
+    /// A part is missing. What follows is not sent; of the received half, it is dropped.
+    Broken,
+    /// Its last part was sent, or came.
+    Over,
 }
 
 impl StreamId {
@@ -115,10 +129,13 @@ impl Worker {
     /// Sends the next part of a stream, as by [`send`](Worker::send): [`Event::Sent`] follows. The peer gets it by
     /// [`Event::StreamData`], all parts of a stream in order; where the cuts are, is kept.
     ///
+    /// A part that is cancelled, or whose time is over, breaks the stream unless the peer has read it by then: what follows
+    /// is refused with [`SendFailure::StreamBroken`], and the peer gets what came before and [`StreamEnd::Broken`].
+    ///
     /// # Errors
     /// As [`send`](Worker::send), and if this side of the stream is over.
     pub fn stream_send(&mut self, stream: StreamId, payload: impl Into<Payload>) -> Result<OpId, SendError> {
-        self.stream_submit(stream, DATA, payload.into())
+        self.stream_submit(stream, Part::Data, payload.into())
     }
 
     /// Sends the last part of a stream, which may be empty. The peer gets [`Event::StreamEnded`] after it.
@@ -126,39 +143,45 @@ impl Worker {
     /// # Errors
     /// As [`stream_send`](Worker::stream_send).
     pub fn stream_finish(&mut self, stream: StreamId, payload: impl Into<Payload>) -> Result<OpId, SendError> {
-        self.stream_submit(stream, FINISH, payload.into())
+        self.stream_submit(stream, Part::Finish, payload.into())
     }
 
     /// Gives up this side's half of a stream, for a reason in the application's own numbering below 2^14. What was sent
     /// before still arrives.
     ///
     /// # Errors
-    /// As [`stream_send`](Worker::stream_send).
+    /// As [`stream_send`](Worker::stream_send), and [`SendFailure::Reason`].
     pub fn stream_reset(&mut self, stream: StreamId, reason: u16) -> Result<OpId, SendError> {
-        self.stream_submit(stream, RESET | reason << FLAG_BITS, bytes::Bytes::new().into())
+        let payload = bytes::Bytes::new().into();
+        if reason >= Part::REASONS {
+            return Err(SendError { error: SendFailure::Reason { reason, limit: Part::REASONS }, payload });
+        }
+        self.stream_submit(stream, Part::Reset(reason), payload)
     }
 
-    fn stream_submit(&mut self, stream: StreamId, port: u16, payload: Payload) -> Result<OpId, SendError> {
-        let halves = self.streams.get(stream.key()).filter(|halves| !halves.sent);
-        let Some(halves) = halves else {
-            return Err(SendError { error: SendFailure::StreamOver, payload });
+    fn stream_submit(&mut self, stream: StreamId, part: Part, payload: Payload) -> Result<OpId, SendError> {
+        let halves = match self.streams.get(stream.key()) {
+            Some(halves) if halves.sent == Half::Open => halves,
+            Some(Halves { sent: Half::Broken, .. }) => {
+                return Err(SendError { error: SendFailure::StreamBroken, payload });
+            }
+            _ => return Err(SendError { error: SendFailure::StreamOver, payload }),
         };
         let number = self.op();
-        let op = self.submit(number, stream.ep, stream.envelope(port), payload)?;
-        if port != DATA {
-            self.set_halves(stream, Halves { sent: true, ..halves });
+        let op = self.submit(number, stream.ep, stream.envelope(part.port()), payload)?;
+        if part.is_last() {
+            self.set_halves(stream, Halves { sent: Half::Over, ..halves });
         }
         Ok(op)
     }
 
-    /// Part of a stream came.
-    pub(in crate::worker) fn stream_part(&mut self, ep: EndpointId, envelope: Envelope, message: Message) {
+    /// Part of a stream came; `None`: it never will.
+    pub(in crate::worker) fn stream_part(&mut self, ep: EndpointId, envelope: Envelope, message: Option<Message>) {
         // The peer's own streams are those that this side did not open, and the other way round.
         let stream = StreamId { ep, number: envelope.tag ^ 1 };
-        let (flag, reason) = (envelope.port & FLAG_MASK, envelope.port >> FLAG_BITS);
         let known = self.streams.get(stream.key());
         let halves = match known {
-            Some(halves) if !halves.received => halves,
+            Some(halves) if halves.received != Half::Over => halves,
             None if stream.is_peers() && self.streams.len() < STREAMS => {
                 self.ready.push_back(Event::StreamOpened { stream });
                 Halves::default()
@@ -168,16 +191,62 @@ impl Worker {
                 return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
             }
         };
-        if flag != RESET && (flag == DATA || !message.is_empty()) {
+        let part = Part::of(envelope);
+        let broken = message.is_none() || matches!(part, Part::Missing { .. });
+        if halves.received == Half::Open {
+            self.hand_out_part(stream, part, message.filter(|_| !broken));
+        }
+        let received = match part.is_last() {
+            true => Half::Over,
+            false if broken => Half::Broken,
+            false => halves.received,
+        };
+        self.set_halves(stream, Halves { received, ..halves });
+    }
+
+    /// The next part of a stream for the application; `None`: it is missing.
+    fn hand_out_part(&mut self, stream: StreamId, part: Part, message: Option<Message>) {
+        let Some(message) = message else {
+            return self.ready.push_back(Event::StreamEnded { stream, end: StreamEnd::Broken });
+        };
+        if part == Part::Data || (part == Part::Finish && !message.is_empty()) {
             self.ready.push_back(Event::StreamData { stream, message });
         }
-        let end = match flag {
-            DATA => None,
-            RESET => Some(StreamEnd::Reset(reason)),
-            _ => Some(StreamEnd::Finished),
+        let end = match part {
+            Part::Data | Part::Missing { .. } => return,
+            Part::Finish => StreamEnd::Finished,
+            Part::Reset(reason) => StreamEnd::Reset(reason),
         };
-        self.set_halves(stream, Halves { received: end.is_some(), ..halves });
-        self.ready.extend(end.map(|end| Event::StreamEnded { stream, end }));
+        self.ready.push_back(Event::StreamEnded { stream, end });
+    }
+
+    /// A queued message was taken back. If it was part of a stream, the peer is told in its place that it is missing.
+    pub(in crate::worker) fn leave_gap(&mut self, number: u64, ep: EndpointId, envelope: Envelope) {
+        if envelope.class != Class::Stream {
+            return;
+        }
+        self.stand_in(number, ep, envelope.stand_in());
+        self.break_stream(ep, envelope);
+    }
+
+    /// A message will not come to the peer. If it was part of a stream, nothing more of that is sent but its end.
+    pub(in crate::worker) fn break_stream(&mut self, ep: EndpointId, envelope: Envelope) {
+        if envelope.class != Class::Stream {
+            return;
+        }
+        let stream = StreamId { ep, number: envelope.tag };
+        let Some(halves) = self.streams.get(stream.key()).filter(|halves| halves.sent == Half::Open) else { return };
+        self.set_halves(stream, Halves { sent: Half::Broken, ..halves });
+        let number = self.op();
+        self.stand_in(number, ep, stream.envelope(Part::Missing { last: true }.port()));
+    }
+
+    /// Queues a message that stands for a part of a stream.
+    fn stand_in(&mut self, number: u64, ep: EndpointId, envelope: Envelope) {
+        let payload = Carried::Bytes(bytes::Bytes::new());
+        if let Some(endpoint) = self.endpoints.get_mut(ep) {
+            endpoint.link.stand_in(Pending { op: number, envelope, len: 0, remote: None, payload });
+        }
     }
 
     /// The streams of a connection end with it.
@@ -186,7 +255,7 @@ impl Worker {
     }
 
     fn set_halves(&mut self, stream: StreamId, halves: Halves) {
-        if halves.sent && halves.received {
+        if halves.sent != Half::Open && halves.received == Half::Over {
             self.streams.remove(stream.key());
         } else {
             self.streams.insert(stream.key(), halves);
@@ -194,10 +263,5 @@ impl Worker {
     }
 }
 
-const FLAG_BITS: u32 = 2;
-const FLAG_MASK: u16 = (1 << FLAG_BITS) - 1;
-const DATA: u16 = 0;
-const FINISH: u16 = 1;
-const RESET: u16 = 2;
 /// Streams of a worker that are open.
 const STREAMS: usize = 1 << 16;
