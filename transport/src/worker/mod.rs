@@ -176,7 +176,7 @@ impl Worker {
             streams: Table::new(),
             next_stream: 0,
             counter_table: CounterTable::default(),
-            deadlines: Deadlines::default(),
+            deadlines: Deadlines::new(),
             timers: timers::Timers::default(),
             withheld: VecDeque::new(),
             parting: Vec::new(),

@@ -29,17 +29,29 @@ impl Worker {
     /// [`WorkerError`] if the completion queue failed, or the system refuses to poll the sockets.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Event>, WorkerError> {
-        if let Some(event) = self.ready.pop_front() {
+        if let Some(event) = self.next_ready() {
             return Ok(Some(event));
         }
         self.countdown -= 1;
         if self.countdown == 0 {
             self.tick()?;
-            if let Some(event) = self.ready.pop_front() {
+            if let Some(event) = self.next_ready() {
                 return Ok(Some(event));
             }
         }
         self.reap()
+    }
+
+    /// The next event that is ready. The operation that it ends has no deadline any more.
+    #[inline]
+    fn next_ready(&mut self) -> Option<Event> {
+        let event = self.ready.pop_front()?;
+        if !self.deadlines.is_empty()
+            && let Some(op) = event.op()
+        {
+            self.deadlines.forget(op);
+        }
+        Some(event)
     }
 
     /// Waits for an event: spins, then yields the core, then sleeps. `None` after `limit`; without a limit, never.
@@ -121,7 +133,7 @@ impl Worker {
     /// Sleeps until a completion, a socket, a timer, or `deadline`.
     pub(super) fn sleep(&mut self, now: Duration, deadline: Option<Duration>) -> Result<Option<Event>, WorkerError> {
         if self.arm_queue()? {
-            return Ok(self.ready.pop_front());
+            return Ok(self.next_ready());
         }
         let limit = self.longest_sleep(now, deadline);
         let slept = self.service(now, limit);
@@ -222,7 +234,7 @@ impl Worker {
                 }
             }
             if !self.ready.is_empty() {
-                return Ok(self.ready.pop_front());
+                return Ok(self.next_ready());
             }
         }
         self.cut_short = true;

@@ -363,3 +363,15 @@ fn nothing_is_flushed_on_a_connection_that_ends() {
     worker.abort(ep);
     assert_eq!(worker.flush(ep), Err(OneSidedFailure::Closed(ep)));
 }
+
+#[test]
+fn deadlines_of_operations_that_ended_are_forgotten() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    for _ in 0..1000 {
+        let send = worker.send(ep, Tag(1), &b"short"[..]).unwrap();
+        worker.set_deadline(send, PATIENCE);
+        let events = [(); 2].map(|()| worker.wait(Some(PATIENCE)).unwrap().unwrap());
+        assert!(events.iter().any(|event| event.op() == Some(send)));
+    }
+    assert_eq!(worker.deadlines.next(), None);
+}

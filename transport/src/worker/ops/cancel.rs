@@ -1,7 +1,5 @@
 //! Ending operations early: by the application's wish, or when their time is over.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use crate::engine::{Cancelled, Envelope, Exposed};
@@ -13,12 +11,6 @@ use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::ops::request::returned;
 
-/// When operations must be over.
-#[derive(Debug, Default)]
-pub(in crate::worker) struct Deadlines {
-    heap: BinaryHeap<Reverse<(Duration, OpId)>>,
-}
-
 /// What became of the wish to end an operation.
 enum Ended {
     /// It has ended, with an event.
@@ -27,13 +19,6 @@ enum Ended {
     Later,
     /// It was over.
     Unknown,
-}
-
-impl Deadlines {
-    /// The first of them.
-    pub(in crate::worker) fn next(&self) -> Option<Duration> {
-        self.heap.peek().map(|Reverse((due, _))| *due)
-    }
 }
 
 impl Worker {
@@ -63,7 +48,7 @@ impl Worker {
     /// ```
     pub fn set_deadline(&mut self, op: OpId, limit: Duration) {
         let due = self.now().saturating_add(limit);
-        self.deadlines.heap.push(Reverse((due, op)));
+        self.deadlines.set(op, due);
     }
 
     /// Ends an operation early, with [`Event::Failed`] and [`OpError::Cancelled`]. False if it is over, or a device has it: it
@@ -79,11 +64,7 @@ impl Worker {
 
     /// Ends the operations whose time is over.
     pub(in crate::worker) fn expire_operations(&mut self, now: Duration) {
-        while let Some(Reverse((due, op))) = self.deadlines.heap.peek().copied() {
-            if due > now {
-                return;
-            }
-            self.deadlines.heap.pop();
+        while let Some(op) = self.deadlines.pop(now) {
             if let Ended::Later = self.end_early(op, OpError::TimedOut)
                 && self.disown(op)
             {

@@ -3,6 +3,7 @@
 mod active;
 mod atomic;
 mod cancel;
+mod deadlines;
 mod flush;
 mod handlers;
 mod notice;
@@ -19,6 +20,6 @@ pub use receive::Probe;
 pub use request::{Reply, Request};
 pub use stream::{StreamEnd, StreamId};
 
-pub(in crate::worker) use cancel::Deadlines;
+pub(in crate::worker) use deadlines::Deadlines;
 pub(in crate::worker) use notice::CounterTable;
 pub(in crate::worker) use stream::{Halves, StreamKey};
