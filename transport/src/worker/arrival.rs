@@ -323,7 +323,10 @@ impl Worker {
                 let memory = if reading.pooled > 0 { own } else { memory };
                 let (op, error) = (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), OpError::Closed);
                 let returned = Returned::Memory(memory);
-                return self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
+                return self.ready.push_back(match awaited {
+                    true => Event::Failed { op, ep: Some(ep), error, returned },
+                    false => Event::Released { op, returned },
+                });
             }
             OneSided::Get | OneSided::Put => (memory, OpError::Closed),
             OneSided::Combine { target, pooled, .. } => {

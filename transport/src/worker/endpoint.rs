@@ -92,6 +92,16 @@ pub(crate) struct InFlight {
     pub(crate) what: OneSided,
 }
 
+impl InFlight {
+    /// True if it is that operation, or reads for it.
+    pub(crate) fn is_of(&self, number: u64) -> bool {
+        match &self.what {
+            OneSided::Pull(reading) => reading.posted.as_ref().is_some_and(|posted| posted.op == number),
+            _ => self.number == number,
+        }
+    }
+}
+
 /// What one-sided work is for.
 #[derive(Debug)]
 pub(crate) enum OneSided {

@@ -375,3 +375,62 @@ fn deadlines_of_operations_that_ended_are_forgotten() {
     }
     assert_eq!(worker.deadlines.next(), None);
 }
+
+/// A worker that is connected to itself, and to which a long message of tag 1 is offered, of so many bytes.
+fn offered(len: usize) -> Worker {
+    let (mut worker, ep, _) = mirror(Config::default().unmatched(Unmatched::HoldLong));
+    worker.send(ep, Tag(1), vec![7; len]).unwrap();
+    assert!(matches!(worker.wait(Some(PATIENCE)).unwrap(), Some(Event::Offered { .. })));
+    worker
+}
+
+#[test]
+fn a_receive_whose_payload_is_being_read_ends_in_time_and_its_memory_comes_later() {
+    let mut worker = offered(100_000);
+    let memory = worker.domain().alloc(100_000).unwrap();
+    let receive = worker.recv_into(Source::Any, Tag(1), memory, None).unwrap();
+    assert!(!worker.cancel(receive), "the device has its memory");
+    worker.set_deadline(receive, Duration::ZERO);
+    worker.expire_operations(PATIENCE);
+    match worker.ready.pop_front() {
+        Some(Event::Failed { op, error: OpError::TimedOut, returned: Returned::Withheld, .. }) => {
+            assert_eq!(op, receive);
+        }
+        other => panic!("{other:?}"),
+    }
+    let (mut released, mut sent) = (false, false);
+    while !released || !sent {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("it comes in time") {
+            Event::Released { op, returned: Returned::Memory(Local::Buffer(_)) } => {
+                assert!(op == receive && !released);
+                released = true;
+            }
+            Event::Sent { .. } => sent = true,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_that_is_read_for_a_receive_that_ends_goes_to_the_next() {
+    for cancelled in [false, true] {
+        let mut worker = offered(100_000);
+        let receive = worker.recv(Source::Any, Tag(1)).unwrap();
+        if cancelled {
+            assert!(worker.cancel(receive));
+        } else {
+            worker.set_deadline(receive, Duration::ZERO);
+            worker.expire_operations(PATIENCE);
+        }
+        assert!(matches!(worker.ready.pop_front(), Some(Event::Failed { op, .. }) if op == receive));
+        let next = worker.recv(Source::Any, Tag(1)).unwrap();
+        let matched = loop {
+            match worker.wait(Some(PATIENCE)).unwrap().expect("it comes in time") {
+                Event::Matched { op, message, .. } => break (op, message),
+                Event::Sent { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matched.0 == next && matched.1 == vec![7; 100_000]);
+    }
+}

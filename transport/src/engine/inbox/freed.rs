@@ -51,6 +51,41 @@ impl<M, B> Inbox<M, B> {
         }
     }
 
+    /// Whose message it is that is read for this receive.
+    pub(crate) fn reads_for(&self, op: u64) -> Option<Peer> {
+        let found =
+            self.entries.iter().find(|(_, entry)| matches!(entry.stage, Stage::Reading(_, Some(of)) if of == op));
+        found.map(|(_, entry)| entry.peer)
+    }
+
+    /// The payload that is being read is not for its receive any more, but for any.
+    pub(crate) fn detach(&mut self, key: EntryKey) {
+        if let Some(entry) = self.entries.get_mut(key)
+            && let Stage::Reading(_, op) = &mut entry.stage
+        {
+            *op = None;
+        }
+    }
+
+    /// A payload was read, for nobody: its receive is over. Gives its message id and its length.
+    pub(crate) fn discard(&mut self, key: EntryKey) -> Option<(u32, u64)> {
+        let entry = self.entries.get(key)?;
+        let Stage::Reading(offer, _) = entry.stage else { return None };
+        let len = entry.len;
+        self.fail(key);
+        Some((offer.id, len))
+    }
+
+    /// Takes a message that is here and waits for its turn, if `is_it` says so of its contents.
+    pub(crate) fn take_whole(&mut self, is_it: impl Fn(&B) -> bool) -> Option<B> {
+        let found = |stage: &Stage<M, B>| matches!(stage, Stage::Whole(body, None) if is_it(body));
+        let (key, _) = self.entries.iter().find(|(_, entry)| found(&entry.stage))?;
+        match self.entries.remove(key)?.stage {
+            Stage::Whole(body, _) => Some(body),
+            _ => None,
+        }
+    }
+
     /// The next of the messages that lost their receives, and are offers.
     #[inline]
     pub(crate) fn next_freed(&mut self) -> Option<Freed> {

@@ -388,3 +388,28 @@ fn where_messages_wait_for_receives_one_that_was_read_without_waits_too() {
     inbox.finish(key, 'b', None);
     assert_eq!(due(&mut inbox), [('b', Some(2))]);
 }
+
+#[test]
+fn a_payload_that_is_read_is_let_go_of_by_its_receive() {
+    let mut inbox = inbox(true);
+    for op in [1, 2, 3] {
+        inbox.post(posted(op, 7, 8));
+    }
+    let keys = [1, 2, 3].map(|id| startable(&mut inbox, 7, 8, id));
+    for key in keys {
+        inbox.start(key).unwrap();
+    }
+    assert_eq!([1, 3, 4].map(|op| inbox.reads_for(op)), [Some(P), Some(P), None]);
+    // The second was read, and waits for the first.
+    assert_eq!(inbox.finish(keys[1], 'b', None), Some((2, 8)));
+    assert_eq!((inbox.reads_for(2), inbox.take_whole(|&body| body == 'a')), (None, None));
+    assert_eq!(inbox.take_whole(|&body| body == 'b'), Some('b'));
+    // The first goes to whoever waits when it is there.
+    inbox.detach(keys[0]);
+    assert_eq!(inbox.reads_for(1), None);
+    inbox.post(posted(5, 7, 8));
+    assert_eq!(inbox.finish(keys[0], 'a', None), Some((1, 8)));
+    assert_eq!((inbox.discard(keys[2]), inbox.discard(keys[2])), (Some((3, 8)), None));
+    assert_eq!(due(&mut inbox), [('a', Some(5))]);
+    assert!(inbox.is_plain());
+}

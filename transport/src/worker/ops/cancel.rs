@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::engine::{Cancelled, Envelope, Exposed};
 use crate::worker::Worker;
-use crate::worker::delivery::receive_op;
-use crate::worker::endpoint::Carried;
+use crate::worker::delivery::{Body, receive_op};
+use crate::worker::endpoint::{Carried, InFlight, OneSided};
 use crate::worker::error::OpError;
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
@@ -15,8 +15,10 @@ use crate::worker::ops::request::returned;
 enum Ended {
     /// It has ended, with an event.
     Now,
-    /// The peer or the device has its memory, and is asked for it where that is possible.
-    Later,
+    /// The peer has its memory, and is asked for it.
+    Asked,
+    /// The device has its memory.
+    WithDevice,
     /// It was over.
     Unknown,
 }
@@ -27,6 +29,11 @@ impl Worker {
     ///
     /// Memory that a device or a peer has at that time comes back later, by [`Event::Released`]; so it is known then that an
     /// operation has taken too long, not that it will not be carried out.
+    ///
+    /// A receive whose message is already being read ends at its time too. If the message is read into the receive's own
+    /// memory, it goes with it: that comes back by `Released` once the device is done, and the peer gets its
+    /// [`Event::Sent`]. If it is read into memory of the worker's own, as for [`recv`](Worker::recv), another receive takes
+    /// it, or it is handed out without one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -57,18 +64,18 @@ impl Worker {
     pub fn cancel(&mut self, op: OpId) -> bool {
         match self.end_early(op, OpError::Cancelled) {
             Ended::Now => true,
-            Ended::Later => !self.is_with_device(op),
-            Ended::Unknown => false,
+            Ended::Asked => true,
+            Ended::WithDevice | Ended::Unknown => false,
         }
     }
 
     /// Ends the operations whose time is over.
     pub(in crate::worker) fn expire_operations(&mut self, now: Duration) {
         while let Some(op) = self.deadlines.pop(now) {
-            if let Ended::Later = self.end_early(op, OpError::TimedOut)
-                && self.disown(op)
+            if let Ended::Asked | Ended::WithDevice = self.end_early(op, OpError::TimedOut)
+                && let Some(ep) = self.disown(op)
             {
-                let ep = self.endpoints.at(op.index as usize).map(|endpoint| endpoint.id);
+                let ep = Some(ep);
                 let (error, returned) = (OpError::TimedOut, Returned::Withheld);
                 self.ready.push_back(Event::Failed { op, ep, error, returned });
             }
@@ -84,6 +91,9 @@ impl Worker {
             self.ready.push_back(Event::Failed { op, ep: None, error, returned });
             self.deliver_due();
             return Ended::Now;
+        }
+        if let Some(ended) = self.end_reading(op, &error) {
+            return ended;
         }
         if self.counter_table.cancel(number) {
             self.ready.push_back(Event::Failed { op, ep: None, error, returned: Returned::Nothing });
@@ -117,30 +127,60 @@ impl Worker {
             }
             Cancelled::Asked => {
                 self.advance(op.index as usize);
-                Ended::Later
+                Ended::Asked
             }
             Cancelled::Unknown if endpoint.link.cancel_flush(number) => {
                 self.ready.push_back(Event::Failed { op, ep, error, returned: Returned::Nothing });
                 Ended::Now
             }
-            Cancelled::Unknown if endpoint.reads.iter().any(|one| one.number == number) => Ended::Later,
+            Cancelled::Unknown if endpoint.reads.iter().any(|one| one.is_of(number)) => Ended::WithDevice,
             Cancelled::Unknown => Ended::Unknown,
         }
     }
 
-    /// The application waits no more for an operation whose memory is elsewhere. False if it did not before.
-    fn disown(&mut self, op: OpId) -> bool {
-        let Some(endpoint) = self.endpoints.at(op.index as usize) else { return false };
-        if let Some(one) = endpoint.reads.iter_mut().find(|one| one.number == op.number) {
-            return std::mem::replace(&mut one.awaited, false);
+    /// Ends a receive whose message is being read, or was and waits for its turn. `None` if it is none.
+    fn end_reading(&mut self, op: OpId, error: &OpError) -> Option<Ended> {
+        let Some(peer) = self.inbox.reads_for(op.number) else { return self.end_read(op, error) };
+        let endpoint = self.endpoints.get_mut(EndpointId::of(peer))?;
+        let ep = Some(endpoint.id);
+        let found = endpoint.reads.iter_mut().find(|one| one.is_of(op.number));
+        let Some(InFlight { what: OneSided::Pull(reading), .. }) = found else { return None };
+        if reading.pooled == 0 {
+            return Some(Ended::WithDevice);
         }
-        endpoint.link.disown(op.number)
+        // It is read into memory of the pool: another receive may have it.
+        let posted = reading.posted.take()?;
+        self.inbox.detach(reading.key);
+        let returned = Returned::Memory(posted.memory.memory);
+        self.ready.push_back(Event::Failed { op, ep, error: error.clone(), returned });
+        Some(Ended::Now)
     }
 
-    /// True if a device has the memory of a one-sided operation.
-    fn is_with_device(&mut self, op: OpId) -> bool {
-        let endpoint = self.endpoints.at(op.index as usize);
-        endpoint.is_some_and(|endpoint| endpoint.reads.iter().any(|one| one.number == op.number))
+    /// Ends a receive whose message was read into its memory, but has its turn later: the message goes with it.
+    fn end_read(&mut self, op: OpId, error: &OpError) -> Option<Ended> {
+        if *error != OpError::TimedOut {
+            return None;
+        }
+        let body = self.inbox.take_whole(|body| matches!(body, Body::Into { op: of, .. } if *of == op))?;
+        let Body::Into { memory, .. } = body else { return None };
+        let returned = Returned::Memory(memory);
+        self.ready.push_back(Event::Failed { op, ep: None, error: error.clone(), returned });
+        Some(Ended::Now)
+    }
+
+    /// The application waits no more for an operation whose memory is elsewhere. Gives the connection, unless it did not
+    /// before.
+    fn disown(&mut self, op: OpId) -> Option<EndpointId> {
+        let index = match self.inbox.reads_for(op.number) {
+            Some(peer) => EndpointId::of(peer).index,
+            None => op.index,
+        };
+        let endpoint = self.endpoints.at(index as usize)?;
+        let was_awaited = match endpoint.reads.iter_mut().find(|one| one.is_of(op.number)) {
+            Some(one) => std::mem::replace(&mut one.awaited, false),
+            None => endpoint.link.disown(op.number),
+        };
+        was_awaited.then_some(endpoint.id)
     }
 
     /// What belonged to a send that did not go out.

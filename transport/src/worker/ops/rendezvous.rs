@@ -84,7 +84,7 @@ impl Worker {
         let Some(InFlight { number, awaited, what }) = endpoint.reads.pop_front() else { return };
         let op = OpId::new(number, Some(ep));
         let event = match what {
-            OneSided::Pull(reading) => return self.pulled(index, reading, memory),
+            OneSided::Pull(reading) => return self.pulled(index, reading, awaited, memory),
             OneSided::Get => Event::Got { op, ep, memory },
             OneSided::Put => Event::Put { op, ep, memory },
             OneSided::Fetch { .. } => self.fetched(op, ep, memory),
@@ -94,10 +94,16 @@ impl Worker {
     }
 
     /// A payload was read: it is delivered when its turn comes, and the peer is told.
-    fn pulled(&mut self, index: usize, reading: Reading, memory: Local) {
+    fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
         let Reading { key, len, posted, pooled } = reading;
         let len = len as usize;
         let (body, posted) = match (posted, memory) {
+            (Some(posted), memory) if pooled == 0 && !awaited => {
+                let (op, returned) = (receive_op(&posted), Returned::Memory(memory));
+                self.ready.push_back(Event::Released { op, returned });
+                let read = self.inbox.discard(key);
+                return self.was_read(index, read);
+            }
             (Some(posted), memory) if pooled == 0 => {
                 (Body::Into { op: receive_op(&posted), memory, result: Ok(()) }, None)
             }
@@ -117,7 +123,13 @@ impl Worker {
             // Without a receive, a payload is read into a slab.
             _ => return,
         };
-        let Some((id, len)) = self.inbox.finish(key, body, posted) else { return };
+        let read = self.inbox.finish(key, body, posted);
+        self.was_read(index, read);
+    }
+
+    /// The peer is told that a payload was read, of that message id and length.
+    fn was_read(&mut self, index: usize, read: Option<(u32, u64)>) {
+        let Some((id, len)) = read else { return };
         self.counters.rendezvous_received += 1;
         if let Some(endpoint) = self.endpoints.at(index) {
             endpoint.note(self.pace.now(), Note::with_len("read", id.into(), len));
