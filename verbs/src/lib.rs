@@ -64,14 +64,14 @@ pub use device::{
     AtomicAbility, Device, DeviceAttributes, LinkLayer, OnDemandPaging, PhysicalState, PortAttributes, PortState,
 };
 pub use error::{
-    CmError, CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed, MemoryError,
-    ModifyError, NetworkError, NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
+    BytesRevokeFailed, CmError, CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed,
+    MemoryError, ModifyError, NetworkError, NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
 pub use ibv::{Library, LibraryError, library};
 pub use memory::{
-    Buffer, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice, RemoteSlice, Slab,
-    SlabView,
+    Buffer, BytesRegion, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice,
+    RemoteSlice, Slab, SlabView,
 };
 pub use pd::ProtectionDomain;
 pub use qp::{

@@ -7,11 +7,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+
 use crate::cq::CompletionQueue;
 use crate::error::{CreateError, MemoryError};
 use crate::ibv;
 use crate::memory::{
-    Backing, Buffer, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
+    Backing, Buffer, BytesRegion, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
 };
 use crate::qp::{CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle};
 use crate::soft::{self, Node};
@@ -165,6 +167,23 @@ impl ProtectionDomain {
     /// As [`alloc`](ProtectionDomain::alloc), and [`MemoryError::NoKeys`].
     pub fn expose(&self, len: usize, access: Access) -> Result<ExposedRegion, MemoryError> {
         self.alloc(len)?.expose(access).map_err(|failed| failed.error)
+    }
+
+    /// Lets peers read `bytes` where they lie; see [`BytesRegion`].
+    ///
+    /// Peers of the software device can not map such memory, as with [`register`](ProtectionDomain::register). A device of
+    /// libibverbs locks the pages of it; those of a file that is mapped read-only, such as a program's constants, are refused
+    /// by some kernels before 6.2.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is no byte, or the device refuses the memory.
+    pub fn expose_bytes(&self, bytes: Bytes) -> Result<BytesRegion, MemoryError> {
+        check_length(bytes.len())?;
+        let reach = match &self.provider {
+            Provider::Soft(node) => Reach::Soft(node.home().clone()),
+            Provider::Ibv(pd) => Reach::Ibv(pd.clone()),
+        };
+        BytesRegion::new(self.id, reach, bytes)
     }
 
     /// A memory window, to be bound by a queue pair of this domain.

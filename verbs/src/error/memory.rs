@@ -5,7 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::memory::{Buffer, DmabufRegion, ExposedRegion};
+use crate::memory::{Buffer, BytesRegion, DmabufRegion, ExposedRegion};
 
 /// Allocating, registering or exposing memory failed.
 #[derive(Debug, Error)]
@@ -122,6 +122,16 @@ pub struct RevokeFailed {
     pub why: RevokeBlocked,
     /// The region.
     pub region: ExposedRegion,
+}
+
+/// Taking shared bytes back from peers did not finish; the region is handed back.
+#[derive(Debug, Error)]
+#[error("the bytes are still in use: {why}")]
+pub struct BytesRevokeFailed {
+    /// What uses them.
+    pub why: RevokeBlocked,
+    /// The region.
+    pub region: BytesRegion,
 }
 
 /// Revoking memory behind a DMA-buf did not finish; the region is handed back.

@@ -13,7 +13,7 @@ pub use cm::CmError;
 pub use completion::{CompletionError, CqError, NoMemory};
 pub use connect::{ConnectError, ModifyError};
 pub use create::CreateError;
-pub use memory::{DmabufRevokeFailed, ExposeFailed, MemoryError, RevokeBlocked, RevokeFailed};
+pub use memory::{BytesRevokeFailed, DmabufRevokeFailed, ExposeFailed, MemoryError, RevokeBlocked, RevokeFailed};
 pub use network::NetworkError;
 pub use open::OpenError;
 pub use post::{PostError, Rejected};

@@ -27,9 +27,11 @@ impl Grant {
     pub(crate) fn register(pd: &Arc<Pd>, backing: &Backing, access: Access) -> Result<Self, MemoryError> {
         let (base, len) = (backing.base(), backing.len());
         // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
-        // lasts all access to the block is by copies and atomics that bear the device's.
+        // lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
         let mr = unsafe {
-            if backing.is_on_demand() {
+            if backing.is_read_only() {
+                pd.register_read_only(base, len)
+            } else if backing.is_on_demand() {
                 pd.register_on_demand(base, len, access)
             } else {
                 pd.register(base, len, access)

@@ -10,7 +10,7 @@ use super::handle::{made, outcome};
 use super::memlock;
 use super::pd_handle::PdHandle;
 use crate::error::MemoryError;
-use crate::types::{Access, Rkey};
+use crate::types::Rkey;
 
 /// A registration. [`close`](Mr::close) ends it; whoever owns the memory looks at what that says before freeing it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers memory in a domain; peers may do what `access` says.
+    /// Registers memory in a domain, with those flags of ibv_reg_mr(3).
     ///
     /// # Errors
     /// [`MemoryError`] if the device refuses or a limit forbids it.
@@ -40,11 +40,9 @@ impl Mr {
         pd: &Arc<PdHandle>,
         base: NonNull<u8>,
         len: usize,
-        access: Access,
-        on_demand: bool,
+        flags: libc::c_int,
     ) -> Result<Self, MemoryError> {
-        let paged = if on_demand { sys::IBV_ACCESS_ON_DEMAND } else { 0 };
-        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits() | paged).cast_signed();
+        let on_demand = flags & sys::IBV_ACCESS_ON_DEMAND.cast_signed() != 0;
         // SAFETY: the domain is alive; the memory is valid, by the caller.
         let mr = unsafe { (pd.device().library.ibv_reg_mr)(pd.pd(), base.as_ptr().cast(), len, flags) };
         match made(mr) {

@@ -29,7 +29,7 @@ impl Pd {
         let handle = Arc::new(PdHandle::alloc(device.handle())?);
         let registrar = handle.clone();
         // SAFETY: an arena gives its registration back before its memory, and keeps memory that the device keeps.
-        let register = move |base, len| unsafe { Mr::register(&registrar, base, len, Access::NONE, false) };
+        let register = move |base, len| unsafe { Mr::register(&registrar, base, len, writable(Access::NONE)) };
         let arenas = ArenaPool::registering(Registrar(Box::new(register)));
         Ok(Arc::new(Pd { id, arenas, handle, device: device.clone() }))
     }
@@ -60,7 +60,20 @@ impl Pd {
     /// touches it while the device may.
     pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: usize, access: Access) -> Result<Mr, MemoryError> {
         // SAFETY: passed on to the caller.
-        unsafe { Mr::register(&self.handle, base, len, access, false) }
+        unsafe { Mr::register(&self.handle, base, len, writable(access)) }
+    }
+
+    /// Registers memory that nobody writes: peers may read it.
+    ///
+    /// # Errors
+    /// As [`register`](Pd::register).
+    ///
+    /// # Safety
+    /// The memory stays valid for reads until the registration is closed, and for ever if closing fails. Nobody writes it.
+    pub(crate) unsafe fn register_read_only(&self, base: NonNull<u8>, len: usize) -> Result<Mr, MemoryError> {
+        let flags = Access::REMOTE_READ.bits().cast_signed();
+        // SAFETY: passed on to the caller; the device is not allowed to write.
+        unsafe { Mr::register(&self.handle, base, len, flags) }
     }
 
     /// The same without locking the memory, on devices that fault pages in.
@@ -81,7 +94,7 @@ impl Pd {
             return Err(self.not_supported("memory that is not locked (on-demand paging)", None));
         }
         // SAFETY: passed on to the caller.
-        unsafe { Mr::register(&self.handle, base, len, access, true) }
+        unsafe { Mr::register(&self.handle, base, len, writable(access) | sys::IBV_ACCESS_ON_DEMAND.cast_signed()) }
     }
 
     /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
@@ -99,7 +112,7 @@ impl Pd {
         const WHAT: &str = "a DMA-buf";
         let register = self.device.handle().library.ibv_reg_dmabuf_mr();
         let register = register.map_err(|missing| self.not_supported(WHAT, Some(missing.to_string())))?;
-        let flags = (sys::IBV_ACCESS_LOCAL_WRITE | access.bits()).cast_signed();
+        let flags = writable(access);
         // SAFETY: the domain is alive; the memory is the DMA-buf's, which the kernel keeps while it is registered.
         let mr = unsafe { register(self.handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
         match made(mr) {
@@ -115,4 +128,9 @@ impl Pd {
     fn not_supported(&self, what: &'static str, why: Option<String>) -> MemoryError {
         MemoryError::NotSupported { device: self.device.name().to_owned(), what, why }
     }
+}
+
+/// The flags of memory that the device may write, and peers as `access` says.
+fn writable(access: Access) -> libc::c_int {
+    (sys::IBV_ACCESS_LOCAL_WRITE | access.bits()).cast_signed()
 }

@@ -5,6 +5,8 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::arena::Arena;
 use crate::ibv::{self, Mr};
 use crate::soft::Home;
@@ -38,6 +40,8 @@ enum Kind {
     Vector { capacity: usize, registered: Option<Mr> },
     /// Memory that `owner` keeps alive.
     Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Mr> },
+    /// Shared bytes, which nobody writes; registered for peers only.
+    Bytes { _owner: Bytes },
     /// Given back, or to nobody.
     Gone,
 }
@@ -98,6 +102,13 @@ impl Backing {
         Arc::new(Backing { base, len, domain, lkey, reach, kind: Kind::Foreign { owner, registered } })
     }
 
+    /// Shared bytes, to be read only.
+    pub(crate) fn from_bytes(domain: u64, reach: Reach, bytes: Bytes) -> Self {
+        let base = NonNull::new(bytes.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        let kind = Kind::Bytes { _owner: bytes.clone() };
+        Backing { base, len: bytes.len(), domain, lkey: 0, reach, kind }
+    }
+
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -122,8 +133,13 @@ impl Backing {
             Kind::Vector { registered, .. } | Kind::Foreign { registered, .. } => {
                 registered.as_ref().is_some_and(Mr::is_on_demand)
             }
-            Kind::Arena { .. } | Kind::Gone => false,
+            Kind::Arena { .. } | Kind::Bytes { .. } | Kind::Gone => false,
         }
+    }
+
+    /// True if no device may write it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self.kind, Kind::Bytes { .. })
     }
 
     /// Whose device reaches the block.
@@ -135,7 +151,7 @@ impl Backing {
     pub(crate) fn arena(&self) -> Option<(u32, usize)> {
         match &self.kind {
             Kind::Arena { arena, offset, .. } => Some((arena.id(), *offset)),
-            Kind::Vector { .. } | Kind::Foreign { .. } | Kind::Gone => None,
+            Kind::Vector { .. } | Kind::Foreign { .. } | Kind::Bytes { .. } | Kind::Gone => None,
         }
     }
 
@@ -182,7 +198,7 @@ impl Drop for Backing {
                     std::mem::forget(owner);
                 }
             }
-            Kind::Vector { .. } | Kind::Gone => {}
+            Kind::Vector { .. } | Kind::Bytes { .. } | Kind::Gone => {}
         }
     }
 }
@@ -193,6 +209,7 @@ impl std::fmt::Debug for Backing {
             Kind::Arena { .. } => "arena",
             Kind::Vector { .. } => "vector",
             Kind::Foreign { .. } => "foreign",
+            Kind::Bytes { .. } => "bytes",
             Kind::Gone => "gone",
         };
         f.debug_struct("Backing").field("len", &self.len).field("kind", &kind).finish()

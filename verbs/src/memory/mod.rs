@@ -5,6 +5,7 @@ mod arena;
 mod available;
 mod backing;
 mod buffer;
+mod bytes;
 mod dmabuf;
 mod exposed;
 mod grant;
@@ -16,6 +17,7 @@ mod slab;
 mod window;
 
 pub use buffer::{Buffer, HugePages};
+pub use bytes::BytesRegion;
 pub use dmabuf::{DmabufRegion, DmabufSlice};
 pub use exposed::{ExposedRegion, RegionSlice};
 pub use local::Local;

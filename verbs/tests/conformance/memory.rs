@@ -2,12 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use qpair_verbs::{Access, HugePages, MemoryError, WcOpcode};
+use qpair_verbs::{Access, HugePages, MemoryError, WcOpcode, WcStatus};
 
 use crate::harness::{Env, Fill, Mem, Origin, Pair, Piece, Work, is_soft};
 
 two_sided! {
     memory_of_every_origin_is_source_and_target,
+    bytes_are_read_where_they_lie_and_not_written,
     revoked_memory_holds_what_was_written,
     revoking_waits_for_posted_work,
 }
@@ -61,6 +62,31 @@ pub fn every_origin(pair: &mut Pair) {
             pair.far.revoke(&target).expect("nobody uses it").assert_is(&bytes);
         }
     }
+}
+
+fn bytes_are_read_where_they_lie_and_not_written(env: &Env) {
+    let mut pair = env.rc();
+    for (seed, size) in SIZES.into_iter().enumerate() {
+        let fill = Fill::Seed(seed as u64);
+        let (bytes, remote) = pair.far.expose_bytes(size, fill);
+        for part in [remote, remote.slice(1..remote.len - 1)] {
+            pair.near.post(Work::read(part).signaled());
+            let read = pair.near.done().assert_success(WcOpcode::RDMA_READ);
+            let start = (part.addr - remote.addr) as usize;
+            read.memory.assert_is(&fill.bytes(size)[start..start + part.len as usize]);
+        }
+        pair.far.revoke_bytes(bytes).assert_is(&fill.bytes(size));
+    }
+    let fill = Fill::Seed(77);
+    let (bytes, remote) = pair.far.expose_bytes(5000, fill);
+    pair.near.post(Work::write(Mem::from(Origin::Alloc, 5000, Fill::Byte(1)), remote).signaled());
+    pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
+    pair.far.revoke_bytes(bytes).assert_is(&fill.bytes(5000));
+    let mut pair = env.rc();
+    let (bytes, remote) = pair.far.expose_bytes(64, fill);
+    pair.far.revoke_bytes(bytes);
+    pair.near.post(Work::read(remote).signaled());
+    pair.near.done().assert_status(WcStatus::REM_ACCESS_ERR);
 }
 
 fn revoked_memory_holds_what_was_written(env: &Env) {

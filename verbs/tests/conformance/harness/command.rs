@@ -22,6 +22,8 @@ handles! {
     QpId;
     /// An exposed region of a side.
     RegionId;
+    /// Shared bytes of a side that its peer may read.
+    BytesId;
     /// A memory window of a side.
     WindowId;
     /// A shared receive queue of a side.
@@ -136,6 +138,10 @@ pub enum Command {
     Expose { domain: DomainId, piece: Piece, access: Access },
     /// `Result<Content, String>`: what blocks it; the region is then kept. Fails if the memory changes within `watch`.
     Revoke { region: RegionId, watch: u64 },
+    /// `(BytesId, RemoteSlice)`
+    ExposeBytes { len: usize, fill: Fill },
+    /// `Content`: of the bytes, which are given back.
+    RevokeBytes { bytes: BytesId },
     /// `Content`
     Look { region: RegionId, start: usize, end: usize },
     /// `()`

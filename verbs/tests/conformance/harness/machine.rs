@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use qpair_verbs::{
-    Access, AddressHandle, AsyncEvent, AsyncEvents, CompletionChannel, CompletionQueue, ConnectError, Context,
-    DatagramQueuePair, ExposedRegion, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState, QpType,
-    QueuePair, ReadyToReceive, SharedReceiveQueue,
+    Access, AddressHandle, AsyncEvent, AsyncEvents, BytesRegion, CompletionChannel, CompletionQueue, ConnectError,
+    Context, DatagramQueuePair, ExposedRegion, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState,
+    QpType, QueuePair, ReadyToReceive, SharedReceiveQueue,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Abilities, Command, Content, CqId, DomainId, Event, HandleId, Made, Piece, QpId, QpSpec, RegionId, SrqId, WindowId,
-    digest,
+    Abilities, BytesId, Command, Content, CqId, DomainId, Event, HandleId, Made, Piece, QpId, QpSpec, RegionId, SrqId,
+    WindowId, digest,
 };
 
 /// A value of the type that the command names, or why there is none.
@@ -31,6 +31,7 @@ pub struct Machine {
     pub(super) cqs: Vec<Cq>,
     pub(super) qps: Vec<Qp>,
     pub(super) regions: Vec<Option<ExposedRegion>>,
+    bytes: Vec<Option<BytesRegion>>,
     pub(super) windows: Vec<Option<MemoryWindow>>,
     pub(super) srqs: Vec<SharedReceiveQueue>,
     pub(super) handles: Vec<AddressHandle>,
@@ -88,6 +89,7 @@ impl Machine {
             cqs: vec![Cq { queue, channel: None }],
             qps: Vec::new(),
             regions: Vec::new(),
+            bytes: Vec::new(),
             windows: Vec::new(),
             srqs: Vec::new(),
             handles: Vec::new(),
@@ -127,6 +129,8 @@ impl Machine {
             | Command::Counters
             | Command::Explain { .. } => self.run_set_up(command),
             Command::Expose { .. }
+            | Command::ExposeBytes { .. }
+            | Command::RevokeBytes { .. }
             | Command::Revoke { .. }
             | Command::Look { .. }
             | Command::Fill { .. }
@@ -237,6 +241,16 @@ impl Machine {
         match command {
             Command::Expose { domain, piece, access } => self.expose(domain, piece, access),
             Command::Revoke { region, watch } => self.revoke(region, watch),
+            Command::ExposeBytes { len, fill } => {
+                let region = self.domains[0].expose_bytes(fill.bytes(len).into()).map_err(text)?;
+                let remote = region.remote(0..len);
+                self.bytes.push(Some(region));
+                answer((BytesId(self.bytes.len() - 1), remote))
+            }
+            Command::RevokeBytes { bytes: BytesId(bytes) } => {
+                let region = self.bytes[bytes].take().ok_or("the bytes were revoked")?;
+                answer(Content::found("shared bytes".to_owned(), &region.revoke().map_err(text)?, &[]))
+            }
             Command::Look { region, start, end } => {
                 let mut bytes = vec![0; end - start];
                 self.region(region)?.read(start, &mut bytes).map_err(text)?;

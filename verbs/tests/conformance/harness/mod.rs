@@ -11,7 +11,9 @@ mod sample;
 mod side;
 mod work;
 
-pub use command::{Abilities, Command, CqId, DomainId, HandleId, Made, QpId, QpSpec, RegionId, SrqId, WindowId};
+pub use command::{
+    Abilities, BytesId, Command, CqId, DomainId, HandleId, Made, QpId, QpSpec, RegionId, SrqId, WindowId,
+};
 pub use env::{Env, Pair, Placement, connect_pair, run};
 pub use leeway::{
     Promise, at_once, behind_refused, bind_refused, is_ours, is_soft, over_network, service_refused, take, too_long,

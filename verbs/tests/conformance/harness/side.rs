@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::machine::Machine;
 use super::{
-    Abilities, Command, Content, CqId, DomainId, Done, Event, Fill, HandleId, Made, Mem, Origin, Peer, Piece, QpId,
-    QpSpec, Refused, RegionId, SrqId, WindowId, Work, at_once, digest,
+    Abilities, BytesId, Command, Content, CqId, DomainId, Done, Event, Fill, HandleId, Made, Mem, Origin, Peer, Piece,
+    QpId, QpSpec, Refused, RegionId, SrqId, WindowId, Work, at_once, digest,
 };
 
 /// How long what must happen may take: far more than it should, so that a loaded machine fails no case.
@@ -145,6 +145,18 @@ impl Side {
     pub fn expose_in(&mut self, domain: DomainId, piece: Piece, access: Access) -> Region {
         let (id, remote) = self.ask(Command::Expose { domain, piece, access });
         Region { id, remote }
+    }
+
+    /// Shared bytes, and their name for peers.
+    #[track_caller]
+    pub fn expose_bytes(&mut self, len: usize, fill: Fill) -> (BytesId, RemoteSlice) {
+        self.ask(Command::ExposeBytes { len, fill })
+    }
+
+    /// What they are when no peer reads them any more.
+    #[track_caller]
+    pub fn revoke_bytes(&mut self, bytes: BytesId) -> Content {
+        self.ask(Command::RevokeBytes { bytes })
     }
 
     pub fn revoke(&mut self, region: &Region) -> Result<Content, String> {
