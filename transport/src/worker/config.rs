@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use qpair_verbs::HugePages;
+
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
 use crate::cm::{ClusterKey, ClusterKeyError};
@@ -28,6 +30,9 @@ pub struct Config {
     pub(crate) send_depth: u32,
     pub(crate) queue_limit: usize,
     pub(crate) pool_limit: usize,
+    pub(crate) huge_pages: HugePages,
+    pub(crate) in_place: Option<usize>,
+    pub(crate) registration_cache: usize,
     pub(crate) unmatched: Unmatched,
     pub(crate) shared_receives: Option<SharedReceives>,
     pub(crate) keepalive: Duration,
@@ -73,6 +78,9 @@ impl Default for Config {
             send_depth: 128,
             queue_limit: 1 << 16,
             pool_limit: 1 << 30,
+            huge_pages: HugePages::Try,
+            in_place: None,
+            registration_cache: 256 << 20,
             unmatched: Unmatched::Deliver,
             // A queue of its own costs a sender no atomic operation, and some 25 ns less a message.
             shared_receives: None,
@@ -158,6 +166,35 @@ impl Config {
     #[must_use]
     pub fn pool_limit(mut self, bytes: usize) -> Self {
         self.pool_limit = bytes;
+        self
+    }
+
+    /// Whether blocks of that memory from 2 MiB on stand on huge pages, of which a device holds fewer in its tables (default:
+    /// where the system has some reserved). Where they are required and there are none, long messages that need such a block
+    /// fail.
+    #[must_use]
+    pub fn huge_pages(mut self, huge: HugePages) -> Self {
+        self.huge_pages = huge;
+        self
+    }
+
+    /// Length in bytes from which on long `Bytes` that are not registered are registered and read by the peer where they lie;
+    /// shorter ones are copied into memory that is registered already. By default 2 MiB on the software device, where the
+    /// system copies between processes, and no faster than two copies through mapped memory up to there; elsewhere 64 KiB,
+    /// since registering is a system call that locks each page.
+    #[must_use]
+    pub fn in_place(mut self, from: usize) -> Self {
+        self.in_place = Some(from);
+        self
+    }
+
+    /// Bytes of sent `Bytes` that stay registered with the device after they were sent (default 256 MiB): to send the same
+    /// again, or part of it, takes no registration then. Their memory is held as long, also if the application dropped them
+    /// already; those that it dropped go within milliseconds of polling. 0: none stay. What [`register`](crate::Worker::register)
+    /// registered does not count.
+    #[must_use]
+    pub fn registration_cache(mut self, bytes: usize) -> Self {
+        self.registration_cache = bytes;
         self
     }
 

@@ -340,12 +340,17 @@ impl Worker {
                 Ok(buffer) => Ok(Payload::Buffer(buffer)),
                 Err(failed) => Err(Carried::Region(failed.region)),
             },
-            Carried::Copy(region, bytes) => match region.try_revoke() {
+            // Nobody writes it, so that it is the application's to read even while a peer is.
+            Carried::Shared(registration, bytes) => {
+                self.registrations.release(registration);
+                Ok(Payload::Bytes(bytes))
+            }
+            Carried::Copy(region, payload) => match region.try_revoke() {
                 Ok(buffer) => {
                     self.pool.give_buffer(buffer);
-                    Ok(Payload::Bytes(bytes))
+                    Ok(payload)
                 }
-                Err(failed) => Err(Carried::Copy(failed.region, bytes)),
+                Err(failed) => Err(Carried::Copy(failed.region, payload)),
             },
             plain => plain.into_payload(),
         }

@@ -11,7 +11,7 @@ use slab::Slab;
 
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
-use super::memory::{Payload, Target};
+use super::memory::{InUse, Payload, Target};
 use super::seen::{History, Note, Traffic};
 use crate::cm::SocketId;
 use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table, Threshold};
@@ -188,14 +188,18 @@ impl Endpoint {
 pub(crate) enum Carried {
     /// To be copied when its turn comes.
     Bytes(Bytes),
+    /// To be copied when its turn comes, one behind the other.
+    Gather(Vec<Bytes>),
     /// To be copied when its turn comes.
     Buffer(Buffer),
     /// The application's own region.
     Remote(RemoteSlice),
     /// A buffer, exposed for the peer to read.
     Region(ExposedRegion),
-    /// A copy of these bytes in a buffer of the pool, exposed for the peer to read.
-    Copy(ExposedRegion, Bytes),
+    /// These bytes, registered for the peer to read where they lie.
+    Shared(InUse, Bytes),
+    /// A copy of this payload in a buffer of the pool, exposed for the peer to read.
+    Copy(ExposedRegion, Payload),
 }
 
 impl Carried {
@@ -203,6 +207,7 @@ impl Carried {
     pub(crate) fn into_payload(self) -> Result<Payload, Carried> {
         match self {
             Carried::Bytes(bytes) => Ok(Payload::Bytes(bytes)),
+            Carried::Gather(pieces) => Ok(Payload::Gather(pieces)),
             Carried::Buffer(buffer) => Ok(Payload::Buffer(buffer)),
             Carried::Remote(remote) => Ok(Payload::Exposed(remote)),
             exposed => Err(exposed),

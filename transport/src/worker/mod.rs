@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain, QueuePair};
+use bytes::Bytes;
+use qpair_verbs::{CompletionChannel, CompletionQueue, Context, MemoryError, ProtectionDomain, QueuePair};
 
 pub use config::{Config, Unmatched};
 pub use error::{
@@ -50,7 +51,7 @@ use delivery::Body;
 use ending::Withheld;
 use endpoint::Endpoints;
 use handshake::Party;
-use memory::{EagerSlabs, Pool, Target};
+use memory::{EagerSlabs, Pool, Registrations, Target};
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
 
 /// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
@@ -84,6 +85,9 @@ pub struct Worker {
     next_op: u64,
     // Touched now and then.
     pool: Pool,
+    registrations: Registrations,
+    /// From which length on long `Bytes` that are not registered are read where they lie.
+    in_place_from: usize,
     shares: Shares,
     calls: Calls<Payload>,
     streams: Table<StreamKey, Halves>,
@@ -150,12 +154,14 @@ impl Worker {
         };
         let mut sockets = Sockets::new(settings).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
-        let pool = Pool::new(&pd, config.pool_limit);
+        let pool = Pool::new(&pd, config.pool_limit, config.huge_pages);
         let policy = Policy {
             hold_short: config.unmatched == Unmatched::Hold,
             hold_long: config.unmatched != Unmatched::Deliver,
             longest: pool.longest(),
         };
+        // Queue pairs are made on the first port.
+        let fabric = context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer));
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),
@@ -171,6 +177,8 @@ impl Worker {
             counters: Counters::default(),
             next_op: 1,
             pool,
+            registrations: Registrations::new(&pd, config.registration_cache),
+            in_place_from: config.in_place.unwrap_or(setup::in_place_from(fabric)),
             shares: Shares::new(config.slots().own, config.window, config.slots().shared),
             calls: Calls::new(),
             streams: Table::new(),
@@ -182,8 +190,7 @@ impl Worker {
             parting: Vec::new(),
             sockets,
             parties: SocketMap::default(),
-            // Queue pairs are made on the first port.
-            fabric: context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer)),
+            fabric,
             channel,
             pace: service::Pace::new(),
             max_message: attributes.max_message.into(),
@@ -208,7 +215,47 @@ impl Worker {
 
     /// What was done so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let (registered, reused) = self.registrations.counts();
+        Counters { registered, reused, ..self.counters }
+    }
+
+    /// Registers `bytes` with the device until they are [unregistered](Worker::unregister), so that sending them, or part of
+    /// them, as a long message neither copies nor registers anything. They are held as long. Once more, it counts.
+    ///
+    /// Of other long `Bytes`, those from [`Config::in_place`] on are registered as they are sent, and stay so for a while
+    /// ([`Config::registration_cache`]).
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use qpair_transport::{Config, Event, Flow, Tag, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut worker = Worker::new(Config::default())?;
+    /// let server = worker.listen("127.0.0.1:0")?;
+    /// let ep = worker.connect(server.local_addr())?;
+    /// let blob = Bytes::from(vec![7; 1 << 20]);
+    /// worker.register(blob.clone())?;
+    /// worker.send(ep, Tag(1), blob.slice(4096..))?;
+    /// worker.run(|event, _worker| match event {
+    ///     Event::Sent { .. } => Flow::Stop,
+    ///     _ => Flow::Continue,
+    /// })?;
+    /// assert_eq!(worker.counters().bytes_copied, 0);
+    /// assert!(worker.unregister(&blob));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is no byte, or the device or a limit of the system refuses them.
+    pub fn register(&mut self, bytes: Bytes) -> Result<(), MemoryError> {
+        self.registrations.keep(&bytes)
+    }
+
+    /// Takes a [`register`](Worker::register) back; of messages that a peer is reading, with the last of them. False if these
+    /// bytes are not registered.
+    pub fn unregister(&mut self, bytes: &Bytes) -> bool {
+        self.registrations.forget(bytes)
     }
 
     /// Listens at a TCP address for peers that want to connect. A name that needs to be looked up blocks.

@@ -191,6 +191,7 @@ impl Worker {
             || self.pool.lent() > 0
             || self.broken > 0
             || !self.withheld.is_empty()
+            || self.registrations.has_chores()
             || !self.parting.is_empty()
             || self.sockets.has_chores()
     }

@@ -12,7 +12,7 @@ use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::ResourceError;
 use super::ids::EndpointId;
 use super::seen::{History, Traffic};
-use crate::cm::{Features, Hello, SocketId};
+use crate::cm::{Fabric, Features, Hello, SocketId};
 use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Threshold};
 
 impl Worker {
@@ -114,6 +114,11 @@ impl Endpoint {
             span: tracing::info_span!("connection", endpoint = %id, %peer),
         }
     }
+}
+
+/// From which length on `Bytes` are registered where they lie.
+pub(super) fn in_place_from(fabric: Fabric) -> usize {
+    if fabric == Fabric::Soft { 2 << 20 } else { 64 << 10 }
 }
 
 /// How fast this core copies, in bytes a microsecond: the best of some copies of a few pages, which take some microseconds.

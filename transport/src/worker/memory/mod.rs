@@ -4,6 +4,7 @@ mod lent;
 mod message;
 mod payload;
 mod pool;
+mod registrations;
 mod slabs;
 mod target;
 
@@ -11,5 +12,6 @@ pub use message::Message;
 pub use payload::Payload;
 
 pub(crate) use pool::Pool;
+pub(crate) use registrations::{InUse, Registrations};
 pub(crate) use slabs::{EagerSlabs, Oldest};
 pub(crate) use target::Target;

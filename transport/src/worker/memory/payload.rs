@@ -6,11 +6,14 @@ use qpair_verbs::{Buffer, RemoteSlice};
 /// The contents of one message.
 ///
 /// Up to the eager limit it is copied when sent. Above it, a `Buffer` is exposed to the peer, which reads it without
-/// any copy in between; `Bytes`, whose memory is not registered, are copied into a buffer of the worker's pool first.
+/// any copy in between. So are `Bytes` that are [registered](crate::Worker::register), or long enough to be registered where
+/// they lie ([`Config::in_place`](crate::Config::in_place)); others are copied into a buffer of the worker's pool first.
 #[derive(Debug)]
 pub enum Payload {
     /// Shared bytes.
     Bytes(Bytes),
+    /// Several pieces, sent one behind the other as one message. Copied once, whatever their length.
+    Gather(Vec<Bytes>),
     /// Registered memory, sent whole. [`Event::Sent`](crate::Event::Sent) gives it back.
     Buffer(Buffer),
     /// A range of a region that the application exposed with `REMOTE_READ` and keeps until
@@ -23,6 +26,7 @@ impl Payload {
     pub fn len(&self) -> u64 {
         match self {
             Payload::Bytes(bytes) => bytes.len() as u64,
+            Payload::Gather(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Payload::Buffer(buffer) => buffer.len() as u64,
             Payload::Exposed(remote) => remote.len,
         }
@@ -37,6 +41,12 @@ impl Payload {
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
         Payload::Bytes(bytes)
+    }
+}
+
+impl From<Vec<Bytes>> for Payload {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Payload::Gather(pieces)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use qpair_verbs::{Buffer, MemoryError, ProtectionDomain, Slab};
+use qpair_verbs::{Buffer, HugePages, MemoryError, ProtectionDomain, Slab};
 
 /// Free blocks by class; each block is at least as long as its class says.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ enum Supply {
 pub(crate) struct Pool {
     pd: ProtectionDomain,
     limit: usize,
+    huge: HugePages,
     buffers: Classes<Buffer>,
     buffer_bytes: usize,
     slabs: Classes<Slab>,
@@ -36,10 +37,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(pd: &ProtectionDomain, limit: usize) -> Self {
+    /// `huge`: for blocks that are no shorter than such a page.
+    pub(crate) fn new(pd: &ProtectionDomain, limit: usize, huge: HugePages) -> Self {
         Pool {
             pd: pd.clone(),
             limit,
+            huge,
             buffers: Classes::new(),
             buffer_bytes: 0,
             slabs: Classes::new(),
@@ -61,7 +64,7 @@ impl Pool {
         if self.buffer_bytes.saturating_add(size) > self.limit {
             return Err(MemoryError::Length { len, limit: self.limit - self.buffer_bytes });
         }
-        let buffer = self.pd.alloc(size)?;
+        let buffer = self.block(size)?;
         self.buffer_bytes += size;
         Ok(buffer)
     }
@@ -74,6 +77,10 @@ impl Pool {
     /// Buffers of so many bytes do not come back.
     pub(crate) fn lose_buffers(&mut self, bytes: usize) {
         self.buffer_bytes -= bytes;
+    }
+
+    fn block(&self, size: usize) -> Result<Buffer, MemoryError> {
+        self.pd.alloc_on(size, if size < HUGE_PAGE { HugePages::No } else { self.huge })
     }
 
     /// Longest payload that there is a slab for once all are free.
@@ -96,9 +103,9 @@ impl Pool {
         }
         // The first is always given: rounded up, it may be above the limit.
         let made = match self.slab_bytes {
-            0 => Some(self.pd.alloc(size)?),
+            0 => Some(self.block(size)?),
             used if used.saturating_add(size) > self.limit => None,
-            _ => self.pd.alloc(size).ok(),
+            _ => self.block(size).ok(),
         };
         match made {
             Some(_) => self.slab_bytes += size,
@@ -183,6 +190,8 @@ fn class_of(len: usize) -> (usize, usize) {
     (size.trailing_zeros().saturating_sub(LEAST.trailing_zeros()) as usize, size)
 }
 
+/// The usual size of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
 const LEAST: usize = 16 << 10;
 /// 16 KiB to 1 TiB.
 const CLASSES: usize = 27;
@@ -202,9 +211,20 @@ mod tests {
     }
 
     #[test]
+    fn long_blocks_stand_on_huge_pages_where_they_must() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 1 << 30, HugePages::Require);
+        assert!(pool.buffer(HUGE_PAGE / 2).is_ok(), "too short for one");
+        match pool.buffer(HUGE_PAGE) {
+            Ok(buffer) => assert_eq!(buffer.len(), HUGE_PAGE),
+            Err(error) => assert!(matches!(error, MemoryError::NoHugePages { .. }), "{error}"),
+        }
+    }
+
+    #[test]
     fn whoever_waits_for_a_slab_is_told_whichever_way_room_comes_back() {
         let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
-        let mut pool = Pool::new(&pd, 64 << 10);
+        let mut pool = Pool::new(&pd, 64 << 10, HugePages::No);
         let first = pool.slab(40_000).unwrap().unwrap();
         pool.give_slab(first);
         assert!(!pool.is_relieved(), "nobody waits");

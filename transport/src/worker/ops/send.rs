@@ -1,14 +1,15 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
-use qpair_verbs::{Access, Local, MemoryError, PostError, RemoteSlice};
+use std::time::Duration;
 
-use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
+use super::post::{NOTHING, post};
+use crate::engine::{Blocked, Class, Envelope, Frame, OFFER_BYTES, Pending, Step};
 use crate::worker::Worker;
-use crate::worker::endpoint::{Carried, Endpoint, Job, wr_id};
+use crate::worker::endpoint::{Carried, Endpoint};
 use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
-use crate::worker::memory::{Payload, Pool};
+use crate::worker::memory::Payload;
 use crate::worker::seen::Note;
 
 impl Worker {
@@ -45,7 +46,7 @@ impl Worker {
         let data: &[u8] = match &payload {
             Payload::Bytes(bytes) if bytes.len() <= endpoint.threshold.bytes() => bytes,
             Payload::Buffer(buffer) if buffer.len() <= endpoint.threshold.bytes() => buffer,
-            _ => return self.send_long(number, ep, envelope, payload),
+            _ => return self.send_other(number, ep, envelope, payload),
         };
         match endpoint.link.eager(envelope, len) {
             Ok(frame) => {
@@ -53,18 +54,49 @@ impl Worker {
                 self.copied(number, ep, envelope, payload, posted);
             }
             Err(Blocked::Later) => {
-                let payload = match payload {
-                    Payload::Bytes(bytes) => Carried::Bytes(bytes),
-                    Payload::Buffer(buffer) => Carried::Buffer(buffer),
-                    Payload::Exposed(remote) => Carried::Remote(remote),
-                };
                 self.counters.queued += 1;
-                if endpoint.link.queued() == 0 {
-                    endpoint.note(self.pace.now(), Note::new("messages wait for room"));
-                }
-                endpoint.link.enqueue(Pending { op: number, envelope, len, remote: None, payload });
+                queue(
+                    endpoint,
+                    self.pace.now(),
+                    Pending { op: number, envelope, len, remote: None, payload: wait(payload) },
+                );
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
+        }
+        Ok(OpId::new(number, Some(ep)))
+    }
+
+    /// Sends a message of several pieces, or a long one.
+    #[cold]
+    fn send_other(
+        &mut self,
+        number: u64,
+        ep: EndpointId,
+        envelope: Envelope,
+        payload: Payload,
+    ) -> Result<OpId, SendError> {
+        let Some(endpoint) = self.endpoints.get_mut(ep) else {
+            return Err(SendError { error: SendFailure::Unknown(ep), payload });
+        };
+        let len = payload.len();
+        let pieces = match &payload {
+            Payload::Gather(pieces) if len <= endpoint.threshold.bytes() as u64 => &pieces[..],
+            _ => return self.send_long(number, ep, envelope, payload),
+        };
+        match endpoint.link.eager(envelope, len) {
+            Ok(frame) => {
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, pieces);
+                self.copied(number, ep, envelope, payload, posted);
+            }
+            Err(Blocked::Later) => {
+                self.counters.queued += 1;
+                queue(
+                    endpoint,
+                    self.pace.now(),
+                    Pending { op: number, envelope, len, remote: None, payload: wait(payload) },
+                );
+            }
+            Err(Blocked::Closed) => return Err(SendError { error: SendFailure::Closing(ep), payload }),
         }
         Ok(OpId::new(number, Some(ep)))
     }
@@ -185,7 +217,7 @@ impl Worker {
             Ok((frame, offer)) => {
                 let mut body = [0; OFFER_BYTES];
                 offer.emit(&mut body);
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body[..]);
                 self.counters.rendezvous_sent += u64::from(posted.is_ok());
                 endpoint.sent.count(remote.len);
                 endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), remote.len));
@@ -230,41 +262,6 @@ impl Worker {
         gaps.into_iter().for_each(|(op, envelope)| self.leave_gap(op, ep, envelope));
     }
 
-    /// Makes a long payload readable for the peer.
-    fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
-        match payload {
-            Payload::Exposed(remote) => Ok((Carried::Remote(remote), remote)),
-            Payload::Buffer(buffer) => {
-                let len = buffer.len();
-                match buffer.expose(Access::REMOTE_READ) {
-                    Ok(region) => {
-                        let remote = region.remote(0..len);
-                        Ok((Carried::Region(region), remote))
-                    }
-                    Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
-                }
-            }
-            Payload::Bytes(bytes) => {
-                let mut buffer = match self.pool.buffer(bytes.len()) {
-                    Ok(buffer) => buffer,
-                    Err(error) => return Err((error, Payload::Bytes(bytes))),
-                };
-                buffer[..bytes.len()].copy_from_slice(&bytes);
-                self.counters.bytes_copied += bytes.len() as u64;
-                match buffer.expose(Access::REMOTE_READ) {
-                    Ok(region) => {
-                        let remote = region.remote(0..bytes.len());
-                        Ok((Carried::Copy(region, bytes), remote))
-                    }
-                    Err(failed) => {
-                        self.pool.give_buffer(failed.buffer);
-                        Err((failed.error, Payload::Bytes(bytes)))
-                    }
-                }
-            }
-        }
-    }
-
     /// Posts all that the engine has to post for an endpoint.
     pub(in crate::worker) fn pump(&mut self, index: usize) {
         loop {
@@ -275,14 +272,15 @@ impl Worker {
             let Some(step) = endpoint.link.next_step() else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
             let posted = match step {
-                Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, &[]),
+                Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, NOTHING),
                 Step::Eager { frame, op, payload } => {
                     let (ep, envelope) = (endpoint.id, frame.header.envelope);
                     let posted = match &payload {
-                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, frame, bytes),
-                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, frame, buffer),
+                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, frame, &bytes[..]),
+                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, frame, &buffer[..]),
+                        Carried::Gather(pieces) => post(endpoint, scratch, pool, inline, frame, &pieces[..]),
                         // Only payloads that are copied are queued as eager.
-                        _ => post(endpoint, scratch, pool, inline, frame, &[]),
+                        _ => post(endpoint, scratch, pool, inline, frame, NOTHING),
                     };
                     let failed = posted.is_err();
                     if let Ok(payload) = payload.into_payload() {
@@ -296,7 +294,7 @@ impl Worker {
                 Step::Offer { frame, offer } => {
                     let mut body = [0; OFFER_BYTES];
                     offer.emit(&mut body);
-                    let posted = post(endpoint, scratch, pool, inline, frame, &body);
+                    let posted = post(endpoint, scratch, pool, inline, frame, &body[..]);
                     self.counters.rendezvous_sent += u64::from(posted.is_ok());
                     let len = frame.header.length;
                     endpoint.sent.count(len);
@@ -326,7 +324,7 @@ impl Worker {
     pub(in crate::worker) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         self.counters.credits_sent += 1;
-        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, *frame, &[]);
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, *frame, NOTHING);
         self.check(ep.index as usize, posted);
     }
 
@@ -338,58 +336,19 @@ impl Worker {
     }
 }
 
-/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline. The
-/// frame comes by value, so that it need not be in memory.
-#[inline(always)]
-fn post(
-    endpoint: &mut Endpoint,
-    scratch: &mut [u8],
-    pool: &mut Pool,
-    max_inline: usize,
-    frame: Frame,
-    body: &[u8],
-) -> Result<(), ResourceError> {
-    let len = HEADER_BYTES + body.len();
-    if len > max_inline {
-        return post_buffer(endpoint, pool, frame, body);
+/// A payload that is to be copied when its turn comes.
+fn wait(payload: Payload) -> Carried {
+    match payload {
+        Payload::Bytes(bytes) => Carried::Bytes(bytes),
+        Payload::Gather(pieces) => Carried::Gather(pieces),
+        Payload::Buffer(buffer) => Carried::Buffer(buffer),
+        Payload::Exposed(remote) => Carried::Remote(remote),
     }
-    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
-    let message = &mut scratch[..len];
-    let Some((header, rest)) = message.split_first_chunk_mut::<HEADER_BYTES>() else { return Err(not_connected()) };
-    frame.header.emit(header);
-    rest.copy_from_slice(body);
-    let request = qp.send_inline(message).id(wr_id(Job::Send, endpoint.id, frame.work.number));
-    let request = if frame.work.signal { request.signaled() } else { request };
-    request.post().map_err(|rejected| ResourceError::Post(rejected.error))
 }
 
-#[cold]
-fn post_buffer(endpoint: &mut Endpoint, pool: &mut Pool, frame: Frame, body: &[u8]) -> Result<(), ResourceError> {
-    let len = HEADER_BYTES + body.len();
-    let mut buffer = pool.buffer(len)?;
-    if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
-        frame.header.emit(header);
-        rest[..body.len()].copy_from_slice(body);
+fn queue(endpoint: &mut Endpoint, now: Duration, pending: Pending<Carried>) {
+    if endpoint.link.queued() == 0 {
+        endpoint.note(now, Note::new("messages wait for room"));
     }
-    let Some(qp) = &mut endpoint.qp else {
-        pool.give_buffer(buffer);
-        return Err(not_connected());
-    };
-    let bytes = buffer.len();
-    let id = wr_id(Job::SendBuffer, endpoint.id, frame.work.number);
-    let posted = qp.send(buffer).range(0..len).id(id).signaled().post();
-    let Err(rejected) = posted else {
-        endpoint.copied += bytes;
-        return Ok(());
-    };
-    let (error, memory) = rejected.into_parts();
-    if let Local::Buffer(buffer) = memory {
-        pool.give_buffer(buffer);
-    }
-    Err(error.into())
-}
-
-#[cold]
-fn not_connected() -> ResourceError {
-    ResourceError::Post(PostError::State(qpair_verbs::QpState::Init))
+    endpoint.link.enqueue(pending);
 }

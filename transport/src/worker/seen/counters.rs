@@ -19,6 +19,10 @@ pub struct Counters {
     /// Bytes of messages that this side copied: into a request or a buffer on their way out, out of a slab into the memory of
     /// a receive.
     pub bytes_copied: u64,
+    /// Times that `Bytes` were registered with the device, to be read where they lie.
+    pub registered: u64,
+    /// Times that such were sent again, or part of them, without being registered again.
+    pub reused: u64,
     /// Answers to requests that nobody waited for any more.
     pub late_answers: u64,
     /// Handshakes of peers that failed.

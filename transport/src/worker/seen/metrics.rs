@@ -48,7 +48,7 @@ impl Worker {
     pub fn metrics(&self) -> Metrics {
         let endpoints = self.endpoints.iter();
         let endpoints = endpoints.map(|endpoint| (endpoint.id, Explanation::of(endpoint, &self.inbox))).collect();
-        Metrics { counters: self.counters, requests: self.calls.len(), endpoints }
+        Metrics { counters: self.counters(), requests: self.calls.len(), endpoints }
     }
 }
 
@@ -64,6 +64,8 @@ impl fmt::Display for Metrics {
             rejected,
             lost,
             bytes_copied,
+            registered,
+            reused,
             late_answers,
         } = self.counters;
         let by_protocol = |name, help, eager: u64, rendezvous: u64, f: &mut fmt::Formatter<'_>| {
@@ -83,6 +85,8 @@ impl fmt::Display for Metrics {
             ),
             ("qpair_messages_queued_total", "Messages that had to wait before they could be sent.", queued),
             ("qpair_copied_bytes_total", "Bytes of messages that this side copied.", bytes_copied),
+            ("qpair_registrations_total", "Times that memory of messages was registered.", registered),
+            ("qpair_registrations_reused_total", "Times that registered memory was sent again.", reused),
             ("qpair_late_answers_total", "Answers to requests that nobody waited for any more.", late_answers),
             ("qpair_handshakes_rejected_total", "Handshakes of peers that failed.", rejected),
             ("qpair_connections_lost_total", "Connections lost, or ended by an error.", lost),

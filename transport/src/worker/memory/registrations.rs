@@ -1,0 +1,336 @@
+//! `Bytes` of the application's that peers may read where they lie. Those that were sent stay registered for a while, since
+//! programs send the same again and registering takes a NIC longer than sending.
+//!
+//! No hook into the allocator is needed for that: a registration holds a part of the `Bytes`, so that their memory stays what
+//! it was, and whatever lies within it is a part of the same.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use qpair_verbs::{BytesRegion, MemoryError, ProtectionDomain, RemoteSlice};
+use slab::Slab;
+
+/// A registration in use; to be [released](Registrations::release).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InUse(u32);
+
+#[derive(Debug)]
+pub(crate) struct Registrations {
+    pd: ProtectionDomain,
+    entries: Slab<Entry>,
+    /// Address and number of each, by address.
+    places: Vec<(usize, u32)>,
+    /// Bytes that may stay registered without being used.
+    limit: usize,
+    /// Bytes of those that are neither used nor kept.
+    idle: usize,
+    /// Uses so far.
+    clock: u64,
+    /// The longest there was: how far before an address a registration of it may begin.
+    longest: usize,
+    /// Where the next look for those that nobody can send again begins.
+    hand: usize,
+    /// Revoked, with a peer in the middle of reading.
+    leaving: VecDeque<BytesRegion>,
+    made: u64,
+    reused: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    region: BytesRegion,
+    /// Payloads that a peer may be reading.
+    users: u32,
+    /// The application registered it, so many times.
+    kept: u32,
+    used: u64,
+}
+
+impl Entry {
+    fn is_idle(&self) -> bool {
+        self.users == 0 && self.kept == 0
+    }
+
+    fn covers(&self, address: usize, len: usize) -> bool {
+        let bytes = self.region.bytes();
+        let start = bytes.as_ptr().addr();
+        address >= start && address - start <= bytes.len() && len <= bytes.len() - (address - start)
+    }
+}
+
+impl Registrations {
+    /// `limit`: bytes that may stay registered when nobody uses them.
+    pub(crate) fn new(pd: &ProtectionDomain, limit: usize) -> Self {
+        Registrations {
+            pd: pd.clone(),
+            entries: Slab::new(),
+            places: Vec::new(),
+            limit,
+            idle: 0,
+            clock: 0,
+            longest: 0,
+            hand: 0,
+            leaving: VecDeque::new(),
+            made: 0,
+            reused: 0,
+        }
+    }
+
+    /// Registrations that were made, and times that one was used again.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.made, self.reused)
+    }
+
+    /// Makes `bytes` readable for peers, or finds that they are.
+    ///
+    /// # Errors
+    /// [`MemoryError`] as the device refuses them, also after those that are not used were let go of.
+    pub(crate) fn acquire(&mut self, bytes: &Bytes) -> Result<(InUse, RemoteSlice), MemoryError> {
+        let index = self.find_or_make(bytes)?;
+        Ok(self.take(index, bytes))
+    }
+
+    /// The same, if they are readable already.
+    pub(crate) fn acquire_registered(&mut self, bytes: &Bytes) -> Option<(InUse, RemoteSlice)> {
+        let index = self.find(bytes, |_| true)?;
+        self.touch(index);
+        Some(self.take(index, bytes))
+    }
+
+    fn take(&mut self, index: u32, bytes: &Bytes) -> (InUse, RemoteSlice) {
+        let entry = &mut self.entries[index as usize];
+        if entry.is_idle() {
+            self.idle -= entry.region.len();
+        }
+        entry.users += 1;
+        let start = bytes.as_ptr().addr() - entry.region.bytes().as_ptr().addr();
+        (InUse(index), entry.region.remote(start..start + bytes.len()))
+    }
+
+    /// A peer reads them no more.
+    pub(crate) fn release(&mut self, InUse(index): InUse) {
+        let Some(entry) = self.entries.get_mut(index as usize) else { return };
+        entry.users -= 1;
+        self.settle(index);
+    }
+
+    /// Keeps `bytes` registered until they are [forgotten](Registrations::forget).
+    ///
+    /// # Errors
+    /// As [`acquire`](Registrations::acquire).
+    pub(crate) fn keep(&mut self, bytes: &Bytes) -> Result<(), MemoryError> {
+        let index = self.find_or_make(bytes)?;
+        let entry = &mut self.entries[index as usize];
+        if entry.is_idle() {
+            self.idle -= entry.region.len();
+        }
+        entry.kept += 1;
+        Ok(())
+    }
+
+    /// Takes one [`keep`](Registrations::keep) of these bytes back. False if there is none.
+    pub(crate) fn forget(&mut self, bytes: &Bytes) -> bool {
+        let Some(index) = self.find(bytes, |entry| entry.kept > 0) else { return false };
+        let entry = &mut self.entries[index as usize];
+        entry.kept -= 1;
+        let unused = entry.is_idle();
+        if unused {
+            self.remove(index);
+        }
+        true
+    }
+
+    /// Lets go of some that nobody can send again, since the application has dropped them; and of memory that peers have left.
+    pub(crate) fn look_around(&mut self) {
+        for _ in 0..LOOKS.min(self.entries.len()) {
+            self.hand = if self.hand + 1 >= self.places.len() { 0 } else { self.hand + 1 };
+            let Some(&(_, index)) = self.places.get(self.hand) else { break };
+            let entry = &self.entries[index as usize];
+            if entry.is_idle() && entry.region.bytes().is_unique() {
+                self.idle -= entry.region.len();
+                self.remove(index);
+            }
+        }
+        for _ in 0..LOOKS.min(self.leaving.len()) {
+            if let Some(region) = self.leaving.pop_front() {
+                self.revoke(region);
+            }
+        }
+    }
+
+    /// True if peers are in memory that is revoked.
+    pub(crate) fn has_chores(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    fn find_or_make(&mut self, bytes: &Bytes) -> Result<u32, MemoryError> {
+        if let Some(index) = self.find(bytes, |_| true) {
+            self.touch(index);
+            return Ok(index);
+        }
+        self.look_around();
+        let region = match self.pd.expose_bytes(bytes.clone()) {
+            Ok(region) => region,
+            // Keys, locked memory, or what else the device has no more of: perhaps it is here.
+            Err(_) if self.idle > 0 => {
+                self.shrink(0);
+                self.pd.expose_bytes(bytes.clone())?
+            }
+            Err(error) => return Err(error),
+        };
+        self.made += 1;
+        self.clock += 1;
+        self.idle += region.len();
+        self.longest = self.longest.max(region.len());
+        let address = bytes.as_ptr().addr();
+        let index = self.entries.insert(Entry { region, users: 0, kept: 0, used: self.clock }) as u32;
+        let place = self.places.partition_point(|&(other, _)| other <= address);
+        self.places.insert(place, (address, index));
+        Ok(index)
+    }
+
+    fn touch(&mut self, index: u32) {
+        self.reused += 1;
+        self.clock += 1;
+        self.entries[index as usize].used = self.clock;
+    }
+
+    /// A registration that `bytes` lie within. Of several that overlap, the nearest ones are looked at.
+    fn find(&self, bytes: &Bytes, fits: impl Fn(&Entry) -> bool) -> Option<u32> {
+        let (address, len) = (bytes.as_ptr().addr(), bytes.len());
+        let end = self.places.partition_point(|&(other, _)| other <= address);
+        let nearest = self.places[..end].iter().rev().take(LOOKS);
+        let near_enough = |&&(other, _): &&(usize, u32)| address - other <= self.longest;
+        let mut nearest = nearest.take_while(near_enough).map(|&(_, index)| index);
+        nearest.find(|&index| {
+            self.entries.get(index as usize).is_some_and(|entry| entry.covers(address, len) && fits(entry))
+        })
+    }
+
+    /// One that may be unused now stays, or makes room.
+    fn settle(&mut self, index: u32) {
+        let entry = &self.entries[index as usize];
+        if entry.is_idle() {
+            self.idle += entry.region.len();
+            self.shrink(self.limit);
+        }
+    }
+
+    /// Lets go of unused ones until no more than so many bytes are left: those first that were not used longest.
+    fn shrink(&mut self, limit: usize) {
+        while self.idle > limit {
+            let idle = self.entries.iter().filter(|(_, entry)| entry.is_idle());
+            let Some((index, entry)) = idle.min_by_key(|(_, entry)| entry.used) else { return };
+            self.idle -= entry.region.len();
+            self.remove(index as u32);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let Some(entry) = self.entries.try_remove(index as usize) else { return };
+        let address = entry.region.bytes().as_ptr().addr();
+        let first = self.places.partition_point(|&(other, _)| other < address);
+        if let Some(at) = self.places[first..].iter().position(|&(_, other)| other == index) {
+            self.places.remove(first + at);
+        }
+        self.revoke(entry.region);
+    }
+
+    fn revoke(&mut self, region: BytesRegion) {
+        if let Err(failed) = region.try_revoke() {
+            self.leaving.push_back(failed.region);
+        }
+    }
+}
+
+/// Registrations that are looked at in one go.
+const LOOKS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use qpair_verbs::Context;
+
+    use super::*;
+
+    fn registrations(limit: usize) -> Registrations {
+        Registrations::new(&Context::open("soft0").unwrap().alloc_pd().unwrap(), limit)
+    }
+
+    fn bytes(len: usize) -> Bytes {
+        vec![1; len].into()
+    }
+
+    #[test]
+    fn what_was_sent_is_found_again_and_so_is_each_part_of_it() {
+        let mut all = registrations(10_000);
+        let whole = bytes(5000);
+        let (first, remote) = all.acquire(&whole).unwrap();
+        let (second, part) = all.acquire(&whole.slice(100..300)).unwrap();
+        assert_eq!((all.counts(), part), ((1, 1), remote.slice(100..300)));
+        all.release(first);
+        all.release(second);
+        let (third, again) = all.acquire(&whole.slice(4999..)).unwrap();
+        assert_eq!((all.counts(), again.rkey), ((1, 2), remote.rkey));
+        all.release(third);
+    }
+
+    #[test]
+    fn the_least_recently_used_make_room_and_those_in_use_never_do() {
+        let mut all = registrations(1500);
+        let sent: Vec<_> = (0..4).map(|_| bytes(1000)).collect();
+        let (used, _) = all.acquire(&sent[0]).unwrap();
+        for bytes in &sent[1..] {
+            let (one, _) = all.acquire(bytes).unwrap();
+            all.release(one);
+        }
+        assert_eq!((all.entries.len(), all.idle), (2, 1000));
+        let made = |all: &mut Registrations, bytes: &Bytes| {
+            let before = all.counts().0;
+            let (one, _) = all.acquire(bytes).unwrap();
+            all.release(one);
+            all.counts().0 - before
+        };
+        assert_eq!([0, 3, 1].map(|at| made(&mut all, &sent[at])), [0, 0, 1]);
+        all.release(used);
+        assert_eq!((all.entries.len(), all.idle), (1, 1000));
+        assert!(sent[2].is_unique() && !sent[0].is_unique() || !sent[1].is_unique());
+    }
+
+    #[test]
+    fn what_the_application_dropped_is_let_go_of() {
+        let mut all = registrations(1 << 20);
+        for _ in 0..5 {
+            let (one, _) = all.acquire(&bytes(1000)).unwrap();
+            all.release(one);
+        }
+        all.look_around();
+        assert_eq!((all.entries.len(), all.idle, all.places.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_is_kept_stays_until_it_is_forgotten() {
+        let mut all = registrations(0);
+        let kept = bytes(3000);
+        all.keep(&kept).unwrap();
+        for _ in 0..3 {
+            let (one, _) = all.acquire(&kept.slice(7..)).unwrap();
+            all.release(one);
+        }
+        all.look_around();
+        assert_eq!(all.counts(), (1, 3));
+        assert!(all.forget(&kept) && !all.forget(&kept));
+        assert!(kept.is_unique());
+    }
+
+    #[test]
+    fn one_that_is_used_when_it_is_forgotten_goes_with_its_last_use() {
+        let mut all = registrations(0);
+        let kept = bytes(3000);
+        all.keep(&kept).unwrap();
+        let (one, _) = all.acquire(&kept).unwrap();
+        assert!(all.forget(&kept));
+        assert_eq!(all.entries.len(), 1);
+        all.release(one);
+        assert!(all.entries.is_empty() && kept.is_unique());
+    }
+}

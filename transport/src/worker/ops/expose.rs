@@ -1,0 +1,76 @@
+//! Making long payloads readable for a peer: where they lie, or as a copy.
+
+use bytes::Bytes;
+use qpair_verbs::{Access, ExposedRegion, MemoryError, RemoteSlice};
+
+use super::post::Body;
+use crate::worker::Worker;
+use crate::worker::endpoint::Carried;
+use crate::worker::memory::Payload;
+
+impl Worker {
+    /// Makes a long payload readable for the peer.
+    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
+        match payload {
+            Payload::Exposed(remote) => Ok((Carried::Remote(remote), remote)),
+            Payload::Buffer(buffer) => {
+                let len = buffer.len();
+                match buffer.expose(Access::REMOTE_READ) {
+                    Ok(region) => {
+                        let remote = region.remote(0..len);
+                        Ok((Carried::Region(region), remote))
+                    }
+                    Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
+                }
+            }
+            Payload::Bytes(bytes) => self.expose_bytes(bytes),
+            Payload::Gather(pieces) => match self.copy_and_expose(pieces[..].bytes(), &pieces[..]) {
+                Ok((region, remote)) => Ok((Carried::Copy(region, Payload::Gather(pieces)), remote)),
+                Err(error) => Err((error, Payload::Gather(pieces))),
+            },
+        }
+    }
+
+    /// Makes long `Bytes` readable for the peer: where they lie, or as a copy where that is faster.
+    fn expose_bytes(&mut self, bytes: Bytes) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
+        let registered = self.registrations.acquire_registered(&bytes);
+        if let Some((registration, remote)) = registered {
+            return Ok((Carried::Shared(registration, bytes), remote));
+        }
+        if bytes.len() < self.in_place_from {
+            match self.copy_and_expose(bytes.len(), &bytes[..]) {
+                Ok((region, remote)) => return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote)),
+                Err(error) => tracing::debug!(%error, len = bytes.len(), "no memory for a copy: read where they lie"),
+            }
+        }
+        match self.registrations.acquire(&bytes) {
+            Ok((registration, remote)) => Ok((Carried::Shared(registration, bytes), remote)),
+            // What the device does not take as it is, it may take from memory of the worker's own.
+            Err(error) => match self.copy_and_expose(bytes.len(), &bytes[..]) {
+                Ok((region, remote)) => Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote)),
+                Err(_) => Err((error, Payload::Bytes(bytes))),
+            },
+        }
+    }
+
+    /// Copies `len` bytes into a buffer of the pool, for the peer to read.
+    fn copy_and_expose(
+        &mut self,
+        len: usize,
+        body: &(impl Body + ?Sized),
+    ) -> Result<(ExposedRegion, RemoteSlice), MemoryError> {
+        let mut buffer = self.pool.buffer(len)?;
+        body.put(&mut buffer[..len]);
+        match buffer.expose(Access::REMOTE_READ) {
+            Ok(region) => {
+                self.counters.bytes_copied += len as u64;
+                let remote = region.remote(0..len);
+                Ok((region, remote))
+            }
+            Err(failed) => {
+                self.pool.give_buffer(failed.buffer);
+                Err(failed.error)
+            }
+        }
+    }
+}

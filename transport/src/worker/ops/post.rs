@@ -1,0 +1,107 @@
+//! Posting a message: its header, and what follows it.
+
+use bytes::Bytes;
+use qpair_verbs::{Local, PostError, QpState};
+
+use crate::engine::{Frame, HEADER_BYTES};
+use crate::worker::endpoint::{Endpoint, Job, wr_id};
+use crate::worker::error::ResourceError;
+use crate::worker::memory::Pool;
+
+/// What follows a header.
+pub(super) trait Body {
+    /// Length in bytes.
+    fn bytes(&self) -> usize;
+    /// Copies it to `into`, which is as long.
+    fn put(&self, into: &mut [u8]);
+}
+
+impl Body for [u8] {
+    #[inline(always)]
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    fn put(&self, into: &mut [u8]) {
+        into.copy_from_slice(self);
+    }
+}
+
+impl Body for [Bytes] {
+    fn bytes(&self) -> usize {
+        self.iter().map(Bytes::len).sum()
+    }
+
+    fn put(&self, mut into: &mut [u8]) {
+        for piece in self {
+            let (here, rest) = into.split_at_mut(piece.len());
+            here.copy_from_slice(piece);
+            into = rest;
+        }
+    }
+}
+
+/// Of a message that is a header alone.
+pub(super) const NOTHING: &[u8] = &[];
+
+/// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline. The
+/// frame comes by value, so that it need not be in memory.
+#[inline(always)]
+pub(super) fn post(
+    endpoint: &mut Endpoint,
+    scratch: &mut [u8],
+    pool: &mut Pool,
+    max_inline: usize,
+    frame: Frame,
+    body: &(impl Body + ?Sized),
+) -> Result<(), ResourceError> {
+    let len = HEADER_BYTES + body.bytes();
+    if len > max_inline {
+        return post_buffer(endpoint, pool, frame, body);
+    }
+    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
+    let message = &mut scratch[..len];
+    let Some((header, rest)) = message.split_first_chunk_mut::<HEADER_BYTES>() else { return Err(not_connected()) };
+    frame.header.emit(header);
+    body.put(rest);
+    let request = qp.send_inline(message).id(wr_id(Job::Send, endpoint.id, frame.work.number));
+    let request = if frame.work.signal { request.signaled() } else { request };
+    request.post().map_err(|rejected| ResourceError::Post(rejected.error))
+}
+
+#[cold]
+fn post_buffer(
+    endpoint: &mut Endpoint,
+    pool: &mut Pool,
+    frame: Frame,
+    body: &(impl Body + ?Sized),
+) -> Result<(), ResourceError> {
+    let len = HEADER_BYTES + body.bytes();
+    let mut buffer = pool.buffer(len)?;
+    if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
+        frame.header.emit(header);
+        body.put(&mut rest[..len - HEADER_BYTES]);
+    }
+    let Some(qp) = &mut endpoint.qp else {
+        pool.give_buffer(buffer);
+        return Err(not_connected());
+    };
+    let bytes = buffer.len();
+    let id = wr_id(Job::SendBuffer, endpoint.id, frame.work.number);
+    let posted = qp.send(buffer).range(0..len).id(id).signaled().post();
+    let Err(rejected) = posted else {
+        endpoint.copied += bytes;
+        return Ok(());
+    };
+    let (error, memory) = rejected.into_parts();
+    if let Local::Buffer(buffer) = memory {
+        pool.give_buffer(buffer);
+    }
+    Err(error.into())
+}
+
+#[cold]
+fn not_connected() -> ResourceError {
+    ResourceError::Post(PostError::State(QpState::Init))
+}
