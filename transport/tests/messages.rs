@@ -332,3 +332,56 @@ fn a_worker_may_talk_to_itself() {
     let text = worker.explain(ep).unwrap().to_string();
     assert!(text.contains("up to 8192 bytes copied"), "{text}");
 }
+
+/// Long messages are read in parts, so that a sign of life is never long in coming.
+#[test]
+fn messages_of_many_parts_arrive_whole_in_any_memory() {
+    const LEN: usize = (20 << 20) + 4104;
+    let data = pattern(LEN, 3);
+    let mut pair = Pair::with(Config::default().in_place(0), Config::default());
+    let pd = pair.b.domain().clone();
+    let region = pd.expose(LEN, Access::REMOTE_READ).unwrap();
+    let list = vec![pd.alloc(5).unwrap(), pd.alloc(9 << 20).unwrap(), pd.alloc(LEN).unwrap()];
+    let memories: [Option<Local>; 4] =
+        [Some(pd.alloc(LEN).unwrap().into()), Some(list.into()), Some(region.local(0..LEN).into()), None];
+    for memory in memories {
+        let form = memory.as_ref().map_or("none", Local::form);
+        if let Some(memory) = memory {
+            pair.b.recv_into(pair.ep_b, Tag(1), memory, None).unwrap();
+        }
+        pair.a.send(pair.ep_a, Tag(1), data.clone()).unwrap();
+        let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+        let bytes = match &of_b[..] {
+            [Event::Received { message, .. }] => message.to_vec(),
+            [Event::ReceivedInto { memory, len: LEN, .. }] => match memory {
+                Local::Buffer(buffer) => buffer.to_vec(),
+                Local::List(list) => {
+                    let rest = LEN - list[0].len() - list[1].len();
+                    [&list[0][..], &list[1][..], &list[2][..rest]].concat()
+                }
+                _ => {
+                    let mut bytes = vec![0; LEN];
+                    region.read(0, &mut bytes).unwrap();
+                    bytes
+                }
+            },
+            other => panic!("{form}: {}", brief(&other[0])),
+        };
+        assert!(bytes == data, "{form}");
+    }
+}
+
+#[test]
+fn a_reduction_of_many_parts_takes_in_each_byte_once() {
+    let count: i32 = (3 << 20) + 1;
+    let mut pair = Pair::new();
+    let numbers: Vec<u8> = (0..count).flat_map(|at| i64::from(at).to_ne_bytes()).collect();
+    let mut memory = pair.b.domain().alloc(numbers.len()).unwrap();
+    memory.copy_from_slice(&numbers);
+    pair.b.recv_into(pair.ep_b, Tag(1), memory, Some(Calc::of::<i64>(ReduceOp::Sum))).unwrap();
+    pair.a.send(pair.ep_a, Tag(1), numbers).unwrap();
+    let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+    let [Event::ReceivedInto { memory: Local::Buffer(sums), .. }] = &of_b[..] else { panic!("{}", brief(&of_b[0])) };
+    let doubled = |(at, sum): (usize, &[u8])| i64::from_ne_bytes(sum.try_into().unwrap()) == 2 * at as i64;
+    assert!(sums.chunks(8).enumerate().all(doubled));
+}

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub(crate) struct Keepalive {
     interval: Duration,
     detection: Duration,
+    /// How much longer the answer may take, behind what is under way.
+    grace: Duration,
     /// Something came since the last look at the clock.
     heard: bool,
     last: Duration,
@@ -26,7 +28,7 @@ pub(crate) enum Pulse {
 
 impl Keepalive {
     pub(crate) fn new(interval: Duration, detection: Duration) -> Self {
-        Keepalive { interval, detection, heard: false, last: Duration::ZERO, probe: None }
+        Keepalive { interval, detection, grace: Duration::ZERO, heard: false, last: Duration::ZERO, probe: None }
     }
 
     /// A sign of life.
@@ -37,6 +39,11 @@ impl Keepalive {
 
     pub(crate) fn start(&mut self, now: Duration) {
         self.last = now;
+    }
+
+    /// The answer to a probe may take that much longer: it comes behind what is under way.
+    pub(crate) fn allow(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// The probe completed.
@@ -53,9 +60,13 @@ impl Keepalive {
     pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
         if std::mem::take(&mut self.heard) {
             self.last = now;
+            // The peer lives; its answer comes behind what it is about.
+            if let Some(since) = &mut self.probe {
+                *since = now;
+            }
         }
         match self.probe {
-            Some(since) if now.saturating_sub(since) >= self.detection => Pulse::Lost,
+            Some(since) if now.saturating_sub(since) >= self.patience() => Pulse::Lost,
             Some(_) => Pulse::Quiet,
             None if now.saturating_sub(self.last) >= self.interval => {
                 self.probe = Some(now);
@@ -75,10 +86,14 @@ impl Keepalive {
         self.probe = None;
     }
 
+    fn patience(&self) -> Duration {
+        self.detection.saturating_add(self.grace)
+    }
+
     /// When [`tick`](Keepalive::tick) has something to do next.
     pub(crate) fn due(&self) -> Duration {
         match self.probe {
-            Some(since) => since.saturating_add(self.detection),
+            Some(since) => since.saturating_add(self.patience()),
             None => self.last.saturating_add(self.interval),
         }
     }
@@ -125,5 +140,18 @@ mod tests {
         assert_eq!(keepalive.tick(SECOND * 9 / 4), Pulse::Quiet);
         assert_eq!(keepalive.silence(SECOND * 9 / 4), Duration::ZERO);
         assert_eq!(keepalive.tick(SECOND * 13 / 4), Pulse::Probe);
+    }
+
+    #[test]
+    fn a_probe_behind_a_long_transfer_has_longer() {
+        let mut keepalive = Keepalive::new(SECOND, SECOND);
+        keepalive.allow(3 * SECOND);
+        assert_eq!(keepalive.tick(SECOND), Pulse::Probe);
+        assert_eq!((keepalive.tick(4 * SECOND), keepalive.due()), (Pulse::Quiet, 5 * SECOND));
+        // It is over, and the answer still to come.
+        keepalive.heard();
+        keepalive.allow(Duration::ZERO);
+        assert_eq!((keepalive.tick(6 * SECOND), keepalive.due()), (Pulse::Quiet, 7 * SECOND));
+        assert_eq!(keepalive.tick(7 * SECOND), Pulse::Lost);
     }
 }

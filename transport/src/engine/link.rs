@@ -488,6 +488,11 @@ impl<P> Link<P> {
         (self.credits.available(), self.exposures.len())
     }
 
+    /// The answer to a probe may take that much longer: it comes behind what is under way.
+    pub(crate) fn allow(&mut self, grace: Duration) {
+        self.keepalive.allow(grace);
+    }
+
     pub(crate) fn tick(&mut self, now: Duration) -> Pulse {
         self.keepalive.tick(now)
     }

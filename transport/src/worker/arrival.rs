@@ -4,7 +4,7 @@ use qpair_verbs::{Completion, CompletionError, Local, Qpn, Slab, WcStatus, WorkC
 
 use super::Worker;
 use super::delivery::{Body, misfit};
-use super::endpoint::{Endpoint, Endpoints, InFlight, Job, OneSided, Stage, parse_wr_id};
+use super::endpoint::{Endpoint, Endpoints, InFlight, Job, OneSided, Reading, Stage, parse_wr_id};
 use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -312,22 +312,9 @@ impl Worker {
     fn read_failed(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
-        let Some(InFlight { number, awaited, what }) = endpoint.reads.pop_front() else { return };
+        let Some(InFlight { number, awaited, what, .. }) = endpoint.reads.pop_front() else { return };
         let (memory, error) = match what {
-            OneSided::Pull(reading) => {
-                self.inbox.fail(reading.key);
-                self.deliver_due();
-                let memory = self.unstage(memory, reading.pooled);
-                let Some(posted) = reading.posted else { return };
-                let Target { memory: own, .. } = posted.memory;
-                let memory = if reading.pooled > 0 { own } else { memory };
-                let (op, error) = (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), OpError::Closed);
-                let returned = Returned::Memory(memory);
-                return self.ready.push_back(match awaited {
-                    true => Event::Failed { op, ep: Some(ep), error, returned },
-                    false => Event::Released { op, returned },
-                });
-            }
+            OneSided::Pull(reading) => return self.unread(index, reading, awaited, memory),
             OneSided::Get | OneSided::Put => (memory, OpError::Closed),
             OneSided::Combine { target, pooled, .. } => {
                 self.unstage(memory, pooled);
@@ -339,6 +326,24 @@ impl Worker {
             }
         };
         let (op, returned) = (OpId::new(number, Some(ep)), Returned::Memory(memory));
+        self.ready.push_back(match awaited {
+            true => Event::Failed { op, ep: Some(ep), error, returned },
+            false => Event::Released { op, returned },
+        });
+    }
+
+    /// A payload can not be read: its receive fails with the connection.
+    pub(super) fn unread(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        self.inbox.fail(reading.key);
+        self.deliver_due();
+        let memory = self.unstage(memory, reading.pooled);
+        let Some(posted) = reading.posted else { return };
+        let Target { memory: own, .. } = posted.memory;
+        let memory = if reading.pooled > 0 { own } else { memory };
+        let (op, error) = (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), OpError::Closed);
+        let returned = Returned::Memory(memory);
         self.ready.push_back(match awaited {
             true => Event::Failed { op, ep: Some(ep), error, returned },
             false => Event::Released { op, returned },

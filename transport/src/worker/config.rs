@@ -223,6 +223,9 @@ impl Config {
     /// QPAIR_PATIENCE in the environment, a number from 1 to 1000, makes this and the other limits on a peer's answers so
     /// many times longer: for machines that are emulated or overloaded.
     ///
+    /// An answer comes behind what is under way, so that it may take as much longer as the longest get or put needs at
+    /// 64 MiB/s. Long messages are read in parts of 8 MiB, each of which is a sign of life.
+    ///
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
     /// socket. A host that is gone is noticed there as well, by TCP's own questions: after the silence, in whole seconds, and

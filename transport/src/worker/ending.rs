@@ -261,7 +261,7 @@ impl Worker {
     fn write_off(&mut self, endpoint: &mut Endpoint) {
         let ep = endpoint.id;
         self.pool.lose_buffers(endpoint.copied);
-        for InFlight { number, awaited, what } in std::mem::take(&mut endpoint.reads) {
+        for InFlight { number, awaited, what, .. } in std::mem::take(&mut endpoint.reads) {
             let op = OpId::new(number, Some(ep));
             let (op, returned) = match what {
                 OneSided::Pull(reading) => {

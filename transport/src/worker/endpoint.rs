@@ -89,6 +89,8 @@ pub(crate) struct InFlight {
     pub(crate) number: u64,
     /// The application waits for it.
     pub(crate) awaited: bool,
+    /// Bytes that it moves.
+    pub(crate) len: u64,
     pub(crate) what: OneSided,
 }
 
@@ -122,11 +124,22 @@ pub(crate) enum OneSided {
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) key: EntryKey,
-    pub(crate) len: u64,
+    /// All of it, and what of it was read before the part that is being read.
+    pub(crate) remote: RemoteSlice,
+    pub(crate) before: u64,
+    pub(crate) calc: Option<Calc>,
     /// The receive that it is for. Its memory is with the device, unless that is a slab of the pool.
     pub(crate) posted: Option<Posted<Target>>,
     /// Bytes of the slab of the pool that it is read into; 0 if it is read into the memory of its receive.
     pub(crate) pooled: usize,
+}
+
+/// Part of a payload that the device does not take for reading.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) reading: Reading,
+    pub(crate) error: PostError,
+    pub(crate) memory: Local,
 }
 
 /// Which way one-sided work goes.
@@ -161,9 +174,40 @@ impl Endpoint {
         qp.state() == QpState::Err
     }
 
+    /// How much longer than others an answer of the peer may take that comes behind one-sided work under way. They are done in
+    /// order: before the next sign of life comes no more than the longest of them.
+    pub(crate) fn grace(&self) -> Duration {
+        let longest = self.reads.iter().map(|work| work.len).max().unwrap_or(0);
+        Duration::from_micros(longest.saturating_mul(1_000_000) / LEAST_RATE)
+    }
+
+    /// Posts a READ of the next part of a payload into `memory`.
+    pub(crate) fn read_part(&mut self, reading: Reading, awaited: bool, memory: Local) -> Result<(), Box<Unread>> {
+        let Reading { remote, before, calc, .. } = reading;
+        let len = (remote.len - before).min(PART);
+        match self.reach_at(Reach::Read(calc), memory, remote.slice(before..before + len), before as usize) {
+            Ok(()) => {
+                self.reads.push_back(InFlight { number: 0, awaited, len, what: OneSided::Pull(reading) });
+                Ok(())
+            }
+            Err((error, memory)) => Err(Box::new(Unread { reading, error, memory })),
+        }
+    }
+
     /// Posts a READ, WRITE or atomic of all of `remote`, with the first bytes of `memory`.
     #[inline]
     pub(crate) fn reach(&mut self, reach: Reach, memory: Local, remote: RemoteSlice) -> Result<(), (PostError, Local)> {
+        self.reach_at(reach, memory, remote, 0)
+    }
+
+    #[inline]
+    fn reach_at(
+        &mut self,
+        reach: Reach,
+        memory: Local,
+        remote: RemoteSlice,
+        at: usize,
+    ) -> Result<(), (PostError, Local)> {
         let Some(qp) = &mut self.qp else { return Err((PostError::State(QpState::Init), memory)) };
         let Some(work) = self.link.take_slot() else {
             return Err((PostError::SendQueueFull { depth: self.link.depth() }, memory));
@@ -176,7 +220,7 @@ impl Endpoint {
             Reach::CompareSwap { compare, swap } => qp.compare_swap(memory, remote, compare, swap),
         };
         let id = wr_id(Job::Read, self.id, work.number);
-        request.range(0..remote.len as usize).id(id).signaled().post().map_err(|rejected| {
+        request.range(at..at + remote.len as usize).id(id).signaled().post().map_err(|rejected| {
             self.link.untake_slot(work);
             rejected.into_parts()
         })
@@ -281,6 +325,12 @@ impl WorkId {
         id.generation & GENERATION_MASK == self.generation
     }
 }
+
+/// Bytes of a payload that are read at once: enough that the round trip in between is lost in them, and few enough that a
+/// completion is never long in coming. A whole number of elements of any reduction.
+pub(crate) const PART: u64 = 8 << 20;
+/// Bytes a second that a peer's device moves at least, if it lives.
+const LEAST_RATE: u64 = 64 << 20;
 
 /// Far more than a send queue has slots, so that the running number can be made out.
 const NUMBER_BITS: u32 = 24;

@@ -131,6 +131,7 @@ impl Worker {
                 return;
             }
             Stage::Up => {
+                endpoint.link.allow(endpoint.grace());
                 let pulse = endpoint.link.tick(now);
                 if endpoint.has_failed(pulse, now, patience) {
                     return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
-use super::endpoint::{InFlight, OneSided, Stage};
+use super::endpoint::{InFlight, OneSided, PART, Stage};
 use super::memory::Target;
 use super::*;
 
@@ -66,7 +66,7 @@ fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let (mut worker, ep, _) = mirror(Config::default());
     let endpoint = worker.endpoints.get_mut(ep).unwrap();
     let (target, what) =
-        (Target::new(Local::None, None), |number| InFlight { number, awaited: true, what: OneSided::Get });
+        (Target::new(Local::None, None), |number| InFlight { number, awaited: true, len: 0, what: OneSided::Get });
     endpoint.reads.push_back(what(70));
     endpoint.reads.push_back(InFlight { what: OneSided::Put, ..what(71) });
     endpoint.reads.push_back(InFlight { what: OneSided::Combine { target, len: 0, pooled: 0 }, ..what(72) });
@@ -192,6 +192,7 @@ fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
         worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight {
             number: 70,
             awaited: true,
+            len: 0,
             what: OneSided::Get,
         });
         worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
@@ -359,7 +360,12 @@ fn a_full_send_queue_does_not_hold_up_the_timers() {
 #[test]
 fn nothing_is_flushed_on_a_connection_that_ends() {
     let (mut worker, ep, _) = mirror(Config::default());
-    worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight { number: 70, awaited: true, what: OneSided::Get });
+    worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight {
+        number: 70,
+        awaited: true,
+        len: 0,
+        what: OneSided::Get,
+    });
     worker.abort(ep);
     assert_eq!(worker.flush(ep), Err(OneSidedFailure::Closed(ep)));
 }
@@ -386,8 +392,14 @@ fn offered(len: usize) -> Worker {
 
 #[test]
 fn a_receive_whose_payload_is_being_read_ends_in_time_and_its_memory_comes_later() {
-    let mut worker = offered(100_000);
-    let memory = worker.domain().alloc(100_000).unwrap();
+    for len in [100_000, 3 * PART as usize] {
+        its_memory_comes_later(len);
+    }
+}
+
+fn its_memory_comes_later(len: usize) {
+    let mut worker = offered(len);
+    let memory = worker.domain().alloc(len).unwrap();
     let receive = worker.recv_into(Source::Any, Tag(1), memory, None).unwrap();
     assert!(!worker.cancel(receive), "the device has its memory");
     worker.set_deadline(receive, Duration::ZERO);
@@ -401,8 +413,10 @@ fn a_receive_whose_payload_is_being_read_ends_in_time_and_its_memory_comes_later
     let (mut released, mut sent) = (false, false);
     while !released || !sent {
         match worker.wait(Some(PATIENCE)).unwrap().expect("it comes in time") {
-            Event::Released { op, returned: Returned::Memory(Local::Buffer(_)) } => {
+            Event::Released { op, returned: Returned::Memory(Local::Buffer(memory)) } => {
                 assert!(op == receive && !released);
+                assert_eq!(memory[0], 7);
+                assert!(len <= PART as usize || memory[len - 1] == 0, "nobody waits for the rest");
                 released = true;
             }
             Event::Sent { .. } => sent = true,

@@ -109,7 +109,7 @@ impl Worker {
         }
         match endpoint.reach(reach, memory, remote) {
             Ok(()) => {
-                endpoint.reads.push_back(InFlight { number, awaited: true, what });
+                endpoint.reads.push_back(InFlight { number, awaited: true, len: remote.len, what });
                 Ok(OpId::new(number, Some(ep)))
             }
             Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),

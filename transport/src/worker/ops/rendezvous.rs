@@ -5,7 +5,7 @@ use qpair_verbs::{Local, PostError};
 use crate::engine::{EntryKey, Start};
 use crate::worker::Worker;
 use crate::worker::delivery::{Body, receive_op};
-use crate::worker::endpoint::{InFlight, OneSided, Reach, Reading};
+use crate::worker::endpoint::{InFlight, OneSided, PART, Reading, Unread};
 use crate::worker::error::ResourceError;
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
@@ -34,20 +34,35 @@ impl Worker {
         };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Start { offer, len, posted, .. } = start;
-        match endpoint.reach(Reach::Read(calc), memory, offer.remote(len)) {
-            Ok(()) => {
-                let what = OneSided::Pull(Reading { key, len, posted, pooled });
-                endpoint.reads.push_back(InFlight { number: 0, awaited: true, what });
-            }
-            Err((error, memory)) => {
-                let rest = self.unstage(memory, pooled);
-                let posted = posted.map(|posted| {
-                    let own = if pooled > 0 { posted.memory.memory } else { rest };
-                    (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), own)
-                });
-                self.pull_refused(index, key, posted, error);
-            }
+        let reading = Reading { key, remote: offer.remote(len), before: 0, calc, posted, pooled };
+        if let Err(unread) = endpoint.read_part(reading, true, memory) {
+            let Unread { reading: Reading { key, posted, pooled, .. }, error, memory } = *unread;
+            let rest = self.unstage(memory, pooled);
+            let posted = posted.map(|posted| {
+                let own = if pooled > 0 { posted.memory.memory } else { rest };
+                (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), own)
+            });
+            self.pull_refused(index, key, posted, error);
         }
+    }
+
+    /// Part of a payload was read, and there is more of it. What nobody waits for any more is not read on, unless it is for
+    /// memory of the worker's own.
+    fn read_on(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) -> Option<(Reading, Local)> {
+        let part = (reading.remote.len - reading.before).min(PART);
+        let before = reading.before + part;
+        let given_up = !awaited && reading.pooled == 0;
+        if before == reading.remote.len || given_up {
+            return Some((reading, memory));
+        }
+        let endpoint = self.endpoints.at(index)?;
+        // The slot of the part before is free.
+        if let Err(unread) = endpoint.read_part(Reading { before, ..reading }, awaited, memory) {
+            let Unread { reading, error, memory } = *unread;
+            self.unread(index, reading, awaited, memory);
+            self.check(index, Err(error.into()));
+        }
+        None
     }
 
     /// Gives a slab that stood for other memory back to the pool; else the memory again.
@@ -81,7 +96,7 @@ impl Worker {
     pub(in crate::worker) fn read_done(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
-        let Some(InFlight { number, awaited, what }) = endpoint.reads.pop_front() else { return };
+        let Some(InFlight { number, awaited, what, .. }) = endpoint.reads.pop_front() else { return };
         let op = OpId::new(number, Some(ep));
         let event = match what {
             OneSided::Pull(reading) => return self.pulled(index, reading, awaited, memory),
@@ -95,8 +110,9 @@ impl Worker {
 
     /// A payload was read: it is delivered when its turn comes, and the peer is told.
     fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
-        let Reading { key, len, posted, pooled } = reading;
-        let len = len as usize;
+        let Some((reading, memory)) = self.read_on(index, reading, awaited, memory) else { return };
+        let Reading { key, remote, posted, pooled, .. } = reading;
+        let len = remote.len as usize;
         let (body, posted) = match (posted, memory) {
             (Some(posted), memory) if pooled == 0 && !awaited => {
                 let (op, returned) = (receive_op(&posted), Returned::Memory(memory));
