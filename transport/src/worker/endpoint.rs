@@ -12,6 +12,7 @@ use slab::Slab;
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
 use super::memory::{InUse, Payload, Target};
+use super::ops::StreamCounts;
 use super::seen::{History, Note, Traffic};
 use crate::cm::SocketId;
 use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table, Threshold};
@@ -47,6 +48,8 @@ pub(crate) struct Endpoint {
     pub(crate) measuring: u8,
     /// A payload whose way to the peer is timed: its operation and length, and when it was offered.
     pub(crate) timed: Option<(u64, u64, Duration)>,
+    /// Its streams that are open.
+    pub(crate) streams: StreamCounts,
     /// When the device was last asked whether the queue pair works.
     pub(crate) asked: Duration,
     /// When it is looked after next.

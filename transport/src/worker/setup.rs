@@ -11,6 +11,7 @@ use super::Worker;
 use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::ResourceError;
 use super::ids::EndpointId;
+use super::ops::StreamCounts;
 use super::seen::{History, Traffic};
 use crate::cm::{Fabric, Features, Hello, SocketId};
 use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Threshold};
@@ -102,6 +103,7 @@ impl Endpoint {
             probed: Duration::ZERO,
             measuring: PROBES,
             timed: None,
+            streams: StreamCounts::default(),
             asked: Duration::ZERO,
             timer: None,
             deadline: None,

@@ -448,3 +448,39 @@ fn a_message_that_is_read_for_a_receive_that_ends_goes_to_the_next() {
         assert!(matched.0 == next && matched.1 == vec![7; 100_000]);
     }
 }
+
+#[test]
+fn streams_are_counted_for_each_connection_and_side() {
+    let (mut worker, ep, accepted) = mirror(Config::default());
+    let other = worker.connect(worker.endpoints.get(ep).unwrap().peer).unwrap();
+    let (mut ended, mut opened) = (0, Vec::new());
+    for round in 0..50 {
+        // Of both sides at once: they are told apart.
+        for end in [ep, accepted] {
+            let stream = worker.open_one_way_stream(end).unwrap();
+            worker.stream_send(stream, vec![round]).unwrap();
+            worker.stream_finish(stream, &b""[..]).unwrap();
+        }
+    }
+    while ended < 100 {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("they come in time") {
+            Event::StreamOpened { stream } => opened.push(stream),
+            Event::StreamEnded { stream, end: StreamEnd::Finished } => {
+                let refused = worker.stream_send(stream, &b"back"[..]).unwrap_err();
+                assert!(matches!(refused.error, SendFailure::StreamOver) && stream.is_one_way() && stream.is_peers());
+                ended += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((worker.streams.len(), opened.len()), (0, 100), "nothing is left of them");
+    // A connection with all the streams that it may have leaves the others theirs.
+    let full: Vec<_> = std::iter::from_fn(|| worker.open_stream(ep).ok()).collect();
+    assert_eq!(full.len(), 1 << 16);
+    assert!(matches!(worker.open_one_way_stream(ep), Err(SendFailure::TooManyStreams { .. })));
+    let theirs = worker.open_stream(accepted).unwrap();
+    worker.open_stream(other).unwrap();
+    worker.stream_send(theirs, &b"well"[..]).unwrap();
+    while !matches!(worker.wait(Some(PATIENCE)).unwrap(), Some(Event::StreamData { .. })) {}
+    assert!(worker.endpoints.get(ep).is_some_and(|endpoint| endpoint.broken.is_none()));
+}

@@ -12,8 +12,17 @@ use crate::worker::memory::{Message, Payload};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     ep: EndpointId,
-    /// As this side numbers it: the lowest bit says that the peer opened it.
+    /// As this side numbers it: the lowest bit says that the peer opened it, the next that only who opened it sends.
     number: u64,
+}
+
+/// The streams of a connection that are open, by who opened them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::worker) struct StreamCounts {
+    ours: usize,
+    peers: usize,
+    /// The number of the last that this side opened, without the lowest bits.
+    last: u64,
 }
 
 /// How the peer's half of a stream ended.
@@ -61,7 +70,12 @@ impl StreamId {
 
     /// True if the peer opened it.
     pub fn is_peers(self) -> bool {
-        self.number & 1 == 1
+        self.number & PEERS != 0
+    }
+
+    /// True if only the side that opened it sends.
+    pub fn is_one_way(self) -> bool {
+        self.number & ONE_WAY != 0
     }
 
     fn key(self) -> StreamKey {
@@ -74,6 +88,12 @@ impl StreamId {
     }
 }
 
+impl StreamCounts {
+    fn of(&mut self, stream: StreamId) -> &mut usize {
+        if stream.is_peers() { &mut self.peers } else { &mut self.ours }
+    }
+}
+
 impl Key for StreamKey {
     fn spread(self) -> u64 {
         (self.peer.0 ^ self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
@@ -81,7 +101,8 @@ impl Key for StreamKey {
 }
 
 impl Worker {
-    /// Opens a stream. The peer learns of it with the first part.
+    /// Opens a stream, on which both sides may send. The peer learns of it with the first part. It is open until both sides
+    /// have sent their last: at most 65,536 of each side are, for each connection.
     ///
     /// # Errors
     /// [`SendFailure`] if the connection is closed or closing, or too many streams are open.
@@ -113,16 +134,29 @@ impl Worker {
     /// # }
     /// ```
     pub fn open_stream(&mut self, ep: EndpointId) -> Result<StreamId, SendFailure> {
-        let endpoint = self.endpoints.get(ep).ok_or(SendFailure::Unknown(ep))?;
+        self.open(ep, 0)
+    }
+
+    /// Opens a stream on which this side alone sends. It is over with its last part, without a word from the peer.
+    ///
+    /// # Errors
+    /// As [`open_stream`](Worker::open_stream).
+    pub fn open_one_way_stream(&mut self, ep: EndpointId) -> Result<StreamId, SendFailure> {
+        self.open(ep, ONE_WAY)
+    }
+
+    fn open(&mut self, ep: EndpointId, ways: u64) -> Result<StreamId, SendFailure> {
+        let endpoint = self.endpoints.get_mut(ep).ok_or(SendFailure::Unknown(ep))?;
         if !endpoint.link.takes_messages() {
             return Err(SendFailure::Closing(ep));
         }
-        if self.streams.len() >= STREAMS {
+        if endpoint.streams.ours >= STREAMS {
             return Err(SendFailure::TooManyStreams { limit: STREAMS });
         }
-        self.next_stream += 2;
-        let stream = StreamId { ep, number: self.next_stream };
-        self.streams.insert(stream.key(), Halves::default());
+        endpoint.streams.ours += 1;
+        endpoint.streams.last += NEXT;
+        let stream = StreamId { ep, number: endpoint.streams.last | ways };
+        self.streams.insert(stream.key(), Halves::of(stream));
         Ok(stream)
     }
 
@@ -178,13 +212,13 @@ impl Worker {
     /// Part of a stream came; `None`: it never will.
     pub(in crate::worker) fn stream_part(&mut self, ep: EndpointId, envelope: Envelope, message: Option<Message>) {
         // The peer's own streams are those that this side did not open, and the other way round.
-        let stream = StreamId { ep, number: envelope.tag ^ 1 };
+        let stream = StreamId { ep, number: envelope.tag ^ PEERS };
         let known = self.streams.get(stream.key());
         let halves = match known {
             Some(halves) if halves.received != Half::Over => halves,
-            None if stream.is_peers() && self.streams.len() < STREAMS => {
+            None if stream.is_peers() && self.peer_opens(ep) => {
                 self.ready.push_back(Event::StreamOpened { stream });
-                Halves::default()
+                Halves::of(stream)
             }
             _ => {
                 let violation = Violation::Stream { number: envelope.tag };
@@ -202,6 +236,15 @@ impl Worker {
             false => halves.received,
         };
         self.set_halves(stream, Halves { received, ..halves });
+    }
+
+    /// A peer opens a stream. False if it may not.
+    fn peer_opens(&mut self, ep: EndpointId) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(ep).filter(|endpoint| endpoint.streams.peers < STREAMS) else {
+            return false;
+        };
+        endpoint.streams.peers += 1;
+        true
     }
 
     /// The next part of a stream for the application; `None`: it is missing.
@@ -257,11 +300,29 @@ impl Worker {
     fn set_halves(&mut self, stream: StreamId, halves: Halves) {
         if halves.sent != Half::Open && halves.received == Half::Over {
             self.streams.remove(stream.key());
+            if let Some(endpoint) = self.endpoints.get_mut(stream.ep) {
+                *endpoint.streams.of(stream) -= 1;
+            }
         } else {
             self.streams.insert(stream.key(), halves);
         }
     }
 }
 
-/// Streams of a worker that are open.
+impl Halves {
+    /// Those of a stream that begins.
+    fn of(stream: StreamId) -> Self {
+        match (stream.is_one_way(), stream.is_peers()) {
+            (false, _) => Halves::default(),
+            (true, false) => Halves { received: Half::Over, ..Halves::default() },
+            (true, true) => Halves { sent: Half::Over, ..Halves::default() },
+        }
+    }
+}
+
+/// Bits of a stream's number; the others count.
+const PEERS: u64 = 1;
+const ONE_WAY: u64 = 2;
+const NEXT: u64 = 4;
+/// Streams of a connection that are open, for each of its sides.
 const STREAMS: usize = 1 << 16;
