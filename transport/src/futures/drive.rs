@@ -8,15 +8,18 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use super::error::DriveResult;
-use super::shared::Shared;
+use super::shared::{Shared, with};
 use super::sleeper::Sleeper;
 use crate::worker::{Armed, WorkerError};
 
 /// Drives the worker until it can not go on.
 pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper, spins: u32) -> DriveResult {
     let mut idle = 0;
+    with(&shared, Shared::start);
+    // Also when this is dropped: nobody shall wait for what does not come.
+    let _stop = Stop(&shared);
     let ended = loop {
-        match shared.borrow_mut().advance() {
+        match with(&shared, Shared::advance) {
             Ok(true) => idle = 0,
             Ok(false) => idle += 1,
             Err(error) => break error,
@@ -30,8 +33,16 @@ pub(super) async fn drive(shared: Rc<RefCell<Shared>>, mut sleeper: impl Sleeper
             Err(error) => break error,
         }
     };
-    shared.borrow_mut().stop();
     Err(ended)
+}
+
+/// The end of a driver.
+struct Stop<'s>(&'s RefCell<Shared>);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        with(self.0, Shared::stop);
+    }
 }
 
 /// Lets other tasks have their turn.

@@ -39,8 +39,8 @@ pub enum Refused {
     /// A connection did not come up, or ended.
     #[error(transparent)]
     Closed(#[from] CloseReason),
-    /// The worker can not go on: the task that drives it has ended, and tells why.
-    #[error("the worker can not go on; see the result of AsyncWorker::drive")]
+    /// The worker can not go on: the task that drives it has ended, and tells why, or was dropped.
+    #[error("nobody drives the worker any more; see the result of AsyncWorker::drive")]
     Stopped,
     /// What followed was not what follows such an operation.
     #[error("the operation ended with another's event")]

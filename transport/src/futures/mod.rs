@@ -50,6 +50,7 @@ mod shared;
 mod sleeper;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod worker;
 
 pub use error::{Failed, Refused};

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::shared::Shared;
+use super::shared::{Shared, with};
 use crate::worker::{EndpointId, Event, OpId};
 
 /// What is waited for.
@@ -26,12 +26,12 @@ pub(super) struct Operation {
 
 impl Operation {
     pub(super) fn op(shared: &Rc<RefCell<Shared>>, op: OpId) -> Self {
-        let place = shared.borrow_mut().await_op(op);
+        let place = with(shared, |shared| shared.await_op(op));
         Operation { shared: shared.clone(), place, what: What::Op(op), over: false }
     }
 
     pub(super) fn endpoint(shared: &Rc<RefCell<Shared>>, ep: EndpointId) -> Self {
-        let place = shared.borrow_mut().await_endpoint(ep);
+        let place = with(shared, |shared| shared.await_endpoint(ep));
         Operation { shared: shared.clone(), place, what: What::Endpoint(ep), over: false }
     }
 }
@@ -41,7 +41,7 @@ impl Future for Operation {
     type Output = Option<Event>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        let polled = self.shared.borrow_mut().poll_wait(self.place, context);
+        let polled = with(&self.shared, |shared| shared.poll_wait(self.place, context));
         self.over = polled.is_ready();
         polled
     }
@@ -52,10 +52,9 @@ impl Drop for Operation {
         if self.over {
             return;
         }
-        let mut shared = self.shared.borrow_mut();
-        match self.what {
+        with(&self.shared, |shared| match self.what {
             What::Op(op) => shared.drop_op(self.place, op),
             What::Endpoint(ep) => shared.drop_endpoint(self.place, ep),
-        }
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! What all handles of a worker share: the worker, who waits for which event, and events that nobody waits for yet.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
@@ -16,11 +17,19 @@ pub(super) struct Shared {
     by_op: Table<OpKey, u32>,
     by_endpoint: Table<EndpointKey, u32>,
     /// Connections that peers made.
-    accepted: VecDeque<EndpointId>,
-    accepting: Vec<Waker>,
+    pub(super) accepted: VecDeque<EndpointId>,
     /// Events that belong to no operation.
-    events: VecDeque<Event>,
-    listening: Vec<Waker>,
+    pub(super) events: VecDeque<Event>,
+    /// How often the worker was polled, modulo 2^64: there may be room since.
+    polls: u64,
+    /// Someone waits for room.
+    crowded: bool,
+    /// Those who wait for anything else than the end of an operation.
+    listening: Slab<Waker>,
+    /// These are to be woken.
+    stirred: bool,
+    /// To be woken as soon as this is not borrowed any more: a waker may do anything.
+    woken: Vec<Waker>,
     /// The task that drives the worker.
     driver: Option<Waker>,
     /// Something was begun since the driver looked last.
@@ -65,9 +74,12 @@ impl Shared {
             by_op: Table::new(),
             by_endpoint: Table::new(),
             accepted: VecDeque::new(),
-            accepting: Vec::new(),
             events: VecDeque::new(),
-            listening: Vec::new(),
+            polls: 0,
+            crowded: false,
+            listening: Slab::new(),
+            stirred: false,
+            woken: Vec::new(),
             driver: None,
             poked: false,
             stopped: false,
@@ -93,8 +105,9 @@ impl Shared {
     /// The event, once it has come.
     pub(super) fn poll_wait(&mut self, place: usize, context: &mut Context<'_>) -> Poll<Option<Event>> {
         match self.waits.get_mut(place) {
-            Some(Wait::Pending(_)) if self.stopped => {
-                self.waits.remove(place);
+            Some(wait @ Wait::Pending(_)) if self.stopped => {
+                // Its event may come yet, if another driver goes on.
+                *wait = Wait::Dropped;
                 Poll::Ready(None)
             }
             Some(Wait::Pending(waker)) => {
@@ -115,7 +128,9 @@ impl Shared {
     pub(super) fn drop_op(&mut self, place: usize, op: OpId) {
         match self.waits.get_mut(place) {
             Some(Wait::Done(_)) => {
-                self.waits.remove(place);
+                if let Wait::Done(event) = self.waits.remove(place) {
+                    self.pass_on(event);
+                }
             }
             Some(wait) => {
                 *wait = Wait::Dropped;
@@ -139,29 +154,12 @@ impl Shared {
         self.poke();
     }
 
-    pub(super) fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<EndpointId> {
-        match self.accepted.pop_front() {
-            Some(ep) => Poll::Ready(ep),
-            None => {
-                note(&mut self.accepting, context);
-                Poll::Pending
-            }
-        }
-    }
-
-    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        match self.events.pop_front() {
-            Some(event) => Poll::Ready(event),
-            None => {
-                note(&mut self.listening, context);
-                Poll::Pending
-            }
-        }
-    }
-
     /// Polls the worker, some times at most, and hands out what comes. True if something did.
     pub(super) fn advance(&mut self) -> Result<bool, WorkerError> {
         let mut any = false;
+        self.polls = self.polls.wrapping_add(1);
+        // Completions that make room are not all events.
+        self.stirred |= std::mem::take(&mut self.crowded);
         for _ in 0..BATCH {
             let Some(event) = self.worker.poll()? else { break };
             any = true;
@@ -187,26 +185,65 @@ impl Shared {
         self.stopped = true;
         for (_, wait) in &mut self.waits {
             if let Wait::Pending(waker) = wait {
-                waker.take().into_iter().for_each(Waker::wake);
+                self.woken.extend(waker.take());
             }
         }
-        self.accepting.drain(..).chain(self.listening.drain(..)).for_each(Waker::wake);
+        self.stirred = true;
+    }
+
+    /// The worker is driven, again perhaps.
+    pub(super) fn start(&mut self) {
+        self.stopped = false;
     }
 
     /// Wakes the driver: there is something new to poll for.
     pub(super) fn poke(&mut self) {
         self.poked = true;
-        if let Some(driver) = self.driver.take() {
-            driver.wake();
+        self.woken.extend(self.driver.take());
+    }
+
+    /// Wakes a task with each event from now on; gives where it stands, which is where it stood before.
+    pub(super) fn listen(&mut self, place: Option<usize>, context: &Context<'_>) -> usize {
+        match place.and_then(|place| Some((place, self.listening.get_mut(place)?))) {
+            Some((place, waker)) => {
+                waker.clone_from(context.waker());
+                place
+            }
+            None => self.listening.insert(context.waker().clone()),
         }
     }
 
+    /// The task of that place waits no more.
+    pub(super) fn leave(&mut self, place: usize) {
+        self.listening.try_remove(place);
+    }
+
+    /// Whom to wake next.
+    fn next_woken(&mut self) -> Option<Waker> {
+        if std::mem::take(&mut self.stirred) {
+            self.woken.extend(self.listening.iter().map(|(_, waker)| waker.clone()));
+        }
+        self.woken.pop()
+    }
+
+    /// So often has the worker been polled.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls
+    }
+
+    /// Whether the worker was polled after `since`: there may be room then. False if it will not be.
+    pub(super) fn is_polled(&mut self, since: u64) -> Option<bool> {
+        if self.stopped || self.polls != since {
+            return Some(!self.stopped);
+        }
+        self.crowded = true;
+        None
+    }
+
     fn hand_out(&mut self, event: Event) {
+        self.stirred = true;
         match &event {
-            Event::Accepted { ep, .. } => {
-                self.accepted.push_back(*ep);
-                return self.accepting.drain(..).for_each(Waker::wake);
-            }
+            Event::Accepted { ep, .. } => return self.accepted.push_back(*ep),
             Event::Connected { ep } | Event::Closed { ep, .. } => {
                 let key = EndpointKey(*ep);
                 if let Some(place) = self.by_endpoint.get(key) {
@@ -227,29 +264,39 @@ impl Shared {
             }
         }
         self.events.push_back(event);
-        self.listening.drain(..).for_each(Waker::wake);
+    }
+
+    /// The event of an operation that nobody wants any more. A message is not lost by that.
+    fn pass_on(&mut self, event: Event) {
+        if matches!(event, Event::Matched { .. } | Event::ReceivedInto { .. }) {
+            self.events.push_back(event);
+            self.stirred = true;
+        }
     }
 
     fn finish(&mut self, place: usize, event: Event) {
         match self.waits.get_mut(place) {
             Some(Wait::Pending(waker)) => {
-                let waker = waker.take();
+                self.woken.extend(waker.take());
                 self.waits[place] = Wait::Done(event);
-                waker.into_iter().for_each(Waker::wake);
             }
             Some(Wait::Dropped) => {
                 self.waits.remove(place);
+                self.pass_on(event);
             }
             _ => {}
         }
     }
 }
 
-/// Takes note of who waits, once for each task.
-fn note(wakers: &mut Vec<Waker>, context: &Context<'_>) {
-    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-        wakers.push(context.waker().clone());
+/// Uses what is shared, and wakes afterwards whom that woke.
+pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R) -> R {
+    let result = f(&mut shared.borrow_mut());
+    let next = || shared.borrow_mut().next_woken();
+    while let Some(waker) = next() {
+        waker.wake();
     }
+    result
 }
 
 /// Events at a time, before other tasks have their turn.

@@ -213,3 +213,121 @@ fn what_no_future_began_is_an_event() {
     };
     run(main, others);
 }
+
+/// Polls a future once; it waits.
+fn begin(future: Pin<&mut impl Future>, waker: &Waker) {
+    assert!(future.poll(&mut Context::from_waker(waker)).is_pending());
+}
+
+#[test]
+fn who_waits_no_more_leaves_no_waker_behind() {
+    let a = worker();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    for _ in 0..10 {
+        begin(std::pin::pin!(a.accept()), &waker);
+        begin(std::pin::pin!(a.next_event()), &waker);
+    }
+    drop(waker);
+    assert_eq!(Arc::strong_count(&count), 1);
+    assert!(count.0.load(Ordering::Relaxed) == 0);
+}
+
+/// A waker that uses the worker, as that of a runtime may which runs a task at once.
+struct Uses(std::sync::Mutex<Vec<usize>>, usize);
+
+thread_local! {
+    static USED: RefCell<Option<AsyncWorker>> = const { RefCell::new(None) };
+}
+
+impl Wake for Uses {
+    fn wake(self: Arc<Self>) {
+        let metrics = USED.with_borrow(|used| used.as_ref().unwrap().with(|worker| worker.metrics().requests));
+        self.0.lock().unwrap().push(self.1 + metrics);
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_worker() {
+    let a = worker();
+    USED.set(Some(a.clone()));
+    let uses = Arc::new(Uses(std::sync::Mutex::default(), 5));
+    let waker = Waker::from(uses.clone());
+    let mut waits = Box::pin(a.next_event());
+    begin(waits.as_mut(), &waker);
+    let counter = a.with(|worker| worker.counter()).unwrap();
+    a.with(|worker| worker.when_counted(counter, 0)).unwrap();
+    shared::with(a.shared(), shared::Shared::advance).unwrap();
+    assert_eq!(*uses.0.lock().unwrap(), [5]);
+    USED.take();
+}
+
+#[test]
+fn who_waits_when_the_driver_goes_is_told() {
+    let a = worker();
+    let mut drive = Box::pin(a.drive(Thread::new().unwrap()));
+    begin(drive.as_mut(), Waker::noop());
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut receiving = Box::pin(a.recv(Source::Any, Tag(1)));
+    begin(receiving.as_mut(), &waker);
+    drop(drive);
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    let Poll::Ready(Err(failed)) = receiving.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!("waits") };
+    assert!(matches!(failed.error, Refused::Stopped));
+}
+
+#[test]
+fn a_message_whose_receive_is_dropped_is_not_lost() {
+    let (a, b) = (worker(), worker());
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        let back = b.accept().await;
+        a.send(ep, Tag(1), &b"kept"[..]).await.unwrap();
+        while b.with(|worker| worker.probe(back, Tag(1))).is_none() {
+            shared::with(b.shared(), shared::Shared::advance).unwrap();
+        }
+        let mut receiving = Box::pin(b.recv(back, Tag(1)));
+        begin(receiving.as_mut(), Waker::noop());
+        shared::with(b.shared(), shared::Shared::advance).unwrap();
+        drop(receiving);
+        assert!(matches!(b.next_event().await, Event::Matched { message, .. } if message == *b"kept"));
+    };
+    run(main, others);
+}
+
+#[test]
+fn sends_wait_for_room() {
+    let few = || Config::default().unmatched(Unmatched::Hold).window(2).queue_limit(2);
+    let (a, b) = (AsyncWorker::new(Worker::new(few()).unwrap()), AsyncWorker::new(Worker::new(few()).unwrap()));
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        let ep = a.connect(address).await.unwrap();
+        let back = b.accept().await;
+        let mut sends: Vec<_> =
+            (0..20u8).map(|number| Box::pin(a.send(ep, Tag(number.into()), vec![number; 50]))).collect();
+        for send in &mut sends {
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready(result) = send.as_mut().poll(&mut context) {
+                panic!("{:?}", result.map(|_| "sent at once"));
+            }
+        }
+        let mut all = sends.into_iter();
+        for number in 0..20u8 {
+            let receive = async { b.recv(back, Tag(number.into())).await.unwrap() };
+            let (mut send, mut receive) = (all.next().unwrap(), Box::pin(receive));
+            let mut done = [false; 2];
+            std::future::poll_fn(|context| {
+                done[0] = done[0] || send.as_mut().poll(context).map(Result::unwrap).is_ready();
+                done[1] = done[1]
+                    || receive.as_mut().poll(context).map(|(_, message)| assert!(message == [number; 50])).is_ready();
+                if done == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    };
+    run(main, others);
+}

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 
@@ -11,12 +11,13 @@ use qpair_verbs::{Local, RemoteSlice};
 use super::drive::drive;
 use super::error::{Failed, Refused};
 use super::operation::Operation;
-use super::shared::Shared;
+use super::shared::{Shared, with};
 use super::sleeper::Sleeper;
+use super::turn::Turn;
 use crate::cm::ToPeer;
 use crate::worker::{
-    EndpointId, Event, HandlerId, ListenError, Listener, Message, OpId, Payload, Returned, Source, Tag, TagPattern,
-    Worker, WorkerError,
+    EndpointId, Event, HandlerId, ListenError, Listener, Message, OneSidedError, OneSidedFailure, OpId, Payload,
+    Returned, SendError, SendFailure, Source, Tag, TagPattern, Worker, WorkerError,
 };
 
 /// A [`Worker`] whose operations are futures. See the [module](super).
@@ -33,7 +34,7 @@ impl AsyncWorker {
     }
 
     /// Makes all other futures go on: to be run as a task of its own, for as long as any is wanted. It ends only when the
-    /// worker can not go on.
+    /// worker can not go on. When it has ended or is dropped, those who wait get [`Refused::Stopped`].
     pub fn drive<S: Sleeper>(&self, sleeper: S) -> impl Future<Output = Result<(), WorkerError>> + use<S> {
         drive(self.shared.clone(), sleeper, SPINS)
     }
@@ -43,10 +44,11 @@ impl AsyncWorker {
     /// # Panics
     /// If `f` uses this handle or a clone of it.
     pub fn with<R>(&self, f: impl FnOnce(&mut Worker) -> R) -> R {
-        let mut shared = self.shared.borrow_mut();
-        let result = f(&mut shared.worker);
-        shared.poke();
-        result
+        with(&self.shared, |shared| {
+            let result = f(&mut shared.worker);
+            shared.poke();
+            result
+        })
     }
 
     /// As [`Worker::listen`]; [`accept`](AsyncWorker::accept) gives the connections.
@@ -59,7 +61,7 @@ impl AsyncWorker {
 
     /// The next connection that a peer makes.
     pub async fn accept(&self) -> EndpointId {
-        poll_fn(|context| self.shared.borrow_mut().poll_accept(context)).await
+        Turn::new(&self.shared, |shared: &mut Shared| shared.accepted.pop_front()).await
     }
 
     /// Connects. Dropped before it is done, it gives the connection up.
@@ -76,13 +78,13 @@ impl AsyncWorker {
         }
     }
 
-    /// Sends a message; the payload comes back when it may be reused. As [`Worker::send`].
+    /// Sends a message; the payload comes back when it may be reused. As [`Worker::send`], but while too many messages wait
+    /// for the peer it waits too.
     ///
     /// # Errors
     /// [`Failed`], with the payload.
     pub async fn send(&self, ep: EndpointId, tag: Tag, payload: impl Into<Payload>) -> Result<Payload, Failed> {
-        let begun = self.with(|worker| worker.send(ep, tag, payload));
-        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Payload(refused.payload)))?;
+        let op = self.begin_send(payload.into(), |worker, payload| worker.send(ep, tag, payload)).await?;
         match self.finish(op).await? {
             Event::Sent { payload, .. } => Ok(payload),
             _ => Err(Failed::bare(Refused::Strange)),
@@ -119,7 +121,7 @@ impl AsyncWorker {
         }
     }
 
-    /// Sends a request, and waits for its answer. As [`Worker::request`].
+    /// Sends a request, and waits for its answer. As [`Worker::request`], but waits for room as [`send`](AsyncWorker::send).
     ///
     /// # Errors
     /// [`Failed`], with the payload.
@@ -129,21 +131,19 @@ impl AsyncWorker {
         handler: HandlerId,
         payload: impl Into<Payload>,
     ) -> Result<Message, Failed> {
-        let begun = self.with(|worker| worker.request(ep, handler, payload));
-        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Payload(refused.payload)))?;
+        let op = self.begin_send(payload.into(), |worker, payload| worker.request(ep, handler, payload)).await?;
         match self.finish(op).await? {
             Event::Response { message, .. } => Ok(message),
             _ => Err(Failed::bare(Refused::Strange)),
         }
     }
 
-    /// Writes to the peer's memory; the local memory comes back. As [`Worker::put`].
+    /// Writes to the peer's memory; the local memory comes back. As [`Worker::put`], but while there is no room it waits.
     ///
     /// # Errors
-    /// [`Failed`], with the memory; [`OneSidedFailure::WouldBlock`](crate::OneSidedFailure) while there is no room.
+    /// [`Failed`], with the memory.
     pub async fn put(&self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<Local, Failed> {
-        let begun = self.with(|worker| worker.put(ep, from, remote));
-        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
+        let op = self.begin_one_sided(from.into(), |worker, from| worker.put(ep, from, remote)).await?;
         match self.finish(op).await? {
             Event::Put { memory, .. } => Ok(memory),
             _ => Err(Failed::bare(Refused::Strange)),
@@ -155,8 +155,7 @@ impl AsyncWorker {
     /// # Errors
     /// As [`put`](AsyncWorker::put).
     pub async fn get(&self, ep: EndpointId, remote: RemoteSlice, into: impl Into<Local>) -> Result<Local, Failed> {
-        let begun = self.with(|worker| worker.get(ep, remote, into, None));
-        let op = begun.map_err(|refused| Failed::new(refused.error, Returned::Memory(refused.memory)))?;
+        let op = self.begin_one_sided(into.into(), |worker, into| worker.get(ep, remote, into, None)).await?;
         match self.finish(op).await? {
             Event::Got { memory, .. } => Ok(memory),
             _ => Err(Failed::bare(Refused::Strange)),
@@ -200,14 +199,58 @@ impl AsyncWorker {
     }
 
     /// The next event that belongs to no future of this handle: requests and active messages of peers, parts of streams,
-    /// messages that were not held for a receive, ends of connections. Waits for ever once the worker has stopped.
+    /// messages that were not held for a receive, messages whose receive was dropped when it had taken them, ends of
+    /// connections. Waits for ever once the worker has stopped.
     pub async fn next_event(&self) -> Event {
-        poll_fn(|context| self.shared.borrow_mut().poll_event(context)).await
+        Turn::new(&self.shared, |shared: &mut Shared| shared.events.pop_front()).await
     }
 
     #[cfg(test)]
     pub(super) fn shared(&self) -> &RefCell<Shared> {
         &self.shared
+    }
+
+    /// Sends as soon as there is room.
+    async fn begin_send(
+        &self,
+        mut payload: Payload,
+        mut begin: impl FnMut(&mut Worker, Payload) -> Result<OpId, SendError>,
+    ) -> Result<OpId, Failed> {
+        loop {
+            let polls = self.shared.borrow().polls();
+            payload = match self.with(|worker| begin(worker, payload)) {
+                Ok(op) => return Ok(op),
+                Err(SendError { error: SendFailure::QueueFull { .. }, payload }) => payload,
+                Err(SendError { error, payload }) => return Err(Failed::new(error, Returned::Payload(payload))),
+            };
+            if !self.polled(polls).await {
+                return Err(Failed::new(Refused::Stopped, Returned::Payload(payload)));
+            }
+        }
+    }
+
+    /// Begins a one-sided operation as soon as there is room.
+    async fn begin_one_sided(
+        &self,
+        mut memory: Local,
+        mut begin: impl FnMut(&mut Worker, Local) -> Result<OpId, OneSidedError>,
+    ) -> Result<OpId, Failed> {
+        loop {
+            let polls = self.shared.borrow().polls();
+            memory = match self.with(|worker| begin(worker, memory)) {
+                Ok(op) => return Ok(op),
+                Err(OneSidedError { error: OneSidedFailure::WouldBlock, memory }) => memory,
+                Err(OneSidedError { error, memory }) => return Err(Failed::new(error, Returned::Memory(memory))),
+            };
+            if !self.polled(polls).await {
+                return Err(Failed::new(Refused::Stopped, Returned::Memory(memory)));
+            }
+        }
+    }
+
+    /// Waits until the worker was polled again. False if it will not be.
+    async fn polled(&self, since: u64) -> bool {
+        Turn::new(&self.shared, move |shared: &mut Shared| shared.is_polled(since)).await
     }
 
     async fn fetched(&self, op: OpId) -> Result<u64, Failed> {
