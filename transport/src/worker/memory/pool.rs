@@ -98,20 +98,29 @@ impl Pool {
         if let Some(slab) = self.slabs.take(class) {
             return Ok(Some(slab));
         }
-        if self.slab_bytes.saturating_add(size) > self.limit {
-            self.slab_bytes -= self.slabs.clear();
+        let mut made = self.make_slab(size)?;
+        if made.is_none() {
+            // Those of other lengths that nobody uses stand in its way, or in that of the system.
+            let freed = self.slabs.clear();
+            self.slab_bytes -= freed;
+            if freed > 0 {
+                made = self.make_slab(size)?;
+            }
         }
-        // The first is always given: rounded up, it may be above the limit.
-        let made = match self.slab_bytes {
-            0 => Some(self.block(size)?),
-            used if used.saturating_add(size) > self.limit => None,
-            _ => self.block(size).ok(),
-        };
         match made {
             Some(_) => self.slab_bytes += size,
             None => self.supply = Supply::Short,
         }
         Ok(made.map(Buffer::into_slab))
+    }
+
+    fn make_slab(&self, size: usize) -> Result<Option<Buffer>, MemoryError> {
+        // The first is always given: rounded up, it may be above the limit.
+        match self.slab_bytes {
+            0 => self.block(size).map(Some),
+            used if used.saturating_add(size) > self.limit => Ok(None),
+            _ => Ok(self.block(size).ok()),
+        }
     }
 
     pub(crate) fn give_slab(&mut self, slab: Slab) {
@@ -240,5 +249,21 @@ mod tests {
         pool.lose_slabs(bytes);
         assert!(pool.is_relieved());
         assert!(pool.slab(60_000).unwrap().is_some());
+    }
+
+    #[test]
+    fn it_is_not_short_while_slabs_of_other_lengths_are_free() {
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let mut pool = Pool::new(&pd, 1 << 62, HugePages::No);
+        for len in [10_000, 40_000] {
+            let slab = pool.slab(len).unwrap().unwrap();
+            pool.give_slab(slab);
+        }
+        // More than any system has: no waiting helps, since nothing is in use.
+        assert!(pool.slab(1 << 60).is_err());
+        let kept = pool.slab(10_000).unwrap().unwrap();
+        assert!(pool.slab(1 << 60).unwrap().is_none(), "one is in use");
+        pool.give_slab(kept);
+        assert!(pool.is_relieved());
     }
 }
