@@ -1,5 +1,7 @@
 //! Rendezvous, sender's side: payloads that were offered and wait until the peer has read them.
 
+use std::collections::VecDeque;
+
 use slab::Slab;
 
 use super::violation::Violation;
@@ -9,6 +11,8 @@ use super::wire::Envelope;
 #[derive(Debug)]
 pub(crate) struct Exposures<P> {
     slots: Slab<Exposure<P>>,
+    /// Operations in their order, each with its slot; among them some that are over, but not the first.
+    order: VecDeque<(u64, u32)>,
     serial: u16,
 }
 
@@ -42,7 +46,7 @@ impl<P> Exposed<P> {
 
 impl<P> Exposures<P> {
     pub(crate) fn new() -> Self {
-        Exposures { slots: Slab::new(), serial: 0 }
+        Exposures { slots: Slab::new(), order: VecDeque::new(), serial: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,6 +67,9 @@ impl<P> Exposures<P> {
         self.serial = self.serial.wrapping_add(1);
         let exposed = Exposed::new(op, envelope, payload);
         let key = self.slots.insert(Exposure { serial: self.serial, len, cancelled: false, exposed });
+        // The last, as messages go out in the order of their numbers.
+        let place = self.order.partition_point(|&(before, _)| before < op);
+        self.order.insert(place, (op, key as u32));
         id(key, self.serial)
     }
 
@@ -79,34 +86,61 @@ impl<P> Exposures<P> {
 
     /// The message id of a payload that is no longer wanted, and whether that is new.
     pub(crate) fn cancel(&mut self, op: u64) -> Option<(u32, bool)> {
-        let (key, found) = self.slots.iter_mut().find(|(_, exposure)| exposure.exposed.op == op)?;
+        let key = self.find(op)?;
+        let found = self.slots.get_mut(key)?;
         let first = !std::mem::replace(&mut found.cancelled, true);
         Some((id(key, found.serial), first))
     }
 
     /// The application does not wait for it any more. False if it did not before.
     pub(crate) fn disown(&mut self, op: u64) -> bool {
-        let found = self.slots.iter_mut().find(|(_, exposure)| exposure.exposed.op == op);
-        found.is_some_and(|(_, exposure)| std::mem::replace(&mut exposure.exposed.awaited, false))
+        let found = self.find(op).and_then(|key| self.slots.get_mut(key));
+        found.is_some_and(|exposure| std::mem::replace(&mut exposure.exposed.awaited, false))
     }
 
     /// The least operation number.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.slots.iter().map(|(_, exposure)| exposure.exposed.op).min()
+        self.order.front().map(|&(op, _)| op)
     }
 
     /// All that is left, when the connection ends.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Exposed<P>> + '_ {
+        self.order.clear();
         self.slots.drain().map(|exposure| exposure.exposed)
     }
 
     fn remove(&mut self, id: u64, is_due: impl FnOnce(&Exposure<P>) -> bool) -> Result<Exposed<P>, Violation> {
         let key = id as usize & (LIMIT - 1);
         match self.slots.get(key) {
-            Some(found) if u64::from(found.serial) == id >> 16 && is_due(found) => Ok(self.slots.remove(key).exposed),
+            Some(found) if u64::from(found.serial) == id >> 16 && is_due(found) => {
+                let exposed = self.slots.remove(key).exposed;
+                self.tidy();
+                Ok(exposed)
+            }
             _ => Err(Violation::Finished { id }),
         }
     }
+
+    fn find(&self, op: u64) -> Option<usize> {
+        let place = self.order.binary_search_by_key(&op, |&(op, _)| op).ok()?;
+        let entry = self.order[place];
+        is_there(&self.slots, entry).then_some(entry.1 as usize)
+    }
+
+    /// Sees to it that the first in order is one that is not over, and that not most are.
+    fn tidy(&mut self) {
+        while self.order.front().is_some_and(|&entry| !is_there(&self.slots, entry)) {
+            self.order.pop_front();
+        }
+        if self.order.len() > 2 * self.slots.len() + SLACK {
+            self.order.retain(|&entry| is_there(&self.slots, entry));
+        }
+    }
+}
+
+/// True if that operation is in that slot.
+fn is_there<P>(slots: &Slab<Exposure<P>>, (op, key): (u64, u32)) -> bool {
+    slots.get(key as usize).is_some_and(|exposure| exposure.exposed.op == op)
 }
 
 /// A message id: a slot and its serial number.
@@ -115,6 +149,8 @@ fn id(key: usize, serial: u16) -> u32 {
 }
 
 const LIMIT: usize = 1 << 16;
+/// Operations that are over and stay in the order before it is worth while to look for them.
+const SLACK: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -134,6 +170,27 @@ mod tests {
         assert_eq!(exposures.finish(second | 1 << 40, 100), Err(Violation::Finished { id: second | 1 << 40 }));
         assert_eq!(exposures.finish(second, 100), Ok(Exposed { was_read: true, ..Exposed::new(2, NOTHING, 'b') }));
         assert!(exposures.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_and_each_by_its_number_are_found_whatever_ends_in_between() {
+        let mut exposures = Exposures::new();
+        let mut ids: Vec<_> = (0..10_000).map(|op| (op, u64::from(exposures.insert(op, NOTHING, 1, 'a')))).collect();
+        // The first and every thousandth stay.
+        let mut stays = ids.extract_if(.., |(op, _)| *op % 1000 == 0).collect::<Vec<_>>();
+        for (op, id) in ids {
+            assert_eq!(exposures.finish(id, 1).unwrap().op, op);
+            assert!(!exposures.disown(op));
+        }
+        assert_eq!(exposures.len(), stays.len());
+        assert!(exposures.order.len() <= 2 * stays.len() + SLACK, "it is bounded by what is left");
+        while !stays.is_empty() {
+            assert_eq!(exposures.oldest(), Some(stays[0].0));
+            let (op, id) = stays.remove(0);
+            assert_eq!(exposures.cancel(op).map(|(found, _)| u64::from(found)), Some(id));
+            exposures.finish(id, 1).unwrap();
+        }
+        assert_eq!((exposures.oldest(), exposures.order.len()), (None, 0));
     }
 
     #[test]
