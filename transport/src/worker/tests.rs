@@ -8,6 +8,7 @@ use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, R
 use super::endpoint::{InFlight, OneSided, PART, Stage};
 use super::memory::Target;
 use super::*;
+use crate::engine::{Class, Envelope};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -483,4 +484,17 @@ fn streams_are_counted_for_each_connection_and_side() {
     worker.stream_send(theirs, &b"well"[..]).unwrap();
     while !matches!(worker.wait(Some(PATIENCE)).unwrap(), Some(Event::StreamData { .. })) {}
     assert!(worker.endpoints.get(ep).is_some_and(|endpoint| endpoint.broken.is_none()));
+}
+
+#[test]
+fn what_was_sent_with_a_request_that_is_over_is_released_once() {
+    let (mut worker, ep, _) = mirror(Config::default());
+    let envelope = Envelope { class: Class::Request, port: 1, tag: 7 };
+    // The connection ends while the peer is in the middle of reading it, after it answered.
+    worker.send_failed(70, ep, envelope, OpError::Closed, Returned::Withheld);
+    assert!(worker.ready.is_empty());
+    let payload = || Returned::Payload(b"it"[..].into());
+    worker.send_failed(70, ep, envelope, OpError::Closed, payload());
+    assert!(matches!(worker.ready.pop_front(), Some(Event::Released { op, .. }) if op == OpId::new(70, Some(ep))));
+    assert!(worker.ready.is_empty());
 }

@@ -191,7 +191,11 @@ impl Worker {
     ) {
         let op = OpId::new(number, Some(ep));
         if envelope.class == Class::Request && self.calls.cancel(number).is_none() {
-            return self.ready.push_back(Event::Released { op, returned });
+            // It has ended already. What is still withheld comes later, once.
+            if !matches!(returned, Returned::Withheld) {
+                self.ready.push_back(Event::Released { op, returned });
+            }
+            return;
         }
         self.ready.push_back(Event::Failed { op, ep: Some(ep), error, returned });
     }
