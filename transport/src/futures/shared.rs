@@ -245,6 +245,10 @@ impl Shared {
         match &event {
             Event::Accepted { ep, .. } => return self.accepted.push_back(*ep),
             Event::Connected { ep } | Event::Closed { ep, .. } => {
+                if matches!(event, Event::Closed { .. }) {
+                    // Nobody need accept it any more.
+                    self.accepted.retain(|accepted| accepted != ep);
+                }
                 let key = EndpointKey(*ep);
                 if let Some(place) = self.by_endpoint.get(key) {
                     self.by_endpoint.remove(key);

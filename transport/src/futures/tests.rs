@@ -331,3 +331,23 @@ fn sends_wait_for_room() {
     };
     run(main, others);
 }
+
+#[test]
+fn a_connection_that_ended_is_not_accepted_any_more() {
+    let (a, b) = (worker(), worker());
+    let others = driven(&[&a, &b]);
+    let address = b.listen("127.0.0.1:0").unwrap().local_addr();
+    let main = async move {
+        for _ in 0..3 {
+            let ep = a.connect(address).await.unwrap();
+            a.with(|worker| worker.abort(ep));
+            while !matches!(b.next_event().await, Event::Closed { .. }) {}
+        }
+        assert!(b.shared().borrow().accepted.is_empty());
+        let ep = a.connect(address).await.unwrap();
+        let back = b.accept().await;
+        a.send(ep, Tag(1), &b"lives"[..]).await.unwrap();
+        assert!(b.recv(back, Tag(1)).await.unwrap().1 == *b"lives");
+    };
+    run(main, others);
+}
