@@ -85,8 +85,12 @@ async fn serve(worker: AsyncWorker) -> Outcome {
         match worker.next_event().await {
             Event::Request(request) => {
                 let answer = request.message.into_bytes();
-                // A client that is gone needs no answer.
-                let _ = worker.with(|worker| worker.respond(request.reply, answer));
+                worker.with(|worker| {
+                    // A client that is gone needs no answer; one that asks on and takes no answers is hung up on.
+                    if let Err((_, reply)) = worker.respond(request.reply, answer) {
+                        worker.abort(reply.endpoint());
+                    }
+                });
             }
             Event::Closed { reason, .. } if !matches!(reason, CloseReason::Remote) => {
                 println!("a client is gone: {reason}")

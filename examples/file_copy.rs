@@ -189,7 +189,7 @@ impl Receiver {
                 Some(Event::Request(request)) if request.handler == OPEN => {
                     match self.open(&request.message) {
                         Ok((len, path)) => break (request.ep, request.reply, len, path),
-                        Err(error) => drop(self.worker.respond(request.reply, error.to_string().into_bytes())?),
+                        Err(error) => self.answer(request.reply, &error.to_string()),
                     };
                 }
                 _ => {}
@@ -199,12 +199,14 @@ impl Receiver {
         let file = match file {
             Ok(file) => file,
             Err(error) => {
-                self.worker.respond(reply, error.clone().into_bytes())?;
+                self.answer(reply, &error);
                 return Err(error.into());
             }
         };
         let taken = self.pieces(ep, reply, &file, len);
         if taken.is_err() {
+            // Nor is anything more to come of it, nor to be written into its memory.
+            self.worker.abort(ep);
             fs::remove_file(&path)?;
         }
         taken.map(|()| (path, len))
@@ -229,27 +231,54 @@ impl Receiver {
             self.post(ep, next, buffer)?;
             next += 1;
         }
-        self.worker.respond(reply, &[][..])?;
-        let (mut sum, mut taken) = (0, 0);
+        self.answer(reply, "");
+        let (mut sum, mut taken, mut bytes) = (0, 0, 0);
         loop {
-            match event(&mut self.worker)? {
+            match self.event_of(ep)? {
                 Event::ReceivedInto { tag: Tag(piece), memory: Local::Buffer(buffer), len, .. } => {
                     file.write_all_at(&buffer[..len], piece * PIECE as u64)?;
                     sum = add(sum, piece, &buffer[..len]);
                     taken += 1;
+                    bytes += len as u64;
                     if next < pieces {
                         self.post(ep, next, buffer)?;
                         next += 1;
                     }
                 }
                 Event::Request(request) if request.handler == CLOSE => {
-                    let right = taken == pieces && request.message == sum.to_le_bytes();
+                    let right = (taken, bytes) == (pieces, len) && request.message == sum.to_le_bytes();
                     let answer = if right { "" } else { "what came is not what was sent; send it again" };
-                    self.worker.respond(request.reply, answer.as_bytes())?;
+                    self.answer(request.reply, answer);
                     return if right { Ok(()) } else { Err(answer.into()) };
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// The next event of the sender whose file it is. What others do is no end of it.
+    fn event_of(&mut self, sender: EndpointId) -> Outcome<Event> {
+        let start = Instant::now();
+        loop {
+            match self.worker.wait(Some(PATIENCE.saturating_sub(start.elapsed())))? {
+                Some(Event::Closed { ep, reason }) if ep == sender => return Err(reason.into()),
+                Some(Event::Failed { ep, error, .. }) if ep == Some(sender) => return Err(error.into()),
+                Some(Event::Request(request)) if request.ep != sender => {
+                    self.answer(request.reply, "another file is on its way; try again");
+                }
+                Some(event @ (Event::Request(_) | Event::ReceivedInto { .. })) => return Ok(event),
+                None if start.elapsed() >= PATIENCE => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the sender does not go on").into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers a sender; one that is gone needs no answer, and one that takes none is hung up on.
+    fn answer(&mut self, reply: Reply, text: &str) {
+        if let Err((_, reply)) = self.worker.respond(reply, text.as_bytes().to_vec()) {
+            self.worker.abort(reply.endpoint());
         }
     }
 

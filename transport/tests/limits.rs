@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use qpair_transport::{
-    CloseReason, Config, Event, ListenError, OpError, Payload, ResourceError, Returned, SendCopyError, SendFailure,
-    Tag, Unmatched, Worker, WorkerError,
+    CloseReason, Config, Event, HandlerId, ListenError, OpError, Payload, ResourceError, Returned, SendCopyError,
+    SendFailure, Tag, Unmatched, Worker, WorkerError,
 };
 use qpair_verbs::{Access, Local, RemoteSlice, Rkey};
 use support::*;
@@ -231,4 +231,27 @@ fn messages_queued_before_connecting_keep_to_the_peers_limit() {
     }
     lengths.sort_by_key(|(_, len)| *len);
     assert_eq!(lengths, [(Tag(1), 400), (Tag(1), 500), (Tag(2), 8000)]);
+}
+
+#[test]
+fn an_answer_that_is_refused_can_be_given_again() {
+    let mut pair = Pair::with(Config::default().window(2), Config::default().queue_limit(1));
+    let asked = pair.a.request(pair.ep_a, HandlerId(1), &b"?"[..]).unwrap();
+    let (_, of_b) = pair.until(|_, b| !b.is_empty());
+    let Some(Event::Request(request)) = of_b.into_iter().next() else { panic!("no request") };
+    while pair.b.send(pair.ep_b, Tag(1), &b"in the way"[..]).is_ok() {}
+    let (refused, reply) = pair.b.respond(request.reply, &b"!"[..]).unwrap_err();
+    assert!(matches!(refused.error, SendFailure::QueueFull { .. }));
+    let (refused, mut reply) = pair.b.decline(reply, 1).unwrap_err();
+    assert!(matches!(refused.error, SendFailure::QueueFull { .. }));
+    let start = std::time::Instant::now();
+    while let Err((_, again)) = pair.b.respond(reply, &b"!"[..]) {
+        reply = again;
+        pair.a.poll().unwrap();
+        pair.b.poll().unwrap();
+        assert!(start.elapsed() < LIMIT, "no room");
+    }
+    let (of_a, _) = pair.until(|a, _| a.iter().any(|event| event.op() == Some(asked)));
+    let answer = of_a.into_iter().find(|event| event.op() == Some(asked));
+    assert!(matches!(answer, Some(Event::Response { message, .. }) if message == *b"!"));
 }

@@ -115,10 +115,11 @@ impl Worker {
     /// Answers a request. It is sent as by [`send`](Worker::send).
     ///
     /// # Errors
-    /// As [`send`](Worker::send); the peer then sees the connection end.
-    pub fn respond(&mut self, reply: Reply, payload: impl Into<Payload>) -> Result<OpId, SendError> {
+    /// As [`send`](Worker::send), with the right to answer: after [`SendFailure::QueueFull`](crate::SendFailure) to try again,
+    /// else to decline.
+    pub fn respond(&mut self, reply: Reply, payload: impl Into<Payload>) -> Result<OpId, (SendError, Reply)> {
         let number = self.op();
-        self.submit(number, reply.ep, response(&reply, 0), payload.into())
+        self.submit(number, reply.ep, response(&reply, 0), payload.into()).map_err(|error| (error, reply))
     }
 
     /// Answers a request by a number that says why there is no answer: the peer gets [`Event::Failed`] with
@@ -126,12 +127,12 @@ impl Worker {
     /// [`Handlers`](crate::Handlers) that have no function for a request.
     ///
     /// # Errors
-    /// As [`send`](Worker::send).
-    pub fn decline(&mut self, reply: Reply, why: u16) -> Result<OpId, SendError> {
+    /// As [`respond`](Worker::respond).
+    pub fn decline(&mut self, reply: Reply, why: u16) -> Result<OpId, (SendError, Reply)> {
         let number = self.op();
         // One more, since 0 says that it is an answer.
         let envelope = response(&reply, why.saturating_add(1));
-        self.submit(number, reply.ep, envelope, bytes::Bytes::new().into())
+        self.submit(number, reply.ep, envelope, bytes::Bytes::new().into()).map_err(|error| (error, reply))
     }
 
     /// A request came.
