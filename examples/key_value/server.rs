@@ -61,7 +61,7 @@ impl Server {
                     }
                 }
                 None => {
-                    idle += 1;
+                    idle = idle.wrapping_add(1);
                     // So that it runs beside others on one core too; where nobody waits for the core, it goes on at once.
                     if idle.is_multiple_of(SPINS) { std::thread::yield_now() } else { std::hint::spin_loop() }
                 }
@@ -110,11 +110,10 @@ impl Table {
 }
 
 fn answer(worker: &mut Worker, request: Request, data: &[u8]) {
-    let mut reply = request.reply;
-    // A client has one request under way, so that there is always room for its answer; but a connection may end.
-    while let Err((SendCopyError::WouldBlock, again)) = worker.respond_copy(reply, data) {
-        reply = again;
-        std::hint::spin_loop();
+    // A client has one request under way, so that there is always room for its answer, unless it lies: others shall not wait
+    // for it. That its connection may have ended is no harm.
+    if let Err((SendCopyError::WouldBlock, reply)) = worker.respond_copy(request.reply, data) {
+        worker.abort(reply.endpoint());
     }
 }
 
