@@ -167,6 +167,15 @@ impl CompletionQueue {
         }
     }
 
+    /// How many queue pairs polls pass by.
+    #[cfg(test)]
+    pub(crate) fn resting(&self) -> usize {
+        match &self.queue {
+            Queue::Soft { queue, .. } => queue.members().resting(),
+            Queue::Ibv(_) => 0,
+        }
+    }
+
     fn advance(&mut self) -> Result<bool, CqError> {
         match &mut self.queue {
             Queue::Soft { queue, .. } => queue.advance(),

@@ -15,6 +15,8 @@ mod claims;
 mod hazard;
 #[path = "../src/ibv/recv_slots.rs"]
 mod recv_slots;
+#[path = "../src/soft/rest.rs"]
+mod rest;
 #[path = "../src/soft/ring.rs"]
 mod ring;
 #[path = "../src/ibv/send_queue.rs"]

@@ -1,16 +1,14 @@
 //! Completion queues: no queue at all, but a cursor over the queue pairs that complete here.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::arming::Call;
-use super::cq_shared::{CqShared, Entry};
+use super::cq_shared::CqShared;
 use super::eventfd::EventFd;
 use super::home::Home;
-use super::qp::SoftQp;
+use super::members::Members;
 use super::roce::Network;
-use super::srq::SoftSrq;
 use crate::cq::Arm;
 use crate::error::{CqError, CreateError};
 use crate::events::AsyncEvent;
@@ -20,10 +18,8 @@ use crate::wc::Current;
 #[derive(Debug)]
 pub(crate) struct SoftCq {
     shared: Arc<CqShared>,
-    members: Vec<Member>,
+    members: Members,
     version: u32,
-    /// Where the next poll begins, so that no queue pair starves others.
-    cursor: usize,
     /// True if the queue pairs could produce more completions than the queue holds.
     may_overrun: bool,
     /// Polls until it is looked whether they did.
@@ -34,21 +30,12 @@ pub(crate) struct SoftCq {
     current: Current,
 }
 
-/// A queue pair that completes here.
-#[derive(Clone, Debug)]
-struct Member {
-    qp: Arc<SoftQp>,
-    sends: bool,
-    receives: bool,
-}
-
 impl SoftCq {
     pub(crate) fn new(home: &Arc<Home>, depth: u32, bell: Arc<EventFd>) -> Result<Self, CreateError> {
         Ok(SoftCq {
             shared: CqShared::new(home, depth, bell)?,
-            members: Vec::new(),
+            members: Members::default(),
             version: 0,
-            cursor: 0,
             may_overrun: false,
             until_check: 0,
             failed: false,
@@ -75,7 +62,7 @@ impl SoftCq {
         &mut self.current
     }
 
-    /// Moves on to the next completion, looking at each queue pair in turn; false if there is none.
+    /// Moves on to the next completion, looking at each queue pair in turn that does not rest; false if there is none.
     #[inline]
     pub(crate) fn advance(&mut self) -> Result<bool, CqError> {
         // Nothing is left but where a completion was forgotten instead of dropped.
@@ -96,35 +83,20 @@ impl SoftCq {
     /// Takes the next completion that is there.
     #[inline(always)]
     fn take_next(&mut self) -> Result<bool, CqError> {
-        let count = self.members.len();
-        for _ in 0..count {
-            let place = self.cursor;
-            let Some(member) = self.members.get(place) else {
-                self.cursor = 0;
-                continue;
-            };
-            self.cursor = if place + 1 >= count { 0 } else { place + 1 };
-            if member.poll(&mut self.current) {
-                if self.may_overrun {
-                    self.check_overrun()?;
-                }
-                return Ok(true);
+        if self.members.take_next(&mut self.current) {
+            if self.may_overrun {
+                self.check_overrun()?;
             }
+            return Ok(true);
         }
         self.until_check = 0;
         Ok(false)
     }
 
-    /// True if a poll would give something; looks at every queue pair.
+    /// True if a poll would give something.
     pub(crate) fn has_completion(&mut self) -> Result<bool, CqError> {
         self.refresh()?;
-        for place in 0..self.members.len() {
-            if self.members[place].has_completion() {
-                self.cursor = place;
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.members.has_completion())
     }
 
     pub(crate) fn arm(&mut self, which: Arm) {
@@ -166,6 +138,11 @@ impl SoftCq {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+
     /// Takes note of queue pairs that came and went.
     #[inline(always)]
     fn refresh(&mut self) -> Result<(), CqError> {
@@ -177,16 +154,16 @@ impl SoftCq {
 
     #[cold]
     fn reload(&mut self) {
-        let (entries, version) = self.shared.snapshot();
+        let (news, boards, version) = self.shared.news();
         self.version = version;
-        self.members = entries.into_iter().filter_map(Member::of).collect();
-        self.network = self.members.iter().find_map(|member| member.qp.network().cloned());
-        // Queue pairs of one shared receive queue share its receives.
-        let shared: HashMap<_, u32> = self.members.iter().filter_map(Member::shared_receives).collect();
-        let own: u64 = self.members.iter().map(Member::most).sum();
-        let most = own + shared.into_values().map(u64::from).sum::<u64>();
-        self.may_overrun = most > u64::from(self.shared.depth());
-        (self.cursor, self.until_check) = (0, 0);
+        // Who came gets on a network later; of those that went, one may have been the last that was.
+        let anew = news.changed || self.network.is_some() && !news.went.is_empty();
+        self.members.apply(news, boards);
+        if anew {
+            self.network = self.members.network();
+        }
+        self.may_overrun = self.members.most() > u64::from(self.shared.depth());
+        self.until_check = 0;
     }
 
     /// Counts what waits, now that one was taken: the first after an idle poll, and some of those that follow, since
@@ -205,53 +182,13 @@ impl SoftCq {
         self.count_waiting(waiting, depth)
     }
 
-    fn count_waiting(&mut self, mut waiting: u32, depth: u32) -> Result<(), CqError> {
-        for member in &self.members {
-            waiting += member.waiting(depth);
-            if waiting > depth {
-                self.failed = true;
-                self.shared.home().events().raise(AsyncEvent::CqError);
-                self.members.iter().for_each(|member| member.qp.fail());
-                return Err(CqError::Overrun { depth });
-            }
+    fn count_waiting(&mut self, taken: u32, depth: u32) -> Result<(), CqError> {
+        if taken + self.members.waiting(depth) <= depth {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-impl Member {
-    fn of(entry: Entry) -> Option<Self> {
-        let Entry { qp, qpn: _, sends, receives } = entry;
-        Some(Member { qp: qp.downcast().ok()?, sends, receives })
-    }
-
-    #[inline(always)]
-    fn poll(&self, into: &mut Current) -> bool {
-        self.qp.progress();
-        self.sends && self.qp.send_queue().poll(self.qp.qpn(), into) || self.receives && self.qp.poll_receive(into)
-    }
-
-    fn has_completion(&self) -> bool {
-        self.qp.progress();
-        self.sends && self.qp.send_queue().has_completion() || self.receives && self.qp.has_receive()
-    }
-
-    fn waiting(&self, limit: u32) -> u32 {
-        let sends = if self.sends { self.qp.send_queue().waiting(limit) } else { 0 };
-        let receives = if self.receives { self.qp.waiting_receives(limit) } else { 0 };
-        sends + receives
-    }
-
-    /// The shared receive queue whose receives complete here, and its depth.
-    fn shared_receives(&self) -> Option<(*const SoftSrq, u32)> {
-        let srq = self.qp.shared_receives().filter(|_| self.receives)?;
-        Some((Arc::as_ptr(srq), srq.depth()))
-    }
-
-    /// Most completions of its own that can ever wait.
-    fn most(&self) -> u64 {
-        let sends = if self.sends { self.qp.send_queue().depth() } else { 0 };
-        let receives = if self.receives { self.qp.own_recv_depth() } else { 0 };
-        u64::from(sends) + u64::from(receives)
+        self.failed = true;
+        self.shared.home().events().raise(AsyncEvent::CqError);
+        self.members.fail();
+        Err(CqError::Overrun { depth })
     }
 }

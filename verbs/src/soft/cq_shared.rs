@@ -1,16 +1,19 @@
 //! A completion queue as its queue pairs know it: whom to wake, and who completes here.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::arming::Arming;
+use super::at::At;
 use super::barrier;
 use super::eventfd::EventFd;
 use super::home::Home;
-use super::layout::CqPublic;
+use super::layout::{CqPublic, PlaceInfo};
+use super::rest::{Board, PLACES, Rest};
 use crate::error::CreateError;
-use crate::sync::{AtomicU32, Ordering, lock};
+use crate::sync::{AtomicU32, Ordering, fence, lock};
 
 /// What queue pairs know of their completion queue.
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub(crate) struct CqShared {
     offset: usize,
     /// For which arming the bell was rung last, by this process.
     rung: AtomicU32,
-    members: Mutex<Vec<Entry>>,
+    roll: Mutex<Roll>,
     version: AtomicU32,
     /// True if this process's light barriers do without a fence.
     asymmetric: bool,
@@ -33,13 +36,45 @@ unsafe impl Send for CqShared {}
 // SAFETY: as above.
 unsafe impl Sync for CqShared {}
 
+/// Seats of queue pairs, and what the owner does not know yet.
+#[derive(Debug, Default)]
+struct Roll {
+    boards: Vec<(usize, At<Board>)>,
+    /// Seats handed out so far, and those given back.
+    seats: u32,
+    free: Vec<u32>,
+    news: News,
+}
+
+/// Who came and went since the owner asked last.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// By the number of the seat.
+    pub(crate) came: HashMap<u32, Entry>,
+    pub(crate) went: Vec<u32>,
+    /// Something changed about queue pairs that are known.
+    pub(crate) changed: bool,
+}
+
 /// A queue pair that completes here. Its type stands above this file; the owner's end knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) qp: Arc<dyn Any + Send + Sync>,
-    pub(crate) qpn: u32,
+    pub(crate) seat: Arc<Seat>,
     pub(crate) sends: bool,
     pub(crate) receives: bool,
+}
+
+/// The place of a queue pair among those that complete in a queue, and how this process tells the owner of completions.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    queue: Arc<CqShared>,
+    number: u32,
+    /// Where the owner is told of it while it rests, with its place there; without one it never rests.
+    board: Option<(usize, At<Board>)>,
+    rest: At<Rest>,
+    /// For which rest this process called last.
+    called: AtomicU32,
 }
 
 impl CqShared {
@@ -59,7 +94,7 @@ impl CqShared {
             public,
             offset,
             rung: AtomicU32::new(0),
-            members: Mutex::default(),
+            roll: Mutex::default(),
             version: AtomicU32::new(0),
             asymmetric: barrier::registered(),
         }))
@@ -88,29 +123,53 @@ impl CqShared {
         &self.public().arming
     }
 
+    /// A seat for a queue pair whose word `rest` is.
+    pub(crate) fn seat(self: &Arc<Self>, rest: At<Rest>) -> Arc<Seat> {
+        let mut roll = self.roll();
+        let number = roll.free.pop().unwrap_or_else(|| {
+            roll.seats += 1;
+            roll.seats - 1
+        });
+        let board = (number / PLACES) as usize;
+        if board == roll.boards.len() {
+            // Without room for another board those who come now are always looked at.
+            roll.boards.extend(self.home.take_board());
+        }
+        let board = roll.boards.get(board).cloned();
+        drop(roll);
+        Arc::new(Seat { queue: self.clone(), number, board, rest, called: AtomicU32::new(0) })
+    }
+
     /// Enters a queue pair that completes here.
     pub(crate) fn join(&self, entry: Entry) {
-        self.members().push(entry);
+        self.roll().news.came.insert(entry.seat.number, entry);
         self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Takes a queue pair out.
-    pub(crate) fn leave(&self, qpn: u32) {
-        let gone: Vec<_> = self.members().extract_if(.., |entry| entry.qpn == qpn).collect();
+    pub(crate) fn leave(&self, seat: &Seat) {
+        let mut roll = self.roll();
+        let unknown = roll.news.came.remove(&seat.number);
+        if unknown.is_none() {
+            roll.news.went.push(seat.number);
+        }
+        drop(roll);
         self.version.fetch_add(1, Ordering::Release);
         // Dropping the last hold on a queue pair comes back here: not under the lock.
-        drop(gone);
+        drop(unknown);
     }
 
     /// Has the owner look at its queue pairs anew.
     pub(crate) fn changed(&self) {
+        self.roll().news.changed = true;
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The queue pairs that complete here, and a count that tells when they change.
-    pub(crate) fn snapshot(&self) -> (Vec<Entry>, u32) {
-        let members = self.members();
-        (members.clone(), self.version.load(Ordering::Acquire))
+    /// Who came and went since this was asked last, all boards, and a count that tells when that changes.
+    pub(crate) fn news(&self) -> (News, Vec<At<Board>>, u32) {
+        let mut roll = self.roll();
+        let boards = roll.boards.iter().map(|(_, board)| board.clone()).collect();
+        (std::mem::take(&mut roll.news), boards, self.version.load(Ordering::Acquire))
     }
 
     #[inline(always)]
@@ -122,24 +181,74 @@ impl CqShared {
         self.depth
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Entry>> {
-        lock(&self.members)
+    fn roll(&self) -> MutexGuard<'_, Roll> {
+        lock(&self.roll)
+    }
+}
+
+impl Seat {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
-    /// Wakes the owner if it sleeps. After publishing a completion of this process's own.
+    pub(crate) fn rest(&self) -> &Rest {
+        &self.rest
+    }
+
+    /// True if its queue pair may rest: there is a way to call it.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.board.is_some()
+    }
+
+    /// Where peers call its queue pair.
+    pub(crate) fn place(&self) -> Option<PlaceInfo> {
+        self.board.as_ref().map(|&(board, _)| PlaceInfo { board, place: self.number % PLACES })
+    }
+
+    /// Wakes the owner if it sleeps, and has it look here. After publishing a completion of this process's own.
     #[inline(always)]
     pub(crate) fn notify(&self, solicited: bool) {
-        barrier::light(self.asymmetric);
-        if self.arming().must_ring(solicited, &self.rung) {
-            self.bell.ring();
+        self.call();
+        let queue = &self.queue;
+        if queue.arming().must_ring(solicited, &queue.rung) {
+            queue.bell.ring();
         }
     }
+
+    /// Has the owner look here when it polls next, though it may rest.
+    #[inline(always)]
+    pub(crate) fn call(&self) {
+        barrier::light(self.queue.asymmetric);
+        if self.rest.must_call(&self.called) {
+            self.call_out();
+        }
+    }
+
+    #[cold]
+    fn call_out(&self) {
+        if let Some((_, board)) = &self.board {
+            call(board, self.number % PLACES);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.queue.roll().free.push(self.number);
+    }
+}
+
+/// Calls out a place, before the caller looks whether the poller sleeps.
+pub(crate) fn call(board: &Board, place: u32) {
+    board.call(place);
+    fence(Ordering::SeqCst);
 }
 
 impl Drop for CqShared {
     fn drop(&mut self) {
         // Peers look at the arming only inside a connection to a queue pair that completes here, and those are gone.
         self.home.give_public(self.offset, size_of::<CqPublic>());
+        self.roll().boards.drain(..).for_each(|(offset, _)| self.home.give_board(offset));
     }
 }
 

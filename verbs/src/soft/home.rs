@@ -39,6 +39,8 @@ pub(crate) struct Home {
     /// Empty: keeps its memory from one visit of the members to the next.
     scratch: Mutex<Vec<Visited>>,
     unsettled: Mutex<Unsettled>,
+    /// Boards that no completion queue has now, by their offsets.
+    pub(super) boards: Mutex<Vec<usize>>,
     /// The control thread as initiator on behalf of peers.
     engine: (AtomicU32, Mutex<Hazard>),
     /// Has the control thread try stalled work again.
@@ -132,6 +134,7 @@ impl Home {
             members: Mutex::default(),
             scratch: Mutex::default(),
             unsettled: Mutex::default(),
+            boards: Mutex::default(),
             engine: (AtomicU32::new(0), Mutex::new(Hazard::new())),
             alarm: OnceLock::new(),
             network: OnceLock::new(),

@@ -2,16 +2,17 @@
 //! only read (the kernel enforces it), and `shared`, which both write.
 //!
 //! `public`: [`NodeHeader`], the key table, then blocks for queue pairs, completion queues and receive queues.
-//! `shared`: inbound rings and claim tables.
+//! `shared`: inbound rings, claim tables and boards.
 
 use serde::{Deserialize, Serialize};
 
 use super::arming::Arming;
+use super::rest::Rest;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::types::QpType;
 
 /// Version of everything in this file and of the control messages.
-pub(crate) const LAYOUT_VERSION: u32 = 1;
+pub(crate) const LAYOUT_VERSION: u32 = 2;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"qpairshm");
 
 /// Size of the public mapping: header, key table and room for some ten thousand queues. Untouched pages cost nothing.
@@ -64,6 +65,8 @@ pub(crate) struct QpPublic {
     pub(crate) peer_qpn: AtomicU32,
     /// Pause that a sender makes when no receive is posted, in microseconds.
     pub(crate) rnr_timer_us: AtomicU32,
+    /// Whether its completion queues pass it by: the one for receives, which its peer fills, and the one for sends.
+    pub(crate) rests: [Rest; 2],
     pub(crate) receives: Receives,
     /// Slots of the inbound ring that are free again, as a running count.
     pub(crate) consumed: Line<AtomicU32>,
@@ -135,6 +138,16 @@ pub(crate) struct QpInfo {
     pub(crate) claims: Option<ClaimInfo>,
     /// `CqPublic` of the receive completion queue in the public mapping.
     pub(crate) cq: usize,
+    /// Where it is called while it rests; without that it never does.
+    pub(crate) place: Option<PlaceInfo>,
+}
+
+/// A place on a board.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PlaceInfo {
+    /// `Board` in the shared mapping.
+    pub(crate) board: usize,
+    pub(crate) place: u32,
 }
 
 /// Where a claim table lies in the shared mapping.

@@ -2,16 +2,20 @@
 //! In memory the core that posts does the NIC's work for both sides; a sleeping control thread per opened device does the rest.
 
 mod arming;
+mod at;
 mod atomic;
 mod barrier;
 mod bells;
 mod block;
+mod boards;
 mod channel;
 mod claims;
 mod control;
 mod copy;
 mod cq;
 mod cq_shared;
+#[cfg(test)]
+mod crowd;
 mod eventfd;
 mod exec;
 mod grant;
@@ -20,6 +24,7 @@ mod home;
 pub(crate) mod host;
 mod keys;
 mod layout;
+mod members;
 mod node;
 #[cfg(test)]
 mod nonsense;
@@ -28,6 +33,7 @@ mod qp;
 mod random;
 mod receiver;
 mod recv_queue;
+mod rest;
 mod ring;
 mod roce;
 mod send_queue;

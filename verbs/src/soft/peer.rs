@@ -3,10 +3,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::at::At;
 use super::claims::{Claims, NoClaim, Taker};
 use super::control::Link;
+use super::cq_shared::call;
 use super::eventfd::EventFd;
 use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
+use super::rest::Board;
 use super::ring::{Lines, Producer, RING_INLINE, Slot};
 use crate::error::ConnectError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -31,6 +34,9 @@ pub(crate) struct PeerView {
     /// For which arming of it the bell was rung last.
     rung: AtomicU32,
     bell: Arc<EventFd>,
+    /// Where it is called while its owner's polls pass it by, and for which rest it was called last.
+    board: Option<(At<Board>, u32)>,
+    called: AtomicU32,
     /// Gate words of the two states in which it takes requests.
     gates: [u64; 2],
     /// Receives taken so far (own queue), and the count known to be posted.
@@ -101,6 +107,11 @@ impl PeerView {
                 Some(entries.ok_or_else(short)?)
             }
         };
+        let board = match info.place {
+            None => None,
+            // SAFETY: as above.
+            Some(info) => Some((unsafe { At::new(&shared, info.board) }.ok_or_else(short)?, info.place)),
+        };
         // SAFETY: `link` keeps the mapping as long as this view; the count was checked.
         let lines = unsafe { Lines::new(ring, info.ring_lines) };
         let gates = [gate(info.qpn, QpState::Rts.code()), gate(info.qpn, QpState::Rtr.code())];
@@ -119,6 +130,8 @@ impl PeerView {
             cq,
             rung: AtomicU32::new(0),
             bell,
+            board,
+            called: AtomicU32::new(0),
             gates,
             taken: 0,
             posted: 0,
@@ -294,13 +307,24 @@ impl PeerView {
         self.producer.has_room(lines, consumed)
     }
 
-    /// Wakes the peer if it sleeps. After a barrier that orders the message before the look at the arming.
+    /// Wakes the peer if it sleeps, and calls the queue pair if it rests. After a barrier that orders the message before the
+    /// looks at the two.
     #[inline(always)]
     pub(crate) fn wake(&self, solicited: bool) {
         super::barrier::light(self.link.asymmetric());
+        if self.public().rests[0].must_call(&self.called) {
+            self.call();
+        }
         // SAFETY: mapped as long as `link` lives.
         if unsafe { self.cq.as_ref() }.arming.must_ring(solicited, &self.rung) {
             self.ring_bell();
+        }
+    }
+
+    #[cold]
+    fn call(&self) {
+        if let Some((board, place)) = &self.board {
+            call(board, *place);
         }
     }
 

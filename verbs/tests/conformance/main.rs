@@ -78,6 +78,7 @@ mod posting;
 mod races;
 mod random;
 mod read_reduce;
+mod resting;
 mod rnr;
 mod secrets;
 mod send;

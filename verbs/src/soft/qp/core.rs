@@ -12,6 +12,7 @@ use crate::error::ConnectError;
 use crate::qp::Target;
 use crate::soft::block::Block;
 use crate::soft::control::Link;
+use crate::soft::cq_shared::Seat;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::Sender;
 use crate::soft::hazard::Sighting;
@@ -46,6 +47,7 @@ pub(crate) struct SoftQp {
     /// [`POSTER`], [`PROGRESS`] or [`NETWORK`]: who carries requests out.
     pub(super) carrier: AtomicU8,
     pub(super) progress: Mutex<()>,
+    pub(super) seats: Seats,
     pub(super) receiver: Receiver,
     pub(super) claims: Option<ClaimTable>,
     pub(super) peer: OnceLock<Connected>,
@@ -67,6 +69,12 @@ pub(crate) struct SoftQp {
 unsafe impl Send for SoftQp {}
 // SAFETY: as above.
 unsafe impl Sync for SoftQp {}
+
+/// Its places in its completion queues; one and the same where that is one.
+pub(super) struct Seats {
+    pub(super) send: Arc<Seat>,
+    pub(super) recv: Arc<Seat>,
+}
 
 /// How far a queue pair is with failing.
 #[derive(Debug)]
@@ -147,7 +155,7 @@ impl SoftQp {
     }
 
     #[inline(always)]
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.state.load(Ordering::Acquire) == QpState::Err.code()
     }
 

@@ -1,5 +1,6 @@
 //! Failing and closing: nobody else is inside our memory before it is given back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{Leaving, SoftQp};
@@ -29,8 +30,8 @@ impl SoftQp {
         if !(0..LEAVE_SPINS).any(|_| self.try_settle()) {
             self.home().attend();
         }
-        self.spec.send_cq.notify(true);
-        self.spec.recv_cq.notify(true);
+        self.seats.send.notify(true);
+        self.seats.recv.notify(true);
     }
 
     /// Notes that nobody is in the memory of a failed queue pair any more; true once that is so.
@@ -56,7 +57,7 @@ impl SoftQp {
             if self.spec.srq.is_some() {
                 self.home().events().raise(AsyncEvent::LastWqeReached(self.qpn()));
             }
-            self.spec.recv_cq.notify(true);
+            self.seats.recv.notify(true);
         }
         true
     }
@@ -78,8 +79,10 @@ impl SoftQp {
         self.leave_network();
         self.home().remove(self.qpn);
         self.home().wait_for_visits(&self.visits);
-        self.spec.send_cq.leave(self.qpn);
-        self.spec.recv_cq.leave(self.qpn);
+        self.spec.send_cq.leave(&self.seats.send);
+        if !Arc::ptr_eq(&self.seats.send, &self.seats.recv) {
+            self.spec.recv_cq.leave(&self.seats.recv);
+        }
     }
 }
 

@@ -43,6 +43,7 @@ impl Member for SoftQp {
             order: self.spec.srq.as_ref().map(|srq| srq.order_offset()),
             claims,
             cq: self.spec.recv_cq.offset(),
+            place: self.seats.recv.place(),
         }
     }
 
@@ -96,7 +97,7 @@ impl Member for SoftQp {
     fn link_lost(&self, link: u64, peer: NodeId, gone: bool) {
         if let Some(table) = self.claims.as_ref().filter(|_| gone) {
             self.receiver.void_claims(table, taker(peer));
-            self.spec.recv_cq.notify(true);
+            self.seats.recv.notify(true);
         }
         if self.peer.get().is_some_and(|peer| peer.link.number() == link) {
             let failed_before = self.has_failed();

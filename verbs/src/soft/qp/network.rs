@@ -151,7 +151,7 @@ impl SoftQp {
             domain: self.spec.domain,
             access: self.spec.options.access,
             send: self.send.clone(),
-            send_cq: self.spec.send_cq.clone(),
+            send_seat: self.seats.send.clone(),
             inbound: view,
             owner: self.clone(),
         };

@@ -163,6 +163,7 @@ impl SoftQp {
                 self.store(index, wr, with);
                 self.send.publish(index.wrapping_add(1));
                 self.carrier.store(PROGRESS, Ordering::Release);
+                self.stalled();
                 self.home().attend();
             }
         }
@@ -202,6 +203,19 @@ impl SoftQp {
         // in both cases, since the poster is here.
         self.carrier.store(PROGRESS, Ordering::Release);
         self.progress_locked(&guard);
+        self.stalled();
+    }
+
+    /// Has polls look at it, which try what waits.
+    #[cold]
+    fn stalled(&self) {
+        self.seats.send.call();
+        self.seats.recv.call();
+    }
+
+    /// True if requests wait for polls to try them.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.carrier.load(Ordering::Acquire) == PROGRESS
     }
 
     /// Keeps a request for later.
@@ -350,7 +364,7 @@ impl SoftQp {
         if !status.is_success() && status != WcStatus::WR_FLUSH_ERR {
             self.fail();
         }
-        self.spec.send_cq.notify(!status.is_success());
+        self.seats.send.notify(!status.is_success());
     }
 
     /// Posts a receive. For one poster at a time, as [`post_send`](SoftQp::post_send), and as there the memory comes by value,

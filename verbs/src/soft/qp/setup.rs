@@ -1,23 +1,26 @@
 //! Making, connecting and changing the state of a queue pair; closing it when its owner drops it.
 
 use std::cell::UnsafeCell;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::core::{Connected, Leaving, POSTER, SoftQp};
+use super::core::{Connected, Leaving, POSTER, Seats, SoftQp};
 use crate::QpAddress;
 use crate::device::preferred_gid;
 use crate::error::{ConnectError, CreateError, ModifyError};
 use crate::qp::check;
+use crate::soft::at::At;
 use crate::soft::block::Block;
-use crate::soft::cq_shared::Entry;
+use crate::soft::cq_shared::{Entry, Seat};
 use crate::soft::exec::Sender;
 use crate::soft::home::Home;
-use crate::soft::layout::gate;
+use crate::soft::layout::{QpPublic, gate};
 use crate::soft::peer::PeerView;
 use crate::soft::random;
 use crate::soft::receiver::Receiver;
+use crate::soft::rest::Rest;
 use crate::soft::ring::{Lines, Slot};
 use crate::soft::roce::NetworkGid;
 use crate::soft::send_queue::SendQueue;
@@ -69,6 +72,7 @@ impl SoftQp {
         let (public, ring) = (public.ok_or_else(full)?, ring.ok_or_else(full)?);
         // SAFETY: the queue pair keeps the block longer than the receiver.
         let lines = unsafe { Lines::new(ring.first(), ring.count()) };
+        let seats = seats(&spec, &public).ok_or_else(full)?;
         let qp = home.add(|qpn| {
             Arc::new(SoftQp {
                 qpn,
@@ -80,6 +84,7 @@ impl SoftQp {
                 sender: UnsafeCell::new(Sender::new()),
                 carrier: AtomicU8::new(POSTER),
                 progress: Mutex::new(()),
+                seats,
                 receiver: receiver.with_ring(lines),
                 claims,
                 peer: OnceLock::new(),
@@ -99,11 +104,12 @@ impl SoftQp {
         let pause = u32::try_from(qp.spec.options.min_rnr_timer.as_micros()).unwrap_or(u32::MAX);
         view.rnr_timer_us.store(pause, Ordering::Relaxed);
         view.gate.store(gate(qp.qpn, QpState::Init.code()), Ordering::Release);
-        let same = Arc::ptr_eq(&qp.spec.send_cq, &qp.spec.recv_cq);
-        let entry = |sends, receives| Entry { qp: qp.clone(), qpn: qp.qpn, sends, receives };
-        qp.spec.send_cq.join(entry(true, same));
+        let Seats { send, recv } = &qp.seats;
+        let same = Arc::ptr_eq(send, recv);
+        let entry = |seat: &Arc<Seat>, sends, receives| Entry { qp: qp.clone(), seat: seat.clone(), sends, receives };
+        qp.spec.send_cq.join(entry(send, true, same));
         if !same {
-            qp.spec.recv_cq.join(entry(false, true));
+            qp.spec.recv_cq.join(entry(recv, false, true));
         }
         Ok(qp)
     }
@@ -170,6 +176,19 @@ impl SoftQp {
         let _ = self.public().gate.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Places in the completion queues of a queue pair that is made.
+fn seats(spec: &QpSpec, public: &Block<QpPublic>) -> Option<Seats> {
+    let rest = |which: usize| {
+        let offset = public.offset() + offset_of!(QpPublic, rests) + which * size_of::<Rest>();
+        // SAFETY: the type is an atomic.
+        unsafe { At::new(spec.node.home().public(), offset) }
+    };
+    let recv = spec.recv_cq.seat(rest(0)?);
+    let same = Arc::ptr_eq(&spec.send_cq, &spec.recv_cq);
+    let send = if same { recv.clone() } else { spec.send_cq.seat(rest(1)?) };
+    Some(Seats { send, recv })
 }
 
 /// The address on the network that a row of the GID table stands for; by default the one that a port prefers. `None`: it is

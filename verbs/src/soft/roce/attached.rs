@@ -9,7 +9,7 @@ use super::memory::{Memory, Place};
 use crate::memory::RemoteSlice;
 use crate::qp::{Borrowed, Op};
 use crate::soft::control::Reach;
-use crate::soft::cq_shared::CqShared;
+use crate::soft::cq_shared::Seat;
 use crate::soft::device_copy;
 use crate::soft::exec::{self, Own, Piece, Request, put, scatter, take};
 use crate::soft::home::Home;
@@ -42,7 +42,7 @@ pub(crate) struct Join {
     pub(crate) domain: u64,
     pub(crate) access: Access,
     pub(crate) send: Arc<SendQueue>,
-    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) send_seat: Arc<Seat>,
     /// Its own receives, as a peer on this device sees them.
     pub(crate) inbound: PeerView,
     pub(crate) owner: Arc<dyn Owner>,
@@ -202,7 +202,7 @@ impl Attached {
     pub(super) fn publish(&mut self, solicited: bool) {
         if std::mem::take(&mut self.is_unseen) {
             self.join.send.complete(self.done);
-            self.join.send_cq.notify(solicited);
+            self.join.send_seat.notify(solicited);
         }
     }
 
