@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::blocks::Blocks;
 use super::eventfd::EventFd;
 use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
@@ -20,7 +21,7 @@ use super::{barrier, random};
 use crate::address::{NodeId, SoftAddress};
 use crate::error::OpenError;
 use crate::events::EventHub;
-use crate::memory::{ArenaPool, Ranges, Segment, Writers};
+use crate::memory::{ArenaPool, Segment, Writers};
 use crate::sync::lock;
 use crate::types::{Access, Rkey};
 
@@ -30,8 +31,8 @@ pub(crate) struct Home {
     host: Host,
     public: Arc<Segment>,
     shared: Arc<Segment>,
-    public_blocks: Mutex<Ranges>,
-    shared_blocks: Mutex<Ranges>,
+    public_blocks: Blocks,
+    shared_blocks: Blocks,
     keys: KeyTable,
     arenas: Arc<ArenaPool>,
     events: EventHub,
@@ -126,8 +127,8 @@ impl Home {
             host,
             public,
             shared,
-            public_blocks: Mutex::new(Ranges::new(PUBLIC_BLOCKS, PUBLIC_BYTES)),
-            shared_blocks: Mutex::new(Ranges::new(0, SHARED_BYTES)),
+            public_blocks: Blocks::new(PUBLIC_BLOCKS, PUBLIC_BYTES),
+            shared_blocks: Blocks::new(0, SHARED_BYTES),
             keys,
             arenas: ArenaPool::new(),
             events: EventHub::default(),
@@ -192,20 +193,20 @@ impl Home {
 
     /// A zeroed block of the public mapping.
     pub(crate) fn take_public(&self, len: usize) -> Option<usize> {
-        take_block(&self.public, &self.public_blocks, len)
+        self.public_blocks.take(&self.public, len)
     }
 
     pub(crate) fn give_public(&self, offset: usize, len: usize) {
-        lock(&self.public_blocks).give(offset, block_len(len));
+        self.public_blocks.give(offset, len);
     }
 
     /// A zeroed block of the shared mapping.
     pub(crate) fn take_shared(&self, len: usize) -> Option<usize> {
-        take_block(&self.shared, &self.shared_blocks, len)
+        self.shared_blocks.take(&self.shared, len)
     }
 
     pub(crate) fn give_shared(&self, offset: usize, len: usize) {
-        lock(&self.shared_blocks).give(offset, block_len(len));
+        self.shared_blocks.give(offset, len);
     }
 
     /// Registers a queue pair under a fresh unpredictable number.
@@ -450,19 +451,6 @@ fn write_header(public: &Segment) {
     header.magic.store(MAGIC, Ordering::Release);
 }
 
-fn take_block(segment: &Segment, blocks: &Mutex<Ranges>, len: usize) -> Option<usize> {
-    let len = block_len(len);
-    let offset = lock(blocks).take(len, BLOCK)?;
-    // SAFETY: the block lies within the segment and was free: nobody of this device uses it, and peers leave a block
-    // before it is given back (gates and hazards).
-    unsafe { segment.base().add(offset).write_bytes(0, len) };
-    Some(offset)
-}
-
-fn block_len(len: usize) -> usize {
-    len.next_multiple_of(BLOCK)
-}
-
 /// Waits for `done` up to [`LEAVE`]; looks at the clock only where it takes long.
 fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..SPINS {
@@ -488,4 +476,3 @@ const LEAVE: Duration = Duration::from_secs(3);
 const GIDS: Duration = Duration::from_secs(1);
 /// Looks before the clock is asked: some microseconds.
 const SPINS: u32 = 1000;
-const BLOCK: usize = 256;

@@ -7,6 +7,7 @@ mod atomic;
 mod barrier;
 mod bells;
 mod block;
+mod blocks;
 mod boards;
 mod channel;
 mod claims;
