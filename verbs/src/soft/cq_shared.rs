@@ -21,6 +21,7 @@ pub(crate) struct CqShared {
     home: Arc<Home>,
     depth: u32,
     bell: Arc<EventFd>,
+    bell_number: u64,
     public: NonNull<CqPublic>,
     offset: usize,
     /// For which arming the bell was rung last, by this process.
@@ -91,6 +92,7 @@ impl CqShared {
             home: home.clone(),
             depth,
             bell,
+            bell_number: NEXT_BELL.fetch_add(1, Ordering::Relaxed),
             public,
             offset,
             rung: AtomicU32::new(0),
@@ -106,6 +108,11 @@ impl CqShared {
 
     pub(crate) fn bell(&self) -> &Arc<EventFd> {
         &self.bell
+    }
+
+    /// What tells the bell from all others of this process.
+    pub(crate) fn bell_number(&self) -> u64 {
+        self.bell_number
     }
 
     pub(crate) fn offset(&self) -> usize {
@@ -251,5 +258,7 @@ impl Drop for CqShared {
         self.roll().boards.drain(..).for_each(|(offset, _)| self.home.give_board(offset));
     }
 }
+
+static NEXT_BELL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
 const MAX_CQE: u32 = 1 << 22;

@@ -138,6 +138,8 @@ pub(crate) struct QpInfo {
     pub(crate) claims: Option<ClaimInfo>,
     /// `CqPublic` of the receive completion queue in the public mapping.
     pub(crate) cq: usize,
+    /// Which bell goes with this: a number of its device's own, never used again.
+    pub(crate) bell: u64,
     /// Where it is called while it rests; without that it never does.
     pub(crate) place: Option<PlaceInfo>,
 }

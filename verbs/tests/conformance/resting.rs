@@ -17,6 +17,7 @@ two_sided! {
 
 two_processes! {
     a_peer_killed_while_all_are_idle_is_noticed,
+    many_connections_take_few_descriptors,
 }
 
 const COUNT: u64 = 24;
@@ -187,4 +188,16 @@ fn a_peer_killed_while_all_are_idle_is_noticed(env: &Env) {
     flushed.sort_unstable();
     assert_eq!(flushed, (0..COUNT).collect::<Vec<_>>());
     assert!(killed.elapsed() < LIMIT);
+}
+
+fn many_connections_take_few_descriptors(env: &Env) {
+    if !env.able("sharing the descriptors of connections", is_soft()) {
+        return;
+    }
+    let mut crowd = Crowd { near: env.near(), far: env.far(), qps: Vec::new() };
+    crowd.join(&spec());
+    crowd.far.ask::<()>(Command::Descriptors { spare: Some(4) });
+    (1..COUNT).for_each(|_| crowd.join(&spec()));
+    crowd.far.ask::<()>(Command::Descriptors { spare: None });
+    (0..COUNT).for_each(|place| crowd.pass(place, CqId(0)));
 }

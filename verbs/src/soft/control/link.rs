@@ -1,8 +1,8 @@
 //! The way to another opened device of this host: its mappings, its keys, and the socket between the two.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -59,6 +59,9 @@ struct Remote {
     /// Arenas of ours that the peer was sent.
     lent: Mutex<HashSet<u32>>,
     answers: Answers,
+    /// Bells of the peer's completion queues that are in use here, by their numbers: one descriptor for all queue pairs of a
+    /// queue.
+    bells: Mutex<HashMap<u64, Weak<EventFd>>>,
     /// True once process_vm_readv and writev are known to be refused.
     vm_refused: AtomicBool,
 }
@@ -111,6 +114,7 @@ impl Link {
             arenas: PeerArenas::new(),
             lent: Mutex::default(),
             answers: Answers::default(),
+            bells: Mutex::default(),
             vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
         };
         Ok(Link {
@@ -237,7 +241,7 @@ impl Link {
         let request = remote.answers.open();
         self.send(&Message::Query { request, qpn }, &[]);
         match remote.answers.wait(request, &self.dead, ANSWER) {
-            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, Arc::new(EventFd::from_fd(fd)))),
+            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.bell(info.bell, fd))),
             Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
             Answer::Info(Some((_, Bell::Missing))) => {
                 Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })
@@ -361,6 +365,22 @@ impl Link {
         {
             tracing::info!(peer = %self.peer, "process_vm_writev is refused here; a bounce area is used");
         }
+    }
+}
+
+impl Remote {
+    /// The bell of that number; `fd` becomes it if it is not in use here.
+    fn bell(&self, number: u64, fd: OwnedFd) -> Arc<EventFd> {
+        let mut bells = lock(&self.bells);
+        if let Some(bell) = bells.get(&number).and_then(Weak::upgrade) {
+            return bell;
+        }
+        if bells.len().is_power_of_two() {
+            bells.retain(|_, bell| bell.strong_count() > 0);
+        }
+        let bell = Arc::new(EventFd::from_fd(fd));
+        bells.insert(number, Arc::downgrade(&bell));
+        bell
     }
 }
 

@@ -43,6 +43,7 @@ impl Member for SoftQp {
             order: self.spec.srq.as_ref().map(|srq| srq.order_offset()),
             claims,
             cq: self.spec.recv_cq.offset(),
+            bell: self.spec.recv_cq.bell_number(),
             place: self.seats.recv.place(),
         }
     }
