@@ -19,7 +19,7 @@ fn main() -> Outcome {
         return serve(&address);
     }
     let named: Vec<usize> = env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
-    let counts = if named.is_empty() { vec![1, 100, 1000, 10_000] } else { named };
+    let counts = if named.is_empty() { vec![1, 100, 1000, 5000] } else { named };
     println!(
         "{:>10} {:>12} {:>14} {:>12} {:>14} {:>10}",
         "endpoints", "connect, us", "KiB each", "poll, ns", "8 B, us", "files"
