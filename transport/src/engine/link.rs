@@ -488,6 +488,11 @@ impl<P> Link<P> {
         (self.credits.available(), self.exposures.len())
     }
 
+    /// A sign of life that is none of the protocol's.
+    pub(crate) fn heard(&mut self) {
+        self.keepalive.heard();
+    }
+
     /// The answer to a probe may take that much longer: it comes behind what is under way.
     pub(crate) fn allow(&mut self, grace: Duration) {
         self.keepalive.allow(grace);

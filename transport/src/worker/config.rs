@@ -225,6 +225,8 @@ impl Config {
     ///
     /// An answer comes behind what is under way, so that it may take as much longer as the longest get or put needs at
     /// 64 MiB/s. Long messages are read in parts of 8 MiB, each of which is a sign of life.
+    /// Where a device tells of the peer's packets ([`arrivals`](qpair_verbs::QueuePair::arrivals)), these are signs of life too: on
+    /// a network that loses many, others may be long in coming. A peer that is lost is noticed within twice that time then.
     ///
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its

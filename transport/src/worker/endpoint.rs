@@ -44,6 +44,8 @@ pub(crate) struct Endpoint {
     pub(crate) parted: bool,
     /// When the probe was posted that is under way.
     pub(crate) probed: Duration,
+    /// Packets of the peer by then, where the device tells.
+    pub(crate) arrivals: Option<u64>,
     /// Probes that are still to be made to measure the path.
     pub(crate) measuring: u8,
     /// A payload whose way to the peer is timed: its operation and length, and when it was offered.
@@ -175,6 +177,17 @@ impl Endpoint {
         }
         self.asked = now;
         qp.state() == QpState::Err
+    }
+
+    /// Notices packets of the peer that tell of nothing else, because others got lost: it lives.
+    pub(crate) fn listen(&mut self) {
+        if self.link.is_answered() {
+            return;
+        }
+        let arrivals = self.qp.as_ref().and_then(QueuePair::arrivals);
+        if arrivals != std::mem::replace(&mut self.arrivals, arrivals) {
+            self.link.heard();
+        }
     }
 
     /// How much longer than others an answer of the peer may take that comes behind one-sided work under way. They are done in

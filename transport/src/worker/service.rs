@@ -132,6 +132,7 @@ impl Worker {
             }
             Stage::Up => {
                 endpoint.link.allow(endpoint.grace());
+                endpoint.listen();
                 let pulse = endpoint.link.tick(now);
                 if endpoint.has_failed(pulse, now, patience) {
                     return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
@@ -204,6 +205,7 @@ impl Worker {
         let Some(work) = endpoint.link.take_slot() else { return false };
         endpoint.probed = self.start.elapsed();
         let Some(qp) = &mut endpoint.qp else { return false };
+        endpoint.arrivals = qp.arrivals();
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         let id = wr_id(Job::Probe, endpoint.id, work.number);
         if let Err(rejected) = qp.write(Local::None, nowhere).id(id).signaled().post() {

@@ -100,6 +100,7 @@ impl Endpoint {
             peer,
             closed_here: false,
             parted: false,
+            arrivals: None,
             probed: Duration::ZERO,
             measuring: PROBES,
             timed: None,

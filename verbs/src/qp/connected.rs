@@ -176,6 +176,13 @@ impl QueuePair {
         self.qp.known_state()
     }
 
+    /// Packets of the peer that came so far, where the device tells: the software device on the network, of reliable
+    /// connections. One that grows shows that the peer's device lives, also while nothing completes because packets get lost.
+    /// Takes the device's lock: not for each poll.
+    pub fn arrivals(&self) -> Option<u64> {
+        self.qp.arrivals()
+    }
+
     /// True once the queue pair has failed and its peer has left its memory: to drop it takes no wait then.
     pub fn is_settled(&self) -> bool {
         self.qp.state() == QpState::Err && self.qp.try_settle()

@@ -162,6 +162,13 @@ impl OwnedQp {
         }
     }
 
+    pub(crate) fn arrivals(&self) -> Option<u64> {
+        match self {
+            OwnedQp::Soft(qp) => qp.arrivals(),
+            OwnedQp::Ibv(_) => None,
+        }
+    }
+
     /// Links to the peer: INIT to RTR.
     pub(crate) fn connect(&self, address: &QpAddress) -> Result<(), ConnectError> {
         match self {

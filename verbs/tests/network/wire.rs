@@ -8,6 +8,14 @@ use qpair_verbs::{Access, ConnectError, CreateError, GRH_BYTES, Gid, QpAddress, 
 use crate::ground::{Device, LIMIT, Pair, afar, eventually};
 
 #[test]
+fn packets_of_the_peer_are_counted() {
+    let mut pair = Pair::new(4096);
+    let before = pair.qp.arrivals().expect("it is on the network");
+    pair.works(1);
+    assert!(pair.qp.arrivals().unwrap() >= before + 2, "an acknowledgment, and the answer to a READ");
+}
+
+#[test]
 fn the_wire_is_chosen_by_where_the_peer_is() {
     let pair = Pair::new(64);
     let text = pair.qp.explain();

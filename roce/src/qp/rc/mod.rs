@@ -27,6 +27,7 @@ use crate::work::{Outcome, PostError, Send};
 pub struct ReliableConnection<L> {
     config: ReliableConfig,
     state: State,
+    arrivals: u64,
     requester: Requester<L>,
     responder: Responder<L>,
     /// Where both have packets, they take turns: whose it is, and for how many packets yet.
@@ -53,6 +54,7 @@ impl<L: Copy> ReliableConnection<L> {
             requester: Requester::new(&config),
             responder: Responder::new(&config),
             state: State::Ready,
+            arrivals: 0,
             answers_next: true,
             turn: TURN,
             request_went_first: false,
@@ -68,6 +70,11 @@ impl<L: Copy> ReliableConnection<L> {
     /// Its state.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Packets of the peer that came so far.
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 
     /// True once the peer has sent a request: it is ready.
@@ -105,6 +112,7 @@ impl<L: Copy> ReliableConnection<L> {
         };
         let answers = matches!(meaning.action, Action::ReadResponse | Action::Acknowledge | Action::AtomicAcknowledge);
         counters.rcvd_pkts += 1;
+        self.arrivals += 1;
         let handled = if answers {
             self.requester.handle(now, packet, meaning, &self.config, host, counters)
         } else {

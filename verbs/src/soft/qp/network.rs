@@ -192,6 +192,11 @@ impl SoftQp {
         self.net.get().is_none_or(|on| on.has_left.load(Ordering::Acquire))
     }
 
+    /// Packets of a connection's peer so far, on the network.
+    pub(crate) fn arrivals(&self) -> Option<u64> {
+        self.network()?.arrivals(self.qpn())
+    }
+
     pub(super) fn explain_network(&self) -> Option<String> {
         let on = self.net.get()?;
         let (peer, route) = on.peer?;

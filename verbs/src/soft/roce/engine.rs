@@ -63,6 +63,14 @@ impl Engine {
         (*self.port.counters(), *self.udp.counters())
     }
 
+    /// Packets of a connection's peer so far.
+    pub(super) fn arrivals(&self, qpn: Qpn) -> Option<u64> {
+        match self.port.get(qpn)? {
+            QueuePair::Reliable(connection, _) => Some(connection.arrivals()),
+            QueuePair::Unreliable(..) | QueuePair::Datagrams(_) => None,
+        }
+    }
+
     /// Takes a queue pair in; false if its number can not be had.
     pub(super) fn attach(&mut self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
         if self.port.add(Instant::now(), queue_pair).is_err() {

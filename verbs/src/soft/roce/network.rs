@@ -91,6 +91,11 @@ impl Network {
         self.with(|engine| engine.counters())
     }
 
+    /// Packets of a connection's peer so far.
+    pub(crate) fn arrivals(&self, qpn: Qpn) -> Option<u64> {
+        self.with(|engine| engine.arrivals(qpn))
+    }
+
     /// Takes a queue pair in; false if its number can not be had.
     pub(crate) fn attach(&self, qpn: Qpn, queue_pair: Member, join: Join) -> bool {
         if !matches!(queue_pair, Member::Datagrams(_)) {

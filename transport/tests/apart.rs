@@ -1,0 +1,246 @@
+//! Two hosts with a bad network between them: packets get lost, come twice, overtake each other; the cable is pulled, for a
+//! moment or for good. The hosts are network namespaces, which takes root, `ip` and Python; without, the tests say so.
+
+mod support;
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Tag, Worker};
+use support::*;
+
+/// Messages that each side sends.
+const MESSAGES: u64 = 240;
+/// Every so many is a long one.
+const LONG_EVERY: u64 = 20;
+const LONG: usize = 100_000;
+/// Messages of this side that may be under way.
+const AHEAD: u64 = 50;
+
+const SERVER: &str = "10.77.0.1:4300";
+const SEED: &str = "QPAIR_SEED";
+
+/// The link, and where its hosts are.
+struct Link {
+    relay: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    hosts: Vec<String>,
+}
+
+impl Link {
+    /// `None` where there can be none.
+    fn new() -> Option<Link> {
+        let seed = env::var(SEED).unwrap_or_else(|_| (std::process::id() % 10_000).to_string());
+        eprintln!("{SEED}={seed}");
+        let relay = Command::new("python3")
+            .args([concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apart/link.py"), &seed])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut relay) = relay else {
+            eprintln!("skipped: no python3");
+            return None;
+        };
+        let (input, output) = (relay.stdin.take().unwrap(), relay.stdout.take().unwrap());
+        let mut link = Link { relay, input, output: BufReader::new(output), hosts: Vec::new() };
+        let line = link.line();
+        link.hosts = line.split_whitespace().map(str::to_owned).collect();
+        if link.hosts.len() != 2 {
+            eprintln!("skipped: no network namespaces of its own; as root it would have them");
+            return None;
+        }
+        Some(link)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn set(&mut self, what: &str) {
+        writeln!(self.input, "{what}").unwrap();
+        assert_eq!(self.line(), "done\n");
+    }
+
+    /// Starts this program's test `as_a_host` on one of the hosts.
+    fn start(&self, host: usize, role: &str) -> Host {
+        let mut process = Command::new("nsenter")
+            .args(["-t", &self.hosts[host], "-n"])
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", "as_a_host", "--nocapture", "--include-ignored"])
+            .env(ROLE, role)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Host { process: Process(process), output }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Its namespaces go with the processes in them, which it ends.
+        let _ = self.relay.kill();
+        let _ = self.relay.wait();
+    }
+}
+
+const ROLE: &str = "QPAIR_TEST_HOST";
+
+/// A process on one of the hosts, and what it says.
+struct Host {
+    process: Process,
+    output: BufReader<ChildStdout>,
+}
+
+impl Host {
+    /// Waits until it says so.
+    fn says(&mut self, what: &str) {
+        let mut all = String::new();
+        loop {
+            let from = all.len();
+            let read = self.output.read_line(&mut all).unwrap();
+            assert!(read > 0, "it ended without saying {what:?}: {all}");
+            if all[from..].trim_end().ends_with(what) {
+                return;
+            }
+        }
+    }
+
+    fn finish(self) {
+        let Host { process, mut output } = self;
+        std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+        process.finish();
+    }
+}
+
+/// What is sent as number `number`.
+fn contents(number: u64) -> Vec<u8> {
+    let len = if number % LONG_EVERY == LONG_EVERY - 1 { LONG } else { 8 + (number as usize * 37) % 3000 };
+    pattern(len, number as usize)
+}
+
+/// How an exchange went.
+#[derive(Default)]
+struct Exchange {
+    /// Long messages that did not come.
+    lost: u64,
+    sent: u64,
+    ended: u64,
+    came: u64,
+}
+
+impl Exchange {
+    /// Sends and receives until all is done, or the connection is lost.
+    fn run(&mut self, worker: &mut Worker, ep: EndpointId) -> Option<CloseReason> {
+        let start = Instant::now();
+        let mut reason = None;
+        while reason.is_none() && (self.ended < MESSAGES || self.came < MESSAGES) {
+            while self.sent < MESSAGES && self.sent - self.ended < AHEAD {
+                match worker.send(ep, Tag(1), contents(self.sent)) {
+                    Ok(_) => self.sent += 1,
+                    // It is lost, and says so next.
+                    Err(_) => break,
+                }
+            }
+            match next(worker) {
+                Event::Sent { .. } | Event::Failed { .. } => self.ended += 1,
+                Event::Received { message, .. } => {
+                    // When the connection breaks, short messages that came behind a long one come without it.
+                    if self.came % LONG_EVERY == LONG_EVERY - 1 && message.len() < LONG {
+                        self.lost += 1;
+                        self.came += 1;
+                    }
+                    assert!(message == contents(self.came), "message {} comes next", self.came);
+                    self.came += 1;
+                    if self.came == MESSAGES / 4 {
+                        println!("begun");
+                    }
+                }
+                Event::Closed { reason: why, .. } => reason = Some(why),
+                other => panic!("{}", brief(&other)),
+            }
+            assert!(start.elapsed() < 3 * LIMIT, "{} sent, {} ended, {} came", self.sent, self.ended, self.came);
+        }
+        reason
+    }
+}
+
+#[test]
+#[ignore = "needs a test below to start it, on one of two hosts"]
+fn as_a_host() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let mut worker = Worker::new(Config::default().in_place(0)).unwrap();
+    if role.starts_with("serve") {
+        worker.listen(SERVER).unwrap();
+        println!("listening");
+    } else {
+        worker.connect(SERVER).unwrap();
+    }
+    let ep = connected(&mut worker);
+    let cut = role.ends_with("cut");
+    let mut exchange = Exchange::default();
+    let reason = exchange.run(&mut worker, ep);
+    if cut {
+        // Each operation has ended, once, and the reason says that the peer is gone.
+        assert_eq!(exchange.ended, exchange.sent);
+        match reason.expect("the cable is pulled") {
+            CloseReason::PeerLost(_) | CloseReason::Completion(_) => println!("lost"),
+            other => panic!("{other}"),
+        }
+        return;
+    }
+    assert!(reason.is_none() && exchange.lost == 0, "{} lost: {reason:?}", exchange.lost);
+    worker.close(ep);
+    match closed(next(&mut worker)) {
+        CloseReason::Local | CloseReason::Remote => {}
+        other => panic!("{other}"),
+    }
+}
+
+fn both(link: &Link, how: &str) -> (Host, Host) {
+    let mut server = link.start(0, &format!("serve {how}"));
+    server.says("listening");
+    let client = link.start(1, &format!("call {how}"));
+    (server, client)
+}
+
+#[test]
+fn everything_arrives_once_and_in_order_over_a_bad_network() {
+    let Some(mut link) = Link::new() else { return };
+    for faults in ["faults 50 0 0", "faults 10 20 100", "faults 0 0 300"] {
+        link.set(faults);
+        let (server, client) = both(&link, "all");
+        client.finish();
+        server.finish();
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled_for_a_moment_loses_nothing() {
+    let Some(mut link) = Link::new() else { return };
+    let (mut server, client) = both(&link, "all");
+    server.says("begun");
+    link.set("down");
+    // No longer than a device tries again, nor than the keepalive waits.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    link.set("up");
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn a_cable_that_is_pulled_ends_every_operation_on_both_sides() {
+    let Some(mut link) = Link::new() else { return };
+    let (mut server, mut client) = both(&link, "cut");
+    server.says("begun");
+    link.set("down");
+    client.says("lost");
+    server.says("lost");
+    client.finish();
+    server.finish();
+}
