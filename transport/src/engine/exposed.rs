@@ -148,7 +148,8 @@ fn id(key: usize, serial: u16) -> u32 {
     key as u32 | u32::from(serial) << 16
 }
 
-const LIMIT: usize = 1 << 16;
+/// Payloads of one side that may be offered at once: what an id has room for.
+pub(super) const LIMIT: usize = 1 << 16;
 /// Operations that are over and stay in the order before it is worth while to look for them.
 const SLACK: usize = 64;
 

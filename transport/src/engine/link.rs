@@ -6,7 +6,7 @@ use std::time::Duration;
 use qpair_verbs::{RemoteSlice, Rkey};
 
 use super::credits::{Credits, Grants};
-use super::exposed::{Exposed, Exposures};
+use super::exposed::{self, Exposed, Exposures};
 use super::flush::Flushes;
 use super::inbox::EntryKey;
 use super::keepalive::{Keepalive, Pulse};
@@ -38,6 +38,8 @@ pub(crate) struct Link<P> {
     slots: WorkSlots,
     queue: VecDeque<Pending<P>>,
     words: VecDeque<Word>,
+    /// Words among them that answer offers.
+    answers: usize,
     /// Payloads that can be read, in the order in which they were offered.
     startable: VecDeque<EntryKey>,
     exposures: Exposures<P>,
@@ -54,6 +56,13 @@ enum Word {
     Withdrawn { id: u32 },
     /// A payload of this side is no longer wanted.
     Cancel { id: u32 },
+}
+
+impl Word {
+    /// True if it answers an offer of the peer.
+    fn is_answer(self) -> bool {
+        !matches!(self, Word::Cancel { .. })
+    }
 }
 
 /// How far a connection is.
@@ -100,6 +109,7 @@ impl<P> Link<P> {
             slots: WorkSlots::new(config.depth),
             queue: VecDeque::new(),
             words: VecDeque::new(),
+            answers: 0,
             startable: VecDeque::new(),
             exposures: Exposures::new(),
             flushes: Flushes::new(),
@@ -189,6 +199,7 @@ impl<P> Link<P> {
         }
         if self.credits.available() > 0 {
             if let Some(word) = self.words.pop_front() {
+                self.answers -= usize::from(word.is_answer());
                 let (kind, id, len) = match word {
                     Word::Finished { id, len } => (Kind::Finished, id, len),
                     Word::Withdrawn { id } => (Kind::Withdrawn, id, 0),
@@ -260,10 +271,17 @@ impl<P> Link<P> {
 
     /// A ready-to-send came. Its slot is given back here, at once or when fewer wait: a peer can not fill memory with
     /// offers.
-    pub(crate) fn offered(&mut self) {
+    ///
+    /// # Errors
+    /// A peer that takes no answers could fill memory with these.
+    pub(crate) fn offered(&mut self) -> Result<(), Violation> {
+        if self.offers + self.answers >= exposed::LIMIT {
+            return Err(Violation::TooManyOffers { limit: exposed::LIMIT });
+        }
         self.offers += 1;
         self.owed += 1;
         self.give_owed();
+        Ok(())
     }
 
     /// A payload of the peer can be read: [`next_step`](Link::next_step) says when.
@@ -466,6 +484,7 @@ impl<P> Link<P> {
     pub(crate) fn abort(&mut self) -> (Vec<Exposed<P>>, Vec<u64>) {
         self.phase = Phase::Closed;
         self.words.clear();
+        self.answers = 0;
         self.startable.clear();
         let mut sends: Vec<_> = self.exposures.drain().collect();
         let queued = self.queue.drain(..).filter(|pending| !pending.envelope.is_stand_in());
@@ -559,6 +578,7 @@ impl<P> Link<P> {
         self.give_owed();
         if self.phase != Phase::Closed {
             self.words.push_back(word);
+            self.answers += 1;
         }
     }
 

@@ -52,6 +52,12 @@ pub enum Violation {
         /// Greatest length.
         limit: u64,
     },
+    /// More offers at once than there can be.
+    #[error("the peer offers more than {limit} payloads at once")]
+    TooManyOffers {
+        /// Greatest number.
+        limit: usize,
+    },
     /// Part of a stream that is over, that this side never opened, or that is one too many.
     #[error("the peer sent part of stream {number}, which is not open")]
     Stream {

@@ -225,8 +225,10 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         endpoint.note(self.pace.now(), Note::with_len("the peer offers", offer.id.into(), len));
         let closing = endpoint.link.is_closing();
+        if let Err(violation) = endpoint.link.offered() {
+            return self.break_off(ep.index as usize, CloseReason::Protocol(violation));
+        }
         let outcome = self.inbox.offer(ep.peer(), envelope, len, offer, closing);
-        endpoint.link.offered();
         let startable = match outcome {
             Offered::Startable(key) => Some(key),
             Offered::Held => None,

@@ -349,7 +349,7 @@ impl Pair {
                 let offer = Offer::parse(&offer.unwrap()).unwrap();
                 let closing = me.link.is_closing();
                 let outcome = me.inbox.offer(PEER, header.envelope, header.length, offer, closing);
-                me.link.offered();
+                me.link.offered().unwrap();
                 match outcome {
                     Offered::Startable(key) => me.link.want(key),
                     Offered::Held => {}

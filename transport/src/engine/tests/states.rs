@@ -133,7 +133,7 @@ fn open_gives_the_slots_of_offers_back_while_few_wait() {
     let mut link = established(8);
     for sequence in 0..4 {
         link.accept(&header(Kind::ReadyToSend, sequence)).unwrap();
-        link.offered();
+        link.offered().unwrap();
     }
     // A window of 4, and all its slots are posted again; but of four offers two may wait.
     assert_eq!((link.credit().unwrap().header.credits, link.outstanding_slots()), (6, 4));
@@ -143,6 +143,20 @@ fn open_gives_the_slots_of_offers_back_while_few_wait() {
         assert_eq!(link.eager(Envelope::bare(1), 1).unwrap().header.credits, credits);
         while !matches!(link.next_step(), None | Some(Step::Control(_))) {}
     }
+}
+
+#[test]
+fn a_peer_that_takes_no_answers_can_not_offer_without_end() {
+    let mut link = established(1);
+    // Its one credit is gone, and it gives no more.
+    link.eager(Envelope::bare(1), 1).unwrap();
+    let most = 1 << 16;
+    for id in 0..most {
+        link.offered().unwrap();
+        link.read(id, 3);
+        assert_eq!(link.next_step(), None);
+    }
+    assert_eq!(link.offered(), Err(Violation::TooManyOffers { limit: 1 << 16 }));
 }
 
 #[test]
