@@ -139,6 +139,40 @@ fn a_message_longer_than_the_pool_waits_for_a_receive() {
     assert!(buffer[..] == pattern(200_000, 1)[..]);
 }
 
+/// Nobody can post a receive for these, so that they would wait for ever.
+#[test]
+fn what_is_not_tagged_and_longer_than_the_peers_pool_is_refused() {
+    const LIMIT: u64 = 64 << 10;
+    let mut worker = Worker::new(Config::default().pool_limit(LIMIT as usize)).unwrap();
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let ep = worker.connect(listener.local_addr()).unwrap();
+    // Nothing is known of the peer yet.
+    let queued = worker.send_active(ep, HandlerId(1), 5, pattern(200_000, 1)).unwrap();
+    let asked = worker.request(ep, HandlerId(1), pattern(200_000, 1)).unwrap();
+    let (mut failed, mut is_up) = (Vec::new(), false);
+    while failed.len() < 2 || !is_up {
+        match next(&mut worker) {
+            Event::Connected { .. } => is_up = true,
+            Event::Accepted { .. } => {}
+            Event::Failed { op, error: OpError::TooLongForPeer { limit: LIMIT }, returned, .. } => {
+                assert!(matches!(returned, Returned::Payload(_)));
+                failed.push(op);
+            }
+            other => panic!("{}", brief(&other)),
+        }
+    }
+    assert_eq!(failed, [queued, asked]);
+    let refused = worker.send_active(ep, HandlerId(1), 5, pattern(200_000, 1)).unwrap_err();
+    assert!(matches!(refused.error, SendFailure::TooLongForPeer { len: 200_000, limit: LIMIT }), "{refused}");
+    worker.send_active(ep, HandlerId(1), 5, pattern(LIMIT as usize, 2)).unwrap();
+    let came = |worker: &mut Worker| loop {
+        if let Event::Active { message, .. } = next(worker) {
+            return message;
+        }
+    };
+    assert!(came(&mut worker) == pattern(LIMIT as usize, 2));
+}
+
 #[test]
 fn offers_that_nobody_takes_hold_their_sender_back() {
     let config = || Config::default().window(4).unmatched(Unmatched::HoldLong);

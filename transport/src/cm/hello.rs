@@ -17,6 +17,9 @@ pub(crate) struct Hello {
     pub(crate) credits: u32,
     /// Longest eager payload that it takes, in bytes.
     pub(crate) eager_limit: u32,
+    /// Longest payload that it has memory of its own for, in bytes.
+    #[serde(default = "unlimited")]
+    pub(crate) longest: u64,
     /// What it can do beyond the version.
     #[serde(default)]
     pub(crate) features: Features,
@@ -128,6 +131,10 @@ impl Fabric {
     }
 }
 
+fn unlimited() -> u64 {
+    u64::MAX
+}
+
 const CREDITS_LIMIT: u32 = 1 << 16;
 
 #[cfg(test)]
@@ -150,7 +157,7 @@ pub(crate) mod tests {
             soft: None,
         };
         let (features, fabric) = (Features::ALL, Fabric::Ethernet);
-        Hello { address, epoch: 9, credits: 64, eager_limit: 8192, features, fabric, path_mtu: None }
+        Hello { address, epoch: 9, credits: 64, eager_limit: 8192, longest: 1 << 30, features, fabric, path_mtu: None }
     }
 
     #[test]
@@ -164,12 +171,12 @@ pub(crate) mod tests {
         assert_eq!(later.features & Features::ALL, Features::ALL);
         assert_eq!(later.fabric, Fabric::Unknown);
         let fields = value.as_object_mut().unwrap();
-        for added in ["features", "fabric", "rails"] {
+        for added in ["features", "fabric", "rails", "longest"] {
             fields.remove(added);
         }
         let earlier = Hello::decode(value.to_string().as_bytes()).unwrap();
         assert!(!(earlier.features & Features::ALL).has(Features::FAREWELL));
-        assert_eq!(earlier.path_mtu, None);
+        assert_eq!((earlier.path_mtu, earlier.longest), (None, u64::MAX));
     }
 
     #[test]

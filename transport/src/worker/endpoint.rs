@@ -25,6 +25,8 @@ pub(crate) struct Endpoint {
     pub(crate) qp: Option<QueuePair>,
     /// From which length on payloads are offered for reading.
     pub(crate) threshold: Threshold,
+    /// Longest payload that the peer takes without a receive, if not for ever.
+    pub(crate) longest: u64,
     pub(crate) id: EndpointId,
     /// The stage is [`Stage::Up`].
     pub(crate) up: bool,

@@ -333,6 +333,16 @@ pub enum SendFailure {
         /// Greatest length.
         limit: u64,
     },
+    /// Nobody posts a receive for a message of this kind, and the peer has not so much memory of its own.
+    #[error(
+        "the peer takes {limit} bytes of a message that is not tagged, not {len}; raise its pool limit, or send parts"
+    )]
+    TooLongForPeer {
+        /// Length.
+        len: u64,
+        /// Greatest length.
+        limit: u64,
+    },
     /// This side of the stream is finished, or the stream's connection is closed.
     #[error("this side of the stream is over; open another")]
     StreamOver,
@@ -492,6 +502,12 @@ pub enum OpError {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// Nobody posts a receive for a message of this kind, and the peer, when it connected, had not so much memory of its own.
+    #[error("the peer takes {limit} bytes of a message that is not tagged; raise its pool limit, or send parts")]
+    TooLongForPeer {
+        /// Greatest length.
+        limit: u64,
+    },
     /// There was nothing to send the message with; the connection ends.
     #[error("the message could not be sent: {0}")]
     Resources(Box<str>),

@@ -164,6 +164,7 @@ impl Worker {
         let now = self.now();
         self.sockets.greeted(socket, now);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
+            endpoint.longest = theirs.longest;
             endpoint.reserved = true;
             endpoint.listener = Some(listener);
         }
@@ -188,6 +189,7 @@ impl Worker {
                 endpoint.up = true;
                 endpoint.note(self.pace.now(), Note::new("connected"));
                 endpoint.threshold.lower_limit(theirs.eager_limit as usize);
+                endpoint.longest = theirs.longest;
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
                 if let Some(socket) = socket {

@@ -208,8 +208,12 @@ impl Worker {
         envelope: Envelope,
         payload: Payload,
     ) -> Result<OpId, SendError> {
-        if !self.endpoints.get(ep).is_some_and(|endpoint| endpoint.link.takes_messages()) {
+        let Some(endpoint) = self.endpoints.get(ep).filter(|endpoint| endpoint.link.takes_messages()) else {
             return Err(SendError { error: SendFailure::Closing(ep), payload });
+        };
+        let (len, limit) = (payload.len(), endpoint.longest);
+        if len > limit && envelope.class != Class::Tagged {
+            return Err(SendError { error: SendFailure::TooLongForPeer { len, limit }, payload });
         }
         let (carried, remote) = match self.expose(payload) {
             Ok(exposed) => exposed,
@@ -238,12 +242,21 @@ impl Worker {
         Ok(op)
     }
 
-    /// The peer takes no messages by copy that are as long as some that wait: they are offered instead.
+    /// The peer takes no messages by copy that are as long as some that wait: they are offered instead. Or it takes none that
+    /// are as long at all.
     pub(in crate::worker) fn offer_what_is_too_long(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (ep, limit) = (endpoint.id, endpoint.threshold.limit() as u64);
+        let (ep, limit, longest) = (endpoint.id, endpoint.threshold.limit() as u64, endpoint.longest);
         let mut gaps = Vec::new();
         for mut pending in std::mem::take(endpoint.link.queue_mut()) {
+            if pending.len > longest && pending.envelope.class != Class::Tagged {
+                let Pending { op, envelope, payload, .. } = pending;
+                // No peer has been told of it.
+                let returned = self.take_back(payload).map_or(Returned::Withheld, Returned::Payload);
+                self.send_failed(op, ep, envelope, OpError::TooLongForPeer { limit: longest }, returned);
+                gaps.push((op, envelope));
+                continue;
+            }
             if pending.remote.is_none() && pending.len > limit {
                 let Pending { op, envelope, len, payload, .. } = pending;
                 // What waits to be copied is the application's own.
