@@ -46,6 +46,8 @@ mod cm;
 mod engine;
 pub mod futures;
 pub mod guide;
+#[cfg(test)]
+mod soak;
 mod worker;
 
 pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, ToPeer, Versions};

@@ -24,6 +24,8 @@ pub use wire::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, WireError,
 };
 
+#[cfg(test)]
+pub(crate) use tests::random;
 pub use threshold::Origin;
 pub use violation::Violation;
 

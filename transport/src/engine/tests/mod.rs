@@ -2,6 +2,6 @@
 
 mod matching;
 mod pair;
-mod random;
+pub(crate) mod random;
 mod states;
 mod wire;

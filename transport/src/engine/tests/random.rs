@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use super::pair::{A, B, Pair, Way};
 
@@ -67,66 +68,95 @@ fn check(pair: &Pair, posted: &[BTreeSet<u64>; 2], left: &[Vec<u64>; 2]) -> Resu
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+/// What is done to a pair, and what pair it is.
+#[derive(Clone, Debug)]
+struct Case {
+    ops: Vec<Op>,
+    window: u32,
+    depth: u32,
+    hold: bool,
+    breaks: Option<usize>,
+    seed: u64,
+}
 
-    #[test]
-    fn every_operation_completes_exactly_once(
-        mut ops in proptest::collection::vec(operation(), 0..120),
-        window in 1u32..9, depth in 4u32..12, hold: bool, breaks in proptest::option::of(4..120usize), seed: u64,
-    ) {
-        if let Some(at) = breaks {
-            ops.insert(at.min(ops.len()), Op::Break);
-        }
-        let mut pair = Pair::new(window, depth, hold, seed);
-        let mut receives = [BTreeSet::new(), BTreeSet::new()];
-        let mut opened = false;
-        for (step, op) in ops.into_iter().enumerate() {
-            if step == 3 {
-                pair.open(window);
-                opened = true;
-            }
-            match op {
-                Op::Send { side, tag, long } => {
-                    pair.send(side, tag, if long { 5000 } else { 50 });
-                }
-                Op::Receive { side, tag, roomy } => {
-                    receives[side].extend(pair.recv(side, tag, if roomy { 10_000 } else { 60 }));
-                }
-                Op::Run(count) => {
-                    pair.run(count);
-                }
-                Op::Close(side) => pair.close(side),
-                Op::Stall(side) => pair.stall(side),
-                Op::Resume(side) => pair.resume(side),
-                Op::Refuse(side) => pair.refuse(side),
-                Op::Rest(side) => pair.rest(side),
-                Op::Cancel { side, receive, which } => {
-                    let ops: Vec<_> = match receive {
-                        true => receives[side].iter().copied().collect(),
-                        false => pair.sides[side].serials.iter().map(|(_, serial)| *serial).collect(),
-                    };
-                    if !ops.is_empty() {
-                        pair.cancel(side, *which.get(&ops));
-                    }
-                }
-                Op::Break => pair.break_off(),
-            }
-        }
-        if !opened {
+fn case() -> impl Strategy<Value = Case> {
+    let ops = proptest::collection::vec(operation(), 0..120);
+    let breaks = proptest::option::of(4..120usize);
+    (ops, 1u32..9, 4u32..12, any::<bool>(), breaks, any::<u64>())
+        .prop_map(|(ops, window, depth, hold, breaks, seed)| Case { ops, window, depth, hold, breaks, seed })
+}
+
+fn run(case: Case) -> Result<(), TestCaseError> {
+    let Case { mut ops, window, depth, hold, breaks, seed } = case;
+    if let Some(at) = breaks {
+        ops.insert(at.min(ops.len()), Op::Break);
+    }
+    let mut pair = Pair::new(window, depth, hold, seed);
+    let mut receives = [BTreeSet::new(), BTreeSet::new()];
+    let mut opened = false;
+    for (step, op) in ops.into_iter().enumerate() {
+        if step == 3 {
             pair.open(window);
+            opened = true;
         }
-        for side in [A, B] {
-            pair.close(side);
-            pair.resume(side);
+        match op {
+            Op::Send { side, tag, long } => {
+                pair.send(side, tag, if long { 5000 } else { 50 });
+            }
+            Op::Receive { side, tag, roomy } => {
+                receives[side].extend(pair.recv(side, tag, if roomy { 10_000 } else { 60 }));
+            }
+            Op::Run(count) => {
+                pair.run(count);
+            }
+            Op::Close(side) => pair.close(side),
+            Op::Stall(side) => pair.stall(side),
+            Op::Resume(side) => pair.resume(side),
+            Op::Refuse(side) => pair.refuse(side),
+            Op::Rest(side) => pair.rest(side),
+            Op::Cancel { side, receive, which } => {
+                let ops: Vec<_> = match receive {
+                    true => receives[side].iter().copied().collect(),
+                    false => pair.sides[side].serials.iter().map(|(_, serial)| *serial).collect(),
+                };
+                if !ops.is_empty() {
+                    pair.cancel(side, *which.get(&ops));
+                }
+            }
+            Op::Break => pair.break_off(),
         }
-        pair.run_all();
-        let mut left = [Vec::new(), Vec::new()];
-        for side in [A, B] {
-            prop_assert!(pair.broken || pair.sides[side].link.is_finished());
-            prop_assert!(pair.sides[side].link.abort().0.is_empty());
-            left[side].extend(pair.left(side));
-        }
-        check(&pair, &receives, &left)?;
+    }
+    if !opened {
+        pair.open(window);
+    }
+    for side in [A, B] {
+        pair.close(side);
+        pair.resume(side);
+    }
+    pair.run_all();
+    let mut left = [Vec::new(), Vec::new()];
+    for side in [A, B] {
+        prop_assert!(pair.broken || pair.sides[side].link.is_finished());
+        prop_assert!(pair.sides[side].link.abort().0.is_empty());
+        left[side].extend(pair.left(side));
+    }
+    check(&pair, &receives, &left)?;
+    Ok(())
+}
+
+/// Runs the cases of a seed.
+///
+/// # Panics
+/// With the least case that goes wrong.
+pub(crate) fn run_seed(seed: u64) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+    if let Err(error) = TestRunner::new_with_rng(config, rng).run(&case(), run) {
+        panic!("QPAIR_SEED={seed}: {error}");
     }
 }
+
+/// Cases of a seed.
+pub(crate) const CASES: u32 = 600;
