@@ -135,12 +135,12 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Sends and receives until all is done, or the connection is lost.
-    fn run(&mut self, worker: &mut Worker, ep: EndpointId) -> Option<CloseReason> {
+    /// Sends and receives until `messages` each way are done, or the connection is lost.
+    fn run(&mut self, worker: &mut Worker, ep: EndpointId, messages: u64) -> Option<CloseReason> {
         let start = Instant::now();
         let mut reason = None;
-        while reason.is_none() && (self.ended < MESSAGES || self.came < MESSAGES) {
-            while self.sent < MESSAGES && self.sent - self.ended < AHEAD {
+        while reason.is_none() && (self.ended < messages || self.came < messages) {
+            while self.sent < messages && self.sent - self.ended < AHEAD {
                 match worker.send(ep, Tag(1), contents(self.sent)) {
                     Ok(_) => self.sent += 1,
                     // It is lost, and says so next.
@@ -184,7 +184,7 @@ fn as_a_host() {
     let ep = connected(&mut worker);
     let cut = role.ends_with("cut");
     let mut exchange = Exchange::default();
-    let reason = exchange.run(&mut worker, ep);
+    let reason = exchange.run(&mut worker, ep, if cut { u64::MAX } else { MESSAGES });
     if cut {
         // Each operation has ended, once, and the reason says that the peer is gone.
         assert_eq!(exchange.ended, exchange.sent);

@@ -173,6 +173,21 @@ fn a_message_is_passed_on_without_a_copy() {
 }
 
 #[test]
+fn who_passes_messages_on_does_not_run_out_of_memory_for_them() {
+    let mut pair = Pair::with(Config::default(), Config::default().in_place(0).pool_limit(4 * LONG));
+    for turn in 0..20 {
+        let mut buffer = pair.a.domain().alloc(LONG).unwrap();
+        buffer.copy_from_slice(&pattern(LONG, turn));
+        pair.a.send(pair.ep_a, Tag(1), buffer).unwrap();
+        let (_, mut of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+        let Some(Event::Received { message, .. }) = of_b.pop() else { panic!("no message") };
+        pair.b.send(pair.ep_b, Tag(2), message.into_bytes()).unwrap();
+        let (of_a, _) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+        assert!(*received(&of_a)[0].1 == pattern(LONG, turn));
+    }
+}
+
+#[test]
 fn several_pieces_are_one_message_also_when_they_wait() {
     let mut a = Worker::new(Config::default()).unwrap();
     let listener = a.listen("127.0.0.1:0").unwrap();

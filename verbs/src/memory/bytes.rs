@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::error::{BytesRevokeFailed, MemoryError, RevokeBlocked};
+use crate::error::{BytesRevokeFailed, MemoryError};
 use crate::memory::{Backing, Grant, Reach, RemoteSlice};
 use crate::types::{Access, Rkey};
 
@@ -75,8 +75,7 @@ impl BytesRegion {
     /// Withdraws the key, waits until no peer is in the middle of reading, and gives the bytes back.
     ///
     /// # Errors
-    /// [`BytesRevokeFailed`] with the region, while windows are bound to it, or a stopped peer sits in an access: that is waited
-    /// for up to three seconds.
+    /// [`BytesRevokeFailed`] with the region, if a stopped peer sits in an access: that is waited for up to three seconds.
     pub fn revoke(self) -> Result<Bytes, BytesRevokeFailed> {
         self.take_back(true)
     }
@@ -91,9 +90,7 @@ impl BytesRegion {
     }
 
     fn take_back(mut self, wait: bool) -> Result<Bytes, BytesRevokeFailed> {
-        let grant = &self.held().grant;
-        let blocked = if grant.has_windows() { Err(RevokeBlocked::BoundWindows) } else { grant.withdraw(wait) };
-        match (blocked, self.held.take()) {
+        match (self.held().grant.withdraw(wait), self.held.take()) {
             (Ok(()), Some(held)) => Ok(held.bytes),
             (Err(why), held) => Err(BytesRevokeFailed { why, region: BytesRegion { held } }),
             (Ok(()), None) => unreachable!("{HELD}"),

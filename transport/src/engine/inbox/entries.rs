@@ -41,12 +41,21 @@ pub(super) enum Stage<M, B> {
     Offered(Offer),
     /// To be read as soon as a send slot, and memory, are there; until then a receive may take it that has none.
     Wanted(Offer, Option<Posted<M>>),
-    /// Being read, for that receive.
-    Reading(Offer, Option<u64>),
+    /// Being read.
+    Reading(Offer, Reader<M>),
     /// All of it is here: for its receive, for the one that may still take it, or for nobody in particular.
     Whole(B, Option<Posted<M>>),
     /// It will never come.
     Lost,
+}
+
+/// For whom a payload is being read.
+#[derive(Debug)]
+pub(super) enum Reader<M> {
+    /// For the receive of that operation, which the device or the worker has.
+    Receive(u64),
+    /// For nobody in particular, or for one that takes it once it is here.
+    Anyone(Option<Posted<M>>),
 }
 
 impl<M, B> Entry<M, B> {
@@ -94,6 +103,10 @@ impl<M, B> Entries<M, B> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (EntryKey, &Entry<M, B>)> {
         self.slots.iter().map(|(index, entry)| (EntryKey { index: index as u32, serial: entry.serial }, entry))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry<M, B>> {
+        self.slots.iter_mut().map(|(_, entry)| entry)
     }
 
     pub(super) fn get(&self, key: EntryKey) -> Option<&Entry<M, B>> {

@@ -1,6 +1,6 @@
 //! Messages that lose their receives, which are cancelled or refused: each goes to another, waits, or is read without.
 
-use super::entries::Stage;
+use super::entries::{Reader, Stage};
 use super::{EntryKey, Inbox, Peer, Posted, Waiting};
 
 /// What becomes of a message that lost its receive.
@@ -17,7 +17,7 @@ impl<M, B> Inbox<M, B> {
     /// for one, or is read without: see [`next_freed`](Inbox::next_freed). `closing` as of [`offer`](Inbox::offer).
     pub(crate) fn unmatch(&mut self, key: EntryKey, closing: bool) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
-        let Stage::Reading(offer, Some(op)) = entry.stage else { return None };
+        let Stage::Reading(offer, Reader::Receive(op)) = entry.stage else { return None };
         entry.stage = Stage::Wanted(offer, None);
         self.free_offer(key, self.policy.hold_short && !closing);
         Some(op)
@@ -32,6 +32,7 @@ impl<M, B> Inbox<M, B> {
         let of_op = |posted: &Option<Posted<M>>| posted.as_ref().is_some_and(|posted| posted.op == op);
         let (key, _) = self.entries.iter().find(|(_, entry)| match &entry.stage {
             Stage::Wanted(_, posted) | Stage::Whole(_, posted) => of_op(posted),
+            Stage::Reading(_, Reader::Anyone(posted)) => of_op(posted),
             _ => false,
         })?;
         let entry = self.entries.get_mut(key)?;
@@ -41,7 +42,7 @@ impl<M, B> Inbox<M, B> {
                 self.free_offer(key, self.policy.hold_long && !is_closing(peer));
                 posted
             }
-            Stage::Whole(_, place) => {
+            Stage::Whole(_, place) | Stage::Reading(_, Reader::Anyone(place)) => {
                 let posted = place.take();
                 self.entries.release(key);
                 self.rematch(key);
@@ -53,17 +54,22 @@ impl<M, B> Inbox<M, B> {
 
     /// Whose message it is that is read for this receive.
     pub(crate) fn reads_for(&self, op: u64) -> Option<Peer> {
-        let found =
-            self.entries.iter().find(|(_, entry)| matches!(entry.stage, Stage::Reading(_, Some(of)) if of == op));
+        let found = self
+            .entries
+            .iter()
+            .find(|(_, entry)| matches!(entry.stage, Stage::Reading(_, Reader::Receive(of)) if of == op));
         found.map(|(_, entry)| entry.peer)
     }
 
-    /// The payload that is being read is not for its receive any more, but for any.
+    /// The payload that is being read is not for its receive any more, but for the first that waits or comes: those behind it
+    /// have their turn after it.
     pub(crate) fn detach(&mut self, key: EntryKey) {
         if let Some(entry) = self.entries.get_mut(key)
-            && let Stage::Reading(_, op) = &mut entry.stage
+            && let Stage::Reading(_, reader) = &mut entry.stage
         {
-            *op = None;
+            *reader = Reader::Anyone(None);
+            self.entries.release(key);
+            self.rematch(key);
         }
     }
 
@@ -101,9 +107,11 @@ impl<M, B> Inbox<M, B> {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         match &mut entry.stage {
             Stage::Offered(offer) => entry.stage = Stage::Wanted(*offer, Some(posted)),
-            Stage::Wanted(_, place) | Stage::Whole(_, place) => *place = Some(posted),
+            Stage::Wanted(_, place) | Stage::Whole(_, place) | Stage::Reading(_, Reader::Anyone(place)) => {
+                *place = Some(posted);
+            }
             // Not among the free ones.
-            Stage::Reading(..) | Stage::Lost => return false,
+            Stage::Reading(_, Reader::Receive(_)) | Stage::Lost => return false,
         }
         self.advance(peer, envelope);
         true

@@ -9,7 +9,7 @@ mod receives;
 
 use std::collections::VecDeque;
 
-use entries::{Entries, Stage};
+use entries::{Entries, Reader, Stage};
 use receives::Receives;
 
 pub(crate) use entries::EntryKey;
@@ -203,8 +203,14 @@ impl<M, B> Inbox<M, B> {
                 *place = Some(posted);
                 Placed::Due
             }
+            Stage::Reading(_, Reader::Anyone(place)) => {
+                *place = Some(posted);
+                Placed::Waits
+            }
             // Not among the free ones.
-            Stage::Reading(..) | Stage::Lost => return Placed::Misfit { len: entry.len, posted },
+            Stage::Reading(_, Reader::Receive(_)) | Stage::Lost => {
+                return Placed::Misfit { len: entry.len, posted };
+            }
         };
         self.entries.claim(key);
         if !matches!(placed, Placed::Due) {
@@ -235,8 +241,13 @@ impl<M, B> Inbox<M, B> {
         let entry = self.entries.get_mut(key)?;
         let Stage::Wanted(offer, posted) = &mut entry.stage else { return None };
         let (offer, posted, len) = (*offer, posted.take(), entry.len);
-        entry.stage = Stage::Reading(offer, posted.as_ref().map(|posted| posted.op));
-        self.entries.claim(key);
+        // Where messages wait for receives, one may still take it, and has it when it is here.
+        let stays = self.policy.hold_short && posted.is_none() && entry.envelope.class == Class::Tagged;
+        let reader = posted.as_ref().map_or(Reader::Anyone(None), |posted| Reader::Receive(posted.op));
+        entry.stage = Stage::Reading(offer, reader);
+        if !stays {
+            self.entries.claim(key);
+        }
         Some(Start { key, offer, len, posted })
     }
 
@@ -266,9 +277,13 @@ impl<M, B> Inbox<M, B> {
     /// it is delivered when its turn comes.
     pub(crate) fn finish(&mut self, key: EntryKey, body: B, posted: Option<Posted<M>>) -> Option<(u32, u64)> {
         let entry = self.entries.get_mut(key)?;
-        let Stage::Reading(offer, op) = entry.stage else { return None };
-        let free = op.is_none() && entry.envelope.class == Class::Tagged;
-        entry.stage = Stage::Whole(body, posted);
+        let Stage::Reading(offer, reader) = &mut entry.stage else { return None };
+        let (offer, later) = match reader {
+            Reader::Receive(_) => (*offer, None),
+            Reader::Anyone(later) => (*offer, Some(later.take())),
+        };
+        let free = matches!(later, Some(None)) && entry.envelope.class == Class::Tagged;
+        entry.stage = Stage::Whole(body, posted.or(later.flatten()));
         let (peer, envelope, len) = (entry.peer, entry.envelope, entry.len);
         if free {
             self.entries.release(key);
@@ -281,9 +296,18 @@ impl<M, B> Inbox<M, B> {
     /// A payload will not be read, since the connection broke. Gives the receive.
     pub(crate) fn fail(&mut self, key: EntryKey) -> Option<u64> {
         let entry = self.entries.get_mut(key)?;
-        let Stage::Reading(_, op) = entry.stage else { return None };
+        let Stage::Reading(_, reader) = &mut entry.stage else { return None };
+        let (op, later) = match reader {
+            Reader::Receive(op) => (Some(*op), None),
+            Reader::Anyone(later) => (None, later.take()),
+        };
         entry.stage = Stage::Lost;
         let (peer, envelope) = (entry.peer, entry.envelope);
+        self.entries.claim(key);
+        // It waits for another message.
+        if let Some(posted) = later {
+            self.receives.push(posted);
+        }
         self.advance(peer, envelope);
         op
     }
@@ -336,6 +360,11 @@ impl<M, B> Inbox<M, B> {
             .filter(|(_, entry)| entry.peer == peer && unread(&entry.stage))
             .map(|(key, entry)| (key, entry.envelope))
             .collect();
+        let of_peer = self.entries.iter_mut().filter(|entry| entry.peer == peer);
+        left.extend(of_peer.filter_map(|entry| match &mut entry.stage {
+            Stage::Reading(_, Reader::Anyone(later)) => later.take(),
+            _ => None,
+        }));
         for (key, envelope) in gone {
             left.extend(self.lose(key));
             self.advance(peer, envelope);

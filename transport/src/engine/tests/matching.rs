@@ -389,6 +389,56 @@ fn where_messages_wait_for_receives_one_that_was_read_without_waits_too() {
     assert_eq!(due(&mut inbox), [('b', Some(2))]);
 }
 
+/// A receive of tag 7 that ends while its payload is being read, and the payload.
+fn left(inbox: &mut TestInbox) -> EntryKey {
+    inbox.post(posted(1, 7, 8));
+    let key = startable(inbox, 7, 8, 1);
+    inbox.start(key).unwrap();
+    inbox.detach(key);
+    key
+}
+
+#[test]
+fn a_payload_that_lost_its_receive_goes_to_the_next_before_what_comes_behind_it() {
+    let mut inbox = holding();
+    let key = left(&mut inbox);
+    assert_eq!(inbox.post(posted(2, 7, 8)), Placed::Waits);
+    assert_eq!(eager(&mut inbox, P, 7, 'b'), Arrival::Held);
+    inbox.finish(key, 'a', None);
+    assert_eq!(due(&mut inbox), [('a', Some(2))]);
+    assert_eq!(inbox.post(posted(3, 7, 8)), Placed::Due);
+    assert_eq!(due(&mut inbox), [('b', Some(3))]);
+    // One that waits already has it at once.
+    inbox.post(posted(1, 7, 8));
+    let key = startable(&mut inbox, 7, 8, 2);
+    inbox.start(key).unwrap();
+    inbox.post(posted(2, 7, 8));
+    inbox.detach(key);
+    assert_eq!(eager(&mut inbox, P, 7, 'd'), Arrival::Held);
+    inbox.finish(key, 'c', None);
+    assert_eq!(due(&mut inbox), [('c', Some(2))]);
+    assert_eq!(inbox.post(posted(3, 7, 8)), Placed::Due);
+    assert_eq!(due(&mut inbox), [('d', Some(3))]);
+    assert_eq!((inbox.posted().count(), inbox.counts(P)), (0, (0, 0)));
+}
+
+#[test]
+fn a_receive_that_is_to_have_what_is_being_read_can_be_taken_back_and_outlives_a_failure() {
+    let mut inbox = holding();
+    let key = left(&mut inbox);
+    inbox.post(posted(2, 7, 8));
+    assert_eq!((cancel(&mut inbox, 2), cancel(&mut inbox, 2)), (Some(2), None));
+    inbox.post(wide(3, None, 7, u64::MAX));
+    assert_eq!(inbox.fail(key), None);
+    assert_eq!(due(&mut inbox), []);
+    assert_eq!(taker(&mut inbox, Q, 7), Some(3), "it waits for another message");
+    let key = left(&mut inbox);
+    inbox.post(posted(4, 7, 8));
+    assert_eq!(inbox.drop_peer(P).iter().map(|posted| posted.op).collect::<Vec<_>>(), [4]);
+    assert_eq!(inbox.fail(key), None);
+    assert_eq!((inbox.posted().count(), inbox.counts(P)), (0, (0, 0)));
+}
+
 #[test]
 fn a_payload_that_is_read_is_let_go_of_by_its_receive() {
     let mut inbox = inbox(true);

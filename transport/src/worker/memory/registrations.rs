@@ -158,6 +158,11 @@ impl Registrations {
         }
     }
 
+    /// Lets go of all that nobody uses: memory of the worker's own may be among it, which messages that are passed on lie in.
+    pub(crate) fn let_go(&mut self) {
+        self.shrink(0);
+    }
+
     /// True if peers are in memory that is revoked.
     pub(crate) fn has_chores(&self) -> bool {
         !self.leaving.is_empty()
@@ -239,6 +244,23 @@ impl Registrations {
     fn revoke(&mut self, region: BytesRegion) {
         if let Err(failed) = region.try_revoke() {
             self.leaving.push_back(failed.region);
+        }
+    }
+}
+
+impl Drop for Registrations {
+    /// A peer that is stopped in the middle of reading is waited for once, and not for each.
+    fn drop(&mut self) {
+        let regions = self.entries.drain().map(|entry| entry.region).chain(self.leaving.drain(..));
+        let stuck: Vec<_> = regions.filter_map(|region| region.try_revoke().err()).collect();
+        let mut waited = false;
+        for failed in stuck {
+            let left = if waited { failed.region.try_revoke() } else { failed.region.revoke() };
+            if let Err(failed) = left {
+                waited = true;
+                tracing::error!(len = failed.region.len(), "a peer is in the middle of reading; the memory is leaked");
+                std::mem::forget(failed.region);
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ impl Worker {
         if len != WORD {
             return Err(PostError::Range { start: 0, end: len, len: WORD }.into());
         }
-        let slab = match self.pool.slab(WORD) {
+        let slab = match self.slab(WORD) {
             Ok(Some(slab)) => slab,
             Ok(None) => return Err(OneSidedFailure::WouldBlock),
             Err(error) => return Err(OneSidedFailure::Memory(error.to_string().into())),

@@ -184,7 +184,7 @@ impl Worker {
     }
 
     /// What belonged to a send that did not go out.
-    fn taken(&mut self, number: u64, ep: EndpointId, carried: Carried) -> Returned {
+    pub(in crate::worker) fn taken(&mut self, number: u64, ep: EndpointId, carried: Carried) -> Returned {
         match self.take_back(carried) {
             Ok(payload) => Returned::Payload(payload),
             Err(payload) => {

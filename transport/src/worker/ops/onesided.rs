@@ -48,7 +48,7 @@ impl Worker {
             return refused(error.into(), target);
         }
         let len = remote.len as usize;
-        let slab = match self.pool.slab(len) {
+        let slab = match self.slab(len) {
             Ok(Some(slab)) => slab,
             Ok(None) => return refused(OneSidedFailure::WouldBlock, target),
             Err(error) => return refused(OneSidedFailure::Memory(error.to_string().into()), target),

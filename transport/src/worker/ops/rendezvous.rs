@@ -1,6 +1,6 @@
 //! Rendezvous, receiver's side: payloads are read straight into the memory of their receive.
 
-use qpair_verbs::{Local, PostError};
+use qpair_verbs::{Local, MemoryError, PostError, Slab};
 
 use crate::engine::{EntryKey, Start};
 use crate::worker::Worker;
@@ -20,7 +20,7 @@ impl Worker {
         let (memory, calc, pooled) = if direct && let Some(posted) = &mut start.posted {
             (std::mem::take(&mut posted.memory.memory), posted.memory.calc, 0)
         } else {
-            match self.pool.slab(start.len as usize) {
+            match self.slab(start.len as usize) {
                 Ok(Some(slab)) => {
                     let pooled = slab.len();
                     (slab.into(), None, pooled)
@@ -63,6 +63,15 @@ impl Worker {
             self.check(index, Err(error.into()));
         }
         None
+    }
+
+    /// A slab of the pool, as [`Pool::slab`](crate::worker::memory::Pool::slab).
+    pub(in crate::worker) fn slab(&mut self, len: usize) -> Result<Option<Slab>, MemoryError> {
+        let slab = self.pool.slab(len);
+        if let Ok(None) = slab {
+            self.registrations.let_go();
+        }
+        slab
     }
 
     /// Gives a slab that stood for other memory back to the pool; else the memory again.

@@ -189,6 +189,10 @@ impl Worker {
         error: OpError,
         returned: Returned,
     ) {
+        // What it stands for has ended.
+        if envelope.is_stand_in() {
+            return;
+        }
         let op = OpId::new(number, Some(ep));
         if envelope.class == Class::Request && self.calls.cancel(number).is_none() {
             // It has ended already. What is still withheld comes later, once.
@@ -251,8 +255,7 @@ impl Worker {
         for mut pending in std::mem::take(endpoint.link.queue_mut()) {
             if pending.len > longest && pending.envelope.class != Class::Tagged {
                 let Pending { op, envelope, payload, .. } = pending;
-                // No peer has been told of it.
-                let returned = self.take_back(payload).map_or(Returned::Withheld, Returned::Payload);
+                let returned = self.taken(op, ep, payload);
                 self.send_failed(op, ep, envelope, OpError::TooLongForPeer { limit: longest }, returned);
                 gaps.push((op, envelope));
                 continue;
