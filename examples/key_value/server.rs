@@ -23,6 +23,8 @@ struct Table {
     puts: u64,
     /// Allocations when set-up was over, and at the last PUT.
     allocations: (u64, u64),
+    /// How often it had blocked when set-up was over.
+    blocked: u64,
 }
 
 impl Server {
@@ -38,7 +40,7 @@ impl Server {
         let mut handlers = Handlers::new();
         handlers.on_request(handlers::WHERE, tell_where).on_request(handlers::PUT, put);
         let address = worker.listen(address)?.local_addr();
-        Ok(Server { worker, address, handlers, table: Table { region, puts: 0, allocations: (0, 0) } })
+        Ok(Server { worker, address, handlers, table: Table { region, puts: 0, allocations: (0, 0), blocked: 0 } })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -47,7 +49,7 @@ impl Server {
 
     /// Serves while `running`. Allocations up to the last PUT since set-up was over, and how often it blocked.
     pub fn serve(&mut self, running: &AtomicBool) -> Outcome<(u64, u64)> {
-        let blocked = voluntary_switches()?;
+        self.table.blocked = voluntary_switches()?;
         let mut idle = 0u32;
         while running.load(Ordering::Relaxed) {
             match self.worker.poll()? {
@@ -69,7 +71,7 @@ impl Server {
         }
         let (first, last) = self.table.allocations;
         let allocated = last - first;
-        Ok((allocated, voluntary_switches()? - blocked))
+        Ok((allocated, voluntary_switches()? - self.table.blocked))
     }
 }
 
@@ -86,6 +88,9 @@ fn put(table: &mut Table, worker: &mut Worker, request: Request) {
     let done = done.is_some_and(|(key, value)| table.put(key, value));
     answer(worker, request, &[u8::from(done)]);
     table.puts += 1;
+    if table.puts == WARM {
+        table.blocked = voluntary_switches().unwrap_or_default();
+    }
     table.allocations.1 = allocations_here();
     if table.puts <= WARM {
         table.allocations.0 = table.allocations.1;
@@ -124,7 +129,8 @@ fn voluntary_switches() -> Outcome<u64> {
     Ok(line.ok_or("the kernel does not count context switches")?.trim().parse()?)
 }
 
-/// PUTs that still count as set-up: the last words of the handshake may come after the first of them.
+/// PUTs that still count as set-up: the last words of the handshake may come after the first of them, and the pages of a
+/// connection's rings come with their first use, for which a thread may wait.
 const WARM: u64 = 1000;
 /// Empty polls between two offers of the core to others.
 const SPINS: u32 = 128;
