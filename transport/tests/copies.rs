@@ -260,7 +260,7 @@ fn another_process_reads_them_where_they_lie() {
 const ROUNDS: usize = 20;
 
 #[test]
-#[ignore = "started by other tests"]
+#[ignore = "needs a test above to start it, as its other process"]
 fn as_a_peer() {
     let Some((_, address)) = role() else { return };
     let mut worker = Worker::new(Config::default()).unwrap();
