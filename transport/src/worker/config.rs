@@ -189,10 +189,10 @@ impl Config {
     }
 
     /// Bytes of sent `Bytes` that stay registered with the device after they were sent (default 256 MiB): to send the same
-    /// again, or part of it, takes no registration then. Their memory is held as long, also if the application dropped them
-    /// already; those that it dropped go with the next polls, but for memory behind
-    /// `Bytes::from_owner`, which does not tell; that goes when others need the room, or the worker itself does. 0: none stay. What [`register`](crate::Worker::register)
-    /// registered does not count.
+    /// again, or part of it, takes no registration then. Their memory is held as long, also if the application dropped them:
+    /// those that it dropped go with the next polls where `Bytes` tell, and all that were not sent for ten to twenty seconds, or whose
+    /// room others or the worker itself needs. 0: none stay. What [`register`](crate::Worker::register) registered does not
+    /// count.
     #[must_use]
     pub fn registration_cache(mut self, bytes: usize) -> Self {
         self.registration_cache = bytes;

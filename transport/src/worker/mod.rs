@@ -218,8 +218,8 @@ impl Worker {
     }
 
     /// Registers `bytes` with the device until they are [unregistered](Worker::unregister), so that sending them, or part of
-    /// them, as a long message neither copies nor registers anything. They are held as long, and a peer that is sent a part may read
-    /// all of them meanwhile. Once more, it counts.
+    /// them, as a long message neither copies nor registers anything. They are held as long, and a peer that is sent a part
+    /// may read all of them meanwhile. Once more, it counts.
     ///
     /// Of other long `Bytes`, those from [`Config::in_place`] on are registered as they are sent, and stay so for a while
     /// ([`Config::registration_cache`]).
@@ -251,8 +251,8 @@ impl Worker {
         self.registrations.keep(&bytes)
     }
 
-    /// Takes a [`register`](Worker::register) back; of messages that a peer is reading, with the last of them. False if these
-    /// bytes are not registered.
+    /// Takes a [`register`](Worker::register) back; of messages that a peer is reading, with the last of them. False if just
+    /// these bytes are not registered.
     pub fn unregister(&mut self, bytes: &Bytes) -> bool {
         self.registrations.forget(bytes)
     }

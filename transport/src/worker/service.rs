@@ -89,6 +89,7 @@ impl Worker {
         self.expire_operations(now);
         self.look_at_withheld(LOOKS);
         self.registrations.look_around();
+        self.registrations.age(now);
         self.look_at_parting()?;
         if self.pool.is_relieved() {
             self.resume();

@@ -5,6 +5,7 @@
 //! it was, and whatever lies within it is a part of the same.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use qpair_verbs::{BytesRegion, MemoryError, ProtectionDomain, RemoteSlice};
@@ -20,12 +21,16 @@ pub(crate) struct Registrations {
     entries: Slab<Entry>,
     /// Address and number of each, by address.
     places: Vec<(usize, u32)>,
+    /// What the application registered, by address and length, each with its number; as often as it did.
+    kept: Vec<(usize, usize, u32)>,
     /// Bytes that may stay registered without being used.
     limit: usize,
     /// Bytes of those that are neither used nor kept.
     idle: usize,
-    /// Uses so far.
+    /// Uses so far, and those of one period and of two ago: what was not used since is old.
     clock: u64,
+    periods: [u64; 2],
+    period_ends: Duration,
     /// The longest there was: how far before an address a registration of it may begin.
     longest: usize,
     /// Where the next look for those that nobody can send again begins.
@@ -65,9 +70,12 @@ impl Registrations {
             pd: pd.clone(),
             entries: Slab::new(),
             places: Vec::new(),
+            kept: Vec::new(),
             limit,
             idle: 0,
             clock: 0,
+            periods: [0; 2],
+            period_ends: Duration::ZERO,
             longest: 0,
             hand: 0,
             leaving: VecDeque::new(),
@@ -92,7 +100,7 @@ impl Registrations {
 
     /// The same, if they are readable already.
     pub(crate) fn acquire_registered(&mut self, bytes: &Bytes) -> Option<(InUse, RemoteSlice)> {
-        let index = self.find(bytes, |_| true)?;
+        let index = self.find(bytes)?;
         self.touch(index);
         Some(self.take(index, bytes))
     }
@@ -125,19 +133,42 @@ impl Registrations {
             self.idle -= entry.region.len();
         }
         entry.kept += 1;
+        let kept = (bytes.as_ptr().addr(), bytes.len(), index);
+        let place = self.kept.partition_point(|other| *other < kept);
+        self.kept.insert(place, kept);
         Ok(())
     }
 
-    /// Takes one [`keep`](Registrations::keep) of these bytes back. False if there is none.
+    /// Takes one [`keep`](Registrations::keep) of just these bytes back. False if there is none.
     pub(crate) fn forget(&mut self, bytes: &Bytes) -> bool {
-        let Some(index) = self.find(bytes, |entry| entry.kept > 0) else { return false };
+        let (address, len) = (bytes.as_ptr().addr(), bytes.len());
+        let place = self.kept.partition_point(|&(start, of, _)| (start, of) < (address, len));
+        if self.kept.get(place).is_none_or(|&(start, of, _)| (start, of) != (address, len)) {
+            return false;
+        }
+        let (_, _, index) = self.kept.remove(place);
         let entry = &mut self.entries[index as usize];
         entry.kept -= 1;
-        let unused = entry.is_idle();
-        if unused {
+        if entry.is_idle() {
             self.remove(index);
         }
         true
+    }
+
+    /// Lets go of all that was not used for a while: of what the application has dropped, not all tells.
+    pub(crate) fn age(&mut self, now: Duration) {
+        if now < self.period_ends {
+            return;
+        }
+        self.period_ends = now.saturating_add(PERIOD);
+        let old = self.periods[1];
+        self.periods = [self.clock, self.periods[0]];
+        let is_old = |entry: &Entry| entry.is_idle() && entry.used <= old;
+        let gone: Vec<_> = self.entries.iter().filter(|(_, entry)| is_old(entry)).map(|(index, _)| index).collect();
+        for index in gone {
+            self.idle -= self.entries[index].region.len();
+            self.remove(index as u32);
+        }
     }
 
     /// Lets go of some that nobody can send again, since the application has dropped them; and of memory that peers have left.
@@ -169,7 +200,7 @@ impl Registrations {
     }
 
     fn find_or_make(&mut self, bytes: &Bytes) -> Result<u32, MemoryError> {
-        if let Some(index) = self.find(bytes, |_| true) {
+        if let Some(index) = self.find(bytes) {
             self.touch(index);
             return Ok(index);
         }
@@ -200,16 +231,16 @@ impl Registrations {
         self.entries[index as usize].used = self.clock;
     }
 
-    /// A registration that `bytes` lie within. Of several that overlap, the nearest ones are looked at.
-    fn find(&self, bytes: &Bytes, fits: impl Fn(&Entry) -> bool) -> Option<u32> {
+    /// A registration that `bytes` lie within: any that the application asked for, or of the others one of the nearest.
+    fn find(&self, bytes: &Bytes) -> Option<u32> {
         let (address, len) = (bytes.as_ptr().addr(), bytes.len());
-        let end = self.places.partition_point(|&(other, _)| other <= address);
-        let nearest = self.places[..end].iter().rev().take(LOOKS);
-        let near_enough = |&&(other, _): &&(usize, u32)| address - other <= self.longest;
-        let mut nearest = nearest.take_while(near_enough).map(|&(_, index)| index);
-        nearest.find(|&index| {
-            self.entries.get(index as usize).is_some_and(|entry| entry.covers(address, len) && fits(entry))
-        })
+        let covers = |index: &u32| self.entries.get(*index as usize).is_some_and(|entry| entry.covers(address, len));
+        let near_enough = |start: usize| address - start <= self.longest;
+        let end = self.kept.partition_point(|&(start, ..)| start <= address);
+        let kept = self.kept[..end].iter().rev().take_while(|(start, ..)| near_enough(*start));
+        let end = self.places.partition_point(|&(start, _)| start <= address);
+        let others = self.places[..end].iter().rev().take(LOOKS).take_while(|(start, _)| near_enough(*start));
+        kept.map(|&(_, _, index)| index).chain(others.map(|&(_, index)| index)).find(covers)
     }
 
     /// One that may be unused now stays, or makes room.
@@ -265,6 +296,8 @@ impl Drop for Registrations {
     }
 }
 
+/// What was not used for one to two of these is let go of.
+const PERIOD: Duration = Duration::from_secs(10);
 /// Registrations that are looked at in one go.
 const LOOKS: usize = 8;
 
@@ -342,6 +375,45 @@ mod tests {
         assert_eq!(all.counts(), (1, 3));
         assert!(all.forget(&kept) && !all.forget(&kept));
         assert!(kept.is_unique());
+    }
+
+    #[test]
+    fn whatever_was_registered_is_found_among_many_and_taken_back_as_it_was() {
+        let mut all = registrations(1 << 20);
+        let whole = bytes(100_000);
+        let parts: Vec<_> = (0..40).map(|at| whole.slice(at * 1000..at * 1000 + 500)).collect();
+        for part in &parts {
+            all.keep(part).unwrap();
+        }
+        all.keep(&whole).unwrap();
+        let made = all.counts().0;
+        let (one, _) = all.acquire(&whole.slice(39_600..99_000)).unwrap();
+        assert_eq!(all.counts().0, made, "more than forty begin in between");
+        all.release(one);
+        // One from the same address is another.
+        assert!(all.forget(&parts[0]) && !all.forget(&parts[0]));
+        assert!(all.forget(&whole) && !all.forget(&whole));
+        assert!(parts[1..].iter().all(|part| all.forget(part)));
+        assert!(all.entries.is_empty() && all.kept.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_used_any_more_ages_also_where_nothing_tells_that_it_was_dropped() {
+        let mut all = registrations(1 << 20);
+        let whole = bytes(10_000);
+        let used = bytes(1000);
+        for part in [whole.slice(..4000), whole.slice(5000..)] {
+            let (one, _) = all.acquire(&part).unwrap();
+            all.release(one);
+        }
+        drop(whole);
+        for seconds in 1..=4 {
+            let (one, _) = all.acquire(&used).unwrap();
+            all.release(one);
+            all.age(PERIOD * seconds);
+        }
+        assert_eq!((all.entries.len(), all.idle), (1, 1000));
+        assert_eq!(all.counts().0, 3);
     }
 
     #[test]
