@@ -333,6 +333,30 @@ fn a_worker_may_talk_to_itself() {
     assert!(text.contains("up to 8192 bytes copied"), "{text}");
 }
 
+#[test]
+fn a_message_outlives_any_number_of_receives_that_the_device_does_not_take() {
+    const RECEIVES: usize = 2000;
+    const LEN: usize = 9000;
+    let config = || Config::default().eager_threshold(8192).unmatched(Unmatched::HoldLong);
+    let mut pair = Pair::with(config(), config());
+    let pd = pair.b.domain().clone();
+    // More pieces than a request takes.
+    let many = pair.b.context().attributes().max_sge as usize + 1;
+    for _ in 0..RECEIVES {
+        let mut list: Vec<_> = (1..many).map(|_| pd.alloc(8).unwrap()).collect();
+        list.push(pd.alloc(LEN).unwrap());
+        pair.b.recv_into(pair.ep_b, Tag(1), list, None).unwrap();
+    }
+    pair.a.send(pair.ep_a, Tag(1), pattern(LEN, 4)).unwrap();
+    let failed = |events: &[Event]| count(events, |event| matches!(event, Event::Failed { .. }));
+    pair.until(|_, b| failed(b) == RECEIVES);
+    pair.b.recv_into(pair.ep_b, Tag(1), pd.alloc(LEN).unwrap(), None).unwrap();
+    let (_, of_b) =
+        pair.until(|a, b| !a.is_empty() && b.iter().any(|event| matches!(event, Event::ReceivedInto { .. })));
+    let Some(Event::ReceivedInto { memory: Local::Buffer(buffer), .. }) = of_b.last() else { panic!("no message") };
+    assert!(buffer[..] == pattern(LEN, 4)[..]);
+}
+
 /// Long messages are read in parts, so that a sign of life is never long in coming.
 #[test]
 fn messages_of_many_parts_arrive_whole_in_any_memory() {

@@ -21,6 +21,23 @@ pub(crate) enum Body {
 impl Worker {
     /// Delivers all messages whose turn has come, and goes on with those that lost their receives.
     pub(super) fn deliver_due(&mut self) {
+        self.deliver();
+        while let Some(freed) = self.inbox.next_freed() {
+            if let Some(index) = self.take_up(freed) {
+                self.pump(index);
+            }
+        }
+    }
+
+    /// The same, without reading what can be read now: for those whom [`pump`](Worker::pump) called, which goes on with it.
+    pub(super) fn deliver_in_pump(&mut self) {
+        self.deliver();
+        while let Some(freed) = self.inbox.next_freed() {
+            self.take_up(freed);
+        }
+    }
+
+    fn deliver(&mut self) {
         while let Some(Delivery { peer, envelope, len, body, posted }) = self.inbox.next_due() {
             let ep = EndpointId::of(peer);
             match (body, posted) {
@@ -37,24 +54,20 @@ impl Worker {
                 }
             }
         }
-        while let Some(freed) = self.inbox.next_freed() {
-            self.go_on(freed);
-        }
     }
 
-    /// An offer lost its receive.
+    /// An offer lost its receive. Gives the connection that has something to read now.
     #[cold]
-    fn go_on(&mut self, freed: Freed) {
+    fn take_up(&mut self, freed: Freed) -> Option<usize> {
         match freed {
             Freed::Startable(peer, key) => {
                 let ep = EndpointId::of(peer);
-                if let Some(endpoint) = self.endpoints.get_mut(ep) {
-                    endpoint.link.want(key);
-                    self.pump(ep.index as usize);
-                }
+                self.endpoints.get_mut(ep)?.link.want(key);
+                Some(ep.index as usize)
             }
             Freed::Waits(Waiting { peer, tag, len }) => {
                 self.ready.push_back(Event::Offered { ep: EndpointId::of(peer), tag: Tag(tag), len });
+                None
             }
         }
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use qpair_verbs::{Access, ExposedRegion, MemoryError, RemoteSlice};
 
-use super::post::Body;
+use super::post::{Body, Pieces};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::memory::Payload;
@@ -24,7 +24,7 @@ impl Worker {
                 }
             }
             Payload::Bytes(bytes) => self.expose_bytes(bytes),
-            Payload::Gather(pieces) => match self.copy_and_expose(pieces[..].bytes(), &pieces[..]) {
+            Payload::Gather(pieces) => match self.copy_and_expose(&Pieces::Many(&pieces)) {
                 Ok((region, remote)) => Ok((Carried::Copy(region, Payload::Gather(pieces)), remote)),
                 Err(error) => Err((error, Payload::Gather(pieces))),
             },
@@ -37,28 +37,24 @@ impl Worker {
         if let Some((registration, remote)) = registered {
             return Ok((Carried::Shared(registration, bytes), remote));
         }
-        if bytes.len() < self.in_place_from {
-            match self.copy_and_expose(bytes.len(), &bytes[..]) {
-                Ok((region, remote)) => return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote)),
-                Err(error) => tracing::debug!(%error, len = bytes.len(), "no memory for a copy: read where they lie"),
-            }
+        // What can not be had in the one way may be in the other.
+        let copies_first = bytes.len() < self.in_place_from;
+        if copies_first && let Ok((region, remote)) = self.copy_and_expose(&Pieces::One(&bytes)) {
+            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote));
         }
-        match self.registrations.acquire(&bytes) {
-            Ok((registration, remote)) => Ok((Carried::Shared(registration, bytes), remote)),
-            // What the device does not take as it is, it may take from memory of the worker's own.
-            Err(error) => match self.copy_and_expose(bytes.len(), &bytes[..]) {
-                Ok((region, remote)) => Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote)),
-                Err(_) => Err((error, Payload::Bytes(bytes))),
-            },
+        let error = match self.registrations.acquire(&bytes) {
+            Ok((registration, remote)) => return Ok((Carried::Shared(registration, bytes), remote)),
+            Err(error) => error,
+        };
+        if !copies_first && let Ok((region, remote)) = self.copy_and_expose(&Pieces::One(&bytes)) {
+            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote));
         }
+        Err((error, Payload::Bytes(bytes)))
     }
 
-    /// Copies `len` bytes into a buffer of the pool, for the peer to read.
-    fn copy_and_expose(
-        &mut self,
-        len: usize,
-        body: &(impl Body + ?Sized),
-    ) -> Result<(ExposedRegion, RemoteSlice), MemoryError> {
+    /// Copies a payload into a buffer of the pool, for the peer to read.
+    fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, RemoteSlice), MemoryError> {
+        let len = body.bytes();
         let mut buffer = self.pool.buffer(len)?;
         body.put(&mut buffer[..len]);
         match buffer.expose(Access::REMOTE_READ) {

@@ -28,16 +28,33 @@ impl Body for [u8] {
     }
 }
 
-impl Body for [Bytes] {
+/// The contents of a payload that is copied.
+pub(super) enum Pieces<'a> {
+    One(&'a [u8]),
+    /// One behind the other.
+    Many(&'a [Bytes]),
+}
+
+impl Body for Pieces<'_> {
+    #[inline(always)]
     fn bytes(&self) -> usize {
-        self.iter().map(Bytes::len).sum()
+        match self {
+            Pieces::One(bytes) => bytes.len(),
+            Pieces::Many(pieces) => pieces.iter().map(Bytes::len).sum(),
+        }
     }
 
+    #[inline(always)]
     fn put(&self, mut into: &mut [u8]) {
-        for piece in self {
-            let (here, rest) = into.split_at_mut(piece.len());
-            here.copy_from_slice(piece);
-            into = rest;
+        match self {
+            Pieces::One(bytes) => into.copy_from_slice(bytes),
+            Pieces::Many(pieces) => {
+                for piece in *pieces {
+                    let (here, rest) = into.split_at_mut(piece.len());
+                    here.copy_from_slice(piece);
+                    into = rest;
+                }
+            }
         }
     }
 }

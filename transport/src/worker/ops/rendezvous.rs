@@ -98,7 +98,7 @@ impl Worker {
         };
         let returned = Returned::Memory(memory);
         self.ready.push_back(Event::Failed { op, ep: Some(ep), error: error.into(), returned });
-        self.deliver_due();
+        self.deliver_in_pump();
     }
 
     /// A READ, WRITE or atomic completed.

@@ -1,11 +1,9 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
-use std::time::Duration;
-
-use super::post::{NOTHING, post};
+use super::post::{NOTHING, Pieces, post};
 use crate::engine::{Blocked, Class, Envelope, Frame, OFFER_BYTES, Pending, Step};
 use crate::worker::Worker;
-use crate::worker::endpoint::{Carried, Endpoint};
+use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
@@ -43,60 +41,27 @@ impl Worker {
         if endpoint.link.queued() >= self.config.queue_limit {
             return refused(SendFailure::QueueFull { limit: self.config.queue_limit }, payload);
         }
-        let data: &[u8] = match &payload {
-            Payload::Bytes(bytes) if bytes.len() <= endpoint.threshold.bytes() => bytes,
-            Payload::Buffer(buffer) if buffer.len() <= endpoint.threshold.bytes() => buffer,
-            _ => return self.send_other(number, ep, envelope, payload),
+        let body = match &payload {
+            _ if len > endpoint.threshold.bytes() as u64 => return self.send_long(number, ep, envelope, payload),
+            Payload::Bytes(bytes) => Pieces::One(bytes),
+            Payload::Buffer(buffer) => Pieces::One(buffer),
+            Payload::Gather(pieces) => Pieces::Many(pieces),
+            Payload::Exposed(_) => return self.send_long(number, ep, envelope, payload),
         };
         match endpoint.link.eager(envelope, len) {
             Ok(frame) => {
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, data);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
                 self.copied(number, ep, envelope, payload, posted);
             }
             Err(Blocked::Later) => {
                 self.counters.queued += 1;
-                queue(
-                    endpoint,
-                    self.pace.now(),
-                    Pending { op: number, envelope, len, remote: None, payload: wait(payload) },
-                );
+                if endpoint.link.queued() == 0 {
+                    endpoint.note(self.pace.now(), Note::new("messages wait for room"));
+                }
+                let payload = wait(payload);
+                endpoint.link.enqueue(Pending { op: number, envelope, len, remote: None, payload });
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
-        }
-        Ok(OpId::new(number, Some(ep)))
-    }
-
-    /// Sends a message of several pieces, or a long one.
-    #[cold]
-    fn send_other(
-        &mut self,
-        number: u64,
-        ep: EndpointId,
-        envelope: Envelope,
-        payload: Payload,
-    ) -> Result<OpId, SendError> {
-        let Some(endpoint) = self.endpoints.get_mut(ep) else {
-            return Err(SendError { error: SendFailure::Unknown(ep), payload });
-        };
-        let len = payload.len();
-        let pieces = match &payload {
-            Payload::Gather(pieces) if len <= endpoint.threshold.bytes() as u64 => &pieces[..],
-            _ => return self.send_long(number, ep, envelope, payload),
-        };
-        match endpoint.link.eager(envelope, len) {
-            Ok(frame) => {
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, pieces);
-                self.copied(number, ep, envelope, payload, posted);
-            }
-            Err(Blocked::Later) => {
-                self.counters.queued += 1;
-                queue(
-                    endpoint,
-                    self.pace.now(),
-                    Pending { op: number, envelope, len, remote: None, payload: wait(payload) },
-                );
-            }
-            Err(Blocked::Closed) => return Err(SendError { error: SendFailure::Closing(ep), payload }),
         }
         Ok(OpId::new(number, Some(ep)))
     }
@@ -295,13 +260,14 @@ impl Worker {
                 Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, NOTHING),
                 Step::Eager { frame, op, payload } => {
                     let (ep, envelope) = (endpoint.id, frame.header.envelope);
-                    let posted = match &payload {
-                        Carried::Bytes(bytes) => post(endpoint, scratch, pool, inline, frame, &bytes[..]),
-                        Carried::Buffer(buffer) => post(endpoint, scratch, pool, inline, frame, &buffer[..]),
-                        Carried::Gather(pieces) => post(endpoint, scratch, pool, inline, frame, &pieces[..]),
+                    let body = match &payload {
+                        Carried::Bytes(bytes) => Pieces::One(bytes),
+                        Carried::Buffer(buffer) => Pieces::One(buffer),
+                        Carried::Gather(pieces) => Pieces::Many(pieces),
                         // Only payloads that are copied are queued as eager.
-                        _ => post(endpoint, scratch, pool, inline, frame, NOTHING),
+                        _ => Pieces::One(NOTHING),
                     };
+                    let posted = post(endpoint, scratch, pool, inline, frame, &body);
                     let failed = posted.is_err();
                     if let Ok(payload) = payload.into_payload() {
                         self.copied(op, ep, envelope, payload, posted);
@@ -364,11 +330,4 @@ fn wait(payload: Payload) -> Carried {
         Payload::Buffer(buffer) => Carried::Buffer(buffer),
         Payload::Exposed(remote) => Carried::Remote(remote),
     }
-}
-
-fn queue(endpoint: &mut Endpoint, now: Duration, pending: Pending<Carried>) {
-    if endpoint.link.queued() == 0 {
-        endpoint.note(now, Note::new("messages wait for room"));
-    }
-    endpoint.link.enqueue(pending);
 }

@@ -164,7 +164,8 @@ impl Worker {
     /// [`Event::StreamData`], all parts of a stream in order; where the cuts are, is kept.
     ///
     /// A part that is cancelled, or whose time is over, breaks the stream unless the peer has read it by then: what follows
-    /// is refused with [`SendFailure::StreamBroken`], and the peer gets what came before and [`StreamEnd::Broken`].
+    /// is refused with [`SendFailure::StreamBroken`], or [`SendFailure::StreamOver`] where the peer sends nothing on it, and the
+    /// peer gets what came before and [`StreamEnd::Broken`].
     ///
     /// # Errors
     /// As [`send`](Worker::send), and if this side of the stream is over.
