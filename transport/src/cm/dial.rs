@@ -328,6 +328,32 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_of_the_clock_lets_nothing_be_caught_up_with() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut dial = Dial::to_addresses([V6[0], V6[1], V4[0]].map(at).into(), 10 * HOUR);
+        tries(dial.turn(NOW));
+        // One address for all the head starts that went by, and the next after its own.
+        tries(dial.tick(HOUR));
+        waits(dial.tick(HOUR));
+        assert_eq!(dial.due(), HOUR + HEAD_START);
+        dial.connected(at(V6[0]));
+        waits(dial.turned_away(None, HOUR, DICE));
+        // One call for all the rests, and the next rest counts from when it begins.
+        assert!(matches!(dial.tick(2 * HOUR), Step::Queue));
+        waits(dial.tick(2 * HOUR));
+        tries(dial.turn(2 * HOUR));
+        dial.connected(at(V6[0]));
+        waits(dial.turned_away(None, 2 * HOUR, DICE));
+        assert!(dial.due() > 2 * HOUR && dial.is_resting());
+        // A clock that stands still, or goes back, makes nothing due.
+        for now in [2 * HOUR, HOUR, NOW] {
+            waits(dial.tick(now));
+        }
+        let late = dial.tick(99 * HOUR);
+        assert!(matches!(late, Step::Fail(CallError::HungUp(_))), "{late:?}");
+    }
+
+    #[test]
     fn a_reset_in_the_backlog_is_no_refusal() {
         let mut reset = dial(&[V4[0]]);
         tries(reset.turn(NOW));

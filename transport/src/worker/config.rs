@@ -229,6 +229,9 @@ impl Config {
     /// Where a device tells of the peer's packets ([`arrivals`](qpair_verbs::QueuePair::arrivals)), these are signs of life too: on
     /// a network that loses many, others may be long in coming. A peer that is lost is noticed within twice that time then.
     ///
+    /// What counts is time that was watched: a clock that jumps, because the host was suspended or the program did not poll,
+    /// takes nothing of a peer's time. Only a program that looks too rarely five times in a row gives it up by that.
+    ///
     /// A probe finds a device or a network that does not answer. It does not find a process that is stopped or busy: its
     /// device answers for it, and on one host that is this side's core. A process that ends is noticed at once, by its
     /// socket. A host that is gone is noticed there as well, by TCP's own questions: after the silence, in whole seconds, and

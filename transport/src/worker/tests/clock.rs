@@ -1,0 +1,84 @@
+//! Clocks that jump: the host was suspended, or the process stopped, and what was to be done meanwhile is all due at once.
+
+use qpair_verbs::QueuePair;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What comes within some polls.
+fn events(worker: &mut Worker) -> Vec<Event> {
+    (0..2000).filter_map(|_| worker.poll().unwrap()).collect()
+}
+
+#[test]
+fn a_jump_alone_ends_no_connection_whose_peer_answers() {
+    let (mut worker, ep, back) = mirror(Config::default());
+    // The path is measured by then, with probes too.
+    assert!(events(&mut worker).is_empty());
+    let now = worker.now();
+    // Questions that are under way when the clock jumps: the answer takes its time, as it does over a network.
+    for end in [ep, back] {
+        let endpoint = worker.endpoints.get_mut(end).unwrap();
+        endpoint.link.tick(now);
+        assert_eq!(endpoint.link.tick(now + HOUR), crate::engine::Pulse::Probe);
+        endpoint.arrivals = endpoint.qp.as_ref().and_then(QueuePair::arrivals);
+    }
+    for hours in 2..5 {
+        worker.service(now + hours * HOUR, Some(Duration::ZERO)).unwrap();
+        let events = events(&mut worker);
+        assert!(worker.broken == 0 && events.is_empty(), "{events:?}");
+    }
+    for end in [ep, back] {
+        worker.endpoints.get_mut(end).unwrap().link.probe_done(true);
+    }
+    worker.service(now + 5 * HOUR, Some(Duration::ZERO)).unwrap();
+    worker.send_copy(ep, Tag(1), b"as before").unwrap();
+    let event = worker.wait(Some(PATIENCE)).unwrap();
+    assert!(matches!(&event, Some(Event::Received { message, .. }) if *message == *b"as before"), "{event:?}");
+}
+
+#[test]
+fn deadlines_that_a_jump_makes_due_end_once() {
+    let (mut worker, _, back) = mirror(Config::default());
+    let ops: Vec<_> = (0..3).map(|tag| worker.recv(back, Tag(tag)).unwrap()).collect();
+    for &op in &ops {
+        worker.set_deadline(op, HOUR);
+    }
+    let now = worker.now();
+    worker.service(now, Some(Duration::ZERO)).unwrap();
+    assert!(events(&mut worker).is_empty(), "none is due");
+    for hours in 2..5 {
+        worker.service(now + hours * HOUR, Some(Duration::ZERO)).unwrap();
+    }
+    let mut ended: Vec<_> = events(&mut worker)
+        .into_iter()
+        .map(|event| match event {
+            Event::Failed { op, error: OpError::TimedOut, .. } => op,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    ended.sort_by_key(|op| op.number);
+    assert_eq!(ended, ops);
+}
+
+/// Each connection is looked at once for all the times that went by.
+#[test]
+fn a_jump_lets_one_probe_go_to_each_peer() {
+    let (mut worker, ep, back) = mirror(Config::default());
+    // Whatever was asked is answered, and the answers were seen.
+    let now = worker.now() + PATIENCE;
+    for millis in [0, 2, 4] {
+        worker.service(now + Duration::from_millis(millis), Some(Duration::ZERO)).unwrap();
+        assert!(events(&mut worker).is_empty());
+    }
+    let posted = |worker: &mut Worker| [ep, back].map(|end| worker.endpoints.get_mut(end).unwrap().probed);
+    let before = posted(&mut worker);
+    worker.service(now + HOUR, Some(Duration::ZERO)).unwrap();
+    let after = posted(&mut worker);
+    assert!(after[0] > before[0] && after[1] > before[1]);
+    for millis in 0..100 {
+        worker.service(now + HOUR + Duration::from_millis(millis), Some(Duration::ZERO)).unwrap();
+    }
+    assert_eq!(posted(&mut worker), after);
+}
