@@ -5,12 +5,15 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use qpair_transport::{
-    Class, CloseReason, Config, Envelope, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, Tag, Violation,
-    WireError, Worker,
+    Class, CloseReason, Config, EndpointId, Envelope, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, OpError,
+    Payload, Returned, Tag, Violation, WireError, Worker,
 };
-use qpair_verbs::{CompletionQueue, Context, QpAddress, QueuePair, Rkey, WcStatus};
+use qpair_verbs::{CompletionQueue, Context, ProtectionDomain, QpAddress, QueuePair, Rkey, WcStatus};
 use serde::{Deserialize, Serialize};
 use support::*;
 
@@ -25,11 +28,13 @@ struct Hello {
 /// The forger's end of a connection.
 struct Forger {
     qp: QueuePair,
-    _cq: CompletionQueue,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
     stream: TcpStream,
 }
 
 const EPOCH: u32 = 77;
+const CREDITS: u32 = 64;
 /// Version 2, and no key.
 const PREFACE: &[u8; 12] = b"QPTR\x02\x02\0\0\0\0\0\0";
 
@@ -41,16 +46,17 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 impl Forger {
-    /// Connects as a worker would; `worker` is polled meanwhile by the caller's thread.
-    fn connect(address: SocketAddr) -> Forger {
+    /// Connects as a worker would, which is polled meanwhile by another thread. Says that it has room for [`CREDITS`] messages,
+    /// and has so many receives; where there is none, the worker's device is to wait for `pause` before each of a few attempts.
+    fn connect(address: SocketAddr, receives: u32, pause: Duration) -> Forger {
         let ctx = Context::open("soft0").unwrap();
         let pd = ctx.alloc_pd().unwrap();
         let cq = ctx.create_cq(1024).unwrap();
-        let mut prepared = pd.rc(&cq).build().unwrap();
-        for _ in 0..64 {
+        let mut prepared = pd.rc(&cq).min_rnr_timer(pause).build().unwrap();
+        for _ in 0..receives {
             prepared.recv(pd.alloc(10_000).unwrap()).post().unwrap();
         }
-        let hello = Hello { address: prepared.address(), epoch: EPOCH, credits: 64, eager_limit: 8192 };
+        let hello = Hello { address: prepared.address(), epoch: EPOCH, credits: CREDITS, eager_limit: 8192 };
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.write_all(PREFACE).unwrap();
@@ -67,7 +73,7 @@ impl Forger {
         let answer: Hello = serde_json::from_slice(&body).unwrap();
         let qp = prepared.connect(&answer.address).unwrap();
         stream.write_all(&frame(3, b"")).unwrap();
-        Forger { qp, _cq: cq, stream }
+        Forger { qp, pd, cq, stream }
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -98,7 +104,7 @@ fn fate(bytes: &[u8]) -> CloseReason {
     let address = listener.local_addr();
     let bytes = bytes.to_vec();
     let forger = std::thread::spawn(move || {
-        let mut forger = Forger::connect(address);
+        let mut forger = Forger::connect(address, CREDITS, Duration::from_millis(1));
         forger.send(&bytes);
         // Until the worker hangs up.
         let _ = forger.stream.read(&mut [0; 1]);
@@ -164,4 +170,87 @@ fn an_offer_of_memory_that_may_not_be_read_ends_the_connection() {
 fn a_message_too_long_for_a_slab_ends_the_connection() {
     let reason = fate(&[header(Kind::Eager, 0, 1, 20_000), vec![0; 20_000]].concat());
     assert!(matches!(&reason, CloseReason::Completion(error) if error.status == WcStatus::LOC_LEN_ERR), "{reason}");
+}
+
+/// A worker with a connection to a peer that says it has room, and has no receive: once it is told to go on it posts some, if
+/// it is to, and waits for so many messages; then it stays until the worker hangs up.
+fn with_no_receives(
+    pause: Duration,
+    late: u32,
+    messages: usize,
+    then: impl FnOnce(Worker, EndpointId, mpsc::Sender<()>),
+) {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let address = worker.listen("127.0.0.1:0").unwrap().local_addr();
+    let (go_on, told) = mpsc::channel();
+    let peer = std::thread::spawn(move || {
+        let Forger { mut qp, pd, mut cq, mut stream } = Forger::connect(address, 0, pause);
+        told.recv_timeout(LIMIT).unwrap();
+        for _ in 0..late {
+            qp.recv(pd.alloc(10_000).unwrap()).post().unwrap();
+        }
+        for _ in 0..messages {
+            assert!(cq.wait_for(LIMIT).unwrap().status().is_success());
+        }
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let Event::Accepted { ep, .. } = next(&mut worker) else { panic!("no connection") };
+    then(worker, ep, go_on);
+    peer.join().unwrap();
+}
+
+#[test]
+fn a_peer_that_has_no_receive_for_a_while_gets_everything_all_the_same() {
+    // Long enough for the peer's thread to have its turn.
+    with_no_receives(Duration::from_millis(500), 8, 3, |mut worker, ep, go_on| {
+        let sends: Vec<_> = (0..3).map(|tag| worker.send(ep, Tag(tag), pattern(100, 1)).unwrap()).collect();
+        go_on.send(()).unwrap();
+        for send in sends {
+            assert!(matches!(next(&mut worker), Event::Sent { op, .. } if op == send));
+        }
+        worker.flush(ep).unwrap();
+        let event = next(&mut worker);
+        assert!(matches!(event, Event::Flushed { .. }), "{}", brief(&event));
+    });
+}
+
+#[test]
+fn a_peer_that_never_has_a_receive_costs_it_its_connection_and_nobody_memory() {
+    with_no_receives(Duration::from_millis(1), 0, 0, |mut worker, ep, go_on| {
+        let buffer = worker.domain().alloc(100_000).unwrap();
+        let shared = Bytes::from(pattern(500_000, 2));
+        let ops = [worker.send(ep, Tag(1), buffer).unwrap(), worker.send(ep, Tag(2), shared.clone()).unwrap()];
+        let flush = worker.flush(ep).unwrap();
+        let mut ended = Vec::new();
+        let reason = loop {
+            match next(&mut worker) {
+                Event::Failed { op, error: OpError::Closed, returned, .. } => {
+                    let whole = match &returned {
+                        Returned::Payload(Payload::Buffer(buffer)) => op == ops[0] && buffer.len() == 100_000,
+                        Returned::Payload(Payload::Bytes(bytes)) => op == ops[1] && *bytes == shared,
+                        _ => op == flush,
+                    };
+                    assert!(whole, "{op}: {returned:?}");
+                    ended.push(op);
+                }
+                Event::Closed { reason, .. } => break reason,
+                other => panic!("{}", brief(&other)),
+            }
+        };
+        ended.sort_unstable_by_key(|op| op.to_string());
+        let mut all = [ops[0], ops[1], flush];
+        all.sort_unstable_by_key(|op| op.to_string());
+        assert_eq!(ended, all);
+        assert!(
+            matches!(&reason, CloseReason::Completion(error) if error.status == WcStatus::RNR_RETRY_EXC_ERR),
+            "{reason}"
+        );
+        assert!(reason.to_string().contains("connect again"), "{reason}");
+        go_on.send(()).unwrap();
+        // The worker serves others as before.
+        let address = worker.listen("127.0.0.1:0").unwrap().local_addr();
+        let ep = worker.connect(address).unwrap();
+        worker.send(ep, Tag(1), shared).unwrap();
+        while !matches!(next(&mut worker), Event::Received { .. }) {}
+    });
 }

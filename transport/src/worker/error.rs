@@ -219,7 +219,7 @@ pub enum CloseReason {
     #[error("the peer did not finish closing within {0:?}; what it had not read is lost")]
     CloseTimedOut(Duration),
     /// The device refused something.
-    #[error(transparent)]
+    #[error("{0}; {advice}", advice = after(.0.status))]
     Completion(CompletionError),
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
@@ -277,6 +277,19 @@ impl CloseReason {
             CloseReason::PeerLost(Lost::Completion(error)) => error.status == WcStatus::WR_FLUSH_ERR,
             _ => false,
         }
+    }
+}
+
+/// What to do about a connection that ended with this status.
+fn after(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::RNR_RETRY_EXC_ERR => {
+            "the peer gave room for a message and has no receive for it: is it short of memory? If not, connect again"
+        }
+        WcStatus::REM_ACCESS_ERR => {
+            "the peer's memory was not to be reached so: see that it is exposed, and long enough, and connect again"
+        }
+        _ => "connect again",
     }
 }
 
