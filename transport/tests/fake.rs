@@ -3,41 +3,16 @@
 
 mod support;
 
-use std::any::type_name;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use qpair_fake_ibverbs::control::{Device, library_path};
+use qpair_fake_ibverbs::control::Device;
 use qpair_transport::{CloseReason, Config, Event, Lost, Tag};
 use support::*;
 
-/// Runs the calling test in a process of its own, whose libibverbs is the one in memory: `case` is a closure that stands in
-/// the test, whose name it tells by.
-#[track_caller]
-fn on_a_fake<F: FnOnce()>(case: F) {
-    const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";
-    if std::env::var_os(CHILD).is_some() {
-        return case();
-    }
-    let (_, test) = type_name::<F>().split_once("::").expect("the program, and a path in it");
-    let test = test.strip_suffix("::{{closure}}").expect("a closure within a test");
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args([test, "--exact", "--nocapture", "--test-threads", "1"])
-        .env("QPAIR_LIBIBVERBS", library_path().expect("the library is built beside the tests"))
-        .env(CHILD, "1")
-        .output()
-        .expect("this program starts");
-    let text = [&output.stdout[..], &output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
-}
-
-const NAME: &str = "fake0";
-
 /// Two connected workers on a device that sends what is posted after so many polls for its completion.
 fn pair(lag: u64, close_timeout: Duration) -> (Pair, Device) {
-    let fake = Device::new(NAME).unwrap();
-    let config = || Config::default().device(NAME).close_timeout(close_timeout);
+    let fake = Device::new(FAKE).unwrap();
+    let config = || Config::default().device(FAKE).close_timeout(close_timeout);
     let pair = Pair::with(config(), config());
     fake.set("lag", lag).unwrap();
     (pair, fake)
@@ -87,10 +62,10 @@ fn so_does_what_was_sent_before_a_close() {
 #[test]
 fn messages_go_where_queues_have_little_room_for_inline_data() {
     on_a_fake(|| {
-        let fake = Device::new(NAME).unwrap();
+        let fake = Device::new(FAKE).unwrap();
         let depth = 128;
         fake.set("send_bytes", u64::from(depth) * (64 + 32)).unwrap();
-        let config = || Config::default().device(NAME).send_depth(depth);
+        let config = || Config::default().device(FAKE).send_depth(depth);
         let Pair { mut a, mut b, ep_a, .. } = Pair::with(config(), config());
         for len in [0, 1, 8, 31, 32, 33, 64, 200] {
             a.send_copy(ep_a, Tag(7), &pattern(len, len)).unwrap();
@@ -123,8 +98,8 @@ fn a_device_that_never_sends_holds_a_worker_up_for_a_bounded_time() {
 #[test]
 fn a_queue_pair_that_fails_in_silence_is_found() {
     on_a_fake(|| {
-        let fake = Device::new(NAME).unwrap();
-        let never = || Config::default().device(NAME).keepalive(Duration::MAX, Duration::MAX);
+        let fake = Device::new(FAKE).unwrap();
+        let never = || Config::default().device(FAKE).keepalive(Duration::MAX, Duration::MAX);
         let lost = |reason: &CloseReason| matches!(reason, CloseReason::PeerLost(Lost::QueuePair));
         let mut pair = Pair::with(never(), never());
         fake.set("query_qp_state", IN_ERROR).unwrap();
@@ -141,7 +116,7 @@ fn a_queue_pair_that_fails_in_silence_is_found() {
 
         // And by one that sleeps.
         fake.reset().unwrap();
-        let config = || Config::default().device(NAME);
+        let config = || Config::default().device(FAKE);
         let mut pair = Pair::with(config(), config());
         fake.set("query_qp_state", IN_ERROR).unwrap();
         let reason = closed(next(&mut pair.b));

@@ -1,0 +1,213 @@
+//! A device that runs out: of registrations, of memory that may be locked, of receives. It costs the operation that needed
+//! them, which hands back what it was given, and nothing after it.
+
+mod support;
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use qpair_fake_ibverbs::control::{Completion, Device};
+use qpair_transport::{CloseReason, Config, Event, OpError, Payload, Returned, SendFailure, Tag};
+use qpair_verbs::{MemoryError, WcStatus};
+use support::*;
+
+const LONG: usize = 300_000;
+
+/// Two connected workers on a device in memory. `in_place`: from which length on `Bytes` are read where they lie.
+fn pair(in_place: usize) -> (Pair, Device) {
+    let fake = Device::new(FAKE).unwrap();
+    let config = || Config::default().device(FAKE).in_place(in_place);
+    (Pair::with(config(), config()), fake)
+}
+
+/// The ways in which a device has no more: each with what it is told, and how that is taken back.
+const SHORTAGES: [(&str, &str); 2] = [("max_mr", "live.mr"), ("max_locked", "")];
+
+/// Lets the device register nothing more, does `work`, and lets it register again.
+fn without(fake: &Device, (setting, used): (&str, &str), work: impl FnOnce()) {
+    let before = fake.get(setting).unwrap();
+    fake.set(setting, if used.is_empty() { 0 } else { fake.get(used).unwrap() }).unwrap();
+    work();
+    fake.set(setting, before).unwrap();
+}
+
+/// Says what to do, or what the system said.
+fn is_of_memory(error: &MemoryError) -> bool {
+    match error {
+        MemoryError::Refused { source, .. } | MemoryError::NoMemory { source, .. } => {
+            source.kind() == std::io::ErrorKind::OutOfMemory
+        }
+        MemoryError::Memlock { .. } => true,
+        _ => false,
+    }
+}
+
+/// Sends a long message: all is in order. Gives what was sent.
+fn works(pair: &mut Pair, tag: u64) -> Bytes {
+    let data = Bytes::from(pattern(LONG, tag as usize));
+    let send = pair.a.send(pair.ep_a, Tag(tag), data.clone()).unwrap();
+    let (of_a, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+    assert!(matches!(&of_a[..], [Event::Sent { op, .. }] if *op == send), "{}", brief(&of_a[0]));
+    let [(of, message)] = received(&of_b)[..] else { panic!("{}", brief(&of_b[0])) };
+    assert!(of == Tag(tag) && *message == data);
+    data
+}
+
+#[test]
+fn a_long_message_that_can_not_be_registered_is_handed_back_and_the_next_goes() {
+    on_a_fake(|| {
+        for in_place in [0, usize::MAX] {
+            let (mut pair, fake) = pair(in_place);
+            for (turn, shortage) in (0..).zip(SHORTAGES) {
+                let data = Bytes::from(pattern(LONG, 1));
+                let pieces = vec![data.slice(..1000), data.slice(1000..)];
+                without(&fake, shortage, || {
+                    let refused = pair.a.send(pair.ep_a, Tag(1), data.clone()).unwrap_err();
+                    assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
+                    assert!(matches!(refused.payload, Payload::Bytes(back) if back.as_ptr() == data.as_ptr()));
+                    let refused = pair.a.send(pair.ep_a, Tag(1), pieces).unwrap_err();
+                    assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
+                    assert!(matches!(refused.payload, Payload::Gather(back) if back.concat() == data));
+                    // What needs no registration goes on.
+                    pair.a.send_copy(pair.ep_a, Tag(2), b"short").unwrap();
+                    let (of_a, of_b) = pair.until(|_, b| !b.is_empty());
+                    assert!(of_a.is_empty() && matches!(received(&of_b)[..], [(Tag(2), _)]));
+                });
+                assert!(data.is_unique(), "nothing of it is kept");
+                works(&mut pair, 3 + turn);
+            }
+            drop(pair);
+            fake.assert_clean();
+            fake.reset().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_buffer_that_can_not_be_exposed_is_handed_back() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(0);
+        for shortage in SHORTAGES {
+            let mut buffer = pair.a.domain().alloc(LONG).unwrap();
+            buffer.copy_from_slice(&pattern(LONG, 1));
+            let mut back = None;
+            without(&fake, shortage, || {
+                let refused = pair.a.send(pair.ep_a, Tag(1), buffer).unwrap_err();
+                assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
+                back = Some(refused.payload);
+            });
+            let Some(Payload::Buffer(buffer)) = back else { panic!("{back:?}") };
+            assert!(buffer[..] == pattern(LONG, 1));
+            pair.a.send(pair.ep_a, Tag(1), buffer).unwrap();
+            let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+            assert!(*received(&of_b)[0].1 == pattern(LONG, 1));
+        }
+        drop(pair);
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn bytes_that_can_not_be_registered_are_not_kept_and_can_be_later() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(0);
+        for shortage in SHORTAGES {
+            let data = Bytes::from(pattern(LONG, 2));
+            without(&fake, shortage, || {
+                let refused = pair.a.register(data.clone()).unwrap_err();
+                assert!(is_of_memory(&refused), "{refused}");
+                assert!(!pair.a.unregister(&data) && data.is_unique());
+            });
+            pair.a.register(data.clone()).unwrap();
+            // It needs no other registration.
+            without(&fake, shortage, || {
+                let before = pair.a.counters().registered;
+                pair.a.send(pair.ep_a, Tag(1), data.slice(7..)).unwrap();
+                assert_eq!(pair.a.counters().registered, before);
+            });
+            let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+            assert!(*received(&of_b)[0].1 == data[7..]);
+            assert!(pair.a.unregister(&data));
+        }
+        drop(pair);
+        fake.assert_clean();
+    });
+}
+
+/// The memory that nobody uses any more makes room for what does not fit beside it.
+#[test]
+fn what_is_registered_for_nobody_gives_way() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(0);
+        // It stays registered, since it may be sent again.
+        let _sent = works(&mut pair, 1);
+        let kept = fake.get("live.mr").unwrap();
+        without(&fake, SHORTAGES[0], || drop(works(&mut pair, 2)));
+        assert_eq!(fake.get("live.mr").unwrap(), kept);
+        drop(pair);
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn a_receiver_without_memory_for_a_message_ends_the_connection_and_says_so_and_others_stay() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(0);
+        let data = Bytes::from(pattern(LONG, 1));
+        let send = pair.a.send(pair.ep_a, Tag(1), data.clone()).unwrap();
+        let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+        without(&fake, SHORTAGES[0], || {
+            (of_a, of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
+        });
+        let [Event::Closed { reason: CloseReason::Resources(why), .. }] = &of_b[..] else {
+            panic!("{}", brief(&of_b[0]));
+        };
+        assert!(why.to_string().contains("register"), "{why}");
+        let [Event::Failed { op, error: OpError::Closed, returned: Returned::Payload(Payload::Bytes(back)), .. }, _] =
+            &of_a[..]
+        else {
+            panic!("{}", brief(&of_a[0]));
+        };
+        assert!(*op == send && *back == data);
+        let listener = pair.b.listen("127.0.0.1:0").unwrap();
+        pair.ep_a = pair.a.connect(listener.local_addr()).unwrap();
+        pair.until(|a, b| !a.is_empty() && !b.is_empty());
+        works(&mut pair, 2);
+        drop(pair);
+        fake.assert_clean();
+    });
+}
+
+/// Credits see to it that there is a receive for each message. A device that has none all the same says so in the end.
+#[test]
+fn a_peer_that_is_said_to_have_no_receive_ends_the_connection_on_both_sides() {
+    on_a_fake(|| {
+        let (mut pair, fake) = pair(usize::MAX);
+        let ops: HashSet<_> = (0..40).map(|tag| pair.a.send(pair.ep_a, Tag(tag), pattern(LONG, 1)).unwrap()).collect();
+        pair.b.send(pair.ep_b, Tag(1), pattern(10, 1)).unwrap();
+        fake.forge(1, Completion::new().status(WcStatus::RNR_RETRY_EXC_ERR.0)).unwrap();
+        let (of_a, of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
+        let said = |events: &[Event]| {
+            events.iter().any(|event| {
+                matches!(event, Event::Closed { reason: reason @ CloseReason::Completion(error), .. }
+                    if error.status == WcStatus::RNR_RETRY_EXC_ERR && reason.to_string().contains("connect again"))
+            })
+        };
+        assert!(said(&of_a) || said(&of_b), "one of them is told why");
+        let mut ended = HashSet::new();
+        for event in &of_a {
+            match event {
+                Event::Sent { op, payload } => assert!(payload.len() == LONG as u64 && ended.insert(*op)),
+                Event::Failed { op, returned: Returned::Payload(payload), .. } => {
+                    assert!(payload.len() == LONG as u64 && ended.insert(*op));
+                }
+                Event::Received { .. } | Event::Closed { .. } => {}
+                other => panic!("{}", brief(other)),
+            }
+        }
+        assert_eq!(ended, ops);
+        drop(pair);
+        drop((of_a, of_b));
+        fake.assert_clean();
+    });
+}
