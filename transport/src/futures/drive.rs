@@ -60,21 +60,20 @@ async fn give_way() {
 
 /// Sleeps until the worker has something to do, or is given something.
 async fn nap(shared: &Rc<RefCell<Shared>>, sleeper: &mut impl Sleeper) -> DriveResult {
-    let (armed, fd) = {
-        let mut shared = shared.borrow_mut();
-        shared.poked = false;
+    let (armed, fd) = with(shared, |shared| -> Result<_, WorkerError> {
         let copy = |source| WorkerError::System { what: "copy a descriptor", source };
-        (shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?)
-    };
+        Ok((shared.arm()?, shared.worker.as_fd().try_clone_to_owned().map_err(copy)?))
+    })?;
     let Armed::Until(limit) = armed else { return Ok(()) };
     let mut sleep = pin!(sleeper.sleep(fd.as_fd(), limit));
     poll_fn(|context| {
-        {
-            let mut shared = shared.borrow_mut();
-            if shared.poked {
-                return Poll::Ready(Ok(()));
-            }
-            shared.set_driver(context);
+        let waker = context.waker().clone();
+        let poked = with(shared, |shared| {
+            shared.set_driver(waker);
+            shared.poked
+        });
+        if poked {
+            return Poll::Ready(Ok(()));
         }
         sleep.as_mut().poll(context).map_err(|source| WorkerError::System { what: "sleep", source })
     })

@@ -41,7 +41,8 @@ impl Future for Operation {
     type Output = Option<Event>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        let polled = with(&self.shared, |shared| shared.poll_wait(self.place, context));
+        let waker = context.waker().clone();
+        let polled = with(&self.shared, |shared| shared.poll_wait(self.place, waker));
         self.over = polled.is_ready();
         polled
     }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use slab::Slab;
 
@@ -24,18 +24,24 @@ pub(super) struct Shared {
     polls: u64,
     /// Someone waits for room.
     crowded: bool,
-    /// Those who wait for anything else than the end of an operation.
-    listening: Slab<Waker>,
+    /// Those who wait for anything else than the end of an operation; `None` once woken.
+    listening: Slab<Option<Waker>>,
     /// These are to be woken.
     stirred: bool,
-    /// To be woken as soon as this is not borrowed any more: a waker may do anything.
-    woken: Vec<Waker>,
+    /// To be done as soon as this is not borrowed any more.
+    leaving: Vec<Leaving>,
     /// The task that drives the worker.
     driver: Option<Waker>,
     /// Something was begun since the driver looked last.
     pub(super) poked: bool,
     /// The driver has ended with an error.
     pub(super) stopped: bool,
+}
+
+/// What becomes of a waker that is taken out: it may do anything, also when it is dropped, so use the worker.
+enum Leaving {
+    Wake(Waker),
+    Drop(Waker),
 }
 
 /// Someone who waits for one event.
@@ -79,7 +85,7 @@ impl Shared {
             crowded: false,
             listening: Slab::new(),
             stirred: false,
-            woken: Vec::new(),
+            leaving: Vec::new(),
             driver: None,
             poked: false,
             stopped: false,
@@ -103,25 +109,40 @@ impl Shared {
     }
 
     /// The event, once it has come.
-    pub(super) fn poll_wait(&mut self, place: usize, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    pub(super) fn poll_wait(&mut self, place: usize, waker: Waker) -> Poll<Option<Event>> {
         match self.waits.get_mut(place) {
-            Some(wait @ Wait::Pending(_)) if self.stopped => {
+            Some(Wait::Pending(_)) if self.stopped => {
                 // Its event may come yet, if another driver goes on.
-                *wait = Wait::Dropped;
-                Poll::Ready(None)
+                self.want_no_more(place);
+                self.discard(waker);
+                return Poll::Ready(None);
             }
-            Some(Wait::Pending(waker)) => {
-                match waker {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    None => *waker = Some(context.waker().clone()),
-                }
-                Poll::Pending
+            Some(Wait::Pending(waiting)) => {
+                let before = waiting.replace(waker);
+                self.leaving.extend(before.map(Leaving::Drop));
+                return Poll::Pending;
             }
-            _ => match self.waits.try_remove(place) {
-                Some(Wait::Done(event)) => Poll::Ready(Some(event)),
-                _ => Poll::Ready(None),
-            },
+            _ => {}
         }
+        self.discard(waker);
+        match self.waits.try_remove(place) {
+            Some(Wait::Done(event)) => Poll::Ready(Some(event)),
+            _ => Poll::Ready(None),
+        }
+    }
+
+    /// The event of that place is for nobody.
+    fn want_no_more(&mut self, place: usize) {
+        if let Some(wait) = self.waits.get_mut(place)
+            && let Wait::Pending(Some(waker)) = std::mem::replace(wait, Wait::Dropped)
+        {
+            self.discard(waker);
+        }
+    }
+
+    /// Drops a waker once this is not borrowed any more.
+    pub(super) fn discard(&mut self, waker: Waker) {
+        self.leaving.push(Leaving::Drop(waker));
     }
 
     /// Nobody wants the event of an operation any more.
@@ -132,8 +153,8 @@ impl Shared {
                     self.pass_on(event);
                 }
             }
-            Some(wait) => {
-                *wait = Wait::Dropped;
+            Some(_) => {
+                self.want_no_more(place);
                 self.worker.cancel(op);
                 self.poke();
             }
@@ -147,7 +168,7 @@ impl Shared {
             Some(Wait::Done(_)) => {
                 self.waits.remove(place);
             }
-            Some(wait) => *wait = Wait::Dropped,
+            Some(_) => self.want_no_more(place),
             None => return,
         }
         self.worker.abort(ep);
@@ -157,9 +178,7 @@ impl Shared {
     /// Polls the worker, some times at most, and hands out what comes. True if something did.
     pub(super) fn advance(&mut self) -> Result<bool, WorkerError> {
         let mut any = false;
-        self.polls = self.polls.wrapping_add(1);
-        // Completions that make room are not all events.
-        self.stirred |= std::mem::take(&mut self.crowded);
+        self.polled();
         for _ in 0..BATCH {
             let Some(event) = self.worker.poll()? else { break };
             any = true;
@@ -170,14 +189,21 @@ impl Shared {
 
     /// Gets ready for a sleep, unless there is something to do.
     pub(super) fn arm(&mut self) -> Result<Armed, WorkerError> {
+        self.poked = false;
+        // That takes completions too.
+        self.polled();
         self.worker.arm()
     }
 
-    pub(super) fn set_driver(&mut self, context: &Context<'_>) {
-        match &mut self.driver {
-            Some(driver) => driver.clone_from(context.waker()),
-            None => self.driver = Some(context.waker().clone()),
-        }
+    /// Completions are taken, of which not all that make room are events.
+    fn polled(&mut self) {
+        self.polls = self.polls.wrapping_add(1);
+        self.stirred |= std::mem::take(&mut self.crowded);
+    }
+
+    pub(super) fn set_driver(&mut self, waker: Waker) {
+        let before = self.driver.replace(waker);
+        self.leaving.extend(before.map(Leaving::Drop));
     }
 
     /// The worker can not go on: all who wait are told.
@@ -185,7 +211,7 @@ impl Shared {
         self.stopped = true;
         for (_, wait) in &mut self.waits {
             if let Wait::Pending(waker) = wait {
-                self.woken.extend(waker.take());
+                self.leaving.extend(waker.take().map(Leaving::Wake));
             }
         }
         self.stirred = true;
@@ -199,31 +225,33 @@ impl Shared {
     /// Wakes the driver: there is something new to poll for.
     pub(super) fn poke(&mut self) {
         self.poked = true;
-        self.woken.extend(self.driver.take());
+        self.leaving.extend(self.driver.take().map(Leaving::Wake));
     }
 
-    /// Wakes a task with each event from now on; gives where it stands, which is where it stood before.
-    pub(super) fn listen(&mut self, place: Option<usize>, context: &Context<'_>) -> usize {
+    /// Wakes a task with the next event; gives where it stands, which is where it stood before.
+    pub(super) fn listen(&mut self, place: Option<usize>, waker: Waker) -> usize {
         match place.and_then(|place| Some((place, self.listening.get_mut(place)?))) {
-            Some((place, waker)) => {
-                waker.clone_from(context.waker());
+            Some((place, waiting)) => {
+                let before = waiting.replace(waker);
+                self.leaving.extend(before.map(Leaving::Drop));
                 place
             }
-            None => self.listening.insert(context.waker().clone()),
+            None => self.listening.insert(Some(waker)),
         }
     }
 
     /// The task of that place waits no more.
     pub(super) fn leave(&mut self, place: usize) {
-        self.listening.try_remove(place);
+        let waker = self.listening.try_remove(place).flatten();
+        self.leaving.extend(waker.map(Leaving::Drop));
     }
 
-    /// Whom to wake next.
-    fn next_woken(&mut self) -> Option<Waker> {
+    /// A waker with which something is to be done.
+    fn next_leaving(&mut self) -> Option<Leaving> {
         if std::mem::take(&mut self.stirred) {
-            self.woken.extend(self.listening.iter().map(|(_, waker)| waker.clone()));
+            self.leaving.extend(self.listening.iter_mut().filter_map(|(_, waker)| waker.take()).map(Leaving::Wake));
         }
-        self.woken.pop()
+        self.leaving.pop()
     }
 
     /// So often has the worker been polled.
@@ -281,7 +309,7 @@ impl Shared {
     fn finish(&mut self, place: usize, event: Event) {
         match self.waits.get_mut(place) {
             Some(Wait::Pending(waker)) => {
-                self.woken.extend(waker.take());
+                self.leaving.extend(waker.take().map(Leaving::Wake));
                 self.waits[place] = Wait::Done(event);
             }
             Some(Wait::Dropped) => {
@@ -293,12 +321,15 @@ impl Shared {
     }
 }
 
-/// Uses what is shared, and wakes afterwards whom that woke.
+/// Uses what is shared, and wakes afterwards whom that woke. Wakers that are not needed any more are dropped afterwards, too.
 pub(super) fn with<R>(shared: &RefCell<Shared>, f: impl FnOnce(&mut Shared) -> R) -> R {
     let result = f(&mut shared.borrow_mut());
-    let next = || shared.borrow_mut().next_woken();
-    while let Some(waker) = next() {
-        waker.wake();
+    let next = || shared.borrow_mut().next_leaving();
+    while let Some(leaving) = next() {
+        match leaving {
+            Leaving::Wake(waker) => waker.wake(),
+            Leaving::Drop(waker) => drop(waker),
+        }
     }
     result
 }

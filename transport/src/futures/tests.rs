@@ -1,5 +1,7 @@
 //! Futures on the least of runtimes: one that polls its tasks in turn, and can drop each at any point.
 
+mod wakers;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;

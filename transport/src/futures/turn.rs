@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::shared::{Shared, with};
 
-/// Waits until `take` gives something. While it waits, each event wakes it; dropped, it leaves nothing behind.
+/// Waits until `take` gives something. While it waits, the next event wakes it; dropped, it leaves nothing behind.
 pub(super) struct Turn<F> {
     shared: Rc<RefCell<Shared>>,
     take: F,
@@ -26,10 +26,14 @@ impl<T, F: FnMut(&mut Shared) -> Option<T> + Unpin> Future for Turn<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let Turn { shared, take, place } = &mut *self;
+        let waker = context.waker().clone();
         with(shared, |shared| match take(shared) {
-            Some(taken) => Poll::Ready(taken),
+            Some(taken) => {
+                shared.discard(waker);
+                Poll::Ready(taken)
+            }
             None => {
-                *place = Some(shared.listen(*place, context));
+                *place = Some(shared.listen(*place, waker));
                 Poll::Pending
             }
         })

@@ -218,7 +218,7 @@ impl AsyncWorker {
     ) -> Result<OpId, Failed> {
         loop {
             let polls = self.shared.borrow().polls();
-            payload = match self.with(|worker| begin(worker, payload)) {
+            payload = match self.attempt(|worker| begin(worker, payload)) {
                 Ok(op) => return Ok(op),
                 Err(SendError { error: SendFailure::QueueFull { .. }, payload }) => payload,
                 Err(SendError { error, payload }) => return Err(Failed::new(error, Returned::Payload(payload))),
@@ -237,7 +237,7 @@ impl AsyncWorker {
     ) -> Result<OpId, Failed> {
         loop {
             let polls = self.shared.borrow().polls();
-            memory = match self.with(|worker| begin(worker, memory)) {
+            memory = match self.attempt(|worker| begin(worker, memory)) {
                 Ok(op) => return Ok(op),
                 Err(OneSidedError { error: OneSidedFailure::WouldBlock, memory }) => memory,
                 Err(OneSidedError { error, memory }) => return Err(Failed::new(error, Returned::Memory(memory))),
@@ -246,6 +246,18 @@ impl AsyncWorker {
                 return Err(Failed::new(Refused::Stopped, Returned::Memory(memory)));
             }
         }
+    }
+
+    /// Begins something. If that is refused there is nothing new to poll for: those who try until there is room would keep the
+    /// driver from sleeping.
+    fn attempt<E>(&self, begin: impl FnOnce(&mut Worker) -> Result<OpId, E>) -> Result<OpId, E> {
+        with(&self.shared, |shared| {
+            let begun = begin(&mut shared.worker);
+            if begun.is_ok() {
+                shared.poke();
+            }
+            begun
+        })
     }
 
     /// Waits until the worker was polled again. False if it will not be.
