@@ -3,6 +3,7 @@
 
 use std::env;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, OpId, Payload, Tag, Worker};
@@ -133,6 +134,18 @@ pub fn on_a_fake<F: FnOnce()>(case: F) {
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
+}
+
+/// An address of this machine that nobody else listens or calls at, with any port: whoever listens there again and again finds
+/// the port free. Each process has four of them.
+pub fn own_address() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(number < 4, "the next would be another process's");
+    // Process ids have 22 bits at most.
+    let [high, a, b, c] = (std::process::id() << 2 | number).to_be_bytes();
+    assert_eq!(high, 0);
+    format!("127.{a}.{b}.{c}:0")
 }
 
 /// What this process is to do, and the address of the worker that started it; `None` if no test has.
