@@ -138,7 +138,6 @@ impl SoftCq {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn members(&self) -> &Members {
         &self.members
     }

@@ -99,6 +99,11 @@ impl Members {
         self.all().find_map(|member| member.qp.network().cloned())
     }
 
+    /// How many rest.
+    pub(crate) fn resting(&self) -> usize {
+        self.rest_count
+    }
+
     /// Takes all of them to the error state.
     pub(crate) fn fail(&self) {
         self.all().for_each(|member| member.qp.fail());
@@ -271,11 +276,3 @@ const IDLE_LOOKS: usize = 1 << 15;
 const AWAKE: usize = 4;
 /// Most that are asked at a time: the poll that does it takes some ten microseconds.
 const AT_A_TIME: usize = 1024;
-
-#[cfg(test)]
-impl Members {
-    /// How many rest.
-    pub(crate) fn resting(&self) -> usize {
-        self.rest_count
-    }
-}

@@ -132,6 +132,8 @@ pub enum Command {
     Number { qp: QpId },
     /// `String`
     Explain { qp: QpId },
+    /// `usize`: queue pairs that polls of the queue pass by.
+    Resting { cq: CqId },
     /// `Vec<(String, u64)>`: what the port has counted, but for zeros.
     Counters,
     /// `(RegionId, RemoteSlice)`

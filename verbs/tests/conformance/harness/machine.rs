@@ -117,6 +117,7 @@ impl Machine {
                 answer(DomainId(self.domains.len() - 1))
             }
             Command::NewCq { depth, channel } => self.new_cq(depth, channel),
+            Command::Resting { cq } => answer(self.cqs[cq.0].queue.resting()),
             Command::NewQp(_)
             | Command::Connect { .. }
             | Command::ReadyToReceive { .. }
