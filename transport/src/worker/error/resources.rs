@@ -1,0 +1,77 @@
+//! What a worker or a connection is made of, and was not to be had.
+
+use std::io;
+
+use qpair_verbs::{CqError, CreateError, MemoryError, OpenError, PostError};
+use thiserror::Error;
+
+use crate::cm::ClusterKeyError;
+
+/// A worker could not be made, or can not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A queue could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The completion queue failed.
+    #[error(transparent)]
+    CompletionQueue(#[from] CqError),
+    /// A setting is out of range.
+    #[error("{what} of {asked} is not possible; choose {least} to {most}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// The value asked for.
+        asked: u64,
+        /// The least value.
+        least: u64,
+        /// The greatest value.
+        most: u64,
+    },
+    /// There is no cluster key where there should be one.
+    #[error(transparent)]
+    ClusterKey(#[from] ClusterKeyError),
+    /// The settings ask for more than the device has.
+    #[error("{needed} {what} are needed, the device has {limit}; lower Config::endpoints, window or send_depth")]
+    Device {
+        /// Of what.
+        what: &'static str,
+        /// How many the settings need.
+        needed: u64,
+        /// How many the device has.
+        limit: u32,
+    },
+    /// The system refused.
+    #[error("could not {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// A queue pair, or memory for its messages, was not to be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ResourceError {
+    /// No queue pair.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// No memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A request was refused.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No endpoint left.
+    #[error("all {limit} endpoints of this worker are in use; close some, or raise Config::endpoints")]
+    TooManyEndpoints {
+        /// The limit.
+        limit: usize,
+    },
+}
