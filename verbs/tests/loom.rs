@@ -11,6 +11,8 @@
 mod arming;
 #[path = "../src/soft/claims.rs"]
 mod claims;
+#[path = "../src/soft/entry.rs"]
+mod entry;
 #[path = "../src/soft/hazard.rs"]
 mod hazard;
 #[path = "../src/ibv/recv_slots.rs"]

@@ -79,7 +79,7 @@ pub(crate) struct QpPublic {
 pub(crate) struct Receives {
     /// Running count of posted receives.
     pub(crate) posted: AtomicU32,
-    /// By how much the shortest receive ever posted is shorter than `ring::RING_INLINE` bytes; 0 if none is.
+    /// By how much the shortest receive ever posted is shorter than `entry::RING_INLINE` bytes; 0 if none is.
     pub(crate) short_by: AtomicU32,
 }
 

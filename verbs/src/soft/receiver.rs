@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use super::entry::Entry;
 use super::layout::Receives;
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
-use super::ring::{Consumer, Entry, Lines};
+use super::ring::{Consumer, Lines};
 use super::spec::QpSpec;
 use super::srq::{ClaimTable, SoftSrq};
 use crate::error::{CreateError, PostError, Rejected};

@@ -4,9 +4,9 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 use super::block::Block;
+use super::entry::RING_INLINE;
 use super::home::Home;
 use super::layout::{Receives, RecvPiece, RecvWqe};
-use super::ring::RING_INLINE;
 use crate::error::CreateError;
 use crate::memory::{Local, Sge};
 use crate::sync::{AtomicU32, Ordering};

@@ -5,12 +5,12 @@ use super::sender::Sender;
 use crate::memory::MAX_SGE;
 use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
+use crate::soft::entry::{
+    Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
+};
 use crate::soft::layout::FaultKind;
 use crate::soft::layout::RecvPiece;
 use crate::soft::peer::{PeerView, Receive};
-use crate::soft::ring::{
-    Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, RING_INLINE, lines_for,
-};
 use crate::soft::{barrier, device_copy, vm};
 use crate::status::WcStatus;
 use crate::sync::{AtomicU32, Ordering};

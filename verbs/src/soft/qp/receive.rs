@@ -5,11 +5,10 @@ use crate::events::AsyncEvent;
 use crate::memory::Local;
 use crate::qp::GRH_BYTES;
 use crate::soft::device_copy;
+use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::receiver::Poller;
 use crate::soft::recv_queue::{RecvSlot, Taken};
-use crate::soft::ring::{
-    Consumer, Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM,
-};
+use crate::soft::ring::Consumer;
 use crate::soft::srq::SoftSrq;
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::Ordering;

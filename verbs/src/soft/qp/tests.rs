@@ -7,9 +7,10 @@ use super::{OwnedQp, SoftQp};
 use crate::memory::ExposedRegion;
 use crate::qp::QpOptions;
 use crate::soft::QpSpec;
+use crate::soft::entry::{Entry, KIND_SEND};
 use crate::soft::exec::taker;
 use crate::soft::home::Member;
-use crate::soft::ring::{Entry, KIND_SEND, Lines, Slot};
+use crate::soft::ring::{Lines, Slot};
 use crate::types::{QpState, QpType};
 use crate::{Access, CompletionQueue, Context, NodeId};
 
