@@ -49,12 +49,15 @@ pub(super) struct Receives<M> {
     anyones: usize,
     /// The others, as posted.
     masked: VecDeque<u32>,
+    /// Numbers and places of all, by number, and of others that are gone: at most about as many.
+    by_op: VecDeque<(u64, u32)>,
 }
 
 #[derive(Debug)]
 struct Slot<M> {
     posted: Posted<M>,
-    /// The next for the same tag of the same peer.
+    /// Those before and behind it for the same tag of the same peer.
+    previous: u32,
     next: u32,
 }
 
@@ -65,6 +68,8 @@ struct Exact {
 }
 
 const NONE: u32 = u32::MAX;
+/// Places of receives that are gone which are kept until looking for them is worth while.
+const SLACK: usize = 64;
 
 impl Pattern {
     /// True if a message of that peer and tag is one of them.
@@ -93,7 +98,13 @@ impl Key for Exact {
 
 impl<M> Receives<M> {
     pub(super) fn new() -> Self {
-        Receives { slots: Slab::new(), exact: Table::new(), anyones: 0, masked: VecDeque::new() }
+        Receives {
+            slots: Slab::new(),
+            exact: Table::new(),
+            anyones: 0,
+            masked: VecDeque::new(),
+            by_op: VecDeque::new(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -107,7 +118,9 @@ impl<M> Receives<M> {
     /// Adds a receive, behind all others.
     pub(super) fn push(&mut self, posted: Posted<M>) {
         let Pattern { source, tag, mask } = posted.pattern;
-        let index = self.slots.insert(Slot { posted, next: NONE }) as u32;
+        let op = posted.op;
+        let index = self.slots.insert(Slot { posted, previous: NONE, next: NONE }) as u32;
+        self.number(op, index);
         if mask != u64::MAX {
             return self.masked.push_back(index);
         }
@@ -116,6 +129,7 @@ impl<M> Receives<M> {
         match self.exact.get(key) {
             Some((first, last)) => {
                 self.slots[last as usize].next = index;
+                self.slots[index as usize].previous = last;
                 self.exact.insert(key, (first, index));
             }
             None => self.exact.insert(key, (index, index)),
@@ -152,8 +166,31 @@ impl<M> Receives<M> {
 
     /// Takes back the receive of that number.
     pub(super) fn cancel(&mut self, op: u64) -> Option<Posted<M>> {
-        let (index, _) = self.slots.iter().find(|(_, slot)| slot.posted.op == op)?;
-        Some(self.remove(index as u32))
+        let first = self.by_op.partition_point(|&(number, _)| number < op);
+        let of_op = self.by_op.range(first..).take_while(|&&(number, _)| number == op);
+        let (_, index) = of_op.copied().find(|&entry| self.is_there(entry))?;
+        Some(self.remove(index))
+    }
+
+    /// Notes the place of a receive. Nearly all come in the order of their numbers.
+    fn number(&mut self, op: u64, index: u32) {
+        if self.by_op.len() > 2 * self.slots.len() + SLACK {
+            let mut by_op = std::mem::take(&mut self.by_op);
+            by_op.retain(|&entry| self.is_there(entry));
+            self.by_op = by_op;
+        }
+        match self.by_op.back() {
+            Some(&(last, _)) if last > op => {
+                let at = self.by_op.partition_point(|&(number, _)| number <= op);
+                self.by_op.insert(at, (op, index));
+            }
+            _ => self.by_op.push_back((op, index)),
+        }
+    }
+
+    /// True if the receive of that number is at that place.
+    fn is_there(&self, (op, index): (u64, u32)) -> bool {
+        self.slots.get(index as usize).is_some_and(|slot| slot.posted.op == op)
     }
 
     /// Takes back the receives that wait for that peer alone.
@@ -164,27 +201,122 @@ impl<M> Receives<M> {
     }
 
     fn remove(&mut self, index: u32) -> Posted<M> {
-        let Slot { posted, next } = self.slots.remove(index as usize);
+        let Slot { posted, previous, next } = self.slots.remove(index as usize);
         let Pattern { source, tag, mask } = posted.pattern;
         if mask != u64::MAX {
             self.masked.retain(|&at| at != index);
             return posted;
         }
         self.anyones -= usize::from(source.is_none());
+        if let Some(slot) = self.slots.get_mut(previous as usize) {
+            slot.next = next;
+        }
+        if let Some(slot) = self.slots.get_mut(next as usize) {
+            slot.previous = previous;
+        }
         let key = Exact { source, tag };
-        match self.exact.get(key) {
-            Some((first, last)) if first == index && last == index => self.exact.remove(key),
-            Some((first, last)) if first == index => self.exact.insert(key, (next, last)),
-            Some((first, last)) => {
-                let mut before = first;
-                while self.slots[before as usize].next != index {
-                    before = self.slots[before as usize].next;
+        match (previous, next) {
+            (NONE, NONE) => self.exact.remove(key),
+            (NONE, _) | (_, NONE) => {
+                if let Some((first, last)) = self.exact.get(key) {
+                    let ends =
+                        (if previous == NONE { next } else { first }, if next == NONE { previous } else { last });
+                    self.exact.insert(key, ends);
                 }
-                self.slots[before as usize].next = next;
-                self.exact.insert(key, (first, if last == index { before } else { last }));
             }
-            None => debug_assert!(false, "a receive that is in no list"),
+            _ => {}
         }
         posted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn posted(op: u64, source: Option<u64>, tag: u64, mask: u64) -> Posted<()> {
+        let pattern = Pattern { source: source.map(Peer), tag, mask };
+        Posted { op, pattern, fit: Fit { limit: u64::MAX, granule: 1 }, staged: false, memory: () }
+    }
+
+    /// Each receive that is cancelled costs a search by halves: these would not end otherwise.
+    #[test]
+    fn a_hundred_thousand_receives_are_cancelled_in_any_order() {
+        const COUNT: u64 = 100_000;
+        let mut receives = Receives::new();
+        (0..COUNT).for_each(|op| receives.push(posted(op, Some(1), op % 3, u64::MAX)));
+        // The last first, then those in the middle.
+        for op in (0..COUNT).rev().filter(|op| op % 2 == 0).chain((0..COUNT).filter(|op| op % 2 == 1)) {
+            assert_eq!(receives.cancel(op).map(|posted| posted.op), Some(op));
+            assert_eq!(receives.cancel(op), None);
+        }
+        assert!(receives.is_empty() && receives.exact.len() == 0);
+        // What is gone takes no room once others come.
+        receives.push(posted(COUNT, Some(1), 1, u64::MAX));
+        assert_eq!(receives.by_op.len(), 1);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push { op: u64, source: Option<u64>, tag: u64, masked: bool },
+        Take { peer: u64, tag: u64 },
+        Cancel { op: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let source = prop_oneof![Just(None), (0..3u64).prop_map(Some)];
+        prop_oneof![
+            (0..60u64, source, 0..3u64, prop::bool::weighted(0.2)).prop_map(|(op, source, tag, masked)| Step::Push {
+                op,
+                source,
+                tag,
+                masked
+            }),
+            (0..3u64, 0..3u64).prop_map(|(peer, tag)| Step::Take { peer, tag }),
+            (0..60u64).prop_map(|op| Step::Cancel { op }),
+        ]
+    }
+
+    proptest! {
+        /// Against a plain list, in which the first of each kind stands for what was posted first.
+        #[test]
+        fn whatever_is_posted_is_taken_or_cancelled_once(steps in prop::collection::vec(step(), 1..400)) {
+            let mut receives = Receives::new();
+            let mut model: Vec<Posted<()>> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Push { op, source, tag, masked } => {
+                        if model.iter().any(|other| other.op == op) {
+                            continue;
+                        }
+                        let mask = if masked { 0 } else { u64::MAX };
+                        receives.push(posted(op, source, tag, mask));
+                        model.push(posted(op, source, tag, mask));
+                    }
+                    Step::Take { peer, tag } => {
+                        let kind = |posted: &Posted<()>| (posted.pattern.mask == 0, posted.pattern.source.is_none());
+                        let takers: Vec<_> = model.iter().filter(|it| it.pattern.takes(Peer(peer), tag)).collect();
+                        // Of those that take any tag, the first posted, from whomever; of others, the first of a kind.
+                        let heads = takers.iter().enumerate().filter(|(at, one)| {
+                            let same = |other: &&Posted<()>| {
+                                kind(other).0 == kind(one).0 && (kind(one).0 || kind(other).1 == kind(one).1)
+                            };
+                            !takers[..*at].iter().any(same)
+                        });
+                        let expected = heads.map(|(_, one)| one.op).min();
+                        prop_assert_eq!(receives.take(Peer(peer), tag).map(|posted| posted.op), expected);
+                        model.retain(|it| Some(it.op) != expected);
+                    }
+                    Step::Cancel { op } => {
+                        let there = model.iter().any(|it| it.op == op);
+                        prop_assert_eq!(receives.cancel(op).is_some(), there);
+                        model.retain(|it| it.op != op);
+                    }
+                }
+                prop_assert_eq!(receives.iter().count(), model.len());
+            }
+        }
     }
 }
