@@ -1,5 +1,6 @@
 //! Memory that messages go through: slabs for short ones, a pool for long ones, payloads, and what receives are put into.
 
+mod chain;
 mod lent;
 mod message;
 mod payload;

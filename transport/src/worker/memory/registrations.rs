@@ -11,6 +11,8 @@ use bytes::Bytes;
 use qpair_verbs::{BytesRegion, MemoryError, ProtectionDomain, RemoteSlice};
 use slab::Slab;
 
+use super::chain::Chain;
+
 /// A registration in use; to be [released](Registrations::release).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InUse(u32);
@@ -27,6 +29,8 @@ pub(crate) struct Registrations {
     limit: usize,
     /// Bytes of those that are neither used nor kept.
     idle: usize,
+    /// These, those first that have been for longest.
+    idlers: Chain,
     /// Uses so far, and those of one period and of two ago: what was not used since is old.
     clock: u64,
     periods: [u64; 2],
@@ -73,6 +77,7 @@ impl Registrations {
             kept: Vec::new(),
             limit,
             idle: 0,
+            idlers: Chain::new(),
             clock: 0,
             periods: [0; 2],
             period_ends: Duration::ZERO,
@@ -109,6 +114,7 @@ impl Registrations {
         let entry = &mut self.entries[index as usize];
         if entry.is_idle() {
             self.idle -= entry.region.len();
+            self.idlers.remove(index);
         }
         entry.users += 1;
         let start = bytes.as_ptr().addr() - entry.region.bytes().as_ptr().addr();
@@ -131,6 +137,7 @@ impl Registrations {
         let entry = &mut self.entries[index as usize];
         if entry.is_idle() {
             self.idle -= entry.region.len();
+            self.idlers.remove(index);
         }
         entry.kept += 1;
         let kept = (bytes.as_ptr().addr(), bytes.len(), index);
@@ -166,8 +173,7 @@ impl Registrations {
         let is_old = |entry: &Entry| entry.is_idle() && entry.used <= old;
         let gone: Vec<_> = self.entries.iter().filter(|(_, entry)| is_old(entry)).map(|(index, _)| index).collect();
         for index in gone {
-            self.idle -= self.entries[index].region.len();
-            self.remove(index as u32);
+            self.remove_idle(index as u32);
         }
     }
 
@@ -178,8 +184,7 @@ impl Registrations {
             let Some(&(_, index)) = self.places.get(self.hand) else { break };
             let entry = &self.entries[index as usize];
             if entry.is_idle() && entry.region.bytes().is_unique() {
-                self.idle -= entry.region.len();
-                self.remove(index);
+                self.remove_idle(index);
             }
         }
         for _ in 0..LOOKS.min(self.leaving.len()) {
@@ -220,6 +225,7 @@ impl Registrations {
         self.longest = self.longest.max(region.len());
         let address = bytes.as_ptr().addr();
         let index = self.entries.insert(Entry { region, users: 0, kept: 0, used: self.clock }) as u32;
+        self.idlers.push(index);
         let place = self.places.partition_point(|&(other, _)| other <= address);
         self.places.insert(place, (address, index));
         Ok(index)
@@ -248,18 +254,25 @@ impl Registrations {
         let entry = &self.entries[index as usize];
         if entry.is_idle() {
             self.idle += entry.region.len();
+            self.idlers.push(index);
             self.shrink(self.limit);
         }
     }
 
-    /// Lets go of unused ones until no more than so many bytes are left: those first that were not used longest.
+    /// Lets go of unused ones until no more than so many bytes are left: those first that were unused for longest.
     fn shrink(&mut self, limit: usize) {
-        while self.idle > limit {
-            let idle = self.entries.iter().filter(|(_, entry)| entry.is_idle());
-            let Some((index, entry)) = idle.min_by_key(|(_, entry)| entry.used) else { return };
-            self.idle -= entry.region.len();
-            self.remove(index as u32);
+        while self.idle > limit
+            && let Some(index) = self.idlers.first()
+        {
+            self.remove_idle(index);
         }
+    }
+
+    /// Lets go of one that nobody uses.
+    fn remove_idle(&mut self, index: u32) {
+        self.idle -= self.entries[index as usize].region.len();
+        self.idlers.remove(index);
+        self.remove(index);
     }
 
     fn remove(&mut self, index: u32) {
@@ -303,6 +316,7 @@ const LOOKS: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use qpair_verbs::Context;
 
     use super::*;
@@ -349,6 +363,41 @@ mod tests {
         all.release(used);
         assert_eq!((all.entries.len(), all.idle), (1, 1000));
         assert!(sent[2].is_unique() && !sent[0].is_unique() || !sent[1].is_unique());
+    }
+
+    proptest! {
+        /// Whatever is done, those that nobody uses are known, and their bytes.
+        #[test]
+        fn those_that_are_idle_are_counted_and_let_go_of_in_order(
+            steps in prop::collection::vec((0..5u8, 0..12usize), 1..150),
+        ) {
+            let mut all = registrations(3000);
+            let sent: Vec<_> = (0..12).map(|at| bytes(300 + 100 * at)).collect();
+            let mut used = Vec::new();
+            for (what, at) in steps {
+                match what {
+                    0 => used.push(all.acquire(&sent[at]).unwrap().0),
+                    1 if !used.is_empty() => {
+                        let one = used.swap_remove(at % used.len());
+                        all.release(one);
+                    }
+                    2 => all.keep(&sent[at]).unwrap(),
+                    3 => {
+                        all.forget(&sent[at]);
+                    }
+                    4 if at == 0 => all.let_go(),
+                    _ => all.look_around(),
+                }
+                let idle: Vec<_> = all.entries.iter().filter(|(_, entry)| entry.is_idle()).collect();
+                prop_assert_eq!(all.idle, idle.iter().map(|(_, entry)| entry.region.len()).sum::<usize>());
+                prop_assert!(all.idle <= 3000 && all.places.len() == all.entries.len());
+                prop_assert_eq!(all.idlers.first().is_some(), !idle.is_empty());
+            }
+            used.into_iter().for_each(|one| all.release(one));
+            all.let_go();
+            prop_assert_eq!((all.idle, all.idlers.first()), (0, None));
+            prop_assert!(all.entries.iter().all(|(_, entry)| entry.kept > 0));
+        }
     }
 
     #[test]
