@@ -124,9 +124,25 @@ fn contents(number: u64) -> Vec<u8> {
     pattern(len, number as usize)
 }
 
+/// The next event. Says once that the connection recovers.
+fn next_of(worker: &mut Worker, ep: EndpointId, recovers: &mut bool) -> Event {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = worker.wait(Some(LIMIT / 1000)).unwrap() {
+            return event;
+        }
+        let stage = worker.explain(ep).map_or("gone", |now| now.stage);
+        if stage == "recovering" && !std::mem::replace(recovers, true) {
+            println!("recovering");
+        }
+        assert!(start.elapsed() < LIMIT, "nothing happens: {stage}");
+    }
+}
+
 /// How an exchange went.
 #[derive(Default)]
 struct Exchange {
+    recovers: bool,
     /// Long messages that did not come.
     lost: u64,
     sent: u64,
@@ -147,7 +163,7 @@ impl Exchange {
                     Err(_) => break,
                 }
             }
-            match next(worker) {
+            match next_of(worker, ep, &mut self.recovers) {
                 Event::Sent { .. } | Event::Failed { .. } => self.ended += 1,
                 Event::Received { message, .. } => {
                     // When the connection breaks, short messages that came behind a long one come without it.
@@ -174,7 +190,10 @@ impl Exchange {
 #[ignore = "needs a test below to start it, on one of two hosts"]
 fn as_a_host() {
     let Ok(role) = env::var(ROLE) else { return };
-    let mut worker = Worker::new(Config::default().in_place(0)).unwrap();
+    let cut = role.ends_with("cut");
+    let config = Config::default().in_place(0);
+    let config = if role.ends_with("recover") { config.recovery(LIMIT) } else { config };
+    let mut worker = Worker::new(config).unwrap();
     if role.starts_with("serve") {
         worker.listen(SERVER).unwrap();
         println!("listening");
@@ -182,7 +201,6 @@ fn as_a_host() {
         worker.connect(SERVER).unwrap();
     }
     let ep = connected(&mut worker);
-    let cut = role.ends_with("cut");
     let mut exchange = Exchange::default();
     let reason = exchange.run(&mut worker, ep, if cut { u64::MAX } else { MESSAGES });
     if cut {
@@ -195,6 +213,7 @@ fn as_a_host() {
         return;
     }
     assert!(reason.is_none() && exchange.lost == 0, "{} lost: {reason:?}", exchange.lost);
+    assert_eq!(worker.counters().recovered > 0, role.ends_with("recover"));
     worker.close(ep);
     match closed(next(&mut worker)) {
         CloseReason::Local | CloseReason::Remote => {}
@@ -228,6 +247,19 @@ fn a_cable_that_is_pulled_for_a_moment_loses_nothing() {
     link.set("down");
     // No longer than a device tries again, nor than the keepalive waits.
     std::thread::sleep(std::time::Duration::from_millis(100));
+    link.set("up");
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn a_connection_that_recovers_outlives_a_cable_that_is_pulled_for_longer() {
+    let Some(mut link) = Link::new() else { return };
+    let (mut server, mut client) = both(&link, "recover");
+    server.says("begun");
+    link.set("down");
+    server.says("recovering");
+    client.says("recovering");
     link.set("up");
     client.finish();
     server.finish();

@@ -31,6 +31,15 @@ pub(crate) struct Hello {
     pub(crate) path_mtu: Option<Mtu>,
 }
 
+/// What a side tells when its queue pair failed and it has made another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Renewal {
+    /// Of the new queue pair, and with a new epoch.
+    pub(crate) hello: Hello,
+    /// Messages of the other side that came over all queue pairs before, modulo 2^32.
+    pub(crate) received: u32,
+}
+
 /// Abilities beyond the version, as bits. What both sides have counts; bits that this side does not know never do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -39,11 +48,17 @@ pub(crate) struct Features(u64);
 impl Features {
     /// It says farewell before it hangs up, and knows what that means.
     pub(crate) const FAREWELL: Features = Features(1);
+    /// It goes on over another queue pair when one fails.
+    pub(crate) const RECOVERY: Features = Features(2);
     /// All that this release has.
-    pub(crate) const ALL: Features = Features::FAREWELL;
+    pub(crate) const ALL: Features = Features(Features::FAREWELL.0 | Features::RECOVERY.0);
 
     pub(crate) fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    pub(crate) fn without(self, other: Features) -> Features {
+        Features(self.0 & !other.0)
     }
 }
 
@@ -73,12 +88,14 @@ pub(crate) enum Fabric {
 
 impl Hello {
     pub(crate) fn decode(body: &[u8]) -> Result<Hello, HandshakeError> {
-        let hello: Hello =
-            serde_json::from_slice(body).map_err(|error| HandshakeError::Body(error.to_string().into()))?;
-        if hello.credits == 0 || hello.credits > CREDITS_LIMIT {
-            return Err(HandshakeError::Value { what: "a window", value: hello.credits.into() });
+        parsed::<Hello>(body)?.checked()
+    }
+
+    fn checked(self) -> Result<Hello, HandshakeError> {
+        if self.credits == 0 || self.credits > CREDITS_LIMIT {
+            return Err(HandshakeError::Value { what: "a window", value: self.credits.into() });
         }
-        Ok(hello)
+        Ok(self)
     }
 
     /// Whether the devices of two sides can reach each other, as far as they tell. Whether they do, only packets show.
@@ -100,6 +117,17 @@ impl Hello {
             _ => Ok(()),
         }
     }
+}
+
+impl Renewal {
+    pub(crate) fn decode(body: &[u8]) -> Result<Renewal, HandshakeError> {
+        let Renewal { hello, received } = parsed(body)?;
+        Ok(Renewal { hello: hello.checked()?, received })
+    }
+}
+
+fn parsed<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, HandshakeError> {
+    serde_json::from_slice(body).map_err(|error| HandshakeError::Body(error.to_string().into()))
 }
 
 impl Fabric {

@@ -1,11 +1,11 @@
 //! What is said on a stream after its preface: limited in length, each message in a record of the channel's.
 
 use super::error::HandshakeError;
-use super::hello::Hello;
+use super::hello::{Hello, Renewal};
 
 /// One message of the handshake, or the one at the end.
 ///
-/// In a record: its kind in a byte, then the body, of a hello or an answer in JSON, of a refusal in words.
+/// In a record: its kind in a byte, then the body, of a hello, an answer or a renewal in JSON, of a refusal in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The connecting side, about itself.
@@ -16,6 +16,8 @@ pub(crate) enum Message {
     Ready,
     /// The listening side does not want to.
     Reject(String),
+    /// The queue pair failed, and here is another. Its answer is one too; [`Ready`](Message::Ready) follows from both sides.
+    Renew(Box<Renewal>),
     /// This side has all that the other sent, and knows that the other has all of its own: the connection is over.
     Farewell,
 }
@@ -29,10 +31,12 @@ pub(crate) enum Kind {
     Ready = 3,
     Reject = 4,
     Farewell = 5,
+    Renew = 6,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 5] = [Kind::Hello, Kind::Accept, Kind::Ready, Kind::Reject, Kind::Farewell];
+    pub(crate) const ALL: [Kind; 6] =
+        [Kind::Hello, Kind::Accept, Kind::Ready, Kind::Reject, Kind::Farewell, Kind::Renew];
 
     /// The kind of the message in a record.
     pub(crate) fn of(record: &[u8]) -> Result<Kind, HandshakeError> {
@@ -49,6 +53,7 @@ impl Message {
             Message::Ready => Kind::Ready,
             Message::Reject(_) => Kind::Reject,
             Message::Farewell => Kind::Farewell,
+            Message::Renew(_) => Kind::Renew,
         }
     }
 
@@ -56,6 +61,7 @@ impl Message {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let body = match self {
             Message::Hello(hello) | Message::Accept(hello) => serde_json::to_vec(hello).unwrap_or_default(),
+            Message::Renew(renewal) => serde_json::to_vec(renewal).unwrap_or_default(),
             Message::Ready | Message::Farewell => Vec::new(),
             Message::Reject(reason) => {
                 let mut end = reason.len().min(MESSAGE_LIMIT - 1);
@@ -78,6 +84,7 @@ impl Message {
         match kind {
             Kind::Hello => Hello::decode(body).map(Message::Hello),
             Kind::Accept => Hello::decode(body).map(Message::Accept),
+            Kind::Renew => Renewal::decode(body).map(|renewal| Message::Renew(Box::new(renewal))),
             Kind::Reject => Ok(Message::Reject(String::from_utf8_lossy(body).into_owned())),
             Kind::Ready | Kind::Farewell if !body.is_empty() => Err(HandshakeError::Unexpected(kind as u8)),
             Kind::Ready => Ok(Message::Ready),
@@ -104,6 +111,7 @@ mod tests {
             Message::Ready,
             Message::Reject("full".into()),
             Message::Farewell,
+            Message::Renew(Box::new(Renewal { hello: hello(), received: u32::MAX })),
         ];
         for message in messages {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
@@ -116,6 +124,7 @@ mod tests {
     fn what_is_not_valid_is_named() {
         assert_eq!(Message::decode(b""), Err(HandshakeError::Unexpected(0)));
         assert_eq!(Message::decode(b"\x07"), Err(HandshakeError::Unexpected(7)));
+        assert!(matches!(Message::decode(b"\x06{}"), Err(HandshakeError::Body(_))));
         assert_eq!(Message::decode(b"\x03more"), Err(HandshakeError::Unexpected(3)));
         assert!(matches!(Message::decode(b"\x01{}"), Err(HandshakeError::Body(_))));
     }

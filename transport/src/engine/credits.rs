@@ -74,6 +74,11 @@ impl Grants {
         Grants { given: window, told: window, received: 0, window, own: window, threshold: window.div_ceil(2).max(1) }
     }
 
+    /// The peer's own slots, all free, and no others: another queue pair takes the place of one that failed.
+    pub(crate) fn restart(&mut self) {
+        *self = Grants::new(self.own);
+    }
+
     /// Slots in all.
     pub(crate) fn window(&self) -> u32 {
         self.window

@@ -46,6 +46,11 @@ impl Flushes {
         self.waiting.pop_front()
     }
 
+    /// What was posted is posted anew.
+    pub(crate) fn restart(&mut self) {
+        self.mark = None;
+    }
+
     /// One is no longer wanted. False if none of that number waits.
     pub(crate) fn cancel(&mut self, op: u64) -> bool {
         let Some(place) = self.waiting.iter().position(|&waiting| waiting == op) else { return false };

@@ -68,8 +68,9 @@ impl Keepalive {
         self.heard = true;
     }
 
+    /// The peer lives as of now, and no probe is under way.
     pub(crate) fn start(&mut self, now: Duration) {
-        self.last = now;
+        (self.last, self.probe) = (now, None);
     }
 
     /// The answer to a probe may take that much longer: it comes behind what is under way.

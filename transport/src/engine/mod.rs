@@ -10,6 +10,7 @@ mod inbox;
 mod keepalive;
 mod link;
 mod part;
+mod retained;
 mod shares;
 mod slots;
 mod step;
@@ -37,6 +38,7 @@ pub(crate) use inbox::{
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use part::Part;
+pub(crate) use retained::{Again, Unconfirmed, by_number};
 pub(crate) use shares::Shares;
 pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};
 pub(crate) use table::{Key, Table};

@@ -50,6 +50,11 @@ impl WorkSlots {
         is_past(self.signaled, count)
     }
 
+    /// All slots are free: the queue pair is gone, and another takes its place.
+    pub(crate) fn restart(&mut self) {
+        (self.retired, self.signaled) = (self.posted, self.posted);
+    }
+
     /// Takes a slot; the caller has seen that there is one. `signal`: the request must be signaled in any case.
     #[inline(always)]
     pub(crate) fn take(&mut self, signal: bool) -> Work {
@@ -89,7 +94,7 @@ impl WorkSlots {
 const LOW_BITS: u32 = (1 << 24) - 1;
 
 /// Whether one running count has come to another.
-fn is_past(count: u32, goal: u32) -> bool {
+pub(super) fn is_past(count: u32, goal: u32) -> bool {
     count.wrapping_sub(goal) < u32::MAX / 2
 }
 

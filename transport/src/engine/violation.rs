@@ -64,6 +64,14 @@ pub enum Violation {
         /// The stream, as the peer numbers it.
         number: u64,
     },
+    /// A count of messages received, after a queue pair was lost, that can not be.
+    #[error("the peer says that it received {said} messages when {sent} were sent")]
+    Received {
+        /// Messages received, as the peer says, modulo 2^32.
+        said: u32,
+        /// Messages sent, modulo 2^32.
+        sent: u32,
+    },
     /// Data after the peer had closed.
     #[error("a message came after the peer had closed")]
     AfterClose,

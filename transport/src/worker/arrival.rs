@@ -4,7 +4,8 @@ use qpair_verbs::{Completion, CompletionError, Local, Qpn, Slab, WcStatus, WorkC
 
 use super::Worker;
 use super::delivery::{Body, misfit};
-use super::endpoint::{Endpoint, Endpoints, InFlight, Job, OneSided, Reading, Stage, parse_wr_id};
+use super::endpoint::{Endpoint, InFlight, Job, OneSided, Reading, Stage, parse_wr_id};
+use super::endpoints::Endpoints;
 use super::error::{CloseReason, Lost, OpError};
 use super::event::{Event, Returned};
 use super::ids::{EndpointId, OpId, Tag};
@@ -48,7 +49,7 @@ impl<'e> InPlace<'e> {
         let header = Header::parse(&HeaderView::new_checked(bytes).ok()?);
         let endpoint = endpoints.receiver(completion.wr_id(), completion.qpn().0)?;
         let is_whole = is_plain(&header) && header.length == message.len() as u64;
-        if !is_whole || !endpoint.up || endpoint.link.has_steps() {
+        if !is_whole || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
             return None;
         }
         Some(match endpoint.link.accept(&header) {
@@ -90,6 +91,7 @@ impl Worker {
             self.refuse_message(ep, slab, violation);
             return None;
         }
+        endpoint.link.confirm(header.acknowledged);
         if !is_plain(&header)
             || header.length != (len - HEADER_BYTES) as u64
             || !endpoint.up
@@ -277,6 +279,10 @@ impl Worker {
         let endpoint = self.endpoints.at(index).filter(|endpoint| work.is_of(endpoint.id));
         // Of a connection that ended: what it had with the device was written off.
         let Some(endpoint) = endpoint else { return };
+        if endpoint.qp.as_ref().is_none_or(|qp| qp.number() != wc.qpn) {
+            // Of a queue pair whose place another has taken: all that it had of memory came back before.
+            return;
+        }
         if !wc.status.is_success() {
             return self.work_failed(index, job, wc, memory);
         }
@@ -313,11 +319,21 @@ impl Worker {
 
     fn read_failed(&mut self, index: usize, memory: Local) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        let Some(work) = endpoint.reads.pop_front() else { return };
+        if endpoint.link.retains() && !matches!(endpoint.stage, Stage::Ending { .. }) {
+            return endpoint.repeats.lost.push((work, memory));
+        }
+        self.work_lost(index, work, memory);
+    }
+
+    /// One-sided work that will not be done.
+    pub(super) fn work_lost(&mut self, index: usize, work: InFlight, memory: Local) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
-        let Some(InFlight { number, awaited, what, .. }) = endpoint.reads.pop_front() else { return };
+        let InFlight { number, awaited, what, .. } = work;
         let (memory, error) = match what {
             OneSided::Pull(reading) => return self.unread(index, reading, awaited, memory),
-            OneSided::Get | OneSided::Put => (memory, OpError::Closed),
+            OneSided::Get { .. } | OneSided::Put { .. } => (memory, OpError::Closed),
             OneSided::Combine { target, pooled, .. } => {
                 self.unstage(memory, pooled);
                 (target.memory, OpError::Closed)
@@ -367,6 +383,9 @@ impl Worker {
     pub(super) fn receive_failed(&mut self, wc: &WorkCompletion, memory: Local) {
         let Local::Slab(slab) = memory else { return };
         let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.slabs.stray(slab) };
+        if endpoint.qp.as_ref().is_some_and(|qp| qp.number() != wc.qpn) {
+            return self.slabs.put_by(slab);
+        }
         endpoint.flushed += 1;
         let index = endpoint.id.index as usize;
         self.slabs.put_by(slab);

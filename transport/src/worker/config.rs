@@ -40,6 +40,7 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) hello_timeout: Duration,
     pub(crate) close_timeout: Duration,
+    pub(crate) recovery: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
 }
@@ -89,6 +90,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(5),
             hello_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(5),
+            recovery: Duration::ZERO,
             // About a microsecond, several times the latency between two cores. Where ranks share cores, the one that
             // is waited for needs this core.
             spin: 64,
@@ -268,6 +270,21 @@ impl Config {
     #[must_use]
     pub fn close_timeout(mut self, limit: Duration) -> Self {
         self.close_timeout = limit;
+        self
+    }
+
+    /// How long a connection whose queue pair failed may take until it goes on over another one (default 0: it ends at once).
+    /// It can go on as long as the peer's process lives and its socket with it: after the network was gone for longer than a
+    /// device tries again, for instance. Both sides must want it; each waits as long as it says itself.
+    ///
+    /// Nothing is lost by it, and no message comes twice. Gets and puts that the peer may not have seen are done again;
+    /// atomics end with [`OpError::Unknown`](crate::OpError::Unknown). While the device combines what it reads with what is
+    /// there, a connection can not go on, and ends.
+    ///
+    /// What goes out is kept until the peer says that it has it, which costs a copy of each short message.
+    #[must_use]
+    pub fn recovery(mut self, limit: Duration) -> Self {
+        self.recovery = limit;
         self
     }
 

@@ -36,7 +36,8 @@ impl Worker {
         endpoint.note(self.pace.now(), Note::new("this side closes"));
         endpoint.deadline.get_or_insert(deadline);
         endpoint.link.close();
-        if endpoint.qp.is_none() && endpoint.link.queued() == 0 {
+        let waits = matches!(endpoint.stage, Stage::Recovering(_)) || endpoint.link.queued() > 0;
+        if endpoint.qp.is_none() && !waits {
             return self.fail(ep.index as usize, CloseReason::Local);
         }
         for key in self.inbox.release_offers(ep.peer()) {
@@ -72,8 +73,12 @@ impl Worker {
     pub(super) fn break_off(&mut self, index: usize, reason: CloseReason) {
         let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if matches!(endpoint.stage, Stage::Ending { .. }) {
-            return;
+        match endpoint.stage {
+            Stage::Ending { .. } => return,
+            // What is flushed says nothing new.
+            Stage::Recovering(_) if reason.is_of_queue_pair() => return,
+            Stage::Recovering(_) => return self.fail(index, reason),
+            _ => {}
         }
         tracing::debug!(parent: &endpoint.span, %reason, "broken");
         if endpoint.broken.as_ref().is_none_or(|(noted, _)| reason.tells_more_than(noted)) {
@@ -104,7 +109,7 @@ impl Worker {
 
     /// Takes what is in the completion queue now, all of it, and makes events of it.
     #[cold]
-    fn take_all(&mut self) -> Result<(), WorkerError> {
+    pub(super) fn take_all(&mut self) -> Result<(), WorkerError> {
         let mut taken = std::mem::take(&mut self.ready);
         let mut result = Ok(());
         // As much as the queue can hold: all that is there, and an end to it.
@@ -145,6 +150,8 @@ impl Worker {
                 // The answer to a probe may have waited in the queue when its time was over.
                 } else if matches!(reason, CloseReason::PeerLost(Lost::Silent(_))) && endpoint.link.is_answered() {
                     self.advance(index);
+                } else if endpoint.can_recover(&reason) {
+                    self.suspend(index, reason);
                 } else {
                     self.fail(index, reason);
                 }
@@ -168,6 +175,8 @@ impl Worker {
         let ep = endpoint.id;
         let (sends, flushes) = endpoint.link.abort();
         endpoint.cut = sends;
+        endpoint.renewal = None;
+        let works = endpoint.repeats.abort();
         (endpoint.stage, endpoint.up) = (Stage::Ending { reason, since: now }, false);
         if let Some(socket) = endpoint.socket.take() {
             self.sockets.close(socket);
@@ -177,6 +186,9 @@ impl Worker {
         }
         for number in flushes {
             self.failed(OpId::new(number, Some(ep)), ep, Returned::Nothing);
+        }
+        for (work, memory) in works {
+            self.work_lost(index, work, memory);
         }
         self.deliver_due();
         self.schedule(index, now);
@@ -274,7 +286,7 @@ impl Worker {
                         _ => (op, Returned::Memory(posted.memory.memory)),
                     }
                 }
-                OneSided::Get | OneSided::Put => (op, Returned::Withheld),
+                OneSided::Get { .. } | OneSided::Put { .. } => (op, Returned::Withheld),
                 OneSided::Fetch { pooled } => {
                     self.pool.lose_slabs(pooled);
                     let (error, returned) = (OpError::Unknown, Returned::Nothing);

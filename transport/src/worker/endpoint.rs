@@ -7,15 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use qpair_verbs::calc::Calc;
 use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QueuePair, RemoteSlice};
-use slab::Slab;
 
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
 use super::memory::{InUse, Payload, Target};
 use super::ops::StreamCounts;
+use super::recovery::{Recovery, Repeats};
 use super::seen::{History, Note, Traffic};
-use crate::cm::SocketId;
-use crate::engine::{EntryKey, Exposed, Key, Link, PeerTerms, Posted, Pulse, Table, Threshold};
+use crate::cm::{Renewal, SocketId};
+use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, Threshold};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
@@ -68,6 +68,10 @@ pub(crate) struct Endpoint {
     pub(crate) reserved: bool,
     /// Receives that came back empty.
     pub(crate) flushed: u32,
+    /// What goes out again over another queue pair.
+    pub(crate) repeats: Repeats,
+    /// What the peer said of its other queue pair, until it is connected to.
+    pub(crate) renewal: Option<Box<Renewal>>,
     /// What the end of the connection cut off, and is not taken back from the peer yet.
     pub(crate) cut: Vec<Exposed<Carried>>,
     pub(crate) history: History,
@@ -85,6 +89,8 @@ pub(crate) enum Stage {
     HalfOpen,
     /// Both sides are connected.
     Up,
+    /// The queue pair failed, and another takes its place.
+    Recovering(Box<Recovery>),
     /// It ends, once nothing of it is with the device any more.
     Ending { reason: CloseReason, since: Duration },
 }
@@ -94,6 +100,8 @@ pub(crate) enum Stage {
 pub(crate) struct InFlight {
     /// The operation; 0 if it is part of another.
     pub(crate) number: u64,
+    /// Its request's running number.
+    pub(crate) order: u32,
     /// The application waits for it.
     pub(crate) awaited: bool,
     /// Bytes that it moves.
@@ -102,6 +110,11 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
+    /// True if bytes come from the peer.
+    pub(crate) fn is_read(&self) -> bool {
+        !matches!(self.what, OneSided::Put { .. })
+    }
+
     /// True if it is that operation, or reads for it.
     pub(crate) fn is_of(&self, number: u64) -> bool {
         match &self.what {
@@ -117,12 +130,12 @@ pub(crate) enum OneSided {
     /// A READ of an offered payload.
     Pull(Reading),
     /// A READ that the application asked for.
-    Get,
+    Get { remote: RemoteSlice, calc: Option<Calc> },
     /// A READ that the application asked to be combined with its memory, into a slab of the pool of so many bytes: the
     /// device can not.
-    Combine { target: Target, len: usize, pooled: usize },
+    Combine { target: Target, remote: RemoteSlice, pooled: usize },
     /// A WRITE that the application asked for.
-    Put,
+    Put { remote: RemoteSlice },
     /// An atomic; a slab of the pool of so many bytes takes what was there before.
     Fetch { pooled: usize },
 }
@@ -203,18 +216,30 @@ impl Endpoint {
     pub(crate) fn read_part(&mut self, reading: Reading, awaited: bool, memory: Local) -> Result<(), Box<Unread>> {
         let Reading { remote, before, calc, .. } = reading;
         let len = (remote.len - before).min(PART);
-        match self.reach_at(Reach::Read(calc), memory, remote.slice(before..before + len), before as usize) {
-            Ok(()) => {
-                self.reads.push_back(InFlight { number: 0, awaited, len, what: OneSided::Pull(reading) });
+        let part = remote.slice(before..before + len);
+        match self.reach_at(Reach::Read(calc), memory, part, before as usize) {
+            Ok(order) => {
+                let what = OneSided::Pull(reading);
+                self.reads.push_back(InFlight { number: 0, order, awaited, len, what });
                 Ok(())
             }
             Err((error, memory)) => Err(Box::new(Unread { reading, error, memory })),
         }
     }
 
-    /// Posts a READ, WRITE or atomic of all of `remote`, with the first bytes of `memory`.
+    /// One-sided work, with the device or to go out again.
+    pub(crate) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
+        self.reads.iter_mut().chain(self.repeats.works())
+    }
+
+    /// Posts a READ, WRITE or atomic of all of `remote`, with the first bytes of `memory`. Gives its running number.
     #[inline]
-    pub(crate) fn reach(&mut self, reach: Reach, memory: Local, remote: RemoteSlice) -> Result<(), (PostError, Local)> {
+    pub(crate) fn reach(
+        &mut self,
+        reach: Reach,
+        memory: Local,
+        remote: RemoteSlice,
+    ) -> Result<u32, (PostError, Local)> {
         self.reach_at(reach, memory, remote, 0)
     }
 
@@ -225,7 +250,7 @@ impl Endpoint {
         memory: Local,
         remote: RemoteSlice,
         at: usize,
-    ) -> Result<(), (PostError, Local)> {
+    ) -> Result<u32, (PostError, Local)> {
         let Some(qp) = &mut self.qp else { return Err((PostError::State(QpState::Init), memory)) };
         let Some(work) = self.link.take_slot() else {
             return Err((PostError::SendQueueFull { depth: self.link.depth() }, memory));
@@ -238,10 +263,13 @@ impl Endpoint {
             Reach::CompareSwap { compare, swap } => qp.compare_swap(memory, remote, compare, swap),
         };
         let id = wr_id(Job::Read, self.id, work.number);
-        request.range(at..at + remote.len as usize).id(id).signaled().post().map_err(|rejected| {
-            self.link.untake_slot(work);
-            rejected.into_parts()
-        })
+        match request.range(at..at + remote.len as usize).id(id).signaled().post() {
+            Ok(()) => Ok(work.number),
+            Err(rejected) => {
+                self.link.untake_slot(work);
+                Err(rejected.into_parts())
+            }
+        }
     }
 }
 
@@ -356,100 +384,6 @@ const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 /// Endpoints of a worker.
 pub(crate) const ENDPOINT_BITS: u32 = 20;
 const GENERATION_MASK: u32 = (1 << (62 - NUMBER_BITS - ENDPOINT_BITS)) - 1;
-
-/// A queue pair's number. They are unpredictable, so that their low bits spread well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct QpKey(u32);
-
-impl Key for QpKey {
-    #[inline(always)]
-    fn spread(self) -> u64 {
-        self.0.into()
-    }
-}
-
-/// All endpoints of a worker.
-#[derive(Debug)]
-pub(crate) struct Endpoints {
-    slots: Slab<Endpoint>,
-    by_qpn: Table<QpKey, u32>,
-    generation: u32,
-}
-
-impl Endpoints {
-    pub(crate) fn new() -> Self {
-        Endpoints { slots: Slab::new(), by_qpn: Table::new(), generation: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// The id of the one that is put in next.
-    pub(crate) fn upcoming(&self) -> EndpointId {
-        EndpointId { index: self.slots.vacant_key() as u32, generation: self.generation.wrapping_add(1).max(1) }
-    }
-
-    /// Puts in what `make` makes for the given id, which is [`upcoming`](Endpoints::upcoming).
-    pub(crate) fn insert(&mut self, make: impl FnOnce(EndpointId) -> Endpoint) -> EndpointId {
-        let id = self.upcoming();
-        self.generation = id.generation;
-        self.slots.insert(make(id));
-        id
-    }
-
-    pub(crate) fn remove(&mut self, index: usize) -> Option<Endpoint> {
-        let endpoint = self.slots.try_remove(index)?;
-        if let Some(qp) = &endpoint.qp {
-            self.by_qpn.remove(QpKey(qp.number().0));
-        }
-        Some(endpoint)
-    }
-
-    /// The queue pair of endpoint `index` is connected.
-    pub(crate) fn attach(&mut self, index: usize, qp: QueuePair, terms: &PeerTerms, now: Duration) {
-        let Some(endpoint) = self.slots.get_mut(index) else { return };
-        self.by_qpn.insert(QpKey(qp.number().0), index as u32);
-        endpoint.qp = Some(qp);
-        if let Err(violation) = endpoint.link.open(terms, now) {
-            // The hello's values were checked when it was read.
-            tracing::error!(parent: &endpoint.span, %violation, "a checked hello was refused");
-        }
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.slots.get(id.index as usize).filter(|endpoint| endpoint.id.generation == id.generation)
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
-        self.slots.get_mut(id.index as usize).filter(|endpoint| endpoint.id.generation == id.generation)
-    }
-
-    #[inline]
-    pub(crate) fn at(&mut self, index: usize) -> Option<&mut Endpoint> {
-        self.slots.get_mut(index)
-    }
-
-    /// Whose receive came back: the number that it was posted with says so, or, from a shared queue, the queue pair.
-    #[inline(always)]
-    pub(crate) fn receiver(&mut self, wr_id: u64, qpn: u32) -> Option<&mut Endpoint> {
-        if wr_id == SHARED_RECEIVE {
-            return self.slots.get_mut(self.by_qpn.get(QpKey(qpn))? as usize);
-        }
-        self.get_mut(EndpointId { index: wr_id as u32, generation: (wr_id >> 32) as u32 })
-    }
-
-    /// All indices are below.
-    pub(crate) fn bound(&self) -> usize {
-        self.slots.capacity()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Endpoint> + '_ {
-        self.slots.iter().map(|(_, endpoint)| endpoint)
-    }
-}
 
 #[cfg(test)]
 mod tests {

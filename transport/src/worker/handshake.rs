@@ -10,7 +10,7 @@ use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
 use super::seen::Note;
 use super::setup::{epoch, terms};
-use crate::cm::{CallError, HandshakeError, Hello, Message, Notice, PeerAddress, SocketId, StreamEnd};
+use crate::cm::{CallError, Features, HandshakeError, Hello, Message, Notice, PeerAddress, SocketId, StreamEnd};
 
 /// Whose a stream is.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +86,12 @@ impl Worker {
                 self.announce(index);
                 self.advance(index);
             }
+            (Stage::Recovering(_), Message::Ready) => self.recovered(index),
+            (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Renew(renewal)) => {
+                self.peer_renews(index, renewal);
+            }
             // It hangs up now, and that breaks nothing.
-            (Stage::Up, Message::Farewell) => endpoint.parted = true,
+            (Stage::Up | Stage::Recovering(_), Message::Farewell) => endpoint.parted = true,
             // The peer's first message, over the queue pair, was faster; or the connection ends already.
             _ => {}
         }
@@ -163,7 +167,11 @@ impl Worker {
         self.parties.insert(socket, Party::Endpoint(id));
         let now = self.now();
         self.sockets.greeted(socket, now);
+        let recovers = answer.features.has(Features::RECOVERY) && theirs.features.has(Features::RECOVERY);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
+            if recovers {
+                endpoint.link.retain();
+            }
             endpoint.longest = theirs.longest;
             endpoint.reserved = true;
             endpoint.listener = Some(listener);
@@ -187,6 +195,9 @@ impl Worker {
             Ok(qp) => {
                 let Some(endpoint) = self.endpoints.at(index) else { return };
                 endpoint.up = true;
+                if ours.features.has(Features::RECOVERY) && theirs.features.has(Features::RECOVERY) {
+                    endpoint.link.retain();
+                }
                 endpoint.note(self.pace.now(), Note::new("connected"));
                 endpoint.threshold.lower_limit(theirs.eager_limit as usize);
                 endpoint.longest = theirs.longest;
@@ -247,6 +258,7 @@ impl Worker {
             (Stage::Up, StreamEnd::HungUp | StreamEnd::System(_)) => {
                 self.break_off(index, CloseReason::PeerLost(Lost::HungUp));
             }
+            (Stage::Recovering(_), StreamEnd::HungUp | StreamEnd::System(_)) => self.give_up_recovering(index),
             (_, end) => {
                 let error = handshake(end);
                 self.break_off(index, ConnectFailure::Handshake { address, error }.into());

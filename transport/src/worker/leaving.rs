@@ -44,7 +44,12 @@ impl Worker {
     /// should not get them.
     fn is_behind(&mut self, ep: EndpointId, count: u32) -> bool {
         self.endpoints.get_mut(ep).is_some_and(|endpoint| {
-            matches!(endpoint.stage, Stage::Up) && endpoint.broken.is_none() && !endpoint.link.is_acknowledged(count)
+            let lives = match endpoint.stage {
+                Stage::Up => endpoint.broken.is_none() || endpoint.link.retains(),
+                Stage::Recovering(_) => true,
+                _ => false,
+            };
+            lives && !endpoint.link.is_acknowledged(count)
         })
     }
 

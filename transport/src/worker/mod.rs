@@ -7,6 +7,7 @@ mod config;
 mod delivery;
 mod ending;
 mod endpoint;
+mod endpoints;
 mod error;
 mod event;
 mod handshake;
@@ -15,6 +16,7 @@ mod leaving;
 mod memory;
 mod ops;
 mod poll;
+mod recovery;
 mod seen;
 mod service;
 mod setup;
@@ -49,7 +51,7 @@ use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, Shares, Table};
 use delivery::Body;
 use ending::Withheld;
-use endpoint::Endpoints;
+use endpoints::Endpoints;
 use handshake::Party;
 use memory::{EagerSlabs, Pool, Registrations, Target};
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
@@ -77,6 +79,8 @@ pub struct Worker {
     countdown: u32,
     /// Connections that broke and wait for the queue to run empty.
     broken: usize,
+    /// Some wait for another queue pair, perhaps.
+    recovering: bool,
     /// The last batch of completions may have left some behind.
     cut_short: bool,
     /// Someone may be asleep over this worker's descriptor.
@@ -171,6 +175,7 @@ impl Worker {
             max_inline: attributes.max_inline as usize,
             countdown: 1,
             broken: 0,
+            recovering: false,
             cut_short: false,
             armed: false,
             counters: Counters::default(),

@@ -91,6 +91,7 @@ impl Worker {
         self.registrations.look_around();
         self.registrations.age(now);
         self.look_at_parting()?;
+        self.look_at_recovering()?;
         if self.pool.is_relieved() {
             self.resume();
         }
@@ -130,6 +131,10 @@ impl Worker {
                     self.schedule(index, now + INTERVAL);
                 }
                 return;
+            }
+            Stage::Recovering(_) => {
+                self.recover(index, now);
+                return self.schedule(index, now + INTERVAL);
             }
             Stage::Up => {
                 endpoint.link.allow(endpoint.grace());
@@ -227,7 +232,7 @@ const LOOKS: usize = 16;
 /// How long a connection that broke waits for the queue to run empty by itself.
 const DRAIN_LIMIT: Duration = Duration::from_millis(100);
 /// How long a device may take to flush a broken queue pair, and peers to leave memory.
-const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// How long a peer is silent before the device is asked about the queue pair, and the time until it is asked again: as long
 /// as a program that polls takes at most to find a failure of which nothing tells. A probe asks as well.
 const ASK: Duration = Duration::from_millis(100);

@@ -12,6 +12,7 @@ use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::ResourceError;
 use super::ids::EndpointId;
 use super::ops::StreamCounts;
+use super::recovery::Repeats;
 use super::seen::{History, Traffic};
 use crate::cm::{Fabric, Features, Hello, SocketId};
 use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Threshold};
@@ -61,7 +62,11 @@ impl Worker {
             credits: self.shares.own(),
             eager_limit: self.config.eager_limit as u32,
             longest: self.pool.longest(),
-            features: Features::ALL,
+            features: if self.config.recovery.is_zero() {
+                Features::ALL.without(Features::RECOVERY)
+            } else {
+                Features::ALL
+            },
             fabric: self.fabric,
             path_mtu: None,
         }
@@ -114,6 +119,8 @@ impl Endpoint {
             listener: None,
             reserved: false,
             flushed: 0,
+            repeats: Repeats::default(),
+            renewal: None,
             cut: Vec::new(),
             history: History::default(),
             span: tracing::info_span!("connection", endpoint = %id, %peer),

@@ -112,7 +112,12 @@ impl Channel {
     pub(crate) fn say(&mut self, message: &Message) -> bool {
         let Stage::Talk(talk) = &mut self.stage else { return false };
         let Some(next) = talk.said(message.kind()) else { return false };
-        if *message == Message::Farewell && !self.features.has(Features::FAREWELL) {
+        let needed = match message.kind() {
+            Kind::Farewell => Features::FAREWELL,
+            Kind::Renew => Features::RECOVERY,
+            _ => Features::default(),
+        };
+        if !self.features.has(needed) {
             return false;
         }
         *talk = next;

@@ -20,6 +20,8 @@ pub(super) enum Talk {
     Answered,
     /// Both sides are ready.
     Up,
+    /// The peer tells of another queue pair; that it has connected it is awaited.
+    Renewed,
     /// One said no, or farewell. Nothing more is due.
     Parted,
 }
@@ -55,6 +57,9 @@ const HEARD: &[Row] = &[
     (Talk::Listening, Kind::Hello, Talk::Asked),
     (Talk::Answered, Kind::Ready, Talk::Up),
     (Talk::Up, Kind::Farewell, Talk::Parted),
+    (Talk::Up, Kind::Renew, Talk::Renewed),
+    (Talk::Renewed, Kind::Ready, Talk::Up),
+    (Talk::Renewed, Kind::Farewell, Talk::Parted),
 ];
 
 const SAID: &[Row] = &[
@@ -64,5 +69,11 @@ const SAID: &[Row] = &[
     (Talk::Asked, Kind::Reject, Talk::Parted),
     // That the caller is ready showed in its first message over the queue pair.
     (Talk::Answered, Kind::Farewell, Talk::Parted),
+    (Talk::Answered, Kind::Renew, Talk::Answered),
     (Talk::Up, Kind::Farewell, Talk::Parted),
+    (Talk::Up, Kind::Renew, Talk::Up),
+    (Talk::Up, Kind::Ready, Talk::Up),
+    (Talk::Renewed, Kind::Renew, Talk::Renewed),
+    (Talk::Renewed, Kind::Ready, Talk::Renewed),
+    (Talk::Renewed, Kind::Farewell, Talk::Parted),
 ];

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cm::error::Versions;
-use crate::cm::hello::Hello;
 use crate::cm::hello::tests::hello;
+use crate::cm::hello::{Hello, Renewal};
 
 /// The key of most of these.
 const KEY: [u8; 32] = [7; 32];
@@ -89,7 +89,7 @@ enum Step {
     Message(Side, Kind),
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 12] = [
     Step::Preface(Side::Listener),
     Step::Preface(Side::Caller),
     Step::Keys(Side::Listener),
@@ -97,6 +97,10 @@ const STEPS: [Step; 8] = [
     Step::Message(Side::Listener, Kind::Hello),
     Step::Message(Side::Caller, Kind::Accept),
     Step::Message(Side::Listener, Kind::Ready),
+    Step::Message(Side::Caller, Kind::Renew),
+    Step::Message(Side::Listener, Kind::Renew),
+    Step::Message(Side::Listener, Kind::Ready),
+    Step::Message(Side::Caller, Kind::Ready),
     Step::Message(Side::Caller, Kind::Farewell),
 ];
 /// After so many steps, messages are exchanged.
@@ -109,6 +113,7 @@ fn message(kind: Kind) -> Message {
         Kind::Ready => Message::Ready,
         Kind::Reject => Message::Reject("full".into()),
         Kind::Farewell => Message::Farewell,
+        Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3 })),
     }
 }
 
@@ -148,7 +153,9 @@ fn every_message_is_heard_when_it_is_due_and_at_no_other_moment() {
                     (Some(Talk::Called), Reject) => Some(Talk::Parted),
                     (Some(Talk::Listening), Hello) => Some(Talk::Asked),
                     (Some(Talk::Answered), Ready) => Some(Talk::Up),
-                    (Some(Talk::Up), Farewell) => Some(Talk::Parted),
+                    (Some(Talk::Up), Renew) => Some(Talk::Renewed),
+                    (Some(Talk::Renewed), Ready) => Some(Talk::Up),
+                    (Some(Talk::Up | Talk::Renewed), Farewell) => Some(Talk::Parted),
                     _ => None,
                 };
                 let case = format!("{side:?}, key {has_key}, {steps} steps, {before:?}: {kind:?}: {answer:?}");
@@ -195,7 +202,8 @@ fn every_message_is_said_when_it_is_due_and_at_no_other_moment() {
                     (Some(Talk::Calling), Hello)
                         | (Some(Talk::Accepted), Ready)
                         | (Some(Talk::Asked), Accept | Reject)
-                        | (Some(Talk::Answered | Talk::Up), Farewell)
+                        | (Some(Talk::Answered | Talk::Up | Talk::Renewed), Farewell | Renew)
+                        | (Some(Talk::Up | Talk::Renewed), Ready)
                 );
                 assert_eq!(said, due, "{side:?}, {before:?}: {kind:?}");
                 assert_eq!(end.output.len() > waiting, due);

@@ -1,5 +1,6 @@
 //! The engine alone: by state, as a simulated pair in virtual time, and over random operations.
 
+mod lanes;
 mod matching;
 mod pair;
 pub(crate) mod random;

@@ -2,11 +2,12 @@
 //! receive takes a slot that must be there. Virtual time; no thread.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use qpair_verbs::{RemoteSlice, Rkey};
 
+use super::lanes::Repeat;
 use crate::engine::*;
 
 pub(super) const EAGER_LIMIT: u64 = 100;
@@ -34,7 +35,7 @@ impl Dice {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+pub(super) enum What {
     Message { header: [u8; HEADER_BYTES], serial: u64, offer: Option<[u8; OFFER_BYTES]> },
     Done { number: u32 },
     Read { key: u64, number: u32, serial: u64 },
@@ -54,8 +55,11 @@ pub(super) struct Side {
     /// Payloads that are being read: under a number of the pair's own, their keys and receives.
     reading: BTreeMap<u64, (EntryKey, Option<u64>)>,
     /// Receive slots that are posted for this connection.
-    slots: u32,
-    shares: Shares,
+    pub(super) slots: u32,
+    pub(super) shares: Shares,
+    /// What was being read when the queue pair failed, by the numbers of the requests.
+    pub(super) lost: Vec<(u32, Repeat)>,
+    pub(super) repeats: VecDeque<Repeat>,
     pub(super) delivered: Vec<(u64, u64, Way)>,
     pub(super) sent: Vec<u64>,
     /// Sends that the end of the connection cut off, or that were cancelled.
@@ -76,7 +80,7 @@ pub(super) struct Side {
 
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
-    events: BinaryHeap<Reverse<(u64, u64, usize, What)>>,
+    pub(super) events: BinaryHeap<Reverse<(u64, u64, usize, What)>>,
     pub(super) dice: Dice,
     pub(super) now: u64,
     order: u64,
@@ -84,6 +88,11 @@ pub(super) struct Pair {
     /// Longest time for which the application keeps a message.
     pub(super) hold: u64,
     pub(super) broken: bool,
+    /// The queue pair failed.
+    pub(super) suspended: bool,
+    /// Queue pairs so far.
+    pub(super) lanes: u32,
+    pub(super) window: u32,
 }
 
 impl Pair {
@@ -110,6 +119,8 @@ impl Pair {
                 starved: false,
                 refusals: 0,
                 exposed: BTreeMap::new(),
+                lost: Vec::new(),
+                repeats: VecDeque::new(),
                 last_out: 0,
                 last_done: 0,
                 credit_messages: 0,
@@ -125,6 +136,9 @@ impl Pair {
             next: 0,
             hold: 50,
             broken: false,
+            suspended: false,
+            lanes: 0,
+            window,
         }
     }
 
@@ -137,6 +151,7 @@ impl Pair {
     pub(super) fn open(&mut self, window: u32) {
         for side in [A, B] {
             let terms = PeerTerms { epoch: 11 - side as u32, credits: window };
+            self.sides[side].link.retain();
             self.sides[side].link.open(&terms, Duration::ZERO).unwrap();
             self.pump(side);
         }
@@ -247,6 +262,16 @@ impl Pair {
     /// given up its reads.
     pub(super) fn break_off(&mut self) {
         self.broken = true;
+        for side in [A, B] {
+            let me = &mut self.sides[side];
+            let repeats = std::mem::take(&mut me.repeats);
+            let reads = std::mem::take(&mut me.lost).into_iter().map(|(_, repeat)| repeat).chain(repeats);
+            for read in reads.collect::<Vec<_>>() {
+                if let Repeat::Read { key, serial } = read {
+                    self.at(self.now, side, What::Read { key, number: 0, serial });
+                }
+            }
+        }
         let early = self.dice.below(2) as usize;
         self.abort(early);
         for Reverse((_, _, side, what)) in std::mem::take(&mut self.events) {
@@ -329,6 +354,7 @@ impl Pair {
         let header = Header::parse(&HeaderView::new_checked(bytes).unwrap());
         let me = &mut self.sides[side];
         me.link.accept(&header).unwrap();
+        me.link.confirm(header.acknowledged);
         let mut keep = 0;
         match header.kind {
             Kind::Eager => {
@@ -401,10 +427,11 @@ impl Pair {
         self.sides[side].delivered.push((tag, serial, way));
     }
 
-    fn pump(&mut self, side: usize) {
+    pub(super) fn pump(&mut self, side: usize) {
+        let stands = self.sides[side].link.is_interrupted() && !self.repeat(side);
         for step in 0.. {
             assert!(step < 10_000, "the link does not come to rest");
-            let Some(step) = self.sides[side].link.next_step() else { break };
+            let Some(step) = self.sides[side].link.next_step().filter(|_| !stands) else { break };
             match step {
                 Step::Control(frame) => self.post(side, &frame, 0, None),
                 Step::Eager { frame, op, payload } => {
@@ -447,7 +474,7 @@ impl Pair {
         self.at(done, side, What::Read { key, number: work.number, serial });
     }
 
-    fn post(&mut self, side: usize, frame: &Frame, serial: u64, offer: Option<Offer>) {
+    pub(super) fn post(&mut self, side: usize, frame: &Frame, serial: u64, offer: Option<Offer>) {
         let peer = &mut self.sides[1 - side];
         assert!(peer.slots > 0, "a message without a receive (RNR)");
         peer.slots -= 1;
@@ -458,6 +485,9 @@ impl Pair {
             offer.emit(&mut bytes);
             bytes
         });
+        let kept = [&header[..], offer.as_ref().map_or(&[], |offer| &offer[..]), &serial.to_le_bytes()].concat();
+        let (kind, sequence) = (frame.header.kind, frame.header.sequence);
+        self.sides[side].link.keep(kind, frame.work.number, sequence, &kept);
         let time = (self.now + 1 + self.dice.below(20)).max(self.sides[side].last_out);
         self.sides[side].last_out = time;
         self.at(time, 1 - side, What::Message { header, serial, offer });
@@ -467,13 +497,13 @@ impl Pair {
         }
     }
 
-    fn done_time(&mut self, side: usize) -> u64 {
+    pub(super) fn done_time(&mut self, side: usize) -> u64 {
         let time = (self.now + 1 + self.dice.below(30)).max(self.sides[side].last_done);
         self.sides[side].last_done = time;
         time
     }
 
-    fn at(&mut self, time: u64, side: usize, what: What) {
+    pub(super) fn at(&mut self, time: u64, side: usize, what: What) {
         self.order += 1;
         self.events.push(Reverse((time, self.order, side, what)));
     }

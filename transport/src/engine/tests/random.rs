@@ -20,6 +20,8 @@ enum Op {
     Rest(usize),
     Cancel { side: usize, receive: bool, which: prop::sample::Index },
     Break,
+    Suspend,
+    Renew,
 }
 
 fn operation() -> impl Strategy<Value = Op> {
@@ -32,6 +34,8 @@ fn operation() -> impl Strategy<Value = Op> {
         1 => (0..2usize).prop_map(Op::Resume),
         1 => (0..2usize).prop_map(Op::Refuse),
         1 => (0..2usize).prop_map(Op::Rest),
+        1 => Just(Op::Suspend),
+        2 => Just(Op::Renew),
         1 => (0..2usize, any::<bool>(), any::<prop::sample::Index>())
             .prop_map(|(side, receive, which)| Op::Cancel { side, receive, which }),
     ]
@@ -124,6 +128,9 @@ fn run(case: Case) -> Result<(), TestCaseError> {
                 }
             }
             Op::Break => pair.break_off(),
+            Op::Suspend if opened => pair.suspend(),
+            Op::Suspend => {}
+            Op::Renew => pair.renew(),
         }
     }
     if !opened {
@@ -133,10 +140,15 @@ fn run(case: Case) -> Result<(), TestCaseError> {
         pair.close(side);
         pair.resume(side);
     }
+    pair.renew();
     pair.run_all();
     let mut left = [Vec::new(), Vec::new()];
     for side in [A, B] {
-        prop_assert!(pair.broken || pair.sides[side].link.is_finished());
+        prop_assert!(
+            pair.broken || pair.sides[side].link.is_finished(),
+            "{side} is not over: {:#?}",
+            pair.sides[side].link
+        );
         prop_assert!(pair.sides[side].link.abort().0.is_empty());
         left[side].extend(pair.left(side));
     }

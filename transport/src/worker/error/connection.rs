@@ -164,6 +164,11 @@ impl CloseReason {
         matches!(self, CloseReason::Local | CloseReason::Remote | CloseReason::Aborted)
     }
 
+    /// True if the queue pair failed, or what it reaches the peer by: another may do better.
+    pub(crate) fn is_of_queue_pair(&self) -> bool {
+        matches!(self, CloseReason::PeerLost(Lost::Completion(_) | Lost::QueuePair | Lost::Silent(_)))
+    }
+
     /// In few words.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

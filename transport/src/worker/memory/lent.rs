@@ -46,6 +46,13 @@ impl LentRing {
         self.places[at].owner = None;
     }
 
+    /// No slab is that connection's any more.
+    pub(crate) fn disown(&mut self, owner: EndpointId) {
+        for place in self.places.iter_mut().filter(|place| place.owner == Some(owner)) {
+            place.owner = None;
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn push(&mut self, slab: Slab, owner: Option<EndpointId>) -> &Slab {
         if self.len == self.places.len() {

@@ -176,6 +176,11 @@ impl EagerSlabs {
         self.lent.push(slab, Some(owner))
     }
 
+    /// The slots that lent slabs had of a connection are gone, with the queue pair.
+    pub(crate) fn disown(&mut self, owner: EndpointId) {
+        self.lent.disown(owner);
+    }
+
     /// Slabs with the application.
     #[inline]
     pub(crate) fn lent(&self) -> usize {

@@ -133,7 +133,7 @@ impl Worker {
                 self.ready.push_back(Event::Failed { op, ep, error, returned: Returned::Nothing });
                 Ended::Now
             }
-            Cancelled::Unknown if endpoint.reads.iter().any(|one| one.is_of(number)) => Ended::WithDevice,
+            Cancelled::Unknown if endpoint.works().any(|one| one.is_of(number)) => Ended::WithDevice,
             Cancelled::Unknown => Ended::Unknown,
         }
     }
@@ -143,7 +143,7 @@ impl Worker {
         let Some(peer) = self.inbox.reads_for(op.number) else { return self.end_read(op, error) };
         let endpoint = self.endpoints.get_mut(EndpointId::of(peer))?;
         let ep = Some(endpoint.id);
-        let found = endpoint.reads.iter_mut().find(|one| one.is_of(op.number));
+        let found = endpoint.works().find(|one| one.is_of(op.number));
         let Some(InFlight { what: OneSided::Pull(reading), .. }) = found else { return None };
         if reading.pooled == 0 {
             return Some(Ended::WithDevice);
@@ -176,10 +176,9 @@ impl Worker {
             None => op.index,
         };
         let endpoint = self.endpoints.at(index as usize)?;
-        let was_awaited = match endpoint.reads.iter_mut().find(|one| one.is_of(op.number)) {
-            Some(one) => std::mem::replace(&mut one.awaited, false),
-            None => endpoint.link.disown(op.number),
-        };
+        let work = endpoint.works().find(|one| one.is_of(op.number));
+        let was_awaited = work.map(|one| std::mem::replace(&mut one.awaited, false));
+        let was_awaited = was_awaited.unwrap_or_else(|| endpoint.link.disown(op.number));
         was_awaited.then_some(endpoint.id)
     }
 

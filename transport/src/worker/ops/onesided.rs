@@ -25,7 +25,7 @@ impl Worker {
     ) -> Result<OpId, OneSidedError> {
         match calc {
             Some(calc) if !self.read_reduce => self.get_and_combine(ep, remote, Target::new(into.into(), Some(calc))),
-            _ => self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get),
+            _ => self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get { remote, calc }),
         }
     }
 
@@ -37,7 +37,7 @@ impl Worker {
     /// As [`get`](Worker::get).
     #[inline]
     pub fn put(&mut self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<OpId, OneSidedError> {
-        self.one_sided(ep, Reach::Write, from.into(), remote, OneSided::Put)
+        self.one_sided(ep, Reach::Write, from.into(), remote, OneSided::Put { remote })
     }
 
     /// Reads into a slab of the pool, from which the bytes are combined later: for devices that can not.
@@ -54,10 +54,10 @@ impl Worker {
             Err(error) => return refused(OneSidedFailure::Memory(error.to_string().into()), target),
         };
         let pooled = slab.len();
-        match self.one_sided(ep, Reach::Read(None), slab.into(), remote, OneSided::Get) {
+        match self.one_sided(ep, Reach::Read(None), slab.into(), remote, OneSided::Get { remote, calc: None }) {
             Ok(op) => {
                 if let Some(last) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.reads.back_mut()) {
-                    last.what = OneSided::Combine { target, len, pooled };
+                    last.what = OneSided::Combine { target, remote, pooled };
                 }
                 Ok(op)
             }
@@ -86,10 +86,16 @@ impl Worker {
         };
         let request = qp.write_inline(data, remote).id(wr_id(Job::Send, ep, work.number));
         let request = if work.signal { request.signaled() } else { request };
-        request.post().map_err(|rejected| {
-            endpoint.link.untake_slot(work);
-            rejected.error.into()
-        })
+        match request.post() {
+            Ok(()) => {
+                endpoint.link.keep_write(work, remote, data);
+                Ok(())
+            }
+            Err(rejected) => {
+                endpoint.link.untake_slot(work);
+                Err(rejected.error.into())
+            }
+        }
     }
 
     #[inline]
@@ -108,8 +114,8 @@ impl Worker {
             return refused(not_up(&endpoint.stage, ep), memory);
         }
         match endpoint.reach(reach, memory, remote) {
-            Ok(()) => {
-                endpoint.reads.push_back(InFlight { number, awaited: true, len: remote.len, what });
+            Ok(order) => {
+                endpoint.reads.push_back(InFlight { number, order, awaited: true, len: remote.len, what });
                 Ok(OpId::new(number, Some(ep)))
             }
             Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),

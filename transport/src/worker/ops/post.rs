@@ -9,7 +9,7 @@ use crate::worker::error::ResourceError;
 use crate::worker::memory::Pool;
 
 /// What follows a header.
-pub(super) trait Body {
+pub(in crate::worker) trait Body {
     /// Length in bytes.
     fn bytes(&self) -> usize;
     /// Copies it to `into`, which is as long.
@@ -65,7 +65,7 @@ pub(super) const NOTHING: &[u8] = &[];
 /// Puts a message together and posts it: inline, or from a buffer of the pool where the device takes no such inline. The
 /// frame comes by value, so that it need not be in memory.
 #[inline(always)]
-pub(super) fn post(
+pub(in crate::worker) fn post(
     endpoint: &mut Endpoint,
     scratch: &mut [u8],
     pool: &mut Pool,
@@ -84,7 +84,9 @@ pub(super) fn post(
     body.put(rest);
     let request = qp.send_inline(message).id(wr_id(Job::Send, endpoint.id, frame.work.number));
     let request = if frame.work.signal { request.signaled() } else { request };
-    request.post().map_err(|rejected| ResourceError::Post(rejected.error))
+    request.post().map_err(|rejected| rejected.error)?;
+    endpoint.link.keep(frame.header.kind, frame.work.number, frame.header.sequence, message);
+    Ok(())
 }
 
 #[cold]
@@ -100,6 +102,7 @@ fn post_buffer(
         frame.header.emit(header);
         body.put(&mut rest[..len - HEADER_BYTES]);
     }
+    endpoint.link.keep(frame.header.kind, frame.work.number, frame.header.sequence, &buffer[..len]);
     let Some(qp) = &mut endpoint.qp else {
         pool.give_buffer(buffer);
         return Err(not_connected());

@@ -109,10 +109,10 @@ impl Worker {
         let op = OpId::new(number, Some(ep));
         let event = match what {
             OneSided::Pull(reading) => return self.pulled(index, reading, awaited, memory),
-            OneSided::Get => Event::Got { op, ep, memory },
-            OneSided::Put => Event::Put { op, ep, memory },
+            OneSided::Get { .. } => Event::Got { op, ep, memory },
+            OneSided::Put { .. } => Event::Put { op, ep, memory },
             OneSided::Fetch { .. } => self.fetched(op, ep, memory),
-            OneSided::Combine { target, len, .. } => self.combined(op, ep, target, len, memory),
+            OneSided::Combine { target, remote, .. } => self.combined(op, ep, target, remote.len as usize, memory),
         };
         self.ready.push_back(if awaited { event } else { event.released(op) });
     }

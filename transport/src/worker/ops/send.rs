@@ -254,6 +254,10 @@ impl Worker {
             if endpoint.qp.is_none() {
                 return;
             }
+            if endpoint.link.is_interrupted() && !self.repeat(index) {
+                return;
+            }
+            let Some(endpoint) = self.endpoints.at(index) else { return };
             let Some(step) = endpoint.link.next_step() else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
             let posted = match step {

@@ -29,6 +29,8 @@ pub struct Counters {
     pub rejected: u64,
     /// Connections lost, or ended by an error.
     pub lost: u64,
+    /// Times that a connection went on over another queue pair.
+    pub recovered: u64,
 }
 
 /// Messages of a connection in one direction, since it began.

@@ -59,6 +59,7 @@ impl Explanation {
                 Stage::HalfOpen => "handshake, this side is ready",
                 Stage::Up if endpoint.closed_here => "closing",
                 Stage::Up => "up",
+                Stage::Recovering(_) => "recovering",
                 Stage::Ending { .. } => "ending",
             },
             wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),

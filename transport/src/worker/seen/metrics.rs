@@ -63,6 +63,7 @@ impl fmt::Display for Metrics {
             queued,
             rejected,
             lost,
+            recovered,
             bytes_copied,
             registered,
             reused,
@@ -90,6 +91,11 @@ impl fmt::Display for Metrics {
             ("qpair_late_answers_total", "Answers to requests that nobody waited for any more.", late_answers),
             ("qpair_handshakes_rejected_total", "Handshakes of peers that failed.", rejected),
             ("qpair_connections_lost_total", "Connections lost, or ended by an error.", lost),
+            (
+                "qpair_connections_recovered_total",
+                "Times that a connection went on over another queue pair.",
+                recovered,
+            ),
         ] {
             head(f, name, Behaviour::Counter, help)?;
             writeln!(f, "{name} {value}")?;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, CompletionError, Local, PostError, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 
+mod recovery;
+
 use super::endpoint::{InFlight, OneSided, PART, Stage};
 use super::memory::Target;
 use super::*;
@@ -68,11 +70,15 @@ fn only_messages_that_are_views_keep_slabs() {
 fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let (mut worker, ep, _) = mirror(Config::default());
     let endpoint = worker.endpoints.get_mut(ep).unwrap();
-    let (target, what) =
-        (Target::new(Local::None, None), |number| InFlight { number, awaited: true, len: 0, what: OneSided::Get });
+    let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+    let target = Target::new(Local::None, None);
+    let what = |number| {
+        let what = OneSided::Get { remote, calc: None };
+        InFlight { number, order: 0, awaited: true, len: 0, what }
+    };
     endpoint.reads.push_back(what(70));
-    endpoint.reads.push_back(InFlight { what: OneSided::Put, ..what(71) });
-    endpoint.reads.push_back(InFlight { what: OneSided::Combine { target, len: 0, pooled: 0 }, ..what(72) });
+    endpoint.reads.push_back(InFlight { what: OneSided::Put { remote }, ..what(71) });
+    endpoint.reads.push_back(InFlight { what: OneSided::Combine { target, remote, pooled: 0 }, ..what(72) });
     endpoint.reads.push_back(InFlight { awaited: false, ..what(73) });
     worker.abort(ep);
     assert!(worker.endpoints.get(ep).is_some(), "the device has work of it");
@@ -195,9 +201,10 @@ fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
         let index = ep.index as usize;
         worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight {
             number: 70,
+            order: 0,
             awaited: true,
             len: 0,
-            what: OneSided::Get,
+            what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }, calc: None },
         });
         worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
         // Of a peer that is gone, a device may say this.
@@ -366,9 +373,10 @@ fn nothing_is_flushed_on_a_connection_that_ends() {
     let (mut worker, ep, _) = mirror(Config::default());
     worker.endpoints.get_mut(ep).unwrap().reads.push_back(InFlight {
         number: 70,
+        order: 0,
         awaited: true,
         len: 0,
-        what: OneSided::Get,
+        what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }, calc: None },
     });
     worker.abort(ep);
     assert_eq!(worker.flush(ep), Err(OneSidedFailure::Closed(ep)));

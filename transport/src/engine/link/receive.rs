@@ -1,0 +1,133 @@
+//! What came: whether it may, and what it means for slots, offers and answers.
+
+use super::words::Word;
+use super::{Link, Phase};
+use crate::engine::exposed::{self, Exposed};
+use crate::engine::inbox::EntryKey;
+use crate::engine::violation::Violation;
+use crate::engine::wire::{Header, Kind};
+
+impl<P> Link<P> {
+    /// Checks an arriving header against the session and takes note of its credits.
+    #[inline(always)]
+    pub(crate) fn accept(&mut self, header: &Header) -> Result<(), Violation> {
+        if header.epoch != self.peer_epoch || header.sequence != self.next_in {
+            return Err(self.strange(header));
+        }
+        // Before its slot is counted, which is posted again with what is refused.
+        if self.peer_closed && !matches!(header.kind, Kind::Finished | Kind::Withdrawn | Kind::Credit) {
+            return Err(Violation::AfterClose);
+        }
+        self.next_in = self.next_in.wrapping_add(header.kind.is_sequenced().into());
+        self.credits.update(header.credits)?;
+        self.keepalive.heard();
+        if header.kind.takes_credit() {
+            self.grants.receive()?;
+        }
+        Ok(())
+    }
+
+    /// A ready-to-send came. Its slot is given back here, at once or when fewer wait: a peer can not fill memory with
+    /// offers.
+    ///
+    /// # Errors
+    /// A peer that takes no answers could fill memory with these.
+    pub(crate) fn offered(&mut self) -> Result<(), Violation> {
+        if self.offers + self.words.answers() >= exposed::LIMIT {
+            return Err(Violation::TooManyOffers { limit: exposed::LIMIT });
+        }
+        self.offers += 1;
+        self.owed += 1;
+        self.give_owed();
+        Ok(())
+    }
+
+    /// A payload of the peer can be read: [`next_step`](Link::next_step) says when.
+    pub(crate) fn want(&mut self, key: EntryKey) {
+        self.startable.push_back(key);
+    }
+
+    /// A payload was read; the peer is told with the next steps.
+    pub(crate) fn read(&mut self, id: u32, len: u64) {
+        self.answer(Word::Finished { id, len });
+    }
+
+    /// A payload will not be read, as the peer wishes; it is told with the next steps.
+    pub(crate) fn withdrawn(&mut self, id: u32) {
+        self.answer(Word::Withdrawn { id });
+    }
+
+    /// The peer has read a payload, or will not; it comes back.
+    pub(crate) fn on_finished(&mut self, header: &Header) -> Result<Exposed<P>, Violation> {
+        // What it was to be asked for has come about; nothing more may be said of it, least of all after CLOSE.
+        self.words.forget_cancel(header.envelope.tag);
+        match header.kind {
+            Kind::Withdrawn => self.exposures.withdraw(header.envelope.tag),
+            _ => self.exposures.finish(header.envelope.tag, header.length),
+        }
+    }
+
+    /// The peer sends nothing more.
+    pub(crate) fn on_close(&mut self) {
+        self.peer_closed = true;
+        self.finish_sending();
+    }
+
+    /// A receive slot is free again.
+    #[inline]
+    pub(crate) fn give_slot(&mut self) {
+        self.grants.give();
+    }
+
+    /// Slots that the peer gives up, which has had nothing to send for a while.
+    pub(crate) fn on_credit(&mut self, header: &Header) -> Result<u32, Violation> {
+        let slots = u32::try_from(header.length).map_err(|_| Violation::NoCredit)?;
+        self.grants.given_up(slots)?;
+        Ok(slots)
+    }
+
+    /// True if the peer has used all slots that it knows of.
+    #[inline(always)]
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.grants.is_used_up()
+    }
+
+    /// Gives the peer so many slots more; it has used all that it knows of.
+    pub(crate) fn grow(&mut self, slots: u32) {
+        self.grants.grow(slots);
+    }
+
+    /// Receive slots of the peer in all.
+    pub(crate) fn window(&self) -> u32 {
+        self.grants.window()
+    }
+
+    /// Receive slots that the peer may still take, now or when it is told of them.
+    pub(crate) fn outstanding_slots(&self) -> u32 {
+        self.grants.outstanding() + self.owed
+    }
+
+    fn give_owed(&mut self) {
+        let excess = self.offers.saturating_sub(self.offers_limit);
+        while self.owed as usize > excess {
+            self.owed -= 1;
+            self.grants.give();
+        }
+    }
+
+    fn answer(&mut self, word: Word) {
+        self.offers = self.offers.saturating_sub(1);
+        self.give_owed();
+        if self.phase != Phase::Closed {
+            self.words.push(word);
+        }
+    }
+
+    #[cold]
+    fn strange(&self, header: &Header) -> Violation {
+        if header.epoch != self.peer_epoch {
+            return Violation::Epoch { expected: self.peer_epoch, got: header.epoch };
+        }
+        Violation::Sequence { expected: self.next_in, got: header.sequence }
+    }
+}

@@ -1,0 +1,196 @@
+//! Another queue pair takes the place of one that failed: the connection stands still, then what the peer may not have goes
+//! out again, with the numbers that it had, and then all goes on.
+
+use std::time::Duration;
+
+use super::{CloseSent, Link, Phase};
+use crate::engine::credits::Credits;
+use crate::engine::retained::{Retained, Unconfirmed};
+use crate::engine::slots::{Work, is_past};
+use crate::engine::step::{Frame, PeerTerms};
+use crate::engine::violation::Violation;
+use crate::engine::wire::{Header, Kind};
+use qpair_verbs::RemoteSlice;
+
+/// What a connection has that can go on over another queue pair.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    retained: Retained,
+    /// In which phase it goes on.
+    then: Phase,
+    /// Messages that are still to go out again.
+    to_repeat: u32,
+    /// Requests by the time when all had gone out again, until they are acknowledged.
+    repeated: Option<u32>,
+}
+
+impl Recovery {
+    /// The peer's device has acknowledged the first `count` requests.
+    pub(super) fn retire(&mut self, count: u32) {
+        self.repeated.take_if(|repeated| is_past(count, *repeated));
+        self.retained.retire(count);
+    }
+}
+
+impl<P> Link<P> {
+    /// From now on, what goes out is kept until the peer has it.
+    pub(crate) fn retain(&mut self) {
+        let retained = Retained::default();
+        self.recovery = Some(Box::new(Recovery { retained, then: Phase::Closed, to_repeat: 0, repeated: None }));
+    }
+
+    /// True if the connection can go on over another queue pair.
+    #[inline(always)]
+    pub(crate) fn retains(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// A message was posted, by that request. By value, so that the frame need not be in memory.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, kind: Kind, number: u32, sequence: u32, message: &[u8]) {
+        if let Some(recovery) = &mut self.recovery
+            && kind.is_sequenced()
+        {
+            recovery.retained.message(number, sequence, message);
+        }
+    }
+
+    /// The peer has so many messages, modulo 2^16, as the header of one that was accepted says.
+    #[inline(always)]
+    pub(crate) fn confirm(&mut self, acknowledged: u16) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.retained.confirm(acknowledged);
+        }
+    }
+
+    /// A write of a copy was posted.
+    #[inline(always)]
+    pub(crate) fn keep_write(&mut self, work: Work, remote: RemoteSlice, data: &[u8]) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.retained.write(work.number, remote, data);
+        }
+    }
+
+    /// The queue pair failed: nothing goes out until another takes its place.
+    pub(crate) fn suspend(&mut self) {
+        let Some(recovery) = &mut self.recovery else { return };
+        if self.phase != Phase::Repeating {
+            recovery.then = self.phase;
+        }
+        self.phase = Phase::Suspended;
+        self.flushes.restart();
+    }
+
+    /// Another queue pair was made, with receives for the peer's own slots; all that came over the one before was accepted.
+    /// This side's session goes on under another epoch.
+    pub(crate) fn renew(&mut self, epoch: u32) {
+        self.our_epoch = epoch;
+        self.grants.restart();
+        self.owed = 0;
+    }
+
+    /// The peer has another queue pair too. It says how many messages it received: those that it may not have come out, with
+    /// the number of the last request that it has surely seen to. They are to go out again, and then those that an earlier
+    /// call gave and that have not.
+    ///
+    /// # Errors
+    /// What it says can not be.
+    pub(crate) fn resume(
+        &mut self,
+        terms: &PeerTerms,
+        received: u32,
+        now: Duration,
+    ) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
+        let sent = self.next_due();
+        let Some(recovery) = &mut self.recovery else { return Ok((Vec::new(), None)) };
+        let unconfirmed = recovery.retained.take(received, sent)?;
+        recovery.to_repeat = self.next_out.wrapping_sub(received);
+        self.peer_epoch = terms.epoch;
+        self.credits = Credits::default();
+        self.credits.start(terms.credits)?;
+        self.slots.restart();
+        self.keepalive.start(now);
+        if let CloseSent::Posted { sequence, .. } = self.close
+            && is_past(received, sequence.wrapping_add(1))
+        {
+            self.close = CloseSent::Done;
+        }
+        self.phase = Phase::Repeating;
+        Ok(unconfirmed)
+    }
+
+    /// The header and the request with which a message goes out again, if it may now.
+    pub(crate) fn repeat(&mut self, header: &Header) -> Option<Frame> {
+        let takes_credit = header.kind.takes_credit();
+        if self.phase != Phase::Repeating
+            || self.slots.available() == 0
+            || (takes_credit && self.credits.available() == 0)
+        {
+            return None;
+        }
+        if takes_credit {
+            self.credits.take();
+        }
+        if let Some(recovery) = &mut self.recovery {
+            recovery.to_repeat = recovery.to_repeat.saturating_sub(1);
+        }
+        let closes = header.kind == Kind::Close;
+        let work = self.slots.take(closes);
+        if closes {
+            self.close = CloseSent::Posted { number: work.number, sequence: header.sequence };
+        }
+        let (epoch, credits, acknowledged) = (self.our_epoch, self.grants.tell(), self.next_in as u16);
+        Some(Frame { header: Header { epoch, credits, acknowledged, ..*header }, work })
+    }
+
+    /// All that had to go out again did.
+    pub(crate) fn go_on(&mut self) {
+        if let Some(recovery) = &mut self.recovery
+            && self.phase == Phase::Repeating
+        {
+            self.phase = recovery.then;
+            recovery.repeated = Some(self.slots.posted());
+        }
+    }
+
+    /// True while nothing new goes out.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        matches!(self.phase, Phase::Suspended | Phase::Repeating)
+    }
+
+    /// True if a request can be posted.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.slots.available() > 0
+    }
+
+    /// Messages of the peer that came so far, modulo 2^32.
+    pub(crate) fn received(&self) -> u32 {
+        self.next_in
+    }
+
+    /// The phase, of a connection that stands still the one in which it goes on.
+    pub(super) fn flow(&self) -> Phase {
+        match &self.recovery {
+            Some(recovery) if self.is_interrupted() => recovery.then,
+            _ => self.phase,
+        }
+    }
+
+    /// The phase, of a connection that stands still the one in which it will go on.
+    pub(super) fn set_flow(&mut self, phase: Phase) {
+        match &mut self.recovery {
+            Some(recovery) if matches!(self.phase, Phase::Suspended | Phase::Repeating) => recovery.then = phase,
+            _ => self.phase = phase,
+        }
+    }
+
+    /// Requests by the time when all had gone out again, until they are acknowledged.
+    pub(super) fn repeated(&self) -> Option<u32> {
+        self.recovery.as_ref().and_then(|recovery| recovery.repeated)
+    }
+
+    /// The number of the message that goes out next.
+    pub(super) fn next_due(&self) -> u32 {
+        self.next_out.wrapping_sub(self.recovery.as_ref().map_or(0, |recovery| recovery.to_repeat))
+    }
+}

@@ -1,0 +1,185 @@
+//! What may go out, and what goes out next.
+
+use std::collections::VecDeque;
+
+use qpair_verbs::{RemoteSlice, Rkey};
+
+use super::words::Word;
+use super::{CloseSent, Link, Phase};
+use crate::engine::step::{Blocked, Cancelled, Frame, Pending, Step};
+use crate::engine::wire::{Envelope, Header, Kind, Offer};
+
+impl<P> Link<P> {
+    /// A header for an eager message that goes out at once.
+    #[inline(always)]
+    pub(crate) fn eager(&mut self, envelope: Envelope, len: u64) -> Result<Frame, Blocked> {
+        self.may_send(1)?;
+        Ok(self.frame(Kind::Eager, envelope, len, false))
+    }
+
+    /// True if so many requests can be posted at once, of which the last is a message.
+    pub(crate) fn has_room(&self, requests: u32) -> bool {
+        self.may_send(requests).is_ok()
+    }
+
+    /// A ready-to-send that goes out at once; else the payload comes back, to be queued. Messages are taken, as the caller
+    /// has seen.
+    pub(crate) fn offer(
+        &mut self,
+        op: u64,
+        envelope: Envelope,
+        remote: RemoteSlice,
+        payload: P,
+    ) -> Result<(Frame, Offer), P> {
+        debug_assert!(self.takes_messages());
+        match self.may_send(1) {
+            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, envelope, remote, payload)),
+            _ => Err(payload),
+        }
+    }
+
+    /// Queues a message; [`next_step`](Link::next_step) gives it when it may go out.
+    pub(crate) fn enqueue(&mut self, pending: Pending<P>) {
+        self.queue.push_back(pending);
+    }
+
+    /// Puts a message into the place of a queued one that was taken back.
+    pub(crate) fn stand_in(&mut self, pending: Pending<P>) {
+        let place = self.queue.partition_point(|queued| queued.op < pending.op);
+        self.queue.insert(place, pending);
+    }
+
+    /// The messages that wait, to be looked through and put back.
+    pub(crate) fn queue_mut(&mut self) -> &mut VecDeque<Pending<P>> {
+        &mut self.queue
+    }
+
+    /// Messages that wait for credits.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// True if [`next_step`](Link::next_step) may give something.
+    #[inline(always)]
+    pub(crate) fn has_steps(&self) -> bool {
+        !self.queue.is_empty() || !self.words.is_empty() || !self.startable.is_empty() || self.phase == Phase::Flushing
+    }
+
+    /// What to post next, if anything can be.
+    pub(crate) fn next_step(&mut self) -> Option<Step<P>> {
+        if !matches!(self.phase, Phase::Open | Phase::Flushing | Phase::Closing) || self.slots.available() == 0 {
+            return None;
+        }
+        if self.credits.available() > 0 {
+            if let Some(word) = self.words.pop() {
+                let (kind, id, len) = word.says();
+                return Some(Step::Control(self.frame(kind, Envelope::bare(id.into()), len, false)));
+            }
+            let offers = self.queue.front().is_some_and(|next| next.remote.is_some());
+            if !(offers && self.exposures.is_full())
+                && let Some(next) = self.queue.pop_front()
+            {
+                return Some(match next.remote {
+                    None => {
+                        let frame = self.frame(Kind::Eager, next.envelope, next.len, false);
+                        Step::Eager { frame, op: next.op, payload: next.payload }
+                    }
+                    Some(remote) => {
+                        let (frame, offer) = self.offer_frame(next.op, next.envelope, remote, next.payload);
+                        Step::Offer { frame, offer }
+                    }
+                });
+            }
+        }
+        if let Some(key) = self.startable.pop_front() {
+            return Some(Step::Pull(key));
+        }
+        if self.phase == Phase::Flushing && self.queue.is_empty() && self.exposures.is_empty() {
+            let frame = self.frame(Kind::Close, Envelope::bare(0), 0, true);
+            self.phase = Phase::Closing;
+            self.close = CloseSent::Posted { number: frame.work.number, sequence: frame.header.sequence };
+            return Some(Step::Control(frame));
+        }
+        None
+    }
+
+    /// A credit message, if one is due and nothing else carries the credits.
+    #[inline]
+    pub(crate) fn credit(&mut self) -> Option<Frame> {
+        // A peer that has closed still needs credits to say what it has read, as long as this side waits for that.
+        let flows = match self.phase {
+            Phase::Open | Phase::Flushing | Phase::Repeating => true,
+            Phase::Closing => !self.peer_closed,
+            Phase::Opening { .. } | Phase::Closed | Phase::Suspended => false,
+        };
+        if !self.grants.is_due() || !flows || self.slots.available() == 0 {
+            return None;
+        }
+        Some(self.frame(Kind::Credit, Envelope::bare(0), 0, false))
+    }
+
+    /// Gives up slots of the peer that this side does not need, by a message.
+    pub(crate) fn give_up_slots(&mut self) -> Option<Frame> {
+        if self.phase != Phase::Open || self.slots.available() == 0 {
+            return None;
+        }
+        let slots = self.credits.give_up();
+        (slots > 0).then(|| self.frame(Kind::Credit, Envelope::bare(0), slots.into(), false))
+    }
+
+    /// Takes back a send: at once while it is queued; if it is offered, the peer is asked to let go of it.
+    pub(crate) fn cancel(&mut self, op: u64) -> Cancelled<P> {
+        // Messages are queued in the order of their numbers.
+        if let Ok(place) = self.queue.binary_search_by_key(&op, |pending| pending.op)
+            && !self.queue[place].envelope.is_stand_in()
+            && let Some(pending) = self.queue.remove(place)
+        {
+            return Cancelled::Taken(pending.envelope, pending.payload);
+        }
+        match self.exposures.cancel(op) {
+            Some((id, first)) => {
+                if first {
+                    self.words.push(Word::Cancel { id });
+                }
+                Cancelled::Asked
+            }
+            None => Cancelled::Unknown,
+        }
+    }
+
+    /// The application does not wait for an offered payload any more. False if it did not before.
+    pub(crate) fn disown(&mut self, op: u64) -> bool {
+        self.exposures.disown(op)
+    }
+
+    #[inline(always)]
+    fn may_send(&self, requests: u32) -> Result<(), Blocked> {
+        if self.phase == Phase::Open
+            && self.queue.is_empty()
+            && self.credits.available() > 0
+            && self.slots.available() >= requests
+        {
+            return Ok(());
+        }
+        if self.takes_messages() { Err(Blocked::Later) } else { Err(Blocked::Closed) }
+    }
+
+    #[inline(always)]
+    pub(super) fn frame(&mut self, kind: Kind, envelope: Envelope, length: u64, signal: bool) -> Frame {
+        if kind.takes_credit() {
+            self.credits.take();
+        }
+        // Of a message that has no number of its own: the one that the peer expects next.
+        let sequence = if kind.is_sequenced() { self.next_out } else { self.next_due() };
+        self.next_out = self.next_out.wrapping_add(kind.is_sequenced().into());
+        let (epoch, credits, acknowledged) = (self.our_epoch, self.grants.tell(), self.next_in as u16);
+        let header = Header { kind, envelope, epoch, sequence, credits, length, acknowledged };
+        Frame { header, work: self.slots.take(signal) }
+    }
+
+    fn offer_frame(&mut self, op: u64, envelope: Envelope, remote: RemoteSlice, payload: P) -> (Frame, Offer) {
+        let id = self.exposures.insert(op, envelope, remote.len, payload);
+        let frame = self.frame(Kind::ReadyToSend, envelope, remote.len, false);
+        (frame, Offer { addr: remote.addr, rkey: Rkey(remote.rkey.0), id })
+    }
+}
