@@ -383,7 +383,8 @@ impl Worker {
     pub(super) fn receive_failed(&mut self, wc: &WorkCompletion, memory: Local) {
         let Local::Slab(slab) = memory else { return };
         let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.slabs.stray(slab) };
-        if endpoint.qp.as_ref().is_some_and(|qp| qp.number() != wc.qpn) {
+        if endpoint.qp.as_ref().is_none_or(|qp| qp.number() != wc.qpn) {
+            // Of a queue pair whose place another has taken, or will.
             return self.slabs.put_by(slab);
         }
         endpoint.flushed += 1;

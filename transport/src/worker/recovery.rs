@@ -120,6 +120,8 @@ impl Worker {
         }
         tracing::info!(parent: &endpoint.span, %reason, "interrupted; another queue pair is made");
         endpoint.link.suspend();
+        // Its time would say nothing of the path.
+        endpoint.timed = None;
         endpoint.up = false;
         endpoint.stage = Stage::Recovering(Box::new(Recovery { reason, since: now, step: Step::Draining }));
         self.recovering = true;

@@ -16,8 +16,10 @@ impl Worker {
     /// [`OneSidedFailure::Closed`].
     pub fn flush(&mut self, ep: EndpointId) -> Result<OpId, OneSidedFailure> {
         let number = self.op();
-        let lives =
-            |endpoint: &&mut Endpoint| endpoint.broken.is_none() && !matches!(endpoint.stage, Stage::Ending { .. });
+        let lives = |endpoint: &&mut Endpoint| {
+            let stands = endpoint.broken.is_none() || endpoint.link.retains();
+            stands && !matches!(endpoint.stage, Stage::Ending { .. })
+        };
         let endpoint = self.endpoints.get_mut(ep).filter(lives);
         let endpoint = endpoint.ok_or(OneSidedFailure::Closed(ep))?;
         endpoint.link.flush(number);

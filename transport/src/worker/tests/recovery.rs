@@ -117,10 +117,8 @@ impl Storm {
                 self.tried(|worker| worker.fetch_add(ep, remote, 1), |storm| storm.added += 1);
             }
             _ => {
-                let op = self.worker.flush(ep);
-                if let Ok(op) = op {
-                    self.open.insert(op);
-                }
+                let op = self.worker.flush(ep).expect("it does not end");
+                self.open.insert(op);
             }
         }
     }
