@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
-use qpair_transport::{CloseReason, Config, Event, OpError, Payload, Returned, SendFailure, Tag};
+use qpair_transport::{CloseReason, Config, Event, OpError, Payload, Returned, SendCopyError, SendFailure, Tag};
 use qpair_verbs::{MemoryError, WcStatus};
 use support::*;
 
@@ -131,6 +131,35 @@ fn bytes_that_can_not_be_registered_are_not_kept_and_can_be_later() {
         }
         drop(pair);
         fake.assert_clean();
+    });
+}
+
+/// Messages too long to go inline, and too short to be read by the peer; long enough for an arena of their own.
+#[test]
+fn a_short_message_that_there_is_no_memory_for_is_handed_back() {
+    on_a_fake(|| {
+        for shortage in SHORTAGES {
+            let fake = Device::new(FAKE).unwrap();
+            let config = || Config::default().device(FAKE).eager_limit(1 << 20).eager_threshold(1 << 20).window(2);
+            let mut pair = Pair::with(config(), config());
+            let short = Bytes::from(pattern(700_000, 1));
+            without(&fake, shortage, || {
+                assert_eq!(
+                    pair.a.send_copy(pair.ep_a, Tag(1), &short),
+                    Err(SendCopyError::NoMemory { len: short.len() })
+                );
+                let refused = pair.a.send(pair.ep_a, Tag(1), short.clone()).unwrap_err();
+                assert!(matches!(&refused.error, SendFailure::Memory(why) if is_of_memory(why)), "{refused}");
+                assert!(matches!(refused.payload, Payload::Bytes(back) if back.as_ptr() == short.as_ptr()));
+            });
+            pair.a.send(pair.ep_a, Tag(1), short.clone()).unwrap();
+            let (_, of_b) = pair.until(|a, b| !a.is_empty() && !b.is_empty());
+            assert!(matches!(received(&of_b)[..], [(Tag(1), message)] if *message == short));
+            works(&mut pair, 2);
+            drop((pair, of_b));
+            fake.assert_clean();
+            fake.reset().unwrap();
+        }
     });
 }
 

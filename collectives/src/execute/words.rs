@@ -79,7 +79,8 @@ impl Exec<'_> {
         let Some(ep) = peer.ep else { return Err(self.inconsistent(0)) };
         match self.net.worker.send_copy(ep, tag, contents) {
             Ok(()) => Ok(true),
-            Err(SendCopyError::WouldBlock) => Ok(false),
+            // What is under way makes room, and gives memory back.
+            Err(SendCopyError::WouldBlock | SendCopyError::NoMemory { .. }) => Ok(false),
             // The event that says why is on its way.
             Err(SendCopyError::Closed(_)) if self.is_up(word.slot) => Ok(false),
             Err(_) => Err(Box::new(Fault::Gone { rank: peer.rank })),

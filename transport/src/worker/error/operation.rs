@@ -93,6 +93,12 @@ pub enum SendCopyError {
         /// Eager limit of this connection.
         limit: usize,
     },
+    /// There is no registered memory to copy the data to.
+    #[error("no memory for a copy of {len} bytes; poll and try again, or raise Config::pool_limit and `ulimit -l`")]
+    NoMemory {
+        /// Length asked for.
+        len: usize,
+    },
     /// No such connection, or it is ending.
     #[error("endpoint {0} is closed or closing; connect again")]
     Closed(EndpointId),

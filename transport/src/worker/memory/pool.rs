@@ -69,6 +69,13 @@ impl Pool {
         Ok(buffer)
     }
 
+    /// Sees to it that there is a buffer of at least `len` bytes.
+    #[inline]
+    pub(crate) fn ensure(&mut self, len: usize) -> Result<(), MemoryError> {
+        let (class, _) = class_of(len);
+        if self.buffers.has(class) { Ok(()) } else { self.buffer(len).map(|buffer| self.give_buffer(buffer)) }
+    }
+
     pub(crate) fn give_buffer(&mut self, buffer: Buffer) {
         let (class, _) = class_of(buffer.len());
         self.buffers.give(class, buffer);
@@ -178,6 +185,10 @@ impl<T: std::ops::Deref<Target = [u8]>> Classes<T> {
 
     fn take(&mut self, class: usize) -> Option<T> {
         self.free.get_mut(class)?.pop()
+    }
+
+    fn has(&self, class: usize) -> bool {
+        self.free.get(class).is_some_and(|free| !free.is_empty())
     }
 
     fn give(&mut self, class: usize, block: T) {

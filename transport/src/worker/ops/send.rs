@@ -1,13 +1,15 @@
 //! Sending: eager at once where there is a credit, offered for reading when long, queued otherwise.
 
+use qpair_verbs::MemoryError;
+
 use super::post::{NOTHING, Pieces, post};
-use crate::engine::{Blocked, Class, Envelope, Frame, OFFER_BYTES, Pending, Step};
+use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
-use crate::worker::memory::Payload;
+use crate::worker::memory::{Payload, Pool};
 use crate::worker::seen::Note;
 
 impl Worker {
@@ -48,6 +50,9 @@ impl Worker {
             Payload::Gather(pieces) => Pieces::Many(pieces),
             Payload::Exposed(_) => return self.send_long(number, ep, envelope, payload),
         };
+        if let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize) {
+            return refused(SendFailure::Memory(error), payload);
+        }
         match endpoint.link.eager(envelope, len) {
             Ok(frame) => {
                 let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
@@ -86,6 +91,9 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(SendCopyError::Closed(ep)) };
         if data.len() > endpoint.threshold.limit() {
             return Err(SendCopyError::TooLong { len: data.len(), limit: endpoint.threshold.limit() });
+        }
+        if ensure_room(&mut self.pool, self.max_inline, data.len()).is_err() {
+            return Err(SendCopyError::NoMemory { len: data.len() });
         }
         let frame = match endpoint.link.eager(envelope, data.len() as u64) {
             Ok(frame) => frame,
@@ -324,6 +332,14 @@ impl Worker {
             self.break_off(index, CloseReason::Resources(Box::new(error)));
         }
     }
+}
+
+/// Sees to it that a message of `len` bytes can be put together: once it has its place among others it has to go, or the
+/// connection ends.
+#[inline(always)]
+fn ensure_room(pool: &mut Pool, max_inline: usize, len: usize) -> Result<(), MemoryError> {
+    let whole = HEADER_BYTES + len;
+    if whole <= max_inline { Ok(()) } else { pool.ensure(whole) }
 }
 
 /// A payload that is to be copied when its turn comes.
