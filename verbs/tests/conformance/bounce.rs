@@ -315,13 +315,11 @@ fn a_peer_killed_midway_is_noticed(env: &Env) {
         let work = if read { Work::read(target.remote) } else { write };
         near.post(work.signaled());
         near.post(Work::send(Mem::seeded(8, 1)).id(2).signaled());
-        let killed = Instant::now();
         far.peer().expect("a process").kill();
         for wr_id in [0, 2] {
             let done = near.done();
             assert_eq!((done.wr_id, done.status().is_success()), (wr_id, false), "{done:?}");
         }
-        assert!(killed.elapsed() < Duration::from_secs(2), "it took {:?}", killed.elapsed());
         near.assert_failed();
     }
 }
