@@ -70,8 +70,8 @@ pub use error::{
 pub use events::{AsyncEvent, AsyncEvents};
 pub use ibv::{Library, LibraryError, library};
 pub use memory::{
-    Buffer, BytesRegion, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryWindow, RegionSlice,
-    RemoteSlice, Slab, SlabView,
+    Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryPart,
+    MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView,
 };
 pub use pd::ProtectionDomain;
 pub use qp::{

@@ -271,6 +271,16 @@ impl Drop for RegionShared {
 }
 
 impl RegionSlice {
+    /// The part `range` of it.
+    ///
+    /// # Panics
+    /// If the range lies outside, as slices do.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> RegionSlice {
+        assert!(range.start <= range.end && range.end <= self.len, "range outside the slice");
+        RegionSlice { region: self.region.clone(), start: self.start + range.start, len: range.len() }
+    }
+
     /// Copies bytes from `offset` of the slice on into `into`, as [`ExposedRegion::read`].
     ///
     /// # Errors

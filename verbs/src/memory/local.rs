@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::PostError;
-use crate::memory::{Buffer, DmabufSlice, RegionSlice, Slab};
+use crate::memory::{Buffer, DmabufSlice, MemoryPart, RegionSlice, Slab};
 
 /// Memory that is posted with a work request and comes back with its completion.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub enum Local {
     Region(RegionSlice),
     /// Part of a DMA-buf.
     Dmabuf(DmabufSlice),
+    /// Part of memory that several work requests have parts of.
+    Part(MemoryPart),
 }
 
 /// One piece of local memory, as the device sees it.
@@ -45,6 +47,7 @@ impl Local {
             Local::List(_) => "a list of buffers",
             Local::Region(_) => "part of an exposed region",
             Local::Dmabuf(_) => "part of a DMA-buf",
+            Local::Part(_) => "part of divided memory",
         }
     }
 
@@ -58,6 +61,7 @@ impl Local {
             Local::List(list) => list.iter().map(|buffer| buffer.backing().len()).sum(),
             Local::Region(slice) => slice.len(),
             Local::Dmabuf(slice) => slice.len(),
+            Local::Part(part) => part.len(),
         }
     }
 
@@ -72,7 +76,7 @@ impl Local {
         match self {
             Local::None => 0,
             Local::List(list) => list.len(),
-            Local::Buffer(_) | Local::Slab(_) | Local::Region(_) | Local::Dmabuf(_) => 1,
+            Local::Buffer(_) | Local::Slab(_) | Local::Region(_) | Local::Dmabuf(_) | Local::Part(_) => 1,
         }
     }
 
@@ -95,6 +99,7 @@ impl Local {
             Local::List(list) => list.get(index).map(sge),
             Local::Region(slice) if index == 0 => Some(slice.sge()),
             Local::Dmabuf(slice) if index == 0 => Some(slice.sge()),
+            Local::Part(part) if index == 0 => Some(part.sge()),
             _ => None,
         }
     }
@@ -119,6 +124,7 @@ impl Local {
             }
             Local::Region(slice) => slice.check_domain(domain)?,
             Local::Dmabuf(slice) => slice.check_domain(domain)?,
+            Local::Part(part) => part.check_domain(domain)?,
         }
         match range {
             Some(range) if range.start > range.end || range.end > self.len() => {
