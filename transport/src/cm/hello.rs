@@ -29,6 +29,29 @@ pub(crate) struct Hello {
     /// In an answer: the path MTU that it took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) path_mtu: Option<Mtu>,
+    /// Its queue pairs for long transfers, one for each rail; `None` for a rail on which it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rails: Vec<Option<QpAddress>>,
+}
+
+/// What a side tells of its queue pair of one rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RailWord {
+    /// Which rail, from 0.
+    pub(crate) rail: u8,
+    pub(crate) news: RailNews,
+}
+
+/// What is new on a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RailNews {
+    /// The queue pair failed; nothing more comes over it.
+    Down,
+    /// Another one was made. The side that called begins, the other answers with its own, which is connected.
+    Made(QpAddress),
+    /// The side that called has connected its own too.
+    Ready,
 }
 
 /// What a side tells when its queue pair failed and it has made another.
@@ -50,8 +73,10 @@ impl Features {
     pub(crate) const FAREWELL: Features = Features(1);
     /// It goes on over another queue pair when one fails.
     pub(crate) const RECOVERY: Features = Features(2);
+    /// It takes words about rails while a connection is up.
+    pub(crate) const RAILS: Features = Features(4);
     /// All that this release has.
-    pub(crate) const ALL: Features = Features(Features::FAREWELL.0 | Features::RECOVERY.0);
+    pub(crate) const ALL: Features = Features(Features::FAREWELL.0 | Features::RECOVERY.0 | Features::RAILS.0);
 
     pub(crate) fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
@@ -95,6 +120,9 @@ impl Hello {
         if self.credits == 0 || self.credits > CREDITS_LIMIT {
             return Err(HandshakeError::Value { what: "a window", value: self.credits.into() });
         }
+        if self.rails.len() > RAILS_LIMIT {
+            return Err(HandshakeError::Value { what: "a number of rails", value: self.rails.len() as u64 });
+        }
         Ok(self)
     }
 
@@ -123,6 +151,12 @@ impl Renewal {
     pub(crate) fn decode(body: &[u8]) -> Result<Renewal, HandshakeError> {
         let Renewal { hello, received } = parsed(body)?;
         Ok(Renewal { hello: hello.checked()?, received })
+    }
+}
+
+impl RailWord {
+    pub(crate) fn decode(body: &[u8]) -> Result<RailWord, HandshakeError> {
+        parsed(body)
     }
 }
 
@@ -164,6 +198,8 @@ fn unlimited() -> u64 {
 }
 
 const CREDITS_LIMIT: u32 = 1 << 16;
+/// Rails of a connection at most: their addresses fit into a hello.
+pub(crate) const RAILS_LIMIT: usize = 8;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -185,7 +221,17 @@ pub(crate) mod tests {
             soft: None,
         };
         let (features, fabric) = (Features::ALL, Fabric::Ethernet);
-        Hello { address, epoch: 9, credits: 64, eager_limit: 8192, longest: 1 << 30, features, fabric, path_mtu: None }
+        Hello {
+            address,
+            epoch: 9,
+            credits: 64,
+            eager_limit: 8192,
+            longest: 1 << 30,
+            features,
+            fabric,
+            path_mtu: None,
+            rails: Vec::new(),
+        }
     }
 
     #[test]
@@ -193,13 +239,13 @@ pub(crate) mod tests {
         let mut value = serde_json::to_value(hello()).unwrap();
         value["features"] = u64::MAX.into();
         value["fabric"] = "subspace".into();
-        value["rails"] = serde_json::json!([1, 2, 3]);
+        value["moons"] = serde_json::json!([1, 2, 3]);
         value["address"]["beyond"] = true.into();
         let later = Hello::decode(value.to_string().as_bytes()).unwrap();
         assert_eq!(later.features & Features::ALL, Features::ALL);
         assert_eq!(later.fabric, Fabric::Unknown);
         let fields = value.as_object_mut().unwrap();
-        for added in ["features", "fabric", "rails", "longest"] {
+        for added in ["features", "fabric", "moons", "longest"] {
             fields.remove(added);
         }
         let earlier = Hello::decode(value.to_string().as_bytes()).unwrap();
@@ -214,6 +260,9 @@ pub(crate) mod tests {
             assert_eq!(Hello::decode(&body), Err(HandshakeError::Value { what: "a window", value: credits.into() }));
         }
         assert!(matches!(Hello::decode(b"{}"), Err(HandshakeError::Body(_))));
+        let rails = vec![None; RAILS_LIMIT + 1];
+        let body = serde_json::to_vec(&Hello { rails, ..hello() }).unwrap();
+        assert_eq!(Hello::decode(&body), Err(HandshakeError::Value { what: "a number of rails", value: 9 }));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What is said on a stream after its preface: limited in length, each message in a record of the channel's.
 
 use super::error::HandshakeError;
-use super::hello::{Hello, Renewal};
+use super::hello::{Hello, RailWord, Renewal};
 
 /// One message of the handshake, or the one at the end.
 ///
-/// In a record: its kind in a byte, then the body, of a hello, an answer or a renewal in JSON, of a refusal in words.
+/// In a record: its kind in a byte, then the body, of a hello, an answer, a renewal or what is new on a rail in JSON, of a
+/// refusal in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The connecting side, about itself.
@@ -18,6 +19,8 @@ pub(crate) enum Message {
     Reject(String),
     /// The queue pair failed, and here is another. Its answer is one too; [`Ready`](Message::Ready) follows from both sides.
     Renew(Box<Renewal>),
+    /// Something is new on a rail.
+    Rail(RailWord),
     /// This side has all that the other sent, and knows that the other has all of its own: the connection is over.
     Farewell,
 }
@@ -32,11 +35,12 @@ pub(crate) enum Kind {
     Reject = 4,
     Farewell = 5,
     Renew = 6,
+    Rail = 7,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 6] =
-        [Kind::Hello, Kind::Accept, Kind::Ready, Kind::Reject, Kind::Farewell, Kind::Renew];
+    pub(crate) const ALL: [Kind; 7] =
+        [Kind::Hello, Kind::Accept, Kind::Ready, Kind::Reject, Kind::Farewell, Kind::Renew, Kind::Rail];
 
     /// The kind of the message in a record.
     pub(crate) fn of(record: &[u8]) -> Result<Kind, HandshakeError> {
@@ -54,6 +58,7 @@ impl Message {
             Message::Reject(_) => Kind::Reject,
             Message::Farewell => Kind::Farewell,
             Message::Renew(_) => Kind::Renew,
+            Message::Rail(_) => Kind::Rail,
         }
     }
 
@@ -62,6 +67,7 @@ impl Message {
         let body = match self {
             Message::Hello(hello) | Message::Accept(hello) => serde_json::to_vec(hello).unwrap_or_default(),
             Message::Renew(renewal) => serde_json::to_vec(renewal).unwrap_or_default(),
+            Message::Rail(word) => serde_json::to_vec(word).unwrap_or_default(),
             Message::Ready | Message::Farewell => Vec::new(),
             Message::Reject(reason) => {
                 let mut end = reason.len().min(MESSAGE_LIMIT - 1);
@@ -85,6 +91,7 @@ impl Message {
             Kind::Hello => Hello::decode(body).map(Message::Hello),
             Kind::Accept => Hello::decode(body).map(Message::Accept),
             Kind::Renew => Renewal::decode(body).map(|renewal| Message::Renew(Box::new(renewal))),
+            Kind::Rail => RailWord::decode(body).map(Message::Rail),
             Kind::Reject => Ok(Message::Reject(String::from_utf8_lossy(body).into_owned())),
             Kind::Ready | Kind::Farewell if !body.is_empty() => Err(HandshakeError::Unexpected(kind as u8)),
             Kind::Ready => Ok(Message::Ready),
@@ -93,7 +100,7 @@ impl Message {
     }
 }
 
-/// Longest message in bytes: a hello takes some 400, and a later release may say more.
+/// Longest message in bytes: a hello takes some 400, with all rails 3000, and a later release may say more.
 pub(crate) const MESSAGE_LIMIT: usize = 4096;
 
 #[cfg(test)]
@@ -101,6 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::hello::tests::hello;
+    use super::super::hello::{RAILS_LIMIT, RailNews};
     use super::*;
 
     #[test]
@@ -112,10 +120,17 @@ mod tests {
             Message::Reject("full".into()),
             Message::Farewell,
             Message::Renew(Box::new(Renewal { hello: hello(), received: u32::MAX })),
+            Message::Rail(RailWord { rail: 7, news: RailNews::Made(hello().address) }),
+            Message::Rail(RailWord { rail: 0, news: RailNews::Down }),
+            Message::Rail(RailWord { rail: 1, news: RailNews::Ready }),
+            Message::Hello(Hello { rails: vec![None, Some(hello().address)], ..hello() }),
         ];
         for message in messages {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
+        let address = hello().address;
+        let wide = Message::Hello(Hello { rails: vec![Some(address); RAILS_LIMIT], ..hello() }).encode();
+        assert!(wide.len() <= MESSAGE_LIMIT * 3 / 4, "{} bytes", wide.len());
         let long = Message::Reject("ä".repeat(MESSAGE_LIMIT)).encode();
         assert!(long.len() <= MESSAGE_LIMIT && Message::decode(&long).is_ok());
     }
@@ -123,7 +138,7 @@ mod tests {
     #[test]
     fn what_is_not_valid_is_named() {
         assert_eq!(Message::decode(b""), Err(HandshakeError::Unexpected(0)));
-        assert_eq!(Message::decode(b"\x07"), Err(HandshakeError::Unexpected(7)));
+        assert_eq!(Message::decode(b"\x08"), Err(HandshakeError::Unexpected(8)));
         assert!(matches!(Message::decode(b"\x06{}"), Err(HandshakeError::Body(_))));
         assert_eq!(Message::decode(b"\x03more"), Err(HandshakeError::Unexpected(3)));
         assert!(matches!(Message::decode(b"\x01{}"), Err(HandshakeError::Body(_))));

@@ -10,6 +10,7 @@ mod inbox;
 mod keepalive;
 mod link;
 mod part;
+mod rails;
 mod retained;
 mod shares;
 mod slots;
@@ -38,6 +39,7 @@ pub(crate) use inbox::{
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use part::Part;
+pub(crate) use rails::{DEPTH, RailStage, Rails, SLICED_FROM, slice_len};
 pub(crate) use retained::{Again, Unconfirmed, by_number};
 pub(crate) use shares::Shares;
 pub(crate) use step::{Blocked, Cancelled, Frame, LinkConfig, PeerTerms, Pending, Step};

@@ -7,7 +7,8 @@ use qpair_verbs::HugePages;
 
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
-use crate::cm::{ClusterKey, ClusterKeyError};
+use super::rails::Rail;
+use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 
 /// Settings of a worker. The defaults suit a few dozen peers.
@@ -22,6 +23,7 @@ use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) device: Option<String>,
+    pub(crate) rails: Vec<Rail>,
     pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
     pub(crate) eager_threshold: Option<usize>,
@@ -70,6 +72,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             device: None,
+            rails: Vec::new(),
             cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
             eager_limit: 8192,
@@ -106,6 +109,21 @@ impl Config {
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
+        self
+    }
+
+    /// The ways to the network over which connections go, at most 8 (default: one, where the device is used anyway). The first
+    /// is for messages, at first; long messages are read over all of them at once, in slices: each goes where it is there
+    /// first, as far as can be told from what each rail carried of late. Both sides need them, in the same order: the rail of
+    /// a number connects to the peer's of that number. What only one side has stays unused.
+    ///
+    /// A rail that fails, or takes many times as long as it should, is left out, and what was under way there is read over
+    /// the others; after a tenth of a second, and longer each time, a probe tries it again.
+    /// [`Explanation`](crate::Explanation) tells how each stands. With [`recovery`](Config::recovery), a connection whose
+    /// first rail fails goes on over the next.
+    #[must_use]
+    pub fn rails(mut self, rails: impl IntoIterator<Item = Rail>) -> Self {
+        self.rails = rails.into_iter().collect();
         self
     }
 
@@ -330,6 +348,7 @@ impl Config {
             if (least..=most).contains(&asked) { Ok(()) } else { Err(WorkerError::Config { what, asked, least, most }) }
         };
         range("an eager limit", self.eager_limit as u64, LEAST_EAGER, 1 << 20)?;
+        range("a number of rails", self.rails.len() as u64, 0, RAILS_LIMIT as u64)?;
         range("a window", self.window.into(), 1, 4096)?;
         range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
         if let Some(SharedReceives { own, shared }) = self.shared_receives {

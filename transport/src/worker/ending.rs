@@ -181,6 +181,7 @@ impl Worker {
         if let Some(socket) = endpoint.socket.take() {
             self.sockets.close(socket);
         }
+        self.end_rails(index);
         for posted in self.inbox.drop_peer(ep.peer()) {
             self.failed(receive_op(&posted), ep, Returned::Memory(posted.memory.memory));
         }
@@ -214,7 +215,8 @@ impl Worker {
             }
         }
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        if endpoint.cut.is_empty() && endpoint.reads.is_empty() && endpoint.copied == 0 {
+        let reads = !endpoint.reads.is_empty() || endpoint.lanes.as_ref().is_some_and(|lanes| !lanes.is_idle());
+        if endpoint.cut.is_empty() && !reads && endpoint.copied == 0 {
             self.remove(index);
         }
     }
@@ -225,6 +227,12 @@ impl Worker {
         let ep = endpoint.id;
         let stays = |qp: &QueuePair| self.config.shared_receives.is_some() || !qp.is_settled();
         self.parting.extend(endpoint.qp.take().filter(stays));
+        if let Some(lanes) = endpoint.lanes.take() {
+            self.forget_rails(&lanes);
+            let (qps, works) = lanes.remove();
+            self.parting.extend(qps.into_iter().filter(|qp| !qp.is_settled()));
+            endpoint.reads.extend(works);
+        }
         self.broken -= usize::from(endpoint.broken.is_some());
         if endpoint.reserved {
             let window = endpoint.link.window();

@@ -12,6 +12,7 @@ use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
 use super::memory::{InUse, Payload, Target};
 use super::ops::StreamCounts;
+use super::rails::Lanes;
 use super::recovery::{Recovery, Repeats};
 use super::seen::{History, Note, Traffic};
 use crate::cm::{Renewal, SocketId};
@@ -33,6 +34,10 @@ pub(crate) struct Endpoint {
     pub(crate) stage: Stage,
     /// One-sided work with the device, oldest first.
     pub(crate) reads: VecDeque<InFlight>,
+    /// The rails over which long payloads are read, if there are several.
+    pub(crate) lanes: Option<Box<Lanes>>,
+    /// The rail that its queue pair is on.
+    pub(crate) rail: usize,
     /// What the application sent and received.
     pub(crate) sent: Traffic,
     pub(crate) received: Traffic,
@@ -229,7 +234,8 @@ impl Endpoint {
 
     /// One-sided work, with the device or to go out again.
     pub(crate) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
-        self.reads.iter_mut().chain(self.repeats.works())
+        let over_rails = self.lanes.iter_mut().flat_map(|lanes| lanes.works());
+        self.reads.iter_mut().chain(self.repeats.works()).chain(over_rails)
     }
 
     /// Posts a READ, WRITE or atomic of all of `remote`, with the first bytes of `memory`. Gives its running number.

@@ -90,6 +90,9 @@ impl Worker {
             (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Renew(renewal)) => {
                 self.peer_renews(index, renewal);
             }
+            (Stage::Up | Stage::HalfOpen | Stage::Recovering(_), Message::Rail(word)) => {
+                self.heard_of_rail(index, word)
+            }
             // It hangs up now, and that breaks nothing.
             (Stage::Up | Stage::Recovering(_), Message::Farewell) => endpoint.parted = true,
             // The peer's first message, over the queue pair, was faster; or the connection ends already.
@@ -104,10 +107,11 @@ impl Worker {
         if !self.endpoints.get(ep).is_some_and(|endpoint| matches!(endpoint.stage, Stage::Dialing { .. })) {
             return;
         }
-        let prepared = match self.prepare(ep) {
+        let prepared = match self.prepare(ep, 0) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),
         };
+        let lanes = self.prepare_rails(usize::MAX, true);
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         (endpoint.peer, endpoint.reserved) = (peer, true);
         endpoint.span.record("peer", tracing::field::display(peer));
@@ -115,8 +119,10 @@ impl Worker {
             tracing::debug!(parent: &endpoint.span, %host, "an address of the host takes the call");
         }
         let epoch = endpoint.link.epoch();
-        let hello = self.hello(&prepared, epoch);
+        let mut hello = self.hello(&prepared, epoch);
+        hello.rails = lanes.as_ref().map(|lanes| lanes.addresses()).unwrap_or_default();
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
+            endpoint.lanes = lanes;
             endpoint.stage = Stage::Greeting(prepared);
             endpoint.note(self.pace.now(), Note::new("TCP connected, said hello"));
         }
@@ -151,7 +157,7 @@ impl Worker {
         let Stranger { socket, listener, peer } = stranger;
         let system = |source| ConnectFailure::Unreachable { address: peer, source };
         let epoch = epoch().map_err(system)?;
-        let prepared = self.prepare(self.endpoints.upcoming()).map_err(resources)?;
+        let prepared = self.prepare(self.endpoints.upcoming(), 0).map_err(resources)?;
         let mut answer = self.hello(&prepared, epoch);
         answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
         let checked = answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error });
@@ -159,6 +165,11 @@ impl Worker {
             prepared.connect(&theirs.address).map_err(|error| ConnectFailure::QueuePair(Box::new(error)))
         });
         let qp = connected.inspect_err(|_| self.unprepare())?;
+        let mut lanes = self.prepare_rails(theirs.rails.len(), false);
+        if let Some(lanes) = &mut lanes {
+            answer.rails = lanes.addresses();
+            self.connect_rails(lanes, &theirs.rails);
+        }
         let link = self.link(epoch);
         let mut threshold = self.threshold();
         threshold.lower_limit(theirs.eager_limit as usize);
@@ -172,6 +183,7 @@ impl Worker {
             if recovers {
                 endpoint.link.retain();
             }
+            endpoint.lanes = lanes;
             endpoint.longest = theirs.longest;
             endpoint.reserved = true;
             endpoint.listener = Some(listener);
@@ -203,6 +215,7 @@ impl Worker {
                 endpoint.longest = theirs.longest;
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
+                self.rails_answered(index, &theirs.rails);
                 if let Some(socket) = socket {
                     self.sockets.send(socket, &Message::Ready);
                     self.sockets.settle(socket);
@@ -211,6 +224,7 @@ impl Worker {
                 self.schedule(index, now);
                 self.offer_what_is_too_long(index);
                 self.measure(index);
+                self.probe_rails(index);
                 self.advance(index);
             }
             Err(error) => self.fail(index, ConnectFailure::QueuePair(Box::new(error)).into()),
@@ -234,6 +248,7 @@ impl Worker {
         self.ready.push_back(Event::Accepted { ep: endpoint.id, listener });
         self.schedule(index, now);
         self.measure(index);
+        self.probe_rails(index);
     }
 
     fn ended(&mut self, socket: SocketId, end: StreamEnd) {

@@ -16,6 +16,7 @@ mod leaving;
 mod memory;
 mod ops;
 mod poll;
+mod rails;
 mod recovery;
 mod seen;
 mod service;
@@ -45,7 +46,8 @@ pub use ops::{
     StreamEnd, StreamId,
 };
 pub use poll::Armed;
-pub use seen::{Counters, Explanation, History, Metrics, Traffic};
+pub use rails::Rail;
+pub use seen::{Counters, Explanation, History, Metrics, RailState, Traffic};
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, Shares, Table};
@@ -55,6 +57,7 @@ use endpoints::Endpoints;
 use handshake::Party;
 use memory::{EagerSlabs, Pool, Registrations, Target};
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
+use rails::RailSet;
 
 /// Sends and receives messages over any number of connections; the one owner of its queues. One thread uses it, and
 /// each thread has its own: nothing is shared between workers.
@@ -105,6 +108,7 @@ pub struct Worker {
     /// Whose each stream is.
     parties: SocketMap<Party>,
     fabric: Fabric,
+    rails: RailSet,
     channel: CompletionChannel,
     pace: service::Pace,
     config: Config,
@@ -155,6 +159,7 @@ impl Worker {
             keepalive: Keepalive::new(config.keepalive, config.detection),
             seed: seed.map_err(system("draw a random number"))?,
         };
+        let rails = RailSet::new(&config.rails, &context, &channel, config.endpoints)?;
         let mut sockets = Sockets::new(settings).map_err(system("create a poll for the sockets"))?;
         sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
         let pool = Pool::new(&pd, config.pool_limit, config.huge_pages);
@@ -194,6 +199,7 @@ impl Worker {
             sockets,
             parties: SocketMap::default(),
             fabric,
+            rails,
             channel,
             pace: service::Pace::new(),
             max_message: attributes.max_message.into(),

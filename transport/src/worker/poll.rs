@@ -145,6 +145,9 @@ impl Worker {
     /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
         self.cq.arm(Arm::Any);
+        if let Some(cq) = self.rails.queue() {
+            cq.arm(Arm::Any);
+        }
         // The arming tells of what comes from now on: what is there must be taken, all of it.
         loop {
             self.cut_short = false;
@@ -181,6 +184,9 @@ impl Worker {
     /// As long as this side polls, peers need not ring.
     fn wake_up(&mut self) {
         self.cq.disarm();
+        if let Some(cq) = self.rails.queue() {
+            cq.disarm();
+        }
         self.channel.clear();
     }
 
@@ -201,7 +207,7 @@ impl Worker {
     fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else {
-                self.idle();
+                self.idle()?;
                 return Ok(None);
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
@@ -264,7 +270,7 @@ impl Worker {
 
     /// Nothing has come: time for what is put off otherwise.
     #[inline]
-    fn idle(&mut self) {
+    fn idle(&mut self) -> Result<(), WorkerError> {
         if self.slabs.lent() > 0 {
             self.reclaim(LOOKS);
         }
@@ -280,6 +286,10 @@ impl Worker {
         if self.broken > 0 {
             self.end_broken(None);
         }
+        if self.rails.count() > 0 {
+            self.poll_rails()?;
+        }
+        Ok(())
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.

@@ -184,13 +184,18 @@ impl Worker {
         let window = endpoint.link.window();
         let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
         let flushed = std::mem::take(&mut endpoint.flushed);
+        if let Some(lanes) = &endpoint.lanes {
+            // Both sides go on over the same, without a word.
+            endpoint.rail = (endpoint.rail + 1) % lanes.count();
+        }
+        let rail = endpoint.rail;
         endpoint.reserved = false;
         self.shares.end(window);
         self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(flushed));
         let made = match epoch() {
             Ok(epoch) => {
                 endpoint.link.renew(epoch);
-                self.prepare(ep).map(|prepared| (prepared, epoch))
+                self.prepare(ep, rail).map(|prepared| (prepared, epoch))
             }
             Err(error) => {
                 tracing::warn!(%error, "no random number to be had");

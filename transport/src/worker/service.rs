@@ -134,6 +134,7 @@ impl Worker {
             }
             Stage::Recovering(_) => {
                 self.recover(index, now);
+                self.look_at_rails(index, now);
                 return self.schedule(index, now + INTERVAL);
             }
             Stage::Up => {
@@ -153,6 +154,7 @@ impl Worker {
                 }
             }
         }
+        self.look_at_rails(index, now);
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));

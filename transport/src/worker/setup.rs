@@ -18,12 +18,15 @@ use crate::cm::{Fabric, Features, Hello, SocketId};
 use crate::engine::{Link, LinkConfig, PeerTerms, RESERVED_SLOTS, Threshold};
 
 impl Worker {
-    /// A queue pair for an endpoint, with receives for all that its peer may send.
-    pub(super) fn prepare(&mut self, ep: EndpointId) -> Result<Prepared, ResourceError> {
+    /// A queue pair for an endpoint on that rail, with receives for all that its peer may send.
+    pub(super) fn prepare(&mut self, ep: EndpointId, rail: usize) -> Result<Prepared, ResourceError> {
         let slots = self.shares.own() + RESERVED_SLOTS;
         let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
         if let Some(shared) = self.slabs.queue() {
             builder = builder.srq(shared);
+        }
+        if let Some(place) = self.rails.place(rail) {
+            builder = place.of(builder);
         }
         // Credits see to it that there is a receive for every message: without one, something is wrong.
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
@@ -69,6 +72,7 @@ impl Worker {
             },
             fabric: self.fabric,
             path_mtu: None,
+            rails: Vec::new(),
         }
     }
 }
@@ -99,6 +103,8 @@ impl Endpoint {
             up: false,
             stage,
             reads: VecDeque::new(),
+            lanes: None,
+            rail: 0,
             sent: Traffic::default(),
             received: Traffic::default(),
             copied: 0,

@@ -115,6 +115,7 @@ impl Channel {
         let needed = match message.kind() {
             Kind::Farewell => Features::FAREWELL,
             Kind::Renew => Features::RECOVERY,
+            Kind::Rail => Features::RAILS,
             _ => Features::default(),
         };
         if !self.features.has(needed) {

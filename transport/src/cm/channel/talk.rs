@@ -60,6 +60,8 @@ const HEARD: &[Row] = &[
     (Talk::Up, Kind::Renew, Talk::Renewed),
     (Talk::Renewed, Kind::Ready, Talk::Up),
     (Talk::Renewed, Kind::Farewell, Talk::Parted),
+    (Talk::Up, Kind::Rail, Talk::Up),
+    (Talk::Renewed, Kind::Rail, Talk::Renewed),
 ];
 
 const SAID: &[Row] = &[
@@ -76,4 +78,7 @@ const SAID: &[Row] = &[
     (Talk::Renewed, Kind::Renew, Talk::Renewed),
     (Talk::Renewed, Kind::Ready, Talk::Renewed),
     (Talk::Renewed, Kind::Farewell, Talk::Parted),
+    (Talk::Answered, Kind::Rail, Talk::Answered),
+    (Talk::Up, Kind::Rail, Talk::Up),
+    (Talk::Renewed, Kind::Rail, Talk::Renewed),
 ];

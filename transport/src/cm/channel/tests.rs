@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cm::error::Versions;
 use crate::cm::hello::tests::hello;
-use crate::cm::hello::{Hello, Renewal};
+use crate::cm::hello::{Hello, RailNews, RailWord, Renewal};
 
 /// The key of most of these.
 const KEY: [u8; 32] = [7; 32];
@@ -89,7 +89,7 @@ enum Step {
     Message(Side, Kind),
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step::Preface(Side::Listener),
     Step::Preface(Side::Caller),
     Step::Keys(Side::Listener),
@@ -97,6 +97,7 @@ const STEPS: [Step; 12] = [
     Step::Message(Side::Listener, Kind::Hello),
     Step::Message(Side::Caller, Kind::Accept),
     Step::Message(Side::Listener, Kind::Ready),
+    Step::Message(Side::Caller, Kind::Rail),
     Step::Message(Side::Caller, Kind::Renew),
     Step::Message(Side::Listener, Kind::Renew),
     Step::Message(Side::Listener, Kind::Ready),
@@ -113,6 +114,7 @@ fn message(kind: Kind) -> Message {
         Kind::Ready => Message::Ready,
         Kind::Reject => Message::Reject("full".into()),
         Kind::Farewell => Message::Farewell,
+        Kind::Rail => Message::Rail(RailWord { rail: 1, news: RailNews::Down }),
         Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3 })),
     }
 }
@@ -156,6 +158,7 @@ fn every_message_is_heard_when_it_is_due_and_at_no_other_moment() {
                     (Some(Talk::Up), Renew) => Some(Talk::Renewed),
                     (Some(Talk::Renewed), Ready) => Some(Talk::Up),
                     (Some(Talk::Up | Talk::Renewed), Farewell) => Some(Talk::Parted),
+                    (Some(talk @ (Talk::Up | Talk::Renewed)), Rail) => Some(talk),
                     _ => None,
                 };
                 let case = format!("{side:?}, key {has_key}, {steps} steps, {before:?}: {kind:?}: {answer:?}");
@@ -202,7 +205,7 @@ fn every_message_is_said_when_it_is_due_and_at_no_other_moment() {
                     (Some(Talk::Calling), Hello)
                         | (Some(Talk::Accepted), Ready)
                         | (Some(Talk::Asked), Accept | Reject)
-                        | (Some(Talk::Answered | Talk::Up | Talk::Renewed), Farewell | Renew)
+                        | (Some(Talk::Answered | Talk::Up | Talk::Renewed), Farewell | Renew | Rail)
                         | (Some(Talk::Up | Talk::Renewed), Ready)
                 );
                 assert_eq!(said, due, "{side:?}, {before:?}: {kind:?}");

@@ -6,6 +6,7 @@ use qpair_verbs::{CqError, CreateError, MemoryError, OpenError, PostError};
 use thiserror::Error;
 
 use crate::cm::ClusterKeyError;
+use crate::worker::rails::Rail;
 
 /// A worker could not be made, or can not go on.
 #[derive(Debug, Error)]
@@ -31,6 +32,18 @@ pub enum WorkerError {
         least: u64,
         /// The greatest value.
         most: u64,
+    },
+    /// The device does not have a rail of the settings.
+    #[error("rail {number}: device {device} has no {rail}; it has {has}")]
+    NoRail {
+        /// Its number, from 0.
+        number: usize,
+        /// The rail.
+        rail: Rail,
+        /// The device.
+        device: String,
+        /// What the device has instead.
+        has: String,
     },
     /// There is no cluster key where there should be one.
     #[error(transparent)]

@@ -32,9 +32,10 @@ impl Worker {
                 }
             }
         };
-        let Some(endpoint) = self.endpoints.at(index) else { return };
         let Start { offer, len, posted, .. } = start;
         let reading = Reading { key, remote: offer.remote(len), before: 0, calc, posted, pooled };
+        let Some((reading, memory)) = self.read_over_rails(index, reading, memory) else { return };
+        let Some(endpoint) = self.endpoints.at(index) else { return };
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
             let Unread { reading: Reading { key, posted, pooled, .. }, error, memory } = *unread;
             let rest = self.unstage(memory, pooled);
@@ -118,7 +119,7 @@ impl Worker {
     }
 
     /// A payload was read: it is delivered when its turn comes, and the peer is told.
-    fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
+    pub(in crate::worker) fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
         let Some((reading, memory)) = self.read_on(index, reading, awaited, memory) else { return };
         let Reading { key, remote, posted, pooled, .. } = reading;
         let len = remote.len as usize;

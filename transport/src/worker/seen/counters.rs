@@ -31,6 +31,10 @@ pub struct Counters {
     pub lost: u64,
     /// Times that a connection went on over another queue pair.
     pub recovered: u64,
+    /// Times that a rail came into use, at first or again.
+    pub rails_used: u64,
+    /// Times that a rail was left out, because it failed or was too slow.
+    pub rails_lost: u64,
 }
 
 /// Messages of a connection in one direction, since it began.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::{History, Traffic};
 use crate::engine::{Inbox, Origin};
@@ -19,6 +20,10 @@ pub struct Explanation {
     pub stage: &'static str,
     /// Which wire carries it, and why; empty before it is up.
     pub wire: String,
+    /// The rails over which long messages are read; none if all goes over one.
+    pub rails: Vec<RailState>,
+    /// The rail that messages go over, from 0.
+    pub rail: usize,
     /// Longest message that may be copied, in bytes: the smaller limit of both sides.
     pub eager_limit: usize,
     /// Longest message that is copied, in bytes; longer ones are read by the receiver.
@@ -47,6 +52,22 @@ pub struct Explanation {
     pub history: History,
 }
 
+/// How a rail of a connection stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailState {
+    /// Whether it is used.
+    pub stage: &'static str,
+    /// Which wire carries it, and why; empty if it has no queue pair now.
+    pub wire: String,
+    /// What it carried of late, in bytes a second; `None` before it carried anything.
+    pub rate: Option<u64>,
+    /// How long its last probe took.
+    pub round_trip: Duration,
+    /// Bytes that this side read over it.
+    pub bytes: u64,
+}
+
 impl Explanation {
     pub(in crate::worker) fn of(endpoint: &Endpoint, inbox: &Inbox<Target, Body>) -> Self {
         let (credits, offered) = endpoint.link.counts();
@@ -63,6 +84,8 @@ impl Explanation {
                 Stage::Ending { .. } => "ending",
             },
             wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),
+            rails: endpoint.lanes.as_ref().map(|lanes| lanes.states()).unwrap_or_default(),
+            rail: endpoint.rail,
             eager_limit: endpoint.threshold.limit(),
             eager_threshold: endpoint.threshold.bytes(),
             threshold_origin: endpoint.threshold.origin(),
@@ -85,6 +108,17 @@ impl fmt::Display for Explanation {
         writeln!(f, "peer {}: {}", self.peer, self.stage)?;
         if !self.wire.is_empty() {
             writeln!(f, "wire: {}", self.wire)?;
+        }
+        for (number, rail) in self.rails.iter().enumerate() {
+            let messages = if number == self.rail { " (and messages)" } else { "" };
+            write!(f, "rail {number}{messages}: {}", rail.stage)?;
+            if let Some(rate) = rail.rate {
+                write!(f, ", carried {:.3} GB/s of late, {} bytes in all", rate as f64 / 1e9, rail.bytes)?;
+            }
+            writeln!(f, ", round trip {:?}", rail.round_trip)?;
+            if !rail.wire.is_empty() {
+                writeln!(f, "  wire: {}", rail.wire)?;
+            }
         }
         write!(f, "up to {} bytes copied, longer ones read by the receiver: ", self.eager_threshold)?;
         let rate = self.copy_rate;

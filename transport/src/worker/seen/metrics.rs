@@ -64,6 +64,8 @@ impl fmt::Display for Metrics {
             rejected,
             lost,
             recovered,
+            rails_used,
+            rails_lost,
             bytes_copied,
             registered,
             reused,
@@ -96,6 +98,8 @@ impl fmt::Display for Metrics {
                 "Times that a connection went on over another queue pair.",
                 recovered,
             ),
+            ("qpair_rails_used_total", "Times that a rail came into use, at first or again.", rails_used),
+            ("qpair_rails_lost_total", "Times that a rail was left out.", rails_lost),
         ] {
             head(f, name, Behaviour::Counter, help)?;
             writeln!(f, "{name} {value}")?;

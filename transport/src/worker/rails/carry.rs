@@ -1,0 +1,185 @@
+//! Reading long payloads over rails.
+
+use std::time::Duration;
+
+use qpair_verbs::{DividedMemory, Local, WorkCompletion};
+
+use super::lanes::{Fed, Lanes};
+use super::request::LaneWork;
+use crate::worker::Worker;
+use crate::worker::arrival::reason_of;
+use crate::worker::endpoint::{Reading, Stage, Unread};
+use crate::worker::error::{CloseReason, WorkerError};
+use crate::worker::seen::Note;
+
+impl Worker {
+    /// Reads a payload over rails, if it is long enough and there are some. Gives it back otherwise.
+    pub(in crate::worker) fn read_over_rails(
+        &mut self,
+        index: usize,
+        reading: Reading,
+        memory: Local,
+    ) -> Option<(Reading, Local)> {
+        let takes = |lanes: &Lanes| reading.calc.is_none() && lanes.takes(reading.remote.len);
+        let lanes = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut());
+        let Some(lanes) = lanes.filter(|lanes| takes(lanes)) else { return Some((reading, memory)) };
+        match DividedMemory::of(memory) {
+            Ok(memory) => {
+                lanes.begin(reading, memory);
+                self.feed_rails(index);
+                None
+            }
+            Err(memory) => Some((reading, memory)),
+        }
+    }
+
+    /// Takes what completed on rails, at most a batch.
+    #[cold]
+    pub(in crate::worker) fn poll_rails(&mut self) -> Result<(), WorkerError> {
+        for _ in 0..BATCH {
+            let Some(cq) = self.rails.queue() else { return Ok(()) };
+            let Some(completion) = cq.poll()? else { return Ok(()) };
+            let wc = completion.values();
+            // A slice's part of its memory is back with that.
+            drop(completion.into_memory());
+            self.completed_on_rail(&wc);
+        }
+        self.cut_short = true;
+        Ok(())
+    }
+
+    fn completed_on_rail(&mut self, wc: &WorkCompletion) {
+        let LaneWork { ep, rail, is_probe } = LaneWork::of(wc.wr_id);
+        let now = self.now();
+        let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        let index = ep.index as usize;
+        // All that a queue pair had came back before another took its place.
+        let Some(lanes) = endpoint.lanes.as_mut().filter(|lanes| lanes.is_current(rail, wc.qpn.0)) else { return };
+        let succeeded = wc.status.is_success();
+        let over = if is_probe {
+            let since = lanes.lanes[rail].probed.take();
+            if succeeded {
+                lanes.rails.probed(rail, now.saturating_sub(since.unwrap_or(now)));
+                self.rail_is_up(index, rail);
+            }
+            None
+        } else {
+            lanes.came_back(rail, succeeded, now)
+        };
+        if !succeeded {
+            match reason_of(wc) {
+                CloseReason::PeerLost(_) => self.lose_rail(index, rail, true),
+                // The peer's memory was not to be read so: another rail would be told the same.
+                reason => self.break_off(index, reason),
+            }
+        }
+        if let Some(key) = over {
+            self.end_transfer(index, key);
+        }
+        self.feed_rails(index);
+        self.settle_rails(index);
+    }
+
+    /// A transfer has nothing under way, and needs nothing more.
+    fn end_transfer(&mut self, index: usize, key: usize) {
+        let Some(lanes) = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut()) else { return };
+        let Some((reading, awaited, memory)) = lanes.take(key) else { return };
+        let before = if awaited || reading.pooled > 0 { reading.remote.len } else { 0 };
+        self.pulled(index, Reading { before, ..reading }, awaited, memory);
+        self.advance(index);
+    }
+
+    /// Of a connection that ends: payloads that are not with devices any more.
+    fn settle_rails(&mut self, index: usize) {
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        if !matches!(endpoint.stage, Stage::Ending { .. }) {
+            return;
+        }
+        self.end_rails(index);
+        self.settle(index);
+    }
+
+    /// The connection ends: nothing more is read.
+    pub(in crate::worker) fn end_rails(&mut self, index: usize) {
+        let Some(lanes) = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut()) else { return };
+        for (reading, awaited, memory) in lanes.end() {
+            self.unread(index, reading, awaited, memory);
+        }
+    }
+
+    /// Posts slices while rails have room for them. Where there is no rail left, the messages' queue pair reads what waits.
+    pub(in crate::worker) fn feed_rails(&mut self, index: usize) {
+        let now = self.now();
+        loop {
+            let Some(endpoint) = self.endpoints.at(index) else { return };
+            if !matches!(endpoint.stage, Stage::Up | Stage::Recovering(_)) || endpoint.broken.is_some() {
+                return;
+            }
+            let ep = endpoint.id;
+            let Some(lanes) = &mut endpoint.lanes else { return };
+            match lanes.feed(ep, now) {
+                Fed::Posted => break,
+                Fed::Refused(rail) => self.lose_rail(index, rail, true),
+                Fed::Ended(key) => self.end_transfer(index, key),
+            }
+        }
+        self.look_after_rails(index, now);
+        self.read_without_rails(index);
+    }
+
+    fn read_without_rails(&mut self, index: usize) {
+        loop {
+            let Some(endpoint) = self.endpoints.at(index) else { return };
+            if !endpoint.up || !endpoint.link.has_slot() {
+                return;
+            }
+            let Some(lanes) = endpoint.lanes.as_mut().filter(|lanes| lanes.rails.up() == 0) else { return };
+            let Some((reading, awaited, memory)) = lanes.resting().and_then(|key| lanes.take(key)) else { return };
+            if let Err(unread) = endpoint.read_part(reading, awaited, memory) {
+                let Unread { reading, error, memory } = *unread;
+                self.unread(index, reading, awaited, memory);
+                return self.check(index, Err(error.into()));
+            }
+        }
+    }
+
+    /// A rail failed, or is too slow: it is left out. `tell`: the peer is told.
+    pub(in crate::worker) fn lose_rail(&mut self, index: usize, rail: usize, tell: bool) {
+        let now = self.now();
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        let Some(lanes) = endpoint.lanes.as_mut().filter(|lanes| rail < lanes.count()) else { return };
+        if !lanes.rails.down(rail, now) {
+            return;
+        }
+        lanes.lanes[rail].fail();
+        lanes.lanes[rail].failed = Some(now);
+        endpoint.note(now, Note::of("leaves out rail", rail as u64));
+        tracing::info!(parent: &endpoint.span, rail, "a rail is left out");
+        self.counters.rails_lost += 1;
+        if tell {
+            self.tell_rail_is_down(index, rail);
+        }
+        self.schedule(index, now + CHORE);
+    }
+
+    fn rail_is_up(&mut self, index: usize, rail: usize) {
+        let now = self.pace.now();
+        let Some(endpoint) = self.endpoints.at(index) else { return };
+        endpoint.note(now, Note::of("uses rail", rail as u64));
+        tracing::debug!(parent: &endpoint.span, rail, "a rail is used");
+        self.counters.rails_used += 1;
+    }
+
+    /// Sees to it that the connection is looked after while rails need that.
+    pub(super) fn look_after_rails(&mut self, index: usize, now: Duration) {
+        let lanes = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_ref());
+        if lanes.is_some_and(|lanes| lanes.rails.has_chores()) {
+            self.schedule(index, now + CHORE);
+        }
+    }
+}
+
+/// Completions that are taken at once.
+const BATCH: usize = 16;
+/// Time between two looks at a connection whose rails need them.
+const CHORE: Duration = Duration::from_millis(1);

@@ -1,0 +1,292 @@
+//! The rails of one connection: a queue pair on each, and the payloads that are read over them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use qpair_verbs::{DividedMemory, Local, Prepared, QueuePair, RemoteSlice, Rkey};
+use slab::Slab;
+
+use super::request::LaneWork;
+use super::transfer::Transfer;
+use crate::engine::{RailStage, Rails, SLICED_FROM, slice_len};
+use crate::worker::endpoint::{InFlight, OneSided, Reading};
+use crate::worker::ids::EndpointId;
+use crate::worker::seen::RailState;
+
+/// The rails of one connection.
+#[derive(Debug)]
+pub(in crate::worker) struct Lanes {
+    pub(super) rails: Rails,
+    pub(super) lanes: Vec<Lane>,
+    /// This side called: it tries failed rails again.
+    pub(super) caller: bool,
+    transfers: Slab<Transfer>,
+    /// Those with bytes that are still to be posted, in the order in which they are read.
+    waiting: VecDeque<usize>,
+    /// Such bytes of all of them.
+    left: u64,
+}
+
+/// One side's queue pair on a rail.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) qp: LaneQp,
+    /// With the device, oldest first.
+    posted: VecDeque<Slice>,
+    /// When the probe was posted that is under way.
+    pub(super) probed: Option<Duration>,
+    /// Since when it is given up.
+    pub(super) failed: Option<Duration>,
+}
+
+/// How far a queue pair on a rail is.
+#[derive(Debug)]
+pub(in crate::worker) enum LaneQp {
+    None,
+    Prepared(Prepared),
+    Connected(QueuePair),
+}
+
+#[derive(Debug)]
+struct Slice {
+    transfer: usize,
+    range: Range<u64>,
+}
+
+/// What became of posting.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fed {
+    /// All that there is room for is under way.
+    Posted,
+    /// That rail's queue pair takes nothing.
+    Refused(usize),
+    /// That transfer has nothing under way, and needs nothing more.
+    Ended(usize),
+}
+
+impl Lanes {
+    /// Rails on which the queue pairs are that were made; the others are not there.
+    pub(super) fn new(lanes: Vec<Option<Prepared>>, caller: bool, patience: Duration) -> Self {
+        let rails = Rails::new(lanes.len(), patience);
+        let lane = |qp: Option<Prepared>| Lane {
+            qp: qp.map_or(LaneQp::None, LaneQp::Prepared),
+            posted: VecDeque::new(),
+            probed: None,
+            failed: None,
+        };
+        let lanes = lanes.into_iter().map(lane).collect();
+        Lanes { rails, lanes, caller, transfers: Slab::new(), waiting: VecDeque::new(), left: 0 }
+    }
+
+    /// The peer has no more than so many rails. Gives how many queue pairs went.
+    pub(super) fn truncate(&mut self, count: usize) -> usize {
+        let before = self.queue_pairs();
+        self.lanes.truncate(count);
+        self.rails.truncate(count);
+        before - self.queue_pairs()
+    }
+
+    /// How many rails there are, usable or not.
+    pub(in crate::worker) fn count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// True if payloads of that length are read over rails now.
+    pub(super) fn takes(&self, len: u64) -> bool {
+        len >= SLICED_FROM && self.rails.up() > 0 && self.transfers.len() < TRANSFERS
+    }
+
+    /// True if that is the queue pair which the rail has now.
+    pub(super) fn is_current(&self, rail: usize, qpn: u32) -> bool {
+        matches!(self.lanes.get(rail), Some(Lane { qp: LaneQp::Connected(qp), .. }) if qp.number().0 == qpn)
+    }
+
+    /// True if no payload is read.
+    pub(in crate::worker) fn is_idle(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// The reads for payloads.
+    pub(in crate::worker) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
+        self.transfers.iter_mut().map(|(_, transfer)| &mut transfer.work)
+    }
+
+    /// Begins to read a payload into memory.
+    pub(super) fn begin(&mut self, reading: Reading, memory: DividedMemory) {
+        let len = reading.remote.len;
+        let transfer = Transfer::new(reading, memory, slice_len(len, self.rails.up()));
+        self.left += len;
+        self.waiting.push_back(self.transfers.insert(transfer));
+    }
+
+    /// Posts slices while rails have room for them.
+    pub(super) fn feed(&mut self, ep: EndpointId, now: Duration) -> Fed {
+        while let Some(&key) = self.waiting.front() {
+            let transfer = &mut self.transfers[key];
+            if transfer.is_unwanted() {
+                self.left -= transfer.give_up();
+                transfer.waits = false;
+                self.waiting.pop_front();
+                if transfer.out == 0 {
+                    return Fed::Ended(key);
+                }
+                continue;
+            }
+            let Some(range) = transfer.next_slice() else {
+                transfer.waits = false;
+                self.waiting.pop_front();
+                continue;
+            };
+            let len = range.end - range.start;
+            let Some(rail) = self.rails.pick(len, self.left, now) else {
+                transfer.put_back(range);
+                return Fed::Posted;
+            };
+            if let Err(range) = transfer.post(ep, rail, &mut self.lanes[rail], range.clone()) {
+                transfer.put_back(range);
+                return Fed::Refused(rail);
+            }
+            self.lanes[rail].posted.push_back(Slice { transfer: key, range });
+            self.left -= len;
+            self.rails.posted(rail, len, now);
+        }
+        Fed::Posted
+    }
+
+    /// The oldest slice of that rail came back, read or not. Gives its transfer if that has nothing under way and needs
+    /// nothing more.
+    pub(super) fn came_back(&mut self, rail: usize, was_read: bool, now: Duration) -> Option<usize> {
+        let Slice { transfer: key, range } = self.lanes.get_mut(rail)?.posted.pop_front()?;
+        let transfer = self.transfers.get_mut(key)?;
+        let len = range.end - range.start;
+        if was_read {
+            self.rails.done(rail, now);
+        }
+        if transfer.came_back(range, was_read) {
+            self.left += len;
+            if !std::mem::replace(&mut transfer.waits, true) {
+                self.waiting.push_front(key);
+            }
+        }
+        transfer.is_over().then_some(key)
+    }
+
+    /// Takes out a transfer that has nothing under way, with its memory. It was read, or nobody waits for it, if `read` says
+    /// so; else nothing of it counts.
+    pub(super) fn take(&mut self, key: usize) -> Option<(Reading, bool, Local)> {
+        let transfer = self.transfers.try_remove(key)?;
+        self.left -= transfer.unposted();
+        if transfer.waits {
+            self.waiting.retain(|&waiting| waiting != key);
+        }
+        let (InFlight { awaited, what, .. }, memory) = transfer.end();
+        let OneSided::Pull(reading) = what else { return None };
+        Some((reading, awaited, memory))
+    }
+
+    /// A transfer that waits, of which nothing is under way.
+    pub(super) fn resting(&self) -> Option<usize> {
+        self.waiting.iter().copied().find(|&key| self.transfers[key].out == 0)
+    }
+
+    /// True if something of that rail is with the device.
+    pub(super) fn is_busy(&self, rail: usize) -> bool {
+        self.lanes.get(rail).is_some_and(|lane| !lane.posted.is_empty())
+    }
+
+    /// Since when the device has not given back what it has of a rail that is given up.
+    pub(super) fn held_since(&self) -> Option<Duration> {
+        self.lanes.iter().filter(|lane| !lane.posted.is_empty()).filter_map(|lane| lane.failed).min()
+    }
+
+    /// Posts a probe: a WRITE of nothing. False if that is refused.
+    pub(super) fn probe(&mut self, ep: EndpointId, rail: usize, now: Duration) -> bool {
+        let Some(lane) = self.lanes.get_mut(rail) else { return false };
+        let LaneQp::Connected(qp) = &mut lane.qp else { return false };
+        let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+        let id = LaneWork { ep, rail, is_probe: true }.id();
+        let posted = qp.write(Local::None, nowhere).id(id).signaled().post().is_ok();
+        if posted {
+            lane.probed = Some(now);
+            self.rails.probing(rail);
+        }
+        posted
+    }
+
+    /// The connection ends: the devices give back what they have. Gives the transfers of which they have nothing.
+    pub(in crate::worker) fn end(&mut self) -> Vec<(Reading, bool, Local)> {
+        for lane in &mut self.lanes {
+            lane.fail();
+        }
+        let resting: Vec<_> = self.transfers.iter().filter(|(_, one)| one.out == 0).map(|(key, _)| key).collect();
+        resting.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    /// The connection is removed: its queue pairs, and what the devices did not give back.
+    pub(in crate::worker) fn remove(self) -> (Vec<QueuePair>, Vec<InFlight>) {
+        let qps = self.lanes.into_iter().filter_map(|lane| match lane.qp {
+            LaneQp::Connected(qp) => Some(qp),
+            LaneQp::None | LaneQp::Prepared(_) => None,
+        });
+        (qps.collect(), self.transfers.into_iter().map(|(_, transfer)| transfer.work).collect())
+    }
+
+    /// Rails that have a queue pair.
+    pub(in crate::worker) fn queue_pairs(&self) -> usize {
+        self.lanes.iter().filter(|lane| !matches!(lane.qp, LaneQp::None)).count()
+    }
+
+    /// How they stand, for people.
+    pub(in crate::worker) fn states(&self) -> Vec<RailState> {
+        let state = |((stage, rate, round_trip, bytes), lane): (_, &Lane)| RailState {
+            stage: match stage {
+                RailStage::Absent => "one side does not have it",
+                RailStage::Down(_) => "left out",
+                RailStage::Renewing(_) | RailStage::Probing => "tried again",
+                RailStage::Up => "up",
+            },
+            wire: match &lane.qp {
+                LaneQp::Connected(qp) => qp.explain(),
+                LaneQp::None | LaneQp::Prepared(_) => String::new(),
+            },
+            rate,
+            round_trip,
+            bytes,
+        };
+        self.rails.seen().zip(&self.lanes).map(state).collect()
+    }
+}
+
+#[cfg(test)]
+impl Lanes {
+    /// The device puts the queue pair of a rail into the error state.
+    pub(in crate::worker) fn break_queue_pair(&mut self, rail: usize) {
+        if let LaneQp::Connected(qp) = &mut self.lanes[rail].qp {
+            let _ = qp.to_error();
+        }
+    }
+
+    pub(in crate::worker) fn stage(&self, rail: usize) -> RailStage {
+        self.rails.stage(rail)
+    }
+}
+
+impl Lane {
+    /// Has the device give back what it has.
+    pub(super) fn fail(&mut self) {
+        if let LaneQp::Connected(qp) = &mut self.qp
+            && let Err(error) = qp.to_error()
+        {
+            tracing::debug!(%error, "the queue pair of a rail was in error already");
+        }
+    }
+
+    /// Takes out the queue pair.
+    pub(super) fn take_qp(&mut self) -> LaneQp {
+        std::mem::replace(&mut self.qp, LaneQp::None)
+    }
+}
+
+/// Payloads of a connection that are read over rails at once: more wait in the queue of the messages.
+const TRANSFERS: usize = 32;

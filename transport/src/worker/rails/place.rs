@@ -1,0 +1,145 @@
+//! Where a rail is: a port, and a row of its GID table.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use qpair_verbs::{Context, GidKind, PortAttributes, QpBuilder};
+
+use crate::worker::error::WorkerError;
+
+/// One way from a worker's device to the network: a port of it, and the address that packets have there. The peer's rail of
+/// the same number is at the other end.
+///
+/// ```
+/// use qpair_transport::{Config, Rail};
+///
+/// // Two networks, of which each end has an address.
+/// let rails = [Rail::address("10.1.0.7".parse()?), Rail::address("10.2.0.7".parse()?)];
+/// let config = Config::default().rails(rails);
+/// # let _ = config;
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rail {
+    port: u8,
+    row: Row,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    /// The one that the device is used with anyway.
+    Preferred,
+    Index(u32),
+    Address(IpAddr),
+}
+
+/// A rail that was found.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::worker) struct Place {
+    port: u8,
+    row: Option<u32>,
+}
+
+impl Rail {
+    /// A port of the device, from 1, with the address that queue pairs have there by default.
+    pub fn port(number: u8) -> Rail {
+        Rail { port: number, row: Row::Preferred }
+    }
+
+    /// The row of port 1's GID table that has that address.
+    pub fn address(address: IpAddr) -> Rail {
+        Rail { port: 1, row: Row::Address(address) }
+    }
+
+    /// The row `index` of the port's GID table.
+    #[must_use]
+    pub fn gid_index(self, index: u32) -> Rail {
+        Rail { row: Row::Index(index), ..self }
+    }
+
+    /// Where it is on that device. `number`: the rail's own, for people.
+    pub(super) fn find(&self, number: usize, context: &Context) -> Result<Place, WorkerError> {
+        let missing = |has: String| WorkerError::NoRail { number, rail: *self, device: context.name().to_owned(), has };
+        let port = context.port(self.port).ok_or_else(|| missing(ports(context)))?;
+        let row = match self.row {
+            Row::Preferred => None,
+            Row::Index(index) if port.gids.iter().any(|gid| gid.index == index) => Some(index),
+            Row::Address(address) => Some(row_of(&port, address).ok_or_else(|| missing(rows(&port)))?),
+            Row::Index(_) => return Err(missing(rows(&port))),
+        };
+        Ok(Place { port: self.port, row })
+    }
+}
+
+impl Place {
+    /// A queue pair there.
+    pub(in crate::worker) fn of(&self, builder: QpBuilder) -> QpBuilder {
+        let builder = builder.port(self.port);
+        match self.row {
+            Some(row) => builder.gid_index(row),
+            None => builder,
+        }
+    }
+}
+
+impl fmt::Display for Rail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row {
+            Row::Preferred => write!(f, "port {}", self.port),
+            Row::Index(index) => write!(f, "row {index} of port {}", self.port),
+            Row::Address(address) => write!(f, "address {address} of port {}", self.port),
+        }
+    }
+}
+
+/// The row that has that address; a row for RoCEv2 before others.
+fn row_of(port: &PortAttributes, address: IpAddr) -> Option<u32> {
+    let bytes = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    };
+    let rows = port.gids.iter().filter(|row| row.gid.0 == bytes);
+    rows.max_by_key(|row| row.kind == GidKind::RoceV2).map(|row| row.index)
+}
+
+fn rows(port: &PortAttributes) -> String {
+    let rows: Vec<_> = port.gids.iter().map(|row| format!("row {}: {}", row.index, row.gid)).collect();
+    if rows.is_empty() { "no row".to_owned() } else { rows.join(", ") }
+}
+
+fn ports(context: &Context) -> String {
+    match context.attributes().ports {
+        1 => "port 1".to_owned(),
+        ports => format!("ports 1 to {ports}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_that_is_not_there_is_refused_with_what_is() {
+        let context = Context::open("soft0").unwrap();
+        assert!(Rail::port(1).find(0, &context).is_ok() && Rail::port(1).gid_index(0).find(0, &context).is_ok());
+        let error = Rail::port(3).find(1, &context).unwrap_err().to_string();
+        assert!(error.starts_with("rail 1: device soft0 has no port 3; it has port 1"), "{error}");
+        let error = Rail::address("192.0.2.77".parse().unwrap()).find(0, &context).unwrap_err().to_string();
+        assert!(error.contains("no address 192.0.2.77 of port 1; it has row 0: "), "{error}");
+        let error = Rail::port(1).gid_index(4000).find(0, &context).unwrap_err().to_string();
+        assert!(error.contains("no row 4000 of port 1; it has row 0: "), "{error}");
+    }
+
+    #[test]
+    fn rows_for_rocev2_go_before_others_of_the_same_address() {
+        use qpair_verbs::{Gid, GidEntry};
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        let mut port = Context::open("soft0").unwrap().port(1).unwrap();
+        let row = |index, kind| GidEntry { index, gid: Gid(gid), kind, ..port.gids[0].clone() };
+        port.gids = vec![row(2, GidKind::RoceV1), row(5, GidKind::RoceV2), row(6, GidKind::RoceV1)];
+        assert_eq!(row_of(&port, address), Some(5));
+        assert_eq!(row_of(&port, "10.0.0.2".parse().unwrap()), None);
+    }
+}

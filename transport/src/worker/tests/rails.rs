@@ -1,0 +1,264 @@
+//! Rails that fail and come back under a connection, or were never there.
+
+use super::recovery::{end, two};
+use super::storm::Storm;
+use super::*;
+use crate::cm::{HandshakeError, RailNews, RailWord};
+use crate::engine::{RailStage, SLICED_FROM};
+
+fn config(count: usize) -> Config {
+    let rails = (0..count).map(|_| Rail::port(1));
+    Config::default().rails(rails).window(8).send_depth(16).eager_limit(512)
+}
+
+impl Storm {
+    /// The device puts the queue pair of one end on a rail into the error state.
+    fn fail_rail(&mut self, side: usize, rail: usize) {
+        fail_rail(&mut self.worker, self.ends[side], rail);
+    }
+}
+
+fn fail_rail(worker: &mut Worker, ep: EndpointId, rail: usize) {
+    if let Some(lanes) = worker.endpoints.get_mut(ep).and_then(|endpoint| endpoint.lanes.as_mut()) {
+        lanes.break_queue_pair(rail);
+    }
+}
+
+fn stages(worker: &Worker, ep: EndpointId) -> Vec<&'static str> {
+    worker.explain(ep).map(|explanation| explanation.rails.iter().map(|rail| rail.stage).collect()).unwrap_or_default()
+}
+
+/// Polls all until it is so.
+fn until(workers: &mut [&mut Worker], so: impl Fn(&[&mut Worker]) -> bool) -> Vec<Event> {
+    let mut events = Vec::new();
+    let begin = Instant::now();
+    while !so(workers) {
+        assert!(begin.elapsed() < PATIENCE, "{events:?}");
+        for worker in &mut *workers {
+            events.extend(worker.poll().unwrap());
+        }
+    }
+    for worker in workers {
+        events.append(&mut worker.ready.drain(..).collect());
+    }
+    events
+}
+
+#[test]
+fn long_messages_are_read_over_all_rails_and_short_ones_over_none() {
+    let (mut a, at_a, mut b, at_b) = two(config(3), config(3));
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 3] && stages(workers[1], at_b) == ["up"; 3]
+    });
+    let len = 5_000_001;
+    let text: Vec<u8> = (0..len).map(|at: u32| (at % 251) as u8).collect();
+    a.send(at_a, Tag(1), text.clone()).unwrap();
+    a.send(at_a, Tag(1), vec![9; SLICED_FROM as usize - 1]).unwrap();
+    let buffer = b.domain().alloc(len as usize + 10).unwrap();
+    b.recv_into(Source::Any, Tag(1), buffer, None).unwrap();
+    let (mut got, mut sent) = (Vec::new(), 0);
+    while got.len() < 2 || sent < 2 {
+        sent += usize::from(matches!(a.poll().unwrap(), Some(Event::Sent { .. })));
+        match b.poll().unwrap() {
+            Some(Event::ReceivedInto { memory: Local::Buffer(buffer), len, .. }) => got.push(buffer[..len].to_vec()),
+            Some(Event::Received { message, .. }) => got.push(message.to_vec()),
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+    assert!(got[0] == text && got[1] == vec![9; SLICED_FROM as usize - 1]);
+    let explanation = b.explain(at_b).unwrap();
+    let bytes: Vec<_> = explanation.rails.iter().map(|rail| rail.bytes).collect();
+    assert_eq!(bytes.iter().sum::<u64>(), len as u64, "{bytes:?}");
+    assert!(bytes.iter().all(|&bytes| bytes > 0), "{bytes:?}");
+    assert!(explanation.rails.iter().all(|rail| rail.rate.is_some() && !rail.wire.is_empty()));
+    let text = explanation.to_string();
+    assert!(text.contains("rail 0 (and messages): up, carried ") && text.contains("\nrail 2: up, "), "{text}");
+    assert_eq!((b.counters().rails_used, b.counters().rails_lost), (3, 0));
+    assert_eq!(b.counters().bytes_copied, 0);
+}
+
+#[test]
+fn what_one_side_alone_has_stays_unused() {
+    for (ours, theirs, both) in [(2, 3, 2), (3, 2, 2), (1, 2, 0), (2, 1, 0), (0, 8, 0)] {
+        let (mut a, at_a, mut b, at_b) = two(config(ours), config(theirs));
+        until(&mut [&mut a, &mut b], |workers| {
+            stages(workers[0], at_a) == vec!["up"; both] && stages(workers[1], at_b) == vec!["up"; both]
+        });
+        let taken = |worker: &Worker| worker.config.endpoints * worker.rails.count() - worker.rails.room();
+        assert_eq!((taken(&a), taken(&b)), (both, both), "no place is lost");
+        a.send(at_a, Tag(1), vec![3; 400_000]).unwrap();
+        let events = until(&mut [&mut a, &mut b], |workers| workers[1].counters().rendezvous_received == 1);
+        assert!(
+            events.iter().all(|event| matches!(event, Event::Received { message, .. } if *message == [3; 400_000]))
+        );
+        a.close(at_a);
+        until(&mut [&mut a, &mut b], |workers| workers.iter().all(|worker| worker.endpoints.len() == 0));
+        assert_eq!((taken(&a), taken(&b)), (0, 0), "all places are free again");
+    }
+}
+
+#[test]
+fn a_rail_that_fails_is_left_out_by_both_sides_and_comes_back() {
+    for side in 0..2 {
+        let (mut a, at_a, mut b, at_b) = two(config(2), config(2));
+        until(&mut [&mut a, &mut b], |workers| {
+            stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+        });
+        match side {
+            0 => fail_rail(&mut a, at_a, 1),
+            _ => fail_rail(&mut b, at_b, 1),
+        }
+        // Nothing but traffic shows it.
+        let len = 4 << 20;
+        a.send(at_a, Tag(1), vec![5; len]).unwrap();
+        b.send(at_b, Tag(1), vec![6; len]).unwrap();
+        let both = |workers: &[&mut Worker], so: fn(&Counters) -> bool| workers.iter().all(|one| so(&one.counters()));
+        let events = until(&mut [&mut a, &mut b], |workers| both(workers, |counts| counts.rendezvous_received == 1));
+        let received =
+            events.iter().filter(|event| matches!(event, Event::Received { message, .. } if message.len() == len));
+        assert_eq!(received.count(), 2, "{events:?}");
+        until(&mut [&mut a, &mut b], |workers| both(workers, |counts| counts.rails_lost >= 1));
+        until(&mut [&mut a, &mut b], |workers| {
+            stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+        });
+        assert!(a.counters().rails_used >= 3 && b.counters().rails_used >= 3);
+        assert_eq!(a.counters().lost + b.counters().lost, 0);
+    }
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_comes_twice_when_rails_fail() {
+    let seed = crate::soak::seed();
+    for round in 0..2 {
+        let recovery = if round == 1 { PATIENCE } else { Duration::ZERO };
+        let mut storm = Storm::new(config(3).recovery(recovery), seed + round);
+        storm.longest = 900_000;
+        for _ in 0..600 {
+            storm.act();
+            if storm.below(10) == 0 {
+                let (side, rail) = (storm.below(2) as usize, storm.below(3) as usize);
+                storm.fail_rail(side, rail);
+            }
+            if round == 1 && storm.below(40) == 0 {
+                let side = storm.below(2) as usize;
+                storm.fail(side);
+            }
+            for _ in 0..storm.below(6) {
+                if let Some(event) = storm.worker.poll().unwrap() {
+                    storm.handle(event);
+                }
+            }
+        }
+        storm.run_until(Storm::is_over);
+        storm.region_is_whole();
+        let counters = storm.worker.counters();
+        assert!(counters.rails_lost > 3 && counters.rails_used > 3, "{counters:?}");
+        assert_eq!(counters.recovered > 0, round == 1);
+        storm.worker.close(storm.ends[0]);
+        storm.run_until(|storm| storm.closed.len() == 2);
+        assert!(storm.closed.iter().all(CloseReason::is_orderly), "{:?}", storm.closed);
+        assert_eq!(storm.worker.rails.room(), storm.worker.config.endpoints * 3);
+    }
+}
+
+/// Where no rail is left, the messages' queue pair reads.
+#[test]
+fn messages_come_without_any_rail() {
+    let (mut worker, ep, other) = mirror(config(2));
+    until(&mut [&mut worker], |workers| stages(workers[0], ep) == ["up"; 2] && stages(workers[0], other) == ["up"; 2]);
+    for rail in 0..2 {
+        fail_rail(&mut worker, ep, rail);
+        fail_rail(&mut worker, other, rail);
+    }
+    for number in 0..4 {
+        worker.send(ep, Tag(number), vec![number as u8; 1_000_000]).unwrap();
+    }
+    let events = until(&mut [&mut worker], |workers| workers[0].counters().rendezvous_received == 4);
+    let received = |event: &&Event| matches!(event, Event::Received { message, tag: Tag(tag), .. } if *message == vec![*tag as u8; 1_000_000]);
+    assert_eq!(events.iter().filter(received).count(), 4);
+}
+
+#[test]
+fn transfers_end_with_their_connection_and_give_their_memory_back() {
+    for stopped in [false, true] {
+        let (mut worker, ep, other) = mirror(config(2));
+        until(&mut [&mut worker], |workers| {
+            stages(workers[0], ep) == ["up"; 2] && stages(workers[0], other) == ["up"; 2]
+        });
+        let memory = worker.domain().alloc(3_000_000).unwrap();
+        let receive = worker.recv_into(Source::Any, Tag(1), memory, None).unwrap();
+        let send = worker.send(ep, Tag(1), vec![1; 3_000_000]).unwrap();
+        if stopped {
+            // Its limit does not wait for the peer.
+            worker.set_deadline(receive, Duration::ZERO);
+        }
+        let mut events = until(&mut [&mut worker], |workers| {
+            let lanes = workers[0].endpoints.get(other).and_then(|endpoint| endpoint.lanes.as_ref());
+            lanes.is_some_and(|lanes| !lanes.is_idle()) || workers[0].counters().rendezvous_received > 0
+        });
+        worker.abort(other);
+        let mut open = vec![receive, send];
+        open.retain(|op| events.iter().all(|event| event.op() != Some(*op)));
+        while worker.endpoints.len() > 0 || !open.is_empty() {
+            let event = worker.wait(Some(PATIENCE)).unwrap().expect("all ends in time");
+            open.retain(|op| event.op() != Some(*op));
+            events.push(event);
+        }
+        let is_back = |event: &Event| match event {
+            Event::Failed { op, returned: Returned::Memory(Local::Buffer(buffer)), .. }
+            | Event::Released { op, returned: Returned::Memory(Local::Buffer(buffer)) } => {
+                *op == receive && buffer.len() == 3_000_000
+            }
+            Event::ReceivedInto { op, .. } => *op == receive,
+            _ => false,
+        };
+        assert!(events.iter().any(is_back), "{events:?}");
+        assert_eq!(worker.rails.room(), worker.config.endpoints * 2);
+    }
+}
+
+#[test]
+fn words_about_rails_that_are_not_due_end_the_connection() {
+    let address = {
+        let (mut worker, ep, _) = mirror(config(2));
+        let prepared = worker.prepare(ep, 0).unwrap();
+        worker.unprepare();
+        prepared.address()
+    };
+    for news in [RailNews::Made(address), RailNews::Ready, RailNews::Down] {
+        for (count, rail) in [(2, 1), (2, 2), (0, 0)] {
+            if news == RailNews::Down && rail < count {
+                continue;
+            }
+            let (mut a, at_a, mut b, _b) = two(config(count), config(count));
+            until(&mut [&mut a, &mut b], |workers| stages(workers[0], at_a) == vec!["up"; count]);
+            a.heard_of_rail(at_a.index as usize, RailWord { rail: rail as u8, news });
+            let reason = end(&mut a);
+            let unexpected = |reason: &CloseReason| {
+                let CloseReason::Failed(ConnectFailure::Handshake { error, .. }) = reason else { return false };
+                matches!(error, HandshakeError::Unexpected(7))
+            };
+            assert!(unexpected(&reason), "{news:?} of rail {rail} of {count}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_makes_no_other_queue_pair_is_asked_again() {
+    let (mut a, at_a, b, _b) = two(config(2).connect_timeout(Duration::from_millis(30)), config(2));
+    until(&mut [&mut a], |workers| stages(workers[0], at_a) == ["up"; 2]);
+    // It does not answer any more.
+    let stopped = b;
+    a.lose_rail(at_a.index as usize, 1, true);
+    let tried = |worker: &Worker| {
+        let lanes = worker.endpoints.get(at_a).and_then(|endpoint| endpoint.lanes.as_ref());
+        lanes.is_some_and(|lanes| matches!(lanes.stage(1), RailStage::Renewing(_)))
+    };
+    for _ in 0..2 {
+        until(&mut [&mut a], |workers| tried(workers[0]));
+        until(&mut [&mut a], |workers| !tried(workers[0]));
+    }
+    assert_eq!(a.counters().rails_lost, 3);
+    drop(stopped);
+}
