@@ -1,5 +1,5 @@
 //! Two hosts with a bad network between them: packets get lost, come twice, overtake each other; the cable is pulled, for a
-//! moment or for good. The hosts are network namespaces, which takes root, `ip` and Python; without, the tests say so.
+//! moment or for good, or one of two. The hosts are network namespaces, which takes root, `ip` and Python; without, the tests say so.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use qpair_transport::{CloseReason, Config, EndpointId, Event, Tag, Worker};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Rail, Tag, Worker};
 use support::*;
 
 /// Messages that each side sends.
@@ -16,10 +16,14 @@ const MESSAGES: u64 = 240;
 /// Every so many is a long one.
 const LONG_EVERY: u64 = 20;
 const LONG: usize = 100_000;
+/// So long are they where there are rails, which short ones are not worth while for.
+const LONG_ON_RAILS: usize = 600_000;
 /// Messages of this side that may be under way.
 const AHEAD: u64 = 50;
 
 const SERVER: &str = "10.77.0.1:4300";
+/// The same by the other link.
+const SERVER_BESIDE: &str = "10.78.0.1:4300";
 const SEED: &str = "QPAIR_SEED";
 
 /// The link, and where its hosts are.
@@ -33,10 +37,15 @@ struct Link {
 impl Link {
     /// `None` where there can be none.
     fn new() -> Option<Link> {
+        Link::of(1)
+    }
+
+    /// So many of them, beside each other.
+    fn of(links: usize) -> Option<Link> {
         let seed = env::var(SEED).unwrap_or_else(|_| (std::process::id() % 10_000).to_string());
         eprintln!("{SEED}={seed}");
         let relay = Command::new("python3")
-            .args([concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apart/link.py"), &seed])
+            .args([concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apart/link.py"), &seed, &links.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
@@ -118,31 +127,40 @@ impl Host {
     }
 }
 
-/// What is sent as number `number`.
-fn contents(number: u64) -> Vec<u8> {
-    let len = if number % LONG_EVERY == LONG_EVERY - 1 { LONG } else { 8 + (number as usize * 37) % 3000 };
-    pattern(len, number as usize)
+/// What was seen of a connection.
+#[derive(Default)]
+struct Seen {
+    recovers: bool,
+    /// All rails were used.
+    all_up: bool,
+    /// A rail was left out, and all were used after that.
+    left_out: bool,
+    is_back: bool,
 }
 
-/// The next event. Says once that the connection recovers.
-fn next_of(worker: &mut Worker, ep: EndpointId, recovers: &mut bool) -> Event {
-    let start = Instant::now();
-    loop {
-        if let Some(event) = worker.wait(Some(LIMIT / 1000)).unwrap() {
-            return event;
-        }
-        let stage = worker.explain(ep).map_or("gone", |now| now.stage);
-        if stage == "recovering" && !std::mem::replace(recovers, true) {
+impl Seen {
+    /// Says each thing once.
+    fn look(&mut self, worker: &Worker, ep: EndpointId) {
+        let Some(now) = worker.explain(ep) else { return };
+        if now.stage == "recovering" && !std::mem::replace(&mut self.recovers, true) {
             println!("recovering");
         }
-        assert!(start.elapsed() < LIMIT, "nothing happens: {stage}");
+        if now.rails.iter().any(|rail| rail.stage == "left out") && !std::mem::replace(&mut self.left_out, true) {
+            println!("left out");
+        }
+        if now.rails.iter().all(|rail| rail.stage == "up") {
+            self.all_up = true;
+            self.is_back = self.left_out;
+        }
     }
 }
 
 /// How an exchange went.
 #[derive(Default)]
 struct Exchange {
-    recovers: bool,
+    seen: Seen,
+    /// Length of long messages.
+    long: usize,
     /// Long messages that did not come.
     lost: u64,
     sent: u64,
@@ -151,27 +169,38 @@ struct Exchange {
 }
 
 impl Exchange {
+    /// What is sent as number `number`.
+    fn contents(&self, number: u64) -> Vec<u8> {
+        let len = if number % LONG_EVERY == LONG_EVERY - 1 { self.long } else { 8 + (number as usize * 37) % 3000 };
+        pattern(len, number as usize)
+    }
+
     /// Sends and receives until `messages` each way are done, or the connection is lost.
     fn run(&mut self, worker: &mut Worker, ep: EndpointId, messages: u64) -> Option<CloseReason> {
         let start = Instant::now();
         let mut reason = None;
         while reason.is_none() && (self.ended < messages || self.came < messages) {
-            while self.sent < messages && self.sent - self.ended < AHEAD {
-                match worker.send(ep, Tag(1), contents(self.sent)) {
+            while self.seen.all_up && self.sent < messages && self.sent - self.ended < AHEAD {
+                match worker.send(ep, Tag(1), self.contents(self.sent)) {
                     Ok(_) => self.sent += 1,
                     // It is lost, and says so next.
                     Err(_) => break,
                 }
             }
-            match next_of(worker, ep, &mut self.recovers) {
+            let event = worker.wait(Some(LIMIT / 1000)).unwrap();
+            self.seen.look(worker, ep);
+            let stuck = start.elapsed() >= 3 * LIMIT;
+            assert!(!stuck, "{} sent, {} ended, {} came: {:?}", self.sent, self.ended, self.came, worker.explain(ep));
+            let Some(event) = event else { continue };
+            match event {
                 Event::Sent { .. } | Event::Failed { .. } => self.ended += 1,
                 Event::Received { message, .. } => {
                     // When the connection breaks, short messages that came behind a long one come without it.
-                    if self.came % LONG_EVERY == LONG_EVERY - 1 && message.len() < LONG {
+                    if self.came % LONG_EVERY == LONG_EVERY - 1 && message.len() < self.long {
                         self.lost += 1;
                         self.came += 1;
                     }
-                    assert!(message == contents(self.came), "message {} comes next", self.came);
+                    assert!(message == self.contents(self.came), "message {} comes next", self.came);
                     self.came += 1;
                     if self.came == MESSAGES / 4 {
                         println!("begun");
@@ -180,7 +209,6 @@ impl Exchange {
                 Event::Closed { reason: why, .. } => reason = Some(why),
                 other => panic!("{}", brief(&other)),
             }
-            assert!(start.elapsed() < 3 * LIMIT, "{} sent, {} ended, {} came", self.sent, self.ended, self.came);
         }
         reason
     }
@@ -192,16 +220,22 @@ fn as_a_host() {
     let Ok(role) = env::var(ROLE) else { return };
     let cut = role.ends_with("cut");
     let config = Config::default().in_place(0);
-    let config = if role.ends_with("recover") { config.recovery(LIMIT) } else { config };
+    let (serves, recovers, rails) = (role.starts_with("serve"), role.ends_with("recover"), role.contains("rails"));
+    let config = if recovers { config.recovery(LIMIT) } else { config };
+    let number = if serves { 1 } else { 2 };
+    let addresses = [77, 78].map(|network| Rail::address([10, network, 0, number].into()));
+    let config = if rails { config.rails(addresses) } else { config };
     let mut worker = Worker::new(config).unwrap();
-    if role.starts_with("serve") {
-        worker.listen(SERVER).unwrap();
+    // Beside the rail that is to fail.
+    let server = if rails && recovers { SERVER_BESIDE } else { SERVER };
+    if serves {
+        worker.listen(server).unwrap();
         println!("listening");
     } else {
-        worker.connect(SERVER).unwrap();
+        worker.connect(server).unwrap();
     }
     let ep = connected(&mut worker);
-    let mut exchange = Exchange::default();
+    let mut exchange = Exchange { long: if rails { LONG_ON_RAILS } else { LONG }, ..Exchange::default() };
     let reason = exchange.run(&mut worker, ep, if cut { u64::MAX } else { MESSAGES });
     if cut {
         // Each operation has ended, once, and the reason says that the peer is gone.
@@ -213,7 +247,19 @@ fn as_a_host() {
         return;
     }
     assert!(reason.is_none() && exchange.lost == 0, "{} lost: {reason:?}", exchange.lost);
-    assert_eq!(worker.counters().recovered > 0, role.ends_with("recover"));
+    assert_eq!(worker.counters().recovered > 0, recovers);
+    if rails && !recovers {
+        println!("all came");
+        // For the peer that closes when it is back.
+        let start = Instant::now();
+        while !exchange.seen.is_back {
+            assert!(worker.wait(Some(LIMIT / 1000)).unwrap().is_none());
+            exchange.seen.look(&worker, ep);
+            assert!(start.elapsed() < 2 * LIMIT, "{:?}", worker.explain(ep));
+        }
+        let bytes: Vec<_> = worker.explain(ep).unwrap().rails.iter().map(|rail| rail.bytes).collect();
+        assert!(bytes.iter().all(|&bytes| bytes > 0), "{bytes:?}");
+    }
     worker.close(ep);
     match closed(next(&mut worker)) {
         CloseReason::Local | CloseReason::Remote => {}
@@ -273,6 +319,30 @@ fn a_cable_that_is_pulled_ends_every_operation_on_both_sides() {
     link.set("down");
     client.says("lost");
     server.says("lost");
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn a_rail_whose_cable_is_pulled_is_left_out_and_comes_back() {
+    let Some(mut link) = Link::of(2) else { return };
+    let (mut server, mut client) = both(&link, "rails");
+    server.says("begun");
+    link.set("down 1");
+    server.says("left out");
+    client.says("all came");
+    server.says("all came");
+    link.set("up 1");
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn a_connection_whose_first_rail_is_gone_goes_on_over_the_next() {
+    let Some(mut link) = Link::of(2) else { return };
+    let (mut server, client) = both(&link, "rails recover");
+    server.says("begun");
+    link.set("down 0");
     client.finish();
     server.finish();
 }
