@@ -45,6 +45,27 @@ impl ProtectionDomain {
         Ok(ProtectionDomain { id, provider: Provider::Ibv(ibv::Pd::alloc(device, id)?) })
     }
 
+    /// This domain, with memory that other devices reach too: what is allocated or registered by the value that it gives is
+    /// registered with all of them, for work requests of this domain's queue pairs and of the others', and for peers under
+    /// a key for each device ([`ExposedRegion::rkey_in`]). Queue pairs that it makes are this domain's.
+    ///
+    /// DMA-bufs are registered with this domain's device alone.
+    ///
+    /// # Errors
+    /// [`CreateError::NotSpanned`] if one of the devices, and not the only one, is the software device.
+    pub fn spanning(&self, others: &[ProtectionDomain]) -> Result<ProtectionDomain, CreateError> {
+        if others.is_empty() {
+            return Ok(self.clone());
+        }
+        let Provider::Ibv(pd) = &self.provider else { return Err(CreateError::NotSpanned) };
+        let other = |other: &ProtectionDomain| match &other.provider {
+            Provider::Ibv(other) => Ok(other.clone()),
+            Provider::Soft(_) => Err(CreateError::NotSpanned),
+        };
+        let others = others.iter().map(other).collect::<Result<Vec<_>, _>>()?;
+        Ok(ProtectionDomain { id: self.id, provider: Provider::Ibv(pd.spanning(others)) })
+    }
+
     /// Allocates `len` zeroed bytes of registered memory, aligned to 64 bytes, and to a page from 4 KiB on.
     ///
     /// # Errors
@@ -247,7 +268,6 @@ impl ProtectionDomain {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -56,6 +56,9 @@ pub enum CreateError {
         /// The service.
         qp_type: QpType,
     },
+    /// Memory can not be registered with several devices of which one is the software device.
+    #[error("memory of the software device can not be registered with another device; use devices of libibverbs alone")]
+    NotSpanned,
     /// The device can not tell when completions were.
     #[error("{device} has no completion timestamps that can be relied upon; make the queue without")]
     NoTimestamps {

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::mr::Mr;
 use super::mw::Mw;
 use super::pd::Pd;
+use super::registered::Registered;
 use crate::error::{MemoryError, RevokeBlocked};
 use crate::memory::Backing;
 use crate::sync::lock;
@@ -14,7 +14,7 @@ use crate::types::{Access, Rkey};
 #[derive(Debug)]
 pub(crate) struct Grant {
     rkey: Rkey,
-    mr: Mutex<Mr>,
+    registered: Mutex<Registered>,
     /// Windows that were bound to the region, with their keys.
     windows: Mutex<Vec<(Rkey, Weak<Mw>)>>,
 }
@@ -28,7 +28,7 @@ impl Grant {
         let (base, len) = (backing.base(), backing.len());
         // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
         // lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
-        let mr = unsafe {
+        let registered = unsafe {
             if backing.is_read_only() {
                 pd.register_read_only(base, len)
             } else if backing.is_on_demand() {
@@ -37,16 +37,21 @@ impl Grant {
                 pd.register(base, len, access)
             }
         }?;
-        Ok(Grant { rkey: mr.rkey(), mr: Mutex::new(mr), windows: Mutex::default() })
+        Ok(Grant { rkey: registered.rkey(), registered: Mutex::new(registered), windows: Mutex::default() })
     }
 
     pub(crate) fn rkey(&self) -> Rkey {
         self.rkey
     }
 
+    /// The key that peers present to the device of a further domain.
+    pub(crate) fn rkey_in(&self, domain: u64) -> Option<Rkey> {
+        lock(&self.registered).rkey_in(domain)
+    }
+
     /// Runs `bind` with the library's object, which is not ended meanwhile.
     pub(super) fn with_mr<R>(&self, bind: impl FnOnce(*mut qpair_verbs_sys::ibv_mr) -> R) -> R {
-        bind(lock(&self.mr).raw())
+        bind(lock(&self.registered).raw())
     }
 
     /// Notes a window that is bound to the region from now on.
@@ -67,7 +72,7 @@ impl Grant {
     /// # Errors
     /// [`RevokeBlocked`] as the device refuses: of a window that is bound it knows before this side does.
     pub(crate) fn withdraw(&self) -> Result<(), RevokeBlocked> {
-        lock(&self.mr).end().map_err(|error| match error.raw_os_error() {
+        lock(&self.registered).end().map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EINVAL) if !lock(&self.windows).is_empty() => RevokeBlocked::BoundWindows,
             errno => RevokeBlocked::Refused { errno: errno.unwrap_or_default() },
         })

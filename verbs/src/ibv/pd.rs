@@ -10,6 +10,7 @@ use super::device::Device;
 use super::handle::made;
 use super::mr::Mr;
 use super::pd_handle::PdHandle;
+use super::registered::{Registered, take_back};
 use crate::error::{CreateError, MemoryError};
 use crate::memory::{ArenaPool, Registrar};
 use crate::types::Access;
@@ -20,18 +21,33 @@ pub(crate) struct Pd {
     id: u64,
     arenas: Arc<ArenaPool>,
     handle: Arc<PdHandle>,
+    /// The domains of other devices that it spans.
+    further: Further,
     device: Arc<Device>,
 }
+
+/// Further domains, with their numbers.
+type Further = Box<[(u64, Arc<PdHandle>)]>;
 
 impl Pd {
     /// Allocates a domain, which is number `id` among those of this process.
     pub(crate) fn alloc(device: &Arc<Device>, id: u64) -> Result<Arc<Self>, CreateError> {
         let handle = Arc::new(PdHandle::alloc(device.handle())?);
-        let registrar = handle.clone();
-        // SAFETY: an arena gives its registration back before its memory, and keeps memory that the device keeps.
-        let register = move |base, len| unsafe { Mr::register(&registrar, base, len, writable(Access::NONE)) };
+        Ok(Self::with(id, handle, device.clone(), Box::default()))
+    }
+
+    /// The same domain, whose memory is registered with the devices of the others too.
+    pub(crate) fn spanning(&self, others: impl IntoIterator<Item = Arc<Pd>>) -> Arc<Self> {
+        let further = others.into_iter().map(|other| (other.id, other.handle.clone())).collect();
+        Self::with(self.id, self.handle.clone(), self.device.clone(), further)
+    }
+
+    fn with(id: u64, handle: Arc<PdHandle>, device: Arc<Device>, further: Further) -> Arc<Self> {
+        let (first, others) = (handle.clone(), further.clone());
+        // SAFETY: an arena gives its registrations back before its memory, and keeps memory that a device keeps.
+        let register = move |base, len| unsafe { with_each(&first, &others, base, len, writable(Access::NONE)) };
         let arenas = ArenaPool::registering(Registrar(Box::new(register)));
-        Ok(Arc::new(Pd { id, arenas, handle, device: device.clone() }))
+        Arc::new(Pd { id, arenas, handle, further, device })
     }
 
     pub(crate) fn arenas(&self) -> &ArenaPool {
@@ -58,9 +74,14 @@ impl Pd {
     /// # Safety
     /// The memory stays valid for reads and writes until the registration is closed, and for ever if closing fails. Nobody
     /// touches it while the device may.
-    pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: usize, access: Access) -> Result<Mr, MemoryError> {
+    pub(crate) unsafe fn register(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered, MemoryError> {
         // SAFETY: passed on to the caller.
-        unsafe { Mr::register(&self.handle, base, len, writable(access)) }
+        unsafe { with_each(&self.handle, &self.further, base, len, writable(access)) }
     }
 
     /// Registers memory that nobody writes: peers may read it.
@@ -70,10 +91,10 @@ impl Pd {
     ///
     /// # Safety
     /// The memory stays valid for reads until the registration is closed, and for ever if closing fails. Nobody writes it.
-    pub(crate) unsafe fn register_read_only(&self, base: NonNull<u8>, len: usize) -> Result<Mr, MemoryError> {
+    pub(crate) unsafe fn register_read_only(&self, base: NonNull<u8>, len: usize) -> Result<Registered, MemoryError> {
         let flags = Access::REMOTE_READ.bits().cast_signed();
         // SAFETY: passed on to the caller; the device is not allowed to write.
-        unsafe { Mr::register(&self.handle, base, len, flags) }
+        unsafe { with_each(&self.handle, &self.further, base, len, flags) }
     }
 
     /// The same without locking the memory, on devices that fault pages in.
@@ -88,13 +109,21 @@ impl Pd {
         base: NonNull<u8>,
         len: usize,
         access: Access,
-    ) -> Result<Mr, MemoryError> {
+    ) -> Result<Registered, MemoryError> {
         let offered = self.device.attributes().on_demand_paging.general & u64::from(sys::IBV_ODP_SUPPORT) != 0;
         if !offered {
             return Err(self.not_supported("memory that is not locked (on-demand paging)", None));
         }
         // SAFETY: passed on to the caller.
-        unsafe { Mr::register(&self.handle, base, len, writable(access) | sys::IBV_ACCESS_ON_DEMAND.cast_signed()) }
+        unsafe {
+            with_each(
+                &self.handle,
+                &self.further,
+                base,
+                len,
+                writable(access) | sys::IBV_ACCESS_ON_DEMAND.cast_signed(),
+            )
+        }
     }
 
     /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
@@ -128,6 +157,34 @@ impl Pd {
     fn not_supported(&self, what: &'static str, why: Option<String>) -> MemoryError {
         MemoryError::NotSupported { device: self.device.name().to_owned(), what, why }
     }
+}
+
+/// Registers memory with a domain, and with further ones.
+///
+/// # Safety
+/// As [`Mr::register`], for all of them.
+unsafe fn with_each(
+    first: &Arc<PdHandle>,
+    further: &Further,
+    base: NonNull<u8>,
+    len: usize,
+    flags: libc::c_int,
+) -> Result<Registered, MemoryError> {
+    // SAFETY: passed on to the caller.
+    let mr = unsafe { Mr::register(first, base, len, flags) }?;
+    let mut others = Vec::with_capacity(further.len());
+    for (domain, handle) in further {
+        // SAFETY: passed on to the caller.
+        match unsafe { Mr::register(handle, base, len, flags) } {
+            Ok(other) => others.push((*domain, other)),
+            Err(error) => {
+                others.push((0, mr));
+                take_back(others, base);
+                return Err(error);
+            }
+        }
+    }
+    Ok(Registered::new(mr, others))
 }
 
 /// The flags of memory that the device may write, and peers as `access` says.

@@ -18,8 +18,8 @@ pub(super) struct Pieces {
 #[inline(always)]
 pub(super) fn single(memory: &Local, domain: u64) -> Option<sys::ibv_sge> {
     let piece = match memory {
-        Local::Buffer(buffer) if buffer.check_domain(domain).is_ok() => sge(buffer),
-        Local::Region(slice) if slice.check_domain(domain).is_ok() => slice.sge(),
+        Local::Buffer(buffer) if buffer.backing().domain() == domain => sge(buffer),
+        Local::Region(slice) if slice.backing().domain() == domain => slice.sge(),
         _ => return None,
     };
     // An empty piece is none: to some devices its length means 2 GiB.
@@ -27,13 +27,13 @@ pub(super) fn single(memory: &Local, domain: u64) -> Option<sys::ibv_sge> {
     Some(sys::ibv_sge { addr: piece.ptr.expose_provenance() as u64, length, lkey: piece.lkey })
 }
 
-/// The pieces of `range` of local memory.
+/// The pieces of `range` of local memory, for a queue pair of that domain.
 #[inline(always)]
-pub(super) fn gather(memory: &Local, range: Range<usize>) -> Result<Pieces, PostError> {
+pub(super) fn gather(memory: &Local, range: Range<usize>, domain: u64) -> Result<Pieces, PostError> {
     let mut list = Pieces { pieces: [sys::ibv_sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE], count: 0 };
     let (mut skip, mut left) = (range.start, range.end - range.start);
     for index in 0..memory.pieces() {
-        let Some(piece) = memory.piece(index) else { break };
+        let Some(piece) = memory.piece_in(index, domain) else { break };
         let start = skip.min(piece.len);
         skip -= start;
         let len = (piece.len - start).min(left);

@@ -59,7 +59,9 @@ impl RecvSlots {
         (memory, wr_id): (Local, u64),
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
     ) -> Result<(), Rejected> {
-        let gathered = memory.check(takes.domain, None, takes.max_sge).and_then(|()| gather(&memory, 0..memory.len()));
+        let gathered = memory
+            .check(takes.domain, None, takes.max_sge)
+            .and_then(|()| gather(&memory, 0..memory.len(), takes.domain));
         match gathered {
             Ok(mut list) => {
                 // No message is longer than 4 GiB.

@@ -7,12 +7,12 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use super::backing::{Backing, Reach};
+use super::backing::{Backing, FurtherKey, Reach};
 use super::buffer::HugePages;
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
-use crate::ibv::Mr;
+use crate::ibv::Registered;
 use crate::sync::lock;
 
 /// One memfd-backed arena.
@@ -22,7 +22,9 @@ pub(crate) struct Arena {
     /// Dropped with the arena, unless the device keeps it registered.
     segment: ManuallyDrop<Segment>,
     /// On a device that has to be told of memory.
-    registered: Option<Mr>,
+    registered: Option<Registered>,
+    /// The keys of further devices.
+    further: Option<Arc<[FurtherKey]>>,
     free: Mutex<Ranges>,
     /// Told when the arena goes, so that peers unmap it.
     pool: Weak<ArenaPool>,
@@ -40,7 +42,9 @@ pub(crate) struct ArenaPool {
 }
 
 /// Registers a whole arena with a device.
-pub(crate) struct Registrar(pub(crate) Box<dyn Fn(NonNull<u8>, usize) -> Result<Mr, MemoryError> + Send + Sync>);
+pub(crate) struct Registrar(
+    pub(crate) Box<dyn Fn(NonNull<u8>, usize) -> Result<Registered, MemoryError> + Send + Sync>,
+);
 
 impl std::fmt::Debug for Registrar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,7 +91,12 @@ impl Arena {
 
     /// The key by which the device knows the memory in work requests; 0 where it needs none.
     pub(crate) fn lkey(&self) -> u32 {
-        self.registered.as_ref().map_or(0, Mr::lkey)
+        self.registered.as_ref().map_or(0, Registered::lkey)
+    }
+
+    /// The same of further devices.
+    pub(crate) fn further(&self) -> Option<Arc<[FurtherKey]>> {
+        self.further.clone()
     }
 
     /// Takes a block back.
@@ -112,7 +121,7 @@ impl Drop for Arena {
                 alarm();
             }
         }
-        if let Some(Err(error)) = self.registered.take().map(Mr::close) {
+        if let Some(Err(error)) = self.registered.take().map(Registered::close) {
             tracing::error!(%error, len = self.len(), "the device keeps memory registered; it is leaked");
             return;
         }
@@ -195,12 +204,19 @@ impl ArenaPool {
             })?;
         let registered =
             self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
+        let further = registered.as_ref().and_then(Registered::further_lkeys);
         let mut state = self.lock();
         state.next_id += 1;
         let id = state.next_id;
         let free = Mutex::new(Ranges::new(0, len));
-        let arena =
-            Arc::new(Arena { id, segment: ManuallyDrop::new(segment), registered, free, pool: self.me.clone() });
+        let arena = Arc::new(Arena {
+            id,
+            segment: ManuallyDrop::new(segment),
+            registered,
+            further,
+            free,
+            pool: self.me.clone(),
+        });
         state.by_id.insert(id, Arc::downgrade(&arena));
         Ok(arena)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::arena::Arena;
-use crate::ibv::{self, Mr};
+use crate::ibv::{self, Registered};
 use crate::soft::Home;
 
 /// One block of registered memory. It is freed when the last holder is gone.
@@ -17,11 +17,21 @@ pub(crate) struct Backing {
     len: usize,
     domain: u64,
     lkey: u32,
+    /// The same on further devices, where the domain spans several.
+    further: Option<Arc<[FurtherKey]>>,
     reach: Reach,
     kind: Kind,
 }
 
 /// Whose device reaches a block.
+/// The key of memory in work requests to a further device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FurtherKey {
+    /// The domain of its queue pairs.
+    pub(crate) domain: u64,
+    pub(crate) lkey: u32,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
     /// The software device's.
@@ -37,9 +47,9 @@ enum Kind {
     /// A block of an arena of ours, which peers can map.
     Arena { arena: Arc<Arena>, offset: usize, reserved: usize },
     /// A vector that the caller handed over.
-    Vector { capacity: usize, registered: Option<Mr> },
+    Vector { capacity: usize, registered: Option<Registered> },
     /// Memory that `owner` keeps alive.
-    Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Mr> },
+    Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Registered> },
     /// Shared bytes, which nobody writes; registered for peers only.
     Bytes { _owner: Bytes },
     /// Given back, or to nobody.
@@ -65,8 +75,8 @@ impl Backing {
         debug_assert!(len <= reserved && offset + reserved <= arena.len());
         // SAFETY: `offset` lies within the arena's mapping; the arena's allocator gave it out.
         let base = unsafe { arena.base().add(offset) };
-        let lkey = arena.lkey();
-        Arc::new(Backing { base, len, domain, lkey, reach, kind: Kind::Arena { arena, offset, reserved } })
+        let (lkey, further) = (arena.lkey(), arena.further());
+        Arc::new(Backing { base, len, domain, lkey, further, reach, kind: Kind::Arena { arena, offset, reserved } })
     }
 
     /// A vector that the caller handed over; `register` makes it known to a device that has to be told.
@@ -77,14 +87,15 @@ impl Backing {
         domain: u64,
         reach: Reach,
         mut vector: Vec<u8>,
-        register: impl FnOnce(NonNull<u8>, usize) -> Result<Option<Mr>, E>,
+        register: impl FnOnce(NonNull<u8>, usize) -> Result<Option<Registered>, E>,
     ) -> Result<Arc<Self>, E> {
         let base = NonNull::new(vector.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let registered = register(base, vector.len())?;
-        let lkey = registered.as_ref().map_or(0, Mr::lkey);
+        let lkey = registered.as_ref().map_or(0, Registered::lkey);
+        let further = registered.as_ref().and_then(Registered::further_lkeys);
         let vector = ManuallyDrop::new(vector);
         let kind = Kind::Vector { capacity: vector.capacity(), registered };
-        Ok(Arc::new(Backing { base, len: vector.len(), domain, lkey, reach, kind }))
+        Ok(Arc::new(Backing { base, len: vector.len(), domain, lkey, further, reach, kind }))
     }
 
     /// Memory that `owner` keeps alive.
@@ -96,17 +107,18 @@ impl Backing {
         reach: Reach,
         (base, len): (NonNull<u8>, usize),
         owner: Box<dyn Any + Send + Sync>,
-        registered: Option<Mr>,
+        registered: Option<Registered>,
     ) -> Arc<Self> {
-        let lkey = registered.as_ref().map_or(0, Mr::lkey);
-        Arc::new(Backing { base, len, domain, lkey, reach, kind: Kind::Foreign { owner, registered } })
+        let lkey = registered.as_ref().map_or(0, Registered::lkey);
+        let further = registered.as_ref().and_then(Registered::further_lkeys);
+        Arc::new(Backing { base, len, domain, lkey, further, reach, kind: Kind::Foreign { owner, registered } })
     }
 
     /// Shared bytes, to be read only.
     pub(crate) fn from_bytes(domain: u64, reach: Reach, bytes: Bytes) -> Self {
         let base = NonNull::new(bytes.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
         let kind = Kind::Bytes { _owner: bytes.clone() };
-        Backing { base, len: bytes.len(), domain, lkey: 0, reach, kind }
+        Backing { base, len: bytes.len(), domain, lkey: 0, further: None, reach, kind }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -121,6 +133,18 @@ impl Backing {
         self.domain
     }
 
+    /// True if queue pairs of that domain reach it.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: u64) -> bool {
+        self.domain == domain || self.further_lkey(domain).is_some()
+    }
+
+    /// Its key in work requests of a further domain.
+    #[cold]
+    pub(crate) fn further_lkey(&self, domain: u64) -> Option<u32> {
+        self.further.as_ref()?.iter().find(|key| key.domain == domain).map(|key| key.lkey)
+    }
+
     /// The key by which the device knows the block in work requests; 0 on the software device, which needs none.
     #[inline(always)]
     pub(crate) fn lkey(&self) -> u32 {
@@ -131,7 +155,7 @@ impl Backing {
     pub(crate) fn is_on_demand(&self) -> bool {
         match &self.kind {
             Kind::Vector { registered, .. } | Kind::Foreign { registered, .. } => {
-                registered.as_ref().is_some_and(Mr::is_on_demand)
+                registered.as_ref().is_some_and(Registered::is_on_demand)
             }
             Kind::Arena { .. } | Kind::Bytes { .. } | Kind::Gone => false,
         }
@@ -178,8 +202,8 @@ impl Backing {
 }
 
 /// Has the device forget memory; false if it does not, and the memory is to be leaked.
-fn let_go(registered: Option<Mr>, len: usize) -> bool {
-    match registered.map(Mr::close) {
+fn let_go(registered: Option<Registered>, len: usize) -> bool {
+    match registered.map(Registered::close) {
         None | Some(Ok(())) => true,
         Some(Err(error)) => {
             tracing::error!(%error, len, "the device keeps memory registered; it is leaked");

@@ -78,7 +78,7 @@ impl Buffer {
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {
-        if self.backing.domain() == domain { Ok(()) } else { Err(PostError::WrongDomain) }
+        if self.backing.is_of(domain) { Ok(()) } else { Err(PostError::WrongDomain) }
     }
 }
 

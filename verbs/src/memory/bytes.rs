@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::error::{BytesRevokeFailed, MemoryError};
 use crate::memory::{Backing, Grant, Reach, RemoteSlice};
+use crate::pd::ProtectionDomain;
 use crate::types::{Access, Rkey};
 
 /// [`Bytes`] that peers may read with its rkey, without a copy of them having been made.
@@ -36,6 +37,7 @@ pub struct BytesRegion {
 /// What a region holds. Fields are dropped in order: the right to the memory first.
 struct Held {
     grant: Grant,
+    domain: u64,
     bytes: Bytes,
 }
 
@@ -43,7 +45,7 @@ impl BytesRegion {
     pub(crate) fn new(domain: u64, reach: Reach, bytes: Bytes) -> Result<Self, MemoryError> {
         let backing = Backing::from_bytes(domain, reach, bytes.clone());
         let grant = Grant::new(&backing, Access::REMOTE_READ, None)?;
-        Ok(BytesRegion { held: Some(Box::new(Held { grant, bytes })) })
+        Ok(BytesRegion { held: Some(Box::new(Held { grant, domain, bytes })) })
     }
 
     /// The bytes.
@@ -60,6 +62,13 @@ impl BytesRegion {
     /// The key that peers present.
     pub fn rkey(&self) -> Rkey {
         self.held().grant.rkey()
+    }
+
+    /// The key that peers present to the device of that domain, if the region is of that domain, or of one that
+    /// [spans](ProtectionDomain::spanning) it.
+    pub fn rkey_in(&self, domain: &ProtectionDomain) -> Option<Rkey> {
+        let held = self.held();
+        if held.domain == domain.id() { Some(held.grant.rkey()) } else { held.grant.rkey_in(domain.id()) }
     }
 
     /// The name of `range` for peers: plain data to send to them.

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use crate::calc::{self, Calc};
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
-use crate::memory::{Buffer, Grant, RemoteSlice, Sge};
+use crate::memory::{Backing, Buffer, Grant, RemoteSlice, Sge};
+use crate::pd::ProtectionDomain;
 use crate::soft;
 use crate::types::{Access, Rkey};
 
@@ -72,6 +73,17 @@ impl ExposedRegion {
     /// The key that peers present.
     pub fn rkey(&self) -> Rkey {
         self.shared().rkey
+    }
+
+    /// The key that peers present to the device of that domain, if the region is of that domain, or of one that
+    /// [spans](ProtectionDomain::spanning) it.
+    pub fn rkey_in(&self, domain: &ProtectionDomain) -> Option<Rkey> {
+        let shared = self.shared();
+        if shared.buffer().backing().domain() == domain.id() {
+            Some(shared.rkey)
+        } else {
+            shared.grant.rkey_in(domain.id())
+        }
     }
 
     /// The name of `range` for peers: plain data to send to them.
@@ -346,6 +358,10 @@ impl RegionSlice {
             lkey: backing.lkey(),
             arena: backing.arena().map(|(id, offset)| (id, offset + self.start)),
         }
+    }
+
+    pub(crate) fn backing(&self) -> &Backing {
+        self.region.buffer().backing()
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {

@@ -39,6 +39,14 @@ impl Grant {
         }
     }
 
+    /// The key that peers present to the device of a further domain.
+    pub(crate) fn rkey_in(&self, domain: u64) -> Option<Rkey> {
+        match self {
+            Grant::Soft(_) => None,
+            Grant::Ibv(grant) => grant.rkey_in(domain),
+        }
+    }
+
     /// Whoever looks at the memory may wait for a peer: takes in what the network brought, where the device is software.
     #[inline(always)]
     pub(crate) fn progress(&self) {

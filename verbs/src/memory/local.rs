@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::PostError;
-use crate::memory::{Buffer, DmabufSlice, MemoryPart, RegionSlice, Slab};
+use crate::memory::{Backing, Buffer, DmabufSlice, MemoryPart, RegionSlice, Slab};
 
 /// Memory that is posted with a work request and comes back with its completion.
 #[derive(Debug, Default)]
@@ -101,6 +101,30 @@ impl Local {
             Local::Dmabuf(slice) if index == 0 => Some(slice.sge()),
             Local::Part(part) if index == 0 => Some(part.sge()),
             _ => None,
+        }
+    }
+
+    /// The piece of that index as the device of a queue pair of that domain knows it.
+    #[inline(always)]
+    pub(crate) fn piece_in(&self, index: usize, domain: u64) -> Option<Sge> {
+        let piece = self.piece(index)?;
+        match self.backing(index) {
+            Some(backing) if backing.domain() != domain => {
+                Some(Sge { lkey: backing.further_lkey(domain).unwrap_or(piece.lkey), ..piece })
+            }
+            _ => Some(piece),
+        }
+    }
+
+    #[inline(always)]
+    fn backing(&self, index: usize) -> Option<&Backing> {
+        match self {
+            Local::None | Local::Dmabuf(_) => None,
+            Local::Buffer(buffer) => Some(buffer.backing()),
+            Local::Slab(slab) => Some(slab.buffer().backing()),
+            Local::List(list) => list.get(index).map(|buffer| &**buffer.backing()),
+            Local::Region(slice) => Some(slice.backing()),
+            Local::Part(part) => Some(part.backing()),
         }
     }
 

@@ -28,7 +28,7 @@ pub use slab::{Slab, SlabView};
 pub use window::MemoryWindow;
 
 pub(crate) use arena::{Arena, ArenaPool, Registrar};
-pub(crate) use backing::{Backing, Reach};
+pub(crate) use backing::{Backing, FurtherKey, Reach};
 pub(crate) use exposed::RegionShared;
 pub(crate) use grant::Grant;
 pub(crate) use local::{MAX_SGE, Sge, sge};

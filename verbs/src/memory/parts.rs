@@ -114,6 +114,10 @@ impl MemoryPart {
         self.len == 0
     }
 
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
     pub(crate) fn sge(&self) -> Sge {
         // SAFETY: `start` lies within the block, checked when the part was made.
         let ptr = unsafe { self.backing.base().as_ptr().add(self.start) };
@@ -126,7 +130,7 @@ impl MemoryPart {
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {
-        if self.backing.domain() == domain { Ok(()) } else { Err(PostError::WrongDomain) }
+        if self.backing.is_of(domain) { Ok(()) } else { Err(PostError::WrongDomain) }
     }
 }
 

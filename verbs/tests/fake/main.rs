@@ -12,3 +12,4 @@ mod nonsense;
 mod posting;
 mod random;
 mod received;
+mod spanning;

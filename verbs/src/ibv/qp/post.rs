@@ -54,7 +54,7 @@ impl OwnedQp {
             Some(data) => Data::Inline(data),
             None => {
                 let range = wr.range.clone().unwrap_or_else(|| 0..wr.local.len());
-                pieces = match gather(&wr.local, range) {
+                pieces = match gather(&wr.local, range, self.domain) {
                     Ok(pieces) => pieces,
                     Err(error) => return Err(Rejected { error, memory: wr.local }),
                 };

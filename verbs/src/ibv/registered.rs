@@ -1,0 +1,80 @@
+//! Memory as all devices of a domain know it: a registration with each.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use qpair_verbs_sys as sys;
+
+use super::mr::Mr;
+use crate::memory::FurtherKey;
+use crate::types::Rkey;
+
+/// The registrations of one piece of memory: with the domain's own device, and with those of the domains that it spans.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    first: Mr,
+    /// With the numbers of their domains.
+    further: Box<[(u64, Mr)]>,
+}
+
+impl Registered {
+    pub(super) fn new(first: Mr, further: Vec<(u64, Mr)>) -> Self {
+        Registered { first, further: further.into() }
+    }
+
+    /// The key by which the domain's own device knows the memory in work requests.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.first.lkey()
+    }
+
+    /// The same of the other devices, if there are any.
+    pub(crate) fn further_lkeys(&self) -> Option<Arc<[FurtherKey]>> {
+        let keys = self.further.iter().map(|(domain, mr)| FurtherKey { domain: *domain, lkey: mr.lkey() });
+        (!self.further.is_empty()).then(|| keys.collect())
+    }
+
+    /// The key that peers present to the domain's own device.
+    pub(super) fn rkey(&self) -> Rkey {
+        self.first.rkey()
+    }
+
+    /// The same to the device of a further domain.
+    pub(super) fn rkey_in(&self, domain: u64) -> Option<Rkey> {
+        self.further.iter().find(|(number, _)| *number == domain).map(|(_, mr)| mr.rkey())
+    }
+
+    /// The registration with the domain's own device; null once it has ended.
+    pub(super) fn raw(&self) -> *mut sys::ibv_mr {
+        self.first.raw()
+    }
+
+    /// True if the device faults pages in as it needs them.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.first.is_on_demand()
+    }
+
+    /// Ends all of them.
+    ///
+    /// # Errors
+    /// The first reason of a device that keeps the memory; the others have let go of it.
+    pub(crate) fn close(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    /// The same. Those that have not ended can be ended again.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        let first = self.first.end();
+        self.further.iter_mut().map(|(_, mr)| mr.end()).fold(first, |all, one| all.and(one))
+    }
+}
+
+/// What could not be registered with one device is given back by those that have it.
+pub(super) fn take_back(registered: Vec<(u64, Mr)>, base: NonNull<u8>) {
+    for (domain, mr) in registered {
+        if let Err(error) = mr.close() {
+            // Nobody was told its keys, so that nothing reaches the memory by them.
+            tracing::error!(%error, domain, ?base, "a device keeps memory registered that is not used");
+        }
+    }
+}

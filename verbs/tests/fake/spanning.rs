@@ -1,0 +1,115 @@
+//! Memory that several devices reach: each by a key of its own.
+
+use bytes::Bytes;
+use qpair_fake_ibverbs::control::Device;
+use qpair_verbs::{Access, Context, CreateError, DividedMemory, Local, ProtectionDomain, RemoteSlice, RevokeBlocked};
+
+use crate::ground::{Ground, connect, in_fake, settled};
+
+/// Another device, and a domain on it.
+fn another(name: &str) -> (Device, Context, ProtectionDomain) {
+    let fake = Device::new(name).expect("the library is there");
+    let ctx = Context::open(name).expect("it opens");
+    let pd = ctx.alloc_pd().expect("a domain");
+    (fake, ctx, pd)
+}
+
+#[test]
+fn each_device_reaches_it_by_a_key_of_its_own() {
+    in_fake(|| {
+        let mut ground = Ground::new();
+        let (fake, ctx, pd) = another("beside");
+        let mut cq = ctx.create_cq(16).unwrap();
+        // Keys that are taken there make for others than the first device has.
+        let taken: Vec<_> = (0..3).map(|_| pd.expose(8, Access::REMOTE_ALL).unwrap()).collect();
+        let both = ground.pd.spanning(std::slice::from_ref(&pd)).unwrap();
+        let (mut near, near_peer) = ground.pair();
+        let (mut far, far_peer) = connect(pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+
+        let region = both.expose(128, Access::REMOTE_ALL).unwrap();
+        let (first, further) = (region.rkey_in(&ground.pd).unwrap(), region.rkey_in(&pd).unwrap());
+        assert_eq!(first, region.rkey());
+        assert_ne!(first, further);
+        let remote = |rkey, range| RemoteSlice { rkey, ..region.remote(range) };
+        for (value, big) in [(3, 0x5000), (4, 0x9_0000)] {
+            // One from an arena that is shared, and one that has its own.
+            let mut buffer = both.alloc(big).unwrap();
+            buffer.fill(value);
+            near.write(buffer, remote(first, 0..64)).range(0..64).signaled().post().unwrap();
+            let memory = ground.cq.poll().unwrap().expect("a completion").into_memory();
+            far.write(memory, remote(further, 64..128)).range(0..64).signaled().post().unwrap();
+            let done = cq.poll().unwrap().expect("a completion");
+            assert!(done.status().is_success(), "{}", done.status());
+            let mut all = [0; 128];
+            region.read(0, &mut all).unwrap();
+            assert_eq!(all, [value; 128]);
+        }
+        // Parts of one buffer, with both devices at once.
+        let memory = DividedMemory::of(both.alloc(128).unwrap()).unwrap();
+        near.read(memory.part(0..64), remote(first, 0..64)).signaled().post().unwrap();
+        far.read(memory.part(64..128), remote(further, 64..128)).signaled().post().unwrap();
+        for cq in [&mut ground.cq, &mut cq] {
+            let done = cq.poll().unwrap().expect("a completion");
+            assert!(done.status().is_success(), "{}", done.status());
+        }
+        let Ok(Local::Buffer(buffer)) = memory.join() else { panic!("no part is out") };
+        assert_eq!(buffer[..], [4; 128]);
+
+        let bytes = both.expose_bytes(Bytes::from(vec![7; 100])).unwrap();
+        let rkey = bytes.rkey_in(&pd).unwrap();
+        far.read(buffer, RemoteSlice { rkey, ..bytes.remote(0..100) }).range(0..100).signaled().post().unwrap();
+        let done = cq.poll().unwrap().expect("a completion");
+        assert_eq!(done.into_buffer().unwrap()[..100], [7; 100]);
+
+        // Of neither: memory of the first device alone, and a domain that it does not span.
+        let alone = ground.pd.expose(8, Access::REMOTE_ALL).unwrap();
+        assert!(alone.rkey_in(&ground.pd).is_some() && alone.rkey_in(&pd).is_none());
+        assert!(far.write(ground.filled(1), remote(further, 0..64)).post().is_err());
+
+        bytes.revoke().unwrap();
+        region.revoke().unwrap();
+        drop((near, near_peer, far, far_peer, both, alone, taken, cq, pd, ctx));
+        ground.close();
+        settled(&fake);
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn what_one_device_refuses_no_device_keeps() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let (fake, ctx, pd) = another("beside");
+        let both = ground.pd.spanning(std::slice::from_ref(&pd)).unwrap();
+        let count = |fake: &Device| fake.live().matches("mr").count();
+        let before = (count(&ground.fake), count(&fake));
+        fake.fail("ibv_reg_mr", 1, libc::ENOMEM).unwrap();
+        both.register(vec![0; 5000]).unwrap_err();
+        assert_eq!((count(&ground.fake), count(&fake)), before, "{}", ground.fake.live());
+
+        let region = both.expose(64, Access::REMOTE_ALL).unwrap();
+        fake.fail("ibv_dereg_mr", 1, libc::EBUSY).unwrap();
+        let failed = region.revoke().unwrap_err();
+        assert!(matches!(failed.why, RevokeBlocked::Refused { .. }), "{:?}", failed.why);
+        let buffer = failed.region.revoke().expect("the other device is asked again");
+        drop((buffer, both, pd, ctx));
+        ground.close();
+        settled(&fake);
+        fake.assert_clean();
+    });
+}
+
+#[test]
+fn memory_of_the_software_device_is_its_own() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let soft = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let error = ground.pd.spanning(std::slice::from_ref(&soft)).unwrap_err();
+        assert!(matches!(error, CreateError::NotSpanned), "{error}");
+        let error = soft.spanning(std::slice::from_ref(&ground.pd)).unwrap_err();
+        assert!(matches!(error, CreateError::NotSpanned), "{error}");
+        assert!(soft.spanning(&[]).unwrap().alloc(10).is_ok());
+        drop(soft);
+        ground.close();
+    });
+}
