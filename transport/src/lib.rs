@@ -52,8 +52,8 @@ mod worker;
 
 pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, ToPeer, Versions};
 pub use engine::{
-    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, Origin, PROTOCOL_VERSION, Violation,
-    WireError,
+    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PROTOCOL_VERSION,
+    RailKeys, Violation, WireError,
 };
 pub use worker::{
     ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,

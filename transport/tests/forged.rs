@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use qpair_transport::{
-    Class, CloseReason, Config, EndpointId, Envelope, Event, HEADER_BYTES, Header, Kind, OFFER_BYTES, Offer, OpError,
-    Payload, Returned, Tag, Violation, WireError, Worker,
+    Class, CloseReason, Config, EndpointId, Envelope, Event, HEADER_BYTES, Header, Kind, OFFER_LIMIT, Offer, OpError,
+    Payload, RailKeys, Returned, Tag, Violation, WireError, Worker,
 };
 use qpair_verbs::{CompletionQueue, Context, ProtectionDomain, QpAddress, QueuePair, Rkey, WcStatus};
 use serde::{Deserialize, Serialize};
@@ -92,9 +92,9 @@ fn header(kind: Kind, sequence: u32, tag: u64, length: u64) -> Vec<u8> {
 }
 
 fn offer(length: u64) -> Vec<u8> {
-    let mut body = [0; OFFER_BYTES];
-    Offer { addr: 4096, rkey: Rkey(0xdead_beef), id: 1 }.emit(&mut body);
-    [header(Kind::ReadyToSend, 0, 1, length), body.to_vec()].concat()
+    let mut body = [0; OFFER_LIMIT];
+    let offer = Offer { addr: 4096, rkey: Rkey(0xdead_beef), id: 1, rails: RailKeys::default() };
+    [&header(Kind::ReadyToSend, 0, 1, length), offer.emit(&mut body)].concat()
 }
 
 /// What becomes of a connection over which `bytes` come.

@@ -32,6 +32,9 @@ pub(crate) struct Hello {
     /// Its queue pairs for long transfers, one for each rail; `None` for a rail on which it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) rails: Vec<Option<QpAddress>>,
+    /// The rails that its messages can go over, as bits.
+    #[serde(default)]
+    pub(crate) message_rails: u8,
 }
 
 /// What a side tells of its queue pair of one rail.
@@ -231,6 +234,7 @@ pub(crate) mod tests {
             fabric,
             path_mtu: None,
             rails: Vec::new(),
+            message_rails: 1,
         }
     }
 

@@ -10,6 +10,7 @@ mod inbox;
 mod keepalive;
 mod link;
 mod part;
+mod rail_keys;
 mod rails;
 mod retained;
 mod shares;
@@ -23,7 +24,8 @@ mod violation;
 mod wire;
 
 pub use wire::{
-    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, Offer, PROTOCOL_VERSION, WireError,
+    Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, PROTOCOL_VERSION,
+    WireError,
 };
 
 #[cfg(test)]
@@ -39,6 +41,8 @@ pub(crate) use inbox::{
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use part::Part;
+pub use rail_keys::RailKeys;
+pub(crate) use rail_keys::{RAILS, Readable};
 pub(crate) use rails::{DEPTH, RailStage, Rails, SLICED_FROM, slice_len};
 pub(crate) use retained::{Again, Unconfirmed, by_number};
 pub(crate) use shares::Shares;

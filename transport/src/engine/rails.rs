@@ -81,6 +81,11 @@ impl Rails {
         self.rails.iter().filter(|rail| rail.stage == RailStage::Up).count()
     }
 
+    /// True if one of those that `can` says carries slices.
+    pub(crate) fn has_up(&self, can: impl Fn(usize) -> bool) -> bool {
+        self.rails.iter().enumerate().any(|(index, rail)| rail.stage == RailStage::Up && can(index))
+    }
+
     /// What is known of each: how it stands, bytes a second that it carried of late, the time of a probe, bytes in all.
     pub(crate) fn seen(&self) -> impl Iterator<Item = (RailStage, Option<u64>, Duration, u64)> + '_ {
         let second = |rate: u64| rate.saturating_mul(1000);
@@ -153,13 +158,15 @@ impl Rails {
         })
     }
 
-    /// The rail for the next slice, of `len` bytes, of `left` that are still to be posted. `None`: the rails that have enough
+    /// The rail for the next slice, which can go over those that `can` says, of `len` bytes, of `left` that are still to be
+    /// posted. `None`: the rails that have enough
     /// to do now will be done with all of it sooner, or there is none.
-    pub(crate) fn pick(&self, len: u64, left: u64, now: Duration) -> Option<usize> {
+    pub(crate) fn pick(&self, len: u64, left: u64, now: Duration, can: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best: Option<(Duration, usize)> = None;
         // Of the rails that have enough to do: what they carry together, and what they have carried by the time they are free.
         let (mut rates, mut ahead) = (0, 0);
-        for (index, rail) in self.rails.iter().enumerate().filter(|(_, rail)| rail.stage == RailStage::Up) {
+        let up = |(index, rail): &(usize, &Rail)| rail.stage == RailStage::Up && can(*index);
+        for (index, rail) in self.rails.iter().enumerate().filter(up) {
             if rail.has_room() {
                 let finish = rail.free(now) + rail.time_of(len);
                 best = Some(best.map_or((finish, index), |best| best.min((finish, index))));

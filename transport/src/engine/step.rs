@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use qpair_verbs::RemoteSlice;
-
 use super::inbox::EntryKey;
+use super::rail_keys::Readable;
 use super::slots::Work;
 use super::wire::{Envelope, Header, Offer};
 
@@ -48,7 +47,7 @@ pub(crate) struct Pending<P> {
     pub(crate) envelope: Envelope,
     pub(crate) len: u64,
     /// Where it can be read, if it is to be offered.
-    pub(crate) remote: Option<RemoteSlice>,
+    pub(crate) readable: Option<Readable>,
     pub(crate) payload: P,
 }
 

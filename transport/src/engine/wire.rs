@@ -3,12 +3,16 @@
 use qpair_verbs::{RemoteSlice, Rkey};
 use thiserror::Error;
 
+use super::rail_keys::{KEYS_BYTES, RailKeys};
+
 /// Version of the header and of the connection manager's hello.
 pub const PROTOCOL_VERSION: u8 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
-/// Bytes that follow the header of a ready-to-send.
+/// Bytes that follow the header of a ready-to-send at least.
 pub const OFFER_BYTES: usize = 16;
+/// The same at most: with a key for each of eight rails.
+pub const OFFER_LIMIT: usize = OFFER_BYTES + KEYS_BYTES;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +113,8 @@ pub struct Offer {
     pub rkey: Rkey,
     /// Message id, to be named when it was read.
     pub id: u32,
+    /// Keys for reading it over other rails.
+    pub rails: RailKeys,
 }
 
 /// Bytes that are no message of this protocol.
@@ -143,6 +149,9 @@ pub enum WireError {
         /// Bytes after the header.
         got: usize,
     },
+    /// A payload that can not be read over its first rail, or over one that is none.
+    #[error("a payload is offered over rails {0:#b}")]
+    Rails(u32),
 }
 
 impl Kind {
@@ -285,21 +294,24 @@ impl Offer {
     /// Reads the bytes that follow the header of a ready-to-send.
     ///
     /// # Errors
-    /// [`WireError::Short`].
+    /// [`WireError::Short`], [`WireError::Rails`].
     pub fn parse(bytes: &[u8]) -> Result<Offer, WireError> {
-        let Some((bytes, _)) = bytes.split_first_chunk::<OFFER_BYTES>() else {
+        let Some((bytes, rest)) = bytes.split_first_chunk::<OFFER_BYTES>() else {
             return Err(WireError::Short { len: bytes.len(), needed: OFFER_BYTES });
         };
         let (words, _) = bytes.as_chunks::<8>();
         let second = u64::from_le_bytes(words[1]);
-        Ok(Offer { addr: u64::from_le_bytes(words[0]), rkey: Rkey(second as u32), id: (second >> 32) as u32 })
+        let (addr, rkey, id) = (u64::from_le_bytes(words[0]), Rkey(second as u32), (second >> 32) as u32);
+        Ok(Offer { addr, rkey, id, rails: RailKeys::parse(rest)? })
     }
 
-    /// Writes the bytes that follow the header.
-    pub fn emit(&self, into: &mut [u8; OFFER_BYTES]) {
+    /// Writes the bytes that follow the header. Gives them.
+    pub fn emit<'a>(&self, into: &'a mut [u8; OFFER_LIMIT]) -> &'a [u8] {
         let (words, _) = into.as_chunks_mut::<8>();
         words[0] = self.addr.to_le_bytes();
         words[1] = (u64::from(self.rkey.0) | u64::from(self.id) << 32).to_le_bytes();
+        let keys = into.last_chunk_mut::<KEYS_BYTES>().map_or(0, |keys| self.rails.emit(keys));
+        &into[..OFFER_BYTES + keys]
     }
 
     /// The payload, whose length the header says, as a range to read.

@@ -113,14 +113,17 @@ impl Config {
     }
 
     /// The ways to the network over which connections go, at most 8 (default: one, where the device is used anyway). The first
-    /// is for messages, at first; long messages are read over all of them at once, in slices: each goes where it is there
+    /// is for messages, at first, and on the worker's device, which it names if nothing else does; long messages are read over all of them at once, in slices: each goes where it is there
     /// first, as far as can be told from what each rail carried of late. Both sides need them, in the same order: the rail of
     /// a number connects to the peer's of that number. What only one side has stays unused.
     ///
     /// A rail that fails, or takes many times as long as it should, is left out, and what was under way there is read over
     /// the others; after a tenth of a second, and longer each time, a probe tries it again.
     /// [`Explanation`](crate::Explanation) tells how each stands. With [`recovery`](Config::recovery), a connection whose
-    /// first rail fails goes on over the next.
+    /// first rail fails goes on over the next that is on the worker's device on both sides.
+    ///
+    /// On several devices, all memory of the worker's domain is registered with each. What an application offers by
+    /// [`Payload::Exposed`](crate::Payload::Exposed) is read over the rails of the worker's own device.
     #[must_use]
     pub fn rails(mut self, rails: impl IntoIterator<Item = Rail>) -> Self {
         self.rails = rails.into_iter().collect();
@@ -317,7 +320,8 @@ impl Config {
     /// The device to open.
     pub(crate) fn device_name(&self) -> String {
         let named = || std::env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
-        self.device.clone().or_else(named).unwrap_or_else(|| "soft0".to_owned())
+        let first = || self.rails.first().and_then(Rail::device_name).map(str::to_owned);
+        self.device.clone().or_else(first).or_else(named).unwrap_or_else(|| "soft0".to_owned())
     }
 
     /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the

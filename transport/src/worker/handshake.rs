@@ -168,6 +168,7 @@ impl Worker {
         let mut lanes = self.prepare_rails(theirs.rails.len(), false);
         if let Some(lanes) = &mut lanes {
             answer.rails = lanes.addresses();
+            lanes.agree(answer.message_rails, theirs.message_rails);
             self.connect_rails(lanes, &theirs.rails);
         }
         let link = self.link(epoch);
@@ -215,7 +216,7 @@ impl Worker {
                 endpoint.longest = theirs.longest;
                 tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
                 self.endpoints.attach(index, qp, &terms(theirs), now);
-                self.rails_answered(index, &theirs.rails);
+                self.rails_answered(index, theirs);
                 if let Some(socket) = socket {
                     self.sockets.send(socket, &Message::Ready);
                     self.sockets.settle(socket);

@@ -159,9 +159,12 @@ impl Worker {
             keepalive: Keepalive::new(config.keepalive, config.detection),
             seed: seed.map_err(system("draw a random number"))?,
         };
-        let rails = RailSet::new(&config.rails, &context, &channel, config.endpoints)?;
+        let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints)?;
+        let pd = rails.span(pd)?;
         let mut sockets = Sockets::new(settings).map_err(system("create a poll for the sockets"))?;
-        sockets.register(&mut channel).map_err(system("watch the completion channel"))?;
+        for channel in std::iter::once(&mut channel).chain(rails.channels()) {
+            sockets.register(channel).map_err(system("watch the completion channel"))?;
+        }
         let pool = Pool::new(&pd, config.pool_limit, config.huge_pages);
         let policy = Policy {
             hold_short: config.unmatched == Unmatched::Hold,

@@ -145,9 +145,7 @@ impl Worker {
     /// Asks to be told of what comes from now on. True, and nothing is asked, if something is there already.
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
         self.cq.arm(Arm::Any);
-        if let Some(cq) = self.rails.queue() {
-            cq.arm(Arm::Any);
-        }
+        self.rails.queues().for_each(|cq| cq.arm(Arm::Any));
         // The arming tells of what comes from now on: what is there must be taken, all of it.
         loop {
             self.cut_short = false;
@@ -184,10 +182,9 @@ impl Worker {
     /// As long as this side polls, peers need not ring.
     fn wake_up(&mut self) {
         self.cq.disarm();
-        if let Some(cq) = self.rails.queue() {
-            cq.disarm();
-        }
+        self.rails.queues().for_each(|cq| cq.disarm());
         self.channel.clear();
+        self.rails.channels().for_each(|channel| channel.clear());
     }
 
     /// True if something waits that no descriptor tells of: messages that the application may drop at any time,

@@ -186,7 +186,7 @@ impl Worker {
         let flushed = std::mem::take(&mut endpoint.flushed);
         if let Some(lanes) = &endpoint.lanes {
             // Both sides go on over the same, without a word.
-            endpoint.rail = (endpoint.rail + 1) % lanes.count();
+            endpoint.rail = lanes.next_for_messages(endpoint.rail);
         }
         let rail = endpoint.rail;
         endpoint.reserved = false;

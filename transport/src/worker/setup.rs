@@ -73,6 +73,7 @@ impl Worker {
             fabric: self.fabric,
             path_mtu: None,
             rails: Vec::new(),
+            message_rails: self.rails.for_messages(),
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use qpair_verbs::{RemoteSlice, Rkey};
-
 use super::words::Word;
 use super::{CloseSent, Link, Phase};
+use crate::engine::rail_keys::Readable;
 use crate::engine::step::{Blocked, Cancelled, Frame, Pending, Step};
 use crate::engine::wire::{Envelope, Header, Kind, Offer};
 
@@ -28,12 +27,12 @@ impl<P> Link<P> {
         &mut self,
         op: u64,
         envelope: Envelope,
-        remote: RemoteSlice,
+        readable: Readable,
         payload: P,
     ) -> Result<(Frame, Offer), P> {
         debug_assert!(self.takes_messages());
         match self.may_send(1) {
-            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, envelope, remote, payload)),
+            Ok(()) if !self.exposures.is_full() => Ok(self.offer_frame(op, envelope, readable, payload)),
             _ => Err(payload),
         }
     }
@@ -75,17 +74,17 @@ impl<P> Link<P> {
                 let (kind, id, len) = word.says();
                 return Some(Step::Control(self.frame(kind, Envelope::bare(id.into()), len, false)));
             }
-            let offers = self.queue.front().is_some_and(|next| next.remote.is_some());
+            let offers = self.queue.front().is_some_and(|next| next.readable.is_some());
             if !(offers && self.exposures.is_full())
                 && let Some(next) = self.queue.pop_front()
             {
-                return Some(match next.remote {
+                return Some(match next.readable {
                     None => {
                         let frame = self.frame(Kind::Eager, next.envelope, next.len, false);
                         Step::Eager { frame, op: next.op, payload: next.payload }
                     }
-                    Some(remote) => {
-                        let (frame, offer) = self.offer_frame(next.op, next.envelope, remote, next.payload);
+                    Some(readable) => {
+                        let (frame, offer) = self.offer_frame(next.op, next.envelope, readable, next.payload);
                         Step::Offer { frame, offer }
                     }
                 });
@@ -177,9 +176,10 @@ impl<P> Link<P> {
         Frame { header, work: self.slots.take(signal) }
     }
 
-    fn offer_frame(&mut self, op: u64, envelope: Envelope, remote: RemoteSlice, payload: P) -> (Frame, Offer) {
+    fn offer_frame(&mut self, op: u64, envelope: Envelope, readable: Readable, payload: P) -> (Frame, Offer) {
+        let Readable { remote, rails } = readable;
         let id = self.exposures.insert(op, envelope, remote.len, payload);
         let frame = self.frame(Kind::ReadyToSend, envelope, remote.len, false);
-        (frame, Offer { addr: remote.addr, rkey: Rkey(remote.rkey.0), id })
+        (frame, Offer { addr: remote.addr, rkey: remote.rkey, id, rails })
     }
 }

@@ -56,7 +56,7 @@ fn run(wires: &mut [Wire], total: u64, count: usize, dead: Option<(usize, Durati
         loop {
             while let Some(left) = queue.pop() {
                 let len = left.min(slice);
-                let Some(rail) = rails.pick(len, queue.iter().sum::<u64>() + left, now) else {
+                let Some(rail) = rails.pick(len, queue.iter().sum::<u64>() + left, now, |_| true) else {
                     queue.push(left);
                     break;
                 };
@@ -165,7 +165,7 @@ fn a_queue_pair_that_is_not_made_in_time_is_given_up() {
     assert_eq!(rails.overdue(Duration::from_millis(300)), Some(0));
     assert!(rails.down(0, Duration::from_millis(300)));
     assert_eq!(rails.stage(0), RailStage::Down(Duration::from_millis(500)));
-    assert!(!Rails::new(2, MICRO).has_chores() && Rails::new(2, MICRO).pick(1, 1, MICRO).is_none());
+    assert!(!Rails::new(2, MICRO).has_chores() && Rails::new(2, MICRO).pick(1, 1, MICRO, |_| true).is_none());
 }
 
 proptest! {
@@ -184,8 +184,9 @@ proptest! {
         for (what, len, later) in picks {
             now += MICRO * later as u32;
             match what {
-                0 | 1 => if let Some(rail) = rails.pick(len, len * 3, now) {
+                0 | 1 => if let Some(rail) = rails.pick(len, len * 3, now, |rail| rail != 1) {
                     prop_assert_eq!(rails.stage(rail), RailStage::Up);
+                    prop_assert!(rail != 1, "it can not");
                     rails.posted(rail, len, now);
                     under_way[rail] += 1;
                     prop_assert!(under_way[rail] <= DEPTH);

@@ -169,7 +169,7 @@ impl Pair {
                 }
                 Err(Blocked::Later) => {
                     let envelope = Envelope::bare(tag);
-                    link.enqueue(Pending { op: serial, envelope, len, remote: None, payload: serial });
+                    link.enqueue(Pending { op: serial, envelope, len, readable: None, payload: serial });
                 }
                 Err(Blocked::Closed) => return None,
             }
@@ -179,10 +179,10 @@ impl Pair {
             let remote = RemoteSlice { addr: serial << 20, len, rkey: Rkey(7) };
             self.sides[side].exposed.insert(remote.addr, serial);
             let envelope = Envelope::bare(tag);
-            match self.sides[side].link.offer(serial, envelope, remote, serial) {
+            match self.sides[side].link.offer(serial, envelope, remote.into(), serial) {
                 Ok((frame, offer)) => self.post(side, &frame, serial, Some(offer)),
                 Err(payload) => {
-                    let pending = Pending { op: serial, envelope, len, remote: Some(remote), payload };
+                    let pending = Pending { op: serial, envelope, len, readable: Some(remote.into()), payload };
                     self.sides[side].link.enqueue(pending);
                 }
             }
@@ -481,9 +481,8 @@ impl Pair {
         let mut header = [0; HEADER_BYTES];
         frame.header.emit(&mut header);
         let offer = offer.map(|offer| {
-            let mut bytes = [0; OFFER_BYTES];
-            offer.emit(&mut bytes);
-            bytes
+            let mut bytes = [0; OFFER_LIMIT];
+            *offer.emit(&mut bytes).first_chunk::<OFFER_BYTES>().expect("all of an offer")
         });
         let kept = [&header[..], offer.as_ref().map_or(&[], |offer| &offer[..]), &serial.to_le_bytes()].concat();
         let (kind, sequence) = (frame.header.kind, frame.header.sequence);

@@ -37,7 +37,7 @@ fn header(kind: Kind, sequence: u32) -> Header {
 fn opening_queues_and_flushes_when_open() {
     let mut link = opening(4);
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later));
-    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, remote: None, payload: 77 });
+    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, readable: None, payload: 77 });
     assert_eq!(link.next_step(), None);
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
     assert!(matches!(link.next_step(), Some(Step::Eager { op: 9, payload: 77, .. })));
@@ -47,7 +47,7 @@ fn opening_queues_and_flushes_when_open() {
 #[test]
 fn opening_and_closed_flushes_then_closes() {
     let mut link = opening(4);
-    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, remote: None, payload: 77 });
+    link.enqueue(Pending { op: 9, envelope: Envelope::bare(1), len: 1, readable: None, payload: 77 });
     link.close();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     link.open(&PeerTerms { epoch: 2, credits: 1 }, Duration::ZERO).unwrap();
@@ -77,7 +77,7 @@ fn open_sends_until_credits_are_used_up() {
 fn open_sends_nothing_past_what_is_queued() {
     let mut link = established(1);
     link.eager(Envelope::bare(1), 1).unwrap();
-    link.enqueue(Pending { op: 1, envelope: Envelope::bare(1), len: 1, remote: None, payload: 1 });
+    link.enqueue(Pending { op: 1, envelope: Envelope::bare(1), len: 1, readable: None, payload: 1 });
     link.accept(&header(Kind::Credit, 0)).unwrap();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Later), "would overtake");
     assert!(link.next_step().is_some());
@@ -163,7 +163,7 @@ fn a_peer_that_takes_no_answers_can_not_offer_without_end() {
 fn a_rendezvous_ends_with_the_peers_word() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 4096, len: 3, rkey: Rkey(1) };
-    let (frame, offer) = link.offer(11, Envelope::bare(5), remote, 42).unwrap();
+    let (frame, offer) = link.offer(11, Envelope::bare(5), remote.into(), 42).unwrap();
     assert_eq!((frame.header.kind, frame.header.length, offer.addr), (Kind::ReadyToSend, 3, 4096));
     let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
     link.accept(&done).unwrap();
@@ -176,9 +176,9 @@ fn a_rendezvous_ends_with_the_peers_word() {
 fn a_send_is_taken_back_until_the_peer_has_it() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
-    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
-    link.enqueue(Pending { op: 4, envelope: Envelope::bare(5), len: 1, remote: None, payload: 40 });
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
+    link.enqueue(Pending { op: 4, envelope: Envelope::bare(5), len: 1, readable: None, payload: 40 });
     assert_eq!(link.cancel(2), Cancelled::Taken(Envelope::bare(5), 20));
     assert_eq!((link.cancel(2), link.cancel(3)), (Cancelled::Unknown, Cancelled::Unknown));
     assert_eq!((link.cancel(1), link.cancel(1)), (Cancelled::Asked, Cancelled::Asked));
@@ -197,8 +197,8 @@ fn a_send_is_taken_back_until_the_peer_has_it() {
 fn a_flush_waits_for_what_is_queued_offered_and_posted() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
-    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
     link.flush(3);
     assert_eq!(link.next_flushed(None), None);
     let done = Header { envelope: Envelope::bare(offer.id.into()), ..header(Kind::Finished, 0) };
@@ -220,7 +220,7 @@ fn a_flush_waits_for_what_is_queued_offered_and_posted() {
 fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
     let mut link = established(8);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(11, Envelope::bare(5), remote, 42).unwrap();
+    let (_, offer) = link.offer(11, Envelope::bare(5), remote.into(), 42).unwrap();
     link.close();
     assert_eq!(link.eager(Envelope::bare(1), 1), Err(Blocked::Closed));
     assert_eq!(link.next_step(), None);
@@ -240,7 +240,7 @@ fn flushing_waits_for_rendezvous_and_refuses_new_sends() {
 fn closing_says_nothing_of_what_came_about_meanwhile() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    let (_, offer) = link.offer(1, Envelope::bare(5), remote, 10).unwrap();
+    let (_, offer) = link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
     assert_eq!(link.cancel(1), Cancelled::Asked);
     link.close();
     assert_eq!(link.next_step(), None, "no credit to ask with");
@@ -269,8 +269,8 @@ fn closing_still_receives_until_the_peer_closes() {
 fn abort_hands_everything_back() {
     let mut link = established(1);
     let remote = RemoteSlice { addr: 0, len: 3, rkey: Rkey(1) };
-    link.offer(1, Envelope::bare(5), remote, 10).unwrap();
-    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, remote: None, payload: 20 });
+    link.offer(1, Envelope::bare(5), remote.into(), 10).unwrap();
+    link.enqueue(Pending { op: 2, envelope: Envelope::bare(5), len: 1, readable: None, payload: 20 });
     link.flush(3);
     let (sends, flushes) = link.abort();
     assert_eq!(sends.iter().map(|send| (send.op, send.payload)).collect::<Vec<_>>(), [(1, 10), (2, 20)]);

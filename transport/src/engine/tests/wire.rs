@@ -64,10 +64,13 @@ proptest! {
 
     #[test]
     fn offers_round_trip(addr: u64, rkey: u32, id: u32) {
-        let offer = Offer { addr, rkey: Rkey(rkey), id };
-        let mut bytes = [0; OFFER_BYTES];
-        offer.emit(&mut bytes);
-        prop_assert_eq!(Offer::parse(&bytes).unwrap(), offer);
+        for rails in [RailKeys::default(), RailKeys::first_alone().with(2, Rkey(!rkey))] {
+            let offer = Offer { addr, rkey: Rkey(rkey), id, rails };
+            let mut bytes = [0; OFFER_LIMIT];
+            let bytes = offer.emit(&mut bytes);
+            prop_assert_eq!(bytes.len() > OFFER_BYTES, rails != RailKeys::default());
+            prop_assert_eq!(Offer::parse(bytes).unwrap(), offer);
+        }
     }
 
     #[test]

@@ -45,6 +45,16 @@ pub enum WorkerError {
         /// What the device has instead.
         has: String,
     },
+    /// The first rail, which messages go over, is on another device than the worker.
+    #[error(
+        "rail 0 is {rail}, and the worker is on {device}; name that device in Config::device, or in the first rail"
+    )]
+    FirstRail {
+        /// The rail.
+        rail: Rail,
+        /// The worker's device.
+        device: String,
+    },
     /// There is no cluster key where there should be one.
     #[error(transparent)]
     ClusterKey(#[from] ClusterKeyError),

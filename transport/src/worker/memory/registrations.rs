@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_verbs::{BytesRegion, MemoryError, ProtectionDomain, RemoteSlice};
+use qpair_verbs::{BytesRegion, MemoryError, ProtectionDomain, RemoteSlice, Rkey};
 use slab::Slab;
 
 use super::chain::Chain;
@@ -119,6 +119,11 @@ impl Registrations {
         entry.users += 1;
         let start = bytes.as_ptr().addr() - entry.region.bytes().as_ptr().addr();
         (InUse(index), entry.region.remote(start..start + bytes.len()))
+    }
+
+    /// The key that peers present to the device of that domain.
+    pub(crate) fn rkey_in(&self, InUse(index): &InUse, domain: &ProtectionDomain) -> Option<Rkey> {
+        self.entries.get(*index as usize)?.region.rkey_in(domain)
     }
 
     /// A peer reads them no more.

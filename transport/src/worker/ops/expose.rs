@@ -4,64 +4,73 @@ use bytes::Bytes;
 use qpair_verbs::{Access, ExposedRegion, MemoryError, RemoteSlice};
 
 use super::post::{Body, Pieces};
+use crate::engine::Readable;
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
-use crate::worker::memory::Payload;
+use crate::worker::memory::{InUse, Payload};
 
 impl Worker {
     /// Makes a long payload readable for the peer.
-    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
+    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, Readable), (MemoryError, Payload)> {
         match payload {
-            Payload::Exposed(remote) => Ok((Carried::Remote(remote), remote)),
+            Payload::Exposed(remote) => Ok((Carried::Remote(remote), self.rails.readable(remote, |_| None))),
             Payload::Buffer(buffer) => {
                 let len = buffer.len();
                 match buffer.expose(Access::REMOTE_READ) {
                     Ok(region) => {
-                        let remote = region.remote(0..len);
-                        Ok((Carried::Region(region), remote))
+                        let readable = self.rails.readable(region.remote(0..len), |pd| region.rkey_in(pd));
+                        Ok((Carried::Region(region), readable))
                     }
                     Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
                 }
             }
             Payload::Bytes(bytes) => self.expose_bytes(bytes),
             Payload::Gather(pieces) => match self.copy_and_expose(&Pieces::Many(&pieces)) {
-                Ok((region, remote)) => Ok((Carried::Copy(region, Payload::Gather(pieces)), remote)),
+                Ok((region, readable)) => Ok((Carried::Copy(region, Payload::Gather(pieces)), readable)),
                 Err(error) => Err((error, Payload::Gather(pieces))),
             },
         }
     }
 
     /// Makes long `Bytes` readable for the peer: where they lie, or as a copy where that is faster.
-    fn expose_bytes(&mut self, bytes: Bytes) -> Result<(Carried, RemoteSlice), (MemoryError, Payload)> {
+    fn expose_bytes(&mut self, bytes: Bytes) -> Result<(Carried, Readable), (MemoryError, Payload)> {
         let registered = self.registrations.acquire_registered(&bytes);
         if let Some((registration, remote)) = registered {
-            return Ok((Carried::Shared(registration, bytes), remote));
+            let readable = self.registered(&registration, remote);
+            return Ok((Carried::Shared(registration, bytes), readable));
         }
         // What can not be had in the one way may be in the other.
         let copies_first = bytes.len() < self.in_place_from;
-        if copies_first && let Ok((region, remote)) = self.copy_and_expose(&Pieces::One(&bytes)) {
-            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote));
+        if copies_first && let Ok((region, readable)) = self.copy_and_expose(&Pieces::One(&bytes)) {
+            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), readable));
         }
         let error = match self.registrations.acquire(&bytes) {
-            Ok((registration, remote)) => return Ok((Carried::Shared(registration, bytes), remote)),
+            Ok((registration, remote)) => {
+                let readable = self.registered(&registration, remote);
+                return Ok((Carried::Shared(registration, bytes), readable));
+            }
             Err(error) => error,
         };
-        if !copies_first && let Ok((region, remote)) = self.copy_and_expose(&Pieces::One(&bytes)) {
-            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), remote));
+        if !copies_first && let Ok((region, readable)) = self.copy_and_expose(&Pieces::One(&bytes)) {
+            return Ok((Carried::Copy(region, Payload::Bytes(bytes)), readable));
         }
         Err((error, Payload::Bytes(bytes)))
     }
 
+    fn registered(&self, registration: &InUse, remote: RemoteSlice) -> Readable {
+        self.rails.readable(remote, |pd| self.registrations.rkey_in(registration, pd))
+    }
+
     /// Copies a payload into a buffer of the pool, for the peer to read.
-    fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, RemoteSlice), MemoryError> {
+    fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, Readable), MemoryError> {
         let len = body.bytes();
         let mut buffer = self.pool.buffer(len)?;
         body.put(&mut buffer[..len]);
         match buffer.expose(Access::REMOTE_READ) {
             Ok(region) => {
                 self.counters.bytes_copied += len as u64;
-                let remote = region.remote(0..len);
-                Ok((region, remote))
+                let readable = self.rails.readable(region.remote(0..len), |pd| region.rkey_in(pd));
+                Ok((region, readable))
             }
             Err(failed) => {
                 self.pool.give_buffer(failed.buffer);

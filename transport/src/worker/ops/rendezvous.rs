@@ -34,7 +34,7 @@ impl Worker {
         };
         let Start { offer, len, posted, .. } = start;
         let reading = Reading { key, remote: offer.remote(len), before: 0, calc, posted, pooled };
-        let Some((reading, memory)) = self.read_over_rails(index, reading, memory) else { return };
+        let Some((reading, memory)) = self.read_over_rails(index, reading, offer.rails, memory) else { return };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
             let Unread { reading: Reading { key, posted, pooled, .. }, error, memory } = *unread;

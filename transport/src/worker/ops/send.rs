@@ -3,7 +3,7 @@
 use qpair_verbs::MemoryError;
 
 use super::post::{NOTHING, Pieces, post};
-use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_BYTES, Pending, Step};
+use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
@@ -64,7 +64,7 @@ impl Worker {
                     endpoint.note(self.pace.now(), Note::new("messages wait for room"));
                 }
                 let payload = wait(payload);
-                endpoint.link.enqueue(Pending { op: number, envelope, len, remote: None, payload });
+                endpoint.link.enqueue(Pending { op: number, envelope, len, readable: None, payload });
             }
             Err(Blocked::Closed) => return refused(SendFailure::Closing(ep), payload),
         }
@@ -192,27 +192,28 @@ impl Worker {
         if len > limit && envelope.class != Class::Tagged {
             return Err(SendError { error: SendFailure::TooLongForPeer { len, limit }, payload });
         }
-        let (carried, remote) = match self.expose(payload) {
+        let (carried, readable) = match self.expose(payload) {
             Ok(exposed) => exposed,
             Err((error, payload)) => return Err(SendError { error: SendFailure::Memory(error), payload }),
         };
         let op = OpId::new(number, Some(ep));
+        let len = readable.remote.len;
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Ok(op) };
-        match endpoint.link.offer(number, envelope, remote, carried) {
+        match endpoint.link.offer(number, envelope, readable, carried) {
             Ok((frame, offer)) => {
-                let mut body = [0; OFFER_BYTES];
-                offer.emit(&mut body);
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body[..]);
+                let mut body = [0; OFFER_LIMIT];
+                let body = offer.emit(&mut body);
+                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, body);
                 self.counters.rendezvous_sent += u64::from(posted.is_ok());
-                endpoint.sent.count(remote.len);
-                endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), remote.len));
+                endpoint.sent.count(len);
+                endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
                 // One at a time, so that the clock is read for few of many.
-                endpoint.timed.get_or_insert_with(|| (number, remote.len, self.start.elapsed()));
+                endpoint.timed.get_or_insert_with(|| (number, len, self.start.elapsed()));
                 self.check(ep.index as usize, posted);
             }
             Err(payload) => {
                 self.counters.queued += 1;
-                let pending = Pending { op: number, envelope, len: remote.len, remote: Some(remote), payload };
+                let pending = Pending { op: number, envelope, len, readable: Some(readable), payload };
                 endpoint.link.enqueue(pending);
             }
         }
@@ -233,11 +234,11 @@ impl Worker {
                 gaps.push((op, envelope));
                 continue;
             }
-            if pending.remote.is_none() && pending.len > limit {
+            if pending.readable.is_none() && pending.len > limit {
                 let Pending { op, envelope, len, payload, .. } = pending;
                 // What waits to be copied is the application's own.
                 let Ok(payload) = payload.into_payload() else { continue };
-                let (payload, remote) = match self.expose(payload) {
+                let (payload, readable) = match self.expose(payload) {
                     Ok(exposed) => exposed,
                     Err((error, payload)) => {
                         let (error, returned) = (OpError::Memory(error.to_string().into()), Returned::Payload(payload));
@@ -246,7 +247,7 @@ impl Worker {
                         continue;
                     }
                 };
-                pending = Pending { op, envelope, len, remote: Some(remote), payload };
+                pending = Pending { op, envelope, len, readable: Some(readable), payload };
             }
             if let Some(endpoint) = self.endpoints.at(index) {
                 endpoint.link.enqueue(pending);
@@ -290,9 +291,8 @@ impl Worker {
                     continue;
                 }
                 Step::Offer { frame, offer } => {
-                    let mut body = [0; OFFER_BYTES];
-                    offer.emit(&mut body);
-                    let posted = post(endpoint, scratch, pool, inline, frame, &body[..]);
+                    let mut body = [0; OFFER_LIMIT];
+                    let posted = post(endpoint, scratch, pool, inline, frame, offer.emit(&mut body));
                     self.counters.rendezvous_sent += u64::from(posted.is_ok());
                     let len = frame.header.length;
                     endpoint.sent.count(len);

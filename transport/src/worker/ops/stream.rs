@@ -289,7 +289,7 @@ impl Worker {
     fn stand_in(&mut self, number: u64, ep: EndpointId, envelope: Envelope) {
         let payload = Carried::Bytes(bytes::Bytes::new());
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
-            endpoint.link.stand_in(Pending { op: number, envelope, len: 0, remote: None, payload });
+            endpoint.link.stand_in(Pending { op: number, envelope, len: 0, readable: None, payload });
         }
     }
 

@@ -6,6 +6,7 @@ use qpair_verbs::{DividedMemory, Local, WorkCompletion};
 
 use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
+use crate::engine::RailKeys;
 use crate::worker::Worker;
 use crate::worker::arrival::reason_of;
 use crate::worker::endpoint::{Reading, Stage, Unread};
@@ -18,14 +19,15 @@ impl Worker {
         &mut self,
         index: usize,
         reading: Reading,
+        keys: RailKeys,
         memory: Local,
     ) -> Option<(Reading, Local)> {
-        let takes = |lanes: &Lanes| reading.calc.is_none() && lanes.takes(reading.remote.len);
+        let takes = |lanes: &Lanes| reading.calc.is_none() && lanes.takes(reading.remote.len, &keys);
         let lanes = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut());
         let Some(lanes) = lanes.filter(|lanes| takes(lanes)) else { return Some((reading, memory)) };
         match DividedMemory::of(memory) {
             Ok(memory) => {
-                lanes.begin(reading, memory);
+                lanes.begin(reading, keys, memory);
                 self.feed_rails(index);
                 None
             }
@@ -36,16 +38,23 @@ impl Worker {
     /// Takes what completed on rails, at most a batch.
     #[cold]
     pub(in crate::worker) fn poll_rails(&mut self) -> Result<(), WorkerError> {
+        for device in 0..self.rails.devices() {
+            self.cut_short |= self.poll_rails_of(device)?;
+        }
+        Ok(())
+    }
+
+    /// True if there may be more.
+    fn poll_rails_of(&mut self, device: usize) -> Result<bool, WorkerError> {
         for _ in 0..BATCH {
-            let Some(cq) = self.rails.queue() else { return Ok(()) };
-            let Some(completion) = cq.poll()? else { return Ok(()) };
+            let Some(cq) = self.rails.queue(device) else { break };
+            let Some(completion) = cq.poll()? else { return Ok(false) };
             let wc = completion.values();
             // A slice's part of its memory is back with that.
             drop(completion.into_memory());
             self.completed_on_rail(&wc);
         }
-        self.cut_short = true;
-        Ok(())
+        Ok(true)
     }
 
     fn completed_on_rail(&mut self, wc: &WorkCompletion) {
@@ -133,8 +142,8 @@ impl Worker {
             if !endpoint.up || !endpoint.link.has_slot() {
                 return;
             }
-            let Some(lanes) = endpoint.lanes.as_mut().filter(|lanes| lanes.rails.up() == 0) else { return };
-            let Some((reading, awaited, memory)) = lanes.resting().and_then(|key| lanes.take(key)) else { return };
+            let Some(lanes) = &mut endpoint.lanes else { return };
+            let Some((reading, awaited, memory)) = lanes.stranded().and_then(|key| lanes.take(key)) else { return };
             if let Err(unread) = endpoint.read_part(reading, awaited, memory) {
                 let Unread { reading, error, memory } = *unread;
                 self.unread(index, reading, awaited, memory);

@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::request::LaneWork;
 use super::transfer::Transfer;
-use crate::engine::{RailStage, Rails, SLICED_FROM, slice_len};
+use crate::engine::{RailKeys, RailStage, Rails, SLICED_FROM, slice_len};
 use crate::worker::endpoint::{InFlight, OneSided, Reading};
 use crate::worker::ids::EndpointId;
 use crate::worker::seen::RailState;
@@ -21,6 +21,8 @@ pub(in crate::worker) struct Lanes {
     pub(super) lanes: Vec<Lane>,
     /// This side called: it tries failed rails again.
     pub(super) caller: bool,
+    /// The rails that messages can go over on both sides, as bits.
+    for_messages: u8,
     transfers: Slab<Transfer>,
     /// Those with bytes that are still to be posted, in the order in which they are read.
     waiting: VecDeque<usize>,
@@ -76,15 +78,15 @@ impl Lanes {
             failed: None,
         };
         let lanes = lanes.into_iter().map(lane).collect();
-        Lanes { rails, lanes, caller, transfers: Slab::new(), waiting: VecDeque::new(), left: 0 }
+        Lanes { rails, lanes, caller, for_messages: 1, transfers: Slab::new(), waiting: VecDeque::new(), left: 0 }
     }
 
-    /// The peer has no more than so many rails. Gives how many queue pairs went.
-    pub(super) fn truncate(&mut self, count: usize) -> usize {
-        let before = self.queue_pairs();
+    /// The peer has no more than so many rails. Gives those whose queue pairs went.
+    pub(super) fn truncate(&mut self, count: usize) -> Vec<usize> {
+        let gone = self.queue_pairs().into_iter().filter(|&rail| rail >= count).collect();
         self.lanes.truncate(count);
         self.rails.truncate(count);
-        before - self.queue_pairs()
+        gone
     }
 
     /// How many rails there are, usable or not.
@@ -92,9 +94,21 @@ impl Lanes {
         self.lanes.len()
     }
 
+    /// The peer's messages can go over these rails, and this side's over `ours`.
+    pub(in crate::worker) fn agree(&mut self, ours: u8, theirs: u8) {
+        self.for_messages = ours & theirs | 1;
+    }
+
+    /// Where messages go after that rail, on both sides.
+    pub(in crate::worker) fn next_for_messages(&self, rail: usize) -> usize {
+        let count = self.lanes.len();
+        let next = (1..=count).map(|step| (rail + step) % count.max(1));
+        next.into_iter().find(|&rail| self.for_messages >> rail & 1 == 1).unwrap_or(rail)
+    }
+
     /// True if payloads of that length are read over rails now.
-    pub(super) fn takes(&self, len: u64) -> bool {
-        len >= SLICED_FROM && self.rails.up() > 0 && self.transfers.len() < TRANSFERS
+    pub(super) fn takes(&self, len: u64, keys: &RailKeys) -> bool {
+        len >= SLICED_FROM && self.rails.has_up(|rail| keys.is_on(rail)) && self.transfers.len() < TRANSFERS
     }
 
     /// True if that is the queue pair which the rail has now.
@@ -113,21 +127,22 @@ impl Lanes {
     }
 
     /// Begins to read a payload into memory.
-    pub(super) fn begin(&mut self, reading: Reading, memory: DividedMemory) {
+    pub(super) fn begin(&mut self, reading: Reading, keys: RailKeys, memory: DividedMemory) {
         let len = reading.remote.len;
-        let transfer = Transfer::new(reading, memory, slice_len(len, self.rails.up()));
+        let transfer = Transfer::new(reading, keys, memory, slice_len(len, self.rails.up()));
         self.left += len;
         self.waiting.push_back(self.transfers.insert(transfer));
     }
 
     /// Posts slices while rails have room for them.
     pub(super) fn feed(&mut self, ep: EndpointId, now: Duration) -> Fed {
-        while let Some(&key) = self.waiting.front() {
+        let mut place = 0;
+        while let Some(&key) = self.waiting.get(place) {
             let transfer = &mut self.transfers[key];
             if transfer.is_unwanted() {
                 self.left -= transfer.give_up();
                 transfer.waits = false;
-                self.waiting.pop_front();
+                self.waiting.remove(place);
                 if transfer.out == 0 {
                     return Fed::Ended(key);
                 }
@@ -135,13 +150,18 @@ impl Lanes {
             }
             let Some(range) = transfer.next_slice() else {
                 transfer.waits = false;
-                self.waiting.pop_front();
+                self.waiting.remove(place);
                 continue;
             };
             let len = range.end - range.start;
-            let Some(rail) = self.rails.pick(len, self.left, now) else {
+            let Some(rail) = self.rails.pick(len, self.left, now, |rail| transfer.is_on(rail)) else {
                 transfer.put_back(range);
-                return Fed::Posted;
+                if self.rails.has_up(|rail| transfer.is_on(rail)) {
+                    return Fed::Posted;
+                }
+                // Others may go over rails that it can not go over.
+                place += 1;
+                continue;
             };
             if let Err(range) = transfer.post(ep, rail, &mut self.lanes[rail], range.clone()) {
                 transfer.put_back(range);
@@ -185,9 +205,12 @@ impl Lanes {
         Some((reading, awaited, memory))
     }
 
-    /// A transfer that waits, of which nothing is under way.
-    pub(super) fn resting(&self) -> Option<usize> {
-        self.waiting.iter().copied().find(|&key| self.transfers[key].out == 0)
+    /// A transfer that waits for rails of which none is left, and of which nothing is under way.
+    pub(super) fn stranded(&self) -> Option<usize> {
+        self.waiting.iter().copied().find(|&key| {
+            let transfer = &self.transfers[key];
+            transfer.out == 0 && !self.rails.has_up(|rail| transfer.is_on(rail))
+        })
     }
 
     /// True if something of that rail is with the device.
@@ -233,8 +256,8 @@ impl Lanes {
     }
 
     /// Rails that have a queue pair.
-    pub(in crate::worker) fn queue_pairs(&self) -> usize {
-        self.lanes.iter().filter(|lane| !matches!(lane.qp, LaneQp::None)).count()
+    pub(in crate::worker) fn queue_pairs(&self) -> Vec<usize> {
+        (0..self.lanes.len()).filter(|&rail| !matches!(self.lanes[rail].qp, LaneQp::None)).collect()
     }
 
     /// How they stand, for people.

@@ -9,10 +9,10 @@ mod renew;
 mod request;
 mod transfer;
 
-use qpair_verbs::{CompletionChannel, CompletionQueue, Context, Prepared, ProtectionDomain};
+use qpair_verbs::{CompletionChannel, CompletionQueue, Context, Prepared, ProtectionDomain, RemoteSlice, Rkey};
 
 use super::error::{ResourceError, WorkerError};
-use crate::engine::DEPTH;
+use crate::engine::{DEPTH, RAILS, RailKeys, Readable};
 pub(super) use lanes::Lanes;
 use place::Place;
 pub use place::Rail;
@@ -21,67 +21,137 @@ pub use place::Rail;
 #[derive(Debug)]
 pub(super) struct RailSet {
     places: Vec<Place>,
-    /// Where slices complete; `None` if there are no rails to choose from.
-    cq: Option<CompletionQueue>,
-    /// Queue pairs for which the completion queue has room.
-    room: usize,
+    /// The worker's own first. Empty if there are no rails to choose from.
+    devices: Vec<RailDevice>,
+    /// Queue pairs for which the completion queues have room, on each rail.
+    room: Vec<usize>,
+}
+
+/// A device that rails are on.
+#[derive(Debug)]
+struct RailDevice {
+    pd: ProtectionDomain,
+    /// Where slices complete.
+    cq: CompletionQueue,
+    /// Unless it is the worker's.
+    channel: Option<CompletionChannel>,
 }
 
 impl RailSet {
-    /// The rails of the settings, for so many endpoints. One or none: all goes over the messages' queue pairs.
+    /// The rails of the settings, for so many endpoints of a worker on that device. One or none: all goes over the messages'
+    /// queue pairs.
     pub(super) fn new(
         rails: &[Rail],
-        context: &Context,
-        channel: &CompletionChannel,
+        (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
         endpoints: usize,
     ) -> Result<RailSet, WorkerError> {
-        let places = rails.iter().enumerate().map(|(number, rail)| rail.find(number, context));
-        let places = places.collect::<Result<Vec<_>, _>>()?;
-        if places.len() < 2 {
-            return Ok(RailSet { places, cq: None, room: 0 });
+        let mut contexts = vec![context.clone()];
+        let mut places = Vec::with_capacity(rails.len());
+        for (number, rail) in rails.iter().enumerate() {
+            places.push(rail.find(number, &mut contexts)?);
         }
-        let room = endpoints.saturating_mul(places.len());
-        let most = context.attributes().max_cqe as usize / SLOTS;
-        let room = room.min(most);
-        let cq = context.create_cq_on((room * SLOTS) as u32, channel)?;
-        Ok(RailSet { places, cq: Some(cq), room })
+        if places.len() < 2 {
+            return Ok(RailSet { places, devices: Vec::new(), room: Vec::new() });
+        }
+        let (mut devices, mut room) = (Vec::new(), vec![0; places.len()]);
+        for (number, context) in contexts.iter().enumerate() {
+            let here = places.iter().filter(|place| place.device() == number).count();
+            let each = endpoints.min(context.attributes().max_cqe as usize / SLOTS / here.max(1));
+            let depth = (each * here.max(1) * SLOTS) as u32;
+            let (pd, own) =
+                if number == 0 { (pd.clone(), None) } else { (context.alloc_pd()?, Some(context.create_channel()?)) };
+            let cq = context.create_cq_on(depth, own.as_ref().unwrap_or(channel))?;
+            for (room, _) in room.iter_mut().zip(&places).filter(|(_, place)| place.device() == number) {
+                *room = each;
+            }
+            devices.push(RailDevice { pd, cq, channel: own });
+        }
+        Ok(RailSet { places, devices, room })
+    }
+
+    /// The worker's domain, with memory that the devices of all rails reach.
+    pub(super) fn span(&self, pd: ProtectionDomain) -> Result<ProtectionDomain, WorkerError> {
+        let others: Vec<_> = self.devices.iter().skip(1).map(|device| device.pd.clone()).collect();
+        Ok(pd.spanning(&others)?)
     }
 
     /// Rails on which long payloads are read.
     pub(super) fn count(&self) -> usize {
-        if self.cq.is_some() { self.places.len() } else { 0 }
+        if self.devices.is_empty() { 0 } else { self.places.len() }
     }
 
-    pub(super) fn queue(&mut self) -> Option<&mut CompletionQueue> {
-        self.cq.as_mut()
+    /// Devices that rails are on.
+    fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// The rails that messages can go over, as bits: those on the worker's device.
+    pub(super) fn for_messages(&self) -> u8 {
+        let places = self.places.iter().enumerate().filter(|(_, place)| place.device() == 0);
+        places.fold(0, |mask, (rail, _)| mask | 1 << rail)
+    }
+
+    /// The completion queues of slices.
+    pub(super) fn queues(&mut self) -> impl Iterator<Item = &mut CompletionQueue> {
+        self.devices.iter_mut().map(|device| &mut device.cq)
+    }
+
+    /// The completion queue of slices on one of the devices.
+    fn queue(&mut self, device: usize) -> Option<&mut CompletionQueue> {
+        self.devices.get_mut(device).map(|device| &mut device.cq)
+    }
+
+    /// What tells of completions, beside the worker's own.
+    pub(super) fn channels(&mut self) -> impl Iterator<Item = &mut CompletionChannel> {
+        self.devices.iter_mut().filter_map(|device| device.channel.as_mut())
     }
 
     /// Where the queue pair of that rail is made, if the settings say.
-    pub(super) fn place(&self, rail: usize) -> Option<Place> {
-        self.places.get(rail).copied()
+    pub(super) fn place(&self, rail: usize) -> Option<&Place> {
+        self.places.get(rail)
+    }
+
+    /// Memory that peers may read, by a key for each rail. `key`: the one for the device of that domain.
+    pub(super) fn readable(&self, remote: RemoteSlice, key: impl Fn(&ProtectionDomain) -> Option<Rkey>) -> Readable {
+        if self.devices.len() < 2 {
+            return remote.into();
+        }
+        let rails = self.places.iter().enumerate().skip(1).fold(RailKeys::first_alone(), |keys, (rail, place)| {
+            let key = match place.device() {
+                0 => Some(remote.rkey),
+                other => self.devices.get(other).and_then(|device| key(&device.pd)),
+            };
+            key.map_or(keys, |key| keys.with(rail, key))
+        });
+        Readable { remote, rails }
     }
 
     /// A queue pair on that rail. `None` if there is no room for it.
-    fn prepare(&mut self, pd: &ProtectionDomain, rail: usize) -> Result<Option<Prepared>, ResourceError> {
-        let (Some(cq), Some(place)) = (&self.cq, self.places.get(rail)) else { return Ok(None) };
-        let Some(room) = self.room.checked_sub(1) else { return Ok(None) };
+    fn prepare(&mut self, rail: usize) -> Result<Option<Prepared>, ResourceError> {
+        let Some(place) = self.places.get(rail) else { return Ok(None) };
+        let Some(RailDevice { pd, cq, .. }) = self.devices.get(place.device()) else { return Ok(None) };
+        let Some(room) = self.room.get_mut(rail).filter(|room| **room > 0) else { return Ok(None) };
         let builder = pd.rc(cq).send_depth(SLOTS as u32).recv_depth(1);
         let prepared = place.of(builder).build()?;
-        self.room = room;
+        *room -= 1;
         Ok(Some(prepared))
     }
 
     /// Queue pairs that can still be made.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
-        self.room
+        self.room.iter().sum()
     }
 
-    /// A queue pair is gone.
-    fn give_back(&mut self) {
-        self.room += 1;
+    /// A queue pair is gone from that rail.
+    fn give_back(&mut self, rail: usize) {
+        if let Some(room) = self.room.get_mut(rail) {
+            *room += 1;
+        }
     }
 }
 
 /// Requests of a queue pair at most: slices, and a probe.
 const SLOTS: usize = DEPTH + 1;
+
+const _: () = assert!(crate::cm::RAILS_LIMIT == RAILS);

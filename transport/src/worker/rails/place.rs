@@ -1,4 +1,4 @@
-//! Where a rail is: a port, and a row of its GID table.
+//! Where a rail is: a device, a port of it, and a row of that's GID table.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use qpair_verbs::{Context, GidKind, PortAttributes, QpBuilder};
 
 use crate::worker::error::WorkerError;
 
-/// One way from a worker's device to the network: a port of it, and the address that packets have there. The peer's rail of
-/// the same number is at the other end.
+/// One way from a worker's host to the network: a device, a port of it, and the address that packets have there. The peer's
+/// rail of the same number is at the other end.
 ///
 /// ```
 /// use qpair_transport::{Config, Rail};
@@ -16,11 +16,15 @@ use crate::worker::error::WorkerError;
 /// // Two networks, of which each end has an address.
 /// let rails = [Rail::address("10.1.0.7".parse()?), Rail::address("10.2.0.7".parse()?)];
 /// let config = Config::default().rails(rails);
-/// # let _ = config;
+/// // Two NICs.
+/// let rails = ["mlx5_0", "mlx5_1"].map(Rail::device);
+/// # let _ = (config, rails);
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rail {
+    /// The worker's own, unless it is named.
+    device: Option<String>,
     port: u8,
     row: Row,
 }
@@ -36,19 +40,32 @@ enum Row {
 /// A rail that was found.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::worker) struct Place {
+    /// Among the worker's devices; 0 is its own.
+    device: usize,
     port: u8,
     row: Option<u32>,
 }
 
 impl Rail {
-    /// A port of the device, from 1, with the address that queue pairs have there by default.
-    pub fn port(number: u8) -> Rail {
-        Rail { port: number, row: Row::Preferred }
+    /// Port 1 of a device, with the address that queue pairs have there by default.
+    pub fn device(name: impl Into<String>) -> Rail {
+        Rail { device: Some(name.into()), ..Rail::port(1) }
     }
 
-    /// The row of port 1's GID table that has that address.
+    /// A port of the worker's device, from 1, with the address that queue pairs have there by default.
+    pub fn port(number: u8) -> Rail {
+        Rail { device: None, port: number, row: Row::Preferred }
+    }
+
+    /// The row of port 1's GID table, of the worker's device, that has that address.
     pub fn address(address: IpAddr) -> Rail {
-        Rail { port: 1, row: Row::Address(address) }
+        Rail { device: None, port: 1, row: Row::Address(address) }
+    }
+
+    /// Another port of its device.
+    #[must_use]
+    pub fn on_port(self, number: u8) -> Rail {
+        Rail { port: number, ..self }
     }
 
     /// The row `index` of the port's GID table.
@@ -57,9 +74,30 @@ impl Rail {
         Rail { row: Row::Index(index), ..self }
     }
 
-    /// Where it is on that device. `number`: the rail's own, for people.
-    pub(super) fn find(&self, number: usize, context: &Context) -> Result<Place, WorkerError> {
-        let missing = |has: String| WorkerError::NoRail { number, rail: *self, device: context.name().to_owned(), has };
+    /// The device, if one is named.
+    pub(in crate::worker) fn device_name(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// Where it is. `number`: the rail's own, for people. `contexts`: the devices that are open, the worker's own first; the
+    /// rail's may be added.
+    pub(super) fn find(&self, number: usize, contexts: &mut Vec<Context>) -> Result<Place, WorkerError> {
+        let named = |context: &Context| self.device.as_deref().is_none_or(|name| name == context.name());
+        let device = match contexts.iter().position(named) {
+            Some(device) => device,
+            None => {
+                contexts.push(Context::open(self.device.as_deref().unwrap_or_default())?);
+                contexts.len() - 1
+            }
+        };
+        let context = &contexts[device];
+        let missing = |has: String| {
+            let (rail, device) = (self.clone(), context.name().to_owned());
+            WorkerError::NoRail { number, rail, device, has }
+        };
+        if number == 0 && device != 0 {
+            return Err(WorkerError::FirstRail { rail: self.clone(), device: contexts[0].name().to_owned() });
+        }
         let port = context.port(self.port).ok_or_else(|| missing(ports(context)))?;
         let row = match self.row {
             Row::Preferred => None,
@@ -67,11 +105,16 @@ impl Rail {
             Row::Address(address) => Some(row_of(&port, address).ok_or_else(|| missing(rows(&port)))?),
             Row::Index(_) => return Err(missing(rows(&port))),
         };
-        Ok(Place { port: self.port, row })
+        Ok(Place { device, port: self.port, row })
     }
 }
 
 impl Place {
+    /// The number of its device; 0 is the worker's own.
+    pub(super) fn device(&self) -> usize {
+        self.device
+    }
+
     /// A queue pair there.
     pub(in crate::worker) fn of(&self, builder: QpBuilder) -> QpBuilder {
         let builder = builder.port(self.port);
@@ -84,6 +127,9 @@ impl Place {
 
 impl fmt::Display for Rail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}, ")?;
+        }
         match self.row {
             Row::Preferred => write!(f, "port {}", self.port),
             Row::Index(index) => write!(f, "row {index} of port {}", self.port),
@@ -120,14 +166,17 @@ mod tests {
 
     #[test]
     fn a_rail_that_is_not_there_is_refused_with_what_is() {
-        let context = Context::open("soft0").unwrap();
-        assert!(Rail::port(1).find(0, &context).is_ok() && Rail::port(1).gid_index(0).find(0, &context).is_ok());
-        let error = Rail::port(3).find(1, &context).unwrap_err().to_string();
+        let mut contexts = vec![Context::open("soft0").unwrap()];
+        let mut find = |rail: Rail, number| rail.find(number, &mut contexts).map_err(|error| error.to_string());
+        assert!(find(Rail::port(1), 0).is_ok() && find(Rail::device("soft0").gid_index(0), 0).is_ok());
+        let error = find(Rail::port(1).on_port(3), 1).unwrap_err();
         assert!(error.starts_with("rail 1: device soft0 has no port 3; it has port 1"), "{error}");
-        let error = Rail::address("192.0.2.77".parse().unwrap()).find(0, &context).unwrap_err().to_string();
+        let error = find(Rail::address("192.0.2.77".parse().unwrap()), 0).unwrap_err();
         assert!(error.contains("no address 192.0.2.77 of port 1; it has row 0: "), "{error}");
-        let error = Rail::port(1).gid_index(4000).find(0, &context).unwrap_err().to_string();
+        let error = find(Rail::port(1).gid_index(4000), 0).unwrap_err();
         assert!(error.contains("no row 4000 of port 1; it has row 0: "), "{error}");
+        let error = find(Rail::device("no-such-nic"), 1).unwrap_err();
+        assert!(error.contains("no-such-nic"), "{error}");
     }
 
     #[test]

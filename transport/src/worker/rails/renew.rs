@@ -5,7 +5,7 @@ use std::time::Duration;
 use qpair_verbs::QpAddress;
 
 use super::lanes::{LaneQp, Lanes};
-use crate::cm::{HandshakeError, Message, RailNews, RailWord};
+use crate::cm::{HandshakeError, Hello, Message, RailNews, RailWord};
 use crate::engine::RailStage;
 use crate::worker::Worker;
 use crate::worker::error::{CloseReason, ConnectFailure, Lost};
@@ -20,7 +20,7 @@ impl Worker {
             return None;
         }
         let mut prepare = |rail| {
-            self.rails.prepare(&self.pd, rail).unwrap_or_else(|error| {
+            self.rails.prepare(rail).unwrap_or_else(|error| {
                 tracing::warn!(rail, %error, "no queue pair on a rail");
                 None
             })
@@ -45,19 +45,21 @@ impl Worker {
                 None => LaneQp::None,
             };
             if matches!(lane.qp, LaneQp::None) {
-                self.rails.give_back();
+                self.rails.give_back(rail);
             }
         }
     }
 
     /// The peer has answered: connects the rails that it has too.
-    pub(in crate::worker) fn rails_answered(&mut self, index: usize, theirs: &[Option<QpAddress>]) {
+    pub(in crate::worker) fn rails_answered(&mut self, index: usize, theirs: &Hello) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some(mut lanes) = endpoint.lanes.take() else { return };
+        lanes.agree(self.rails.for_messages(), theirs.message_rails);
+        let theirs = &theirs.rails[..];
         // One alone is none: the messages' queue pair is there anyway.
         let count = if theirs.len() < 2 { 0 } else { theirs.len() };
-        for _ in 0..lanes.truncate(count) {
-            self.rails.give_back();
+        for rail in lanes.truncate(count) {
+            self.rails.give_back(rail);
         }
         self.connect_rails(&mut lanes, theirs);
         if let Some(endpoint) = self.endpoints.at(index).filter(|_| count > 0) {
@@ -115,12 +117,12 @@ impl Worker {
         let old = lane.take_qp();
         (lane.probed, lane.failed) = (None, None);
         if !matches!(old, LaneQp::None) {
-            self.rails.give_back();
+            self.rails.give_back(rail);
         }
         if let LaneQp::Connected(old) = old {
             self.parting.extend(Some(old).filter(|old| !old.is_settled()));
         }
-        match self.rails.prepare(&self.pd, rail) {
+        match self.rails.prepare(rail) {
             Ok(Some(prepared)) => {
                 let address = prepared.address();
                 self.lanes(index)?.lanes.get_mut(rail)?.qp = LaneQp::Prepared(prepared);
@@ -183,7 +185,7 @@ impl Worker {
             Ok(qp) => lane.qp = LaneQp::Connected(qp),
             Err(error) => {
                 tracing::warn!(rail, %error, "a rail could not be connected again");
-                self.rails.give_back();
+                self.rails.give_back(rail);
                 return false;
             }
         }
@@ -213,8 +215,8 @@ impl Worker {
 
     /// A connection is removed, and its queue pairs with it.
     pub(in crate::worker) fn forget_rails(&mut self, lanes: &Lanes) {
-        for _ in 0..lanes.queue_pairs() {
-            self.rails.give_back();
+        for rail in lanes.queue_pairs() {
+            self.rails.give_back(rail);
         }
     }
 

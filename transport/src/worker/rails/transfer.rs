@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use qpair_verbs::{DividedMemory, Local};
+use qpair_verbs::{DividedMemory, Local, RemoteSlice};
 
 use super::lanes::{Lane, LaneQp};
 use super::request::LaneWork;
+use crate::engine::RailKeys;
 use crate::worker::endpoint::{InFlight, OneSided, Reading};
 use crate::worker::ids::EndpointId;
 
@@ -14,6 +15,8 @@ use crate::worker::ids::EndpointId;
 pub(super) struct Transfer {
     pub(super) work: InFlight,
     memory: DividedMemory,
+    /// The keys for reading it.
+    keys: RailKeys,
     len: u64,
     slice: u64,
     /// What was never posted begins there.
@@ -32,11 +35,16 @@ pub(super) struct Transfer {
 
 impl Transfer {
     /// All of a payload is to be read, in slices of so many bytes.
-    pub(super) fn new(reading: Reading, memory: DividedMemory, slice: u64) -> Self {
+    pub(super) fn new(reading: Reading, keys: RailKeys, memory: DividedMemory, slice: u64) -> Self {
         let len = reading.remote.len;
         let work = InFlight { number: 0, order: 0, awaited: true, len, what: OneSided::Pull(reading) };
         let again = Vec::new();
-        Transfer { work, memory, len, slice, next: 0, again, read: 0, out: 0, given_up: false, waits: true }
+        Transfer { work, memory, keys, len, slice, next: 0, again, read: 0, out: 0, given_up: false, waits: true }
+    }
+
+    /// True if it can be read over that rail.
+    pub(super) fn is_on(&self, rail: usize) -> bool {
+        self.keys.is_on(rail)
     }
 
     /// Bytes that are still to be posted.
@@ -86,9 +94,11 @@ impl Transfer {
         let (OneSided::Pull(reading), LaneQp::Connected(qp)) = (&self.work.what, &mut lane.qp) else {
             return Err(range);
         };
+        let Some(rkey) = self.keys.on(rail, reading.remote.rkey) else { return Err(range) };
+        let remote = RemoteSlice { rkey, ..reading.remote.slice(range.clone()) };
         let id = LaneWork { ep, rail, is_probe: false }.id();
         let part = self.memory.part(range.start as usize..range.end as usize);
-        let request = qp.read(part, reading.remote.slice(range.clone()));
+        let request = qp.read(part, remote);
         request.id(id).signaled().post().map_err(|_| range)?;
         self.out += 1;
         Ok(())

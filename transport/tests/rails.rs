@@ -1,0 +1,170 @@
+//! Rails on several devices: two of a libibverbs in memory, which know nothing of each other.
+
+mod support;
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use qpair_fake_ibverbs::control::{Completion, Device};
+use qpair_transport::{Config, Event, Rail, Source, Tag, Worker, WorkerError};
+use qpair_verbs::{Access, Local};
+use support::*;
+
+/// Another device.
+const BESIDE: &str = "beside0";
+/// `enum ibv_wc_status`.
+const RETRY_EXC_ERR: u32 = 12;
+const REM_ACCESS_ERR: u32 = 10;
+
+fn config() -> Config {
+    Config::default().rails([FAKE, BESIDE].map(Rail::device))
+}
+
+/// Two connected workers, once all rails are used.
+fn pair() -> (Pair, Device) {
+    Device::new(FAKE).unwrap();
+    let beside = Device::new(BESIDE).unwrap();
+    let mut pair = Pair::with(config(), config());
+    until_up(&mut pair);
+    (pair, beside)
+}
+
+fn stages(pair: &Pair) -> Vec<&'static str> {
+    let ends = [pair.a.explain(pair.ep_a), pair.b.explain(pair.ep_b)];
+    ends.into_iter().flatten().flat_map(|end| end.rails.into_iter().map(|rail| rail.stage)).collect()
+}
+
+fn until_up(pair: &mut Pair) {
+    let begin = Instant::now();
+    while stages(pair) != ["up"; 4] {
+        assert!(begin.elapsed() < LIMIT, "{:?}", stages(pair));
+        assert!(pair.a.poll().unwrap().is_none() && pair.b.poll().unwrap().is_none());
+    }
+}
+
+/// Bytes that the second side read over each rail.
+fn bytes(pair: &Pair) -> Vec<u64> {
+    pair.b.explain(pair.ep_b).unwrap().rails.iter().map(|rail| rail.bytes).collect()
+}
+
+/// Waits until a message came and its sender knows.
+fn arrives(pair: &mut Pair, expected: &[u8]) {
+    let came = |event: &Event| matches!(event, Event::Received { message, .. } if *message == expected);
+    let (_, of_b) =
+        pair.until(|of_a, of_b| of_a.iter().any(|event| matches!(event, Event::Sent { .. })) && !of_b.is_empty());
+    assert!(of_b.iter().any(came), "{}", brief(&of_b[0]));
+}
+
+fn left_behind(pair: Pair) {
+    let fakes = [FAKE, BESIDE].map(|name| Device::new(name).unwrap());
+    drop(pair);
+    let begin = Instant::now();
+    while fakes.iter().any(|fake| !fake.live().is_empty()) {
+        assert!(begin.elapsed() < LIMIT, "{} {}", fakes[0].live(), fakes[1].live());
+        std::thread::yield_now();
+    }
+    fakes.iter().for_each(Device::assert_clean);
+}
+
+#[test]
+fn every_kind_of_payload_is_read_over_both_devices() {
+    on_a_fake(|| {
+        let (mut pair, _) = pair();
+        let text = pattern(3_000_000, 7);
+        let mut last = bytes(&pair);
+        let mut over_both = |pair: &Pair, what: &str| {
+            let now = bytes(pair);
+            assert!(now.iter().zip(&last).all(|(now, last)| now > last), "{what}: {last:?}, then {now:?}");
+            last = now;
+        };
+        // Registered where they lie, from the cache too, and kept.
+        let shared = Bytes::from(text.clone());
+        for _ in 0..2 {
+            pair.a.send(pair.ep_a, Tag(1), shared.clone()).unwrap();
+            arrives(&mut pair, &text);
+            over_both(&pair, "bytes");
+        }
+        pair.a.register(shared.clone()).unwrap();
+        pair.a.send(pair.ep_a, Tag(1), shared.slice(..)).unwrap();
+        arrives(&mut pair, &text);
+        over_both(&pair, "registered bytes");
+        // Copied into memory of the pool.
+        pair.a.send(pair.ep_a, Tag(1), vec![shared.slice(..1_000_000), shared.slice(1_000_000..)]).unwrap();
+        arrives(&mut pair, &text);
+        over_both(&pair, "pieces");
+        // Memory of the application's, into memory of the application's.
+        let mut buffer = pair.a.domain().alloc(text.len()).unwrap();
+        buffer.copy_from_slice(&text);
+        let into = pair.b.domain().alloc(text.len() + 1).unwrap();
+        pair.b.recv_into(Source::Any, Tag(2), into, None).unwrap();
+        pair.a.send(pair.ep_a, Tag(2), buffer).unwrap();
+        let (_, of_b) = pair.until(|of_a, of_b| !of_a.is_empty() && !of_b.is_empty());
+        let Event::ReceivedInto { memory: Local::Buffer(into), len, .. } = &of_b[0] else {
+            panic!("{}", brief(&of_b[0]))
+        };
+        assert!(into[..*len] == text);
+        over_both(&pair, "a buffer");
+        drop((of_b, shared));
+        left_behind(pair);
+    });
+}
+
+#[test]
+fn what_the_application_exposed_is_read_by_the_key_that_it_told_of() {
+    on_a_fake(|| {
+        let (mut pair, _) = pair();
+        let text = pattern(1_000_000, 3);
+        let region = pair.a.domain().expose(text.len(), Access::REMOTE_READ).unwrap();
+        region.write(0, &text).unwrap();
+        let before = bytes(&pair);
+        pair.a.send(pair.ep_a, Tag(1), region.remote(0..text.len())).unwrap();
+        arrives(&mut pair, &text);
+        let now = bytes(&pair);
+        assert_eq!((now[0] - before[0], now[1] - before[1]), (text.len() as u64, 0));
+        drop(region);
+        left_behind(pair);
+    });
+}
+
+#[test]
+fn a_device_that_fails_is_left_out_and_comes_back() {
+    on_a_fake(|| {
+        let (mut pair, beside) = pair();
+        for round in 0..3 {
+            beside.forge(1, Completion::new().status(RETRY_EXC_ERR)).unwrap();
+            let text = pattern(2_000_000, round);
+            pair.a.send(pair.ep_a, Tag(1), text.clone()).unwrap();
+            arrives(&mut pair, &text);
+            assert_eq!(pair.b.counters().rails_lost, round as u64 + 1);
+            until_up(&mut pair);
+        }
+        left_behind(pair);
+    });
+}
+
+#[test]
+fn what_the_peer_does_not_allow_ends_the_connection_and_not_a_rail() {
+    on_a_fake(|| {
+        let (mut pair, beside) = pair();
+        beside.forge(1, Completion::new().status(REM_ACCESS_ERR)).unwrap();
+        pair.a.send(pair.ep_a, Tag(1), pattern(2_000_000, 1)).unwrap();
+        let (_, of_b) = pair.until(|_, of_b| of_b.iter().any(is_closed));
+        let reason = of_b.into_iter().find(is_closed).map(closed).unwrap().to_string();
+        assert!(reason.contains("memory"), "{reason}");
+        assert_eq!(pair.b.counters().rails_lost, 0);
+    });
+}
+
+#[test]
+fn rails_that_can_not_be_are_refused() {
+    on_a_fake(|| {
+        Device::new(FAKE).unwrap();
+        Device::new(BESIDE).unwrap();
+        let error = Worker::new(config().device(BESIDE)).unwrap_err();
+        assert!(matches!(error, WorkerError::FirstRail { .. }), "{error}");
+        let error = Worker::new(Config::default().rails(["soft0", FAKE].map(Rail::device))).unwrap_err();
+        assert!(error.to_string().contains("software device"), "{error}");
+        let error = Worker::new(Config::default().device(FAKE).rails((0..9).map(|_| Rail::port(1)))).unwrap_err();
+        assert!(error.to_string().starts_with("a number of rails of 9"), "{error}");
+    });
+}
