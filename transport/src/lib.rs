@@ -38,7 +38,8 @@
 //! | waiting | [`poll`](Worker::poll), [`wait`](Worker::wait), [`arm`](Worker::arm), [`futures`] |
 //! | looking in | [`explain`](Worker::explain), [`metrics`](Worker::metrics), [`Counters`], [`History`] |
 //!
-//! The [`guide`] says what holds: order, memory, failures, waiting, many peers, who may connect.
+//! The [`guide`] says what holds: order, memory, failures, waiting, many peers, several NICs, who may
+//! connect.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,8 @@ mod support;
 
 use bytes::Bytes;
 use qpair_transport::{
-    Config, Event, Misfit, OpError, Payload, RecvFailure, Returned, SendCopyError, SendFailure, Tag, Unmatched, Worker,
+    Config, Event, Misfit, OpError, Payload, Rail, RecvFailure, Returned, SendCopyError, SendFailure, Tag, Unmatched,
+    Worker,
 };
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Access, Local};
@@ -18,6 +19,9 @@ fn every_size_arrives_as_it_was_both_ways() {
     every_size(Pair::new());
     let shared = || Config::default().shared_receives(2, 64);
     every_size(Pair::with(shared(), shared()));
+    // Twice the same way: what is long is cut all the same.
+    let rails = || Config::default().rails([Rail::port(1), Rail::port(1)]);
+    every_size(Pair::with(rails(), rails()));
 }
 
 fn every_size(mut pair: Pair) {

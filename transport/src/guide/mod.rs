@@ -1,5 +1,5 @@
 //! The manual: what holds, what does not, and what to choose. One chapter each for ordering, memory, failures, waiting, many
-//! peers, and who may connect.
+//! peers, several NICs, and who may connect.
 //!
 //! | question | chapter |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | What if a peer dies, stops, lies? What is an operation's end worth? | [`failures`] |
 //! | Poll loop, event loop, futures? | [`waiting`] |
 //! | Thousands of peers? | [`many_peers`] |
+//! | Several NICs or networks? | [`rails`] |
 //! | Who may connect, and what is encrypted? | [`security`] |
 
 #[doc = include_str!("failures.md")]
@@ -18,6 +19,8 @@ pub mod many_peers {}
 pub mod memory {}
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}
+#[doc = include_str!("rails.md")]
+pub mod rails {}
 #[doc = include_str!("security.md")]
 pub mod security {}
 #[doc = include_str!("waiting.md")]
