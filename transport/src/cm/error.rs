@@ -50,6 +50,9 @@ pub enum HandshakeError {
         /// Limit.
         limit: usize,
     },
+    /// More than is ever due, or it does not read what is said to it.
+    #[error("it says more than a peer has to say, or does not read the answers")]
+    Flood,
     /// The body makes no sense.
     #[error("its handshake message can not be read: {0}")]
     Body(Box<str>),

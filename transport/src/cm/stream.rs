@@ -42,7 +42,12 @@ impl Stream {
         if !self.channel.say(message) {
             tracing::debug!(kind = ?message.kind(), "a message is not due any more, and not sent");
         }
-        self.flush()
+        self.flush()?;
+        // Whoever makes this side answer without end has to read the answers.
+        if self.channel.output().len() > UNREAD {
+            return Err(StreamEnd::Handshake(HandshakeError::Flood));
+        }
+        Ok(())
     }
 
     /// Sends what waits, and leaves. What has come is read, though it is of no use: with something unread the system would
@@ -58,8 +63,8 @@ impl Stream {
     }
 
     /// Writes what waits, reads what is there, and hands to `f` what the peer has said by it. What came before the peer hung
-    /// up counts, whether or not this side could write. No peer makes this long: more than is due is not taken, and each
-    /// message has a greatest length.
+    /// up counts, whether or not this side could write. No peer makes this long: more than is due is not taken, each message
+    /// has a greatest length, and of those that are always due only so many are heard at once.
     pub(super) fn progress(&mut self, mut f: impl FnMut(Heard)) -> Result<(), StreamEnd> {
         let flushed = self.flush();
         self.receive(&mut f)?;
@@ -70,16 +75,21 @@ impl Stream {
 
     fn receive(&mut self, f: &mut impl FnMut(Heard)) -> Result<(), StreamEnd> {
         let mut part = [0; 1024];
+        let mut count = 0;
         loop {
             match self.socket.read(&mut part) {
                 Ok(0) => return Err(StreamEnd::HungUp),
-                Ok(count) => self.channel.take_in(&part[..count]),
+                Ok(read) => self.channel.take_in(&part[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(StreamEnd::System(error)),
             }
             while let Some(heard) = self.channel.hear().map_err(StreamEnd::Handshake)? {
                 f(heard);
+                count += 1;
+                if count > AT_ONCE {
+                    return Err(StreamEnd::Handshake(HandshakeError::Flood));
+                }
             }
         }
     }
@@ -110,5 +120,9 @@ pub(super) fn leave(socket: &mut TcpStream) {
     }
 }
 
+/// Messages that are heard at once: more than a peer that obeys says in minutes.
+const AT_ONCE: u32 = 1000;
+/// Bytes that a peer leaves unread at most, beside what the system keeps for it.
+const UNREAD: usize = 64 << 10;
 /// Reads before a stream is closed: more than any peer that obeys has to say.
 const PARTING_READS: u32 = 8;

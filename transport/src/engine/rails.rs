@@ -92,6 +92,12 @@ impl Rails {
         self.rails.iter().map(move |rail| (rail.stage, rail.rate.map(second), rail.latency, rail.total))
     }
 
+    /// It was never there.
+    #[cfg(test)]
+    pub(crate) fn lose(&mut self, rail: usize) {
+        self.rails[rail].stage = RailStage::Absent;
+    }
+
     /// Its queue pair is connected, and a probe under way.
     pub(crate) fn probing(&mut self, rail: usize) {
         if let Some(rail) = self.rails.get_mut(rail) {

@@ -170,6 +170,7 @@ impl Worker {
             answer.rails = lanes.addresses();
             lanes.agree(answer.message_rails, theirs.message_rails);
             self.connect_rails(lanes, &theirs.rails);
+            lanes.keep_made(&mut answer.rails);
         }
         let link = self.link(epoch);
         let mut threshold = self.threshold();

@@ -40,6 +40,8 @@ pub(super) struct Lane {
     pub(super) probed: Option<Duration>,
     /// Since when it is given up.
     pub(super) failed: Option<Duration>,
+    /// When another queue pair was made last.
+    pub(super) made: Duration,
 }
 
 /// How far a queue pair on a rail is.
@@ -76,6 +78,7 @@ impl Lanes {
             posted: VecDeque::new(),
             probed: None,
             failed: None,
+            made: Duration::ZERO,
         };
         let lanes = lanes.into_iter().map(lane).collect();
         Lanes { rails, lanes, caller, for_messages: 1, transfers: Slab::new(), waiting: VecDeque::new(), left: 0 }
@@ -213,6 +216,11 @@ impl Lanes {
         })
     }
 
+    /// True if no other queue pair was made for that rail just now.
+    pub(super) fn has_rested(&self, rail: usize, now: Duration) -> bool {
+        self.lanes.get(rail).is_some_and(|lane| now.saturating_sub(lane.made) >= REST)
+    }
+
     /// True if something of that rail is with the device.
     pub(super) fn is_busy(&self, rail: usize) -> bool {
         self.lanes.get(rail).is_some_and(|lane| !lane.posted.is_empty())
@@ -290,6 +298,12 @@ impl Lanes {
         }
     }
 
+    /// It was never there.
+    pub(in crate::worker) fn lose(&mut self, rail: usize) {
+        self.lanes[rail].qp = LaneQp::None;
+        self.rails.lose(rail);
+    }
+
     pub(in crate::worker) fn stage(&self, rail: usize) -> RailStage {
         self.rails.stage(rail)
     }
@@ -311,5 +325,7 @@ impl Lane {
     }
 }
 
+/// Time between two queue pairs for a rail that a peer asks for: less than a peer waits that obeys.
+const REST: Duration = Duration::from_millis(20);
 /// Payloads of a connection that are read over rails at once: more wait in the queue of the messages.
 const TRANSFERS: usize = 32;

@@ -87,7 +87,8 @@ impl Worker {
         }
         let Some(lanes) = self.lanes(index) else { return };
         if lanes.held_since().is_some_and(|since| now.saturating_sub(since) >= FLUSH_LIMIT) {
-            return self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
+            // Another queue pair for messages would change nothing about it.
+            return self.fail(index, CloseReason::PeerLost(Lost::QueuePair));
         }
         if lanes.caller
             && let Some(rail) = lanes.rails.due(now)
@@ -113,9 +114,10 @@ impl Worker {
 
     /// Makes another queue pair for a rail of which nothing is with the device.
     fn make_anew(&mut self, index: usize, rail: usize) -> Option<QpAddress> {
+        let now = self.now();
         let lane = self.lanes(index)?.lanes.get_mut(rail)?;
         let old = lane.take_qp();
-        (lane.probed, lane.failed) = (None, None);
+        (lane.probed, lane.failed, lane.made) = (None, None, now);
         if !matches!(old, LaneQp::None) {
             self.rails.give_back(rail);
         }
@@ -145,11 +147,14 @@ impl Worker {
         let address = endpoint.peer;
         let stage = endpoint.lanes.as_ref().map_or(RailStage::Absent, |lanes| lanes.rails.stage(rail));
         let caller = endpoint.lanes.as_ref().is_some_and(|lanes| lanes.caller);
+        let count = endpoint.lanes.as_ref().map_or(0, |lanes| lanes.count());
         match (word.news, stage) {
-            (RailNews::Down, stage) if stage != RailStage::Absent => self.lose_rail(index, rail, false),
+            // Of a rail that this side does not have after all, too.
+            (RailNews::Down, _) if rail < count => self.lose_rail(index, rail, false),
             (RailNews::Made(theirs), RailStage::Down(_)) if !caller => {
-                let busy = self.lanes(index).is_some_and(|lanes| lanes.is_busy(rail));
-                let made = if busy { None } else { self.make_anew(index, rail) };
+                // What is still with the device comes back first; and no peer has a queue pair made as often as it likes.
+                let can = self.lanes(index).is_some_and(|lanes| !lanes.is_busy(rail) && lanes.has_rested(rail, now));
+                let made = if can { self.make_anew(index, rail) } else { None };
                 match made {
                     Some(ours) if self.connect_anew(index, rail, &theirs) => {
                         if let Some(lanes) = self.lanes(index) {
@@ -233,6 +238,13 @@ impl Lanes {
             LaneQp::None | LaneQp::Connected(_) => None,
         };
         self.lanes.iter().map(address).collect()
+    }
+
+    /// The rails that have a queue pair, as the peer is to be told.
+    pub(in crate::worker) fn keep_made(&self, addresses: &mut [Option<QpAddress>]) {
+        for (address, lane) in addresses.iter_mut().zip(&self.lanes) {
+            address.take_if(|_| matches!(lane.qp, LaneQp::None));
+        }
     }
 }
 

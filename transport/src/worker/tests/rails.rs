@@ -262,3 +262,65 @@ fn a_peer_that_makes_no_other_queue_pair_is_asked_again() {
     assert_eq!(a.counters().rails_lost, 3);
     drop(stopped);
 }
+
+/// It may have failed to connect a rail that the other has.
+#[test]
+fn a_rail_that_one_side_could_not_connect_stays_unused() {
+    let (mut a, at_a, mut b, at_b) = two(config(2), config(2));
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+    });
+    a.endpoints.get_mut(at_a).unwrap().lanes.as_mut().unwrap().lose(1);
+    b.lose_rail(at_b.index as usize, 1, true);
+    a.send(at_a, Tag(1), vec![1; 1_000_000]).unwrap();
+    let events = until(&mut [&mut a, &mut b], |workers| workers[1].counters().rendezvous_received == 1);
+    assert!(events.iter().all(|event| !matches!(event, Event::Closed { .. })), "{events:?}");
+    assert_eq!(stages(&a, at_a), ["up", "one side does not have it"]);
+}
+
+#[test]
+fn a_peer_that_has_queue_pairs_made_again_and_again_is_refused_and_then_left() {
+    let (mut a, at_a, mut b, at_b) = two(config(2), config(2));
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+    });
+    // It asks over and over, and reads no answer: what the system keeps for it is some megabytes.
+    let index = at_b.index as usize;
+    let prepared = b.prepare(at_b, 0).unwrap();
+    b.unprepare();
+    let address = prepared.address();
+    let mut made = 0;
+    for _ in 0..5_000_000 {
+        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Down });
+        b.heard_of_rail(index, RailWord { rail: 1, news: RailNews::Made(address) });
+        let lanes = b.endpoints.get(at_b).and_then(|endpoint| endpoint.lanes.as_ref());
+        made += usize::from(lanes.is_some_and(|lanes| matches!(lanes.stage(1), RailStage::Renewing(_))));
+        if !b.sockets.notices().is_empty() {
+            break;
+        }
+    }
+    let time = b.now().as_millis() as usize;
+    assert!(made <= time / 20 + 1, "{made} in {time} ms");
+    let error = loop {
+        match b.wait(Some(PATIENCE)).unwrap().expect("it ends in time") {
+            Event::Closed { reason: CloseReason::Failed(ConnectFailure::Handshake { error, .. }), .. } => break error,
+            Event::Closed { reason, .. } => panic!("{reason}"),
+            _ => {}
+        }
+    };
+    assert_eq!(error, HandshakeError::Flood);
+}
+
+#[test]
+fn words_about_rails_without_end_are_not_listened_to() {
+    let (mut a, at_a, mut b, _) = two(config(2), config(2));
+    let socket = a.endpoints.get(at_a).unwrap().socket.unwrap();
+    for _ in 0..5000 {
+        a.sockets.send(socket, &crate::cm::Message::Rail(RailWord { rail: 0, news: RailNews::Down }));
+    }
+    let reason = end(&mut b);
+    let is_flood = |reason: &CloseReason| {
+        matches!(reason, CloseReason::Failed(ConnectFailure::Handshake { error: HandshakeError::Flood, .. }))
+    };
+    assert!(is_flood(&reason), "{reason}");
+}
