@@ -18,8 +18,11 @@ struct Rail {
     stage: RailStage,
     /// Bytes a millisecond, the average of late; `None`: it has carried nothing yet.
     rate: Option<u64>,
-    /// The least that a probe took.
+    /// What a probe takes: the least of late.
     latency: Duration,
+    /// When a slice was posted on it last, and that what is known of its rate is older.
+    tried: Duration,
+    is_stale: bool,
     /// Lengths of the slices under way, oldest first, and all together.
     posted: VecDeque<u64>,
     bytes: u64,
@@ -56,6 +59,8 @@ impl Rails {
             stage: RailStage::Absent,
             rate: None,
             latency: Duration::ZERO,
+            tried: Duration::ZERO,
+            is_stale: false,
             posted: VecDeque::with_capacity(DEPTH),
             bytes: 0,
             head: Duration::ZERO,
@@ -105,12 +110,17 @@ impl Rails {
         }
     }
 
-    /// The probe was answered.
-    pub(crate) fn probed(&mut self, rail: usize, took: Duration) {
-        if let Some(rail) = self.rails.get_mut(rail).filter(|rail| rail.stage == RailStage::Probing) {
-            rail.stage = RailStage::Up;
-            rail.latency = took;
+    /// A probe was answered. True if the rail is used from now on.
+    pub(crate) fn probed(&mut self, rail: usize, took: Duration) -> bool {
+        let Some(rail) = self.rails.get_mut(rail) else { return false };
+        match rail.stage {
+            RailStage::Probing => (rail.stage, rail.latency) = (RailStage::Up, took),
+            // The first may have waited for anything; paths change.
+            RailStage::Up if took < rail.latency => rail.latency = took,
+            RailStage::Up => rail.latency += (took - rail.latency) / 8,
+            _ => {}
         }
+        rail.stage == RailStage::Up
     }
 
     /// It failed, or is too slow: nothing of it is under way any more. False if it was left out already.
@@ -174,7 +184,9 @@ impl Rails {
         let up = |(index, rail): &(usize, &Rail)| rail.stage == RailStage::Up && can(*index);
         for (index, rail) in self.rails.iter().enumerate().filter(up) {
             if rail.has_room() {
-                let finish = rail.free(now) + rail.time_of(len);
+                let is_forgotten = rail.posted.is_empty() && now.saturating_sub(rail.tried) >= FORGOTTEN;
+                // What it did then says little of what it does now. A slice shows, of several that are left.
+                let finish = if is_forgotten && left >= 4 * len { now } else { rail.free(now) + rail.time_of(len) };
                 best = Some(best.map_or((finish, index), |best| best.min((finish, index))));
             } else {
                 let rate = u128::from(rail.rate.unwrap_or(UNKNOWN_RATE));
@@ -194,7 +206,9 @@ impl Rails {
         if rail.posted.is_empty() {
             // The way there is no part of the rate.
             (rail.head, rail.counted) = (now, (0, now + rail.latency));
+            rail.is_stale |= now.saturating_sub(rail.tried) >= FORGOTTEN;
         }
+        rail.tried = now;
         rail.posted.push_back(len);
         rail.bytes += len;
     }
@@ -209,12 +223,14 @@ impl Rails {
         rail.total += len;
         let (bytes, since) = (rail.counted.0 + len, rail.counted.1);
         let took = now.saturating_sub(since);
-        if took < if rail.rate.is_some() { SPAN } else { Duration::from_nanos(1) } {
+        let known = rail.rate.filter(|_| !rail.is_stale);
+        if took < if known.is_some() { SPAN } else { Duration::from_nanos(1) } {
             rail.counted.0 = bytes;
             return;
         }
         let sample = (u128::from(bytes) * NANOS_IN_MILLI / took.as_nanos()).clamp(1, u128::from(u64::MAX / 4)) as u64;
-        rail.rate = Some(rail.rate.map_or(sample, |rate| (rate * 3 + sample) / 4).max(1));
+        rail.rate = Some(known.map_or(sample, |rate| (rate * 3 + sample) / 4).max(1));
+        rail.is_stale = false;
         rail.counted = (0, now);
     }
 }
@@ -259,6 +275,8 @@ const UNKNOWN_RATE: u64 = 25_000_000;
 const NANOS_IN_MILLI: u128 = 1_000_000;
 /// The rate is an average over times no shorter than this: completions that are taken together tell nothing.
 const SPAN: Duration = Duration::from_micros(50);
+/// What a rail carried is forgotten when it has carried nothing for so long.
+const FORGOTTEN: Duration = Duration::from_secs(1);
 /// How many times its time a slice may take.
 const SLOW: u32 = 16;
 /// The first time without a rail that failed, and the longest.

@@ -11,7 +11,7 @@ fn up(latencies: &[Duration]) -> Rails {
     let mut rails = Rails::new(latencies.len(), Duration::from_millis(250));
     for (rail, &latency) in latencies.iter().enumerate() {
         rails.probing(rail);
-        rails.probed(rail, latency);
+        assert!(rails.probed(rail, latency));
     }
     rails
 }
@@ -153,6 +153,42 @@ fn a_rail_that_failed_waits_longer_each_time_until_it_has_proven_itself() {
         rails.done(1, now);
     }
     assert_eq!(fail(&mut rails, &mut now).as_millis(), 100);
+}
+
+#[test]
+fn a_rail_that_was_slow_once_is_tried_again_and_used_if_it_is_no_more() {
+    let mut rails = up(&[MICRO, MICRO]);
+    let (len, left) = (1 << 20, 64 << 20);
+    let mut now = Duration::ZERO;
+    let carry = |rails: &mut Rails, rail: usize, now: &mut Duration, took: Duration| {
+        rails.posted(rail, len, *now);
+        *now += took;
+        rails.done(rail, *now);
+    };
+    carry(&mut rails, 0, &mut now, 84 * MICRO);
+    carry(&mut rails, 1, &mut now, Duration::from_millis(200));
+    carry(&mut rails, 0, &mut now, 84 * MICRO);
+    let mut tried = 0;
+    for _ in 0..20_000 {
+        let rail = rails.pick(len, left, now, |_| true).unwrap();
+        tried += u32::from(rail == 1);
+        carry(&mut rails, rail, &mut now, 84 * MICRO);
+    }
+    assert!(now > Duration::from_secs(1) && tried == 1, "{tried} in {now:?}");
+    // Now it is as fast as the other: with that busy, it is used.
+    rails.posted(0, len, now);
+    assert_eq!(rails.pick(len, left, now, |_| true), Some(1));
+    // What a first probe waited for does not stay.
+    let slow = up(&[MICRO, Duration::from_millis(60)]);
+    let mut rails = slow;
+    rails.probed(1, MICRO);
+    rails.posted(0, len, now);
+    assert_eq!(rails.pick(len, left, now, |_| true), Some(1));
+    for _ in 0..100 {
+        rails.probed(1, Duration::from_millis(60));
+    }
+    let slower = rails.seen().nth(1).unwrap().2;
+    assert!(slower > Duration::from_millis(59), "{slower:?}");
 }
 
 #[test]

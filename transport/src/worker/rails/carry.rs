@@ -6,7 +6,7 @@ use qpair_verbs::{DividedMemory, Local, WorkCompletion};
 
 use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
-use crate::engine::RailKeys;
+use crate::engine::{RailKeys, RailStage};
 use crate::worker::Worker;
 use crate::worker::arrival::reason_of;
 use crate::worker::endpoint::{Reading, Stage, Unread};
@@ -68,8 +68,7 @@ impl Worker {
         let over = if is_probe {
             let since = lanes.lanes[rail].probed.take();
             if succeeded {
-                lanes.rails.probed(rail, now.saturating_sub(since.unwrap_or(now)));
-                self.rail_is_up(index, rail);
+                self.answered_on_rail(index, rail, now.saturating_sub(since.unwrap_or(now)));
             }
             None
         } else {
@@ -132,8 +131,21 @@ impl Worker {
                 Fed::Ended(key) => self.end_transfer(index, key),
             }
         }
+        self.probe_idle_rails(index, now);
         self.look_after_rails(index, now);
         self.read_without_rails(index);
+    }
+
+    /// Rails that have nothing to do while others have are asked now and then how they are.
+    fn probe_idle_rails(&mut self, index: usize, now: Duration) {
+        while let Some(endpoint) = self.endpoints.at(index) {
+            let ep = endpoint.id;
+            let Some(lanes) = &mut endpoint.lanes else { return };
+            let Some(rail) = lanes.unasked(now) else { return };
+            if !lanes.probe(ep, rail, now) {
+                self.lose_rail(index, rail, true);
+            }
+        }
     }
 
     fn read_without_rails(&mut self, index: usize) {
@@ -171,9 +183,21 @@ impl Worker {
         self.schedule(index, now + CHORE);
     }
 
-    fn rail_is_up(&mut self, index: usize, rail: usize) {
-        let now = self.pace.now();
+    /// A probe was answered, after that time.
+    fn answered_on_rail(&mut self, index: usize, rail: usize, took: Duration) {
+        let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        let ep = endpoint.id;
+        let Some(lanes) = &mut endpoint.lanes else { return };
+        let was_up = lanes.rails.stage(rail) == RailStage::Up;
+        let is_up = lanes.rails.probed(rail, took);
+        if let Some(left) = lanes.lanes[rail].to_ask.checked_sub(1) {
+            lanes.lanes[rail].to_ask = left;
+            lanes.probe(ep, rail, now);
+        }
+        if was_up || !is_up {
+            return;
+        }
         endpoint.note(now, Note::of("uses rail", rail as u64));
         tracing::debug!(parent: &endpoint.span, rail, "a rail is used");
         self.counters.rails_used += 1;

@@ -36,8 +36,11 @@ pub(super) struct Lane {
     pub(super) qp: LaneQp,
     /// With the device, oldest first.
     posted: VecDeque<Slice>,
-    /// When the probe was posted that is under way.
+    /// When the probe was posted that is under way, and the last one.
     pub(super) probed: Option<Duration>,
+    asked: Duration,
+    /// Probes that are still to follow each other: the first may have waited for anything.
+    pub(super) to_ask: u8,
     /// Since when it is given up.
     pub(super) failed: Option<Duration>,
     /// When another queue pair was made last.
@@ -77,6 +80,8 @@ impl Lanes {
             qp: qp.map_or(LaneQp::None, LaneQp::Prepared),
             posted: VecDeque::new(),
             probed: None,
+            asked: Duration::ZERO,
+            to_ask: PROBES,
             failed: None,
             made: Duration::ZERO,
         };
@@ -239,10 +244,21 @@ impl Lanes {
         let id = LaneWork { ep, rail, is_probe: true }.id();
         let posted = qp.write(Local::None, nowhere).id(id).signaled().post().is_ok();
         if posted {
-            lane.probed = Some(now);
-            self.rails.probing(rail);
+            (lane.probed, lane.asked) = (Some(now), now);
+            if self.rails.stage(rail) != RailStage::Up {
+                self.rails.probing(rail);
+            }
         }
         posted
+    }
+
+    /// A rail that has nothing to do while payloads are read, and was not probed for a while.
+    pub(super) fn unasked(&self, now: Duration) -> Option<usize> {
+        let is_due = |(rail, lane): (usize, &Lane)| {
+            let is_free = lane.posted.is_empty() && lane.probed.is_none() && self.rails.stage(rail) == RailStage::Up;
+            (is_free && now.saturating_sub(lane.asked) >= ASK).then_some(rail)
+        };
+        if self.is_idle() { None } else { self.lanes.iter().enumerate().find_map(is_due) }
     }
 
     /// The connection ends: the devices give back what they have. Gives the transfers of which they have nothing.
@@ -319,12 +335,17 @@ impl Lane {
         }
     }
 
-    /// Takes out the queue pair.
+    /// Takes out the queue pair. Another is probed as if it were the first.
     pub(super) fn take_qp(&mut self) -> LaneQp {
+        self.to_ask = PROBES;
         std::mem::replace(&mut self.qp, LaneQp::None)
     }
 }
 
+/// Probes when a rail comes into use.
+const PROBES: u8 = 2;
+/// Time between two probes of a rail that has nothing to do while others have.
+const ASK: Duration = Duration::from_secs(1);
 /// Time between two queue pairs for a rail that a peer asks for: less than a peer waits that obeys.
 const REST: Duration = Duration::from_millis(20);
 /// Payloads of a connection that are read over rails at once: more wait in the queue of the messages.
