@@ -24,8 +24,27 @@ use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RESERVED_SLOTS, Unc
 pub(super) struct Recovery {
     /// What happened: it ends with that if it can not go on.
     reason: CloseReason,
-    since: Duration,
+    /// When it was looked at last, and time that was watched since the queue pair failed, for each of the limits: a clock that
+    /// jumps takes a part of them, and not all.
+    looked: Duration,
+    waited: Duration,
+    drained: Duration,
     step: Step,
+}
+
+impl Recovery {
+    fn new(reason: CloseReason, now: Duration) -> Self {
+        let (waited, drained) = (Duration::ZERO, Duration::ZERO);
+        Recovery { reason, looked: now, waited, drained, step: Step::Draining }
+    }
+
+    /// True if it took longer than `limit`, or a device keeps what it has.
+    fn is_over(&mut self, now: Duration, limit: Duration) -> bool {
+        let gone = now.saturating_sub(std::mem::replace(&mut self.looked, now));
+        self.waited += gone.min(limit / LOOKS);
+        self.drained += gone.min(FLUSH_LIMIT / LOOKS);
+        self.waited >= limit || (matches!(self.step, Step::Draining) && self.drained >= FLUSH_LIMIT)
+    }
 }
 
 #[derive(Debug)]
@@ -123,7 +142,7 @@ impl Worker {
         // Its time would say nothing of the path.
         endpoint.timed = None;
         endpoint.up = false;
-        endpoint.stage = Stage::Recovering(Box::new(Recovery { reason, since: now, step: Step::Draining }));
+        endpoint.stage = Stage::Recovering(Box::new(Recovery::new(reason, now)));
         self.recovering = true;
         self.schedule(index, now);
     }
@@ -151,12 +170,11 @@ impl Worker {
     /// Looks after a connection that recovers: limits.
     pub(super) fn recover(&mut self, index: usize, now: Duration) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let Stage::Recovering(recovery) = &endpoint.stage else { return };
-        let waited = now.saturating_sub(recovery.since);
-        let drains = matches!(recovery.step, Step::Draining);
+        let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
+        let is_over = recovery.is_over(now, self.config.recovery);
         if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
             self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
-        } else if waited >= self.config.recovery || (drains && waited >= FLUSH_LIMIT) {
+        } else if is_over {
             self.give_up_recovering(index);
         }
     }
@@ -408,5 +426,7 @@ impl Worker {
     }
 }
 
+/// Looks at a connection before a limit of its recovery is over, at least.
+const LOOKS: u32 = 8;
 /// The message that tells of another queue pair, as the handshake's errors name it.
 const RENEW: u8 = 6;

@@ -82,3 +82,24 @@ fn a_jump_lets_one_probe_go_to_each_peer() {
     }
     assert_eq!(posted(&mut worker), after);
 }
+
+#[test]
+fn a_jump_alone_gives_up_no_connection_that_recovers() {
+    use super::recovery::{end, two};
+    let config = || Config::default().recovery(HOUR);
+    // The peer is not polled, from here on.
+    let (mut worker, ep, _peer, _) = two(config(), config());
+    worker.endpoints.get_mut(ep).unwrap().qp.as_mut().unwrap().to_error().unwrap();
+    let recovers = |worker: &Worker| worker.explain(ep).is_some_and(|now| now.stage == "recovering");
+    while !recovers(&worker) {
+        assert!(worker.poll().unwrap().is_none());
+    }
+    let now = worker.now();
+    let mut jumps = 0;
+    while recovers(&worker) {
+        jumps += 1;
+        worker.service(now + jumps * 24 * HOUR, Some(Duration::ZERO)).unwrap();
+    }
+    assert_eq!(jumps, 8, "a clock that does nothing but jump is believed in the end");
+    assert!(matches!(end(&mut worker), CloseReason::PeerLost(_)));
+}
