@@ -52,6 +52,10 @@ impl Worker {
         if self.armed {
             return self.end_sleep(now);
         }
+        // Where messages never cease, the queue never runs empty.
+        if self.rails.count() > 0 {
+            self.poll_rails()?;
+        }
         let interval = if self.sockets.is_brisk(now) { CONNECTING } else { INTERVAL };
         if now.saturating_sub(self.pace.serviced) >= interval {
             self.service(now, Some(Duration::ZERO))?;

@@ -200,8 +200,7 @@ impl Lanes {
         transfer.is_over().then_some(key)
     }
 
-    /// Takes out a transfer that has nothing under way, with its memory. It was read, or nobody waits for it, if `read` says
-    /// so; else nothing of it counts.
+    /// Takes out a transfer that has nothing under way: what it was about, whether it is awaited, and its memory.
     pub(super) fn take(&mut self, key: usize) -> Option<(Reading, bool, Local)> {
         let transfer = self.transfers.try_remove(key)?;
         self.left -= transfer.unposted();

@@ -324,3 +324,27 @@ fn words_about_rails_without_end_are_not_listened_to() {
     };
     assert!(is_flood(&reason), "{reason}");
 }
+
+#[test]
+fn a_stream_of_short_messages_does_not_hold_rails_up() {
+    let (mut worker, ep, other) = mirror(config(2));
+    until(&mut [&mut worker], |workers| stages(workers[0], ep) == ["up"; 2] && stages(workers[0], other) == ["up"; 2]);
+    worker.send(ep, Tag(1), vec![1; 2_000_000]).unwrap();
+    let mut ahead = 0;
+    let mut is_there = false;
+    // The queue of the messages is never empty.
+    for _ in 0..1_000_000 {
+        while ahead < 4 && worker.send_copy(ep, Tag(2), b"short").is_ok() {
+            ahead += 1;
+        }
+        match worker.poll().unwrap() {
+            Some(Event::Received { tag: Tag(2), .. }) => ahead -= 1,
+            Some(Event::Received { tag: Tag(1), .. }) => is_there = true,
+            _ => {}
+        }
+        if is_there {
+            return;
+        }
+    }
+    panic!("it does not come");
+}
