@@ -63,13 +63,17 @@ impl Retained {
     }
 
     /// The peer has so many messages, modulo 2^16. A count that can not be changes nothing.
+    ///
+    /// # Errors
+    /// It has said so of too few for too long: what is kept for it would grow without end.
     #[inline(never)]
-    pub(crate) fn confirm(&mut self, count: u16) {
-        let Some(&Sent { sequence, .. }) = self.messages.front() else { return };
+    pub(crate) fn confirm(&mut self, count: u16) -> Result<(), Violation> {
+        let Some(&Sent { sequence, .. }) = self.messages.front() else { return Ok(()) };
         let ahead = usize::from(count.wrapping_sub(sequence as u16));
         if ahead <= self.messages.len() {
             self.drop_messages(ahead);
         }
+        if self.messages.len() > UNCONFIRMED { Err(Violation::Unconfirmed { limit: UNCONFIRMED }) } else { Ok(()) }
     }
 
     /// The peer's device has the first `count` requests.
@@ -114,6 +118,10 @@ impl Retained {
         }
     }
 }
+
+/// Messages that a peer may leave unconfirmed when it says something: far more than any window, and no more than counts modulo
+/// 2^16 can tell apart.
+const UNCONFIRMED: usize = 1 << 15;
 
 /// Orders running numbers of one time, modulo 2^32.
 pub(crate) fn by_number(a: u32, b: u32) -> Ordering {
@@ -186,9 +194,9 @@ mod tests {
         retained.message(number(4), 65537, b"");
         retained.write(number(5), REMOTE, b"e");
         retained.retire(number(0));
-        retained.confirm(0);
+        retained.confirm(0).unwrap();
         assert_eq!((retained.messages.len(), retained.writes.len()), (2, 3));
-        retained.confirm(9);
+        retained.confirm(9).unwrap();
         assert_eq!(retained.messages.len(), 2, "nine messages more were not sent");
         let (again, had) = retained.take(65537, 65538).unwrap();
         assert_eq!(had, Some(number(2)), "with the second message it has the first write");
@@ -205,6 +213,17 @@ mod tests {
         let (again, had) = retained.take(0, 0).unwrap();
         assert_eq!(again, [Unconfirmed { number: 4, what: Again::Write(REMOTE, [4].into()) }]);
         assert_eq!(had, None);
+    }
+
+    #[test]
+    fn a_peer_that_confirms_nothing_is_not_kept_for_without_end() {
+        let mut retained = Retained::default();
+        for sequence in 0..=UNCONFIRMED as u32 {
+            assert_eq!(retained.confirm(0), Ok(()));
+            retained.message(sequence, sequence, b"a");
+        }
+        assert_eq!(retained.confirm(0), Err(Violation::Unconfirmed { limit: UNCONFIRMED }));
+        assert_eq!(retained.confirm(1), Ok(()));
     }
 
     #[test]

@@ -72,6 +72,12 @@ pub enum Violation {
         /// Messages sent, modulo 2^32.
         sent: u32,
     },
+    /// The peer gives room for more and more messages, and never says that it has those that came.
+    #[error("the peer gave room for more messages, and said of none of {limit} that it came")]
+    Unconfirmed {
+        /// Messages of which it must say so.
+        limit: usize,
+    },
     /// Data after the peer had closed.
     #[error("a message came after the peer had closed")]
     AfterClose,

@@ -87,11 +87,11 @@ impl Worker {
                 return None;
             }
         };
-        if let Err(violation) = endpoint.link.accept(&header) {
+        let accepted = endpoint.link.accept(&header).and_then(|()| endpoint.link.confirm(header.acknowledged));
+        if let Err(violation) = accepted {
             self.refuse_message(ep, slab, violation);
             return None;
         }
-        endpoint.link.confirm(header.acknowledged);
         if !is_plain(&header)
             || header.length != (len - HEADER_BYTES) as u64
             || !endpoint.up

@@ -56,10 +56,14 @@ impl<P> Link<P> {
     }
 
     /// The peer has so many messages, modulo 2^16, as the header of one that was accepted says.
+    ///
+    /// # Errors
+    /// It has said so of too few for too long.
     #[inline(always)]
-    pub(crate) fn confirm(&mut self, acknowledged: u16) {
-        if let Some(recovery) = &mut self.recovery {
-            recovery.retained.confirm(acknowledged);
+    pub(crate) fn confirm(&mut self, acknowledged: u16) -> Result<(), Violation> {
+        match &mut self.recovery {
+            Some(recovery) => recovery.retained.confirm(acknowledged),
+            None => Ok(()),
         }
     }
 

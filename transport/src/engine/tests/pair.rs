@@ -354,7 +354,7 @@ impl Pair {
         let header = Header::parse(&HeaderView::new_checked(bytes).unwrap());
         let me = &mut self.sides[side];
         me.link.accept(&header).unwrap();
-        me.link.confirm(header.acknowledged);
+        me.link.confirm(header.acknowledged).expect("a correct peer confirms");
         let mut keep = 0;
         match header.kind {
             Kind::Eager => {
