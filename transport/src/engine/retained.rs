@@ -82,6 +82,8 @@ impl Retained {
         while self.writes.front().is_some_and(|write| is_past(count, write.number)) {
             self.writes.pop();
         }
+        // It says nothing more, and running numbers come round.
+        self.had.take_if(|had| is_past(count, *had));
     }
 
     /// The queue pair is gone, and the peer has so many messages, of `sent` that were: takes out what it may not have, in
@@ -97,7 +99,8 @@ impl Retained {
         }
         self.drop_messages(ahead);
         // Requests are carried out in order: with a message, the peer has all that went before it.
-        if let Some(had) = self.had {
+        let had = self.had.take();
+        if let Some(had) = had {
             self.retire(had);
         }
         let messages = self.messages.drain();
@@ -109,7 +112,7 @@ impl Retained {
         });
         let mut all: Vec<_> = messages.chain(writes).collect();
         all.sort_by(|a, b| by_number(a.number, b.number));
-        Ok((all, self.had.take()))
+        Ok((all, had))
     }
 
     fn drop_messages(&mut self, count: usize) {
@@ -213,6 +216,20 @@ mod tests {
         let (again, had) = retained.take(0, 0).unwrap();
         assert_eq!(again, [Unconfirmed { number: 4, what: Again::Write(REMOTE, [4].into()) }]);
         assert_eq!(had, None);
+    }
+
+    #[test]
+    fn a_message_of_long_ago_says_nothing_of_what_went_out_since() {
+        let mut retained = Retained::default();
+        retained.message(5, 0, b"a");
+        retained.confirm(1).unwrap();
+        let late = 5 + (1 << 31) + 100;
+        for count in [1000, 1 << 30, 2 << 30, late - 1] {
+            retained.retire(count);
+        }
+        retained.write(late, REMOTE, b"b");
+        let (again, had) = retained.take(1, 1).unwrap();
+        assert_eq!((again.len(), had), (1, None), "the write is not known to have come");
     }
 
     #[test]
