@@ -263,3 +263,15 @@ fn one_sided_work_is_done_again_unless_that_might_do_harm() {
         panic!("{events:?}")
     };
 }
+
+/// A peer that was in the middle of it may end a receive of the old queue pair when the new one is there.
+#[test]
+fn what_comes_late_over_a_queue_pair_that_was_given_up_is_left_alone() {
+    let (mut worker, ep, _) = mirror(config());
+    let qpn = worker.endpoints.get_mut(ep).unwrap().qp.as_ref().unwrap().number();
+    let slab = worker.domain().alloc(64).unwrap().into_slab();
+    let received = worker.endpoints.get_mut(ep).unwrap().link.received();
+    let id = endpoint::receive_id(ep);
+    assert!(worker.received(id, Qpn(qpn.0 ^ 1), 40, slab).is_none());
+    assert_eq!((worker.broken, worker.endpoints.get_mut(ep).unwrap().link.received()), (0, received));
+}
