@@ -28,6 +28,7 @@ fn settings_out_of_range_are_named() {
         (Config::default().keepalive(some, none), "a detection time in ms"),
         (Config::default().connect_timeout(none), "a connect timeout in ms"),
         (Config::default().hello_timeout(Duration::from_micros(999)), "a hello timeout in ms"),
+        (Config::default().recovery(Duration::from_nanos(7)), "a recovery in ms"),
         (Config::default().close_timeout(none), "a close timeout in ms"),
     ];
     for (config, expected) in cases {

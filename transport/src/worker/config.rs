@@ -366,6 +366,9 @@ impl Config {
         range("a detection time in ms", millis(self.detection), 1, u64::MAX)?;
         range("a connect timeout in ms", millis(self.connect_timeout), 1, u64::MAX)?;
         range("a hello timeout in ms", millis(self.hello_timeout), 1, u64::MAX)?;
+        if !self.recovery.is_zero() {
+            range("a recovery in ms", millis(self.recovery), 1, u64::MAX)?;
+        }
         range("a close timeout in ms", millis(self.close_timeout), 1, u64::MAX)
     }
 
