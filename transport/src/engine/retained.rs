@@ -1,7 +1,7 @@
 //! What went out and may have to go out again over another queue pair: messages until the peer says that it has them,
 //! writes of copies until its device has acknowledged them.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use qpair_verbs::RemoteSlice;
@@ -87,11 +87,17 @@ impl Retained {
     }
 
     /// The queue pair is gone, and the peer has so many messages, of `sent` that were: takes out what it may not have, in
-    /// order, and tells the number of the last request that it has surely seen to.
+    /// order, and tells the number of the last request that it has surely seen to, if that says something: not more than
+    /// `depth` were under way, of the `posted` so far.
     ///
     /// # Errors
     /// It can not have so many, or had more before.
-    pub(crate) fn take(&mut self, received: u32, sent: u32) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
+    pub(crate) fn take(
+        &mut self,
+        received: u32,
+        sent: u32,
+        (posted, depth): (u32, u32),
+    ) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
         let first = sent.wrapping_sub(self.messages.len() as u32);
         let ahead = received.wrapping_sub(first) as usize;
         if ahead > self.messages.len() {
@@ -99,7 +105,7 @@ impl Retained {
         }
         self.drop_messages(ahead);
         // Requests are carried out in order: with a message, the peer has all that went before it.
-        let had = self.had.take();
+        let had = self.had.take().filter(|had| posted.wrapping_sub(*had) <= depth);
         if let Some(had) = had {
             self.retire(had);
         }
@@ -111,7 +117,7 @@ impl Retained {
             Unconfirmed { number: write.number, what }
         });
         let mut all: Vec<_> = messages.chain(writes).collect();
-        all.sort_by(|a, b| by_number(a.number, b.number));
+        all.sort_by_key(|one| Reverse(posted.wrapping_sub(one.number)));
         Ok((all, had))
     }
 
@@ -125,11 +131,6 @@ impl Retained {
 /// Messages that a peer may leave unconfirmed when it says something: far more than any window, and no more than counts modulo
 /// 2^16 can tell apart.
 const UNCONFIRMED: usize = 1 << 15;
-
-/// Orders running numbers of one time, modulo 2^32.
-pub(crate) fn by_number(a: u32, b: u32) -> Ordering {
-    (a.wrapping_sub(b) as i32).cmp(&0)
-}
 
 /// Entries with bytes each, in buffers that are used again and again.
 #[derive(Debug)]
@@ -201,11 +202,11 @@ mod tests {
         assert_eq!((retained.messages.len(), retained.writes.len()), (2, 3));
         retained.confirm(9).unwrap();
         assert_eq!(retained.messages.len(), 2, "nine messages more were not sent");
-        let (again, had) = retained.take(65537, 65538).unwrap();
+        let (again, had) = retained.take(65537, 65538, (number(5), 16)).unwrap();
         assert_eq!(had, Some(number(2)), "with the second message it has the first write");
         let order: Vec<_> = again.iter().map(|one| (one.number, bytes(&one.what))).collect();
         assert_eq!(order, [(number(3), &b"d"[..]), (number(4), b""), (number(5), b"e")]);
-        assert_eq!(retained.take(65538, 65538), Ok((Vec::new(), None)));
+        assert_eq!(retained.take(65538, 65538, (number(5), 16)), Ok((Vec::new(), None)));
     }
 
     #[test]
@@ -213,7 +214,7 @@ mod tests {
         let mut retained = Retained::default();
         (1..=4).for_each(|number| retained.write(number, REMOTE, &[number as u8]));
         retained.retire(3);
-        let (again, had) = retained.take(0, 0).unwrap();
+        let (again, had) = retained.take(0, 0, (4, 16)).unwrap();
         assert_eq!(again, [Unconfirmed { number: 4, what: Again::Write(REMOTE, [4].into()) }]);
         assert_eq!(had, None);
     }
@@ -228,8 +229,24 @@ mod tests {
             retained.retire(count);
         }
         retained.write(late, REMOTE, b"b");
-        let (again, had) = retained.take(1, 1).unwrap();
+        let (again, had) = retained.take(1, 1, (late, 16)).unwrap();
         assert_eq!((again.len(), had), (1, None), "the write is not known to have come");
+    }
+
+    #[test]
+    fn a_message_that_is_confirmed_long_after_it_came_says_nothing_of_what_went_out_since() {
+        let mut retained = Retained::default();
+        retained.message(5, 0, b"a");
+        let late = 5 + (1 << 31) + 100;
+        for count in [1000, 1 << 30, 2 << 30, late - 1] {
+            retained.retire(count);
+        }
+        retained.write(late, REMOTE, b"b");
+        let (again, had) = retained.take(1, 1, (late, 16)).unwrap();
+        assert_eq!((again.len(), had), (1, None), "the write is not known to have come");
+        retained.message(late + 1, 1, b"c");
+        retained.confirm(2).unwrap();
+        assert_eq!(retained.take(2, 2, (late + 1, 16)), Ok((Vec::new(), Some(late + 1))));
     }
 
     #[test]
@@ -248,8 +265,8 @@ mod tests {
         let mut retained = Retained::default();
         retained.message(1, 7, b"a");
         for said in [6, 9, u32::MAX] {
-            assert_eq!(retained.take(said, 8), Err(Violation::Received { said, sent: 8 }));
+            assert_eq!(retained.take(said, 8, (1, 16)), Err(Violation::Received { said, sent: 8 }));
         }
-        assert_eq!(retained.take(8, 8), Ok((Vec::new(), Some(1))));
+        assert_eq!(retained.take(8, 8, (1, 16)), Ok((Vec::new(), Some(1))));
     }
 }

@@ -93,6 +93,11 @@ impl WorkSlots {
 /// The bits of a number that come back.
 const LOW_BITS: u32 = (1 << 24) - 1;
 
+/// Whether one running number is before another of the same time, modulo 2^32.
+pub(crate) fn is_before(number: u32, other: u32) -> bool {
+    !is_past(number, other)
+}
+
 /// Whether one running count has come to another.
 pub(super) fn is_past(count: u32, goal: u32) -> bool {
     count.wrapping_sub(goal) < u32::MAX / 2

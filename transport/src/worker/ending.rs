@@ -145,10 +145,14 @@ impl Worker {
             if let Some((reason, _)) = endpoint.broken.take_if(due) {
                 self.broken -= 1;
                 let is_lost = matches!(reason, CloseReason::PeerLost(_) | CloseReason::Completion(_));
+                let is_answered = matches!(reason, CloseReason::PeerLost(Lost::Silent(_)))
+                    && endpoint.link.is_answered()
+                    && endpoint.renewal.is_none();
                 if is_lost && endpoint.parted && endpoint.link.awaits_last_acknowledgment() {
                     self.finish_close(index);
-                // The answer to a probe may have waited in the queue when its time was over.
-                } else if matches!(reason, CloseReason::PeerLost(Lost::Silent(_))) && endpoint.link.is_answered() {
+                // The answer to a probe may have waited in the queue when its time was over. A peer that has given the queue
+                // pair up counts on another.
+                } else if is_answered {
                     self.advance(index);
                 } else if endpoint.can_recover(&reason) {
                     self.suspend(index, reason);
@@ -175,7 +179,7 @@ impl Worker {
         let ep = endpoint.id;
         let (sends, flushes) = endpoint.link.abort();
         endpoint.cut = sends;
-        endpoint.renewal = None;
+        (endpoint.renewal, endpoint.trial) = (None, None);
         let works = endpoint.repeats.abort();
         (endpoint.stage, endpoint.up) = (Stage::Ending { reason, since: now }, false);
         if let Some(socket) = endpoint.socket.take() {

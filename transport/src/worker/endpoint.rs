@@ -13,7 +13,7 @@ use super::ids::{EndpointId, ListenerId};
 use super::memory::{InUse, Payload, Target};
 use super::ops::StreamCounts;
 use super::rails::Lanes;
-use super::recovery::{Recovery, Repeats};
+use super::recovery::{Recovery, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
 use crate::cm::{Renewal, SocketId};
 use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, Threshold};
@@ -73,6 +73,8 @@ pub(crate) struct Endpoint {
     pub(crate) reserved: bool,
     /// Receives that came back empty.
     pub(crate) flushed: u32,
+    /// Its queue pair took the place of another that failed, and has not shown yet that it works.
+    pub(crate) trial: Option<Box<Trial>>,
     /// What goes out again over another queue pair.
     pub(crate) repeats: Repeats,
     /// What the peer said of its other queue pair, until it is connected to.

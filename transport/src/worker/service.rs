@@ -142,6 +142,10 @@ impl Worker {
                 return self.schedule(index, now + INTERVAL);
             }
             Stage::Up => {
+                if endpoint.trial.is_some() && !self.try_out(index, now) {
+                    return;
+                }
+                let Some(endpoint) = self.endpoints.at(index) else { return };
                 endpoint.link.allow(endpoint.grace());
                 endpoint.listen();
                 let pulse = endpoint.link.tick(now);
@@ -164,7 +168,8 @@ impl Worker {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
         }
         let life = matches!(endpoint.stage, Stage::Up).then(|| endpoint.link.due());
-        let due = [life, endpoint.deadline].into_iter().flatten().min();
+        let trial = endpoint.trial.as_ref().map(|_| now);
+        let due = [life, endpoint.deadline, trial].into_iter().flatten().min();
         if let Some(due) = due {
             // Not before the next look: what could not be done now is tried again then.
             self.schedule(index, due.max(now + INTERVAL));

@@ -126,6 +126,7 @@ impl Endpoint {
             listener: None,
             reserved: false,
             flushed: 0,
+            trial: None,
             repeats: Repeats::default(),
             renewal: None,
             cut: Vec::new(),

@@ -22,6 +22,9 @@ pub(super) struct Recovery {
     to_repeat: u32,
     /// Requests by the time when all had gone out again, until they are acknowledged.
     repeated: Option<u32>,
+    /// The queue pair has carried something since it took the place of another, which was after so many requests.
+    proven: bool,
+    resumed: u32,
 }
 
 impl Recovery {
@@ -29,6 +32,7 @@ impl Recovery {
     pub(super) fn retire(&mut self, count: u32) {
         self.repeated.take_if(|repeated| is_past(count, *repeated));
         self.retained.retire(count);
+        self.proven |= is_past(count, self.resumed.wrapping_add(1));
     }
 }
 
@@ -36,7 +40,14 @@ impl<P> Link<P> {
     /// From now on, what goes out is kept until the peer has it.
     pub(crate) fn retain(&mut self) {
         let retained = Retained::default();
-        self.recovery = Some(Box::new(Recovery { retained, then: Phase::Closed, to_repeat: 0, repeated: None }));
+        self.recovery = Some(Box::new(Recovery {
+            retained,
+            then: Phase::Closed,
+            to_repeat: 0,
+            repeated: None,
+            proven: true,
+            resumed: 0,
+        }));
     }
 
     /// True if the connection can go on over another queue pair.
@@ -62,7 +73,10 @@ impl<P> Link<P> {
     #[inline(always)]
     pub(crate) fn confirm(&mut self, acknowledged: u16) -> Result<(), Violation> {
         match &mut self.recovery {
-            Some(recovery) => recovery.retained.confirm(acknowledged),
+            Some(recovery) => {
+                recovery.proven = true;
+                recovery.retained.confirm(acknowledged)
+            }
             None => Ok(()),
         }
     }
@@ -107,7 +121,9 @@ impl<P> Link<P> {
     ) -> Result<(Vec<Unconfirmed>, Option<u32>), Violation> {
         let sent = self.next_due();
         let Some(recovery) = &mut self.recovery else { return Ok((Vec::new(), None)) };
-        let unconfirmed = recovery.retained.take(received, sent)?;
+        let posted = self.slots.posted();
+        let unconfirmed = recovery.retained.take(received, sent, (posted, self.slots.depth()))?;
+        (recovery.proven, recovery.resumed) = (false, posted);
         recovery.to_repeat = self.next_out.wrapping_sub(received);
         self.peer_epoch = terms.epoch;
         self.credits = Credits::default();
@@ -153,13 +169,19 @@ impl<P> Link<P> {
             && self.phase == Phase::Repeating
         {
             self.phase = recovery.then;
-            recovery.repeated = Some(self.slots.posted());
+            let posted = self.slots.posted();
+            recovery.repeated = (!self.slots.has_retired(posted)).then_some(posted);
         }
     }
 
     /// True while nothing new goes out.
     pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self.phase, Phase::Suspended | Phase::Repeating)
+    }
+
+    /// True unless the queue pair took the place of another, and nothing shows yet that it works.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.recovery.as_ref().is_none_or(|recovery| recovery.proven)
     }
 
     /// True if a request can be posted.

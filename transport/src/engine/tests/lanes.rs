@@ -57,7 +57,8 @@ impl Pair {
                 Again::Message(bytes) => (number, Repeat::Message(bytes)),
                 Again::Write(..) => unreachable!("nothing is written"),
             }));
-            first.sort_by(|a, b| by_number(a.0, b.0));
+            let posted = me.link.posted();
+            first.sort_by_key(|(number, _)| std::cmp::Reverse(posted.wrapping_sub(*number)));
             let rest = std::mem::take(&mut me.repeats);
             me.repeats = first.into_iter().map(|(_, repeat)| repeat).chain(rest).collect::<VecDeque<_>>();
         }

@@ -325,3 +325,31 @@ fn a_dead_peer_costs_a_probe_and_the_detection_time() {
     }
     assert_eq!(now, Duration::from_secs(2));
 }
+
+// Another queue pair
+
+#[test]
+fn another_queue_pair_is_proven_by_what_it_carries_itself() {
+    let mut link = established(8);
+    link.retain();
+    let before = link.take_slot().unwrap();
+    assert!(link.is_proven());
+    let terms = PeerTerms { epoch: 2, credits: 8 };
+    for shows in [0, 1] {
+        link.suspend();
+        link.renew(7);
+        assert_eq!(link.resume(&terms, 0, Duration::ZERO), Ok((Vec::new(), None)));
+        link.go_on();
+        assert!(!link.is_proven() && link.is_acknowledged(link.posted()), "nothing was to go out again");
+        link.retire(before.number);
+        assert!(!link.is_proven(), "that was over the one before");
+        match shows {
+            0 => {
+                let probe = link.take_slot().unwrap();
+                link.retire(probe.number);
+            }
+            _ => link.confirm(0).unwrap(),
+        }
+        assert!(link.is_proven());
+    }
+}

@@ -106,6 +106,70 @@ fn a_peer_that_does_not_answer_is_waited_for_until_the_limit_and_all_is_handed_b
     assert_eq!((open.len(), a.counters().recovered, a.counters().lost), (0, 0, 1));
 }
 
+/// The sockets live, and nothing comes by the queue pairs: each that is made connects, and carries nothing.
+#[test]
+fn queue_pairs_that_connect_and_carry_nothing_are_tried_until_the_limit() {
+    let limit = Duration::from_millis(200);
+    let (mut a, _, mut b, at_b) = two(config().recovery(limit), config());
+    let fail = |b: &mut Worker| {
+        if let Some(qp) = b.endpoints.get_mut(at_b).and_then(|endpoint| endpoint.qp.as_mut()) {
+            qp.to_error().unwrap();
+        }
+    };
+    fail(&mut b);
+    let begin = Instant::now();
+    let reason = loop {
+        assert!(begin.elapsed() < PATIENCE, "tried {} times", a.counters().recovered);
+        b.poll().unwrap();
+        // Before the other hears of it.
+        fail(&mut b);
+        match a.poll().unwrap() {
+            Some(Event::Closed { reason, .. }) => break reason,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    };
+    assert!(matches!(reason, CloseReason::PeerLost(_) | CloseReason::Completion(_)), "{reason}");
+    assert!(a.counters().recovered >= 2, "tried {} times", a.counters().recovered);
+}
+
+#[test]
+fn a_queue_pair_that_carries_something_ends_the_trial() {
+    let (mut a, at_a, mut b, at_b) = two(config(), config());
+    for round in 1..=3 {
+        to_error(&mut a, at_a);
+        let begin = Instant::now();
+        let settled = |worker: &mut Worker, ep| {
+            let endpoint = worker.endpoints.get_mut(ep).unwrap();
+            endpoint.up && endpoint.trial.is_none()
+        };
+        while a.counters().recovered < round || !settled(&mut a, at_a) || !settled(&mut b, at_b) {
+            assert!(a.poll().unwrap().is_none() && b.poll().unwrap().is_none());
+            assert!(begin.elapsed() < PATIENCE, "idle connections show it too");
+        }
+        assert!(a.endpoints.get_mut(at_a).unwrap().link.is_proven());
+    }
+}
+
+#[test]
+fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
+    let (mut worker, ep, _) = mirror(config());
+    let index = ep.index as usize;
+    for renewed in [false, true] {
+        if renewed {
+            let prepared = worker.prepare(ep, 0).unwrap();
+            let hello = worker.hello(&prepared, 1);
+            worker.unprepare();
+            worker.endpoints.get_mut(ep).unwrap().renewal = Some(Box::new(crate::cm::Renewal { hello, received: 0 }));
+        }
+        worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
+        assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
+        worker.end_broken(None);
+        let recovers = matches!(worker.endpoints.get_mut(ep).unwrap().stage, Stage::Recovering(_));
+        assert_eq!(recovers, renewed);
+    }
+}
+
 #[test]
 fn what_was_sent_before_a_close_arrives_though_the_queue_pair_fails() {
     let mut recovered = 0;

@@ -2,48 +2,46 @@
 //! the queue pair, take what had come by it, tell each other of a new one and how much had come, and send again what had
 //! not: nothing is lost, and nothing comes twice.
 
-use std::collections::VecDeque;
+mod repeats;
+mod trial;
+
 use std::time::Duration;
 
-use qpair_verbs::{Local, Prepared, QueuePair, RemoteSlice};
+use qpair_verbs::{Local, Prepared, QueuePair};
 
 use super::Worker;
-use super::endpoint::{Endpoint, InFlight, Job, OneSided, Reach, Stage, wr_id};
-use super::error::{CloseReason, ConnectFailure, Lost, OpError, ResourceError, WorkerError};
+use super::endpoint::{Endpoint, InFlight, OneSided, Stage};
+use super::error::{CloseReason, ConnectFailure, Lost, OpError, WorkerError};
 use super::event::{Event, Returned};
 use super::ids::OpId;
-use super::ops::post;
 use super::seen::Note;
 use super::service::FLUSH_LIMIT;
 use super::setup::{epoch, terms};
 use crate::cm::{Message, Renewal};
-use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RESERVED_SLOTS, Unconfirmed, by_number};
+use crate::engine::{RESERVED_SLOTS, is_before};
+
+pub(super) use repeats::Repeats;
+pub(super) use trial::Trial;
+use trial::Watch;
 
 /// How far a connection is whose queue pair failed.
 #[derive(Debug)]
 pub(super) struct Recovery {
-    /// What happened: it ends with that if it can not go on.
-    reason: CloseReason,
-    /// When it was looked at last, and time that was watched since the queue pair failed, for each of the limits: a clock that
-    /// jumps takes a part of them, and not all.
-    looked: Duration,
-    waited: Duration,
-    drained: Duration,
+    trial: Box<Trial>,
+    /// How long the device has taken to give back what it has.
+    drained: Watch,
     step: Step,
 }
 
 impl Recovery {
-    fn new(reason: CloseReason, now: Duration) -> Self {
-        let (waited, drained) = (Duration::ZERO, Duration::ZERO);
-        Recovery { reason, looked: now, waited, drained, step: Step::Draining }
+    fn new(trial: Box<Trial>, now: Duration) -> Self {
+        Recovery { trial, drained: Watch::new(now), step: Step::Draining }
     }
 
     /// True if it took longer than `limit`, or a device keeps what it has.
     fn is_over(&mut self, now: Duration, limit: Duration) -> bool {
-        let gone = now.saturating_sub(std::mem::replace(&mut self.looked, now));
-        self.waited += gone.min(limit / LOOKS);
-        self.drained += gone.min(FLUSH_LIMIT / LOOKS);
-        self.waited >= limit || (matches!(self.step, Step::Draining) && self.drained >= FLUSH_LIMIT)
+        let is_stuck = self.drained.is_over(now, FLUSH_LIMIT) && matches!(self.step, Step::Draining);
+        self.trial.is_over(now, limit) || is_stuck
     }
 }
 
@@ -55,59 +53,6 @@ enum Step {
     Renewed(Prepared),
     /// It is connected to the peer's. That the peer has connected its own is awaited.
     Connected,
-}
-
-/// What goes out again over another queue pair.
-#[derive(Debug, Default)]
-pub(super) struct Repeats {
-    /// One-sided work that came back undone.
-    pub(super) lost: Vec<(InFlight, Local)>,
-    /// In the order in which it goes out.
-    due: VecDeque<Repeat>,
-}
-
-#[derive(Debug)]
-enum Repeat {
-    /// A message, with the header that it had.
-    Message(Box<[u8]>),
-    /// A write of a copy.
-    Write(RemoteSlice, Box<[u8]>),
-    /// One-sided work with memory of its own.
-    Work(InFlight, Local),
-}
-
-impl Repeats {
-    /// One-sided work among it.
-    pub(super) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
-        let due = self.due.iter_mut().filter_map(|repeat| match repeat {
-            Repeat::Work(work, _) => Some(work),
-            _ => None,
-        });
-        self.lost.iter_mut().map(|(work, _)| work).chain(due)
-    }
-
-    /// The connection ends: takes out the one-sided work.
-    pub(super) fn abort(&mut self) -> Vec<(InFlight, Local)> {
-        let mut works = std::mem::take(&mut self.lost);
-        works.extend(self.due.drain(..).filter_map(|repeat| match repeat {
-            Repeat::Work(work, memory) => Some((work, memory)),
-            _ => None,
-        }));
-        works
-    }
-
-    /// The queue pair failed again: what had gone out comes before what had not.
-    fn put_first(&mut self, unconfirmed: Vec<Unconfirmed>, works: Vec<(InFlight, Local)>) {
-        let repeats = unconfirmed.into_iter().map(|Unconfirmed { number, what }| match what {
-            Again::Message(bytes) => (number, Repeat::Message(bytes)),
-            Again::Write(remote, data) => (number, Repeat::Write(remote, data)),
-        });
-        let works = works.into_iter().map(|(work, memory)| (work.order, Repeat::Work(work, memory)));
-        let mut first: Vec<_> = repeats.chain(works).collect();
-        first.sort_by(|a, b| by_number(a.0, b.0));
-        let rest = std::mem::replace(&mut self.due, first.into_iter().map(|(_, repeat)| repeat).collect());
-        self.due.extend(rest);
-    }
 }
 
 impl Endpoint {
@@ -142,7 +87,10 @@ impl Worker {
         // Its time would say nothing of the path.
         endpoint.timed = None;
         endpoint.up = false;
-        endpoint.stage = Stage::Recovering(Box::new(Recovery::new(reason, now)));
+        // The limit is for all that it takes until one carries something.
+        let failed_again = endpoint.trial.take().filter(|_| !endpoint.link.is_proven());
+        let trial = failed_again.unwrap_or_else(|| Box::new(Trial::new(reason, now)));
+        endpoint.stage = Stage::Recovering(Box::new(Recovery::new(trial, now)));
         self.recovering = true;
         self.schedule(index, now);
     }
@@ -179,15 +127,32 @@ impl Worker {
         }
     }
 
+    /// Looks after a connection that goes on over another queue pair, which has carried nothing yet. False if it has ended.
+    pub(super) fn try_out(&mut self, index: usize, now: Duration) -> bool {
+        let limit = self.config.recovery;
+        let Some(endpoint) = self.endpoints.at(index) else { return false };
+        let is_proven = endpoint.link.is_proven();
+        endpoint.trial.take_if(|_| is_proven);
+        let is_over = endpoint.trial.as_mut().is_some_and(|trial| trial.is_over(now, limit));
+        if is_over {
+            self.give_up_recovering(index);
+        }
+        !is_over
+    }
+
     /// The connection ends with what interrupted it; unless it was over, but for the last acknowledgment.
     pub(super) fn give_up_recovering(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let is_over = endpoint.parted && endpoint.link.awaits_last_acknowledgment();
-        let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
+        let trial = match &mut endpoint.stage {
+            Stage::Recovering(recovery) => Some(&mut recovery.trial),
+            _ => endpoint.trial.as_mut(),
+        };
+        let Some(trial) = trial else { return };
         if is_over {
             return self.finish_close(index);
         }
-        let reason = std::mem::replace(&mut recovery.reason, CloseReason::PeerLost(Lost::QueuePair));
+        let reason = std::mem::replace(&mut trial.reason, CloseReason::PeerLost(Lost::QueuePair));
         self.fail(index, reason);
     }
 
@@ -283,7 +248,8 @@ impl Worker {
         };
         let works = self.settle_works(index, had);
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        endpoint.repeats.put_first(unconfirmed, works);
+        let posted = endpoint.link.posted();
+        endpoint.repeats.put_first(unconfirmed, works, posted);
         if let Some(socket) = endpoint.socket {
             self.sockets.send(socket, &Message::Ready);
         }
@@ -297,7 +263,7 @@ impl Worker {
         let mut again = Vec::new();
         for (work, memory) in std::mem::take(&mut endpoint.repeats.lost) {
             let op = OpId::new(work.number, Some(ep));
-            let is_done = had.is_some_and(|had| by_number(work.order, had).is_lt());
+            let is_done = had.is_some_and(|had| is_before(work.order, had));
             let event = match &work.what {
                 OneSided::Put { .. } if is_done => Event::Put { op, ep, memory },
                 OneSided::Get { .. } | OneSided::Put { .. } if !work.awaited => Event::Got { op, ep, memory },
@@ -322,111 +288,18 @@ impl Worker {
         if !matches!(&endpoint.stage, Stage::Recovering(recovery) if matches!(recovery.step, Step::Connected)) {
             return;
         }
-        endpoint.stage = Stage::Up;
+        if let Stage::Recovering(recovery) = std::mem::replace(&mut endpoint.stage, Stage::Up) {
+            endpoint.trial = Some(recovery.trial);
+        }
         endpoint.note(now, Note::of("goes on; sends again", endpoint.repeats.due.len() as u64));
         tracing::info!(parent: &endpoint.span, again = endpoint.repeats.due.len(), "goes on over another queue pair");
         self.counters.recovered += 1;
         self.schedule(index, now);
         self.advance(index);
-    }
-
-    /// Sends again what there is room for. True once all is done, and the connection goes on.
-    #[cold]
-    pub(super) fn repeat(&mut self, index: usize) -> bool {
-        loop {
-            let Some(endpoint) = self.endpoints.at(index) else { return false };
-            if !matches!(endpoint.stage, Stage::Up) || endpoint.broken.is_some() {
-                return false;
-            }
-            // What stood behind a read may have waited for it.
-            let reads = matches!(endpoint.repeats.due.front(), Some(Repeat::Work(work, _)) if work.is_read());
-            if !reads && !endpoint.reads.is_empty() {
-                return false;
-            }
-            let Some(repeat) = endpoint.repeats.due.pop_front() else {
-                endpoint.link.go_on();
-                endpoint.up = true;
-                return true;
-            };
-            match self.repeat_one(index, repeat) {
-                Ok(None) => {}
-                Ok(Some(repeat)) => {
-                    if let Some(endpoint) = self.endpoints.at(index) {
-                        endpoint.repeats.due.push_front(repeat);
-                    }
-                    return false;
-                }
-                Err(error) => {
-                    self.check(index, Err(error));
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Gives it back if there is no room for it.
-    fn repeat_one(&mut self, index: usize, repeat: Repeat) -> Result<Option<Repeat>, ResourceError> {
-        let Some(endpoint) = self.endpoints.at(index) else { return Ok(None) };
-        match repeat {
-            Repeat::Message(bytes) => {
-                // It went out with it.
-                let Ok(view) = HeaderView::new_checked(&bytes) else { return Ok(None) };
-                let Some(frame) = endpoint.link.repeat(&Header::parse(&view)) else {
-                    return Ok(Some(Repeat::Message(bytes)));
-                };
-                let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
-                post(endpoint, scratch, pool, inline, frame, &bytes[HEADER_BYTES..])?;
-            }
-            Repeat::Write(remote, data) => {
-                let (Some(qp), Some(work)) = (&mut endpoint.qp, endpoint.link.take_slot()) else {
-                    return Ok(Some(Repeat::Write(remote, data)));
-                };
-                let id = wr_id(Job::Send, endpoint.id, work.number);
-                qp.write_inline(&data, remote).id(id).signaled().post().map_err(|rejected| rejected.error)?;
-                endpoint.link.keep_write(work, remote, &data);
-            }
-            Repeat::Work(work, memory) => {
-                if !endpoint.link.has_slot() {
-                    return Ok(Some(Repeat::Work(work, memory)));
-                }
-                return self.repeat_work(index, work, memory).map(|()| None);
-            }
-        }
-        Ok(None)
-    }
-
-    fn repeat_work(&mut self, index: usize, work: InFlight, memory: Local) -> Result<(), ResourceError> {
-        let Some(endpoint) = self.endpoints.at(index) else { return Ok(()) };
-        let InFlight { number, awaited, len, what, .. } = work;
-        let (reach, remote) = match &what {
-            OneSided::Get { remote, .. } | OneSided::Combine { remote, .. } => (Reach::Read(None), *remote),
-            OneSided::Put { remote } => (Reach::Write, *remote),
-            OneSided::Pull(_) | OneSided::Fetch { .. } => {
-                let OneSided::Pull(reading) = what else { return Ok(()) };
-                return match endpoint.read_part(reading, awaited, memory) {
-                    Ok(()) => Ok(()),
-                    Err(unread) => {
-                        self.unread(index, unread.reading, awaited, unread.memory);
-                        Err(unread.error.into())
-                    }
-                };
-            }
-        };
-        match endpoint.reach(reach, memory, remote) {
-            Ok(order) => {
-                endpoint.reads.push_back(InFlight { number, order, awaited, len, what });
-                Ok(())
-            }
-            Err((error, memory)) => {
-                let order = endpoint.link.posted();
-                endpoint.repeats.lost.push((InFlight { number, order, awaited, len, what }, memory));
-                Err(error.into())
-            }
-        }
+        // Where nothing else goes out, this shows whether it works. If there is no room for it, something else does.
+        self.post_probe(index);
     }
 }
 
-/// Looks at a connection before a limit of its recovery is over, at least.
-const LOOKS: u32 = 8;
 /// The message that tells of another queue pair, as the handshake's errors name it.
 const RENEW: u8 = 6;
