@@ -14,6 +14,9 @@ use support::*;
 const BESIDE: &str = "beside0";
 /// `enum ibv_wc_status`.
 const RETRY_EXC_ERR: u32 = 12;
+const REM_OP_ERR: u32 = 11;
+const FATAL_ERR: u32 = 19;
+const GENERAL_ERR: u32 = 21;
 const REM_ACCESS_ERR: u32 = 10;
 
 fn config() -> Config {
@@ -130,8 +133,8 @@ fn what_the_application_exposed_is_read_by_the_key_that_it_told_of() {
 fn a_device_that_fails_is_left_out_and_comes_back() {
     on_a_fake(|| {
         let (mut pair, beside) = pair();
-        for round in 0..3 {
-            beside.forge(1, Completion::new().status(RETRY_EXC_ERR)).unwrap();
+        for (round, status) in (0..).zip([RETRY_EXC_ERR, REM_OP_ERR, FATAL_ERR, GENERAL_ERR]) {
+            beside.forge(1, Completion::new().status(status)).unwrap();
             let text = pattern(2_000_000, round);
             pair.a.send(pair.ep_a, Tag(1), text.clone()).unwrap();
             arrives(&mut pair, &text);

@@ -132,12 +132,14 @@ impl Rails {
         if rail.carried >= PROVEN {
             rail.pause = FIRST_PAUSE;
         }
+        if rail.stage == RailStage::Up {
+            // It is to show first that it is as fast as it was.
+            rail.rate = rail.rate.map(|rate| (rate / 2).max(1));
+        }
         rail.stage = RailStage::Down(now + rail.pause);
         rail.pause = (rail.pause * 2).min(LONGEST_PAUSE);
         (rail.bytes, rail.carried) = (0, 0);
         rail.posted.clear();
-        // It is to show first that it is as fast as it was.
-        rail.rate = rail.rate.map(|rate| (rate / 2).max(1));
         true
     }
 

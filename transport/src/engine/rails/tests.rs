@@ -192,6 +192,21 @@ fn a_rail_that_was_slow_once_is_tried_again_and_used_if_it_is_no_more() {
 }
 
 #[test]
+fn tries_that_fail_say_nothing_of_the_rate() {
+    let mut rails = up(&[MICRO]);
+    rails.posted(0, 1 << 20, Duration::ZERO);
+    rails.done(0, 100 * MICRO);
+    let rate = |rails: &Rails| rails.seen().next().unwrap().1.unwrap();
+    let before = rate(&rails);
+    for _ in 0..20 {
+        assert!(rails.down(0, Duration::ZERO));
+        rails.renewing(0, Duration::ZERO);
+    }
+    // It failed once, while it was used.
+    assert!(rate(&rails).abs_diff(before / 2) <= 1000, "{before}, then {}", rate(&rails));
+}
+
+#[test]
 fn a_queue_pair_that_is_not_made_in_time_is_given_up() {
     let mut rails = up(&[MICRO, MICRO]);
     rails.down(0, Duration::ZERO);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{DividedMemory, Local, WorkCompletion};
+use qpair_verbs::{DividedMemory, Local, WcStatus, WorkCompletion};
 
 use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
@@ -10,7 +10,7 @@ use crate::engine::{RailKeys, RailStage};
 use crate::worker::Worker;
 use crate::worker::arrival::reason_of;
 use crate::worker::endpoint::{Reading, Stage, Unread};
-use crate::worker::error::{CloseReason, WorkerError};
+use crate::worker::error::WorkerError;
 use crate::worker::seen::Note;
 
 impl Worker {
@@ -75,10 +75,17 @@ impl Worker {
             lanes.came_back(rail, succeeded, now)
         };
         if !succeeded {
-            match reason_of(wc) {
-                CloseReason::PeerLost(_) => self.lose_rail(index, rail, true),
-                // The peer's memory was not to be read so: another rail would be told the same.
-                reason => self.break_off(index, reason),
+            match wc.status {
+                // The memory was not to be read, or written, so: another rail would be told the same.
+                WcStatus::REM_ACCESS_ERR
+                | WcStatus::REM_INV_REQ_ERR
+                | WcStatus::LOC_PROT_ERR
+                | WcStatus::LOC_LEN_ERR
+                    if !is_probe =>
+                {
+                    self.break_off(index, reason_of(wc));
+                }
+                _ => self.lose_rail(index, rail, true),
             }
         }
         if let Some(key) = over {
@@ -191,7 +198,7 @@ impl Worker {
         let Some(lanes) = &mut endpoint.lanes else { return };
         let was_up = lanes.rails.stage(rail) == RailStage::Up;
         let is_up = lanes.rails.probed(rail, took);
-        if let Some(left) = lanes.lanes[rail].to_ask.checked_sub(1) {
+        if is_up && let Some(left) = lanes.lanes[rail].to_ask.checked_sub(1) {
             lanes.lanes[rail].to_ask = left;
             lanes.probe(ep, rail, now);
         }
