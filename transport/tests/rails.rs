@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
-use qpair_transport::{Config, Event, Rail, Source, Tag, Worker, WorkerError};
+use qpair_transport::{CloseReason, Config, Event, Rail, Source, Tag, Worker, WorkerError};
 use qpair_verbs::{Access, Local};
 use support::*;
 
@@ -142,6 +142,25 @@ fn a_device_that_fails_is_left_out_and_comes_back() {
             until_up(&mut pair);
         }
         left_behind(pair);
+    });
+}
+
+#[test]
+fn a_device_that_gives_no_completions_takes_its_own_rails_along_and_no_more() {
+    on_a_fake(|| {
+        let (mut pair, beside) = pair();
+        beside.poll_returns(-5).unwrap();
+        let text = pattern(2_000_000, 4);
+        pair.a.send(pair.ep_a, Tag(1), text.clone()).unwrap();
+        // What that device has of memory does not come back.
+        let (_, of_b) = pair.until(|_, of_b| of_b.iter().any(is_closed));
+        let reason = of_b.into_iter().find(is_closed).map(closed).unwrap();
+        assert!(matches!(reason, CloseReason::PeerLost(_)), "{reason}");
+        // The worker goes on, without it.
+        (pair.ep_a, pair.ep_b) = Pair::connect(&mut pair.a, &mut pair.b);
+        pair.a.send(pair.ep_a, Tag(1), text.clone()).unwrap();
+        arrives(&mut pair, &text);
+        assert_eq!(pair.b.explain(pair.ep_b).unwrap().rails[1].stage, "one side does not have it");
     });
 }
 

@@ -150,9 +150,28 @@ impl Rails {
         }
     }
 
-    /// A rail that is to be tried again.
-    pub(crate) fn due(&self, now: Duration) -> Option<usize> {
-        self.rails.iter().position(|rail| matches!(rail.stage, RailStage::Down(at) if now >= at))
+    /// A rail that is to be tried again, of those that `can` says.
+    pub(crate) fn due(&self, now: Duration, can: impl Fn(usize) -> bool) -> Option<usize> {
+        let is_due = |rail: &Rail| matches!(rail.stage, RailStage::Down(at) if now >= at);
+        (0..self.rails.len()).find(|&index| is_due(&self.rails[index]) && can(index))
+    }
+
+    /// When a rail is to be tried again.
+    pub(crate) fn next_try(&self) -> Option<Duration> {
+        let tries = self.rails.iter().filter_map(|rail| match rail.stage {
+            RailStage::Down(at) => Some(at),
+            _ => None,
+        });
+        tries.min()
+    }
+
+    /// When another queue pair of a rail is to be connected at the latest.
+    pub(crate) fn next_limit(&self) -> Option<Duration> {
+        let limits = self.rails.iter().filter_map(|rail| match rail.stage {
+            RailStage::Renewing(until) => Some(until),
+            _ => None,
+        });
+        limits.min()
     }
 
     /// A rail that is to be left out: another queue pair was not made in time, or a slice takes far too long.
@@ -167,18 +186,13 @@ impl Rails {
         })
     }
 
-    /// True if there is a rail to be looked after.
-    pub(crate) fn has_chores(&self) -> bool {
-        self.rails.iter().any(|rail| match rail.stage {
-            RailStage::Absent | RailStage::Probing => false,
-            RailStage::Up => !rail.posted.is_empty(),
-            RailStage::Down(_) | RailStage::Renewing(_) => true,
-        })
+    /// True if slices are under way on a rail.
+    pub(crate) fn is_carrying(&self) -> bool {
+        self.rails.iter().any(|rail| !rail.posted.is_empty())
     }
 
     /// The rail for the next slice, which can go over those that `can` says, of `len` bytes, of `left` that are still to be
-    /// posted. `None`: the rails that have enough
-    /// to do now will be done with all of it sooner, or there is none.
+    /// posted. `None`: the rails that have enough to do now will be done with all of it sooner, or there is none.
     pub(crate) fn pick(&self, len: u64, left: u64, now: Duration, can: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best: Option<(Duration, usize)> = None;
         // Of the rails that have enough to do: what they carry together, and what they have carried by the time they are free.

@@ -227,7 +227,7 @@ impl Worker {
         }
     }
 
-    fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
+    pub(super) fn offered(&mut self, ep: EndpointId, header: &Header, offer: Offer) {
         let Header { envelope, length: len, .. } = *header;
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         endpoint.note(self.pace.now(), Note::with_len("the peer offers", offer.id.into(), len));

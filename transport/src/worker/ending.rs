@@ -154,6 +154,7 @@ impl Worker {
                 // pair up counts on another.
                 } else if is_answered {
                     self.advance(index);
+                    self.feed_rails(index);
                 } else if endpoint.can_recover(&reason) {
                     self.suspend(index, reason);
                 } else {

@@ -74,6 +74,9 @@ impl Worker {
         self.see_to_notices();
         self.sockets.expire(now);
         self.see_to_notices();
+        if self.rails.count() > 0 {
+            self.drain_rails()?;
+        }
         while let Some((due, index)) = self.timers.pop(now) {
             let endpoint = self.endpoints.at(index as usize);
             if endpoint.is_some_and(|endpoint| endpoint.timer.take_if(|timer| *timer == due).is_some()) {

@@ -29,6 +29,12 @@ impl Pair {
     pub fn with(config_a: Config, config_b: Config) -> Pair {
         let mut a = Worker::new(config_a).unwrap();
         let mut b = Worker::new(config_b).unwrap();
+        let (ep_a, ep_b) = Pair::connect(&mut a, &mut b);
+        Pair { a, b, ep_a, ep_b }
+    }
+
+    /// Connects two workers that have nothing else to do.
+    pub fn connect(a: &mut Worker, b: &mut Worker) -> (EndpointId, EndpointId) {
         let listener = b.listen("127.0.0.1:0").unwrap();
         let ep_a = a.connect(listener.local_addr()).unwrap();
         let (mut connected, mut accepted) = (false, None);
@@ -52,7 +58,7 @@ impl Pair {
             }
             assert!(start.elapsed() < LIMIT, "no connection");
         }
-        Pair { a, b, ep_a, ep_b: accepted.unwrap() }
+        (ep_a, accepted.unwrap())
     }
 
     /// Polls both until `done` of all events so far, of `a` and of `b`.

@@ -135,12 +135,12 @@ fn a_rail_that_failed_waits_longer_each_time_until_it_has_proven_itself() {
     let fail = |rails: &mut Rails, now: &mut Duration| {
         assert!(rails.down(1, *now) && !rails.down(1, *now), "once is enough");
         let began = *now;
-        assert_eq!((rails.due(*now), rails.up()), (None, 1));
-        while rails.due(*now).is_none() {
+        assert_eq!((rails.due(*now, |_| true), rails.up()), (None, 1));
+        while rails.due(*now, |_| true).is_none() {
             *now += Duration::from_millis(1);
         }
         rails.renewing(1, *now + Duration::from_secs(1));
-        assert_eq!(rails.due(*now), None);
+        assert_eq!(rails.due(*now, |_| true), None);
         rails.probing(1);
         rails.probed(1, MICRO);
         assert_eq!(rails.up(), 2);
@@ -210,13 +210,14 @@ fn tries_that_fail_say_nothing_of_the_rate() {
 fn a_queue_pair_that_is_not_made_in_time_is_given_up() {
     let mut rails = up(&[MICRO, MICRO]);
     rails.down(0, Duration::ZERO);
-    assert!(rails.has_chores());
+    assert_eq!((rails.next_try(), rails.next_limit()), (Some(Duration::from_millis(100)), None));
     rails.renewing(0, Duration::from_millis(300));
+    assert_eq!((rails.next_try(), rails.next_limit()), (None, Some(Duration::from_millis(300))));
     assert_eq!(rails.overdue(Duration::from_millis(299)), None);
     assert_eq!(rails.overdue(Duration::from_millis(300)), Some(0));
     assert!(rails.down(0, Duration::from_millis(300)));
     assert_eq!(rails.stage(0), RailStage::Down(Duration::from_millis(500)));
-    assert!(!Rails::new(2, MICRO).has_chores() && Rails::new(2, MICRO).pick(1, 1, MICRO, |_| true).is_none());
+    assert!(!Rails::new(2, MICRO).is_carrying() && Rails::new(2, MICRO).pick(1, 1, MICRO, |_| true).is_none());
 }
 
 proptest! {

@@ -37,14 +37,25 @@ impl Worker {
         let Some((reading, memory)) = self.read_over_rails(index, reading, offer.rails, memory) else { return };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
-            let Unread { reading: Reading { key, posted, pooled, .. }, error, memory } = *unread;
-            let rest = self.unstage(memory, pooled);
-            let posted = posted.map(|posted| {
-                let own = if pooled > 0 { posted.memory.memory } else { rest };
-                (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), own)
-            });
-            self.pull_refused(index, key, posted, error);
+            self.read_refused(index, *unread, true);
         }
+    }
+
+    /// The device does not take the memory that a payload was to be read into.
+    #[cold]
+    pub(in crate::worker) fn read_refused(&mut self, index: usize, unread: Unread, awaited: bool) {
+        let Unread { reading, error, memory } = unread;
+        if !awaited && reading.pooled == 0 {
+            // Nobody waits for it.
+            return self.pulled(index, reading, awaited, memory);
+        }
+        let Reading { key, posted, pooled, .. } = reading;
+        let rest = self.unstage(memory, pooled);
+        let posted = posted.map(|posted| {
+            let own = if pooled > 0 { posted.memory.memory } else { rest };
+            (OpId::new(posted.op, posted.pattern.source.map(EndpointId::of)), own)
+        });
+        self.pull_refused(index, key, posted, error);
     }
 
     /// Part of a payload was read, and there is more of it. What nobody waits for any more is not read on, unless it is for

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{DividedMemory, Local, WcStatus, WorkCompletion};
+use qpair_verbs::{CqError, DividedMemory, Local, WcStatus, WorkCompletion};
 
 use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
 use crate::engine::{RailKeys, RailStage};
 use crate::worker::Worker;
 use crate::worker::arrival::reason_of;
-use crate::worker::endpoint::{Reading, Stage, Unread};
+use crate::worker::endpoint::{Reading, Stage};
 use crate::worker::error::WorkerError;
 use crate::worker::seen::Note;
 
@@ -39,22 +39,46 @@ impl Worker {
     #[cold]
     pub(in crate::worker) fn poll_rails(&mut self) -> Result<(), WorkerError> {
         for device in 0..self.rails.devices() {
-            self.cut_short |= self.poll_rails_of(device)?;
+            self.cut_short |= self.poll_rails_of(device, BATCH)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all that has completed on rails by now: how late this side comes to see it says nothing of a rail.
+    pub(in crate::worker) fn drain_rails(&mut self) -> Result<(), WorkerError> {
+        for device in 0..self.rails.devices() {
+            self.poll_rails_of(device, self.rails.posted_at_most())?;
         }
         Ok(())
     }
 
     /// True if there may be more.
-    fn poll_rails_of(&mut self, device: usize) -> Result<bool, WorkerError> {
-        for _ in 0..BATCH {
-            let Some(cq) = self.rails.queue(device) else { break };
-            let Some(completion) = cq.poll()? else { return Ok(false) };
-            let wc = completion.values();
-            // A slice's part of its memory is back with that.
-            drop(completion.into_memory());
-            self.completed_on_rail(&wc);
+    fn poll_rails_of(&mut self, device: usize, most: usize) -> Result<bool, WorkerError> {
+        for _ in 0..most {
+            match self.rails.poll(device) {
+                Ok(Some(wc)) => self.completed_on_rail(&wc),
+                Ok(None) => return Ok(false),
+                Err(error) if device == 0 => return Err(error.into()),
+                Err(error) => {
+                    self.lose_device(device, &error);
+                    return Ok(false);
+                }
+            }
         }
         Ok(true)
+    }
+
+    /// A device other than the worker's gives no completions any more: its rails are left out for good.
+    #[cold]
+    fn lose_device(&mut self, device: usize, error: &CqError) {
+        tracing::warn!(device = self.rails.device_name(device), %error, "the rails of a device are left out");
+        self.rails.lose_device(device);
+        let gone: Vec<_> = (0..self.rails.count()).filter(|&rail| self.rails.is_gone(rail)).collect();
+        for index in 0..self.endpoints.bound() {
+            for &rail in &gone {
+                self.lose_rail(index, rail, true);
+            }
+        }
     }
 
     fn completed_on_rail(&mut self, wc: &WorkCompletion) {
@@ -164,9 +188,7 @@ impl Worker {
             let Some(lanes) = &mut endpoint.lanes else { return };
             let Some((reading, awaited, memory)) = lanes.stranded().and_then(|key| lanes.take(key)) else { return };
             if let Err(unread) = endpoint.read_part(reading, awaited, memory) {
-                let Unread { reading, error, memory } = *unread;
-                self.unread(index, reading, awaited, memory);
-                return self.check(index, Err(error.into()));
+                self.read_refused(index, *unread, awaited);
             }
         }
     }
@@ -187,7 +209,7 @@ impl Worker {
         if tell {
             self.tell_rail_is_down(index, rail);
         }
-        self.schedule(index, now + CHORE);
+        self.look_after_rails(index, now);
     }
 
     /// A probe was answered, after that time.
@@ -213,13 +235,11 @@ impl Worker {
     /// Sees to it that the connection is looked after while rails need that.
     pub(super) fn look_after_rails(&mut self, index: usize, now: Duration) {
         let lanes = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_ref());
-        if lanes.is_some_and(|lanes| lanes.rails.has_chores()) {
-            self.schedule(index, now + CHORE);
+        if let Some(due) = lanes.and_then(|lanes| lanes.due(now)) {
+            self.schedule(index, due);
         }
     }
 }
 
 /// Completions that are taken at once.
 const BATCH: usize = 16;
-/// Time between two looks at a connection whose rails need them.
-const CHORE: Duration = Duration::from_millis(1);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use qpair_verbs::{DividedMemory, Local, Prepared, QueuePair, RemoteSlice, Rkey};
+use qpair_verbs::{DividedMemory, Local, PostError, Prepared, QueuePair, RemoteSlice, Rkey};
 use slab::Slab;
 
 use super::request::LaneWork;
@@ -171,9 +171,14 @@ impl Lanes {
                 place += 1;
                 continue;
             };
-            if let Err(range) = transfer.post(ep, rail, &mut self.lanes[rail], range.clone()) {
+            if let Err(error) = transfer.post(ep, rail, &mut self.lanes[rail], range.clone()) {
                 transfer.put_back(range);
-                return Fed::Refused(rail);
+                if error != PostError::WrongDomain {
+                    return Fed::Refused(rail);
+                }
+                // The rail is sound: other memory goes over it.
+                transfer.bar(rail);
+                continue;
             }
             self.lanes[rail].posted.push_back(Slice { transfer: key, range });
             self.left -= len;
@@ -227,7 +232,7 @@ impl Lanes {
 
     /// True if something of that rail is with the device.
     pub(super) fn is_busy(&self, rail: usize) -> bool {
-        self.lanes.get(rail).is_some_and(|lane| !lane.posted.is_empty())
+        self.lanes.get(rail).is_some_and(|lane| !lane.posted.is_empty() || lane.probed.is_some())
     }
 
     /// Since when the device has not given back what it has of a rail that is given up.
@@ -235,18 +240,32 @@ impl Lanes {
         self.lanes.iter().filter(|lane| !lane.posted.is_empty()).filter_map(|lane| lane.failed).min()
     }
 
-    /// Posts a probe: a WRITE of nothing. False if that is refused.
+    /// When the rails are to be looked after next, if there is a reason.
+    pub(in crate::worker) fn due(&self, now: Duration) -> Option<Duration> {
+        let soon = now + CHORE;
+        let again = self.rails.next_try().filter(|_| self.caller);
+        let held = self.held_since().is_some() || self.stranded().is_some();
+        let due = [again, self.rails.next_limit(), self.rails.is_carrying().then_some(soon), held.then_some(soon)];
+        due.into_iter().flatten().min().map(|due| due.max(soon))
+    }
+
+    /// A rail that is to be tried again, and of which the device has nothing.
+    pub(super) fn to_renew(&self, now: Duration) -> Option<usize> {
+        self.rails.due(now, |rail| !self.is_busy(rail)).filter(|_| self.caller)
+    }
+
+    /// Posts a probe: a WRITE of nothing. False if there is no queue pair, or it refuses.
     pub(super) fn probe(&mut self, ep: EndpointId, rail: usize, now: Duration) -> bool {
         let Some(lane) = self.lanes.get_mut(rail) else { return false };
         let LaneQp::Connected(qp) = &mut lane.qp else { return false };
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
         let id = LaneWork { ep, rail, is_probe: true }.id();
+        if self.rails.stage(rail) != RailStage::Up {
+            self.rails.probing(rail);
+        }
         let posted = qp.write(Local::None, nowhere).id(id).signaled().post().is_ok();
         if posted {
             (lane.probed, lane.asked) = (Some(now), now);
-            if self.rails.stage(rail) != RailStage::Up {
-                self.rails.probing(rail);
-            }
         }
         posted
     }
@@ -341,6 +360,8 @@ impl Lane {
     }
 }
 
+/// Time between two looks at rails of which something is expected at any moment.
+const CHORE: Duration = Duration::from_millis(1);
 /// Probes when a rail comes into use.
 const PROBES: u8 = 2;
 /// Time between two probes of a rail that has nothing to do while others have.

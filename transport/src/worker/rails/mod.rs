@@ -9,7 +9,9 @@ mod renew;
 mod request;
 mod transfer;
 
-use qpair_verbs::{CompletionChannel, CompletionQueue, Context, Prepared, ProtectionDomain, RemoteSlice, Rkey};
+use qpair_verbs::{
+    CompletionChannel, CompletionQueue, Context, CqError, Prepared, ProtectionDomain, RemoteSlice, Rkey, WorkCompletion,
+};
 
 use super::error::{ResourceError, WorkerError};
 use crate::engine::{DEPTH, RAILS, RailKeys, Readable};
@@ -25,6 +27,8 @@ pub(super) struct RailSet {
     devices: Vec<RailDevice>,
     /// Queue pairs for which the completion queues have room, on each rail.
     room: Vec<usize>,
+    /// Queue pairs that there are.
+    made: usize,
 }
 
 /// A device that rails are on.
@@ -35,6 +39,9 @@ struct RailDevice {
     cq: CompletionQueue,
     /// Unless it is the worker's.
     channel: Option<CompletionChannel>,
+    name: String,
+    /// It gives no completions any more.
+    is_gone: bool,
 }
 
 impl RailSet {
@@ -51,7 +58,7 @@ impl RailSet {
             places.push(rail.find(number, &mut contexts)?);
         }
         if places.len() < 2 {
-            return Ok(RailSet { places, devices: Vec::new(), room: Vec::new() });
+            return Ok(RailSet { places, devices: Vec::new(), room: Vec::new(), made: 0 });
         }
         let (mut devices, mut room) = (Vec::new(), vec![0; places.len()]);
         for (number, context) in contexts.iter().enumerate() {
@@ -64,9 +71,9 @@ impl RailSet {
             for (room, _) in room.iter_mut().zip(&places).filter(|(_, place)| place.device() == number) {
                 *room = each;
             }
-            devices.push(RailDevice { pd, cq, channel: own });
+            devices.push(RailDevice { pd, cq, channel: own, name: context.name().to_owned(), is_gone: false });
         }
-        Ok(RailSet { places, devices, room })
+        Ok(RailSet { places, devices, room, made: 0 })
     }
 
     /// The worker's domain, with memory that the devices of all rails reach.
@@ -93,12 +100,17 @@ impl RailSet {
 
     /// The completion queues of slices.
     pub(super) fn queues(&mut self) -> impl Iterator<Item = &mut CompletionQueue> {
-        self.devices.iter_mut().map(|device| &mut device.cq)
+        self.devices.iter_mut().filter(|device| !device.is_gone).map(|device| &mut device.cq)
     }
 
-    /// The completion queue of slices on one of the devices.
-    fn queue(&mut self, device: usize) -> Option<&mut CompletionQueue> {
-        self.devices.get_mut(device).map(|device| &mut device.cq)
+    /// What completed next on one of the devices. A slice's part of its memory is back with that.
+    fn poll(&mut self, device: usize) -> Result<Option<WorkCompletion>, CqError> {
+        let Some(device) = self.devices.get_mut(device).filter(|device| !device.is_gone) else { return Ok(None) };
+        Ok(device.cq.poll()?.map(|completion| {
+            let wc = completion.values();
+            drop(completion.into_memory());
+            wc
+        }))
     }
 
     /// What tells of completions, beside the worker's own.
@@ -129,12 +141,37 @@ impl RailSet {
     /// A queue pair on that rail. `None` if there is no room for it.
     fn prepare(&mut self, rail: usize) -> Result<Option<Prepared>, ResourceError> {
         let Some(place) = self.places.get(rail) else { return Ok(None) };
-        let Some(RailDevice { pd, cq, .. }) = self.devices.get(place.device()) else { return Ok(None) };
+        let Some(RailDevice { pd, cq, .. }) = self.devices.get(place.device()).filter(|device| !device.is_gone) else {
+            return Ok(None);
+        };
         let Some(room) = self.room.get_mut(rail).filter(|room| **room > 0) else { return Ok(None) };
         let builder = pd.rc(cq).send_depth(SLOTS as u32).recv_depth(1);
         let prepared = place.of(builder).build()?;
         *room -= 1;
+        self.made += 1;
         Ok(Some(prepared))
+    }
+
+    /// Requests that may be with the devices.
+    fn posted_at_most(&self) -> usize {
+        self.made * SLOTS
+    }
+
+    fn device_name(&self, device: usize) -> &str {
+        self.devices.get(device).map_or("", |device| &device.name)
+    }
+
+    /// No rail on that device can be used any more.
+    fn lose_device(&mut self, device: usize) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.is_gone = true;
+        }
+    }
+
+    /// True for a rail on a device that is gone.
+    fn is_gone(&self, rail: usize) -> bool {
+        let device = self.places.get(rail).and_then(|place| self.devices.get(place.device()));
+        device.is_some_and(|device| device.is_gone)
     }
 
     /// Queue pairs that can still be made.
@@ -147,6 +184,7 @@ impl RailSet {
     fn give_back(&mut self, rail: usize) {
         if let Some(room) = self.room.get_mut(rail) {
             *room += 1;
+            self.made -= 1;
         }
     }
 }

@@ -73,8 +73,9 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
         let Some(lanes) = &mut endpoint.lanes else { return };
-        for rail in 0..lanes.count() {
-            lanes.probe(ep, rail, now);
+        let refused: Vec<_> = lanes.queue_pairs().into_iter().filter(|&rail| !lanes.probe(ep, rail, now)).collect();
+        for rail in refused {
+            self.lose_rail(index, rail, true);
         }
     }
 
@@ -90,10 +91,7 @@ impl Worker {
             // Another queue pair for messages would change nothing about it.
             return self.fail(index, CloseReason::PeerLost(Lost::QueuePair));
         }
-        if lanes.caller
-            && let Some(rail) = lanes.rails.due(now)
-            && !lanes.is_busy(rail)
-        {
+        while let Some(rail) = self.lanes(index).and_then(|lanes| lanes.to_renew(now)) {
             self.renew_rail(index, rail, now);
         }
         self.feed_rails(index);
@@ -176,6 +174,9 @@ impl Worker {
             (RailNews::Ready, RailStage::Renewing(_)) if !caller => self.probe_again(index, rail),
             // Said before the peer heard that this side gave the rail up meanwhile.
             (RailNews::Made(_) | RailNews::Ready, RailStage::Down(_)) => {}
+            // Meanwhile it was tried once more: both sides begin anew.
+            (RailNews::Made(_), RailStage::Probing | RailStage::Up) if caller => self.lose_rail(index, rail, true),
+            (RailNews::Ready, RailStage::Probing | RailStage::Up) if !caller => self.lose_rail(index, rail, true),
             _ => {
                 let error = HandshakeError::Unexpected(RAIL);
                 self.fail(index, ConnectFailure::Handshake { address, error }.into());

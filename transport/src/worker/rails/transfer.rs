@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use qpair_verbs::{DividedMemory, Local, RemoteSlice};
+use qpair_verbs::{DividedMemory, Local, PostError, QpState, RemoteSlice};
 
 use super::lanes::{Lane, LaneQp};
 use super::request::LaneWork;
@@ -17,6 +17,8 @@ pub(super) struct Transfer {
     memory: DividedMemory,
     /// The keys for reading it.
     keys: RailKeys,
+    /// The rails whose devices do not know the memory, as bits.
+    barred: u8,
     len: u64,
     slice: u64,
     /// What was never posted begins there.
@@ -39,12 +41,30 @@ impl Transfer {
         let len = reading.remote.len;
         let work = InFlight { number: 0, order: 0, awaited: true, len, what: OneSided::Pull(reading) };
         let again = Vec::new();
-        Transfer { work, memory, keys, len, slice, next: 0, again, read: 0, out: 0, given_up: false, waits: true }
+        Transfer {
+            work,
+            memory,
+            keys,
+            barred: 0,
+            len,
+            slice,
+            next: 0,
+            again,
+            read: 0,
+            out: 0,
+            given_up: false,
+            waits: true,
+        }
     }
 
     /// True if it can be read over that rail.
     pub(super) fn is_on(&self, rail: usize) -> bool {
-        self.keys.is_on(rail)
+        self.keys.is_on(rail) && self.barred >> rail & 1 == 0
+    }
+
+    /// The device of that rail does not know the memory.
+    pub(super) fn bar(&mut self, rail: usize) {
+        self.barred |= 1 << rail;
     }
 
     /// Bytes that are still to be posted.
@@ -83,23 +103,26 @@ impl Transfer {
         self.out == 0 && (self.given_up || self.read == self.len)
     }
 
-    /// Posts a slice. Gives it back if the queue pair does not take it.
+    /// Posts a slice.
+    ///
+    /// # Errors
+    /// Of the queue pair, or [`PostError::WrongDomain`] for memory that its device does not know.
     pub(super) fn post(
         &mut self,
         ep: EndpointId,
         rail: usize,
         lane: &mut Lane,
         range: Range<u64>,
-    ) -> Result<(), Range<u64>> {
+    ) -> Result<(), PostError> {
         let (OneSided::Pull(reading), LaneQp::Connected(qp)) = (&self.work.what, &mut lane.qp) else {
-            return Err(range);
+            return Err(PostError::State(QpState::Err));
         };
-        let Some(rkey) = self.keys.on(rail, reading.remote.rkey) else { return Err(range) };
+        let Some(rkey) = self.keys.on(rail, reading.remote.rkey) else { return Err(PostError::WrongDomain) };
         let remote = RemoteSlice { rkey, ..reading.remote.slice(range.clone()) };
         let id = LaneWork { ep, rail, is_probe: false }.id();
         let part = self.memory.part(range.start as usize..range.end as usize);
         let request = qp.read(part, remote);
-        request.id(id).signaled().post().map_err(|_| range)?;
+        request.id(id).signaled().post().map_err(|rejected| rejected.error)?;
         self.out += 1;
         Ok(())
     }

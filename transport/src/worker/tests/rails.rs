@@ -1,10 +1,12 @@
 //! Rails that fail and come back under a connection, or were never there.
 
+use qpair_verbs::Context;
+
 use super::recovery::{end, two};
 use super::storm::Storm;
 use super::*;
 use crate::cm::{HandshakeError, RailNews, RailWord};
-use crate::engine::{RailStage, SLICED_FROM};
+use crate::engine::{Class, Envelope, Header, Kind, Offer, RailKeys, RailStage, SLICED_FROM};
 
 fn config(count: usize) -> Config {
     let rails = (0..count).map(|_| Rail::port(1));
@@ -228,7 +230,8 @@ fn words_about_rails_that_are_not_due_end_the_connection() {
     };
     for news in [RailNews::Made(address), RailNews::Ready, RailNews::Down] {
         for (count, rail) in [(2, 1), (2, 2), (0, 0)] {
-            if news == RailNews::Down && rail < count {
+            // That side called: nobody tells it that it can begin. An answer may be late.
+            if news != RailNews::Ready && rail < count {
                 continue;
             }
             let (mut a, at_a, mut b, _b) = two(config(count), config(count));
@@ -242,6 +245,97 @@ fn words_about_rails_that_are_not_due_end_the_connection() {
             assert!(unexpected(&reason), "{news:?} of rail {rail} of {count}: {reason}");
         }
     }
+}
+
+/// Both sides have tried again meanwhile.
+#[test]
+fn an_answer_about_a_rail_that_comes_too_late_costs_the_rail_a_while() {
+    let (mut a, at_a, mut b, at_b) = two(config(2), config(2));
+    let both_up =
+        |workers: &[&mut Worker]| stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2];
+    until(&mut [&mut a, &mut b], both_up);
+    let prepared = a.prepare(at_a, 0).unwrap();
+    a.unprepare();
+    a.heard_of_rail(at_a.index as usize, RailWord { rail: 1, news: RailNews::Made(prepared.address()) });
+    assert_eq!(stages(&a, at_a), ["up", "left out"]);
+    until(&mut [&mut a, &mut b], both_up);
+    b.heard_of_rail(at_b.index as usize, RailWord { rail: 1, news: RailNews::Ready });
+    assert_eq!(stages(&b, at_b), ["up", "left out"]);
+    until(&mut [&mut a, &mut b], both_up);
+    assert_eq!((a.counters().lost, b.counters().lost), (0, 0));
+}
+
+/// Completions wait while a program does other things: that says nothing of the rails.
+#[test]
+fn rails_are_not_left_out_because_this_side_was_late() {
+    let (mut a, at_a, mut b, at_b) = two(config(3), config(3));
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 3] && stages(workers[1], at_b) == ["up"; 3]
+    });
+    let region = a.domain().expose(4 << 20, Access::REMOTE_READ).unwrap();
+    let remote = region.remote(0..4 << 20);
+    let reading = Header {
+        kind: Kind::ReadyToSend,
+        envelope: Envelope { class: Class::Tagged, port: 0, tag: 7 },
+        epoch: 0,
+        sequence: 0,
+        credits: 0,
+        length: remote.len,
+        acknowledged: 0,
+    };
+    let offer = Offer { addr: remote.addr, rkey: remote.rkey, id: 1, rails: RailKeys::default() };
+    b.recv(Source::Any, Tag(7)).unwrap();
+    b.offered(at_b, &reading, offer);
+    b.advance(at_b.index as usize);
+    let is_under_way = |worker: &Worker| {
+        worker.endpoints.get(at_b).and_then(|endpoint| endpoint.lanes.as_ref()).is_some_and(|lanes| !lanes.is_idle())
+    };
+    assert!(is_under_way(&b), "slices are with the device");
+    // Half a minute goes by.
+    b.start -= Duration::from_secs(30);
+    let later = b.now();
+    b.service(later, Some(Duration::ZERO)).unwrap();
+    assert_eq!(b.counters().rails_lost, 0);
+}
+
+#[test]
+fn a_receive_whose_memory_no_rail_can_reach_fails_alone() {
+    let (mut a, at_a, mut b, at_b) = two(config(2), config(2));
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+    });
+    let foreign = Context::open("soft0").unwrap().alloc_pd().unwrap();
+    let receive = b.recv_into(Source::Any, Tag(1), foreign.alloc(1_000_000).unwrap(), None).unwrap();
+    a.send(at_a, Tag(1), vec![4; 1_000_000]).unwrap();
+    let events = until(&mut [&mut a, &mut b], |workers| workers[1].counters().rendezvous_received == 1);
+    let refused = |event: &Event| {
+        let Event::Failed { op, error, returned: Returned::Memory(Local::Buffer(memory)), .. } = event else {
+            return false;
+        };
+        *op == receive && memory.len() == 1_000_000 && error.to_string().contains("protection domain")
+    };
+    assert!(events.iter().any(refused), "{events:?}");
+    assert!(events.iter().any(|event| matches!(event, Event::Received { message, .. } if *message == [4; 1_000_000])));
+    assert_eq!((stages(&b, at_b), b.counters().rails_lost, b.counters().lost), (vec!["up"; 2], 0, 0));
+}
+
+/// While a rail is left out there is nothing to do for it, on the side that waits for the peer's next try least of all.
+#[test]
+fn rails_that_are_left_out_wake_nobody() {
+    let calm = || config(2).keepalive(Duration::from_secs(60), Duration::from_secs(600));
+    let (mut a, at_a, mut b, at_b) = two(calm(), calm());
+    until(&mut [&mut a, &mut b], |workers| {
+        stages(workers[0], at_a) == ["up"; 2] && stages(workers[1], at_b) == ["up"; 2]
+    });
+    let next = |worker: &mut Worker, ep: EndpointId| {
+        worker.lose_rail(ep.index as usize, 1, false);
+        let now = worker.now();
+        let lanes = worker.endpoints.get(ep).and_then(|endpoint| endpoint.lanes.as_ref());
+        lanes.and_then(|lanes| lanes.due(now)).map(|due| due.saturating_sub(now))
+    };
+    let of_caller = next(&mut a, at_a).expect("it tries again");
+    assert!(of_caller > Duration::from_millis(50), "{of_caller:?}");
+    assert_eq!(next(&mut b, at_b), None);
 }
 
 #[test]
