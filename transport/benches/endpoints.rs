@@ -1,6 +1,6 @@
 //! What idle connections cost: time to connect, memory, and what they add to a poll and to a message.
 //!
-//! `cargo bench -p qpair-transport --bench endpoints [-- COUNT..]`
+//! `cargo bench -p qpair-transport --bench endpoints [-- COUNT..]`; with `-- datagrams` of connections of that kind.
 
 use std::env;
 use std::error::Error;
@@ -12,14 +12,19 @@ use qpair_transport::{Config, EndpointId, Event, SendCopyError, Tag, Worker};
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const PEER: &str = "QPAIR_ENDPOINTS_PEER";
+const DATAGRAMS: &str = "datagrams";
 const ROUNDS: usize = 2000;
 
 fn main() -> Outcome {
     if let Ok(address) = env::var(PEER) {
         return serve(&address);
     }
+    let datagrams = of_datagrams();
     let named: Vec<usize> = env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let counts = if named.is_empty() { vec![1, 100, 1000, 5000] } else { named };
+    if datagrams {
+        println!("over datagrams");
+    }
     println!(
         "{:>10} {:>12} {:>14} {:>12} {:>14} {:>10}",
         "endpoints", "connect, us", "KiB each", "poll, ns", "8 B, us", "files"
@@ -30,8 +35,13 @@ fn main() -> Outcome {
     Ok(())
 }
 
+fn of_datagrams() -> bool {
+    env::args().any(|arg| arg == DATAGRAMS)
+}
+
 fn config(count: usize) -> Config {
-    Config::default().endpoints(count).shared_receives(2, 1024).connect_timeout(Duration::from_secs(120))
+    let count = if of_datagrams() { 1 } else { count };
+    Config::default().endpoints(count).send_depth(16).shared_receives(2, 1024).connect_timeout(Duration::from_secs(120))
 }
 
 fn measure(count: usize) -> Outcome {
@@ -41,6 +51,7 @@ fn measure(count: usize) -> Outcome {
     let start = Instant::now();
     let mut peer = Command::new(env::current_exe()?)
         .arg(count.to_string())
+        .args(of_datagrams().then_some(DATAGRAMS))
         .env(PEER, listener.local_addr().to_string())
         .stdout(Stdio::inherit())
         .spawn()?;
@@ -90,12 +101,17 @@ fn ping(worker: &mut Worker, ep: EndpointId) -> Outcome {
 
 fn serve(address: &str) -> Outcome {
     let count: usize = env::args().skip(1).find_map(|arg| arg.parse().ok()).ok_or("no count")?;
+    let datagrams = of_datagrams();
     let mut worker = Worker::new(config(count))?;
     let (mut begun, mut up) = (0, 0);
     while up < count {
         // Some at a time: a listener has only so many places for strangers.
         while begun < count && begun - up < 100 {
-            worker.connect(address)?;
+            if datagrams {
+                worker.connect_datagram(address)?;
+            } else {
+                worker.connect(address)?;
+            }
             begun += 1;
         }
         match worker.wait(None)? {

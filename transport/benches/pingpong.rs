@@ -1,6 +1,7 @@
 //! One-way latency and rate of tagged messages between two processes, each pinned to a core.
 //!
-//! `cargo bench -p qpair-transport --bench pingpong [-- SIZE..]`, or `-- cost` for the code alone.
+//! `cargo bench -p qpair-transport --bench pingpong [-- SIZE..]`; with `-- datagrams` over a connection of that kind, with
+//! `-- cost` for the code alone.
 
 use std::env;
 use std::error::Error;
@@ -17,17 +18,22 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 const ROUNDS: usize = 9;
 const PING: Tag = Tag(1);
 const PEER: &str = "QPAIR_PINGPONG_PEER";
+const DATAGRAMS: &str = "datagrams";
 const EAGER: usize = 8192;
 
 fn main() -> Outcome {
     let named: Vec<usize> = env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let or = |sizes: &[usize]| if named.is_empty() { sizes.to_vec() } else { named.clone() };
-    let sizes = or(&[8, 64, 256, 1024, 4096, 8192, 65536, 1 << 20, 16 << 20]);
+    let datagrams = env::args().any(|arg| arg == DATAGRAMS);
+    let sizes = match datagrams {
+        true => or(&[8, 64, 256, 900]),
+        false => or(&[8, 64, 256, 1024, 4096, 8192, 65536, 1 << 20, 16 << 20]),
+    };
     if let Ok(address) = env::var(PEER) {
-        return serve(&address, &sizes);
+        return serve(&address, &sizes, datagrams);
     }
     if env::args().any(|arg| arg == "cost") {
-        return cost(&or(&[8, 188, 1024, 8192]));
+        return cost(&if datagrams { or(&[8, 188, 900]) } else { or(&[8, 188, 1024, 8192]) }, datagrams);
     }
     let cores = std::thread::available_parallelism()?.get();
     pin(0)?;
@@ -35,6 +41,7 @@ fn main() -> Outcome {
     let listener = worker.listen("127.0.0.1:0")?;
     let mut peer = Command::new(env::current_exe()?)
         .args(sizes.iter().map(ToString::to_string))
+        .args(datagrams.then_some(DATAGRAMS))
         .env(PEER, listener.local_addr().to_string())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -76,10 +83,11 @@ fn main() -> Outcome {
 }
 
 /// What one message costs in all, both sides on one core: code alone, no waiting for another core's memory.
-fn cost(sizes: &[usize]) -> Outcome {
+fn cost(sizes: &[usize], datagrams: bool) -> Outcome {
     let mut worker = Worker::new(Config::default())?;
     let listener = worker.listen("127.0.0.1:0")?;
-    let ep = worker.connect(listener.local_addr())?;
+    let address = listener.local_addr();
+    let ep = if datagrams { worker.connect_datagram(address)? } else { worker.connect(address)? };
     while !matches!(worker.wait(None)?, Some(Event::Accepted { .. })) {}
     let start = Instant::now();
     for _ in 0..COST {
@@ -119,10 +127,10 @@ fn cost(sizes: &[usize]) -> Outcome {
 }
 
 /// The peer: answers each message, then counts the stream.
-fn serve(address: &str, sizes: &[usize]) -> Outcome {
+fn serve(address: &str, sizes: &[usize], datagrams: bool) -> Outcome {
     pin(1)?;
     let mut worker = Worker::new(Config::default())?;
-    let ep = worker.connect(address)?;
+    let ep = if datagrams { worker.connect_datagram(address)? } else { worker.connect(address)? };
     while !matches!(worker.wait(None)?, Some(Event::Connected { .. })) {}
     for &size in sizes {
         let mut memory = Memory::new(&worker, size)?;

@@ -57,9 +57,10 @@ pub use engine::{
     RailKeys, Violation, WireError,
 };
 pub use worker::{
-    ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, EndpointId, Event,
-    Explanation, Flow, HandlerId, Handlers, History, ListenError, Listener, ListenerId, Lost, Message, MessageHandler,
-    Metrics, Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe, Rail, RailState, RecvError,
-    RecvFailure, RemoteCounter, Reply, Request, RequestHandler, ResourceError, Returned, SendCopyError, SendError,
-    SendFailure, Source, StreamEnd, StreamId, Tag, TagPattern, Traffic, Unmatched, Worker, WorkerError,
+    ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, DatagramState,
+    EndpointId, Event, Explanation, Flow, HandlerId, Handlers, History, ListenError, Listener, ListenerId, Lost,
+    Message, MessageHandler, Metrics, Misfit, Notice, OneSidedError, OneSidedFailure, OpError, OpId, Payload, Probe,
+    Rail, RailState, RecvError, RecvFailure, RemoteCounter, Reply, Request, RequestHandler, ResourceError, Returned,
+    SendCopyError, SendError, SendFailure, Source, StreamEnd, StreamId, Tag, TagPattern, Traffic, Unmatched, Worker,
+    WorkerError,
 };

@@ -16,6 +16,9 @@ const MESSAGES: u64 = 240;
 /// Every so many is a long one.
 const LONG_EVERY: u64 = 20;
 const LONG: usize = 100_000;
+const SHORT: usize = 3000;
+/// Longest message that is one packet.
+const DATAGRAM: usize = 900;
 /// So long are they where there are rails, which short ones are not worth while for.
 const LONG_ON_RAILS: usize = 600_000;
 /// Messages of this side that may be under way.
@@ -159,8 +162,9 @@ impl Seen {
 #[derive(Default)]
 struct Exchange {
     seen: Seen,
-    /// Length of long messages.
+    /// Length of long messages, and greatest of others.
     long: usize,
+    short: usize,
     /// Long messages that did not come.
     lost: u64,
     sent: u64,
@@ -171,7 +175,8 @@ struct Exchange {
 impl Exchange {
     /// What is sent as number `number`.
     fn contents(&self, number: u64) -> Vec<u8> {
-        let len = if number % LONG_EVERY == LONG_EVERY - 1 { self.long } else { 8 + (number as usize * 37) % 3000 };
+        let len =
+            if number % LONG_EVERY == LONG_EVERY - 1 { self.long } else { 8 + (number as usize * 37) % self.short };
         pattern(len, number as usize)
     }
 
@@ -221,6 +226,7 @@ fn as_a_host() {
     let cut = role.ends_with("cut");
     let config = Config::default().in_place(0);
     let (serves, recovers, rails) = (role.starts_with("serve"), role.ends_with("recover"), role.contains("rails"));
+    let datagrams = role.contains("datagrams");
     let config = if recovers { config.recovery(LIMIT) } else { config };
     let number = if serves { 1 } else { 2 };
     let addresses = [77, 78].map(|network| Rail::address([10, network, 0, number].into()));
@@ -231,11 +237,18 @@ fn as_a_host() {
     if serves {
         worker.listen(server).unwrap();
         println!("listening");
+    } else if datagrams {
+        worker.connect_datagram(server).unwrap();
     } else {
         worker.connect(server).unwrap();
     }
     let ep = connected(&mut worker);
-    let mut exchange = Exchange { long: if rails { LONG_ON_RAILS } else { LONG }, ..Exchange::default() };
+    let (short, long) = match () {
+        () if datagrams => (DATAGRAM - 8, DATAGRAM),
+        () if rails => (SHORT, LONG_ON_RAILS),
+        () => (SHORT, LONG),
+    };
+    let mut exchange = Exchange { short, long, ..Exchange::default() };
     let reason = exchange.run(&mut worker, ep, if cut { u64::MAX } else { MESSAGES });
     if cut {
         // Each operation has ended, once, and the reason says that the peer is gone.
@@ -287,6 +300,29 @@ fn everything_arrives_once_and_in_order_over_a_bad_network() {
         client.finish();
         server.finish();
     }
+}
+
+#[test]
+fn datagrams_arrive_once_and_in_order_over_a_bad_network() {
+    let Some(mut link) = Link::new() else { return };
+    for faults in ["faults 50 0 0", "faults 10 20 100", "faults 0 0 300"] {
+        link.set(faults);
+        let (server, client) = both(&link, "datagrams all");
+        client.finish();
+        server.finish();
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled_ends_connections_over_datagrams() {
+    let Some(mut link) = Link::new() else { return };
+    let (mut server, mut client) = both(&link, "datagrams cut");
+    server.says("begun");
+    link.set("down");
+    client.says("lost");
+    server.says("lost");
+    client.finish();
+    server.finish();
 }
 
 #[test]

@@ -75,6 +75,12 @@ pub enum HandshakeError {
         /// What the peer's is on.
         theirs: &'static str,
     },
+    /// It answers a connection over datagrams with another.
+    #[error("it takes no connections over datagrams; use `connect`, or a release there that has them")]
+    NoDatagrams,
+    /// A queue pair of another service than its terms are for.
+    #[error("its queue pair and what it says of it do not go together")]
+    Service,
     /// It hung up too early.
     #[error("it hung up before the handshake was over")]
     HungUp,

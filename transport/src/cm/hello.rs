@@ -2,7 +2,7 @@
 
 use core::ops::BitAnd;
 
-use qpair_verbs::{LinkLayer, Mtu, QpAddress};
+use qpair_verbs::{LinkLayer, Mtu, QpAddress, QpType};
 use serde::{Deserialize, Serialize};
 
 use super::error::HandshakeError;
@@ -35,6 +35,18 @@ pub(crate) struct Hello {
     /// The rails that its messages can go over, as bits.
     #[serde(default)]
     pub(crate) message_rails: u8,
+    /// Of a connection over datagrams, to the queue pair that `address` tells of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) datagram: Option<DatagramTerms>,
+}
+
+/// What packets of a connection over datagrams are to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DatagramTerms {
+    /// The connection, as the side numbers it that they go to.
+    pub(crate) connection: u32,
+    /// What nobody else knows.
+    pub(crate) secret: u32,
 }
 
 /// What a side tells of its queue pair of one rail.
@@ -78,8 +90,11 @@ impl Features {
     pub(crate) const RECOVERY: Features = Features(2);
     /// It takes words about rails while a connection is up.
     pub(crate) const RAILS: Features = Features(4);
+    /// It takes connections over datagrams.
+    pub(crate) const DATAGRAMS: Features = Features(8);
     /// All that this release has.
-    pub(crate) const ALL: Features = Features(Features::FAREWELL.0 | Features::RECOVERY.0 | Features::RAILS.0);
+    pub(crate) const ALL: Features =
+        Features(Features::FAREWELL.0 | Features::RECOVERY.0 | Features::RAILS.0 | Features::DATAGRAMS.0);
 
     pub(crate) fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
@@ -122,6 +137,9 @@ impl Hello {
     fn checked(self) -> Result<Hello, HandshakeError> {
         if self.credits == 0 || self.credits > CREDITS_LIMIT {
             return Err(HandshakeError::Value { what: "a window", value: self.credits.into() });
+        }
+        if self.datagram.is_some() != (self.address.qp_type == QpType::Ud) {
+            return Err(HandshakeError::Service);
         }
         if self.rails.len() > RAILS_LIMIT {
             return Err(HandshakeError::Value { what: "a number of rails", value: self.rails.len() as u64 });
@@ -206,7 +224,7 @@ pub(crate) const RAILS_LIMIT: usize = 8;
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use qpair_verbs::{Gid, NodeId, Psn, QpType, Qpn, SoftAddress};
+    use qpair_verbs::{Gid, NodeId, Psn, Qpn, SoftAddress};
 
     use super::*;
 
@@ -235,6 +253,7 @@ pub(crate) mod tests {
             path_mtu: None,
             rails: Vec::new(),
             message_rails: 1,
+            datagram: None,
         }
     }
 

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 pub use address::{PeerAddress, ToPeer};
 pub(crate) use dial::CallError;
 pub use error::{HandshakeError, Versions};
-pub(crate) use hello::{Fabric, Features, Hello, RAILS_LIMIT, RailNews, RailWord, Renewal};
+pub(crate) use hello::{DatagramTerms, Fabric, Features, Hello, RAILS_LIMIT, RailNews, RailWord, Renewal};
 pub(crate) use keepalive::Keepalive;
 pub use key::{ClusterKey, ClusterKeyError};
 pub(crate) use message::Message;

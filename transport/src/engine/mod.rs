@@ -5,7 +5,6 @@
 mod calls;
 mod credits;
 mod exposed;
-#[allow(dead_code, unused)] // TEMP
 mod flow;
 mod flush;
 mod inbox;
@@ -37,8 +36,7 @@ pub use violation::Violation;
 
 pub(crate) use calls::{Call, Calls};
 pub(crate) use exposed::Exposed;
-#[allow(unused)] // TEMP
-pub(crate) use flow::{Due, FLOW_BYTES, Flow, FlowCounts, FlowHeader, FlowSettings, NotSent};
+pub(crate) use flow::{Due, FLOW_BYTES, Flow, FlowHeader, FlowSettings, NotSent};
 pub(crate) use inbox::{
     Arrival, Delivery, EntryKey, Fit, Freed, Inbox, Offered, Pattern, Peer, Placed, Policy, Posted, Start, Waiting,
 };

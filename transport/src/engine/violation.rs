@@ -64,6 +64,17 @@ pub enum Violation {
         /// The stream, as the peer numbers it.
         number: u64,
     },
+    /// An acknowledgment of packets that were not sent.
+    #[error("the peer says that it has {said} packets when {sent} were sent")]
+    Acknowledged {
+        /// Packets, as the peer says, modulo 2^31.
+        said: u32,
+        /// Packets sent, modulo 2^31.
+        sent: u32,
+    },
+    /// An offer over datagrams, by which nothing can be read.
+    #[error("the peer offers a payload for reading over datagrams")]
+    OfferByDatagram,
     /// A count of messages received, after a queue pair was lost, that can not be.
     #[error("the peer says that it received {said} messages when {sent} were sent")]
     Received {

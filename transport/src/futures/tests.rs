@@ -96,6 +96,11 @@ fn every_operation_is_a_future() {
         assert_eq!(board.load(0).unwrap(), 5);
         let dead = a.connect("127.0.0.1:1").await.unwrap_err();
         assert!(matches!(dead, Refused::Closed(_)), "{dead}");
+        let ep = a.connect_datagram(address).await.unwrap();
+        let back = b.accept().await;
+        a.send(ep, Tag(2), &b"a datagram"[..]).await.unwrap();
+        let (_, message) = b.recv(back, Tag(2)).await.unwrap();
+        assert!(message == b"a datagram"[..]);
     };
     run(main, others);
 }

@@ -70,6 +70,19 @@ impl AsyncWorker {
     /// [`Refused::Connect`] or [`Refused::Closed`].
     pub async fn connect(&self, peer: impl ToPeer) -> Result<EndpointId, Refused> {
         let ep = self.with(|worker| worker.connect(peer))?;
+        self.up(ep).await
+    }
+
+    /// Connects over datagrams, as [`Worker::connect_datagram`]. Dropped before it is done, it gives the connection up.
+    ///
+    /// # Errors
+    /// [`Refused::Connect`] or [`Refused::Closed`].
+    pub async fn connect_datagram(&self, peer: impl ToPeer) -> Result<EndpointId, Refused> {
+        let ep = self.with(|worker| worker.connect_datagram(peer))?;
+        self.up(ep).await
+    }
+
+    async fn up(&self, ep: EndpointId) -> Result<EndpointId, Refused> {
         match Operation::endpoint(&self.shared, ep).await {
             Some(Event::Connected { ep }) => Ok(ep),
             Some(Event::Closed { reason, .. }) => Err(reason.into()),

@@ -119,7 +119,7 @@ impl Worker {
     /// A message that is not the plain case.
     #[cold]
     #[inline(never)]
-    fn received_other(&mut self, ep: EndpointId, header: &Header, slab: Slab, len: usize) {
+    pub(super) fn received_other(&mut self, ep: EndpointId, header: &Header, slab: Slab, len: usize) {
         let index = ep.index as usize;
         // The first message says as much as the handshake's last: the peer is connected.
         self.announce(index);

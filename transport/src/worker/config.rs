@@ -29,6 +29,7 @@ pub struct Config {
     pub(crate) eager_threshold: Option<usize>,
     pub(crate) window: u32,
     pub(crate) endpoints: usize,
+    pub(crate) datagram_endpoints: usize,
     pub(crate) send_depth: u32,
     pub(crate) queue_limit: usize,
     pub(crate) pool_limit: usize,
@@ -79,6 +80,7 @@ impl Default for Config {
             eager_threshold: None,
             window: 64,
             endpoints: 64,
+            datagram_endpoints: 1 << 16,
             send_depth: 128,
             queue_limit: 1 << 16,
             pool_limit: 1 << 30,
@@ -162,10 +164,18 @@ impl Config {
         self
     }
 
-    /// Greatest number of connections (default 64).
+    /// Greatest number of connections (default 64), beside those over datagrams. Memory is set aside for each.
     #[must_use]
     pub fn endpoints(mut self, count: usize) -> Self {
         self.endpoints = count;
+        self
+    }
+
+    /// Greatest number of connections over datagrams ([`connect_datagram`](crate::Worker::connect_datagram)), called and taken
+    /// (default 65,536). 0 refuses peers that ask for one.
+    #[must_use]
+    pub fn datagram_endpoints(mut self, count: usize) -> Self {
+        self.datagram_endpoints = count;
         self
     }
 
@@ -355,6 +365,7 @@ impl Config {
         range("a number of rails", self.rails.len() as u64, 0, RAILS_LIMIT as u64)?;
         range("a window", self.window.into(), 1, 4096)?;
         range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
+        range("a number of datagram endpoints", self.datagram_endpoints as u64, 0, MAX_ENDPOINTS)?;
         if let Some(SharedReceives { own, shared }) = self.shared_receives {
             range("a peer's own slots", own.into(), 1, self.window.into())?;
             range("a number of shared slots", shared.into(), 0, 1 << 24)?;
@@ -390,6 +401,6 @@ impl Config {
 }
 
 /// As many as the numbers of work requests can tell apart.
-const MAX_ENDPOINTS: u64 = 1 << ENDPOINT_BITS;
+pub(crate) const MAX_ENDPOINTS: u64 = 1 << ENDPOINT_BITS;
 /// Slabs below this would make the software device place short messages in two steps.
 const LEAST_EAGER: u64 = 256;

@@ -37,7 +37,8 @@ impl Worker {
         endpoint.deadline.get_or_insert(deadline);
         endpoint.link.close();
         let waits = matches!(endpoint.stage, Stage::Recovering(_)) || endpoint.link.queued() > 0;
-        if endpoint.qp.is_none() && !waits {
+        let is_connected = endpoint.qp.is_some() || endpoint.line.as_ref().is_some_and(|line| line.is_connected());
+        if !is_connected && !waits {
             return self.fail(ep.index as usize, CloseReason::Local);
         }
         for key in self.inbox.release_offers(ep.peer()) {
@@ -65,6 +66,7 @@ impl Worker {
         if let Some(socket) = endpoint.socket {
             self.sockets.part(socket);
         }
+        self.acknowledge_last(index);
         self.fail(index, reason);
     }
 
@@ -187,6 +189,7 @@ impl Worker {
             self.sockets.close(socket);
         }
         self.end_rails(index);
+        self.end_line(index);
         for posted in self.inbox.drop_peer(ep.peer()) {
             self.failed(receive_op(&posted), ep, Returned::Memory(posted.memory.memory));
         }
@@ -239,11 +242,15 @@ impl Worker {
             endpoint.reads.extend(works);
         }
         self.broken -= usize::from(endpoint.broken.is_some());
+        self.lines -= usize::from(endpoint.line.is_some());
         if endpoint.reserved {
             let window = endpoint.link.window();
-            self.shares.end(window);
+            if endpoint.line.is_none() {
+                self.shares.end(window);
+            }
             let reserved = window + RESERVED_SLOTS;
-            let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
+            // Over datagrams nothing is posted for it alone.
+            let posted = if endpoint.line.is_some() { 0 } else { endpoint.link.outstanding_slots() + RESERVED_SLOTS };
             self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
         }
         self.write_off(&mut endpoint);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QueuePair, RemoteSlice};
+use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QpType, QueuePair, RemoteSlice};
 
+use super::datagram::Line;
 use super::error::CloseReason;
 use super::ids::{EndpointId, ListenerId};
 use super::memory::{InUse, Payload, Target};
@@ -36,6 +37,8 @@ pub(crate) struct Endpoint {
     pub(crate) reads: VecDeque<InFlight>,
     /// The rails over which long payloads are read, if there are several.
     pub(crate) lanes: Option<Box<Lanes>>,
+    /// Its packets, if it goes over datagrams: it has no queue pair of its own then.
+    pub(crate) line: Option<Box<Line>>,
     /// The rail that its queue pair is on.
     pub(crate) rail: usize,
     /// What the application sent and received.
@@ -90,8 +93,8 @@ pub(crate) struct Endpoint {
 pub(crate) enum Stage {
     /// The peer is called, by a name perhaps: that is looked up, TCP connected, keys exchanged.
     Dialing { host: Option<Box<str>> },
-    /// Our hello is sent; the peer's is awaited.
-    Greeting(Prepared),
+    /// Our hello is sent; the peer's is awaited. Over datagrams there is no queue pair to connect.
+    Greeting(Option<Prepared>),
     /// This side is connected; that the other is, is not known yet.
     HalfOpen,
     /// Both sides are connected.
@@ -234,6 +237,15 @@ impl Endpoint {
         }
     }
 
+    /// Why nothing one-sided can be posted, where there is no queue pair.
+    #[cold]
+    pub(crate) fn why_not(&self) -> PostError {
+        match self.line {
+            Some(_) => PostError::NotSupported { what: "one-sided work", qp_type: QpType::Ud },
+            None => PostError::State(QpState::Init),
+        }
+    }
+
     /// One-sided work, with the device or to go out again.
     pub(crate) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
         let over_rails = self.lanes.iter_mut().flat_map(|lanes| lanes.works());
@@ -259,7 +271,7 @@ impl Endpoint {
         remote: RemoteSlice,
         at: usize,
     ) -> Result<u32, (PostError, Local)> {
-        let Some(qp) = &mut self.qp else { return Err((PostError::State(QpState::Init), memory)) };
+        let Some(qp) = &mut self.qp else { return Err((self.why_not(), memory)) };
         let Some(work) = self.link.take_slot() else {
             return Err((PostError::SendQueueFull { depth: self.link.depth() }, memory));
         };

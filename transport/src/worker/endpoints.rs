@@ -77,6 +77,12 @@ impl Endpoints {
         let Some(endpoint) = self.slots.get_mut(index) else { return };
         self.by_qpn.insert(QpKey(qp.number().0), index as u32);
         endpoint.qp = Some(qp);
+        self.open(index, terms, now);
+    }
+
+    /// Endpoint `index` is connected.
+    pub(crate) fn open(&mut self, index: usize, terms: &PeerTerms, now: Duration) {
+        let Some(endpoint) = self.slots.get_mut(index) else { return };
         if let Err(violation) = endpoint.link.open(terms, now) {
             // The hello's values were checked when it was read.
             tracing::error!(parent: &endpoint.span, %violation, "a checked hello was refused");

@@ -3,14 +3,17 @@
 use std::mem;
 use std::net::SocketAddr;
 
+use qpair_verbs::{PostError, Prepared, QpState, QueuePair};
+
 use super::Worker;
-use super::endpoint::{Endpoint, Stage};
+use super::endpoint::{Carried, Endpoint, Stage};
 use super::error::{CloseReason, ConnectError, ConnectFailure, Lost, ResourceError};
 use super::event::Event;
 use super::ids::{EndpointId, ListenerId};
 use super::seen::Note;
 use super::setup::{epoch, terms};
 use crate::cm::{CallError, Features, HandshakeError, Hello, Message, Notice, PeerAddress, SocketId, StreamEnd};
+use crate::engine::{Link, Threshold};
 
 /// Whose a stream is.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +34,13 @@ pub(super) struct Stranger {
 
 impl Worker {
     /// Begins to connect.
-    pub(super) fn dial(&mut self, peer: PeerAddress) -> Result<EndpointId, ConnectError> {
-        if self.endpoints.len() >= self.config.endpoints {
-            return Err(ConnectError::TooManyEndpoints { limit: self.config.endpoints });
-        }
-        let link = self.link(epoch().map_err(ConnectError::System)?);
+    pub(super) fn call(
+        &mut self,
+        peer: PeerAddress,
+        threshold: Threshold,
+        window: u32,
+    ) -> Result<EndpointId, ConnectError> {
+        let link = self.link(epoch().map_err(ConnectError::System)?, window);
         let (host, address) = match &peer {
             PeerAddress::Addresses(addresses) => (None, addresses.first().copied()),
             PeerAddress::Name { host, port } => {
@@ -45,7 +50,6 @@ impl Worker {
         let address = address.ok_or_else(|| ConnectError::Address(super::no_address()))?;
         let now = self.now();
         let socket = self.sockets.call(peer, now);
-        let threshold = self.threshold();
         let make = |id| Endpoint::new(id, link, threshold, address, socket, Stage::Dialing { host });
         let id = self.endpoints.insert(make);
         self.parties.insert(socket, Party::Endpoint(id));
@@ -107,11 +111,19 @@ impl Worker {
         if !self.endpoints.get(ep).is_some_and(|endpoint| matches!(endpoint.stage, Stage::Dialing { .. })) {
             return;
         }
-        let prepared = match self.prepare(ep, 0) {
+        let over_datagrams = self.endpoints.get(ep).is_some_and(Endpoint::is_of_datagrams);
+        let prepared = if over_datagrams { Ok(None) } else { self.prepare(ep, 0).map(Some) };
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(index, ConnectFailure::Resources(Box::new(error)).into()),
         };
-        let lanes = self.prepare_rails(usize::MAX, true);
+        let lanes = match prepared {
+            Some(_) => self.prepare_rails(usize::MAX, true),
+            None => {
+                self.expect_datagrams();
+                None
+            }
+        };
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         (endpoint.peer, endpoint.reserved) = (peer, true);
         endpoint.span.record("peer", tracing::field::display(peer));
@@ -119,7 +131,7 @@ impl Worker {
             tracing::debug!(parent: &endpoint.span, %host, "an address of the host takes the call");
         }
         let epoch = endpoint.link.epoch();
-        let mut hello = self.hello(&prepared, epoch);
+        let Some(mut hello) = self.own_hello(ep, prepared.as_ref(), epoch) else { return };
         hello.rails = lanes.as_ref().map(|lanes| lanes.addresses()).unwrap_or_default();
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
             endpoint.lanes = lanes;
@@ -127,6 +139,14 @@ impl Worker {
             endpoint.note(self.pace.now(), Note::new("TCP connected, said hello"));
         }
         self.sockets.send(socket, &Message::Hello(hello));
+    }
+
+    /// What the peer of an endpoint is told, of its queue pair or of what it has instead.
+    fn own_hello(&self, ep: EndpointId, prepared: Option<&Prepared>, epoch: u32) -> Option<Hello> {
+        match prepared {
+            Some(prepared) => Some(self.hello(prepared.address(), epoch, self.shares.own())),
+            None => self.datagram_hello(ep, self.endpoints.get(ep)?.line.as_deref()?, epoch),
+        }
     }
 
     /// A peer said hello: connects to it and answers.
@@ -150,15 +170,18 @@ impl Worker {
     }
 
     fn half_open(&mut self, stranger: Stranger, theirs: &Hello) -> Result<Hello, ConnectFailure> {
+        if theirs.datagram.is_some() {
+            return self.half_open_line(stranger, theirs);
+        }
         let resources = |error| ConnectFailure::Resources(Box::new(error));
-        if self.endpoints.len() >= self.config.endpoints {
+        if self.endpoints.len() - self.lines >= self.config.endpoints {
             return Err(resources(ResourceError::TooManyEndpoints { limit: self.config.endpoints }));
         }
-        let Stranger { socket, listener, peer } = stranger;
+        let peer = stranger.peer;
         let system = |source| ConnectFailure::Unreachable { address: peer, source };
         let epoch = epoch().map_err(system)?;
         let prepared = self.prepare(self.endpoints.upcoming(), 0).map_err(resources)?;
-        let mut answer = self.hello(&prepared, epoch);
+        let mut answer = self.hello(prepared.address(), epoch, self.shares.own());
         answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
         let checked = answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error });
         let connected = checked.and_then(|()| {
@@ -172,26 +195,66 @@ impl Worker {
             self.connect_rails(lanes, &theirs.rails);
             lanes.keep_made(&mut answer.rails);
         }
-        let link = self.link(epoch);
-        let mut threshold = self.threshold();
+        let recovers = answer.features.has(Features::RECOVERY) && theirs.features.has(Features::RECOVERY);
+        let id = self.take_in(stranger, theirs, self.link(epoch, self.shares.own()), self.threshold());
+        if let Some(endpoint) = self.endpoints.get_mut(id) {
+            if recovers {
+                endpoint.link.retain();
+            }
+            endpoint.lanes = lanes;
+        }
+        self.endpoints.attach(id.index as usize, qp, &terms(theirs), self.now());
+        Ok(answer)
+    }
+
+    /// As [`half_open`](Worker::half_open), over datagrams.
+    fn half_open_line(&mut self, stranger: Stranger, theirs: &Hello) -> Result<Hello, ConnectFailure> {
+        let resources = |error| ConnectFailure::Resources(Box::new(error));
+        if !self.has_room_for_line() {
+            let limit = self.config.datagram_endpoints;
+            return Err(resources(ResourceError::TooManyDatagramEndpoints { limit }));
+        }
+        let peer = stranger.peer;
+        let epoch = epoch().map_err(|source| ConnectFailure::Unreachable { address: peer, source })?;
+        let (line, mut threshold) = self.line().map_err(resources)?;
+        let ep = self.endpoints.upcoming();
+        let gone = || resources(PostError::State(QpState::Err).into());
+        let mut answer = self.datagram_hello(ep, &line, epoch).ok_or_else(gone)?;
+        answer.path_mtu = Some(answer.address.mtu.min(theirs.address.mtu));
+        answer.check_fabric(theirs).map_err(|error| ConnectFailure::Handshake { address: peer, error })?;
+        let (way, limit) = self.way_of_line(peer, theirs)?;
+        threshold.lower_limit(limit);
+        let id = self.take_in(stranger, theirs, self.link(epoch, self.config.window), threshold);
+        self.lines += 1;
+        self.expect_datagrams();
+        if let Some(endpoint) = self.endpoints.get_mut(id) {
+            endpoint.line = Some(line.to(way));
+        }
+        self.endpoints.open(id.index as usize, &terms(theirs), self.now());
+        Ok(answer)
+    }
+
+    /// A peer's connection that is to be, on this side.
+    fn take_in(
+        &mut self,
+        stranger: Stranger,
+        theirs: &Hello,
+        link: Link<Carried>,
+        mut threshold: Threshold,
+    ) -> EndpointId {
+        let Stranger { socket, listener, peer } = stranger;
         threshold.lower_limit(theirs.eager_limit as usize);
         let make = |id| Endpoint::new(id, link, threshold, peer, socket, Stage::HalfOpen);
         let id = self.endpoints.insert(make);
         self.parties.insert(socket, Party::Endpoint(id));
         let now = self.now();
         self.sockets.greeted(socket, now);
-        let recovers = answer.features.has(Features::RECOVERY) && theirs.features.has(Features::RECOVERY);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
-            if recovers {
-                endpoint.link.retain();
-            }
-            endpoint.lanes = lanes;
             endpoint.longest = theirs.longest;
             endpoint.reserved = true;
             endpoint.listener = Some(listener);
         }
-        self.endpoints.attach(id.index as usize, qp, &terms(theirs), now);
-        Ok(answer)
+        id
     }
 
     /// The peer is connected to this side: connects to it, and says so.
@@ -200,12 +263,16 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, socket, address, epoch) = (endpoint.id, endpoint.socket, endpoint.peer, endpoint.link.epoch());
         let Stage::Greeting(prepared) = mem::replace(&mut endpoint.stage, Stage::Up) else { return };
-        let ours = self.hello(&prepared, epoch);
+        let Some(ours) = self.own_hello(ep, prepared.as_ref(), epoch) else { return };
         let checked = ours.check_fabric(theirs).and_then(|()| ours.check_path_mtu(theirs));
         if let Err(error) = checked {
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }
-        match prepared.connect(&theirs.address) {
+        let connected = match prepared {
+            Some(prepared) => prepared.connect(&theirs.address).map(Some).map_err(|error| Box::new(error).into()),
+            None => self.connect_line(index, theirs).map(|()| None),
+        };
+        match connected {
             Ok(qp) => {
                 let Some(endpoint) = self.endpoints.at(index) else { return };
                 endpoint.up = true;
@@ -215,8 +282,12 @@ impl Worker {
                 endpoint.note(self.pace.now(), Note::new("connected"));
                 endpoint.threshold.lower_limit(theirs.eager_limit as usize);
                 endpoint.longest = theirs.longest;
-                tracing::info!(parent: &endpoint.span, wire = %qp.explain(), "connected");
-                self.endpoints.attach(index, qp, &terms(theirs), now);
+                let wire = qp.as_ref().map_or_else(|| "datagrams".to_owned(), QueuePair::explain);
+                tracing::info!(parent: &endpoint.span, wire, "connected");
+                match qp {
+                    Some(qp) => self.endpoints.attach(index, qp, &terms(theirs), now),
+                    None => self.endpoints.open(index, &terms(theirs), now),
+                }
                 self.rails_answered(index, theirs);
                 if let Some(socket) = socket {
                     self.sockets.send(socket, &Message::Ready);
@@ -229,7 +300,7 @@ impl Worker {
                 self.probe_rails(index);
                 self.advance(index);
             }
-            Err(error) => self.fail(index, ConnectFailure::QueuePair(Box::new(error)).into()),
+            Err(failure) => self.fail(index, ConnectFailure::into(failure)),
         }
     }
 

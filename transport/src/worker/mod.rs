@@ -4,6 +4,7 @@
 
 mod arrival;
 mod config;
+mod datagram;
 mod delivery;
 mod ending;
 mod endpoint;
@@ -47,10 +48,11 @@ pub use ops::{
 };
 pub use poll::Armed;
 pub use rails::Rail;
-pub use seen::{Counters, Explanation, History, Metrics, RailState, Traffic};
+pub use seen::{Counters, DatagramState, Explanation, History, Metrics, RailState, Traffic};
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
 use crate::engine::{Calls, Inbox, Policy, Shares, Table};
+use datagram::Datagrams;
 use delivery::Body;
 use ending::Withheld;
 use endpoints::Endpoints;
@@ -84,6 +86,8 @@ pub struct Worker {
     broken: usize,
     /// Some wait for another queue pair, perhaps.
     recovering: bool,
+    /// Slices of long messages, or datagrams, complete elsewhere.
+    has_other_queues: bool,
     /// The last batch of completions may have left some behind.
     cut_short: bool,
     /// Someone may be asleep over this worker's descriptor.
@@ -109,6 +113,11 @@ pub struct Worker {
     parties: SocketMap<Party>,
     fabric: Fabric,
     rails: RailSet,
+    /// Connections over datagrams go over these.
+    datagrams: Option<Box<Datagrams>>,
+    /// How many there are, and packets that were sent again over queue pairs that are gone.
+    lines: usize,
+    packets_repeated: u64,
     channel: CompletionChannel,
     pace: service::Pace,
     config: Config,
@@ -184,6 +193,7 @@ impl Worker {
             countdown: 1,
             broken: 0,
             recovering: false,
+            has_other_queues: rails.count() > 0,
             cut_short: false,
             armed: false,
             counters: Counters::default(),
@@ -203,6 +213,9 @@ impl Worker {
             parties: SocketMap::default(),
             fabric,
             rails,
+            datagrams: None,
+            lines: 0,
+            packets_repeated: 0,
             channel,
             pace: service::Pace::new(),
             max_message: attributes.max_message.into(),
@@ -228,7 +241,8 @@ impl Worker {
     /// What was done so far.
     pub fn counters(&self) -> Counters {
         let (registered, reused) = self.registrations.counts();
-        Counters { registered, reused, ..self.counters }
+        let packets_repeated = self.packets_repeated();
+        Counters { registered, reused, packets_repeated, ..self.counters }
     }
 
     /// Registers `bytes` with the device until they are [unregistered](Worker::unregister), so that sending them, or part of
@@ -315,7 +329,10 @@ impl Worker {
     /// [`ConnectError`] if it is no address, or there is no endpoint left.
     pub fn connect(&mut self, peer: impl ToPeer) -> Result<EndpointId, ConnectError> {
         let peer = peer.to_peer().map_err(ConnectError::Address)?;
-        self.dial(peer)
+        if self.endpoints.len() - self.lines >= self.config.endpoints {
+            return Err(ConnectError::TooManyEndpoints { limit: self.config.endpoints });
+        }
+        self.call(peer, self.threshold(), self.shares.own())
     }
 
     /// Closes a connection: what was sent before is delivered, then both sides get [`Event::Closed`]. The peer's messages

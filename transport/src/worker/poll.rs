@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
-use super::Worker;
 use super::arrival::{BUSY, InPlace, Plain};
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
 use super::ids::{EndpointId, HandlerId, Tag};
 use super::memory::Oldest;
+use super::{Worker, datagram};
 use crate::engine::Class;
 
 /// Whether a worker may be slept upon.
@@ -146,6 +146,9 @@ impl Worker {
     fn arm_queue(&mut self) -> Result<bool, WorkerError> {
         self.cq.arm(Arm::Any);
         self.rails.queues().for_each(|cq| cq.arm(Arm::Any));
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.receives.arm(Arm::Any);
+        }
         // The arming tells of what comes from now on: what is there must be taken, all of it.
         loop {
             self.cut_short = false;
@@ -183,6 +186,9 @@ impl Worker {
     fn wake_up(&mut self) {
         self.cq.disarm();
         self.rails.queues().for_each(|cq| cq.disarm());
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.receives.disarm();
+        }
         self.channel.clear();
         self.rails.channels().for_each(|channel| channel.clear());
     }
@@ -283,10 +289,19 @@ impl Worker {
         if self.broken > 0 {
             self.end_broken(None);
         }
+        if self.has_other_queues {
+            self.poll_other_queues(datagram::BATCH)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what came beside the messages of queue pairs, at most a batch, and so many datagrams.
+    #[cold]
+    pub(super) fn poll_other_queues(&mut self, datagrams: u32) -> Result<(), WorkerError> {
         if self.rails.count() > 0 {
             self.poll_rails()?;
         }
-        Ok(())
+        self.poll_datagrams(datagrams)
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.
@@ -317,7 +332,7 @@ impl Worker {
     fn give_slot(&mut self, owner: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return };
         endpoint.link.give_slot();
-        if endpoint.link.is_used_up() {
+        if endpoint.link.is_used_up() && endpoint.line.is_none() {
             self.share(owner);
         }
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return };

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use qpair_verbs::{Local, RemoteSlice, Rkey};
 
-use super::Worker;
+use super::datagram::line_of;
 use super::endpoint::{Job, Stage, wr_id};
 use super::error::{CloseReason, Lost, WorkerError};
 use super::seen::Note;
+use super::{Worker, datagram};
 use crate::engine::Pulse;
 
 /// How often polls look at the clock, and when the sockets were last seen to.
@@ -52,9 +53,10 @@ impl Worker {
         if self.armed {
             return self.end_sleep(now);
         }
-        // Where messages never cease, the queue never runs empty.
-        if self.rails.count() > 0 {
-            self.poll_rails()?;
+        // Where messages never cease, the queue never runs empty. And the sockets may take long while peers connect: all datagrams
+        // that came meanwhile are taken, before those behind find no receive.
+        if self.has_other_queues {
+            self.poll_other_queues(datagram::DEPTH)?;
         }
         let interval = if self.sockets.is_brisk(now) { CONNECTING } else { INTERVAL };
         if now.saturating_sub(self.pace.serviced) >= interval {
@@ -166,6 +168,7 @@ impl Worker {
             }
         }
         self.look_at_rails(index, now);
+        self.look_at_line(index);
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if endpoint.deadline.is_some_and(|deadline| now >= deadline) {
             return self.fail(index, CloseReason::CloseTimedOut(self.config.close_timeout));
@@ -216,18 +219,24 @@ impl Worker {
         }
     }
 
-    /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help. False if there is no room for it.
+    /// Posts a zero-byte WRITE, which the peer's device answers without the peer's help; over datagrams a packet of nothing,
+    /// which the peer's program answers. False if there is no room for it.
     pub(super) fn post_probe(&mut self, index: usize) -> bool {
         let Some(endpoint) = self.endpoints.at(index) else { return false };
-        if endpoint.qp.is_none() {
+        if endpoint.qp.is_none() && endpoint.line.is_none() {
             return false;
         }
         let Some(work) = endpoint.link.take_slot() else { return false };
         endpoint.probed = self.start.elapsed();
+        let id = endpoint.id;
+        if let Some((line, datagrams)) = line_of(endpoint, &mut self.datagrams) {
+            datagrams.post_nothing(line, id.index, Job::Probe, work.number);
+            return true;
+        }
         let Some(qp) = &mut endpoint.qp else { return false };
         endpoint.arrivals = qp.arrivals();
         let nowhere = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
-        let id = wr_id(Job::Probe, endpoint.id, work.number);
+        let id = wr_id(Job::Probe, id, work.number);
         if let Err(rejected) = qp.write(Local::None, nowhere).id(id).signaled().post() {
             self.check(index, Err(rejected.error.into()));
         }

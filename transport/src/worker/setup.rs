@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::Prepared;
+use qpair_verbs::{Prepared, QpAddress};
 
 use super::Worker;
 use super::endpoint::{Carried, Endpoint, Stage};
@@ -41,9 +41,10 @@ impl Worker {
         self.slabs.release(slots, slots);
     }
 
-    pub(super) fn link<P>(&self, epoch: u32) -> Link<P> {
+    /// The protocol of a connection whose peer has so many slots at first.
+    pub(super) fn link<P>(&self, epoch: u32, window: u32) -> Link<P> {
         Link::new(&LinkConfig {
-            window: self.shares.own(),
+            window,
             depth: self.config.send_depth,
             epoch,
             offers: OFFERS,
@@ -57,12 +58,12 @@ impl Worker {
         Threshold::new(self.config.eager_limit, self.config.eager_threshold, self.copy_rate)
     }
 
-    /// What the peer is told of a queue pair and its connection.
-    pub(super) fn hello(&self, prepared: &Prepared, epoch: u32) -> Hello {
+    /// What the peer is told of the queue pair at `address` and its connection.
+    pub(super) fn hello(&self, address: QpAddress, epoch: u32, window: u32) -> Hello {
         Hello {
-            address: prepared.address(),
+            address,
             epoch,
-            credits: self.shares.own(),
+            credits: window,
             eager_limit: self.config.eager_limit as u32,
             longest: self.pool.longest(),
             features: if self.config.recovery.is_zero() {
@@ -74,6 +75,7 @@ impl Worker {
             path_mtu: None,
             rails: Vec::new(),
             message_rails: self.rails.for_messages(),
+            datagram: None,
         }
     }
 }
@@ -105,6 +107,7 @@ impl Endpoint {
             stage,
             reads: VecDeque::new(),
             lanes: None,
+            line: None,
             rail: 0,
             sent: Traffic::default(),
             received: Traffic::default(),

@@ -25,6 +25,15 @@ impl<P> Arrivals<P> {
         sequence == self.expected
     }
 
+    /// True for a packet that did not come yet, and is not too far ahead.
+    pub(super) fn wants(&self, sequence: u32) -> bool {
+        match distance(self.expected, sequence) {
+            ..0 => false,
+            0 => true,
+            ahead => (ahead as usize) <= REORDER && !matches!(self.beyond.get(ahead as usize - 1), Some(Some(_))),
+        }
+    }
+
     /// True if a packet is missing behind which others came.
     pub(super) fn has_gap(&self) -> bool {
         !self.beyond.is_empty()
@@ -60,6 +69,10 @@ impl<P> Arrivals<P> {
 
     pub(super) fn next(&mut self) -> Option<P> {
         self.ready.pop_front()
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = P> + '_ {
+        self.ready.drain(..).chain(self.beyond.drain(..).flatten())
     }
 
     /// The packets that came, and those behind the first that did not.

@@ -103,21 +103,30 @@ impl<O, I> Flow<O, I> {
         self.sending.released()
     }
 
-    /// All packets that are kept: the connection is over.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = O> + '_ {
-        self.sending.drain()
+    /// The connection is over: nothing is due any more. Gives all packets that are kept of this side, and of the peer.
+    pub(crate) fn end(&mut self) -> (impl Iterator<Item = O> + '_, impl Iterator<Item = I> + '_) {
+        self.ack_due = None;
+        (self.sending.drain(), self.arrivals.drain())
     }
 
-    /// A packet came, with those contents; none with an acknowledgment. Those whose turn it is come out of
+    /// True for a packet whose contents are wanted: it came neither before nor too early.
+    pub(crate) fn wants(&self, header: &FlowHeader) -> bool {
+        header.has_contents() && self.arrivals.wants(header.sequence)
+    }
+
+    /// A packet came, with its contents if they are [wanted](Flow::wants). Those whose turn it is come out of
     /// [`next`](Flow::next).
     ///
     /// # Errors
     /// It acknowledges what was not sent.
     pub(crate) fn receive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) -> Result<(), NotSent> {
         self.sending.acknowledged(header.acknowledged, header.beyond, now)?;
-        let (FlowKind::Data, Some(packet)) = (header.kind, packet) else { return Ok(()) };
+        if !header.has_contents() {
+            return Ok(());
+        }
         let in_order = self.arrivals.is_next(header.sequence);
-        self.counts.duplicates += u64::from(!self.arrivals.take(header.sequence, packet));
+        let is_new = packet.is_some_and(|packet| self.arrivals.take(header.sequence, packet));
+        self.counts.duplicates += u64::from(!is_new);
         self.owed += 1;
         // What is missing, and what came again since an acknowledgment was lost, the peer should know of at once.
         let at_once = self.owed >= 2 || !in_order || self.arrivals.has_gap();
@@ -154,6 +163,13 @@ impl<O, I> Flow<O, I> {
     /// When [`poll`](Flow::poll) has something to do.
     pub(crate) fn due(&self) -> Option<Duration> {
         [self.sending.due(), self.ack_due].into_iter().flatten().min()
+    }
+
+    /// The header of the next packet with contents, as it would be now.
+    #[cfg(test)]
+    pub(crate) fn next_header(&self) -> FlowHeader {
+        let (acknowledged, beyond) = self.arrivals.state();
+        FlowHeader { kind: FlowKind::Data, sequence: self.sending.next_sequence(), acknowledged, beyond }
     }
 
     fn header(&mut self, kind: FlowKind, sequence: u32) -> FlowHeader {

@@ -13,7 +13,7 @@ pub(crate) const FLOW_BYTES: usize = 20;
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum FlowKind {
+pub(crate) enum FlowKind {
     /// It has contents.
     Data,
     /// It acknowledges, and nothing else.
@@ -23,7 +23,7 @@ pub(in crate::engine) enum FlowKind {
 /// What a packet says, beside whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowHeader {
-    pub(in crate::engine) kind: FlowKind,
+    pub(crate) kind: FlowKind,
     pub(crate) sequence: u32,
     pub(crate) acknowledged: u32,
     /// Bit `i`: the packet `acknowledged + 1 + i` came.

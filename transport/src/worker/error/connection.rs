@@ -47,6 +47,17 @@ pub enum ConnectError {
         /// The limit.
         limit: usize,
     },
+    /// All endpoints over datagrams are in use.
+    #[error(
+        "all {limit} datagram endpoints of this worker are in use; close some, or raise Config::datagram_endpoints"
+    )]
+    TooManyDatagramEndpoints {
+        /// The limit.
+        limit: usize,
+    },
+    /// There is no queue pair for datagrams, or no memory for it.
+    #[error("no datagrams on this device: {0}")]
+    Datagrams(Box<ResourceError>),
     /// The system refused.
     #[error("can not begin to connect: {0}")]
     System(io::Error),
@@ -180,6 +191,7 @@ impl CloseReason {
             CloseReason::PeerLost(Lost::Completion(_)) => "the peer could not be reached",
             CloseReason::PeerLost(Lost::QueuePair) => "the queue pair failed",
             CloseReason::PeerLost(Lost::Silent(_)) => "a probe was not answered",
+            CloseReason::PeerLost(Lost::Unacknowledged) => "packets were not acknowledged",
             CloseReason::CloseTimedOut(_) => "the peer did not finish closing",
             CloseReason::Completion(_) => "a request failed",
             CloseReason::Protocol(_) => "the peer broke the protocol",
@@ -243,4 +255,7 @@ pub enum Lost {
     /// It did not answer a probe.
     #[error("it did not answer a probe within {0:?}")]
     Silent(Duration),
+    /// Packets were sent again and again, and nothing acknowledged them.
+    #[error("it did not acknowledge a packet, however often that was sent")]
+    Unacknowledged,
 }

@@ -53,6 +53,14 @@ pub enum SendFailure {
         /// Greatest length.
         limit: u64,
     },
+    /// The connection is over datagrams, and the message is longer than one, or in memory for the peer to read.
+    #[error("over datagrams go messages of at most {limit} bytes, by copy, and not {len}; use `connect` for this peer")]
+    Datagrams {
+        /// Length.
+        len: u64,
+        /// Greatest length.
+        limit: u64,
+    },
     /// This side of the stream is finished, or the stream's connection is closed.
     #[error("this side of the stream is over; open another")]
     StreamOver,
@@ -221,6 +229,12 @@ pub enum OpError {
     /// Nobody posts a receive for a message of this kind, and the peer, when it connected, had not so much memory of its own.
     #[error("the peer takes {limit} bytes of a message that is not tagged; raise its pool limit, or send parts")]
     TooLongForPeer {
+        /// Greatest length.
+        limit: u64,
+    },
+    /// The connection is over datagrams, and the message longer than one of those that the peer takes.
+    #[error("over these datagrams go messages of at most {limit} bytes; use `connect` for this peer")]
+    Datagrams {
         /// Greatest length.
         limit: u64,
     },

@@ -97,4 +97,18 @@ pub enum ResourceError {
         /// The limit.
         limit: usize,
     },
+    /// No endpoint over datagrams left.
+    #[error(
+        "all {limit} datagram endpoints of this worker are in use; close some, or raise Config::datagram_endpoints"
+    )]
+    TooManyDatagramEndpoints {
+        /// The limit.
+        limit: usize,
+    },
+    /// The queue pair for datagrams could not be brought up.
+    #[error("no queue pair for datagrams: {0}")]
+    Datagrams(Box<qpair_verbs::ConnectError>),
+    /// The system refused a random number.
+    #[error("can not draw a random number: {0}")]
+    System(io::Error),
 }

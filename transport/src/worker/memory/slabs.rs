@@ -82,6 +82,21 @@ impl EagerSlabs {
         Ok(())
     }
 
+    /// A connection has `count` slots for which nothing is posted: what comes is copied.
+    pub(crate) fn expect(&mut self, count: u32) {
+        self.wanted += count as usize;
+    }
+
+    /// A slab with a copy of a message.
+    pub(crate) fn copy_of(&mut self, message: &[u8]) -> Result<Slab, MemoryError> {
+        let mut slab = self.another()?;
+        // What is longer no peer sends that keeps to what it was told; its length tells of it.
+        if let Some(place) = slab.get_mut().and_then(|slab| slab.get_mut(..message.len())) {
+            place.copy_from_slice(message);
+        }
+        Ok(slab)
+    }
+
     /// Posts slabs for `count` more slots of the shared receive queue. Gives how many are posted.
     pub(crate) fn supply(&mut self, count: u32) -> u32 {
         let spare = count.min(self.surplus);
@@ -118,6 +133,11 @@ impl EagerSlabs {
     #[inline]
     pub(crate) fn post(&mut self, slab: Slab, endpoint: &mut Endpoint) -> Result<(), PostError> {
         let posted = match (&mut self.shared, &mut endpoint.qp) {
+            // What comes over datagrams is copied out of what they are received into.
+            _ if endpoint.line.is_some() => {
+                self.spare.push(slab);
+                return Ok(());
+            }
             (None, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
             (Some(shared), _) => shared.post(slab, SHARED_RECEIVE),
             (None, None) => {

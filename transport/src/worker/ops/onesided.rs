@@ -81,9 +81,8 @@ impl Worker {
         if !endpoint.up {
             return Err(not_up(&endpoint.stage, ep));
         }
-        let (Some(work), Some(qp)) = (endpoint.link.take_send_slot(), &mut endpoint.qp) else {
-            return Err(OneSidedFailure::WouldBlock);
-        };
+        let Some(qp) = &mut endpoint.qp else { return Err(endpoint.why_not().into()) };
+        let Some(work) = endpoint.link.take_send_slot() else { return Err(OneSidedFailure::WouldBlock) };
         let request = qp.write_inline(data, remote).id(wr_id(Job::Send, ep, work.number));
         let request = if work.signal { request.signaled() } else { request };
         match request.post() {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use qpair_verbs::{Local, PostError, QpState};
 
 use crate::engine::{Frame, HEADER_BYTES};
+use crate::worker::datagram::{Datagrams, line_of};
 use crate::worker::endpoint::{Endpoint, Job, wr_id};
 use crate::worker::error::ResourceError;
 use crate::worker::memory::Pool;
@@ -70,14 +71,15 @@ pub(in crate::worker) fn post(
     scratch: &mut [u8],
     pool: &mut Pool,
     max_inline: usize,
+    datagrams: &mut Option<Box<Datagrams>>,
     frame: Frame,
     body: &(impl Body + ?Sized),
 ) -> Result<(), ResourceError> {
     let len = HEADER_BYTES + body.bytes();
     if len > max_inline {
-        return post_buffer(endpoint, pool, frame, body);
+        return post_buffer(endpoint, pool, datagrams, frame, body);
     }
-    let Some(qp) = &mut endpoint.qp else { return Err(not_connected()) };
+    let Some(qp) = &mut endpoint.qp else { return post_datagram(endpoint, datagrams, frame, body) };
     let message = &mut scratch[..len];
     let Some((header, rest)) = message.split_first_chunk_mut::<HEADER_BYTES>() else { return Err(not_connected()) };
     frame.header.emit(header);
@@ -93,9 +95,13 @@ pub(in crate::worker) fn post(
 fn post_buffer(
     endpoint: &mut Endpoint,
     pool: &mut Pool,
+    datagrams: &mut Option<Box<Datagrams>>,
     frame: Frame,
     body: &(impl Body + ?Sized),
 ) -> Result<(), ResourceError> {
+    if endpoint.qp.is_none() {
+        return post_datagram(endpoint, datagrams, frame, body);
+    }
     let len = HEADER_BYTES + body.bytes();
     let mut buffer = pool.buffer(len)?;
     if let Some((header, rest)) = buffer.split_first_chunk_mut::<HEADER_BYTES>() {
@@ -119,6 +125,19 @@ fn post_buffer(
         pool.give_buffer(buffer);
     }
     Err(error.into())
+}
+
+#[cold]
+#[inline(never)]
+fn post_datagram(
+    endpoint: &mut Endpoint,
+    datagrams: &mut Option<Box<Datagrams>>,
+    frame: Frame,
+    body: &(impl Body + ?Sized),
+) -> Result<(), ResourceError> {
+    let index = endpoint.id.index;
+    let Some((line, datagrams)) = line_of(endpoint, datagrams) else { return Err(not_connected()) };
+    datagrams.post(line, index, &frame, body)
 }
 
 #[cold]

@@ -55,7 +55,8 @@ impl Worker {
         }
         match endpoint.link.eager(envelope, len) {
             Ok(frame) => {
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, &body);
+                let posted =
+                    post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &mut self.datagrams, frame, &body);
                 self.copied(number, ep, envelope, payload, posted);
             }
             Err(Blocked::Later) => {
@@ -100,7 +101,7 @@ impl Worker {
             Err(Blocked::Later) => return Err(SendCopyError::WouldBlock),
             Err(Blocked::Closed) => return Err(SendCopyError::Closed(ep)),
         };
-        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, data);
+        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &mut self.datagrams, frame, data);
         if posted.is_err() {
             self.check(ep.index as usize, posted);
             return Err(SendCopyError::Closed(ep));
@@ -188,6 +189,10 @@ impl Worker {
         let Some(endpoint) = self.endpoints.get(ep).filter(|endpoint| endpoint.link.takes_messages()) else {
             return Err(SendError { error: SendFailure::Closing(ep), payload });
         };
+        if endpoint.is_of_datagrams() {
+            let (len, limit) = (payload.len(), endpoint.threshold.limit() as u64);
+            return Err(SendError { error: SendFailure::Datagrams { len, limit }, payload });
+        }
         let (len, limit) = (payload.len(), endpoint.longest);
         if len > limit && envelope.class != Class::Tagged {
             return Err(SendError { error: SendFailure::TooLongForPeer { len, limit }, payload });
@@ -203,7 +208,8 @@ impl Worker {
             Ok((frame, offer)) => {
                 let mut body = [0; OFFER_LIMIT];
                 let body = offer.emit(&mut body);
-                let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, frame, body);
+                let posted =
+                    post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &mut self.datagrams, frame, body);
                 self.counters.rendezvous_sent += u64::from(posted.is_ok());
                 endpoint.sent.count(len);
                 endpoint.note(self.pace.now(), Note::with_len("offers", offer.id.into(), len));
@@ -225,12 +231,20 @@ impl Worker {
     pub(in crate::worker) fn offer_what_is_too_long(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, limit, longest) = (endpoint.id, endpoint.threshold.limit() as u64, endpoint.longest);
+        let of_datagrams = endpoint.is_of_datagrams();
+        let why_not = |pending: &Pending<Carried>| match pending.len {
+            len if of_datagrams && len > limit => Some(OpError::Datagrams { limit }),
+            len if len > longest && pending.envelope.class != Class::Tagged => {
+                Some(OpError::TooLongForPeer { limit: longest })
+            }
+            _ => None,
+        };
         let mut gaps = Vec::new();
         for mut pending in std::mem::take(endpoint.link.queue_mut()) {
-            if pending.len > longest && pending.envelope.class != Class::Tagged {
+            if let Some(error) = why_not(&pending) {
                 let Pending { op, envelope, payload, .. } = pending;
                 let returned = self.taken(op, ep, payload);
-                self.send_failed(op, ep, envelope, OpError::TooLongForPeer { limit: longest }, returned);
+                self.send_failed(op, ep, envelope, error, returned);
                 gaps.push((op, envelope));
                 continue;
             }
@@ -260,7 +274,7 @@ impl Worker {
     pub(in crate::worker) fn pump(&mut self, index: usize) {
         loop {
             let Some(endpoint) = self.endpoints.at(index) else { return };
-            if endpoint.qp.is_none() {
+            if endpoint.qp.is_none() && endpoint.line.is_none() {
                 return;
             }
             if endpoint.link.is_interrupted() && !self.repeat(index) {
@@ -269,8 +283,9 @@ impl Worker {
             let Some(endpoint) = self.endpoints.at(index) else { return };
             let Some(step) = endpoint.link.next_step() else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
+            let datagrams = &mut self.datagrams;
             let posted = match step {
-                Step::Control(frame) => post(endpoint, scratch, pool, inline, frame, NOTHING),
+                Step::Control(frame) => post(endpoint, scratch, pool, inline, datagrams, frame, NOTHING),
                 Step::Eager { frame, op, payload } => {
                     let (ep, envelope) = (endpoint.id, frame.header.envelope);
                     let body = match &payload {
@@ -280,7 +295,7 @@ impl Worker {
                         // Only payloads that are copied are queued as eager.
                         _ => Pieces::One(NOTHING),
                     };
-                    let posted = post(endpoint, scratch, pool, inline, frame, &body);
+                    let posted = post(endpoint, scratch, pool, inline, datagrams, frame, &body);
                     let failed = posted.is_err();
                     if let Ok(payload) = payload.into_payload() {
                         self.copied(op, ep, envelope, payload, posted);
@@ -292,7 +307,7 @@ impl Worker {
                 }
                 Step::Offer { frame, offer } => {
                     let mut body = [0; OFFER_LIMIT];
-                    let posted = post(endpoint, scratch, pool, inline, frame, offer.emit(&mut body));
+                    let posted = post(endpoint, scratch, pool, inline, datagrams, frame, offer.emit(&mut body));
                     self.counters.rendezvous_sent += u64::from(posted.is_ok());
                     let len = frame.header.length;
                     endpoint.sent.count(len);
@@ -322,7 +337,8 @@ impl Worker {
     pub(in crate::worker) fn send_credit(&mut self, ep: EndpointId, frame: &Frame) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
         self.counters.credits_sent += 1;
-        let posted = post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, *frame, NOTHING);
+        let posted =
+            post(endpoint, &mut self.frame, &mut self.pool, self.max_inline, &mut self.datagrams, *frame, NOTHING);
         self.check(ep.index as usize, posted);
     }
 

@@ -36,7 +36,6 @@ impl Worker {
     }
 
     /// Takes what completed on rails, at most a batch.
-    #[cold]
     pub(in crate::worker) fn poll_rails(&mut self) -> Result<(), WorkerError> {
         for device in 0..self.rails.devices() {
             self.cut_short |= self.poll_rails_of(device, BATCH)?;

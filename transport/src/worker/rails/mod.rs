@@ -16,7 +16,7 @@ use qpair_verbs::{
 use super::error::{ResourceError, WorkerError};
 use crate::engine::{DEPTH, RAILS, RailKeys, Readable};
 pub(super) use lanes::Lanes;
-use place::Place;
+pub(super) use place::Place;
 pub use place::Rail;
 
 /// The rails of a worker.

@@ -189,7 +189,7 @@ impl Worker {
             Ok(made) => made,
             Err(error) => return self.fail(index, CloseReason::Resources(Box::new(error))),
         };
-        let hello = self.hello(&prepared, epoch);
+        let hello = self.hello(prepared.address(), epoch, self.shares.own());
         let Some(endpoint) = self.endpoints.at(index) else { return };
         endpoint.reserved = true;
         endpoint.note(self.pace.now(), Note::new("made another queue pair"));
@@ -232,7 +232,7 @@ impl Worker {
         }
         let Some(theirs) = endpoint.renewal.take() else { return };
         let Step::Renewed(prepared) = std::mem::replace(&mut recovery.step, Step::Connected) else { return };
-        let ours = self.hello(&prepared, epoch);
+        let ours = self.hello(prepared.address(), epoch, self.shares.own());
         if let Err(error) = ours.check_fabric(&theirs.hello) {
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }

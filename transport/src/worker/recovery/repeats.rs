@@ -111,7 +111,7 @@ impl Worker {
                     return Ok(Some(Repeat::Message(bytes)));
                 };
                 let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
-                post(endpoint, scratch, pool, inline, frame, &bytes[HEADER_BYTES..])?;
+                post(endpoint, scratch, pool, inline, &mut self.datagrams, frame, &bytes[HEADER_BYTES..])?;
             }
             Repeat::Write(remote, data) => {
                 let (Some(qp), Some(work)) = (&mut endpoint.qp, endpoint.link.take_slot()) else {

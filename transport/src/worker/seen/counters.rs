@@ -35,6 +35,10 @@ pub struct Counters {
     pub rails_used: u64,
     /// Times that a rail was left out, because it failed or was too slow.
     pub rails_lost: u64,
+    /// Packets of connections over datagrams that were sent again.
+    pub packets_repeated: u64,
+    /// Packets that came over datagrams for no connection that there is, or for which there was no memory.
+    pub packets_stray: u64,
 }
 
 /// Messages of a connection in one direction, since it began.

@@ -24,6 +24,8 @@ pub struct Explanation {
     pub rails: Vec<RailState>,
     /// The rail that messages go over, from 0.
     pub rail: usize,
+    /// If it goes over datagrams: how its packets fare.
+    pub datagrams: Option<DatagramState>,
     /// Longest message that may be copied, in bytes: the smaller limit of both sides.
     pub eager_limit: usize,
     /// Longest message that is copied, in bytes; longer ones are read by the receiver.
@@ -68,6 +70,20 @@ pub struct RailState {
     pub bytes: u64,
 }
 
+/// How the packets of a connection over datagrams fare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DatagramState {
+    /// Packets that may be under way.
+    pub window: u32,
+    /// After how long one that is not acknowledged is sent again.
+    pub timeout: Duration,
+    /// Packets that were sent again.
+    pub repeated: u64,
+    /// Packets that came more than once, or too early to be kept.
+    pub duplicates: u64,
+}
+
 impl Explanation {
     pub(in crate::worker) fn of(endpoint: &Endpoint, inbox: &Inbox<Target, Body>) -> Self {
         let (credits, offered) = endpoint.link.counts();
@@ -86,6 +102,7 @@ impl Explanation {
             wire: endpoint.qp.as_ref().map(|qp| qp.explain()).unwrap_or_default(),
             rails: endpoint.lanes.as_ref().map(|lanes| lanes.states()).unwrap_or_default(),
             rail: endpoint.rail,
+            datagrams: endpoint.line.as_ref().map(|line| line.state()),
             eager_limit: endpoint.threshold.limit(),
             eager_threshold: endpoint.threshold.bytes(),
             threshold_origin: endpoint.threshold.origin(),
@@ -120,6 +137,15 @@ impl fmt::Display for Explanation {
                 writeln!(f, "  wire: {}", rail.wire)?;
             }
         }
+        if let Some(DatagramState { window, timeout, repeated, duplicates }) = self.datagrams {
+            writeln!(
+                f,
+                "datagrams of up to {} bytes: {window} under way at most, sent again after {timeout:?}; {repeated} were, {duplicates} came \
+                 more than once",
+                self.eager_limit
+            )?;
+            return self.traffic(f);
+        }
         write!(f, "up to {} bytes copied, longer ones read by the receiver: ", self.eager_threshold)?;
         let rate = self.copy_rate;
         match self.threshold_origin {
@@ -137,6 +163,12 @@ impl fmt::Display for Explanation {
                 self.eager_limit
             )?,
         }
+        self.traffic(f)
+    }
+}
+
+impl Explanation {
+    fn traffic(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "window {}, credits {}, queued {}, offered {}, posted {}, waiting {}",

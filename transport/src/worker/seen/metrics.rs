@@ -66,6 +66,8 @@ impl fmt::Display for Metrics {
             recovered,
             rails_used,
             rails_lost,
+            packets_repeated,
+            packets_stray,
             bytes_copied,
             registered,
             reused,
@@ -100,6 +102,8 @@ impl fmt::Display for Metrics {
             ),
             ("qpair_rails_used_total", "Times that a rail came into use, at first or again.", rails_used),
             ("qpair_rails_lost_total", "Times that a rail was left out.", rails_lost),
+            ("qpair_packets_repeated_total", "Packets over datagrams that were sent again.", packets_repeated),
+            ("qpair_packets_stray_total", "Packets that came over datagrams for no connection.", packets_stray),
         ] {
             head(f, name, Behaviour::Counter, help)?;
             writeln!(f, "{name} {value}")?;

@@ -6,7 +6,7 @@ mod history;
 mod metrics;
 
 pub use counters::{Counters, Traffic};
-pub use explain::{Explanation, RailState};
+pub use explain::{DatagramState, Explanation, RailState};
 pub use history::History;
 pub(crate) use history::Note;
 pub use metrics::Metrics;

@@ -2,6 +2,7 @@
 
 mod clock;
 mod combine;
+mod datagrams;
 mod rails;
 mod recovery;
 mod storm;

@@ -158,7 +158,7 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
     for renewed in [false, true] {
         if renewed {
             let prepared = worker.prepare(ep, 0).unwrap();
-            let hello = worker.hello(&prepared, 1);
+            let hello = worker.hello(prepared.address(), 1, 64);
             worker.unprepare();
             worker.endpoints.get_mut(ep).unwrap().renewal = Some(Box::new(crate::cm::Renewal { hello, received: 0 }));
         }
@@ -209,7 +209,7 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
         let (mut worker, ep, _) = mirror(config);
         let index = ep.index as usize;
         let prepared = worker.prepare(ep, 0).unwrap();
-        let hello = worker.hello(&prepared, 1);
+        let hello = worker.hello(prepared.address(), 1, 64);
         worker.unprepare();
         let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0 });
         let recovers = worker.endpoints.at(index).unwrap().link.retains();

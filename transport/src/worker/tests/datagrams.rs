@@ -1,0 +1,194 @@
+//! Datagrams of strangers and of peers that lie, and a queue pair that fails under its connections.
+
+use qpair_verbs::{Context, DatagramQueuePair};
+
+use super::*;
+use crate::engine::{FLOW_BYTES, FlowHeader, HEADER_BYTES, Header, Kind, Violation};
+
+/// A worker that is connected to itself, over datagrams.
+fn mirror() -> (Worker, EndpointId, EndpointId) {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let ends = again(&mut worker);
+    (worker, ends.0, ends.1)
+}
+
+fn again(worker: &mut Worker) -> (EndpointId, EndpointId) {
+    let listener = worker.listen("127.0.0.1:0").unwrap();
+    let ep = worker.connect_datagram(listener.local_addr()).unwrap();
+    let (mut up, mut accepted) = (false, None);
+    while !up || accepted.is_none() {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("it connects in time") {
+            Event::Connected { .. } => up = true,
+            Event::Accepted { ep, .. } => accepted = Some(ep),
+            other => panic!("{other:?}"),
+        }
+    }
+    worker.stop_listening(listener);
+    (ep, accepted.unwrap())
+}
+
+/// Someone else with a queue pair for datagrams, and what it sends with.
+struct Stranger {
+    qp: DatagramQueuePair,
+    _cq: CompletionQueue,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let context = Context::open(&Config::default().device_name()).unwrap();
+        let cq = context.create_cq(64).unwrap();
+        let qp = context.alloc_pd().unwrap().ud(&cq).build().unwrap().activate().unwrap();
+        Stranger { qp, _cq: cq }
+    }
+
+    fn send(&mut self, to: &Worker, bytes: &[u8]) {
+        let handle = self.qp.address_handle(&to.datagrams.as_ref().unwrap().address()).unwrap();
+        self.qp.send_inline(bytes, &handle).post().unwrap();
+    }
+}
+
+/// A packet for one end, as its peer would send it.
+fn packet(worker: &Worker, ep: EndpointId, secret: Option<u32>, header: FlowHeader, contents: &[u8]) -> Vec<u8> {
+    let own = worker.endpoints.get(ep).unwrap().line.as_ref().unwrap().secret();
+    let mut bytes = [0; FLOW_BYTES];
+    header.emit(ep.index, secret.unwrap_or(own), &mut bytes);
+    [&bytes, contents].concat()
+}
+
+/// The next packet of the other end's, which has nothing to acknowledge.
+fn next_data(worker: &Worker, of: EndpointId) -> FlowHeader {
+    worker.endpoints.get(of).unwrap().line.as_ref().unwrap().next_header()
+}
+
+fn until(worker: &mut Worker, so: impl Fn(&Worker) -> bool) -> Vec<Event> {
+    let begin = Instant::now();
+    let mut events = Vec::new();
+    while !so(worker) {
+        assert!(begin.elapsed() < PATIENCE, "{events:?}");
+        events.extend(worker.poll().unwrap());
+    }
+    events
+}
+
+fn rest(worker: &mut Worker, ends: [EndpointId; 2]) {
+    let settled = |worker: &Worker, ep| {
+        worker.endpoints.get(ep).and_then(|endpoint| endpoint.line.as_ref()).is_none_or(|line| line.is_settled())
+    };
+    until(worker, |worker| ends.into_iter().all(|ep| settled(worker, ep)));
+}
+
+fn end(worker: &mut Worker, of: EndpointId) -> CloseReason {
+    loop {
+        match worker.wait(Some(PATIENCE)).unwrap().expect("it ends in time") {
+            Event::Closed { ep, reason } if ep == of => return reason,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn packets_of_strangers_count_for_nothing() {
+    let (mut worker, ep, other) = mirror();
+    rest(&mut worker, [ep, other]);
+    let header = next_data(&worker, ep);
+    let mut stranger = Stranger::new();
+    let message = [7; 60];
+    let wrong = packet(&worker, other, Some(12345), header, &message);
+    let mut nobody = packet(&worker, other, None, header, &message);
+    nobody[0] = 200;
+    let packets: [&[u8]; 5] = [b"", b"short", &[0xff; 900], &wrong, &nobody];
+    for packet in packets {
+        stranger.send(&worker, packet);
+    }
+    let events = until(&mut worker, |worker| worker.counters().packets_stray == 5);
+    assert!(events.is_empty(), "{events:?}");
+    worker.send(ep, Tag(1), &b"heard all the same"[..]).unwrap();
+    let events = until(&mut worker, |worker| worker.counters().eager_received == 1);
+    let came =
+        |event: &Event| matches!(event, Event::Received { message, .. } if *message == b"heard all the same"[..]);
+    assert!(events.iter().any(came) || worker.ready.iter().any(came), "{events:?}");
+    assert_eq!(worker.counters().lost, 0);
+}
+
+#[test]
+fn peers_that_break_the_protocol_are_left() {
+    for (what, kind) in
+        [("no message", None), ("an offer", Some(Kind::ReadyToSend)), ("another session", Some(Kind::Eager))]
+    {
+        let (mut worker, ep, other) = mirror();
+        rest(&mut worker, [ep, other]);
+        let epoch = worker.endpoints.get(ep).unwrap().link.epoch();
+        let (sequence, _) = worker.endpoints.get(ep).unwrap().link.sequences();
+        let mut contents = [0xee; HEADER_BYTES];
+        if let Some(kind) = kind {
+            let envelope = Envelope { class: Class::Tagged, port: 0, tag: 1 };
+            let epoch = if kind == Kind::Eager { epoch ^ 1 } else { epoch };
+            let header = Header { kind, envelope, epoch, sequence, credits: 0, length: 0, acknowledged: 0 };
+            header.emit(&mut contents);
+        }
+        let header = next_data(&worker, ep);
+        let bytes = packet(&worker, other, None, header, &contents);
+        Stranger::new().send(&worker, &bytes);
+        let reason = end(&mut worker, other);
+        assert!(matches!(reason, CloseReason::Protocol(_)), "{what}: {reason}");
+    }
+}
+
+#[test]
+fn a_peer_that_acknowledges_what_was_not_sent_is_left() {
+    let (mut worker, ep, other) = mirror();
+    rest(&mut worker, [ep, other]);
+    let header = FlowHeader { acknowledged: 1000, ..next_data(&worker, ep) };
+    let bytes = packet(&worker, other, None, header, b"");
+    Stranger::new().send(&worker, &bytes);
+    let reason = end(&mut worker, other);
+    assert!(matches!(reason, CloseReason::Protocol(Violation::Acknowledged { said: 1000, .. })), "{reason}");
+}
+
+/// A longer one than its slabs take.
+#[test]
+fn a_message_that_is_too_long_ends_its_connection() {
+    let (mut worker, ep, other) = mirror();
+    rest(&mut worker, [ep, other]);
+    worker.slabs = EagerSlabs::new(&worker.pd, None, HEADER_BYTES + 300);
+    let header = next_data(&worker, ep);
+    let bytes = packet(&worker, other, None, header, &[1; 900]);
+    Stranger::new().send(&worker, &bytes);
+    let reason = end(&mut worker, other);
+    assert!(matches!(reason, CloseReason::Protocol(Violation::Wire(_))), "{reason}");
+}
+
+#[test]
+fn connections_end_with_the_queue_pair_and_the_next_gets_another() {
+    let (mut worker, ep, _) = mirror();
+    let number = worker.datagrams.as_ref().unwrap().address().qpn;
+    worker.datagrams.as_mut().unwrap().break_queue_pair();
+    let reason = end(&mut worker, ep);
+    assert!(matches!(reason, CloseReason::PeerLost(Lost::QueuePair)), "{reason}");
+    until(&mut worker, |worker| worker.endpoints.len() == 0);
+    worker.ready.clear();
+    assert_eq!(worker.lines, 0);
+    let (ep, _) = again(&mut worker);
+    assert_ne!(worker.datagrams.as_ref().unwrap().address().qpn, number);
+    worker.send(ep, Tag(1), &b"again"[..]).unwrap();
+    until(&mut worker, |worker| worker.counters().eager_received == 1);
+}
+
+/// The last acknowledgment, and what waits for packets that never come, are no reason to keep anything.
+#[test]
+fn nothing_is_left_of_connections_that_ended() {
+    let (mut worker, ep, other) = mirror();
+    for number in 0..100 {
+        worker.send(ep, Tag(number), vec![1; 500]).unwrap();
+    }
+    rest(&mut worker, [ep, other]);
+    let header = next_data(&worker, ep);
+    let bytes = packet(&worker, other, None, FlowHeader { sequence: header.sequence + 3, ..header }, &[5; 100]);
+    Stranger::new().send(&worker, &bytes);
+    worker.abort(ep);
+    end(&mut worker, other);
+    until(&mut worker, |worker| worker.endpoints.len() == 0);
+    worker.ready.clear();
+    worker.reclaim(1000);
+    assert_eq!((worker.lines, worker.slabs.lent()), (0, 0));
+}
