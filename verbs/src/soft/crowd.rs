@@ -114,3 +114,11 @@ fn one_that_waits_for_its_peer_does_not_rest() {
     }
     assert_eq!(crowd.queues[0].resting(), 19);
 }
+
+#[test]
+fn those_who_have_nothing_rest_though_another_always_has_something() {
+    const COUNT: usize = 2000;
+    let mut crowd = Crowd::new(COUNT);
+    let rest = (0..1000).map(|_| crowd.pass(COUNT / 2)).find(|&resting| resting >= COUNT - 10);
+    assert!(rest.is_some(), "{} of {COUNT} rest", crowd.queues[1].resting());
+}

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::linux::fs::MetadataExt;
 
-use super::{MAX_INLINE, MAX_MESSAGE, MAX_READS, MAX_REGION, MAX_WR};
+use super::{MAX_INLINE, MAX_MESSAGE, MAX_READS, MAX_REGION, MAX_SRQ_WR, MAX_WR};
 use crate::address::{QpAddress, SoftAddress};
 use crate::device::{AtomicAbility, DeviceAttributes, LinkLayer, PhysicalState, PortAttributes, PortState};
 use crate::memory::MAX_SGE;
@@ -62,7 +62,7 @@ pub(crate) fn attributes(host: &Host) -> DeviceAttributes {
         max_sge: MAX_SGE as u32,
         max_cqe: 1 << 22,
         max_mr: KEY_SLOTS as u32,
-        max_srq_wr: MAX_WR,
+        max_srq_wr: MAX_SRQ_WR,
         max_mr_size: MAX_REGION as u64,
         max_message: MAX_MESSAGE,
         max_inline: MAX_INLINE as u32,

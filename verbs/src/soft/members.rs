@@ -118,7 +118,7 @@ impl Members {
     pub(crate) fn take_next(&mut self, into: &mut Current) -> bool {
         self.rouse();
         let count = self.awake.len();
-        for _ in 0..count {
+        for looks in 0..count {
             let place = self.cursor;
             let Some(member) = self.awake.get_mut(place) else {
                 self.cursor = 0;
@@ -127,6 +127,10 @@ impl Members {
             self.cursor = if place + 1 >= count { 0 } else { place + 1 };
             if member.poll(into) {
                 member.is_busy = true;
+                // Where there is always something, it is found behind many that have nothing.
+                if looks > AWAKE {
+                    self.looked_in_vain(looks);
+                }
                 return true;
             }
         }

@@ -75,3 +75,5 @@ pub(crate) const MAX_INLINE: usize = 64 << 10;
 pub(crate) const MAX_READS: u8 = 128;
 /// Work requests in one queue.
 pub(crate) const MAX_WR: u32 = 32768;
+/// Receives in a shared queue, which thousands of queue pairs may take from.
+pub(crate) const MAX_SRQ_WR: u32 = 1 << 18;

@@ -269,5 +269,5 @@ const LINES_PER_RECEIVE: u32 = 4;
 /// Room for messages on their way even of a shallow queue.
 const MIN_LINES: u32 = 64;
 /// Of a queue pair with a shared receive queue: beyond half of this many messages that wait, senders wait until the
-/// receiver polls (128 KiB a connection).
-const MAX_SHARED_LINES: u32 = 2048;
+/// receiver polls (32 KiB a connection).
+const MAX_SHARED_LINES: u32 = 512;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::MAX_WR;
+use super::MAX_SRQ_WR;
 use super::block::Block;
 use super::claims::{Claims, Taker};
 use super::home::Home;
@@ -76,8 +76,8 @@ impl ClaimTable {
 
 impl SoftSrq {
     pub(crate) fn new(home: &Arc<Home>, domain: u64, depth: u32) -> Result<Arc<Self>, CreateError> {
-        if depth == 0 || depth > MAX_WR {
-            let limit = MAX_WR.into();
+        if depth == 0 || depth > MAX_SRQ_WR {
+            let limit = MAX_SRQ_WR.into();
             return Err(CreateError::OutOfRange { what: "a shared receive queue", asked: depth.into(), limit });
         }
         let full = || CreateError::Exhausted { what: "shared receive queue" };
