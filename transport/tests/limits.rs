@@ -47,8 +47,11 @@ fn settings_beyond_the_device_are_refused_instead_of_cut() {
         "{error}"
     );
     assert!(error.to_string().contains("lower Config::endpoints"), "{error}");
-    let error = refused(Config::default().endpoints(1024).shared_receives(64, 0));
-    assert!(matches!(error, WorkerError::Device { what: "receives in a shared queue", needed: 69_632, .. }), "{error}");
+    let error = refused(Config::default().endpoints(4096).send_depth(16).shared_receives(64, 0));
+    assert!(
+        matches!(error, WorkerError::Device { what: "receives in a shared queue", needed: 278_528, .. }),
+        "{error}"
+    );
 }
 
 #[test]
