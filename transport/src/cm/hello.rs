@@ -258,6 +258,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_queue_pair_and_its_terms_go_together() {
+        let datagram = Some(DatagramTerms { connection: 3, secret: 4 });
+        let decode = |hello: &Hello| Hello::decode(&serde_json::to_vec(hello).unwrap());
+        let ud = QpAddress { qp_type: QpType::Ud, ..hello().address };
+        let whole = Hello { address: ud, datagram, ..hello() };
+        assert_eq!(decode(&whole), Ok(whole));
+        assert_eq!(decode(&Hello { address: ud, ..hello() }), Err(HandshakeError::Service));
+        assert_eq!(decode(&Hello { datagram, ..hello() }), Err(HandshakeError::Service));
+    }
+
+    #[test]
     fn what_a_later_release_adds_is_ignored_and_what_an_earlier_one_lacks_is_nothing() {
         let mut value = serde_json::to_value(hello()).unwrap();
         value["features"] = u64::MAX.into();

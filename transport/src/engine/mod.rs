@@ -1,6 +1,7 @@
 //! The message protocol as a state machine without I/O, clock or randomness: headers, completions and time come in as
 //! arguments; what to post and what to tell the application comes out. One [`Link`] is one side of one connection; one
-//! [`Inbox`] takes what comes on all connections of a worker.
+//! [`Inbox`] takes what comes on all connections of a worker; one [`Flow`] carries the packets of a connection that has no
+//! queue pair of its own.
 
 mod calls;
 mod credits;

@@ -21,6 +21,11 @@ impl<P> Arrivals<P> {
         Arrivals { expected: 0, beyond: VecDeque::new(), ready: VecDeque::new() }
     }
 
+    #[cfg(test)]
+    pub(super) fn begin_at(&mut self, sequence: u32) {
+        self.expected = sequence;
+    }
+
     pub(super) fn is_next(&self, sequence: u32) -> bool {
         sequence == self.expected
     }

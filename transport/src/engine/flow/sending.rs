@@ -144,6 +144,10 @@ impl<O> Sending<O> {
             self.released.push_back(sent.packet);
         }
         self.first = after(self.first, ahead as u32);
+        if distance(self.first, self.halved_at) < 0 {
+            // Numbers come again some day, and it is none of those then.
+            self.halved_at = self.first;
+        }
         for place in (0..32).filter(|place| beyond >> place & 1 == 1) {
             let sent = &mut self.sent[place + 1];
             if !mem::replace(&mut sent.has_come, true) {
@@ -233,6 +237,13 @@ impl<O> Sending<O> {
         self.repeated += 1;
         self.due = Some(now + self.timing.timeout());
         Ok(after(self.first, place as u32))
+    }
+}
+
+#[cfg(test)]
+impl<O> Sending<O> {
+    pub(super) fn begin_at(&mut self, sequence: u32) {
+        self.first = sequence;
     }
 }
 

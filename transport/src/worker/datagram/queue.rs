@@ -26,9 +26,9 @@ pub(in crate::worker) struct Datagrams {
     /// Longest packet in bytes, with the flow's header.
     packet: usize,
     max_inline: usize,
-    /// Requests since the last that tells of its completion, and whether one does that is not seen yet.
+    /// Requests since the last that tells of its completion, and how many do whose completion is not seen yet.
     untold: u32,
-    told: bool,
+    told: u32,
     /// Contents of packets that were acknowledged, for others.
     blanks: Vec<Vec<u8>>,
     /// Registered memory, for packets longer than the device takes inline.
@@ -89,7 +89,7 @@ impl Datagrams {
             packet,
             max_inline,
             untold: 0,
-            told: false,
+            told: 0,
             blanks: Vec::new(),
             buffers: Vec::new(),
             dirty: VecDeque::new(),
@@ -212,7 +212,7 @@ impl Datagrams {
         let request = self.qp.send_inline(bytes, &to.handle);
         let request = if tells { request.signaled() } else { request };
         request.post().map_err(|rejected| rejected.error)?;
-        (self.untold, self.told) = if tells { (0, true) } else { (self.untold + 1, self.told) };
+        (self.untold, self.told) = if tells { (0, self.told + 1) } else { (self.untold + 1, self.told) };
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl Datagrams {
         buffer[..bytes.len()].copy_from_slice(bytes);
         match self.qp.send(buffer, &to.handle).range(0..bytes.len()).signaled().post() {
             Ok(()) => {
-                (self.untold, self.told) = (0, true);
+                (self.untold, self.told) = (0, self.told + 1);
                 Ok(())
             }
             Err(rejected) => {
@@ -238,12 +238,10 @@ impl Datagrams {
 
     /// Takes back what the device has sent.
     pub(super) fn take_sent(&mut self) {
-        if !self.told {
-            return;
-        }
-        loop {
+        while self.told > 0 {
             match self.sends.poll() {
                 Ok(Some(completion)) => {
+                    self.told -= 1;
                     self.has_failed |= !completion.status().is_success();
                     if let Local::Buffer(buffer) = completion.into_memory() {
                         self.buffers.push(buffer);
