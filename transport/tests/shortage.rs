@@ -4,10 +4,13 @@
 mod support;
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
-use qpair_transport::{CloseReason, Config, Event, OpError, Payload, Returned, SendCopyError, SendFailure, Tag};
+use qpair_transport::{
+    CloseReason, Config, Event, OpError, Payload, Returned, SendCopyError, SendFailure, Tag, Worker,
+};
 use qpair_verbs::{MemoryError, WcStatus};
 use support::*;
 
@@ -238,5 +241,39 @@ fn a_peer_that_is_said_to_have_no_receive_ends_the_connection_on_both_sides() {
         drop(pair);
         drop((of_a, of_b));
         fake.assert_clean();
+    });
+}
+
+/// More of them become due at once than there is memory for.
+#[test]
+fn messages_that_wait_for_the_peer_wait_for_memory_too() {
+    on_a_fake(|| {
+        Device::new(FAKE).unwrap();
+        // Two messages' worth.
+        let config = || Config::default().device(FAKE).window(8).pool_limit(2 << 14);
+        let (mut a, mut b) = (Worker::new(config()).unwrap(), Worker::new(config()).unwrap());
+        let listener = b.listen("127.0.0.1:0").unwrap();
+        let ep = a.connect(listener.local_addr()).unwrap();
+        let sent = 40;
+        for number in 0..sent {
+            a.send(ep, Tag(number), pattern(1500, number as usize)).unwrap();
+        }
+        let mut came = 0;
+        let begin = Instant::now();
+        while came < sent {
+            assert!(begin.elapsed() < LIMIT, "{came} of {sent}");
+            if let Some(event) = a.poll().unwrap() {
+                assert!(matches!(event, Event::Sent { .. } | Event::Connected { .. }), "{}", brief(&event));
+            }
+            match b.poll().unwrap() {
+                Some(Event::Accepted { .. }) | None => {}
+                Some(Event::Received { tag, message, .. }) => {
+                    assert!(tag == Tag(came) && message == pattern(1500, came as usize));
+                    came += 1;
+                }
+                Some(other) => panic!("{}", brief(&other)),
+            }
+        }
+        assert_eq!(a.counters().lost, 0);
     });
 }

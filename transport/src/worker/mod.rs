@@ -106,6 +106,8 @@ pub struct Worker {
     deadlines: Deadlines,
     timers: timers::Timers,
     withheld: VecDeque<Withheld>,
+    /// Connections whose next message waits for memory.
+    starved: Vec<u32>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<QueuePair>,
     sockets: Sockets,
@@ -208,6 +210,7 @@ impl Worker {
             deadlines: Deadlines::new(),
             timers: timers::Timers::default(),
             withheld: VecDeque::new(),
+            starved: Vec::new(),
             parting: Vec::new(),
             sockets,
             parties: SocketMap::default(),

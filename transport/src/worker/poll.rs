@@ -283,6 +283,9 @@ impl Worker {
         if self.pool.is_relieved() {
             self.resume();
         }
+        if self.pool.has_buffers() {
+            self.feed();
+        }
         if !self.withheld.is_empty() {
             self.look_at_withheld(1);
         }
@@ -364,6 +367,14 @@ impl Worker {
             && let Some(slab) = self.slabs.replacement()
         {
             self.repost(slab, owner);
+        }
+    }
+
+    /// There is memory again for messages that are to be copied.
+    #[cold]
+    pub(super) fn feed(&mut self) {
+        for index in std::mem::take(&mut self.starved) {
+            self.advance(index as usize);
         }
     }
 

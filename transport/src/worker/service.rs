@@ -104,6 +104,9 @@ impl Worker {
         if self.pool.is_relieved() {
             self.resume();
         }
+        if self.pool.has_buffers() {
+            self.feed();
+        }
         Ok(())
     }
 

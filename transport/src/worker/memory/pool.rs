@@ -10,7 +10,7 @@ struct Classes<T> {
     free: [Vec<T>; CLASSES],
 }
 
-/// Whether a payload waits for a slab.
+/// Whether a payload waits for a slab, or a message for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Supply {
     /// None does.
@@ -21,6 +21,24 @@ enum Supply {
     Relieved,
 }
 
+impl Supply {
+    #[inline]
+    fn relieve(&mut self) {
+        if *self == Supply::Short {
+            *self = Supply::Relieved;
+        }
+    }
+
+    #[inline]
+    fn take_relief(&mut self) -> bool {
+        let relieved = *self == Supply::Relieved;
+        if relieved {
+            *self = Supply::Enough;
+        }
+        relieved
+    }
+}
+
 /// Buffers for copies of payloads on their way out, and slabs for payloads without a posted receive.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -29,6 +47,7 @@ pub(crate) struct Pool {
     huge: HugePages,
     buffers: Classes<Buffer>,
     buffer_bytes: usize,
+    buffer_supply: Supply,
     slabs: Classes<Slab>,
     slab_bytes: usize,
     supply: Supply,
@@ -45,6 +64,7 @@ impl Pool {
             huge,
             buffers: Classes::new(),
             buffer_bytes: 0,
+            buffer_supply: Supply::Enough,
             slabs: Classes::new(),
             slab_bytes: 0,
             supply: Supply::Enough,
@@ -79,11 +99,30 @@ impl Pool {
     pub(crate) fn give_buffer(&mut self, buffer: Buffer) {
         let (class, _) = class_of(buffer.len());
         self.buffers.give(class, buffer);
+        self.buffer_supply.relieve();
+    }
+
+    /// There is no buffer: when one has come back, [`has_buffers`](Pool::has_buffers) says so. False if none is out.
+    #[cold]
+    pub(crate) fn wait_for_buffer(&mut self) -> bool {
+        self.buffer_bytes -= self.buffers.clear();
+        let waits = self.buffer_bytes > 0;
+        if waits {
+            self.buffer_supply = Supply::Short;
+        }
+        waits
+    }
+
+    /// True once after one has come back that was waited for.
+    #[inline]
+    pub(crate) fn has_buffers(&mut self) -> bool {
+        self.buffer_supply.take_relief()
     }
 
     /// Buffers of so many bytes do not come back.
     pub(crate) fn lose_buffers(&mut self, bytes: usize) {
         self.buffer_bytes -= bytes;
+        self.buffer_supply.relieve();
     }
 
     fn block(&self, size: usize) -> Result<Buffer, MemoryError> {
@@ -145,17 +184,11 @@ impl Pool {
     /// True, once, if there may be a slab now for what waits.
     #[inline]
     pub(crate) fn is_relieved(&mut self) -> bool {
-        let relieved = self.supply == Supply::Relieved;
-        if relieved {
-            self.supply = Supply::Enough;
-        }
-        relieved
+        self.supply.take_relief()
     }
 
     fn relieve(&mut self) {
-        if self.supply == Supply::Short {
-            self.supply = Supply::Relieved;
-        }
+        self.supply.relieve();
     }
 
     /// Keeps a slab of which the application has a part.

@@ -280,6 +280,9 @@ impl Worker {
             if endpoint.link.is_interrupted() && !self.repeat(index) {
                 return;
             }
+            if !self.has_room_for_next(index) {
+                return;
+            }
             let Some(endpoint) = self.endpoints.at(index) else { return };
             let Some(step) = endpoint.link.next_step() else { return };
             let (scratch, pool, inline) = (&mut self.frame, &mut self.pool, self.max_inline);
@@ -323,6 +326,31 @@ impl Worker {
                 return self.check(index, posted);
             }
         }
+    }
+
+    /// Sees to it that there is memory for the message that is copied next, if one is. Without, it waits until some comes back;
+    /// one for which none is to come back fails.
+    fn has_room_for_next(&mut self, index: usize) -> bool {
+        while let Some(endpoint) = self.endpoints.at(index)
+            && endpoint.line.is_none()
+            && let Some(len) = endpoint.link.next_copied()
+            && let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize)
+        {
+            if self.pool.wait_for_buffer() {
+                if !self.starved.contains(&(index as u32)) {
+                    self.starved.push(index as u32);
+                }
+                return false;
+            }
+            let ep = endpoint.id;
+            let Some(Pending { op, envelope, payload, .. }) = endpoint.link.queue_mut().pop_front() else {
+                return true;
+            };
+            let returned = self.taken(op, ep, payload);
+            self.send_failed(op, ep, envelope, OpError::Memory(error.to_string().into()), returned);
+            self.leave_gap(op, ep, envelope);
+        }
+        true
     }
 
     /// Gives credits back by a message of their own, if that is due.
