@@ -5,7 +5,7 @@ from typing import List, Optional
 
 from jobs import KIB, MIB, QPAIR, Job, sized
 
-NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "all-reduce-2", "all-reduce-4"]
+NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "tag-bw", "rates", "all-reduce-2", "all-reduce-4"]
 
 # What UCX may use between two processes of one machine.
 SHARED_MEMORY = ["posix,self", "sysv,cma,self"]
@@ -59,7 +59,7 @@ class Group:
 
 def all_groups(tools):
     built = [write_latency(tools), post_poll(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),
-             all_reduce_2(tools), all_reduce_4(tools)]
+             tag_bandwidth(tools), rates(tools), all_reduce_2(tools), all_reduce_4(tools)]
     assert [group.name for group in built] == NAMES
     return built
 
@@ -69,24 +69,33 @@ def group(name, title, points, jobs):
 
 
 def write_latency(tools):
-    return latency(tools, "write-lat", "WRITE", "RDMA WRITE, one way between two processes", tools.ucx_put_latency,
-                   [Target("<=", 1.5, "flag")], [])
+    return latency(tools, "write-lat", "WRITE", "RDMA WRITE, one way between two processes", [8],
+                   [tools.ucx_put_latency], [Target("<=", 1.5, "flag")], [])
 
 
 def tag_latency(tools):
-    mpi = [tools.open_mpi("latency", (8, 8, 2), "tagged"), tools.mpich("latency", (8, 8, 2), "tagged")]
-    return latency(tools, "tag-lat", "tagged", "Tagged message, one way between two processes", tools.ucx_tag_latency,
-                   [Target("<=", 1.25, "flag"), Target("<", 1, "UCX"), Target("<", 1, "Open MPI"),
-                    Target("<", 1, "MPICH")], mpi)
+    """UCX's active messages stand beside its tagged ones: whichever is faster is to be beaten."""
+    sizes = [8, 4 * KIB]
+    peers = [job(operation, (size, size, 2), "tagged") for size in sizes for job, operation in
+             ((tools.open_mpi, "latency"), (tools.mpich, "latency"))]
+    peers += [tools.libfabric_latency(size, sized("tagged", size)) for size in sizes]
+    names = ["UCX", "libfabric", "Open MPI", "MPICH"]
+    return latency(tools, "tag-lat", "tagged", "Tagged message, one way between two processes", sizes,
+                   [tools.ucx_tag_latency, tools.ucx_active_latency],
+                   [Target("<=", 1.25, "flag"), *(Target("<", 1, name) for name in names)], peers)
 
 
-def latency(tools, test, operation, title, ucx, targets, peers):
-    """Like is compared with like: medians of block means, which clock reads do not disturb, with the flag and MPI;
-    medians of operations timed one by one with UCX."""
-    means, singly = sized(operation, 8), sized(operation, 8) + ", each timed"
-    jobs = [tools.qpair_latency(test, 8, means, singly), tools.flag(means), *peers]
-    jobs += [ucx(transports, 8, singly) for transports in SHARED_MEMORY]
-    return group(test, title, [Point(means, "us", targets), Point(singly, "us", targets)], jobs)
+def latency(tools, test, operation, title, sizes, ucx, targets, peers):
+    """Like is compared with like: medians of block means, which clock reads do not disturb, with the flag, MPI and
+    libfabric; medians of operations timed one by one with UCX. The flag is a message of 8 bytes."""
+    points, jobs = [], list(peers)
+    for size in sizes:
+        means, singly = sized(operation, size), sized(operation, size) + ", each timed"
+        points += [Point(means, "us", targets), Point(singly, "us", targets)]
+        jobs += [tools.qpair_latency(test, size, means, singly)]
+        jobs += [tools.flag(means)] if size == 8 else []
+        jobs += [test(transports, size, singly) for test in ucx for transports in SHARED_MEMORY]
+    return group(test, title, points, jobs)
 
 
 def post_poll(tools):
@@ -106,12 +115,27 @@ def send_bandwidth(tools):
     return bandwidth(tools, "send-bw", "SEND", "SEND into posted receives, one direction", tools.ucx_tag_bandwidth)
 
 
-def bandwidth(tools, test, operation, title, ucx):
+def tag_bandwidth(tools):
+    return bandwidth(tools, "tag-bw", "tagged", "Tagged messages, one direction", tools.ucx_tag_bandwidth, [])
+
+
+def rates(tools):
+    """Of messages and WRITEs of 8 bytes, one core sending."""
+    message, put = "tagged 8 B, in a stream", "WRITE 8 B, in a stream"
+    points = [Point(message, "M/s", [Target(">=", 20), Target(">", 1, "UCX")]),
+              Point(put, "M/s", [Target(">=", 50), Target(">", 1, "UCX")])]
+    jobs = [tools.qpair_rate("tag-bw", 8, message), tools.qpair_rate("write-bw", 8, put)]
+    for transports in SHARED_MEMORY:
+        jobs += [tools.ucx_tag_rate(transports, 8, message), tools.ucx_put_rate(transports, 8, put)]
+    return group("rates", "Messages and WRITEs a second, one core sending", points, jobs)
+
+
+def bandwidth(tools, test, operation, title, ucx, others=(Target(">=", 0.9, "memcpy"),)):
     sizes = [MIB] if tools.quick else [64 * KIB, MIB, 16 * MIB]
     points, jobs = [], []
     for size in sizes:
         point = sized(operation, size)
-        points.append(Point(point, "GB/s", [Target(">=", 0.9, "memcpy"), Target(">", 1, "UCX")]))
+        points.append(Point(point, "GB/s", [*others, Target(">", 1, "UCX")]))
         jobs += [tools.qpair_bandwidth(test, size, point), tools.memcpy(size, point)]
         jobs += [ucx(transports, size, point) for transports in SHARED_MEMORY]
     return group(test, title, points, jobs)

@@ -56,6 +56,9 @@ class Tools:
     def ucx_tag_latency(self, transports, size, point):
         return self.ucx("tag_lat", transports, size, outputs.ucx_latency, point)
 
+    def ucx_active_latency(self, transports, size, point):
+        return self.ucx("ucp_am_lat", transports, size, outputs.ucx_latency, point)
+
     def ucx_put_latency(self, transports, size, point):
         return self.ucx("ucp_put_lat", transports, size, outputs.ucx_latency, point)
 
@@ -64,6 +67,12 @@ class Tools:
 
     def ucx_put_bandwidth(self, transports, size, point):
         return self.ucx("ucp_put_bw", transports, size, outputs.ucx_bandwidth, point)
+
+    def ucx_tag_rate(self, transports, size, point):
+        return self.ucx("tag_bw", transports, size, outputs.ucx_rate, point)
+
+    def ucx_put_rate(self, transports, size, point):
+        return self.ucx("ucp_put_bw", transports, size, outputs.ucx_rate, point)
 
     def ucx_put_cost(self, transports, size, point):
         return self.ucx("ucp_put_bw", transports, size, outputs.ucx_nanoseconds, point)
@@ -85,6 +94,25 @@ class Tools:
 
         server, client = (typed(command, env) for command in commands("13337"))
         return Job(f"UCX {test.replace('ucp_', '')} {transports}", f"{server} & {client}", run)
+
+    # ---- libfabric ----
+
+    def libfabric_latency(self, size, point):
+        """The mean of one way, over libfabric's provider for shared memory."""
+        if not shutil.which("fi_pingpong"):
+            return None
+        options = ["-p", "shm", "-e", "rdm", "-m", "tagged", "-S", str(size), "-I", str(20_000 if self.quick else 200_000)]
+
+        def commands(port):
+            here, there = (["taskset", "-c", str(core), "fi_pingpong", *options] for core in self.cores)
+            return there + ["-B", port], here + ["-P", port, "127.0.0.1"]
+
+        def run():
+            port = free_port()
+            return {point: outputs.libfabric_latency(output_with_server(*commands(str(port)), port, {}))}
+
+        server, client = (typed(command, None) for command in commands("13337"))
+        return Job("libfabric fi_pingpong shm", f"{server} & {client}", run)
 
     def iterations(self, test, size):
         """So many that a run takes about half a second at 10 GB/s, or 0.3 us each."""
@@ -126,6 +154,9 @@ class Tools:
 
     def qpair_bandwidth(self, test, size, point):
         return self.perf([test, "-s", str(size)], lambda text: {point: outputs.qpair_bandwidth(text)})
+
+    def qpair_rate(self, test, size, point):
+        return self.perf([test, "-s", str(size)], lambda text: {point: outputs.qpair_rate(text)})
 
     def qpair_post_poll(self, points):
         """`points` by how many WRITEs there are for one that is signaled."""

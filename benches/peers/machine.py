@@ -49,6 +49,7 @@ def describe(tools):
         "qpair": version([str(tools.qpair), "--version"]) if tools.qpair else None,
         "source": version(["git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]),
         "UCX": version(["ucx_info", "-v"], r"[Vv]ersion\S* (\S+)"),
+        "libfabric": version(["fi_info", "--version"], r"libfabric: (\S+)"),
         "Open MPI": version(["ompi_info", "--version"], r"(\d+\.\d+\.\S+)"),
         "MPICH": version(["mpirun.mpich", "--version"], r"Version:\s+(\S+)"),
         "C compiler": version(["cc", "--version"]),

@@ -30,6 +30,11 @@ def ucx_nanoseconds(text):
     return 1e9 / ucx_column(text, 7)
 
 
+def ucx_rate(text):
+    """Millions a second, over the whole run."""
+    return ucx_column(text, 7) / 1e6
+
+
 def ucx_column(text, column):
     """Of the one row of numbers that `ucx_perftest -f -v` prints: iterations, median latency, average latency,
     overall latency, average bandwidth, overall bandwidth, average rate, overall rate."""
@@ -37,6 +42,15 @@ def ucx_column(text, column):
     if len(rows) != 1 or len(rows[0]) != 8:
         raise JobFailed(f"ucx_perftest printed no row of 8 numbers: {text.strip()[-200:]!r}")
     return float(rows[0][column])
+
+
+def libfabric_latency(text):
+    """The mean of one way, of the one row that `fi_pingpong` prints: bytes, messages sent and acknowledged, bytes in all,
+    time, rate, microseconds each, millions a second."""
+    rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    if len(rows) != 1 or len(rows[0]) != 8:
+        raise JobFailed(f"fi_pingpong printed no row of 8 values: {text.strip()[-200:]!r}")
+    return float(rows[0][6])
 
 
 def mpibench(text):
@@ -59,6 +73,11 @@ def qpair_latency(text):
 def qpair_bandwidth(text):
     """10^9 bytes a second"""
     return field(one_row(text), "mb_s") / 1000
+
+
+def qpair_rate(text):
+    """Millions a second"""
+    return field(one_row(text), "mmsg_s")
 
 
 def qpair_post_poll(text):

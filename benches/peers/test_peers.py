@@ -31,6 +31,14 @@ class Outputs(unittest.TestCase):
 
     def test_ucx_rate_is_a_time(self):
         self.assertAlmostEqual(outputs.ucx_nanoseconds(self.UCX), 1e9 / 1165701)
+        self.assertAlmostEqual(outputs.ucx_rate(self.UCX), 1.165701)
+
+    def test_libfabric(self):
+        text = ("bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"
+                "8       20k     =20k     312k        0.20s      1.63       4.90       0.20\n")
+        self.assertEqual(outputs.libfabric_latency(text), 4.9)
+        with self.assertRaises(JobFailed):
+            outputs.libfabric_latency("fi_getinfo: -61\n")
 
     # Lines as `qpair ... --json` prints them.
     LATENCY = ('{"test":"tag-lat","size":8,"operations":7,"typical_us":0.18,"min_us":0.1,"median_us":0.2,"p99_us":0.3,'
@@ -44,6 +52,7 @@ class Outputs(unittest.TestCase):
     def test_qpair(self):
         self.assertEqual(outputs.qpair_latency(self.LATENCY), (0.18, 0.2))
         self.assertEqual(outputs.qpair_bandwidth(self.BANDWIDTH), 40.0005)
+        self.assertEqual(outputs.qpair_rate(self.BANDWIDTH), 0.6)
         self.assertEqual(outputs.qpair_post_poll(self.POST_POLL), {1: 41.5, 64: 22.5})
         self.assertEqual(outputs.qpair_collective(self.COLLECTIVE), {8: 0.5, 1024: 3.0})
 
