@@ -37,8 +37,7 @@ impl Worker {
         endpoint.deadline.get_or_insert(deadline);
         endpoint.link.close();
         let waits = matches!(endpoint.stage, Stage::Recovering(_)) || endpoint.link.queued() > 0;
-        let is_connected = endpoint.qp.is_some() || endpoint.line.as_ref().is_some_and(|line| line.is_connected());
-        if !is_connected && !waits {
+        if !endpoint.is_connected() && !waits {
             return self.fail(ep.index as usize, CloseReason::Local);
         }
         for key in self.inbox.release_offers(ep.peer()) {
@@ -242,16 +241,17 @@ impl Worker {
             endpoint.reads.extend(works);
         }
         self.broken -= usize::from(endpoint.broken.is_some());
-        self.lines -= usize::from(endpoint.line.is_some());
+        self.lines -= usize::from(endpoint.is_of_datagrams());
         if endpoint.reserved {
             let window = endpoint.link.window();
-            if endpoint.line.is_none() {
-                self.shares.end(window);
-            }
-            let reserved = window + RESERVED_SLOTS;
             // Over datagrams nothing is posted for it alone.
-            let posted = if endpoint.line.is_some() { 0 } else { endpoint.link.outstanding_slots() + RESERVED_SLOTS };
-            self.slabs.release(reserved, posted.saturating_sub(endpoint.flushed));
+            let posted = if endpoint.is_of_datagrams() {
+                0
+            } else {
+                self.shares.end(window);
+                endpoint.link.outstanding_slots() + RESERVED_SLOTS
+            };
+            self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(endpoint.flushed));
         }
         self.write_off(&mut endpoint);
         for exposed in std::mem::take(&mut endpoint.cut) {

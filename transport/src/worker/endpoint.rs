@@ -237,6 +237,17 @@ impl Endpoint {
         }
     }
 
+    /// True if it goes over datagrams.
+    pub(crate) fn is_of_datagrams(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// True if something can be sent to the peer: there is a queue pair, or a way for datagrams.
+    #[inline]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.qp.is_some() || self.line.as_ref().is_some_and(|line| line.is_connected())
+    }
+
     /// Why nothing one-sided can be posted, where there is no queue pair.
     #[cold]
     pub(crate) fn why_not(&self) -> PostError {

@@ -335,7 +335,7 @@ impl Worker {
     fn give_slot(&mut self, owner: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return };
         endpoint.link.give_slot();
-        if endpoint.link.is_used_up() && endpoint.line.is_none() {
+        if endpoint.link.is_used_up() && !endpoint.is_of_datagrams() {
             self.share(owner);
         }
         let Some(endpoint) = self.endpoints.get_mut(owner) else { return };

@@ -226,7 +226,7 @@ impl Worker {
     /// which the peer's program answers. False if there is no room for it.
     pub(super) fn post_probe(&mut self, index: usize) -> bool {
         let Some(endpoint) = self.endpoints.at(index) else { return false };
-        if endpoint.qp.is_none() && endpoint.line.is_none() {
+        if !endpoint.is_connected() {
             return false;
         }
         let Some(work) = endpoint.link.take_slot() else { return false };

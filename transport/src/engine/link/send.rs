@@ -64,16 +64,20 @@ impl<P> Link<P> {
         !self.queue.is_empty() || !self.words.is_empty() || !self.startable.is_empty() || self.phase == Phase::Flushing
     }
 
+    /// True if something can be posted that is no answer to the peer.
+    fn can_step(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Flushing | Phase::Closing) && self.slots.available() > 0
+    }
+
     /// Length of the message that [`next_step`](Link::next_step) would give next for copying.
     pub(crate) fn next_copied(&self) -> Option<u64> {
-        let flows = matches!(self.phase, Phase::Open | Phase::Flushing | Phase::Closing);
-        let can = flows && self.slots.available() > 0 && self.credits.available() > 0 && self.words.is_empty();
+        let can = self.can_step() && self.credits.available() > 0 && self.words.is_empty();
         self.queue.front().filter(|next| can && next.readable.is_none()).map(|next| next.len)
     }
 
     /// What to post next, if anything can be.
     pub(crate) fn next_step(&mut self) -> Option<Step<P>> {
-        if !matches!(self.phase, Phase::Open | Phase::Flushing | Phase::Closing) || self.slots.available() == 0 {
+        if !self.can_step() {
             return None;
         }
         if self.credits.available() > 0 {

@@ -6,7 +6,7 @@ use super::line::{Arrived, line_of};
 use super::queue::Came;
 use crate::engine::{Header, HeaderView, Kind, NotSent, Violation};
 use crate::worker::Worker;
-use crate::worker::endpoint::{Endpoint, Job};
+use crate::worker::endpoint::Job;
 use crate::worker::error::{CloseReason, Lost, WorkerError};
 use crate::worker::ids::EndpointId;
 
@@ -153,7 +153,7 @@ impl Worker {
     /// The queue pair is of no use any more, nor are the connections over it. The next one makes another.
     #[cold]
     fn lose_datagrams(&mut self) {
-        let over: Vec<_> = self.endpoints.iter().filter(|one| one.line.is_some()).map(|one| one.id.index).collect();
+        let over: Vec<_> = self.endpoints.iter().filter(|one| one.is_of_datagrams()).map(|one| one.id.index).collect();
         for index in over {
             self.fail(index as usize, CloseReason::PeerLost(Lost::QueuePair));
         }
@@ -164,13 +164,6 @@ impl Worker {
     /// Packets that were sent again, of all connections.
     pub(in crate::worker) fn packets_repeated(&self) -> u64 {
         self.packets_repeated + self.datagrams.as_ref().map_or(0, |datagrams| datagrams.repeated())
-    }
-}
-
-impl Endpoint {
-    /// True if it goes over datagrams.
-    pub(in crate::worker) fn is_of_datagrams(&self) -> bool {
-        self.line.is_some()
     }
 }
 

@@ -1,5 +1,7 @@
 //! One connection over datagrams: what it needs beside its protocol.
 
+use std::time::Duration;
+
 use qpair_verbs::{AddressHandle, Slab};
 
 use super::queue::Datagrams;
@@ -52,8 +54,13 @@ pub(super) struct Arrived {
 
 impl Line {
     pub(super) fn new(secret: u32, config: &Config) -> Self {
-        let flow = Flow::new(&FlowSettings { patience: config.detection, ..SETTINGS });
-        Line { flow, secret, to: None, is_dirty: false, is_lost: false }
+        let settings = FlowSettings {
+            ack_delay: ACK_DELAY,
+            least_timeout: LEAST_TIMEOUT,
+            patience: config.detection,
+            tries: TRIES,
+        };
+        Line { flow: Flow::new(&settings), secret, to: None, is_dirty: false, is_lost: false }
     }
 
     /// With the way to the peer.
@@ -137,10 +144,9 @@ impl Datagrams {
     }
 }
 
-const SETTINGS: FlowSettings = FlowSettings {
-    ack_delay: std::time::Duration::from_micros(500),
-    // A peer takes a while to come around to polling.
-    least_timeout: std::time::Duration::from_millis(10),
-    patience: std::time::Duration::ZERO,
-    tries: 8,
-};
+/// What goes back meanwhile takes the acknowledgment along.
+const ACK_DELAY: Duration = Duration::from_micros(500);
+/// A peer takes a while to come around to polling.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(10);
+/// A packet is sent so often at least before its connection is given up.
+const TRIES: u32 = 8;

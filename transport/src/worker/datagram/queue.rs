@@ -37,12 +37,25 @@ pub(in crate::worker) struct Datagrams {
     pub(super) dirty: VecDeque<u32>,
     /// Packets that may still go out before the next poll: peers' receives are few, and shared as these are.
     budget: u32,
-    /// When the worker began, and the time if it was looked at just now.
-    start: Instant,
-    now: Option<Duration>,
+    clock: Clock,
     /// The queue pair takes nothing any more.
     pub(super) has_failed: bool,
     repeated: u64,
+}
+
+/// Looked at once for all that happens between two polls.
+#[derive(Debug)]
+struct Clock {
+    /// When the worker began.
+    start: Instant,
+    /// The time, if it was looked at just now.
+    now: Option<Duration>,
+}
+
+impl Clock {
+    fn now(&mut self) -> Duration {
+        *self.now.get_or_insert_with(|| self.start.elapsed())
+    }
 }
 
 /// What came.
@@ -94,8 +107,7 @@ impl Datagrams {
             buffers: Vec::new(),
             dirty: VecDeque::new(),
             budget: BUDGET,
-            start,
-            now: None,
+            clock: Clock { start, now: None },
             has_failed: false,
             repeated: 0,
         })
@@ -134,7 +146,7 @@ impl Datagrams {
 
     /// Time goes by.
     pub(super) fn forget_time(&mut self) {
-        self.now = None;
+        self.clock.now = None;
     }
 
     /// More packets may go out.
@@ -147,10 +159,6 @@ impl Datagrams {
         self.budget == 0
     }
 
-    fn now(&mut self) -> Duration {
-        *self.now.get_or_insert_with(|| self.start.elapsed())
-    }
-
     /// The connection is to be looked at: its timer, and whether it has ended.
     pub(super) fn mark(&mut self, line: &mut Line, index: u32) {
         if !std::mem::replace(&mut line.is_dirty, true) {
@@ -160,7 +168,7 @@ impl Datagrams {
 
     /// Sends what is due of a connection.
     pub(super) fn transmit(&mut self, line: &mut Line) {
-        let now = self.now();
+        let now = self.clock.now();
         let Some(to) = &line.to else { return };
         let before = line.flow.counts().repeated;
         while self.budget > 0
@@ -264,7 +272,7 @@ impl Datagrams {
             self.has_failed = true;
             return Ok(Came::Stray);
         }
-        let now = *self.now.get_or_insert_with(|| self.start.elapsed());
+        let now = self.clock.now();
         let bytes = completion.message().and_then(|bytes| bytes.get(GRH_BYTES..)).unwrap_or_default();
         let came = Self::hand_over(bytes, endpoints, slabs, now);
         if let Err(rejected) = self.qp.repost(completion) {

@@ -274,7 +274,7 @@ impl Worker {
     pub(in crate::worker) fn pump(&mut self, index: usize) {
         loop {
             let Some(endpoint) = self.endpoints.at(index) else { return };
-            if endpoint.qp.is_none() && endpoint.line.is_none() {
+            if !endpoint.is_connected() {
                 return;
             }
             if endpoint.link.is_interrupted() && !self.repeat(index) {
@@ -332,7 +332,7 @@ impl Worker {
     /// one for which none is to come back fails.
     fn has_room_for_next(&mut self, index: usize) -> bool {
         while let Some(endpoint) = self.endpoints.at(index)
-            && endpoint.line.is_none()
+            && !endpoint.is_of_datagrams()
             && let Some(len) = endpoint.link.next_copied()
             && let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize)
         {
