@@ -4,12 +4,13 @@
 mod support;
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
 use qpair_transport::{
-    CloseReason, Config, Event, OpError, Payload, Returned, SendCopyError, SendFailure, Tag, Worker,
+    CloseReason, Config, EndpointId, Event, Listener, OpError, Payload, Returned, SendCopyError, SendFailure, Tag,
+    Worker,
 };
 use qpair_verbs::{MemoryError, WcStatus};
 use support::*;
@@ -244,36 +245,84 @@ fn a_peer_that_is_said_to_have_no_receive_ends_the_connection_on_both_sides() {
     });
 }
 
+/// Two workers on a device in memory, whose pools have room for two short messages.
+fn with_little_memory() -> (Worker, Worker, Listener, Device) {
+    let fake = Device::new(FAKE).unwrap();
+    // No probe wakes what was forgotten.
+    let config =
+        || Config::default().device(FAKE).window(8).pool_limit(2 << 14).keepalive(Duration::MAX, Duration::MAX);
+    let (a, mut b) = (Worker::new(config()).unwrap(), Worker::new(config()).unwrap());
+    let listener = b.listen("127.0.0.1:0").unwrap();
+    (a, b, listener, fake)
+}
+
+/// Polls both until `b` has `each` messages of each connection, in order. A message's tag is its connection's number and its
+/// own; it has 1500 bytes.
+fn until_all_came(a: &mut Worker, b: &mut Worker, connections: u64, each: u64) {
+    let mut came = vec![0; connections as usize];
+    let begin = Instant::now();
+    while came.iter().any(|&came| came < each) {
+        assert!(begin.elapsed() < LIMIT, "{came:?} of {each}");
+        if let Some(event) = a.poll().unwrap() {
+            assert!(matches!(event, Event::Sent { .. } | Event::Connected { .. }), "{}", brief(&event));
+        }
+        match b.poll().unwrap() {
+            Some(Event::Accepted { .. }) | None => {}
+            Some(Event::Received { tag: Tag(tag), message, .. }) => {
+                let came = &mut came[(tag >> 32) as usize];
+                assert!(tag & 0xFFFF_FFFF == *came && message == pattern(1500, *came as usize));
+                *came += 1;
+            }
+            Some(other) => panic!("{}", brief(&other)),
+        }
+    }
+    assert_eq!(a.counters().lost, 0);
+}
+
+/// Sends that many messages of a connection.
+fn send_some(a: &mut Worker, ep: EndpointId, connection: u64, count: u64) {
+    for number in 0..count {
+        a.send(ep, Tag(connection << 32 | number), pattern(1500, number as usize)).unwrap();
+    }
+}
+
 /// More of them become due at once than there is memory for.
 #[test]
 fn messages_that_wait_for_the_peer_wait_for_memory_too() {
     on_a_fake(|| {
-        Device::new(FAKE).unwrap();
-        // Two messages' worth.
-        let config = || Config::default().device(FAKE).window(8).pool_limit(2 << 14);
-        let (mut a, mut b) = (Worker::new(config()).unwrap(), Worker::new(config()).unwrap());
-        let listener = b.listen("127.0.0.1:0").unwrap();
+        let (mut a, mut b, listener, _) = with_little_memory();
         let ep = a.connect(listener.local_addr()).unwrap();
-        let sent = 40;
-        for number in 0..sent {
-            a.send(ep, Tag(number), pattern(1500, number as usize)).unwrap();
-        }
-        let mut came = 0;
+        send_some(&mut a, ep, 0, 40);
+        until_all_came(&mut a, &mut b, 1, 40);
+    });
+}
+
+/// Another connection has all the memory when theirs comes up, and nothing of their own would wake them.
+#[test]
+fn connections_that_find_no_memory_have_their_turn_when_there_is_some() {
+    on_a_fake(|| {
+        let (mut a, mut b, listener, fake) = with_little_memory();
+        let first = a.connect(listener.local_addr()).unwrap();
         let begin = Instant::now();
-        while came < sent {
-            assert!(begin.elapsed() < LIMIT, "{came} of {sent}");
-            if let Some(event) = a.poll().unwrap() {
-                assert!(matches!(event, Event::Sent { .. } | Event::Connected { .. }), "{}", brief(&event));
-            }
-            match b.poll().unwrap() {
-                Some(Event::Accepted { .. }) | None => {}
-                Some(Event::Received { tag, message, .. }) => {
-                    assert!(tag == Tag(came) && message == pattern(1500, came as usize));
-                    came += 1;
-                }
-                Some(other) => panic!("{}", brief(&other)),
-            }
+        while !matches!(a.poll().unwrap(), Some(Event::Connected { .. })) {
+            assert!(begin.elapsed() < LIMIT);
+            b.poll().unwrap();
         }
-        assert_eq!(a.counters().lost, 0);
+        let (others, each) = (12, 2);
+        for connection in 1..=others {
+            let ep = a.connect(listener.local_addr()).unwrap();
+            send_some(&mut a, ep, connection, each);
+        }
+        fake.set("defer", 1000).unwrap();
+        send_some(&mut a, first, 0, each);
+        let mut up = 0;
+        while up < others {
+            assert!(begin.elapsed() < LIMIT, "{up} of {others}");
+            up += u64::from(matches!(a.poll().unwrap(), Some(Event::Connected { .. })));
+            assert!(matches!(b.poll().unwrap(), None | Some(Event::Accepted { .. })));
+        }
+        fake.set("defer", 0).unwrap();
+        fake.run().unwrap();
+        until_all_came(&mut a, &mut b, others + 1, each);
     });
 }

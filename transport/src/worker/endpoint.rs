@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     pub(crate) reserved: bool,
     /// Receives that came back empty.
     pub(crate) flushed: u32,
+    /// Its next message waits for memory.
+    pub(crate) is_starved: bool,
     /// Its queue pair took the place of another that failed, and has not shown yet that it works.
     pub(crate) trial: Option<Box<Trial>>,
     /// What goes out again over another queue pair.

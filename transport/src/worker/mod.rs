@@ -106,8 +106,8 @@ pub struct Worker {
     deadlines: Deadlines,
     timers: timers::Timers,
     withheld: VecDeque<Withheld>,
-    /// Connections whose next message waits for memory.
-    starved: Vec<u32>,
+    /// Connections whose next message waits for memory, those that wait longest first.
+    starved: VecDeque<u32>,
     /// Queue pairs of connections that ended, in whose memory a peer is still.
     parting: Vec<QueuePair>,
     sockets: Sockets,
@@ -210,7 +210,7 @@ impl Worker {
             deadlines: Deadlines::new(),
             timers: timers::Timers::default(),
             withheld: VecDeque::new(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
             parting: Vec::new(),
             sockets,
             parties: SocketMap::default(),

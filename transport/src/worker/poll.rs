@@ -370,11 +370,20 @@ impl Worker {
         }
     }
 
-    /// There is memory again for messages that are to be copied.
+    /// There is memory again for messages that are to be copied, those first that wait longest. Where it is not enough for one,
+    /// those behind go on waiting.
     #[cold]
     pub(super) fn feed(&mut self) {
-        for index in std::mem::take(&mut self.starved) {
-            self.advance(index as usize);
+        while let Some(index) = self.starved.pop_front() {
+            let index = index as usize;
+            if let Some(endpoint) = self.endpoints.at(index) {
+                endpoint.is_starved = false;
+            }
+            self.advance(index);
+            if self.endpoints.at(index).is_some_and(|endpoint| endpoint.is_starved) {
+                // It is the last now, and stays the first.
+                return self.starved.rotate_right(1);
+            }
         }
     }
 

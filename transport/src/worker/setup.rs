@@ -129,6 +129,7 @@ impl Endpoint {
             listener: None,
             reserved: false,
             flushed: 0,
+            is_starved: false,
             trial: None,
             repeats: Repeats::default(),
             renewal: None,

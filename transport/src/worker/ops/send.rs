@@ -337,8 +337,8 @@ impl Worker {
             && let Err(error) = ensure_room(&mut self.pool, self.max_inline, len as usize)
         {
             if self.pool.wait_for_buffer() {
-                if !self.starved.contains(&(index as u32)) {
-                    self.starved.push(index as u32);
+                if !std::mem::replace(&mut endpoint.is_starved, true) {
+                    self.starved.push_back(index as u32);
                 }
                 return false;
             }
