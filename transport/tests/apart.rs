@@ -293,36 +293,22 @@ fn both(link: &Link, how: &str) -> (Host, Host) {
 
 #[test]
 fn everything_arrives_once_and_in_order_over_a_bad_network() {
-    let Some(mut link) = Link::new() else { return };
-    for faults in ["faults 50 0 0", "faults 10 20 100", "faults 0 0 300"] {
-        link.set(faults);
-        let (server, client) = both(&link, "all");
-        client.finish();
-        server.finish();
-    }
+    over_a_bad_network("all");
 }
 
 #[test]
 fn datagrams_arrive_once_and_in_order_over_a_bad_network() {
+    over_a_bad_network("datagrams all");
+}
+
+fn over_a_bad_network(what: &str) {
     let Some(mut link) = Link::new() else { return };
     for faults in ["faults 50 0 0", "faults 10 20 100", "faults 0 0 300"] {
         link.set(faults);
-        let (server, client) = both(&link, "datagrams all");
+        let (server, client) = both(&link, what);
         client.finish();
         server.finish();
     }
-}
-
-#[test]
-fn a_cable_that_is_pulled_ends_connections_over_datagrams() {
-    let Some(mut link) = Link::new() else { return };
-    let (mut server, mut client) = both(&link, "datagrams cut");
-    server.says("begun");
-    link.set("down");
-    client.says("lost");
-    server.says("lost");
-    client.finish();
-    server.finish();
 }
 
 #[test]
@@ -353,8 +339,17 @@ fn a_connection_that_recovers_outlives_a_cable_that_is_pulled_for_longer() {
 
 #[test]
 fn a_cable_that_is_pulled_ends_every_operation_on_both_sides() {
+    ends_with_the_cable("cut");
+}
+
+#[test]
+fn a_cable_that_is_pulled_ends_connections_over_datagrams() {
+    ends_with_the_cable("datagrams cut");
+}
+
+fn ends_with_the_cable(what: &str) {
     let Some(mut link) = Link::new() else { return };
-    let (mut server, mut client) = both(&link, "cut");
+    let (mut server, mut client) = both(&link, what);
     server.says("begun");
     link.set("down");
     client.says("lost");

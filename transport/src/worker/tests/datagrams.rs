@@ -13,18 +13,7 @@ fn mirror() -> (Worker, EndpointId, EndpointId) {
 }
 
 fn again(worker: &mut Worker) -> (EndpointId, EndpointId) {
-    let listener = worker.listen("127.0.0.1:0").unwrap();
-    let ep = worker.connect_datagram(listener.local_addr()).unwrap();
-    let (mut up, mut accepted) = (false, None);
-    while !up || accepted.is_none() {
-        match worker.wait(Some(PATIENCE)).unwrap().expect("it connects in time") {
-            Event::Connected { .. } => up = true,
-            Event::Accepted { ep, .. } => accepted = Some(ep),
-            other => panic!("{other:?}"),
-        }
-    }
-    worker.stop_listening(listener);
-    (ep, accepted.unwrap())
+    join(worker, |worker, address| worker.connect_datagram(address))
 }
 
 /// Someone else with a queue pair for datagrams, and what it sends with.

@@ -21,8 +21,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A worker that is connected to itself: it, the end that called, and the end that was called.
 fn mirror(config: Config) -> (Worker, EndpointId, EndpointId) {
     let mut worker = Worker::new(config).unwrap();
+    let (ep, accepted) = join(&mut worker, |worker, address| worker.connect(address));
+    (worker, ep, accepted)
+}
+
+/// Connects a worker to itself, as `call` says: the end that called, and the end that was called.
+fn join(
+    worker: &mut Worker,
+    call: impl FnOnce(&mut Worker, std::net::SocketAddr) -> Result<EndpointId, ConnectError>,
+) -> (EndpointId, EndpointId) {
     let listener = worker.listen("127.0.0.1:0").unwrap();
-    let ep = worker.connect(listener.local_addr()).unwrap();
+    let ep = call(worker, listener.local_addr()).unwrap();
     let (mut up, mut accepted) = (false, None);
     while !up || accepted.is_none() {
         match worker.wait(Some(PATIENCE)).unwrap().expect("it connects in time") {
@@ -31,7 +40,7 @@ fn mirror(config: Config) -> (Worker, EndpointId, EndpointId) {
             other => panic!("{other:?}"),
         }
     }
-    (worker, ep, accepted.unwrap())
+    (ep, accepted.unwrap())
 }
 
 /// A worker may be made in one thread and used in another.
