@@ -13,6 +13,26 @@ pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, 
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Waits at `changed` until `look` finds something, until `deadline` at most. With one that has passed it looks once.
+pub(crate) fn wait<T, R>(
+    of: &std::sync::Mutex<T>,
+    changed: &std::sync::Condvar,
+    deadline: Option<std::time::Instant>,
+    mut look: impl FnMut(&mut T) -> Option<R>,
+) -> Option<R> {
+    let mut guard = lock(of);
+    loop {
+        if let Some(found) = look(&mut guard) {
+            return Some(found);
+        }
+        guard = match deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now())) {
+            None => changed.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner),
+            Some(left) if left.is_zero() => return None,
+            Some(left) => changed.wait_timeout(guard, left).unwrap_or_else(std::sync::PoisonError::into_inner).0,
+        };
+    }
+}
+
 /// `std`'s cell with loom's interface.
 #[cfg(not(all(loom, test)))]
 #[repr(transparent)]

@@ -1,26 +1,28 @@
 //! Connections that are being made.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qpair_roce::cm::{Connect, OpenError, Timeout};
-use qpair_roce::wire::cm::{IP_HEADER_LEN, IpHeader, Request, SERVICE_TCP};
-
 use super::connection::CmConnection;
-use super::deadline;
-use super::handle::{Handle, source_port};
 use super::options::ConnectOptions;
+use super::{deadline, soft};
+use crate::context::Provider;
 use crate::error::CmError;
+use crate::ibv::cm as ibv;
 use crate::qp::{Prepared, QueuePair};
-use crate::soft::{Acceptance, NetworkGid, Node, Progress, random_u32};
 
 /// A connection that is being made: it was asked for, or a request was accepted. Dropped, it is given up.
 #[derive(Debug)]
 #[must_use = "a connection that nobody waits for is given up"]
 pub struct Connecting {
-    side: Side,
-    handle: Option<Handle>,
+    connecting: Inner,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few, and they are moved twice")]
+enum Inner {
+    Soft(soft::Connecting),
+    Ibv(ibv::Connecting),
 }
 
 /// A connection that both ends are ready for.
@@ -36,20 +38,9 @@ pub struct Established {
     pub connection: CmConnection,
 }
 
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "it is moved twice")]
-enum Side {
-    /// This end asked, for a queue pair at that place.
-    Asked(Prepared, NetworkGid),
-    /// This end accepted, with a queue pair that is connected; what the peer said.
-    Accepted(QueuePair, Vec<u8>),
-    /// It is made, or failed.
-    Over,
-}
-
 /// Asks a peer for a connection.
 pub(crate) fn connect(
-    node: &Arc<Node>,
+    provider: &Provider,
     peer: SocketAddr,
     prepared: Prepared,
     options: &ConnectOptions,
@@ -63,41 +54,19 @@ pub(crate) fn connect(
         let source = std::io::ErrorKind::AddrNotAvailable.into();
         return Err(CmError::Unreachable { peer, source });
     }
-    let qp = prepared.soft().filter(|qp| qp.is_of(node)).ok_or(CmError::ForeignObject)?;
-    let place = qp.place_towards(peer)?;
-    let own = place.interface.address;
-    let said: [u8; Request::PRIVATE - IP_HEADER_LEN] = super::padded(&options.private)?;
-    let header = IpHeader { source: SocketAddr::new(own, source_port(random_u32())), destination: peer.ip() };
-    let mut private = [0; Request::PRIVATE];
-    private[..IP_HEADER_LEN].copy_from_slice(&header.emit());
-    private[IP_HEADER_LEN..].copy_from_slice(&said);
-    let within = Timeout::at_least(options.answer_within);
-    let (traffic_class, hop_limit) = qp.header();
-    let connect = Connect {
-        transport: qp.transport()?,
-        mtu: qp.mtu_at(&place),
-        retry_count: qp.retry_count(),
-        ack_timeout: qp.ack_timeout(),
-        peer_answers_within: within,
-        answers_within: within,
-        max_cm_retries: options.attempts - 1,
-        traffic_class,
-        hop_limit,
-        private,
-        ..Connect::new(peer.ip(), SERVICE_TCP + u64::from(peer.port()), qp.offered())
-    };
-    let network = node.network()?;
-    let asked = network.request(own, &connect).map_err(|error| match error {
-        OpenError::Full { limit } => CmError::Full { limit },
-        OpenError::ServiceTaken { .. } => CmError::Over,
-    })?;
-    let handle = Handle::new(node.clone(), network, asked, peer);
-    Ok(Connecting { side: Side::Asked(prepared, place), handle: Some(handle) })
+    match provider {
+        Provider::Soft(node) => soft::connect(node, peer, prepared, options).map(Connecting::soft),
+        Provider::Ibv(device) => ibv::connect(device, peer, prepared, options).map(Connecting::ibv),
+    }
 }
 
 impl Connecting {
-    pub(super) fn accepted(handle: Handle, queue_pair: QueuePair, private: Vec<u8>) -> Self {
-        Connecting { side: Side::Accepted(queue_pair, private), handle: Some(handle) }
+    pub(super) fn soft(connecting: soft::Connecting) -> Self {
+        Connecting { connecting: Inner::Soft(connecting) }
+    }
+
+    pub(super) fn ibv(connecting: ibv::Connecting) -> Self {
+        Connecting { connecting: Inner::Ibv(connecting) }
     }
 
     /// The connection, if it is established by now. Never blocks. A peer's acceptance waits until this is called: call it
@@ -119,39 +88,9 @@ impl Connecting {
     }
 
     fn advance(&mut self, deadline: Option<Instant>) -> Result<Option<Established>, CmError> {
-        let progress = match &self.handle {
-            Some(handle) => handle.watch.wait_for_progress(deadline),
-            None => return Err(CmError::Over),
-        };
-        if let Progress::Waiting = progress {
-            return Ok(None);
-        }
-        let side = std::mem::replace(&mut self.side, Side::Over);
-        // Dropped with an error, it is given up.
-        let handle = self.handle.take().ok_or(CmError::Over)?;
-        match (progress, side) {
-            (Progress::Ended(end), _) => Err(handle.error(end)),
-            (Progress::Accepted(acceptance), Side::Asked(prepared, place)) => {
-                finish(handle, prepared, place, &acceptance).map(Some)
-            }
-            (Progress::Established, Side::Accepted(queue_pair, private_data)) => {
-                Ok(Some(Established { queue_pair, private_data, connection: CmConnection::new(handle) }))
-            }
-            _ => Err(CmError::Over),
+        match &mut self.connecting {
+            Inner::Soft(connecting) => connecting.advance(deadline),
+            Inner::Ibv(connecting) => connecting.advance(deadline),
         }
     }
-}
-
-/// The peer accepted: this end's queue pair is connected, and the peer told that it is.
-fn finish(
-    handle: Handle,
-    prepared: Prepared,
-    place: NetworkGid,
-    acceptance: &Acceptance,
-) -> Result<Established, CmError> {
-    let queue_pair =
-        prepared.connect_by_terms(&acceptance.terms, place, &handle.watch).map_err(|error| handle.why_not(error))?;
-    handle.ready()?;
-    let private_data = acceptance.private.to_vec();
-    Ok(Established { queue_pair, private_data, connection: CmConnection::new(handle) })
 }

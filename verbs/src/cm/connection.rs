@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use qpair_roce::wire::cm::Reason;
 
-use super::deadline;
-use super::handle::Handle;
+use super::{deadline, soft};
 use crate::error::CmError;
-use crate::soft::End;
+use crate::ibv::cm as ibv;
 
 /// A connection: tells when the peer disconnects. Dropped, it disconnects.
 ///
@@ -17,7 +16,13 @@ use crate::soft::End;
 #[derive(Debug)]
 #[must_use = "the connection ends when this is dropped"]
 pub struct CmConnection {
-    handle: Handle,
+    connection: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Soft(soft::Connection),
+    Ibv(ibv::Connection),
 }
 
 /// How a connection ended.
@@ -33,23 +38,33 @@ pub enum Ended {
 }
 
 impl CmConnection {
-    pub(super) fn new(handle: Handle) -> Self {
-        CmConnection { handle }
+    pub(super) fn soft(connection: soft::Connection) -> Self {
+        CmConnection { connection: Inner::Soft(connection) }
+    }
+
+    pub(crate) fn ibv(connection: ibv::Connection) -> Self {
+        CmConnection { connection: Inner::Ibv(connection) }
     }
 
     /// The other end. Its port is the one that was connected to, or the one that the peer's application names.
     pub fn peer(&self) -> SocketAddr {
-        self.handle.peer
+        match &self.connection {
+            Inner::Soft(connection) => connection.peer(),
+            Inner::Ibv(connection) => connection.peer(),
+        }
     }
 
     /// The address of this end.
     pub fn local(&self) -> IpAddr {
-        self.handle.key.address
+        match &self.connection {
+            Inner::Soft(connection) => connection.local(),
+            Inner::Ibv(connection) => connection.local(),
+        }
     }
 
     /// How it ended, if it has. Never blocks.
     pub fn poll(&self) -> Option<Ended> {
-        self.handle.watch.wait_for_end(Some(Instant::now())).map(Ended::from)
+        self.ended(Some(Instant::now()))
     }
 
     /// Waits until it has ended.
@@ -57,22 +72,22 @@ impl CmConnection {
     /// # Errors
     /// [`CmError::TimedOut`] if it has not within `limit`.
     pub fn wait(&self, limit: Duration) -> Result<Ended, CmError> {
-        self.handle.watch.wait_for_end(deadline(limit)).map(Ended::from).ok_or(CmError::TimedOut { limit })
+        self.ended(deadline(limit)).ok_or(CmError::TimedOut { limit })
     }
 
     /// Ends it: the queue pair fails, and the peer is told. [`wait`](CmConnection::wait) tells when it knows. Poll for the
     /// completions of what was sent before: what is not acknowledged by then may not arrive.
     pub fn disconnect(&self) {
-        self.handle.disconnect();
+        match &self.connection {
+            Inner::Soft(connection) => connection.disconnect(),
+            Inner::Ibv(connection) => connection.disconnect(),
+        }
     }
-}
 
-impl From<End> for Ended {
-    fn from(end: End) -> Self {
-        match end {
-            End::Disconnected | End::Stale => Ended::Disconnected,
-            End::TimedOut => Ended::NoAnswer,
-            End::Rejected { reason, .. } => Ended::Rejected(reason),
+    fn ended(&self, deadline: Option<Instant>) -> Option<Ended> {
+        match &self.connection {
+            Inner::Soft(connection) => connection.ended(deadline),
+            Inner::Ibv(connection) => connection.ended(deadline),
         }
     }
 }

@@ -1,48 +1,49 @@
 //! Listening for connections.
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::deadline;
-use super::handle::{Handle, source_port};
 use super::request::ConnectionRequest;
+use super::{deadline, soft};
+use crate::context::Provider;
 use crate::error::CmError;
-use crate::soft::{CmNetwork, Inbox, Node, random_u32};
+use crate::ibv::cm as ibv;
 
 /// Listens for connections at a port, on all addresses of the device; a mio [`Source`](mio::event::Source) that is readable
 /// while requests wait. [`Context::listen`](crate::Context::listen) makes one.
 ///
-/// Up to 1,024 requests wait, per address; peers whose requests find no room repeat them. When it is dropped, requests that
-/// wait are refused.
+/// Up to 1,024 requests wait, on the software device for each address; peers whose requests find no room repeat them. When it
+/// is dropped, requests that wait are refused.
+///
+/// On devices of libibverbs one listener of a host has a port, whatever its device; those who ask for another device there are
+/// refused.
 #[derive(Debug)]
 pub struct Listener {
-    port: u16,
-    inbox: Arc<Inbox>,
-    network: Arc<CmNetwork>,
-    node: Arc<Node>,
+    listener: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Soft(soft::Listener),
+    Ibv(ibv::Listener),
 }
 
 impl Listener {
     /// Listens at a port, or at 0 for one that is free.
-    pub(crate) fn new(node: &Arc<Node>, port: u16) -> Result<Self, CmError> {
-        let network = node.network()?;
-        let system = |source| CmError::System { what: "listen for connections", source };
-        for _ in 0..ATTEMPTS {
-            let tried = if port == 0 { source_port(random_u32()) } else { port };
-            if let Some(inbox) = network.listen(tried).map_err(system)? {
-                return Ok(Listener { port: tried, inbox, network, node: node.clone() });
-            }
-            if port != 0 {
-                break;
-            }
-        }
-        Err(CmError::AddressInUse { port })
+    pub(crate) fn new(provider: &Provider, port: u16) -> Result<Self, CmError> {
+        let listener = match provider {
+            Provider::Soft(node) => Inner::Soft(soft::Listener::new(node, port)?),
+            Provider::Ibv(device) => Inner::Ibv(ibv::Listener::new(device, port)?),
+        };
+        Ok(Listener { listener })
     }
 
     /// The port.
     pub fn port(&self) -> u16 {
-        self.port
+        match &self.listener {
+            Inner::Soft(listener) => listener.port(),
+            Inner::Ibv(listener) => listener.port(),
+        }
     }
 
     /// The next request, if one waits. Never blocks.
@@ -59,33 +60,20 @@ impl Listener {
     }
 
     fn next(&self, deadline: Option<Instant>) -> Option<ConnectionRequest> {
-        loop {
-            let asked = self.inbox.wait(deadline)?;
-            let peer = (asked.offer.terms.address, asked.header.source.port()).into();
-            let handle = Handle::new(self.node.clone(), self.network.clone(), (asked.key, asked.watch), peer);
-            // Who asked may have given up since.
-            if handle.watch.end().is_none() {
-                return Some(ConnectionRequest::new(handle, &asked.offer));
-            }
+        match &self.listener {
+            Inner::Soft(listener) => listener.next(deadline).map(ConnectionRequest::soft),
+            Inner::Ibv(listener) => listener.next(deadline).map(ConnectionRequest::ibv),
         }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.network.unlisten(self.port);
-        // Each is refused as it is dropped.
-        while self.poll().is_some() {}
     }
 }
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        self.inbox.bell().as_raw_fd()
+        match &self.listener {
+            Inner::Soft(listener) => listener.as_raw_fd(),
+            Inner::Ibv(listener) => listener.as_raw_fd(),
+        }
     }
 }
 
 crate::source::by_descriptor!(Listener);
-
-/// Ports that are tried for one that is free; there are sixteen thousand.
-const ATTEMPTS: u32 = 64;

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    pub(super) private: Vec<u8>,
-    pub(super) answer_within: Duration,
-    pub(super) attempts: u8,
+    pub(crate) private: Vec<u8>,
+    pub(crate) answer_within: Duration,
+    pub(crate) attempts: u8,
 }
 
 impl ConnectOptions {
@@ -33,14 +33,15 @@ impl ConnectOptions {
     }
 
     /// How long each message of either side waits for its answer before it is sent again, the time that the peer's
-    /// application takes included. Rounded up to 4.096 us x 2^n, from 1 ms to 69 s.
+    /// application takes included. Rounded up to 4.096 us x 2^n, from 1 ms to 69 s. Of the software device; on others Linux has
+    /// times of its own, 16 attempts of 4.3 s, and this does nothing.
     #[must_use]
     pub fn answer_within(mut self, time: Duration) -> Self {
         self.answer_within = time;
         self
     }
 
-    /// How often each message of either side is sent at most, 1 to 16.
+    /// How often each message of either side is sent at most, 1 to 16. Of the software device, as before.
     #[must_use]
     pub fn attempts(mut self, attempts: u8) -> Self {
         self.attempts = attempts.clamp(1, ATTEMPTS);

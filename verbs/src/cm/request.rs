@@ -2,23 +2,23 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use qpair_roce::cm::{Accept, Offer, Terms};
-use qpair_roce::wire::cm::{IP_HEADER_LEN, Reason, Transport};
-
 use super::connecting::Connecting;
-use super::handle::Handle;
-use super::padded;
+use super::soft;
 use crate::error::CmError;
+use crate::ibv::cm as ibv;
 use crate::qp::Prepared;
 use crate::types::{Mtu, QpType, Qpn};
 
 /// A peer asks for a connection: accept it with a queue pair, or reject it. Dropped, it is rejected.
 #[derive(Debug)]
 pub struct ConnectionRequest {
-    handle: Handle,
-    terms: Terms,
-    private: Vec<u8>,
-    shared_receives: bool,
+    request: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Soft(soft::Request),
+    Ibv(ibv::Request),
 }
 
 /// What a peer offers with its request.
@@ -44,39 +44,43 @@ pub struct PeerOffer {
 }
 
 impl ConnectionRequest {
-    pub(super) fn new(handle: Handle, offer: &Offer) -> Self {
-        let private = offer.private[IP_HEADER_LEN..].to_vec();
-        ConnectionRequest { handle, terms: offer.terms, private, shared_receives: offer.shared_receives }
+    pub(super) fn soft(request: soft::Request) -> Self {
+        ConnectionRequest { request: Inner::Soft(request) }
+    }
+
+    pub(super) fn ibv(request: ibv::Request) -> Self {
+        ConnectionRequest { request: Inner::Ibv(request) }
     }
 
     /// Who asks: the address that the request came from, and the port that its application names.
     pub fn peer(&self) -> SocketAddr {
-        self.handle.peer
+        match &self.request {
+            Inner::Soft(request) => request.peer(),
+            Inner::Ibv(request) => request.peer(),
+        }
     }
 
     /// The own address that was asked.
     pub fn local(&self) -> IpAddr {
-        self.handle.key.address
+        match &self.request {
+            Inner::Soft(request) => request.local(),
+            Inner::Ibv(request) => request.local(),
+        }
     }
 
     /// What the peer's application said: 56 bytes, those that it did not give zero.
     pub fn private_data(&self) -> &[u8] {
-        &self.private
+        match &self.request {
+            Inner::Soft(request) => request.private_data(),
+            Inner::Ibv(request) => request.private_data(),
+        }
     }
 
     /// What the peer offers.
     pub fn offer(&self) -> PeerOffer {
-        let Terms { transport, peer, mtu, retry_count, rnr_retry, max_reads, reads_answered, .. } = self.terms;
-        PeerOffer {
-            qp_type: if transport == Transport::Uc { QpType::Uc } else { QpType::Rc },
-            qpn: peer,
-            // What this end answers is what the peer has under way, and the other way round.
-            max_reads: reads_answered,
-            reads_answered: max_reads,
-            mtu,
-            retry_count,
-            rnr_retry,
-            shared_receives: self.shared_receives,
+        match &self.request {
+            Inner::Soft(request) => request.offer(),
+            Inner::Ibv(request) => request.offer(),
         }
     }
 
@@ -89,27 +93,10 @@ impl ConnectionRequest {
     /// # Errors
     /// [`CmError`] if the peer gave up, or the queue pair can not be connected so.
     pub fn accept(self, prepared: Prepared, private: &[u8]) -> Result<Connecting, CmError> {
-        let private = padded(private)?;
-        let qp = prepared.soft().ok_or(CmError::ForeignObject)?;
-        self.handle.check(qp)?;
-        qp.transport()?;
-        let place = qp.place_at(self.local())?;
-        self.handle.check_mtu(self.terms.mtu, qp.mtu_at(&place))?;
-        let offered = qp.offered();
-        let terms = Terms {
-            max_reads: self.terms.max_reads.min(offered.max_reads),
-            reads_answered: self.terms.reads_answered.min(offered.reads_answered),
-            ..self.terms
-        };
-        if !self.handle.is_asked() {
-            return Err(self.handle.why_over());
+        match self.request {
+            Inner::Soft(request) => request.accept(prepared, private).map(Connecting::soft),
+            Inner::Ibv(request) => request.accept(prepared, private).map(Connecting::ibv),
         }
-        // Before the peer is told, since it may send at once then.
-        let queue_pair =
-            prepared.connect_by_terms(&terms, place, &self.handle.watch).map_err(|error| self.handle.why_not(error))?;
-        let agreed = self.handle.accept(&Accept { private, ..Accept::new(offered) })?;
-        debug_assert_eq!(agreed, terms);
-        Ok(Connecting::accepted(self.handle, queue_pair, self.private))
     }
 
     /// Refuses, and tells the peer's application `private`, 148 bytes at most.
@@ -117,6 +104,9 @@ impl ConnectionRequest {
     /// # Errors
     /// [`CmError`] if the private data is too long (the peer is refused without), or the peer gave up.
     pub fn reject(self, private: &[u8]) -> Result<(), CmError> {
-        self.handle.reject(Reason::CONSUMER, &padded(private)?)
+        match self.request {
+            Inner::Soft(request) => request.reject(private),
+            Inner::Ibv(request) => request.reject(private),
+        }
     }
 }

@@ -14,18 +14,36 @@ use crate::types::Mtu;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The device is of a kind for which this crate has no connection manager.
+    /// The system's connection manager is not to be had.
     #[error(
-        "{device} makes no connections by rdma_cm in this version: use soft0, or exchange addresses by other means and \
-         connect with Prepared::connect"
+        "{device} makes no connections by rdma_cm here: {source}; see that librdmacm is installed and the module rdma_ucm \
+         loaded, or exchange addresses by other means and connect with Prepared::connect"
     )]
     NotSupported {
         /// The device.
         device: String,
+        /// What is missing.
+        source: io::Error,
+    },
+    /// The way to the peer begins at another device.
+    #[error("the way to {peer} begins at {device}, not at {own}: open that device, or change the route")]
+    OtherDevice {
+        /// The peer.
+        peer: SocketAddr,
+        /// Where the way begins.
+        device: String,
+        /// The device of the queue pair.
+        own: String,
     },
     /// Queue pairs for datagrams are not connected.
     #[error("a UD queue pair is not connected to a peer: build it with rc or uc")]
     NotConnected,
+    /// Linux' connection manager connects reliable queue pairs alone.
+    #[error("{device} connects no UC queue pair by rdma_cm: build it with rc, or connect it with Prepared::connect")]
+    NotReliable {
+        /// The device.
+        device: String,
+    },
     /// An object of another context.
     #[error("the queue pair belongs to another context; build it from the same `Context`")]
     ForeignObject,

@@ -1,9 +1,10 @@
 //! An opened device: its context, its events, and what it says of itself.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use qpair_verbs_sys::Ibverbs;
 
+use super::cm::Manager;
 use super::handle::{DeviceList, Handle};
 use super::hub::Hub;
 use super::port::{self, Side};
@@ -11,8 +12,9 @@ use super::watcher::Watcher;
 use super::{attributes, counters, inline, library};
 use crate::counters::Counter;
 use crate::device::{DeviceAttributes, PortAttributes};
-use crate::error::OpenError;
+use crate::error::{CmError, OpenError};
 use crate::events::EventHub;
+use crate::sync::lock;
 
 /// An opened device.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct Device {
     handle: Arc<Handle>,
     attributes: DeviceAttributes,
     max_inline: OnceLock<u32>,
+    /// Made with the first connection or listener.
+    manager: Mutex<Option<Arc<Manager>>>,
 }
 
 /// Names of the devices that libibverbs finds; none where there is no library, or no kernel support.
@@ -45,7 +49,14 @@ impl Device {
             source,
         })?;
         tracing::debug!(name, library = %handle.library.library_path().display(), "device opened");
-        Ok(Arc::new(Device { _watcher: watcher, hub, handle, attributes, max_inline: OnceLock::new() }))
+        Ok(Arc::new(Device {
+            _watcher: watcher,
+            hub,
+            handle,
+            attributes,
+            max_inline: OnceLock::new(),
+            manager: Mutex::default(),
+        }))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -85,6 +96,15 @@ impl Device {
 
     pub(crate) fn events(&self) -> &EventHub {
         &self.hub.events
+    }
+
+    /// What makes its connections by rdma_cm.
+    pub(super) fn manager(&self) -> Result<Arc<Manager>, CmError> {
+        let mut manager = lock(&self.manager);
+        match &*manager {
+            Some(manager) => Ok(manager.clone()),
+            None => Ok(manager.insert(Manager::start(&self.handle)?).clone()),
+        }
     }
 
     pub(super) fn handle(&self) -> &Arc<Handle> {

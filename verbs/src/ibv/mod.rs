@@ -5,6 +5,7 @@ mod address;
 mod ah;
 mod attributes;
 mod channel;
+pub(crate) mod cm;
 mod counters;
 mod cq;
 mod cq_shared;

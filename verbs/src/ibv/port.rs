@@ -101,7 +101,7 @@ fn link_layer(code: u8) -> LinkLayer {
     }
 }
 
-fn mtu(code: u32) -> Mtu {
+pub(super) fn mtu(code: u32) -> Mtu {
     match code {
         1 => Mtu::B256,
         2 => Mtu::B512,

@@ -8,6 +8,7 @@ use qpair_roce::cm::Terms;
 use crate::QpAddress;
 use crate::cq::CompletionQueue;
 use crate::error::{ConnectError, CreateError, ModifyError};
+use crate::ibv;
 use crate::memory::Local;
 use crate::pd::ProtectionDomain;
 use crate::qp::{CqHandle, DatagramQueuePair, OwnedQp, QpOptions, QueuePair, RecvRequest, SrqHandle};
@@ -249,6 +250,16 @@ impl Prepared {
     /// The queue pair, if it is one of the software device.
     pub(crate) fn soft(&self) -> Option<&Arc<SoftQp>> {
         self.qp.soft()
+    }
+
+    /// The queue pair, if it is one of libibverbs.
+    pub(crate) fn ibv(&self) -> Option<&ibv::OwnedQp> {
+        self.qp.ibv()
+    }
+
+    /// The queue pair, which its device's connection manager has connected.
+    pub(crate) fn connected(self) -> QueuePair {
+        QueuePair::new(self.qp)
     }
 
     /// Connects at `place` by what the connection managers agreed on: INIT to RTR to RTS. It fails with the connection.

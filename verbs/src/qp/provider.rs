@@ -124,6 +124,13 @@ impl OwnedQp {
         }
     }
 
+    pub(crate) fn ibv(&self) -> Option<&ibv::OwnedQp> {
+        match self {
+            OwnedQp::Soft(_) => None,
+            OwnedQp::Ibv(qp) => Some(qp),
+        }
+    }
+
     pub(crate) fn qpn(&self) -> Qpn {
         match self {
             OwnedQp::Soft(qp) => qp.qpn(),

@@ -77,6 +77,7 @@ mod ports;
 mod posting;
 mod races;
 mod random;
+mod rdma_cm;
 mod read_reduce;
 mod resting;
 mod rnr;

@@ -4,7 +4,7 @@
 use qpair_fake_ibverbs::control::Device as Fake;
 use qpair_verbs::{Access, CmError, Context, CreateError, OpenError, PostError, Rejected};
 
-use crate::ground::{Ground, NAME, connect, in_fake, settled};
+use crate::ground::{Ground, NAME, connect, in_fake, in_fake_with, settled};
 
 #[test]
 fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
@@ -27,14 +27,16 @@ fn queue_pairs_and_address_handles_ask_for_their_own_side_only() {
 }
 
 #[test]
-fn there_is_no_connection_manager_yet() {
-    in_fake(|| {
+fn without_its_library_there_is_no_connection_manager() {
+    in_fake_with(&[("QPAIR_LIBRDMACM", "/none/such/librdmacm.so.1")], || {
         let ground = Ground::new();
         let refusal = ground.ctx.listen(7471).unwrap_err();
-        assert!(matches!(&refusal, CmError::NotSupported { device } if device == ground.ctx.name()), "{refusal}");
+        assert!(matches!(&refusal, CmError::NotSupported { device, .. } if device == ground.ctx.name()), "{refusal}");
         let prepared = ground.pd.rc(&ground.cq).build().unwrap();
         let refusal = ground.ctx.connect_to(([127, 0, 0, 1], 7471).into(), prepared, b"").unwrap_err();
-        assert!(refusal.to_string().contains("Prepared::connect"), "{refusal}");
+        for part in ["/none/such/librdmacm.so.1", "rdma_ucm", "Prepared::connect"] {
+            assert!(refusal.to_string().contains(part), "{refusal}");
+        }
     });
 }
 

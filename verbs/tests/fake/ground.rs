@@ -12,11 +12,18 @@ use qpair_verbs::{Access, CompletionQueue, Context, ExposedRegion, ProtectionDom
 /// Runs the calling test in a process of its own: `case` is a closure that stands in the test, whose name it tells by.
 #[track_caller]
 pub fn in_fake<F: FnOnce()>(case: F) {
-    let library = library_path().expect("the library is built beside the tests");
-    in_process(&[("QPAIR_LIBIBVERBS", library.to_str().expect("a plain path"))], case);
+    in_fake_with(&[], case);
 }
 
 /// The same with other variables in the environment.
+#[track_caller]
+pub fn in_fake_with<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
+    let library = library_path().expect("the library is built beside the tests");
+    let library = ("QPAIR_LIBIBVERBS", library.to_str().expect("a plain path"));
+    in_process(&[&[library], variables].concat(), case);
+}
+
+/// Runs the calling test in a process of its own, with these variables in its environment.
 #[track_caller]
 pub fn in_process<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
     if std::env::var_os(CHILD).is_some() {

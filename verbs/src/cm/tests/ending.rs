@@ -82,7 +82,7 @@ fn what_came_before_the_end_is_there() {
 #[test]
 fn connections_are_forgotten_after_timewait() {
     let Some((a, b)) = sides() else { return };
-    let count = |side: &Side| side.ctx.managed().unwrap().network().unwrap().connections();
+    let count = |side: &Side| side.ctx.soft().unwrap().network().unwrap().connections();
     let listener = b.ctx.listen(0).unwrap();
     // They linger as long as a packet of theirs may be under way: 67 ms, and as much again for the peer's device.
     let quick = a.pd.rc(&a.cq).ack_timeout(Duration::from_millis(60)).build().unwrap();

@@ -41,7 +41,7 @@ impl Side {
     pub(super) fn lose(&self, kind: Kind, count: u32) -> Arc<AtomicU32> {
         let lost = Arc::new(AtomicU32::new(0));
         let counter = lost.clone();
-        self.ctx.managed().unwrap().network().unwrap().lose_messages(move |message| {
+        self.ctx.soft().unwrap().network().unwrap().lose_messages(move |message| {
             let is_lost = Kind::of(message) == kind && counter.load(Ordering::Relaxed) < count;
             counter.fetch_add(u32::from(is_lost), Ordering::Relaxed);
             is_lost

@@ -170,5 +170,5 @@ fn a_bad_network_does_not_keep_them_apart() {
 
 /// A fifth of all messages.
 fn lose_randomly(side: &Side, mut random: impl FnMut() -> u32 + Send + 'static) {
-    side.ctx.managed().unwrap().network().unwrap().lose_messages(move |_| random().is_multiple_of(5));
+    side.ctx.soft().unwrap().network().unwrap().lose_messages(move |_| random().is_multiple_of(5));
 }

@@ -25,7 +25,7 @@ fn process() {
         std::process::exit(0);
     });
     let side = Side::new();
-    let network = side.ctx.managed().unwrap().network();
+    let network = side.ctx.soft().unwrap().network();
     let network = match network {
         Ok(network) => network,
         Err(error) => return println!("\n!unable {error}"),

@@ -118,7 +118,7 @@ fn timeout_code(timeout: Duration) -> u8 {
 }
 
 /// The least timer of the table that is no shorter: code 0 stands for the longest.
-fn rnr_code(timer: Duration) -> u8 {
+pub(super) fn rnr_code(timer: Duration) -> u8 {
     let micros = u32::try_from(timer.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX);
     RNR_TIMERS_US.iter().position(|&entry| entry >= micros).map_or(0, |place| place as u8 + 1)
 }

@@ -35,6 +35,9 @@ impl Drop for OwnedQp {
             }
         }
         let (device, id) = (self.pd.device().clone(), self.shared.id);
+        if let Some(leash) = self.leash.get() {
+            leash.let_go();
+        }
         // Before it goes: another may have its address then.
         device.hub().leave_qp(self.qp.as_ptr());
         // SAFETY: alive until now. When it is gone the device is done with everything that was posted.

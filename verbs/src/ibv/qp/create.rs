@@ -9,6 +9,7 @@ use std::time::Instant;
 use qpair_verbs_sys as sys;
 
 use super::attributes::Local;
+use super::managed::Leash;
 use super::shared::QpShared;
 use super::submit::Submit;
 use crate::QpAddress;
@@ -63,6 +64,8 @@ pub(crate) struct OwnedQp {
     pub(super) explanation: Mutex<String>,
     /// When it failed, if it may have taken receives from a shared queue by then.
     pub(super) failed: OnceLock<Instant>,
+    /// How a connection manager takes it to the error state.
+    pub(super) leash: OnceLock<Arc<Leash>>,
     /// Windows that were bound over this queue pair, with their keys.
     pub(super) windows: Mutex<Vec<(Rkey, Weak<Mw>)>>,
     pub(super) in_domain: Arc<PdHandle>,
@@ -144,6 +147,7 @@ impl OwnedQp {
             peer_reads: Mutex::default(),
             explanation: Mutex::default(),
             failed: OnceLock::new(),
+            leash: OnceLock::new(),
             windows: Mutex::default(),
             in_domain,
             send_cq,

@@ -6,6 +6,7 @@ mod close;
 mod create;
 mod diagnose;
 mod ece;
+mod managed;
 mod modify;
 mod post;
 mod shared;
@@ -14,4 +15,5 @@ mod submit;
 
 pub(super) use attributes::Local;
 pub(crate) use create::OwnedQp;
+pub(super) use managed::{Agreed, Leash};
 pub(super) use shared::QpShared;

@@ -101,7 +101,7 @@ impl OwnedQp {
         }
     }
 
-    fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
+    pub(super) fn enter_state(&self, to: QpState, attributes: &sys::ibv_qp_attr) -> Result<(), ConnectError> {
         let from = self.known_state();
         match self.modify(to, attributes) {
             Ok(()) => Ok(()),

@@ -9,9 +9,9 @@ use qpair_roce::cm::Offer;
 use qpair_roce::wire::cm::IpHeader;
 
 use super::key::Key;
-use super::watch::{Watch, wait};
+use super::watch::Watch;
 use crate::soft::eventfd::EventFd;
-use crate::sync::lock;
+use crate::sync::{lock, wait};
 
 /// Requests that wait at a port.
 pub(crate) struct Inbox {

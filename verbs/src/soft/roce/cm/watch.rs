@@ -1,6 +1,6 @@
 //! A connection as its owner follows it: what the manager told of it, and a place to wait for more.
 
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use qpair_roce::Qpn;
@@ -8,7 +8,7 @@ use qpair_roce::cm::Terms;
 use qpair_roce::wire::cm::{Reason, Reject, Reply};
 
 use crate::soft::roce::attached::Owner;
-use crate::sync::lock;
+use crate::sync::{lock, wait};
 
 /// A connection as its owner follows it.
 #[derive(Default)]
@@ -118,26 +118,6 @@ impl Seen {
             return Some(Progress::Established);
         }
         self.end.map(Progress::Ended)
-    }
-}
-
-/// Waits at `changed` until `look` finds something, until `deadline` at most. With one that has passed it looks once.
-pub(super) fn wait<T, R>(
-    of: &Mutex<T>,
-    changed: &Condvar,
-    deadline: Option<Instant>,
-    mut look: impl FnMut(&mut T) -> Option<R>,
-) -> Option<R> {
-    let mut guard = lock(of);
-    loop {
-        if let Some(found) = look(&mut guard) {
-            return Some(found);
-        }
-        guard = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-            None => changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
-            Some(left) if left.is_zero() => return None,
-            Some(left) => changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0,
-        };
     }
 }
 

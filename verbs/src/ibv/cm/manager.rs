@@ -1,0 +1,258 @@
+//! The thread that reads what the library tells, and takes the steps of a call that need no decision.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+
+use qpair_roce::wire::cm::Reason;
+use qpair_verbs_sys as sys;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::course::{Course, End};
+use super::id::{self, Raw, heard, said};
+use super::listener::Inbox;
+use crate::error::CmError;
+use crate::ibv::handle::{Handle, made, outcome};
+use crate::soft::EventFd;
+use crate::sync::lock;
+
+/// The connection manager of a device, and its thread. Connections and listeners keep it.
+#[derive(Debug)]
+pub(in crate::ibv) struct Manager {
+    pub(super) core: Arc<Core>,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has too.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) library: &'static sys::Rdmacm,
+    pub(super) init_qp_attr: sys::cm_signature::rdma_init_qp_attr,
+    pub(super) establish: sys::cm_signature::rdma_establish,
+    pub(super) channel: NonNull<sys::rdma_event_channel>,
+    pub(super) device: Arc<Handle>,
+    /// What events are about, by where the library has it. Held while an event is handled, so that what it names stays.
+    pub(super) known: Mutex<HashMap<usize, Known>>,
+}
+
+/// What an event may be about.
+#[derive(Debug)]
+pub(super) enum Known {
+    Listener(Arc<Inbox>),
+    Connection(Arc<Course>),
+}
+
+// SAFETY: the library's functions on a channel may be called from any thread.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+impl Manager {
+    pub(in crate::ibv) fn start(device: &Arc<Handle>) -> Result<Arc<Self>, CmError> {
+        let missing = |source| CmError::NotSupported { device: device.name.clone(), source };
+        let library = sys::Rdmacm::load().map_err(|error| missing(io::Error::other(error)))?;
+        let init_qp_attr = library.rdma_init_qp_attr().map_err(|error| missing(io::Error::other(error)))?;
+        let establish = library.rdma_establish().map_err(|error| missing(io::Error::other(error)))?;
+        // SAFETY: it takes nothing.
+        let channel = made(unsafe { (library.rdma_create_event_channel)() }).map_err(missing)?;
+        let (device, known) = (device.clone(), Mutex::default());
+        let core = Arc::new(Core { library, init_qp_attr, establish, channel, device, known });
+        let system = |source| CmError::System { what: "watch the connection manager", source };
+        let stop = Arc::new(EventFd::new().map_err(system)?);
+        let flags = fcntl_getfl(core.fd()).map_err(|error| system(error.into()))?;
+        fcntl_setfl(core.fd(), flags | OFlags::NONBLOCK).map_err(|error| system(error.into()))?;
+        let (watched, stopped) = (core.clone(), stop.clone());
+        let thread = Builder::new().name("qpair-cm".to_owned()).spawn(move || watched.watch(&stopped));
+        let thread = Some(thread.map_err(system)?);
+        Ok(Arc::new(Manager { core, stop, thread }))
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.stop.ring();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // SAFETY: each id of it kept the manager, and is gone.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.channel.as_ptr()) };
+    }
+}
+
+/// What was told of a connection or a listener.
+struct Told {
+    event: sys::rdma_cm_event_type,
+    status: i32,
+    id: NonNull<sys::rdma_cm_id>,
+    /// At which a request came.
+    listener: usize,
+    words: super::course::Words,
+}
+
+impl Core {
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+
+    fn watch(&self, stop: &EventFd) {
+        loop {
+            let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return tracing::error!(%error, "connections by rdma_cm are not watched any more"),
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
+            if !self.take_events() && broken {
+                return tracing::error!(device = self.device.name, "the connection manager is gone");
+            }
+        }
+    }
+
+    /// Takes the events that wait; false if there was none.
+    fn take_events(&self) -> bool {
+        let mut any = false;
+        loop {
+            let mut event = std::ptr::null_mut();
+            // SAFETY: the channel is there; the library fills the pointer where it returns 0.
+            if unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) } != 0 {
+                return any;
+            }
+            let Some(event) = NonNull::new(event) else { return any };
+            any = true;
+            // SAFETY: got above, and not acknowledged before it was read.
+            let told = unsafe { read(event) };
+            let unwanted = told.and_then(|told| self.handle(told));
+            // SAFETY: got above, acknowledged once. Whoever destroys an id waits for that.
+            unsafe { (self.library.rdma_ack_cm_event)(event.as_ptr()) };
+            if let Some(Raw(id)) = unwanted {
+                // SAFETY: the library made it for a request, and nobody else knows of it. The peer is refused by that.
+                unsafe { (self.library.rdma_destroy_id)(id.as_ptr()) };
+            }
+        }
+    }
+
+    /// Handles an event; what it gives back is a request for which there is nobody.
+    fn handle(&self, told: Told) -> Option<Raw> {
+        let mut known = lock(&self.known);
+        if told.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST {
+            // SAFETY: the library made the id for this event.
+            let is_here = unsafe { self.device_of(told.id) } == self.device.name;
+            let Some(Known::Listener(inbox)) = known.get(&told.listener).filter(|_| is_here) else {
+                return Some(Raw(told.id));
+            };
+            let (inbox, course) = (inbox.clone(), Arc::new(Course::default()));
+            known.insert(told.id.addr().get(), Known::Connection(course.clone()));
+            // Under the lock: whoever stops listening refuses all who came before.
+            inbox.push(Raw(told.id), course, told.words);
+            return None;
+        }
+        let Some(Known::Connection(course)) = known.get(&told.id.addr().get()) else { return None };
+        let course = course.clone();
+        match told.event {
+            // SAFETY: the id is known, so it is not destroyed before the lock is given back.
+            sys::RDMA_CM_EVENT_ADDR_RESOLVED => unsafe { self.found_address(told.id, &course) },
+            // SAFETY: as above.
+            sys::RDMA_CM_EVENT_ROUTE_RESOLVED => unsafe { self.found_route(told.id, &course) },
+            sys::RDMA_CM_EVENT_ADDR_ERROR | sys::RDMA_CM_EVENT_ROUTE_ERROR => {
+                course.ended(End::Unreachable(errno(told.status)))
+            }
+            sys::RDMA_CM_EVENT_CONNECT_RESPONSE => course.accepted(told.words),
+            sys::RDMA_CM_EVENT_ESTABLISHED => course.established(),
+            sys::RDMA_CM_EVENT_UNREACHABLE => course.ended(End::NoAnswer),
+            sys::RDMA_CM_EVENT_CONNECT_ERROR => course.ended(End::System("connect", errno(told.status))),
+            sys::RDMA_CM_EVENT_REJECTED => {
+                let reason = Reason(u16::try_from(told.status).unwrap_or_default());
+                course.ended(End::Rejected(reason, told.words.private));
+            }
+            sys::RDMA_CM_EVENT_DISCONNECTED | sys::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                // The peer waits for an answer.
+                // SAFETY: as above.
+                unsafe { (self.library.rdma_disconnect)(told.id.as_ptr()) };
+                // Whoever asked the peer to end it may have had no answer.
+                course.ended(if told.status == 0 { End::Disconnected } else { End::NoAnswer });
+            }
+            other => tracing::debug!(event = other, "an event of rdma_cm that says nothing new"),
+        }
+        None
+    }
+
+    /// # Safety
+    /// The id is alive.
+    unsafe fn found_address(&self, id: NonNull<sys::rdma_cm_id>, course: &Course) {
+        // SAFETY: by contract.
+        let device = unsafe { self.device_of(id) };
+        if device != self.device.name {
+            return course.ended(End::OtherDevice(device));
+        }
+        // SAFETY: by contract.
+        let begun = outcome(unsafe { (self.library.rdma_resolve_route)(id.as_ptr(), id::RESOLVE_MS) });
+        if let Err(error) = begun {
+            course.ended(End::Unreachable(error.raw_os_error().unwrap_or_default()));
+        }
+    }
+
+    /// # Safety
+    /// The id is alive.
+    unsafe fn found_route(&self, id: NonNull<sys::rdma_cm_id>, course: &Course) {
+        let Some(words) = course.take_words() else { return };
+        let mut said = said(&words);
+        // SAFETY: by contract; what is said is read before it returns.
+        if let Err(error) = outcome(unsafe { (self.library.rdma_connect)(id.as_ptr(), &raw mut said) }) {
+            course.ended(End::System("ask for a connection", error.raw_os_error().unwrap_or_default()));
+        }
+    }
+
+    /// The name of the device that an id is on; empty if it is on none.
+    ///
+    /// # Safety
+    /// The id is alive.
+    unsafe fn device_of(&self, id: NonNull<sys::rdma_cm_id>) -> String {
+        // SAFETY: by contract; the library opened the context, for good, before it told of the id.
+        let device = unsafe { (*id.as_ptr()).verbs.as_ref() }.map(|context| context.device);
+        // SAFETY: a context's device.
+        let name = device.map(|device| unsafe { (self.device.library.ibv_get_device_name)(device) });
+        match name {
+            // SAFETY: it ends with a zero byte, and lives as long as the context.
+            Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Reads an event; `None` for one that is about nothing.
+///
+/// # Safety
+/// It was got, and not acknowledged.
+unsafe fn read(event: NonNull<sys::rdma_cm_event>) -> Option<Told> {
+    // SAFETY: by contract. Connected services, of which alone there are ids, have the union's first member.
+    unsafe {
+        let event = event.as_ref();
+        Some(Told {
+            event: event.event,
+            status: event.status,
+            id: NonNull::new(event.id)?,
+            listener: event.listen_id.addr(),
+            words: heard(&event.param.conn),
+        })
+    }
+}
+
+/// An event's status as an error's number.
+fn errno(status: i32) -> i32 {
+    status.saturating_abs()
+}

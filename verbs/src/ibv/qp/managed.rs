@@ -1,0 +1,119 @@
+//! Queue pairs that a connection manager connects.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use qpair_verbs_sys as sys;
+
+use super::attributes;
+use super::create::OwnedQp;
+use super::shared::QpShared;
+use crate::error::ConnectError;
+use crate::ibv::device::Device;
+use crate::qp::{QpAttributes, transition};
+use crate::sync::lock;
+use crate::types::{Gid, QpState};
+
+/// What the connection managers of both sides agreed on: attributes of the three states, as the library fills them in.
+pub(in crate::ibv) struct Agreed {
+    pub(in crate::ibv) init: sys::ibv_qp_attr,
+    pub(in crate::ibv) ready_to_receive: sys::ibv_qp_attr,
+    pub(in crate::ibv) ready_to_send: sys::ibv_qp_attr,
+    /// READs and atomics that this side answers at once, and that it may have under way.
+    pub(in crate::ibv) reads: [u8; 2],
+}
+
+/// Takes a queue pair to the error state, from elsewhere than where its owner is, as long as it is there.
+#[derive(Debug)]
+pub(in crate::ibv) struct Leash {
+    qp: Mutex<Option<NonNull<sys::ibv_qp>>>,
+    shared: Arc<QpShared>,
+    library: &'static sys::Ibverbs,
+}
+
+// SAFETY: the library's functions on a queue pair may be called from any thread, as long as it is there, which the lock sees to.
+unsafe impl Send for Leash {}
+// SAFETY: as above.
+unsafe impl Sync for Leash {}
+
+impl Leash {
+    /// The connection is over.
+    pub(in crate::ibv) fn fail(&self) {
+        let Some(qp) = *lock(&self.qp) else { return };
+        let mut attributes = attributes::none();
+        attributes.qp_state = sys::IBV_QPS_ERR;
+        // SAFETY: the queue pair is there: its owner takes the pointer back before it goes, under the lock that is held.
+        unsafe { (self.library.ibv_modify_qp)(qp.as_ptr(), &raw mut attributes, sys::IBV_QP_STATE as c_int) };
+        // A device that does not obey is believed to be broken.
+        self.shared.fail();
+    }
+
+    /// The queue pair is about to go.
+    pub(super) fn let_go(&self) {
+        *lock(&self.qp) = None;
+    }
+}
+
+impl OwnedQp {
+    pub(in crate::ibv) fn is_of(&self, device: &Device) -> bool {
+        Arc::ptr_eq(self.pd.device().handle(), device.handle())
+    }
+
+    pub(in crate::ibv) fn takes_shared_receives(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// READs and atomics that it answers at once, and that it may have under way.
+    pub(in crate::ibv) fn offered_reads(&self) -> [u8; 2] {
+        self.reads
+    }
+
+    /// Times that a packet is sent again, without an answer and without a receive.
+    pub(in crate::ibv) fn offered_retries(&self) -> [u8; 2] {
+        [self.options.retry_count, self.options.rnr_retry]
+    }
+
+    pub(in crate::ibv) fn leash(&self) -> Arc<Leash> {
+        let made = || {
+            let (qp, shared, library) = (Mutex::new(Some(self.qp)), self.shared.clone(), self.library());
+            Arc::new(Leash { qp, shared, library })
+        };
+        self.leash.get_or_init(made).clone()
+    }
+
+    /// INIT to RTS, by what was agreed on.
+    pub(in crate::ibv) fn connect_as_agreed(&self, agreed: &Agreed) -> Result<(), ConnectError> {
+        let own = attributes::init(&self.options, self.pd.device().attributes().atomics);
+        // The port is the one at which the way to the peer begins.
+        let init = sys::ibv_qp_attr { qp_access_flags: own.qp_access_flags, ..agreed.init };
+        let mask =
+            transition(self.qp_type(), QpState::Reset, QpState::Init).map_or(QpAttributes::NONE, |cell| cell.required);
+        self.modify_raw(&init, mask).map_err(|source| ConnectError::Refused {
+            from: QpState::Init,
+            to: QpState::Init,
+            attribute: None,
+            source,
+        })?;
+        let [answered, under_way] = agreed.reads;
+        let mut attributes = agreed.ready_to_receive;
+        attributes.max_dest_rd_atomic = answered;
+        attributes.min_rnr_timer = attributes::rnr_code(self.options.min_rnr_timer);
+        self.enter_state(QpState::Rtr, &attributes)?;
+        // SAFETY: any 16 bytes are a GID.
+        let gid = Gid(unsafe { attributes.ah_attr.grh.dgid.raw });
+        *lock(&self.explanation) = format!(
+            "device {} to queue pair {} at {gid}, connected by rdma_cm; port {}, GID {}; path MTU {}; posted by {}",
+            self.pd.device().name(),
+            attributes.dest_qp_num,
+            attributes.ah_attr.port_num,
+            attributes.ah_attr.grh.sgid_index,
+            128u32 << attributes.path_mtu.min(5),
+            self.submit.name(),
+        );
+        *lock(&self.peer_reads) = Some(under_way);
+        let mut attributes = agreed.ready_to_send;
+        attributes.max_rd_atomic = under_way;
+        self.enter_state(QpState::Rts, &attributes)
+    }
+}
