@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use qpair_transport::{
-    CloseReason, Config, ConnectError, ConnectFailure, EndpointId, Event, OneSidedFailure, OpError, Returned,
+    Armed, CloseReason, Config, ConnectError, ConnectFailure, EndpointId, Event, OneSidedFailure, OpError, Returned,
     SendFailure, Source, Tag, TagPattern, Unmatched, Worker,
 };
 use qpair_verbs::{Access, Local, PostError};
@@ -330,4 +330,52 @@ fn a_device_with_little_inline_carries_the_same() {
         pair.a.close(pair.ep_a);
         pair.until(|of_a, of_b| of_a.iter().any(is_closed) && of_b.iter().any(is_closed));
     });
+}
+
+/// What came before a peer hung up is delivered before its end, however late this side looks.
+#[test]
+fn what_a_peer_sent_before_it_died_comes() {
+    for round in 0..10 {
+        let mut worker = Worker::new(Config::default()).unwrap();
+        let mut process = Process::start("send and die", &mut worker);
+        let Event::Accepted { ep, .. } = next(&mut worker) else { panic!("not accepted") };
+        assert!(matches!(next(&mut worker), Event::Received { tag: Tag(100), .. }));
+        worker.send_copy(ep, Tag(200), b"go").unwrap();
+        // It ends while this side sleeps.
+        let mut came = 0;
+        while worker.arm().unwrap() == Armed::Ready {
+            came += u64::from(matches!(worker.poll().unwrap(), Some(Event::Received { .. })));
+        }
+        process.0.wait().unwrap();
+        loop {
+            match next(&mut worker) {
+                Event::Received { tag, .. } => {
+                    assert_eq!(tag, Tag(came));
+                    came += 1;
+                }
+                Event::Closed { reason, .. } => {
+                    assert!(matches!(reason, CloseReason::PeerLost(_)), "{reason}");
+                    break;
+                }
+                other => panic!("{}", brief(&other)),
+            }
+        }
+        assert_eq!(came, 5, "round {round}");
+    }
+}
+
+#[test]
+#[ignore = "runs as another process of a test"]
+fn as_a_peer() {
+    let Some((_, address)) = role() else { return };
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let ep = worker.connect_datagram(address).unwrap();
+    assert!(matches!(next(&mut worker), Event::Connected { .. }));
+    worker.send_copy(ep, Tag(100), b"here").unwrap();
+    assert!(matches!(next(&mut worker), Event::Received { tag: Tag(200), .. }));
+    for number in 0..5 {
+        worker.send_copy(ep, Tag(number), b"last words").unwrap();
+    }
+    // Without a farewell.
+    std::process::abort();
 }

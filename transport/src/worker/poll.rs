@@ -149,8 +149,9 @@ impl Worker {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.receives.arm(Arm::Any);
         }
-        // The arming tells of what comes from now on: what is there must be taken, all of it.
-        loop {
+        // The arming tells of what comes from now on: what is there must be taken, all of it. Where it does not cease, there is
+        // no sleep.
+        for _ in 0..ROUNDS {
             self.cut_short = false;
             if let Some(event) = self.reap()? {
                 self.ready.push_front(event);
@@ -163,6 +164,8 @@ impl Worker {
                 return Ok(false);
             }
         }
+        self.wake_up();
+        Ok(true)
     }
 
     /// How long to sleep at most.
@@ -289,18 +292,17 @@ impl Worker {
         if !self.withheld.is_empty() {
             self.look_at_withheld(1);
         }
-        if self.broken > 0 {
+        // What came before a connection broke is delivered before its end, also over datagrams.
+        let is_empty = !self.has_other_queues || self.poll_other_queues(datagram::BATCH)?;
+        if self.broken > 0 && is_empty {
             self.end_broken(None);
-        }
-        if self.has_other_queues {
-            self.poll_other_queues(datagram::BATCH)?;
         }
         Ok(())
     }
 
-    /// Takes what came beside the messages of queue pairs, at most a batch, and so many datagrams.
+    /// Takes what came beside the messages of queue pairs, at most a batch, and so many datagrams. True if no datagram is left.
     #[cold]
-    pub(super) fn poll_other_queues(&mut self, datagrams: u32) -> Result<(), WorkerError> {
+    pub(super) fn poll_other_queues(&mut self, datagrams: u32) -> Result<bool, WorkerError> {
         if self.rails.count() > 0 {
             self.poll_rails()?;
         }
@@ -411,6 +413,8 @@ fn plain_event(Plain { ep, envelope, message }: Plain) -> Event {
 
 /// Completions that one poll takes at most, if none of them is an event.
 const BATCH: usize = 16;
+/// Batches that are taken before a sleep, at most.
+const ROUNDS: usize = 256;
 /// Lent slabs that an idle poll looks at, at most.
 const LOOKS: usize = 4;
 /// How long to sleep at most: what the system takes as a limit ends somewhere, and an hour more or less is nothing.

@@ -79,6 +79,8 @@ impl Worker {
         if self.rails.count() > 0 {
             self.drain_rails()?;
         }
+        // Nor are packets taken for lost whose acknowledgments wait.
+        self.poll_datagrams(datagram::DEPTH)?;
         while let Some((due, index)) = self.timers.pop(now) {
             let endpoint = self.endpoints.at(index as usize);
             if endpoint.is_some_and(|endpoint| endpoint.timer.take_if(|timer| *timer == due).is_some()) {
@@ -125,6 +127,10 @@ impl Worker {
         {
             endpoint.timer = Some(due);
             self.timers.push(due, index as u32);
+            if self.timers.is_crowded(self.endpoints.len()) {
+                let endpoints = &mut self.endpoints;
+                self.timers.keep(|due, index| endpoints.at(index as usize).is_some_and(|one| one.timer == Some(due)));
+            }
         }
     }
 

@@ -22,6 +22,20 @@ impl Timers {
         self.heap.push(Reverse((due, index)));
     }
 
+    /// True if most of it does not count any more: where a connection is due sooner again and again, its later times stay.
+    pub(super) fn is_crowded(&self, connections: usize) -> bool {
+        self.heap.len() > 2 * connections + FEW
+    }
+
+    /// Drops what does not count, by time and index.
+    pub(super) fn keep(&mut self, mut counts: impl FnMut(Duration, u32) -> bool) {
+        let mut kept = std::mem::take(&mut self.heap).into_vec();
+        kept.retain(|&Reverse((due, index))| counts(due, index));
+        kept.sort_unstable();
+        kept.dedup();
+        self.heap = kept.into();
+    }
+
     /// The next time that has come, with its index.
     pub(super) fn pop(&mut self, now: Duration) -> Option<(Duration, u32)> {
         let Reverse((due, _)) = self.heap.peek()?;
@@ -60,6 +74,22 @@ mod tests {
         assert!(seen.iter().all(|&count| count == 2));
         assert_eq!(timers.turn(65).collect::<Vec<_>>().len(), 64, "there are fewer now");
         assert!(timers.turn(65).eq((64..65).chain(0..63)));
+    }
+
+    #[test]
+    fn times_that_do_not_count_are_dropped() {
+        let (mut timers, soon, late) = (Timers::default(), Duration::from_secs(1), Duration::from_secs(100));
+        for round in 0..1000 {
+            timers.push(late, 7);
+            timers.push(soon, round);
+            if timers.is_crowded(3) {
+                timers.keep(|due, index| index == 7 && due == late);
+                assert_eq!(timers.heap.len(), 1);
+            }
+        }
+        assert!(timers.heap.len() <= 2 * 3 + FEW);
+        timers.keep(|_, index| index == 7);
+        assert_eq!((timers.pop(soon), timers.pop(late), timers.pop(late)), (None, Some((late, 7)), None));
     }
 
     #[test]

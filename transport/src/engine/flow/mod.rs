@@ -114,15 +114,19 @@ impl<O, I> Flow<O, I> {
         header.has_contents() && self.arrivals.wants(header.sequence)
     }
 
-    /// A packet came, with its contents if they are [wanted](Flow::wants). Those whose turn it is come out of
-    /// [`next`](Flow::next).
+    /// A packet came: takes note of what it acknowledges. Its contents are for [`arrive`](Flow::arrive).
     ///
     /// # Errors
     /// It acknowledges what was not sent.
-    pub(crate) fn receive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) -> Result<(), NotSent> {
-        self.sending.acknowledged(header.acknowledged, header.beyond, now)?;
+    pub(crate) fn heed(&mut self, header: &FlowHeader, now: Duration) -> Result<(), NotSent> {
+        self.sending.acknowledged(header.acknowledged, header.beyond, now)
+    }
+
+    /// The contents of a packet that was [heeded](Flow::heed), if they are [wanted](Flow::wants). Those whose turn it is come out
+    /// of [`next`](Flow::next).
+    pub(crate) fn arrive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) {
         if !header.has_contents() {
-            return Ok(());
+            return;
         }
         let in_order = self.arrivals.is_next(header.sequence);
         let is_new = packet.is_some_and(|packet| self.arrivals.take(header.sequence, packet));
@@ -132,7 +136,6 @@ impl<O, I> Flow<O, I> {
         let at_once = self.owed >= 2 || !in_order || self.arrivals.has_gap();
         let due = if at_once { now } else { now + self.ack_delay };
         self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
-        Ok(())
     }
 
     /// The next packet in order.
@@ -163,6 +166,14 @@ impl<O, I> Flow<O, I> {
     /// When [`poll`](Flow::poll) has something to do.
     pub(crate) fn due(&self) -> Option<Duration> {
         [self.sending.due(), self.ack_due].into_iter().flatten().min()
+    }
+
+    /// Both at once.
+    #[cfg(test)]
+    pub(crate) fn receive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) -> Result<(), NotSent> {
+        self.heed(header, now)?;
+        self.arrive(header, packet, now);
+        Ok(())
     }
 
     /// The header of the next packet with contents, as it would be now.

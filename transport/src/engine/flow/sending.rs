@@ -26,11 +26,15 @@ pub(super) struct Sending<O> {
     halved_at: u32,
     /// Packets that are held to be lost, and were not sent again.
     lost: u32,
+    /// Packets that are under way as far as this side knows: neither lost nor there.
+    flying: u32,
     timing: Timing,
     /// When the oldest is sent again.
     due: Option<Duration>,
     patience: Duration,
     tries: u32,
+    /// When the peer told of something new last.
+    news: Duration,
     repeated: u64,
 }
 
@@ -57,10 +61,12 @@ impl<O> Sending<O> {
             threshold: LARGEST_WINDOW,
             halved_at: 0,
             lost: 0,
+            flying: 0,
             timing: Timing::new(settings.least_timeout),
             due: None,
             patience: settings.patience,
             tries: settings.tries,
+            news: Duration::ZERO,
             repeated: 0,
         }
     }
@@ -86,14 +92,14 @@ impl<O> Sending<O> {
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = O> + '_ {
-        (self.lost, self.due) = (0, None);
+        (self.lost, self.flying, self.due) = (0, 0, None);
         let sent = self.sent.drain(..).map(|sent| sent.packet);
         self.released.drain(..).chain(sent).chain(self.unsent.drain(..))
     }
 
     /// Not more under way than the window, and none so far ahead that the peer could not keep it.
     fn has_room(&self) -> bool {
-        self.sent.len() < self.window as usize
+        self.flying < self.window && self.sent.len() < LARGEST_WINDOW as usize
     }
 
     pub(super) fn next_sequence(&self) -> u32 {
@@ -107,7 +113,8 @@ impl<O> Sending<O> {
 
     pub(super) fn due(&self) -> Option<Duration> {
         // What is held to be lost, and what there is room for, goes out at once.
-        let at_once = self.lost > 0 || (!self.unsent.is_empty() && self.has_room());
+        let again = self.lost > 0 && self.flying < self.window;
+        let at_once = again || (!self.unsent.is_empty() && self.has_room());
         if at_once { Some(Duration::ZERO) } else { self.due }
     }
 
@@ -121,6 +128,7 @@ impl<O> Sending<O> {
         }
         let Some(packet) = self.unsent.pop_front() else { return Ok(None) };
         let sequence = self.next_sequence();
+        self.flying += 1;
         self.sent.push_back(Sent { packet, begun: now, at: now, tries: 1, has_come: false, is_lost: false });
         self.due.get_or_insert(now + self.timing.timeout());
         Ok(Some(sequence))
@@ -131,13 +139,15 @@ impl<O> Sending<O> {
         // One that was overtaken says nothing new.
         let Ok(ahead) = usize::try_from(distance(self.first, count)) else { return Ok(()) };
         let last = 32 - beyond.leading_zeros() as usize;
-        if ahead > self.sent.len() || (beyond != 0 && ahead + last + 1 > self.sent.len()) {
-            return Err(NotSent { said: count, sent: self.next_sequence() });
+        let claimed = ahead + last + usize::from(beyond != 0);
+        if claimed > self.sent.len() {
+            return Err(NotSent { said: after(self.first, claimed as u32), sent: self.next_sequence() });
         }
         let mut news = 0;
         for sent in self.sent.drain(..ahead) {
             self.lost -= u32::from(sent.is_lost);
             if !sent.has_come {
+                self.flying -= u32::from(!sent.is_lost);
                 news += 1;
                 self.timing.came(sent.tries, now.saturating_sub(sent.at));
             }
@@ -152,12 +162,13 @@ impl<O> Sending<O> {
             let sent = &mut self.sent[place + 1];
             if !mem::replace(&mut sent.has_come, true) {
                 news += 1;
+                self.flying -= u32::from(!sent.is_lost);
                 self.lost -= u32::from(mem::take(&mut sent.is_lost));
                 self.timing.came(sent.tries, now.saturating_sub(sent.at));
             }
         }
         if news > 0 {
-            self.timing.answered();
+            self.news = now;
             self.grow(news);
             self.find_lost();
             self.due = (!self.sent.is_empty()).then(|| now + self.timing.timeout());
@@ -175,6 +186,7 @@ impl<O> Sending<O> {
             } else if later >= LATER && sent.tries == 1 && !sent.is_lost {
                 sent.is_lost = true;
                 self.lost += 1;
+                self.flying -= 1;
                 found = Some(place);
             }
         }
@@ -208,6 +220,7 @@ impl<O> Sending<O> {
     /// A packet that goes out again now.
     fn again(&mut self, now: Duration) -> Result<Option<u32>, ()> {
         if self.lost > 0
+            && self.flying < self.window
             && let Some(place) = self.sent.iter().position(|sent| sent.is_lost)
         {
             return self.repeat(place, now).map(Some);
@@ -220,19 +233,25 @@ impl<O> Sending<O> {
             return Ok(None);
         };
         self.timing.timed_out();
-        self.threshold = (self.sent.len() as u32 / 2).max(2);
+        self.threshold = (self.flying / 2).max(2);
         (self.window, self.gathered, self.halved_at) = (1, 0, self.next_sequence());
-        // All that were sent as long ago are in doubt; the first answer shows.
+        // All that are under way are held to be lost (RFC 5681, 3.1), and go out again as the window opens.
+        for sent in self.sent.iter_mut().filter(|sent| !sent.has_come) {
+            self.lost += u32::from(!mem::replace(&mut sent.is_lost, true));
+        }
+        self.flying = 0;
         self.repeat(place, now).map(Some)
     }
 
     fn repeat(&mut self, place: usize, now: Duration) -> Result<u32, ()> {
         let sent = &mut self.sent[place];
-        // A clock that jumps gives up nothing by itself.
-        if sent.tries >= self.tries && now.saturating_sub(sent.begun) >= self.patience {
+        // A clock that jumps gives up nothing by itself, nor bad luck with one packet while the peer answers others.
+        let silent = now.saturating_sub(sent.begun.max(self.news));
+        if sent.tries >= self.tries && silent >= self.patience {
             return Err(());
         }
         self.lost -= u32::from(mem::take(&mut sent.is_lost));
+        self.flying += 1;
         (sent.tries, sent.at) = (sent.tries.saturating_add(1), now);
         self.repeated += 1;
         self.due = Some(now + self.timing.timeout());

@@ -248,7 +248,7 @@ fn an_acknowledgment_of_what_was_not_sent_is_none() {
     while flow.poll(MILLI).is_some() {}
     let ack = |acknowledged, beyond| FlowHeader { kind: FlowKind::Ack, sequence: 0, acknowledged, beyond };
     assert_eq!(flow.receive(&ack(3, 0), None, MILLI), Err(NotSent { said: 3, sent: 2 }));
-    assert_eq!(flow.receive(&ack(0, 2), None, MILLI), Err(NotSent { said: 0, sent: 2 }));
+    assert_eq!(flow.receive(&ack(0, 2), None, MILLI), Err(NotSent { said: 3, sent: 2 }));
     assert_eq!(flow.receive(&ack(0, 1), None, MILLI), Ok(()), "the second came");
     assert_eq!(flow.released(), None, "in order");
     assert_eq!(flow.receive(&ack(2, 0), None, MILLI), Ok(()));
@@ -268,6 +268,64 @@ fn what_is_under_way_is_bounded_and_shrinks_with_losses() {
     let late = between.now + Duration::from_secs(1);
     assert!(matches!(flow.poll(late), Some(Due::Packet(..))));
     assert_eq!(flow.pace().0, 1);
+}
+
+/// What was lost together goes out again together, as the window opens: not one packet for each timeout.
+#[test]
+fn a_lost_window_costs_one_timeout() {
+    for lost in [10, 31, 32] {
+        let mut between = Between::new(NONE, 1);
+        between.send(0, 2000);
+        between.run();
+        let before = between.now;
+        between.send(0, 32);
+        between.poll(0);
+        let sent = std::mem::take(&mut between.wire).into_sorted_vec();
+        assert_eq!(sent.len(), 32);
+        // Sorted from the last on.
+        between.wire.extend(sent.into_iter().rev().skip(lost as usize));
+        between.run();
+        let took = between.now - before;
+        assert!(took < 3 * MILLI, "{lost} lost: {took:?}");
+        assert!(between.repeated() <= 32, "{} for {lost}", between.repeated());
+    }
+}
+
+/// Of the first flight nothing is measured: it takes one long timeout, and not one for each packet.
+#[test]
+fn a_first_flight_that_is_lost_costs_one_timeout_too() {
+    let mut between = Between::new(NONE, 1);
+    between.send(0, 10);
+    between.poll(0);
+    between.wire.clear();
+    between.run();
+    assert!(between.now < Duration::from_millis(250), "{:?}", between.now);
+}
+
+#[test]
+fn a_peer_that_answers_is_not_given_up_by_bad_luck_with_one_packet() {
+    let mut flow: Flow<u32, u32> = Flow::new(&FlowSettings { tries: 3, ..SETTINGS });
+    let ack = |beyond| FlowHeader { kind: FlowKind::Ack, sequence: 0, acknowledged: 0, beyond };
+    flow.send(0);
+    let mut now = MILLI;
+    assert!(matches!(flow.poll(now), Some(Due::Packet(..))));
+    // Others come all the time, and the first never.
+    for other in 0..31u32 {
+        flow.send(1 + other);
+        for _ in 0..25 {
+            now += 20 * MILLI;
+            while let Some(due) = flow.poll(now) {
+                assert!(!matches!(due, Due::Lost), "after {other} others");
+            }
+        }
+        flow.receive(&ack(u32::MAX >> (31 - other)), None, now).unwrap();
+    }
+    // Silence gives it up.
+    let silent = now;
+    while !matches!(flow.poll(now), Some(Due::Lost)) {
+        now += 20 * MILLI;
+    }
+    assert!(now - silent >= SETTINGS.patience);
 }
 
 #[test]

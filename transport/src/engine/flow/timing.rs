@@ -8,7 +8,7 @@ pub(super) struct Timing {
     smoothed: Option<Duration>,
     variation: Duration,
     least: Duration,
-    /// Doublings since something was answered.
+    /// Doublings since an answer was measured (RFC 6298, 5.7, and Karn: what was sent again measures nothing).
     backoff: u32,
 }
 
@@ -23,16 +23,15 @@ impl Timing {
         if tries > 1 {
             return;
         }
+        self.backoff = 0;
+        // After a pause that was not the network's.
+        let took = took.min(LONGEST);
         let Some(smoothed) = self.smoothed else {
             (self.smoothed, self.variation) = (Some(took), took / 2);
             return;
         };
         self.variation = (self.variation * 3 + smoothed.abs_diff(took)) / 4;
         self.smoothed = Some((smoothed * 7 + took) / 8);
-    }
-
-    pub(super) fn answered(&mut self) {
-        self.backoff = 0;
     }
 
     pub(super) fn timed_out(&mut self) {

@@ -11,10 +11,10 @@ use crate::worker::error::{CloseReason, Lost, WorkerError};
 use crate::worker::ids::EndpointId;
 
 impl Worker {
-    /// Takes packets that came, at most so many, and sends what is due by that.
+    /// Takes packets that came, at most so many, and sends what is due by that. True if all that came were taken.
     #[cold]
-    pub(in crate::worker) fn poll_datagrams(&mut self, most: u32) -> Result<(), WorkerError> {
-        let Some(datagrams) = &mut self.datagrams else { return Ok(()) };
+    pub(in crate::worker) fn poll_datagrams(&mut self, most: u32) -> Result<bool, WorkerError> {
+        let Some(datagrams) = &mut self.datagrams else { return Ok(true) };
         datagrams.forget_time();
         datagrams.refresh();
         datagrams.take_sent();
@@ -32,7 +32,7 @@ impl Worker {
             }
         }
         self.see_to_lines();
-        Ok(())
+        Ok(left > 0)
     }
 
     fn packet_came(&mut self, index: usize, result: Result<(), NotSent>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{AddressHandle, Slab};
+use qpair_verbs::{AddressHandle, Qpn, Slab};
 
 use super::queue::Datagrams;
 use crate::cm::DatagramTerms;
@@ -33,6 +33,8 @@ pub(in crate::worker) struct Line {
 #[derive(Debug)]
 pub(in crate::worker) struct To {
     pub(super) handle: AddressHandle,
+    /// The peer's queue pair: packets of others do not count.
+    pub(super) qpn: Qpn,
     pub(super) terms: DatagramTerms,
 }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::{
-    Buffer, CompletionChannel, CompletionQueue, Context, CqError, DatagramQueuePair, GRH_BYTES, Local, PostError,
-    ProtectionDomain, QpAddress, WcStatus,
+    Buffer, CompletionChannel, CompletionQueue, Context, CqError, DatagramQueuePair, GRH_BYTES, Local, Mtu, PostError,
+    ProtectionDomain, QpAddress, QpState, Qpn, WcStatus,
 };
 
 use super::line::{Arrived, Line, Packet, To};
@@ -26,6 +26,8 @@ pub(in crate::worker) struct Datagrams {
     /// Longest packet in bytes, with the flow's header.
     packet: usize,
     max_inline: usize,
+    /// Of so many requests one tells of its completion.
+    tell: u32,
     /// Requests since the last that tells of its completion, and how many do whose completion is not seen yet.
     untold: u32,
     told: u32,
@@ -72,9 +74,19 @@ pub(super) enum Came {
 
 impl Datagrams {
     pub(in crate::worker) fn new(
+        on: (&Context, &ProtectionDomain, &CompletionChannel),
+        place: Option<&Place>,
+        start: Instant,
+    ) -> Result<Datagrams, ResourceError> {
+        Datagrams::with_mtu(on, place, start, None)
+    }
+
+    /// With packets of that length; of none, as long as the port has them.
+    fn with_mtu(
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
         place: Option<&Place>,
         start: Instant,
+        mtu: Option<Mtu>,
     ) -> Result<Datagrams, ResourceError> {
         let attributes = context.attributes();
         let depth = DEPTH.min(attributes.max_qp_wr).min(attributes.max_cqe);
@@ -82,11 +94,11 @@ impl Datagrams {
         // The uppermost bit stands for keys that only the system gives away (IBA 10.2.5).
         let qkey = super::connect::unpredictable().map_err(ResourceError::System)? & !(1 << 31);
         let builder = pd.ud(&sends).recv_cq(&receives).send_depth(depth).recv_depth(depth).qkey(qkey);
-        let prepared = match place {
+        let builder = match place {
             Some(place) => place.of(builder),
             None => builder,
         };
-        let prepared = prepared.build()?;
+        let prepared = mtu.into_iter().fold(builder, |builder, mtu| builder.mtu(mtu)).build()?;
         let max_inline = prepared.max_inline();
         let mut qp = prepared.activate().map_err(|error| ResourceError::Datagrams(Box::new(error)))?;
         let packet = qp.address().mtu.bytes() as usize;
@@ -101,6 +113,7 @@ impl Datagrams {
             pd: pd.clone(),
             packet,
             max_inline,
+            tell: depth / 8,
             untold: 0,
             told: 0,
             blanks: Vec::new(),
@@ -124,7 +137,7 @@ impl Datagrams {
 
     /// The way to a peer.
     pub(super) fn to(&self, peer: &QpAddress, terms: DatagramTerms) -> Result<To, qpair_verbs::ConnectError> {
-        Ok(To { handle: self.qp.address_handle(peer)?, terms })
+        Ok(To { handle: self.qp.address_handle(peer)?, qpn: peer.qpn, terms })
     }
 
     /// Packets that were sent again.
@@ -216,7 +229,7 @@ impl Datagrams {
         if bytes.len() > self.max_inline {
             return self.post_copy(bytes, to);
         }
-        let tells = self.untold >= TELL;
+        let tells = self.untold >= self.tell;
         let request = self.qp.send_inline(bytes, &to.handle);
         let request = if tells { request.signaled() } else { request };
         request.post().map_err(|rejected| rejected.error)?;
@@ -269,12 +282,17 @@ impl Datagrams {
     pub(super) fn take(&mut self, endpoints: &mut Endpoints, slabs: &mut EagerSlabs) -> Result<Came, CqError> {
         let Some(completion) = self.receives.poll()? else { return Ok(Came::Nothing) };
         if completion.status() != WcStatus::SUCCESS {
-            self.has_failed = true;
+            // A sender that died, or sent more than there is room for, spoils one receive and not the queue pair.
+            let is_over = completion.status() == WcStatus::WR_FLUSH_ERR || self.qp.state() == QpState::Err;
+            match completion.into_memory() {
+                Local::Slab(slab) if !is_over => self.has_failed |= self.qp.recv(slab).post().is_err(),
+                _ => self.has_failed = true,
+            }
             return Ok(Came::Stray);
         }
-        let now = self.clock.now();
+        let (now, from) = (self.clock.now(), completion.values().src_qpn);
         let bytes = completion.message().and_then(|bytes| bytes.get(GRH_BYTES..)).unwrap_or_default();
-        let came = Self::hand_over(bytes, endpoints, slabs, now);
+        let came = Self::hand_over((bytes, from), endpoints, slabs, now);
         if let Err(rejected) = self.qp.repost(completion) {
             tracing::warn!(error = %rejected.error, "no datagram can be received");
             self.has_failed = true;
@@ -282,11 +300,22 @@ impl Datagrams {
         Ok(came)
     }
 
-    fn hand_over(bytes: &[u8], endpoints: &mut Endpoints, slabs: &mut EagerSlabs, now: Duration) -> Came {
+    /// Of packets only those count that the peer's queue pair sent, which devices tell, and that have the connection's secret.
+    fn hand_over(
+        (bytes, from): (&[u8], Option<Qpn>),
+        endpoints: &mut Endpoints,
+        slabs: &mut EagerSlabs,
+        now: Duration,
+    ) -> Came {
         let Some((connection, secret, header)) = FlowHeader::parse(bytes) else { return Came::Stray };
         let index = connection as usize;
         let line = endpoints.at(index).and_then(|endpoint| endpoint.line.as_deref_mut());
-        let Some(line) = line.filter(|line| line.secret == secret && line.to.is_some()) else { return Came::Stray };
+        let is_peer = |line: &Line| line.to.as_ref().is_some_and(|to| Some(to.qpn) == from);
+        let Some(line) = line.filter(|line| line.secret == secret && is_peer(line)) else { return Came::Stray };
+        // What it says of this side's packets counts, whatever becomes of its contents; one that lies is not kept.
+        if let Err(lie) = line.flow.heed(&header, now) {
+            return Came::Of { index, result: Err(lie) };
+        }
         let contents = &bytes[FLOW_BYTES..];
         let arrived = if !line.flow.wants(&header) {
             None
@@ -296,10 +325,11 @@ impl Datagrams {
             match slabs.copy_of(contents) {
                 Ok(slab) => Some(Arrived { slab: Some(slab), len: contents.len() }),
                 // It comes again, and there may be memory then.
-                Err(_) => return Came::Stray,
+                Err(_) => return Came::Of { index, result: Ok(()) },
             }
         };
-        Came::Of { index, result: line.flow.receive(&header, arrived, now) }
+        line.flow.arrive(&header, arrived, now);
+        Came::Of { index, result: Ok(()) }
     }
 }
 
@@ -309,13 +339,25 @@ impl Datagrams {
     pub(in crate::worker) fn break_queue_pair(&mut self) {
         self.qp.to_error().unwrap();
     }
+
+    /// With short packets.
+    pub(in crate::worker) fn with_short_packets(
+        on: (&Context, &ProtectionDomain, &CompletionChannel),
+        start: Instant,
+    ) -> Datagrams {
+        Datagrams::with_mtu(on, None, start, Some(Mtu::B512)).unwrap()
+    }
+
+    /// Sends anything to this queue pair itself.
+    pub(in crate::worker) fn forge(&mut self, bytes: &[u8]) {
+        let handle = self.qp.address_handle(&self.address()).unwrap();
+        self.qp.send_inline(bytes, &handle).post().unwrap();
+    }
 }
 
 /// Receives, and requests to send, of all connections together: as many packets as come between two polls, or get lost.
 pub(in crate::worker) const DEPTH: u32 = 1024;
 /// Packets that go out at most between two polls.
 const BUDGET: u32 = DEPTH / 8;
-/// Requests of which one tells of its completion.
-const TELL: u32 = DEPTH / 8;
 /// Blank packets that are kept.
 const BLANKS: usize = 4096;

@@ -85,11 +85,13 @@ fn packets_of_strangers_count_for_nothing() {
     let wrong = packet(&worker, other, Some(12345), header, &message);
     let mut nobody = packet(&worker, other, None, header, &message);
     nobody[0] = 200;
-    let packets: [&[u8]; 5] = [b"", b"short", &[0xff; 900], &wrong, &nobody];
+    // All right but for who sends it.
+    let forged = packet(&worker, other, None, header, &message);
+    let packets: [&[u8]; 6] = [b"", b"short", &[0xff; 900], &wrong, &nobody, &forged];
     for packet in packets {
         stranger.send(&worker, packet);
     }
-    let events = until(&mut worker, |worker| worker.counters().packets_stray == 5);
+    let events = until(&mut worker, |worker| worker.counters().packets_stray == 6);
     assert!(events.is_empty(), "{events:?}");
     worker.send(ep, Tag(1), &b"heard all the same"[..]).unwrap();
     let events = until(&mut worker, |worker| worker.counters().eager_received == 1);
@@ -117,7 +119,7 @@ fn peers_that_break_the_protocol_are_left() {
         }
         let header = next_data(&worker, ep);
         let bytes = packet(&worker, other, None, header, &contents);
-        Stranger::new().send(&worker, &bytes);
+        worker.datagrams.as_mut().unwrap().forge(&bytes);
         let reason = end(&mut worker, other);
         assert!(matches!(reason, CloseReason::Protocol(_)), "{what}: {reason}");
     }
@@ -129,7 +131,7 @@ fn a_peer_that_acknowledges_what_was_not_sent_is_left() {
     rest(&mut worker, [ep, other]);
     let header = FlowHeader { acknowledged: 1000, ..next_data(&worker, ep) };
     let bytes = packet(&worker, other, None, header, b"");
-    Stranger::new().send(&worker, &bytes);
+    worker.datagrams.as_mut().unwrap().forge(&bytes);
     let reason = end(&mut worker, other);
     assert!(matches!(reason, CloseReason::Protocol(Violation::Acknowledged { said: 1000, .. })), "{reason}");
 }
@@ -142,9 +144,34 @@ fn a_message_that_is_too_long_ends_its_connection() {
     worker.slabs = EagerSlabs::new(&worker.pd, None, HEADER_BYTES + 300);
     let header = next_data(&worker, ep);
     let bytes = packet(&worker, other, None, header, &[1; 900]);
-    Stranger::new().send(&worker, &bytes);
+    worker.datagrams.as_mut().unwrap().forge(&bytes);
     let reason = end(&mut worker, other);
     assert!(matches!(reason, CloseReason::Protocol(Violation::Wire(_))), "{reason}");
+}
+
+/// A packet that is longer than the receives is no concern of the connections, whoever sends it.
+#[test]
+fn a_receive_that_fails_costs_a_packet_and_no_connection() {
+    let mut worker = Worker::new(Config::default()).unwrap();
+    let on = (&worker.context, &worker.pd, &worker.channel);
+    worker.datagrams = Some(Box::new(Datagrams::with_short_packets(on, worker.start)));
+    worker.has_other_queues = true;
+    let (ep, other) = again(&mut worker);
+    rest(&mut worker, [ep, other]);
+    let context = Context::open("soft0").unwrap();
+    let cq = context.create_cq(64).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let mut qp = pd.ud(&cq).build().unwrap().activate().unwrap();
+    let handle = qp.address_handle(&worker.datagrams.as_ref().unwrap().address()).unwrap();
+    for count in 1..=10 {
+        qp.send(pd.alloc(1024).unwrap(), &handle).post().unwrap();
+        until(&mut worker, |worker| worker.counters().packets_stray == count);
+    }
+    for number in 0..2000 {
+        worker.send(ep, Tag(number), &b"heard all the same"[..]).unwrap();
+        until(&mut worker, |worker| worker.counters().eager_received == number + 1);
+    }
+    assert_eq!(worker.counters().lost, 0);
 }
 
 #[test]
@@ -173,7 +200,7 @@ fn nothing_is_left_of_connections_that_ended() {
     rest(&mut worker, [ep, other]);
     let header = next_data(&worker, ep);
     let bytes = packet(&worker, other, None, FlowHeader { sequence: header.sequence + 3, ..header }, &[5; 100]);
-    Stranger::new().send(&worker, &bytes);
+    worker.datagrams.as_mut().unwrap().forge(&bytes);
     worker.abort(ep);
     end(&mut worker, other);
     until(&mut worker, |worker| worker.endpoints.len() == 0);

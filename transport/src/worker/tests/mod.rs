@@ -28,7 +28,7 @@ fn mirror(config: Config) -> (Worker, EndpointId, EndpointId) {
 /// Connects a worker to itself, as `call` says: the end that called, and the end that was called.
 fn join(
     worker: &mut Worker,
-    call: impl FnOnce(&mut Worker, std::net::SocketAddr) -> Result<EndpointId, ConnectError>,
+    call: impl FnOnce(&mut Worker, SocketAddr) -> Result<EndpointId, ConnectError>,
 ) -> (EndpointId, EndpointId) {
     let listener = worker.listen("127.0.0.1:0").unwrap();
     let ep = call(worker, listener.local_addr()).unwrap();
