@@ -58,7 +58,7 @@ fn counts_and_states_are_told_in_prometheus_text() {
     let history = pair.a.explain(pair.ep_a).unwrap().history.to_string();
     let told: Vec<_> = history.lines().map(|line| line.split_once(": ").unwrap().1).collect();
     assert!(
-        matches!(told[..], ["TCP connected, said hello", "connected", "offers 65536, 1048576 bytes", read]
+        matches!(told[..], ["the peer took the call, said hello", "connected", "offers 65536, 1048576 bytes", read]
         if read.starts_with("the peer has read")),
         "{history}"
     );

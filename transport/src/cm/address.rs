@@ -16,6 +16,37 @@ pub enum PeerAddress {
         /// The port.
         port: u16,
     },
+    /// Where a peer listens by rdma_cm, not TCP ([`Worker::listen_rdma_cm`](crate::Worker::listen_rdma_cm)).
+    RdmaCm(Box<PeerAddress>),
+}
+
+/// An address to connect to by rdma_cm instead of TCP; all that [`ToPeer`] takes.
+///
+/// ```
+/// use qpair_transport::{PeerAddress, RdmaCm, ToPeer};
+///
+/// let name = PeerAddress::Name { host: "node7".into(), port: 4242 };
+/// assert_eq!(RdmaCm("node7:4242").to_peer()?, PeerAddress::RdmaCm(Box::new(name)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaCm<A>(pub A);
+
+/// Which connection manager's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manager {
+    Tcp,
+    RdmaCm,
+}
+
+impl PeerAddress {
+    /// The manager, and the address that it is to call.
+    pub(crate) fn split(self) -> (Manager, PeerAddress) {
+        match self {
+            PeerAddress::RdmaCm(address) => (Manager::RdmaCm, address.split().1),
+            address => (Manager::Tcp, address),
+        }
+    }
 }
 
 /// What [`Worker::connect`](crate::Worker::connect) takes: socket addresses, lists of them, `(host, port)`, and text of the form
@@ -44,7 +75,15 @@ impl ToPeer for PeerAddress {
         match self {
             PeerAddress::Addresses(addresses) => addresses.to_peer(),
             PeerAddress::Name { host, port } => (host.as_str(), *port).to_peer(),
+            PeerAddress::RdmaCm(address) => RdmaCm(&**address).to_peer(),
         }
+    }
+}
+
+impl<A: ToPeer> ToPeer for RdmaCm<A> {
+    fn to_peer(&self) -> io::Result<PeerAddress> {
+        let (_, address) = self.0.to_peer()?.split();
+        Ok(PeerAddress::RdmaCm(Box::new(address)))
     }
 }
 
@@ -131,7 +170,8 @@ mod tests {
         let one = |address| PeerAddress::Addresses(vec![address]);
         let named = PeerAddress::Name { host: "node.example".into(), port: 7 };
         let both = vec![here, there];
-        let cases: [(&dyn ToPeer, PeerAddress); 16] = [
+        let by_rdma_cm = PeerAddress::RdmaCm(Box::new(named.clone()));
+        let cases: [(&dyn ToPeer, PeerAddress); 18] = [
             (&here, one(here)),
             (&&there, one(there)),
             (&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7), one(here)),
@@ -147,6 +187,8 @@ mod tests {
             (&both, PeerAddress::Addresses(both.clone())),
             (&[here, there], PeerAddress::Addresses(both.clone())),
             (&&both[..], PeerAddress::Addresses(both.clone())),
+            (&RdmaCm("node.example:7"), by_rdma_cm.clone()),
+            (&RdmaCm(by_rdma_cm.clone()), by_rdma_cm),
             (&named.clone(), named),
         ];
         for (at, (given, expected)) in cases.into_iter().enumerate() {

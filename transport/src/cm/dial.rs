@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::backoff;
+use super::rdma::RdmaCmError;
 
 /// A call until the peer has shown that it takes it.
 #[derive(Debug)]
@@ -63,6 +64,8 @@ pub(crate) enum CallError {
     Unreachable { address: SocketAddr, source: io::Error },
     /// This process has no descriptor left.
     Descriptors { address: SocketAddr, source: io::Error },
+    /// rdma_cm makes no connection to it.
+    RdmaCm { address: SocketAddr, source: RdmaCmError },
     /// It had no room all the time.
     Busy(SocketAddr),
     /// It hung up each time before it said anything.

@@ -1,10 +1,11 @@
-//! The connection manager: two workers find each other over TCP, show that they belong together, and exchange what their
-//! queue pairs need. The stream stays open afterwards: when it hangs up, the peer is gone.
+//! The connection manager: two workers find each other over TCP, or by rdma_cm, show that they belong together, and exchange
+//! what their queue pairs need. The stream stays open afterwards: when it hangs up, the peer is gone.
 //!
 //! `channel`, `dial` and what they use decide, without I/O; `sockets` is the driver around them.
 
 mod address;
 mod backoff;
+mod carrier;
 mod channel;
 mod dial;
 mod error;
@@ -14,6 +15,7 @@ mod key;
 mod message;
 mod names;
 mod preface;
+mod rdma;
 mod socket_map;
 mod sockets;
 mod stream;
@@ -24,13 +26,14 @@ mod turns;
 
 use rustix::io::Errno;
 
-pub use address::{PeerAddress, ToPeer};
+pub use address::{PeerAddress, RdmaCm, ToPeer};
 pub(crate) use dial::CallError;
 pub use error::{HandshakeError, Versions};
 pub(crate) use hello::{DatagramTerms, Fabric, Features, Hello, RAILS_LIMIT, RailNews, RailWord, Renewal};
 pub(crate) use keepalive::Keepalive;
 pub use key::{ClusterKey, ClusterKeyError};
 pub(crate) use message::Message;
+pub use rdma::RdmaCmError;
 pub(crate) use socket_map::SocketMap;
 pub(crate) use sockets::{Notice, Settings, SocketId, Sockets};
 pub(crate) use stream::StreamEnd;

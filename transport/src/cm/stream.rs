@@ -1,19 +1,17 @@
-//! One TCP connection of the connection manager: what the channel says is written, and what comes is heard; never blocks.
+//! One stream of the connection manager: what the channel says is written, and what comes is heard; never blocks.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
 
-use mio::net::TcpStream;
-
+use super::carrier::Carrier;
 use super::channel::{Channel, Heard};
 use super::dial::CallError;
 use super::error::HandshakeError;
 use super::message::Message;
 
-/// A connected socket, and what is said over it.
+/// What carries it, and what is said over it.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) socket: TcpStream,
+    pub(super) carrier: Carrier,
     channel: Channel,
 }
 
@@ -31,10 +29,9 @@ pub(crate) enum StreamEnd {
 }
 
 impl Stream {
-    pub(super) fn new(socket: TcpStream, channel: Channel) -> Self {
-        // Only latency is at stake: without it, the handshake's last message may wait for an acknowledgement.
-        let _ = socket.set_nodelay(true);
-        Stream { socket, channel }
+    pub(super) fn new(carrier: Carrier, channel: Channel) -> Self {
+        carrier.hurry();
+        Stream { carrier, channel }
     }
 
     /// Sends a message, now or when there is room.
@@ -50,11 +47,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what waits, and leaves. What has come is read, though it is of no use: with something unread the system would
-    /// cut the stream off, and drop what it has not sent yet.
+    /// Sends what waits, and leaves.
     pub(super) fn leave(&mut self) {
         let _ = self.flush();
-        leave(&mut self.socket);
+        self.carrier.leave();
     }
 
     /// The handshake is over: not much is said from now on.
@@ -77,7 +73,7 @@ impl Stream {
         let mut part = [0; 1024];
         let mut count = 0;
         loop {
-            match self.socket.read(&mut part) {
+            match self.carrier.read(&mut part) {
                 Ok(0) => return Err(StreamEnd::HungUp),
                 Ok(read) => self.channel.take_in(&part[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -97,7 +93,7 @@ impl Stream {
     fn flush(&mut self) -> Result<(), StreamEnd> {
         let output = self.channel.output();
         while !output.is_empty() {
-            match self.socket.write(output) {
+            match self.carrier.write(output) {
                 Ok(0) => return Err(StreamEnd::HungUp),
                 Ok(count) => drop(output.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -109,20 +105,7 @@ impl Stream {
     }
 }
 
-/// Reads what has come, so that closing the socket does not cut off what was written.
-pub(super) fn leave(socket: &mut TcpStream) {
-    let _ = socket.shutdown(Shutdown::Write);
-    let mut part = [0; 1024];
-    for _ in 0..PARTING_READS {
-        if !matches!(socket.read(&mut part), Ok(count) if count > 0) {
-            return;
-        }
-    }
-}
-
 /// Messages that are heard at once: more than a peer that obeys says in minutes.
 const AT_ONCE: u32 = 1000;
 /// Bytes that a peer leaves unread at most, beside what the system keeps for it.
 const UNREAD: usize = 64 << 10;
-/// Reads before a stream is closed: more than any peer that obeys has to say.
-const PARTING_READS: u32 = 8;

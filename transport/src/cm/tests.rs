@@ -7,6 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use qpair_verbs::Context;
+
 use super::hello::tests::hello;
 use super::preface::Preface;
 use super::*;
@@ -20,8 +22,12 @@ fn settings() -> Settings {
     Settings { connect: 100 * SECOND, hello: SECOND, key: None, keepalive: Keepalive::new(SECOND, SECOND), seed: 7 }
 }
 
+fn context() -> Context {
+    Context::open("soft0").unwrap()
+}
+
 fn listening() -> (Sockets, u32, SocketAddr) {
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let (id, address) = sockets.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     (sockets, id, address)
 }

@@ -59,6 +59,14 @@ impl AsyncWorker {
         self.with(|worker| worker.listen(addr))
     }
 
+    /// Listens by rdma_cm: [`Worker::listen_rdma_cm`](crate::Worker::listen_rdma_cm).
+    ///
+    /// # Errors
+    /// As [`Worker::listen_rdma_cm`](crate::Worker::listen_rdma_cm).
+    pub fn listen_rdma_cm(&self, port: u16) -> Result<Listener, ListenError> {
+        self.with(|worker| worker.listen_rdma_cm(port))
+    }
+
     /// The next connection that a peer makes.
     pub async fn accept(&self) -> EndpointId {
         Turn::new(&self.shared, |shared: &mut Shared| shared.accepted.pop_front()).await

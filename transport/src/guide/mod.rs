@@ -1,5 +1,5 @@
 //! The manual: what holds, what does not, and what to choose. One chapter each for ordering, memory, failures, waiting, many
-//! peers, several NICs, and who may connect.
+//! peers, several NICs, connecting without TCP, who may connect, and what to expect of speed.
 //!
 //! | question | chapter |
 //! |---|---|
@@ -9,7 +9,9 @@
 //! | Poll loop, event loop, futures? | [`waiting`] |
 //! | Thousands of peers? | [`many_peers`] |
 //! | Several NICs or networks? | [`rails`] |
+//! | No TCP from one host to the other? | [`rdma_cm`] |
 //! | Who may connect, and what is encrypted? | [`security`] |
+//! | How fast is it, and beside what? | [`performance`] |
 
 #[doc = include_str!("failures.md")]
 pub mod failures {}
@@ -19,8 +21,12 @@ pub mod many_peers {}
 pub mod memory {}
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}
+#[doc = include_str!("performance.md")]
+pub mod performance {}
 #[doc = include_str!("rails.md")]
 pub mod rails {}
+#[doc = include_str!("rdma_cm.md")]
+pub mod rdma_cm {}
 #[doc = include_str!("security.md")]
 pub mod security {}
 #[doc = include_str!("waiting.md")]

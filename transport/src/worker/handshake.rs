@@ -41,11 +41,10 @@ impl Worker {
         window: u32,
     ) -> Result<EndpointId, ConnectError> {
         let link = self.link(epoch().map_err(ConnectError::System)?, window);
-        let (host, address) = match &peer {
+        let (host, address) = match peer.clone().split().1 {
             PeerAddress::Addresses(addresses) => (None, addresses.first().copied()),
-            PeerAddress::Name { host, port } => {
-                (Some(host.as_str().into()), Some(SocketAddr::from(([0, 0, 0, 0], *port))))
-            }
+            PeerAddress::Name { host, port } => (Some(host.into()), Some(SocketAddr::from(([0, 0, 0, 0], port)))),
+            PeerAddress::RdmaCm(_) => (None, None),
         };
         let address = address.ok_or_else(|| ConnectError::Address(super::no_address()))?;
         let now = self.now();
@@ -136,7 +135,7 @@ impl Worker {
         if let Some(endpoint) = self.endpoints.get_mut(ep) {
             endpoint.lanes = lanes;
             endpoint.stage = Stage::Greeting(prepared);
-            endpoint.note(self.pace.now(), Note::new("TCP connected, said hello"));
+            endpoint.note(self.pace.now(), Note::new("the peer took the call, said hello"));
         }
         self.sockets.send(socket, &Message::Hello(hello));
     }
@@ -373,6 +372,7 @@ impl Worker {
             CallError::Refused(address) => ConnectFailure::Refused(address),
             CallError::Unreachable { address, source } => ConnectFailure::Unreachable { address, source },
             CallError::Descriptors { address, source } => ConnectFailure::Descriptors { address, source },
+            CallError::RdmaCm { address, source } => ConnectFailure::RdmaCm { address, source: Box::new(source) },
             CallError::Busy(address) => ConnectFailure::Busy { address, limit },
             CallError::HungUp(address) => ConnectFailure::Handshake { address, error: HandshakeError::HungUp },
             CallError::TimedOut(address) => ConnectFailure::TimedOut { address, limit },

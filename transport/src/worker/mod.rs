@@ -28,7 +28,7 @@ mod tests;
 mod timers;
 
 use std::collections::VecDeque;
-use std::net::ToSocketAddrs;
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -172,7 +172,7 @@ impl Worker {
         };
         let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints)?;
         let pd = rails.span(pd)?;
-        let mut sockets = Sockets::new(settings).map_err(system("create a poll for the sockets"))?;
+        let mut sockets = Sockets::new(settings, &context).map_err(system("create a poll for the sockets"))?;
         for channel in std::iter::once(&mut channel).chain(rails.channels()) {
             sockets.register(channel).map_err(system("watch the completion channel"))?;
         }
@@ -304,6 +304,36 @@ impl Worker {
             }
         }
         Err(last.unwrap_or_else(|| ListenError::Address(no_address())))
+    }
+
+    /// Listens by rdma_cm for peers that want to connect: at a port of all addresses of the device, or at 0 for one that is
+    /// free. It is no TCP port. Peers connect with [`RdmaCm`](crate::RdmaCm) around the address, and all that is said to set
+    /// connections up, and about them later, goes over a queue pair: no TCP is needed between the two, nor the system's
+    /// sockets. What holds for TCP otherwise, the cluster key say, holds here.
+    ///
+    /// ```
+    /// use qpair_transport::{Config, Event, RdmaCm, Worker};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut worker = Worker::new(Config::default())?;
+    /// # if let Err(qpair_transport::ListenError::RdmaCm(error)) = worker.listen_rdma_cm(0) {
+    /// #     return Ok(println!("skipped: {error}"));
+    /// # }
+    /// let server = worker.listen_rdma_cm(0)?;
+    /// worker.connect(RdmaCm(("127.0.0.1", server.local_addr().port())))?;
+    /// while !matches!(worker.wait(None)?, Some(Event::Accepted { .. })) {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ListenError`] if the port is taken, or the device has no connection manager.
+    pub fn listen_rdma_cm(&mut self, port: u16) -> Result<Listener, ListenError> {
+        if self.sockets.listeners() >= LISTENERS {
+            return Err(ListenError::TooMany { limit: LISTENERS });
+        }
+        let (id, port) = self.sockets.listen_rdma_cm(port).map_err(Box::new)?;
+        Ok(Listener { id: ListenerId(id), address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)) })
     }
 
     /// Stops listening; once more, it does nothing. Connections that were accepted stay.

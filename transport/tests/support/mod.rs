@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::env;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -87,9 +88,14 @@ impl Process {
     /// Starts this program's test `as_a_peer`, which finds out by [`role`] what to do. It connects to `worker`.
     pub fn start(role: &str, worker: &mut Worker) -> Process {
         let listener = worker.listen("127.0.0.1:0").unwrap();
+        Process::start_at(role, listener.local_addr())
+    }
+
+    /// The same with another address.
+    pub fn start_at(role: &str, address: SocketAddr) -> Process {
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "as_a_peer", "--nocapture", "--include-ignored"])
-            .env(PEER, listener.local_addr().to_string())
+            .env(PEER, address.to_string())
             .env(ROLE, role)
             .stdout(Stdio::null())
             .spawn();

@@ -5,23 +5,57 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mio::Interest;
 use mio::net::TcpStream;
+use mio::{Interest, Registry};
 
 use super::lines::YOUNG;
 use super::{NAMES, Of, Role, SocketId, Sockets, State};
-use crate::cm::address::PeerAddress;
+use crate::cm::address::{Manager, PeerAddress};
+use crate::cm::carrier::Carrier;
 use crate::cm::channel::{Channel, Side};
 use crate::cm::dial::{CallError, Dial, Step};
 use crate::cm::is_out_of_descriptors;
+use crate::cm::rdma::{Opening, RdmaCmError};
 use crate::cm::stream::{Stream, StreamEnd};
 
-/// A connection that the system makes for a call.
+/// A connection that is made for a call.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    socket: TcpStream,
+    knock: Knock,
     address: SocketAddr,
     call: SocketId,
+}
+
+/// Who makes it.
+#[derive(Debug)]
+enum Knock {
+    Tcp(TcpStream),
+    RdmaCm(Box<Opening>),
+}
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+enum Fault {
+    System(io::Error),
+    RdmaCm(RdmaCmError),
+}
+
+impl Knock {
+    /// True once there is a connection.
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        match self {
+            Knock::Tcp(socket) => is_connected(socket).map_err(Fault::System),
+            Knock::RdmaCm(opening) => opening.is_done().map_err(Fault::RdmaCm),
+        }
+    }
+
+    /// The connection, if there is one. Events tell of the attempt no more.
+    fn into_carrier(self, registry: &Registry) -> Option<Carrier> {
+        match self {
+            Knock::Tcp(mut socket) => registry.deregister(&mut socket).ok().map(|()| Carrier::Tcp(socket)),
+            Knock::RdmaCm(opening) => opening.into_pipe().map(|pipe| Carrier::Rdma(Box::new(pipe))),
+        }
+    }
 }
 
 impl Sockets {
@@ -29,13 +63,15 @@ impl Sockets {
     /// within the time that connecting may take.
     pub(crate) fn call(&mut self, peer: PeerAddress, now: Duration) -> SocketId {
         let deadline = now.saturating_add(self.settings.connect);
+        let (by, peer) = peer.split();
         let (dial, host) = match peer {
-            PeerAddress::Addresses(addresses) => (Dial::to_addresses(addresses, deadline), None),
             PeerAddress::Name { host, port } => (Dial::to_name(host.as_str().into(), port, deadline), Some(host)),
+            PeerAddress::Addresses(addresses) => (Dial::to_addresses(addresses, deadline), None),
+            PeerAddress::RdmaCm(_) => (Dial::to_addresses(Vec::new(), deadline), None),
         };
         self.handshakes += 1;
         self.brisk = now.saturating_add(YOUNG);
-        let id = self.insert_line(State::Calling { attempts: Vec::new() }, Some(Box::new(dial)));
+        let id = self.insert_line(State::Calling { attempts: Vec::new() }, Some(Box::new(dial)), by);
         match host {
             None => self.follow(id, Step::Queue, now),
             Some(host) => {
@@ -111,7 +147,7 @@ impl Sockets {
                 }
                 Step::Try(address) => match self.attempt(id, address) {
                     Ok(()) => break,
-                    Err(source) => self.attempt_failed(id, address, source, now),
+                    Err(fault) => self.attempt_failed(id, address, fault, now),
                 },
                 Step::Fail(error) => return self.end(id, StreamEnd::Call(error)),
             };
@@ -119,45 +155,59 @@ impl Sockets {
         self.schedule(id);
     }
 
-    fn attempt(&mut self, call: SocketId, address: SocketAddr) -> io::Result<()> {
-        let mut socket = TcpStream::connect(address)?;
-        let entry = self.attempts.vacant_entry();
-        let key = entry.key();
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut socket, Of::Attempt(key).token(), interest)?;
-        entry.insert(Attempt { socket, address, call });
+    fn attempt(&mut self, call: SocketId, address: SocketAddr) -> Result<(), Fault> {
+        let Some(by) = self.get(call).map(|line| line.by) else { return Ok(()) };
+        let key = self.attempts.vacant_key();
+        let knock = match by {
+            Manager::Tcp => {
+                let mut socket = TcpStream::connect(address).map_err(Fault::System)?;
+                let (token, interest) = (Of::Attempt(key).token(), Interest::READABLE | Interest::WRITABLE);
+                self.poll.registry().register(&mut socket, token, interest).map_err(Fault::System)?;
+                Knock::Tcp(socket)
+            }
+            Manager::RdmaCm => {
+                let opening = self.rdma.connect(address).map_err(Fault::RdmaCm)?;
+                self.rdma.asked.push(key);
+                Knock::RdmaCm(Box::new(opening))
+            }
+        };
+        self.attempts.insert(Attempt { knock, address, call });
         if let Some(State::Calling { attempts, .. }) = self.get(call).map(|line| &mut line.state) {
             attempts.push(key);
         }
         Ok(())
     }
 
-    /// The system has something to say of an attempt.
+    /// There may be something new of an attempt.
     pub(super) fn attempted(&mut self, key: usize, now: Duration) {
-        let Some(attempt) = self.attempts.get(key) else { return };
-        let connected = is_connected(&attempt.socket);
-        if matches!(connected, Ok(false)) {
+        let Some(attempt) = self.attempts.get_mut(key) else { return };
+        let done = attempt.knock.is_done();
+        if matches!(done, Ok(false)) {
             return;
         }
-        let Attempt { socket, address, call } = self.attempts.remove(key);
+        let Attempt { knock, address, call } = self.attempts.remove(key);
+        self.rdma.asked.retain(|&other| other != key);
         if let Some(State::Calling { attempts }) = self.get(call).map(|line| &mut line.state) {
             attempts.retain(|&other| other != key);
         }
-        match connected.and_then(|_| self.begin_to_talk(call, socket)) {
+        let talks = done.and_then(|_| match knock.into_carrier(self.poll.registry()) {
+            Some(carrier) => self.begin_to_talk(call, carrier).map_err(Fault::System),
+            None => Err(Fault::System(ErrorKind::NotConnected.into())),
+        });
+        match talks {
             Ok(()) => self.connected(call, address, now),
-            Err(source) => {
-                let step = self.attempt_failed(call, address, source, now);
+            Err(fault) => {
+                let step = self.attempt_failed(call, address, fault, now);
                 self.follow(call, step, now);
             }
         }
     }
 
     /// The first attempt of a call is connected: its stream is the call's, and the others are closed.
-    fn begin_to_talk(&mut self, call: SocketId, mut socket: TcpStream) -> io::Result<()> {
+    fn begin_to_talk(&mut self, call: SocketId, mut carrier: Carrier) -> io::Result<()> {
         let secret = self.secret()?;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().reregister(&mut socket, Of::Line(call.key).token(), interest)?;
-        let stream = Box::new(Stream::new(socket, Channel::new(Side::Caller, secret)));
+        carrier.register(self.poll.registry(), Of::Line(call.key).token())?;
+        let stream = Box::new(Stream::new(carrier, Channel::new(Side::Caller, secret)));
         self.watch(&stream);
         let Some(line) = self.get(call) else { return Ok(()) };
         let deadline = line.dial.as_ref().map_or(Duration::MAX, |dial| dial.deadline());
@@ -182,9 +232,8 @@ impl Sockets {
         self.give_place_back(id);
         let Some(line) = self.get(id) else { return };
         let calling = State::Calling { attempts: Vec::new() };
-        if let State::Talking { mut stream, .. } = mem::replace(&mut line.state, calling) {
-            // The descriptor is closed right after, which deregisters it as well.
-            let _ = self.poll.registry().deregister(&mut stream.socket);
+        if let State::Talking { stream, .. } = mem::replace(&mut line.state, calling) {
+            self.drop_stream(*stream);
         }
         let step = self.dial(id).map_or(Step::Wait, |dial| dial.turned_away(asked, now, dice));
         self.follow(id, step, now);
@@ -198,20 +247,27 @@ impl Sockets {
 
     pub(super) fn drop_attempts(&mut self, keys: Vec<usize>) {
         for key in keys {
-            if let Some(mut attempt) = self.attempts.try_remove(key) {
-                // As above.
-                let _ = self.poll.registry().deregister(&mut attempt.socket);
+            match self.attempts.try_remove(key).map(|attempt| attempt.knock) {
+                // The descriptor is closed right after, which deregisters it as well.
+                Some(Knock::Tcp(mut socket)) => drop(self.poll.registry().deregister(&mut socket)),
+                Some(Knock::RdmaCm(_)) => self.rdma.asked.retain(|&other| other != key),
+                None => {}
             }
         }
     }
 
-    fn attempt_failed(&mut self, id: SocketId, address: SocketAddr, source: io::Error, now: Duration) -> Step {
+    fn attempt_failed(&mut self, id: SocketId, address: SocketAddr, fault: Fault, now: Duration) -> Step {
         let dice = self.dice();
-        let error = match source.kind() {
-            _ if is_out_of_descriptors(&source) => CallError::Descriptors { address, source },
-            ErrorKind::ConnectionRefused => CallError::Refused(address),
-            ErrorKind::ConnectionReset => CallError::HungUp(address),
-            _ => CallError::Unreachable { address, source },
+        let error = match fault {
+            Fault::System(source) => match source.kind() {
+                _ if is_out_of_descriptors(&source) => CallError::Descriptors { address, source },
+                ErrorKind::ConnectionRefused => CallError::Refused(address),
+                ErrorKind::ConnectionReset => CallError::HungUp(address),
+                _ => CallError::Unreachable { address, source },
+            },
+            Fault::RdmaCm(source) if source.is_refused() => CallError::Refused(address),
+            Fault::RdmaCm(source) if source.is_of_the_moment() => CallError::HungUp(address),
+            Fault::RdmaCm(source) => CallError::RdmaCm { address, source },
         };
         let step = self.dial(id).map_or(Step::Wait, |dial| dial.failed(error, now, dice));
         if self.dial(id).is_some_and(|dial| dial.is_resting()) {

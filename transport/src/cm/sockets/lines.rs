@@ -4,9 +4,8 @@ use std::io;
 use std::mem;
 use std::time::Duration;
 
-use mio::Interest;
-
 use super::{Notice, Of, SocketId, Sockets};
+use crate::cm::address::Manager;
 use crate::cm::channel::Heard;
 use crate::cm::dial::Dial;
 use crate::cm::message::Message;
@@ -19,6 +18,8 @@ pub(super) struct Line {
     pub(super) state: State,
     /// Of a call, as long as the peer may turn out to have no room.
     pub(super) dial: Option<Box<Dial>>,
+    /// Whose streams a call asks for.
+    pub(super) by: Manager,
     /// What the timers have of it.
     due: Duration,
     /// It has one of the places of calls under way, and may keep it until then.
@@ -121,24 +122,28 @@ impl Sockets {
         self.discount(line.role());
         match line.state {
             State::Calling { attempts } => self.drop_attempts(attempts),
-            // The descriptor is closed right after, which deregisters it as well.
-            State::Talking { mut stream, .. } => drop(self.poll.registry().deregister(&mut stream.socket)),
+            State::Talking { stream, .. } => self.drop_stream(*stream),
         }
     }
 
     pub(super) fn insert_stranger(&mut self, mut stream: Box<Stream>, now: Duration) -> io::Result<SocketId> {
         let key = self.lines.vacant_key();
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut stream.socket, Of::Line(key).token(), interest)?;
+        stream.carrier.register(self.poll.registry(), Of::Line(key).token())?;
         self.watch(&stream);
         let deadline = now.saturating_add(self.settings.hello);
         self.strangers += 1;
-        Ok(self.insert_line(State::Talking { stream, role: Role::Stranger, deadline }, None))
+        Ok(self.insert_line(State::Talking { stream, role: Role::Stranger, deadline }, None, Manager::Tcp))
     }
 
-    pub(super) fn insert_line(&mut self, state: State, dial: Option<Box<Dial>>) -> SocketId {
+    /// A stream is there and closed: what was said last may still be on its way.
+    pub(super) fn drop_stream(&mut self, mut stream: Stream) {
+        stream.carrier.deregister(self.poll.registry());
+        self.rdma.close(stream.carrier);
+    }
+
+    pub(super) fn insert_line(&mut self, state: State, dial: Option<Box<Dial>>, by: Manager) -> SocketId {
         let serial = self.next_serial();
-        let key = self.lines.insert(Line { serial, state, dial, due: Duration::MAX, place: None });
+        let key = self.lines.insert(Line { serial, state, dial, by, due: Duration::MAX, place: None });
         let id = SocketId { key, serial };
         self.schedule(id);
         id
@@ -147,7 +152,7 @@ impl Sockets {
     /// Without it, a host that is gone is noticed by the queue pair alone.
     pub(super) fn watch(&self, stream: &Stream) {
         if let Some(keepalive) = self.settings.keepalive
-            && let Err(error) = keepalive.watch(&stream.socket)
+            && let Err(error) = stream.carrier.watch(&keepalive)
         {
             tracing::debug!(%error, "the system does not watch a connection");
         }
@@ -156,7 +161,10 @@ impl Sockets {
     /// The socket of a stream.
     #[cfg(test)]
     pub(in crate::cm) fn socket(&mut self, id: SocketId) -> &mio::net::TcpStream {
-        &self.stream(id).expect("it is open").socket
+        match &self.stream(id).expect("it is open").carrier {
+            crate::cm::carrier::Carrier::Tcp(socket) => socket,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// A stream may have something to say, or room for more.

@@ -1,9 +1,10 @@
 //! All sockets of a worker under one mio poll: listeners, calls, streams, and the completion channel to sleep upon. Each
-//! step costs as much with ten thousand streams as with ten.
+//! step costs as much with ten thousand streams as with ten. Streams by rdma_cm are sockets like others.
 
 mod calls;
 mod lines;
 mod listeners;
+mod rdma;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
+use qpair_verbs::Context;
 use slab::Slab;
 use zeroize::Zeroizing;
 
@@ -26,6 +28,7 @@ use super::turns::Turns;
 use calls::Attempt;
 use lines::{Line, Role, State};
 use listeners::Listener;
+use rdma::RdmaStreams;
 
 /// A stream of the connection manager, or a call that becomes one. Never given twice: what is said of one that ended is meant
 /// for no other.
@@ -68,6 +71,7 @@ pub(crate) struct Sockets {
     lines: Slab<Line>,
     /// Connections that the system makes for calls.
     attempts: Slab<Attempt>,
+    rdma: RdmaStreams,
     timers: Timers,
     turns: Turns<SocketId>,
     names: Names<SocketId>,
@@ -138,7 +142,8 @@ impl Of {
 }
 
 impl Sockets {
-    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+    /// Streams by rdma_cm are on the device of `context`.
+    pub(crate) fn new(settings: Settings, context: &Context) -> io::Result<Self> {
         Ok(Sockets {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS),
@@ -146,6 +151,7 @@ impl Sockets {
             listeners: Vec::new(),
             lines: Slab::new(),
             attempts: Slab::new(),
+            rdma: RdmaStreams::new(context),
             timers: Timers::default(),
             turns: Turns::new(CALLS),
             names: Names::new(),
@@ -176,7 +182,7 @@ impl Sockets {
 
     /// True if [`poll`](Sockets::poll) has something to do that no event tells of.
     pub(crate) fn has_chores(&self) -> bool {
-        self.turns.has_next() || self.listeners.iter().any(|listener| listener.again)
+        self.turns.has_next() || self.rdma.has_chores() || self.listeners.iter().any(|listener| listener.again)
     }
 
     /// When [`expire`](Sockets::expire) has something to do.
@@ -211,6 +217,7 @@ impl Sockets {
                 self.accept(place, now);
             }
         }
+        self.look_at_rdma(now);
         self.hand_out_turns(now);
         Ok(())
     }

@@ -47,7 +47,7 @@ fn rests(sockets: &mut Sockets, now: Duration, deadline: Duration) -> Duration {
 #[test]
 fn a_call_that_is_taken_says_hello_when_it_is_asked_and_has_its_time_and_haste() {
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let called = sockets.call(to(&[address]), NOW);
     assert!(sockets.is_brisk(NOW) && !sockets.is_brisk(NOW + SECOND));
     let mut peer = accept(&server, &mut sockets, NOW);
@@ -71,7 +71,7 @@ fn a_call_that_is_taken_says_hello_when_it_is_asked_and_has_its_time_and_haste()
 #[test]
 fn the_system_watches_the_streams_of_both_sides() {
     let (mut listening, _, address) = listening();
-    let mut calling = Sockets::new(settings()).unwrap();
+    let mut calling = Sockets::new(settings(), &context()).unwrap();
     let ours = calling.call(to(&[address]), NOW);
     let theirs = incoming(&mut listening);
     let start = Instant::now();
@@ -90,7 +90,7 @@ fn the_system_watches_the_streams_of_both_sides() {
 #[test]
 fn a_call_that_is_given_up_leaves_nothing_behind() {
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let called = sockets.call(to(&[address, "127.0.0.2:9".parse().unwrap()]), NOW);
     sockets.close(called);
     sockets.close(called);
@@ -105,7 +105,7 @@ fn a_call_that_is_given_up_leaves_nothing_behind() {
 #[test]
 fn a_peer_without_room_is_called_again() {
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let (mut now, deadline) = (NOW, NOW + 100 * SECOND);
     let called = sockets.call(to(&[address]), now);
     for (round, most) in [20, 90, 80, 210, 320].into_iter().enumerate() {
@@ -140,7 +140,7 @@ fn a_peer_without_room_is_called_again() {
 fn why_it_was_called_again_is_told_when_the_time_is_over() {
     let (server, address) = server();
     for busy in [true, false] {
-        let mut sockets = Sockets::new(settings()).unwrap();
+        let mut sockets = Sockets::new(settings(), &context()).unwrap();
         sockets.call(to(&[address]), NOW);
         let mut peer = accept(&server, &mut sockets, NOW);
         if busy {
@@ -163,7 +163,7 @@ fn of_several_addresses_the_first_that_connects_is_taken() {
     // Nobody is there, over either family.
     let port = address.port();
     let refusing = [SocketAddr::from(([127, 9, 8, 7], port)), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port))];
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let called = sockets.call(to(&[refusing[0], refusing[1], address]), NOW);
     let mut peer = accept(&server, &mut sockets, NOW);
     peer.write_all(&preface()).unwrap();
@@ -179,7 +179,7 @@ fn of_several_addresses_the_first_that_connects_is_taken() {
 fn an_address_that_does_not_answer_is_given_a_quarter_of_a_second() {
     let deaf = socket_that_does_not_answer();
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     sockets.call(to(&[deaf.address, address]), NOW);
     sockets.poll(Some(Duration::ZERO), NOW).unwrap();
     let next = NOW + Duration::from_millis(250);
@@ -228,7 +228,7 @@ fn socket_that_does_not_answer() -> Deaf {
 fn calls_take_turns() {
     const ALL: usize = 300;
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     let calls: Vec<_> = (0..ALL).map(|_| sockets.call(to(&[address]), NOW)).collect();
     let mut peers: Vec<_> = (0..128).map(|_| accept(&server, &mut sockets, NOW)).collect();
     let nobody_else = |sockets: &mut Sockets| {
@@ -267,7 +267,7 @@ fn calls_take_turns() {
 #[test]
 fn names_are_looked_up_and_the_call_goes_on() {
     let (server, address) = server();
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     sockets.resolve_with(|host| match host {
         "here" => Ok(vec!["127.0.0.1:0".parse().unwrap()]),
         other => Err(std::io::Error::other(format!("who is {other}?"))),
@@ -290,7 +290,7 @@ fn names_are_looked_up_and_the_call_goes_on() {
 
 #[test]
 fn a_name_server_that_does_not_answer_is_waited_for_so_long() {
-    let mut sockets = Sockets::new(settings()).unwrap();
+    let mut sockets = Sockets::new(settings(), &context()).unwrap();
     sockets.resolve_with(|_| {
         std::thread::park_timeout(PATIENCE);
         Ok(vec![])

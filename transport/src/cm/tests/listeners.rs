@@ -163,7 +163,7 @@ fn who_comes_when_all_places_are_taken_is_told_to_come_back() {
 #[test]
 fn who_has_no_key_gets_no_further_than_the_door() {
     let key = ClusterKey::from_bytes([5; 32]);
-    let mut sockets = Sockets::new(Settings { key: Some(key), ..settings() }).unwrap();
+    let mut sockets = Sockets::new(Settings { key: Some(key), ..settings() }, &context()).unwrap();
     let (_, address) = sockets.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let keyed = Preface::ours(true).encode();
     let garbage = [&keyed[..], &48u16.to_le_bytes(), &[9; 48], &record(&Message::Hello(hello()))].concat();

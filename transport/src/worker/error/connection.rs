@@ -8,7 +8,7 @@ use qpair_verbs::{CompletionError, WcStatus};
 use thiserror::Error;
 
 use super::ResourceError;
-use crate::cm::HandshakeError;
+use crate::cm::{HandshakeError, RdmaCmError};
 use crate::engine::Violation;
 
 /// Listening failed.
@@ -26,6 +26,9 @@ pub enum ListenError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The device can not listen by rdma_cm.
+    #[error("can not listen by rdma_cm: {0}")]
+    RdmaCm(#[from] Box<RdmaCmError>),
     /// Too many listeners.
     #[error("a worker listens at {limit} addresses at most; stop listening at some")]
     TooMany {
@@ -77,6 +80,14 @@ pub enum ConnectFailure {
         address: SocketAddr,
         /// The system's reason.
         source: io::Error,
+    },
+    /// rdma_cm makes no connection to it.
+    #[error("no connection to {address} by rdma_cm: {source}")]
+    RdmaCm {
+        /// The address.
+        address: SocketAddr,
+        /// What the device or the peer said.
+        source: Box<RdmaCmError>,
     },
     /// The host's name could not be looked up.
     #[error("no address of host {host} is known: {source}; check its spelling, /etc/hosts and the name server")]
