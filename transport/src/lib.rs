@@ -54,7 +54,7 @@ mod worker;
 pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions};
 pub use engine::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PROTOCOL_VERSION,
-    RailKeys, Violation, WireError,
+    RailKeys, RemoteMemory, Violation, WireError,
 };
 pub use worker::{
     ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, DatagramState,

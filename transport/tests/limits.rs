@@ -97,7 +97,7 @@ fn more_listeners_than_there_are_places_and_longer_messages_than_any_are_refused
     let long = RemoteSlice { addr: 0, len: (1 << 31) + 1, rkey: Rkey(1) };
     let refused = pair.a.send(pair.ep_a, Tag(1), long).unwrap_err();
     assert!(matches!(refused.error, SendFailure::TooLong { limit: 0x8000_0000, .. }), "{refused}");
-    assert!(matches!(refused.payload, Payload::Exposed(back) if back == long));
+    assert!(matches!(refused.payload, Payload::Exposed(back) if back == long.into()));
 }
 
 /// Messages too long to go inline need a buffer; there is none.

@@ -106,7 +106,7 @@ fn no_bytes_are_read_and_written_as_well() {
     pair.b.send(pair.ep_b, Tag(1), nothing).unwrap();
     let (of_a, of_b) = pair.until(|a, b| received(a).len() == 1 && sent(b).len() == 1);
     assert!(received(&of_a)[0].1.is_empty());
-    assert!(matches!(sent(&of_b)[0].1, Payload::Exposed(remote) if *remote == nothing));
+    assert!(matches!(sent(&of_b)[0].1, Payload::Exposed(remote) if *remote == nothing.into()));
 }
 
 /// What becomes of a get of `remote`, which `b` grants `access` to in 64 bytes, or of a put there.
@@ -162,7 +162,7 @@ fn an_exposed_payload_that_can_not_be_read_ends_the_connection_for_both() {
         let receive = pair.b.recv_into(pair.ep_b, Tag(1), memory, None).unwrap();
         let (of_a, mut of_b) = pair.until(|a, b| a.iter().any(is_closed) && b.iter().any(is_closed));
         assert!(matches!(&of_a[..], [Event::Failed { op, returned: Returned::Payload(Payload::Exposed(back)), .. }, _]
-                if (*op, *back) == (send, remote)));
+                if (*op, *back) == (send, remote.into())));
         let reason = closed(of_b.remove(1));
         let CloseReason::Completion(error) = reason else { panic!("{reason}") };
         assert_eq!(error.status, WcStatus::REM_ACCESS_ERR);

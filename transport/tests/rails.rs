@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
-use qpair_transport::{CloseReason, Config, Event, Rail, Source, Tag, Worker, WorkerError};
+use qpair_transport::{
+    CloseReason, Config, EndpointId, Event, Lost, OneSidedFailure, OpError, Rail, Returned, Source, Tag, Worker,
+    WorkerError,
+};
 use qpair_verbs::{Access, Local};
 use support::*;
 
@@ -161,6 +164,130 @@ fn a_device_that_gives_no_completions_takes_its_own_rails_along_and_no_more() {
         pair.a.send(pair.ep_a, Tag(1), text.clone()).unwrap();
         arrives(&mut pair, &text);
         assert_eq!(pair.b.explain(pair.ep_b).unwrap().rails[1].stage, "one side does not have it");
+    });
+}
+
+/// The rail that the messages of an end go over.
+fn of_messages(worker: &Worker, ep: EndpointId) -> usize {
+    let text = worker.explain(ep).unwrap().to_string();
+    let at = text.find(" (and messages)").expect("one of them");
+    text[..at].rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Fails what completes on a device until the messages of both ends go over that rail.
+fn moves(pair: &mut Pair, failing: &Device, to: usize) {
+    let recovered = pair.a.counters().recovered;
+    // It may be a rail's probe that fails.
+    for number in 0.. {
+        failing.forge(1, Completion::new().status(RETRY_EXC_ERR)).unwrap();
+        let text = pattern(40, number);
+        pair.a.send(pair.ep_a, Tag(number as u64), text.clone()).unwrap();
+        let (_, of_b) = pair.until(|_, of_b| !of_b.is_empty());
+        let came: Vec<_> = received(&of_b).into_iter().map(|(tag, message)| (tag, message.to_vec())).collect();
+        assert_eq!(came, [(Tag(number as u64), text)], "each once, in order");
+        if pair.a.counters().recovered > recovered {
+            break;
+        }
+    }
+    failing.reset().unwrap();
+    let begin = Instant::now();
+    while [of_messages(&pair.a, pair.ep_a), of_messages(&pair.b, pair.ep_b)] != [to; 2] || stages(pair) != ["up"; 4] {
+        assert!(begin.elapsed() < LIMIT);
+        assert!(pair.b.poll().unwrap().is_none());
+        if let Some(event) = pair.a.poll().unwrap() {
+            assert!(matches!(event, Event::Sent { .. }), "{}", brief(&event));
+        }
+    }
+}
+
+#[test]
+fn messages_go_on_over_another_device_and_what_is_under_way_with_them() {
+    on_a_fake(|| {
+        for config in [config().recovery(LIMIT), config().recovery(LIMIT).shared_receives(4, 16)] {
+            let [fake, beside] = [FAKE, BESIDE].map(|name| Device::new(name).unwrap());
+            let mut pair = Pair::with(config.clone(), config);
+            until_up(&mut pair);
+            let board = pair.b.domain().expose(64, Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap();
+            let (named, slice) = (pair.b.remote(&board, 0..64), board.remote(0..64));
+            for (round, to) in (1..).zip([1, 0, 1]) {
+                moves(&mut pair, if to == 1 { &fake } else { &beside }, to);
+                // In both directions, of any length, and without a receive of the application's.
+                let text = pattern(200_000, to);
+                pair.a.send(pair.ep_a, Tag(9), text.clone()).unwrap();
+                arrives(&mut pair, &text);
+                pair.b.send(pair.ep_b, Tag(9), text.clone()).unwrap();
+                let (of_a, _) = pair.until(|of_a, of_b| !of_a.is_empty() && !of_b.is_empty());
+                assert!(matches!(&of_a[0], Event::Received { message, .. } if *message == text));
+                // The peer's memory by the keys of all its devices.
+                let mut from = pair.a.domain().alloc(64).unwrap();
+                from.fill(round);
+                pair.a.put(pair.ep_a, from, named).unwrap();
+                pair.a.put_copy(pair.ep_a, &[99; 4], named.slice(4..8)).unwrap();
+                let into = pair.a.domain().alloc(64).unwrap();
+                pair.a.get(pair.ep_a, named, into, None).unwrap();
+                let (of_a, _) = pair.until(|of_a, _| of_a.len() == 2);
+                let [Event::Put { .. }, Event::Got { memory: Local::Buffer(got), .. }] = &of_a[..] else {
+                    panic!("{}", brief(&of_a[0]))
+                };
+                assert_eq!(got[..8], [round, round, round, round, 99, 99, 99, 99]);
+                // And by that of the first.
+                let from = pair.a.domain().alloc(64).unwrap();
+                match pair.a.put(pair.ep_a, from, slice) {
+                    Ok(_) => assert!(to == 0 && matches!(next(&mut pair.a), Event::Put { .. })),
+                    Err(refused) => assert_eq!((refused.error, to), (OneSidedFailure::NoKey { rail: 1 }, 1)),
+                }
+            }
+            drop(board);
+            assert_eq!(pair.a.counters().lost + pair.b.counters().lost, 0);
+            left_behind(pair);
+        }
+    });
+}
+
+#[test]
+fn what_can_not_be_written_by_another_device_ends_the_connection() {
+    on_a_fake(|| {
+        let [fake, _] = [FAKE, BESIDE].map(|name| Device::new(name).unwrap());
+        let config = || config().recovery(LIMIT);
+        // It may be a rail's probe that fails.
+        let (pair, of_a) = loop {
+            let mut pair = Pair::with(config(), config());
+            until_up(&mut pair);
+            let board = pair.b.domain().expose(64, Access::REMOTE_WRITE).unwrap();
+            fake.forge(1, Completion::new().status(RETRY_EXC_ERR)).unwrap();
+            let from = pair.a.domain().alloc(64).unwrap();
+            pair.a.put(pair.ep_a, from, board.remote(0..64)).unwrap();
+            let is_over = |event: &Event| is_closed(event) || matches!(event, Event::Put { .. });
+            let (of_a, _) = pair.until(|of_a, _| of_a.iter().any(is_over));
+            if of_a.iter().any(is_closed) {
+                break (pair, of_a);
+            }
+            fake.reset().unwrap();
+        };
+        let [Event::Failed { error, returned: Returned::Memory(memory), .. }, Event::Closed { reason, .. }] = &of_a[..]
+        else {
+            panic!("{}", brief(&of_a[0]))
+        };
+        assert_eq!((error, memory.len()), (&OpError::Closed, 64));
+        assert!(matches!(reason, CloseReason::PeerLost(Lost::Completion(_))), "{reason}");
+        drop(of_a);
+        left_behind(pair);
+    });
+}
+
+#[test]
+fn a_further_device_that_gives_no_completions_is_left_by_messages_too() {
+    on_a_fake(|| {
+        let [fake, beside] = [FAKE, BESIDE].map(|name| Device::new(name).unwrap());
+        let config = || config().recovery(LIMIT);
+        let mut pair = Pair::with(config(), config());
+        until_up(&mut pair);
+        moves(&mut pair, &fake, 1);
+        beside.poll_returns(-5).unwrap();
+        pair.a.send(pair.ep_a, Tag(1), &b"back"[..]).unwrap();
+        let (_, of_b) = pair.until(|_, of_b| !of_b.is_empty());
+        assert!(matches!(&of_b[0], Event::Received { message, .. } if *message == b"back"[..]), "{}", brief(&of_b[0]));
+        assert_eq!([of_messages(&pair.a, pair.ep_a), of_messages(&pair.b, pair.ep_b)], [0; 2]);
     });
 }
 

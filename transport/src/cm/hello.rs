@@ -35,6 +35,9 @@ pub(crate) struct Hello {
     /// The rails that its messages can go over, as bits.
     #[serde(default)]
     pub(crate) message_rails: u8,
+    /// Its rails that are on one device with the first, as bits; 0 if it does not say: all that its messages can go over.
+    #[serde(default)]
+    pub(crate) home_rails: u8,
     /// Of a connection over datagrams, to the queue pair that `address` tells of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) datagram: Option<DatagramTerms>,
@@ -147,6 +150,11 @@ impl Hello {
         Ok(self)
     }
 
+    /// The rails that are on one device with the first, as bits.
+    pub(crate) fn home(&self) -> u8 {
+        1 | if self.home_rails == 0 { self.message_rails } else { self.home_rails }
+    }
+
     /// Whether the devices of two sides can reach each other, as far as they tell. Whether they do, only packets show.
     pub(crate) fn check_fabric(&self, theirs: &Hello) -> Result<(), HandshakeError> {
         let (ours, theirs) = (self.fabric.by(&self.address), theirs.fabric.by(&theirs.address));
@@ -253,6 +261,7 @@ pub(crate) mod tests {
             path_mtu: None,
             rails: Vec::new(),
             message_rails: 1,
+            home_rails: 1,
             datagram: None,
         }
     }

@@ -44,8 +44,8 @@ pub(crate) use inbox::{
 pub(crate) use keepalive::Pulse;
 pub(crate) use link::{Link, RESERVED_SLOTS};
 pub(crate) use part::Part;
-pub use rail_keys::RailKeys;
-pub(crate) use rail_keys::{RAILS, Readable};
+pub(crate) use rail_keys::RAILS;
+pub use rail_keys::{RailKeys, RemoteMemory};
 pub(crate) use rails::{DEPTH, RailStage, Rails, SLICED_FROM, slice_len};
 pub(crate) use retained::{Again, Unconfirmed};
 pub(crate) use shares::Shares;

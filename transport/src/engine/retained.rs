@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use qpair_verbs::RemoteSlice;
-
+use super::rail_keys::RemoteMemory;
 use super::slots::is_past;
 use super::violation::Violation;
 
@@ -29,7 +28,7 @@ struct Sent {
 struct Written {
     /// Its request's running number.
     number: u32,
-    remote: RemoteSlice,
+    remote: RemoteMemory,
 }
 
 /// Something that the peer may not have.
@@ -46,7 +45,7 @@ pub(crate) enum Again {
     /// A message, with the header that it had.
     Message(Box<[u8]>),
     /// A write of these bytes.
-    Write(RemoteSlice, Box<[u8]>),
+    Write(RemoteMemory, Box<[u8]>),
 }
 
 impl Retained {
@@ -58,7 +57,7 @@ impl Retained {
 
     /// A write of a copy goes out.
     #[inline(never)]
-    pub(crate) fn write(&mut self, number: u32, remote: RemoteSlice, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, number: u32, remote: RemoteMemory, bytes: &[u8]) {
         self.writes.push(Written { number, remote }, bytes);
     }
 
@@ -174,11 +173,13 @@ impl<T> Queue<T> {
 
 #[cfg(test)]
 mod tests {
-    use qpair_verbs::Rkey;
+    use qpair_verbs::{RemoteSlice, Rkey};
 
     use super::*;
 
-    const REMOTE: RemoteSlice = RemoteSlice { addr: 8, len: 1, rkey: Rkey(9) };
+    fn remote() -> RemoteMemory {
+        RemoteSlice { addr: 8, len: 1, rkey: Rkey(9) }.into()
+    }
 
     fn bytes(what: &Again) -> &[u8] {
         match what {
@@ -192,11 +193,11 @@ mod tests {
         let start = u32::MAX - 2;
         let number = |ahead: u32| start.wrapping_add(ahead);
         retained.message(number(0), 65535, b"a");
-        retained.write(number(1), REMOTE, b"b");
+        retained.write(number(1), remote(), b"b");
         retained.message(number(2), 65536, b"cc");
-        retained.write(number(3), REMOTE, b"d");
+        retained.write(number(3), remote(), b"d");
         retained.message(number(4), 65537, b"");
-        retained.write(number(5), REMOTE, b"e");
+        retained.write(number(5), remote(), b"e");
         retained.retire(number(0));
         retained.confirm(0).unwrap();
         assert_eq!((retained.messages.len(), retained.writes.len()), (2, 3));
@@ -212,10 +213,10 @@ mod tests {
     #[test]
     fn a_write_that_was_acknowledged_does_not_go_out_again() {
         let mut retained = Retained::default();
-        (1..=4).for_each(|number| retained.write(number, REMOTE, &[number as u8]));
+        (1..=4).for_each(|number| retained.write(number, remote(), &[number as u8]));
         retained.retire(3);
         let (again, had) = retained.take(0, 0, (4, 16)).unwrap();
-        assert_eq!(again, [Unconfirmed { number: 4, what: Again::Write(REMOTE, [4].into()) }]);
+        assert_eq!(again, [Unconfirmed { number: 4, what: Again::Write(remote(), [4].into()) }]);
         assert_eq!(had, None);
     }
 
@@ -228,7 +229,7 @@ mod tests {
         for count in [1000, 1 << 30, 2 << 30, late - 1] {
             retained.retire(count);
         }
-        retained.write(late, REMOTE, b"b");
+        retained.write(late, remote(), b"b");
         let (again, had) = retained.take(1, 1, (late, 16)).unwrap();
         assert_eq!((again.len(), had), (1, None), "the write is not known to have come");
     }
@@ -241,7 +242,7 @@ mod tests {
         for count in [1000, 1 << 30, 2 << 30, late - 1] {
             retained.retire(count);
         }
-        retained.write(late, REMOTE, b"b");
+        retained.write(late, remote(), b"b");
         let (again, had) = retained.take(1, 1, (late, 16)).unwrap();
         assert_eq!((again.len(), had), (1, None), "the write is not known to have come");
         retained.message(late + 1, 1, b"c");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::EntryKey;
-use super::rail_keys::Readable;
+use super::rail_keys::RemoteMemory;
 use super::slots::Work;
 use super::wire::{Envelope, Header, Offer};
 
@@ -47,7 +47,7 @@ pub(crate) struct Pending<P> {
     pub(crate) envelope: Envelope,
     pub(crate) len: u64,
     /// Where it can be read, if it is to be offered.
-    pub(crate) readable: Option<Readable>,
+    pub(crate) readable: Option<RemoteMemory>,
     pub(crate) payload: P,
 }
 

@@ -3,7 +3,7 @@
 use qpair_verbs::{RemoteSlice, Rkey};
 use thiserror::Error;
 
-use super::rail_keys::{KEYS_BYTES, RailKeys};
+use super::rail_keys::{KEYS_BYTES, RailKeys, RemoteMemory};
 
 /// Version of the header and of the connection manager's hello.
 pub const PROTOCOL_VERSION: u8 = 2;
@@ -315,8 +315,8 @@ impl Offer {
     }
 
     /// The payload, whose length the header says, as a range to read.
-    pub fn remote(&self, len: u64) -> RemoteSlice {
-        RemoteSlice { addr: self.addr, len, rkey: self.rkey }
+    pub fn remote(&self, len: u64) -> RemoteMemory {
+        RemoteMemory { remote: RemoteSlice { addr: self.addr, len, rkey: self.rkey }, rails: self.rails }
     }
 }
 

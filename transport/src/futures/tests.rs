@@ -119,7 +119,11 @@ fn tasks_that_wait_are_woken_by_what_others_do() {
         server.send(back, tag, memory[..len].to_vec()).await.unwrap();
         loop {
             if let Event::Request(request) = server.next_event().await {
-                server.with(|worker| worker.respond(request.reply, request.message.into_bytes())).unwrap();
+                server
+                    .with(|worker| {
+                        worker.respond(request.reply, request.message.into_bytes()).map_err(|(error, _)| error)
+                    })
+                    .unwrap();
             }
         }
     }));

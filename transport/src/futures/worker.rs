@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::ToSocketAddrs;
 use std::rc::Rc;
 
-use qpair_verbs::{Local, RemoteSlice};
+use qpair_verbs::Local;
 
 use super::drive::drive;
 use super::error::{Failed, Refused};
@@ -15,6 +15,7 @@ use super::shared::{Shared, with};
 use super::sleeper::Sleeper;
 use super::turn::Turn;
 use crate::cm::ToPeer;
+use crate::engine::RemoteMemory;
 use crate::worker::{
     EndpointId, Event, HandlerId, ListenError, Listener, Message, OneSidedError, OneSidedFailure, OpId, Payload,
     Returned, SendError, SendFailure, Source, Tag, TagPattern, Worker, WorkerError,
@@ -163,7 +164,13 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// [`Failed`], with the memory.
-    pub async fn put(&self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<Local, Failed> {
+    pub async fn put(
+        &self,
+        ep: EndpointId,
+        from: impl Into<Local>,
+        remote: impl Into<RemoteMemory>,
+    ) -> Result<Local, Failed> {
+        let remote = remote.into();
         let op = self.begin_one_sided(from.into(), |worker, from| worker.put(ep, from, remote)).await?;
         match self.finish(op).await? {
             Event::Put { memory, .. } => Ok(memory),
@@ -175,7 +182,13 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// As [`put`](AsyncWorker::put).
-    pub async fn get(&self, ep: EndpointId, remote: RemoteSlice, into: impl Into<Local>) -> Result<Local, Failed> {
+    pub async fn get(
+        &self,
+        ep: EndpointId,
+        remote: impl Into<RemoteMemory>,
+        into: impl Into<Local>,
+    ) -> Result<Local, Failed> {
+        let remote = remote.into();
         let op = self.begin_one_sided(into.into(), |worker, into| worker.get(ep, remote, into, None)).await?;
         match self.finish(op).await? {
             Event::Got { memory, .. } => Ok(memory),
@@ -187,7 +200,7 @@ impl AsyncWorker {
     ///
     /// # Errors
     /// [`Failed`].
-    pub async fn fetch_add(&self, ep: EndpointId, remote: RemoteSlice, add: u64) -> Result<u64, Failed> {
+    pub async fn fetch_add(&self, ep: EndpointId, remote: impl Into<RemoteMemory>, add: u64) -> Result<u64, Failed> {
         let op = self.with(|worker| worker.fetch_add(ep, remote, add)).map_err(Failed::bare)?;
         self.fetched(op).await
     }
@@ -199,7 +212,7 @@ impl AsyncWorker {
     pub async fn compare_swap(
         &self,
         ep: EndpointId,
-        remote: RemoteSlice,
+        remote: impl Into<RemoteMemory>,
         compare: u64,
         swap: u64,
     ) -> Result<u64, Failed> {

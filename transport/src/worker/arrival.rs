@@ -22,6 +22,21 @@ pub(super) struct Plain {
     pub(super) message: Message,
 }
 
+/// The queue pair that something completed of: its number, and on which of the worker's devices that counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) device: usize,
+    pub(super) qpn: Qpn,
+}
+
+impl At {
+    /// True if that is the queue pair which the connection has now.
+    #[inline(always)]
+    fn is_of(self, endpoint: &Endpoint) -> bool {
+        endpoint.device == self.device && endpoint.qp.as_ref().is_some_and(|qp| qp.number() == self.qpn)
+    }
+}
+
 /// What a completion brings, looked at where it is.
 pub(super) enum InPlace<'e> {
     /// A short message that simply goes to the application. Its endpoint has taken note of it.
@@ -73,14 +88,14 @@ impl Worker {
     ///
     /// This is the way of a short message that nothing else has to do with: it should stay short.
     #[inline(always)]
-    pub(super) fn received(&mut self, wr_id: u64, qpn: Qpn, len: usize, slab: Slab) -> Option<Plain> {
-        let Some(endpoint) = self.endpoints.receiver(wr_id, qpn.0) else {
+    pub(super) fn received(&mut self, at: At, wr_id: u64, len: usize, slab: Slab) -> Option<Plain> {
+        let Some(endpoint) = self.endpoints.receiver(wr_id, at.qpn.0) else {
             // Of a connection that ended; its slots went back as if this had not come.
-            self.slabs.stray(slab);
+            self.stray(at, slab);
             return None;
         };
         let ep = endpoint.id;
-        if endpoint.link.retains() && endpoint.qp.as_ref().is_none_or(|qp| qp.number() != qpn) {
+        if endpoint.link.retains() && !at.is_of(endpoint) {
             // Of a queue pair whose place another has taken, and not counted when the peer was told: it comes again.
             self.slabs.put_by(slab);
             return None;
@@ -114,6 +129,13 @@ impl Worker {
         // Last of all, so that the message is put together where the caller wants it.
         let slab = self.slabs.lend(slab, ep);
         Some(Plain { ep, envelope: header.envelope, message: Message::new(slab, HEADER_BYTES..len) })
+    }
+
+    /// A slab of a connection that is gone.
+    #[cold]
+    fn stray(&mut self, at: At, slab: Slab) {
+        // No shared receive queue is on a further device.
+        if at.device > 0 { self.slabs.put_by(slab) } else { self.slabs.stray(slab) }
     }
 
     /// A message that is not the plain case.
@@ -223,7 +245,7 @@ impl Worker {
     fn take_back_slots(&mut self, slots: u32) {
         if slots > 0 {
             self.shares.give(slots);
-            self.slabs.release(slots, slots);
+            self.slabs.release(slots, slots, false);
         }
     }
 
@@ -278,13 +300,13 @@ impl Worker {
 
     /// A request of this side completed.
     #[inline(never)]
-    pub(super) fn completed(&mut self, wc: &WorkCompletion, memory: Local) {
+    pub(super) fn completed(&mut self, device: usize, wc: &WorkCompletion, memory: Local) {
         let work = parse_wr_id(wc.wr_id);
         let (job, index) = (work.job, work.index);
         let endpoint = self.endpoints.at(index).filter(|endpoint| work.is_of(endpoint.id));
         // Of a connection that ended: what it had with the device was written off.
         let Some(endpoint) = endpoint else { return };
-        if endpoint.qp.as_ref().is_none_or(|qp| qp.number() != wc.qpn) {
+        if !(At { device, qpn: wc.qpn }).is_of(endpoint) {
             // Of a queue pair whose place another has taken: all that it had of memory came back before.
             return;
         }
@@ -378,17 +400,21 @@ impl Worker {
     #[inline(never)]
     pub(super) fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
         self.announce(ep.index as usize);
-        self.slabs.stray(slab);
+        match self.endpoints.get(ep) {
+            Some(endpoint) if endpoint.device > 0 => self.slabs.put_by(slab),
+            _ => self.slabs.stray(slab),
+        }
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
     }
 
     /// A receive that failed: the connection breaks.
     #[cold]
     #[inline(never)]
-    pub(super) fn receive_failed(&mut self, wc: &WorkCompletion, memory: Local) {
+    pub(super) fn receive_failed(&mut self, device: usize, wc: &WorkCompletion, memory: Local) {
         let Local::Slab(slab) = memory else { return };
-        let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.slabs.stray(slab) };
-        if endpoint.qp.as_ref().is_none_or(|qp| qp.number() != wc.qpn) {
+        let at = At { device, qpn: wc.qpn };
+        let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.stray(at, slab) };
+        if !at.is_of(endpoint) {
             // Of a queue pair whose place another has taken, or will.
             return self.slabs.put_by(slab);
         }

@@ -251,7 +251,7 @@ impl Worker {
                 self.shares.end(window);
                 endpoint.link.outstanding_slots() + RESERVED_SLOTS
             };
-            self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(endpoint.flushed));
+            self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(endpoint.flushed), endpoint.device > 0);
         }
         self.write_off(&mut endpoint);
         for exposed in std::mem::take(&mut endpoint.cut) {

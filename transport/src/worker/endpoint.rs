@@ -17,7 +17,7 @@ use super::rails::Lanes;
 use super::recovery::{Recovery, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
 use crate::cm::{Renewal, SocketId};
-use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, Threshold};
+use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RemoteMemory, Threshold};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
@@ -39,8 +39,11 @@ pub(crate) struct Endpoint {
     pub(crate) lanes: Option<Box<Lanes>>,
     /// Its packets, if it goes over datagrams: it has no queue pair of its own then.
     pub(crate) line: Option<Box<Line>>,
-    /// The rail that its queue pair is on.
+    /// The rail that its queue pair is on, and the device of that, of the worker's.
     pub(crate) rail: usize,
+    pub(crate) device: usize,
+    /// The peer's rails that are on one device with its first, as bits.
+    pub(crate) peer_home: u8,
     /// What the application sent and received.
     pub(crate) sent: Traffic,
     pub(crate) received: Traffic,
@@ -142,12 +145,12 @@ pub(crate) enum OneSided {
     /// A READ of an offered payload.
     Pull(Reading),
     /// A READ that the application asked for.
-    Get { remote: RemoteSlice, calc: Option<Calc> },
+    Get { remote: RemoteMemory, calc: Option<Calc> },
     /// A READ that the application asked to be combined with its memory, into a slab of the pool of so many bytes: the
     /// device can not.
-    Combine { target: Target, remote: RemoteSlice, pooled: usize },
+    Combine { target: Target, remote: RemoteMemory, pooled: usize },
     /// A WRITE that the application asked for.
-    Put { remote: RemoteSlice },
+    Put { remote: RemoteMemory },
     /// An atomic; a slab of the pool of so many bytes takes what was there before.
     Fetch { pooled: usize },
 }
@@ -157,7 +160,7 @@ pub(crate) enum OneSided {
 pub(crate) struct Reading {
     pub(crate) key: EntryKey,
     /// All of it, and what of it was read before the part that is being read.
-    pub(crate) remote: RemoteSlice,
+    pub(crate) remote: RemoteMemory,
     pub(crate) before: u64,
     pub(crate) calc: Option<Calc>,
     /// The receive that it is for. Its memory is with the device, unless that is a slab of the pool.
@@ -170,8 +173,18 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 pub(crate) struct Unread {
     pub(crate) reading: Reading,
-    pub(crate) error: PostError,
+    pub(crate) error: Unposted,
     pub(crate) memory: Local,
+}
+
+/// Why one-sided work is not with the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unposted {
+    Post(PostError),
+    /// The peer's memory has no key for the rail that the connection is on.
+    NoKey {
+        rail: usize,
+    },
 }
 
 /// Which way one-sided work goes.
@@ -227,9 +240,9 @@ impl Endpoint {
     /// Posts a READ of the next part of a payload into `memory`.
     pub(crate) fn read_part(&mut self, reading: Reading, awaited: bool, memory: Local) -> Result<(), Box<Unread>> {
         let Reading { remote, before, calc, .. } = reading;
-        let len = (remote.len - before).min(PART);
+        let len = (remote.len() - before).min(PART);
         let part = remote.slice(before..before + len);
-        match self.reach_at(Reach::Read(calc), memory, part, before as usize) {
+        match self.reach_at(Reach::Read(calc), memory, &part, before as usize) {
             Ok(order) => {
                 let what = OneSided::Pull(reading);
                 self.reads.push_back(InFlight { number: 0, order, awaited, len, what });
@@ -271,9 +284,15 @@ impl Endpoint {
         &mut self,
         reach: Reach,
         memory: Local,
-        remote: RemoteSlice,
-    ) -> Result<u32, (PostError, Local)> {
+        remote: &RemoteMemory,
+    ) -> Result<u32, (Unposted, Local)> {
         self.reach_at(reach, memory, remote, 0)
+    }
+
+    /// What the queue pair names the peer's memory by.
+    #[inline]
+    pub(crate) fn name(&self, remote: &RemoteMemory) -> Result<RemoteSlice, Unposted> {
+        remote.over(self.rail, self.peer_home).ok_or(Unposted::NoKey { rail: self.rail })
     }
 
     #[inline]
@@ -281,12 +300,16 @@ impl Endpoint {
         &mut self,
         reach: Reach,
         memory: Local,
-        remote: RemoteSlice,
+        remote: &RemoteMemory,
         at: usize,
-    ) -> Result<u32, (PostError, Local)> {
-        let Some(qp) = &mut self.qp else { return Err((self.why_not(), memory)) };
+    ) -> Result<u32, (Unposted, Local)> {
+        let remote = match self.name(remote) {
+            Ok(remote) => remote,
+            Err(refused) => return Err((refused, memory)),
+        };
+        let Some(qp) = &mut self.qp else { return Err((self.why_not().into(), memory)) };
         let Some(work) = self.link.take_slot() else {
-            return Err((PostError::SendQueueFull { depth: self.link.depth() }, memory));
+            return Err((PostError::SendQueueFull { depth: self.link.depth() }.into(), memory));
         };
         let request = match reach {
             Reach::Read(None) => qp.read(memory, remote),
@@ -300,9 +323,16 @@ impl Endpoint {
             Ok(()) => Ok(work.number),
             Err(rejected) => {
                 self.link.untake_slot(work);
-                Err(rejected.into_parts())
+                let (error, memory) = rejected.into_parts();
+                Err((error.into(), memory))
             }
         }
+    }
+}
+
+impl From<PostError> for Unposted {
+    fn from(error: PostError) -> Self {
+        Unposted::Post(error)
     }
 }
 
@@ -316,7 +346,7 @@ pub(crate) enum Carried {
     /// To be copied when its turn comes.
     Buffer(Buffer),
     /// The application's own region.
-    Remote(RemoteSlice),
+    Remote(RemoteMemory),
     /// A buffer, exposed for the peer to read.
     Region(ExposedRegion),
     /// These bytes, registered for the peer to read where they lie.

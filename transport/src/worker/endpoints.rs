@@ -51,32 +51,35 @@ impl Endpoints {
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Option<Endpoint> {
-        let endpoint = self.slots.try_remove(index)?;
-        if let Some(qp) = &endpoint.qp {
-            self.by_qpn.remove(QpKey(qp.number().0));
-        }
-        Some(endpoint)
+        self.forget(index);
+        self.slots.try_remove(index)
     }
 
     /// Takes out the queue pair of endpoint `index`: another is to take its place.
     pub(crate) fn detach(&mut self, index: usize) -> Option<QueuePair> {
-        let qp = self.slots.get_mut(index)?.qp.take()?;
-        self.by_qpn.remove(QpKey(qp.number().0));
-        Some(qp)
+        self.forget(index);
+        self.slots.get_mut(index)?.qp.take()
     }
 
-    /// Another queue pair of endpoint `index` is connected.
-    pub(crate) fn replace(&mut self, index: usize, qp: QueuePair) {
+    /// Only those of the worker's own device are found by their numbers: those of another may have the same.
+    fn forget(&mut self, index: usize) {
+        if let Some(Endpoint { qp: Some(qp), device: 0, .. }) = self.slots.get(index) {
+            self.by_qpn.remove(QpKey(qp.number().0));
+        }
+    }
+
+    /// Another queue pair of endpoint `index` is connected, on that device.
+    pub(crate) fn replace(&mut self, index: usize, qp: QueuePair, device: usize) {
         let Some(endpoint) = self.slots.get_mut(index) else { return };
-        self.by_qpn.insert(QpKey(qp.number().0), index as u32);
-        endpoint.qp = Some(qp);
+        if device == 0 {
+            self.by_qpn.insert(QpKey(qp.number().0), index as u32);
+        }
+        (endpoint.qp, endpoint.device) = (Some(qp), device);
     }
 
     /// The queue pair of endpoint `index` is connected.
     pub(crate) fn attach(&mut self, index: usize, qp: QueuePair, terms: &PeerTerms, now: Duration) {
-        let Some(endpoint) = self.slots.get_mut(index) else { return };
-        self.by_qpn.insert(QpKey(qp.number().0), index as u32);
-        endpoint.qp = Some(qp);
+        self.replace(index, qp, 0);
         self.open(index, terms, now);
     }
 

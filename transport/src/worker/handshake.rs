@@ -249,7 +249,7 @@ impl Worker {
         let now = self.now();
         self.sockets.greeted(socket, now);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
-            endpoint.longest = theirs.longest;
+            (endpoint.longest, endpoint.peer_home) = (theirs.longest, theirs.home());
             endpoint.reserved = true;
             endpoint.listener = Some(listener);
         }
@@ -280,7 +280,7 @@ impl Worker {
                 }
                 endpoint.note(self.pace.now(), Note::new("connected"));
                 endpoint.threshold.lower_limit(theirs.eager_limit as usize);
-                endpoint.longest = theirs.longest;
+                (endpoint.longest, endpoint.peer_home) = (theirs.longest, theirs.home());
                 let wire = qp.as_ref().map_or_else(|| "datagrams".to_owned(), QueuePair::explain);
                 tracing::info!(parent: &endpoint.span, wire, "connected");
                 match qp {

@@ -29,10 +29,13 @@ mod timers;
 
 use std::collections::VecDeque;
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use qpair_verbs::{CompletionChannel, CompletionQueue, Context, MemoryError, ProtectionDomain, QueuePair};
+use qpair_verbs::{
+    CompletionChannel, CompletionQueue, Context, ExposedRegion, MemoryError, ProtectionDomain, QueuePair,
+};
 
 pub use config::{Config, Unmatched};
 pub use error::{
@@ -51,7 +54,7 @@ pub use rails::Rail;
 pub use seen::{Counters, DatagramState, Explanation, History, Metrics, RailState, Traffic};
 
 use crate::cm::{Fabric, Keepalive, Settings, SocketMap, Sockets, ToPeer};
-use crate::engine::{Calls, Inbox, Policy, Shares, Table};
+use crate::engine::{Calls, Inbox, Policy, RemoteMemory, Shares, Table};
 use datagram::Datagrams;
 use delivery::Body;
 use ending::Withheld;
@@ -157,11 +160,6 @@ impl Worker {
         let (completions, receives) = config.capacity();
         let cq = within("completion queue entries", completions, attributes.max_cqe)?;
         let cq = context.create_cq_on(cq, &channel)?;
-        let shared = if config.shared_receives.is_some() {
-            Some(pd.create_srq(within("receives in a shared queue", receives, attributes.max_srq_wr)?)?)
-        } else {
-            None
-        };
         let seed = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
         let settings = Settings {
             connect: config.connect_timeout,
@@ -170,8 +168,17 @@ impl Worker {
             keepalive: Keepalive::new(config.keepalive, config.detection),
             seed: seed.map_err(system("draw a random number"))?,
         };
-        let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints)?;
+        let mut rails = {
+            let messages = (!config.recovery.is_zero()).then_some(completions);
+            RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?
+        };
         let pd = rails.span(pd)?;
+        // Of the domain that queue pairs are made of.
+        let shared = if config.shared_receives.is_some() {
+            Some(pd.create_srq(within("receives in a shared queue", receives, attributes.max_srq_wr)?)?)
+        } else {
+            None
+        };
         let mut sockets = Sockets::new(settings, &context).map_err(system("create a poll for the sockets"))?;
         for channel in std::iter::once(&mut channel).chain(rails.channels()) {
             sockets.register(channel).map_err(system("watch the completion channel"))?;
@@ -183,7 +190,7 @@ impl Worker {
             longest: pool.longest(),
         };
         // Queue pairs are made on the first port.
-        let fabric = context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer));
+        let fabric = rails::fabric_of(&context);
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),
@@ -334,6 +341,29 @@ impl Worker {
         }
         let (id, port) = self.sockets.listen_rdma_cm(port).map_err(Box::new)?;
         Ok(Listener { id: ListenerId(id), address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)) })
+    }
+
+    /// A range of a region of [the domain](Worker::domain), for peers to name it by, with a key for each device that rails are
+    /// on. Where connections can go on over another ([`Config::recovery`]), what is under way to it does so too; a
+    /// [`RemoteSlice`](qpair_verbs::RemoteSlice) has the key of the first device alone.
+    ///
+    /// ```
+    /// use qpair_transport::{Config, RemoteMemory, Worker};
+    /// use qpair_verbs::Access;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let worker = Worker::new(Config::default())?;
+    /// let board = worker.domain().expose(4096, Access::REMOTE_WRITE)?;
+    /// let remote: RemoteMemory = worker.remote(&board, 0..64);
+    /// assert_eq!((remote.len(), remote.slice(8..16).len()), (64, 8));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// As [`ExposedRegion::remote`], if the range does not lie in the region.
+    pub fn remote(&self, region: &ExposedRegion, range: Range<usize>) -> RemoteMemory {
+        self.rails.remote(region.remote(range), |pd| region.rkey_in(pd))
     }
 
     /// Stops listening; once more, it does nothing. Connections that were accepted stay.

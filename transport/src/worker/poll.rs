@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
-use super::arrival::{BUSY, InPlace, Plain};
+use super::arrival::{At, BUSY, InPlace, Plain};
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
@@ -233,7 +233,7 @@ impl Worker {
                     }
                     InPlace::Other => {
                         if let Local::Slab(slab) = completion.into_memory()
-                            && let Some(plain) = self.received(wr_id, qpn, len, slab)
+                            && let Some(plain) = self.received(At { device: 0, qpn }, wr_id, len, slab)
                         {
                             return Ok(Some(plain_event(plain)));
                         }
@@ -242,8 +242,8 @@ impl Worker {
             } else {
                 let (wc, memory) = (completion.values(), completion.into_memory());
                 match wc.opcode {
-                    WcOpcode::RECV => self.receive_failed(&wc, memory),
-                    _ => self.completed(&wc, memory),
+                    WcOpcode::RECV => self.receive_failed(0, &wc, memory),
+                    _ => self.completed(0, &wc, memory),
                 }
             }
             if !self.ready.is_empty() {
@@ -292,7 +292,7 @@ impl Worker {
         if !self.withheld.is_empty() {
             self.look_at_withheld(1);
         }
-        // What came before a connection broke is delivered before its end, also over datagrams.
+        // What came before a connection broke is delivered before its end, also over datagrams and further devices.
         let is_empty = !self.has_other_queues || self.poll_other_queues(datagram::BATCH)?;
         if self.broken > 0 && is_empty {
             self.end_broken(None);
@@ -300,13 +300,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what came beside the messages of queue pairs, at most a batch, and so many datagrams. True if no datagram is left.
+    /// Takes what came elsewhere than to the worker's own queue, at most a batch, and so many datagrams. True if no message is
+    /// left.
     #[cold]
     pub(super) fn poll_other_queues(&mut self, datagrams: u32) -> Result<bool, WorkerError> {
+        let mut is_empty = true;
         if self.rails.count() > 0 {
             self.poll_rails()?;
+            is_empty = self.poll_further_devices();
         }
-        self.poll_datagrams(datagrams)
+        Ok(self.poll_datagrams(datagrams)? && is_empty)
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.
@@ -350,6 +353,10 @@ impl Worker {
     #[inline]
     fn share(&mut self, ep: EndpointId) {
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return };
+        if endpoint.device > 0 {
+            // Its receives are its own.
+            return;
+        }
         let slots = self.shares.take(endpoint.link.window());
         if slots == 0 {
             return;
@@ -404,7 +411,7 @@ impl Worker {
 
 /// The event of a message that simply goes to the application.
 #[inline(always)]
-fn plain_event(Plain { ep, envelope, message }: Plain) -> Event {
+pub(super) fn plain_event(Plain { ep, envelope, message }: Plain) -> Event {
     match envelope.class {
         Class::Tagged => Event::Received { ep, tag: Tag(envelope.tag), message },
         _ => Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message },

@@ -21,8 +21,11 @@ impl Worker {
     /// A queue pair for an endpoint on that rail, with receives for all that its peer may send.
     pub(super) fn prepare(&mut self, ep: EndpointId, rail: usize) -> Result<Prepared, ResourceError> {
         let slots = self.shares.own() + RESERVED_SLOTS;
-        let mut builder = self.pd.rc(&self.cq).send_depth(self.config.send_depth).recv_depth(slots);
-        if let Some(shared) = self.slabs.queue() {
+        let own = self.rails.device_of(rail) > 0;
+        // Another device knows neither the worker's completion queue nor its shared receives.
+        let (pd, cq) = if own { self.rails.for_messages_on(rail)? } else { (&self.pd, &self.cq) };
+        let mut builder = pd.rc(cq).send_depth(self.config.send_depth).recv_depth(slots);
+        if let Some(shared) = self.slabs.queue().filter(|_| !own) {
             builder = builder.srq(shared);
         }
         if let Some(place) = self.rails.place(rail) {
@@ -32,13 +35,13 @@ impl Worker {
         let mut prepared = builder.rnr_retry(RNR_RETRIES).build()?;
         // One limit for all endpoints, so that sending need not ask each.
         self.max_inline = self.max_inline.min(prepared.max_inline());
-        self.slabs.reserve(slots, &mut prepared, ep)?;
+        self.slabs.reserve(slots, &mut prepared, ep, own)?;
         Ok(prepared)
     }
 
     pub(super) fn unprepare(&mut self) {
         let slots = self.shares.own() + RESERVED_SLOTS;
-        self.slabs.release(slots, slots);
+        self.slabs.release(slots, slots, false);
     }
 
     /// The protocol of a connection whose peer has so many slots at first.
@@ -75,8 +78,17 @@ impl Worker {
             path_mtu: None,
             rails: Vec::new(),
             message_rails: self.rails.for_messages(),
+            home_rails: self.rails.home(),
             datagram: None,
         }
+    }
+}
+
+impl Worker {
+    /// What the peer is told of another queue pair, on that rail.
+    pub(super) fn hello_on(&self, rail: usize, address: QpAddress, epoch: u32) -> Hello {
+        let hello = self.hello(address, epoch, self.shares.own());
+        Hello { fabric: self.rails.fabric(rail).unwrap_or(hello.fabric), ..hello }
     }
 }
 
@@ -109,6 +121,8 @@ impl Endpoint {
             lanes: None,
             line: None,
             rail: 0,
+            device: 0,
+            peer_home: 1,
             sent: Traffic::default(),
             received: Traffic::default(),
             copied: 0,

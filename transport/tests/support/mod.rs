@@ -1,6 +1,8 @@
 //! Two workers of one thread, polled in turn; and this program again, as another process.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+mod fake;
+
 use std::env;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -8,6 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, OpId, Payload, Tag, Worker};
+
+#[allow(unused_imports, reason = "as above")]
+pub use fake::*;
 
 /// No test waits longer.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -119,33 +124,6 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// The device that the libibverbs in memory has from the start.
-pub const FAKE: &str = "fake0";
-
-/// Runs the calling test in a process of its own, whose libibverbs is the one in memory: `case` is a closure that stands in
-/// the test, whose name it tells by.
-#[track_caller]
-pub fn on_a_fake<F: FnOnce()>(case: F) {
-    const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";
-    if env::var_os(CHILD).is_some() {
-        return case();
-    }
-    let (_, test) = std::any::type_name::<F>().split_once("::").expect("the program, and a path in it");
-    let test = test.strip_suffix("::{{closure}}").expect("a closure within a test");
-    let output = Command::new(env::current_exe().expect("this program"))
-        .args([test, "--exact", "--nocapture", "--test-threads", "1"])
-        .env(
-            "QPAIR_LIBIBVERBS",
-            qpair_fake_ibverbs::control::library_path().expect("the library is built beside the tests"),
-        )
-        .env(CHILD, "1")
-        .output()
-        .expect("this program starts");
-    let text = [&output.stdout[..], &output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
 }
 
 /// An address of this machine that nobody else listens or calls at, with any port: whoever listens there again and again finds

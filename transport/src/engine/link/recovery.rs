@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::{CloseSent, Link, Phase};
 use crate::engine::credits::Credits;
+use crate::engine::rail_keys::RemoteMemory;
 use crate::engine::retained::{Retained, Unconfirmed};
 use crate::engine::slots::{Work, is_past};
 use crate::engine::step::{Frame, PeerTerms};
 use crate::engine::violation::Violation;
 use crate::engine::wire::{Header, Kind};
-use qpair_verbs::RemoteSlice;
 
 /// What a connection has that can go on over another queue pair.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl<P> Link<P> {
 
     /// A write of a copy was posted.
     #[inline(always)]
-    pub(crate) fn keep_write(&mut self, work: Work, remote: RemoteSlice, data: &[u8]) {
+    pub(crate) fn keep_write(&mut self, work: Work, remote: RemoteMemory, data: &[u8]) {
         if let Some(recovery) = &mut self.recovery {
             recovery.retained.write(work.number, remote, data);
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::words::Word;
 use super::{CloseSent, Link, Phase};
-use crate::engine::rail_keys::Readable;
+use crate::engine::rail_keys::RemoteMemory;
 use crate::engine::step::{Blocked, Cancelled, Frame, Pending, Step};
 use crate::engine::wire::{Envelope, Header, Kind, Offer};
 
@@ -27,7 +27,7 @@ impl<P> Link<P> {
         &mut self,
         op: u64,
         envelope: Envelope,
-        readable: Readable,
+        readable: RemoteMemory,
         payload: P,
     ) -> Result<(Frame, Offer), P> {
         debug_assert!(self.takes_messages());
@@ -187,8 +187,8 @@ impl<P> Link<P> {
         Frame { header, work: self.slots.take(signal) }
     }
 
-    fn offer_frame(&mut self, op: u64, envelope: Envelope, readable: Readable, payload: P) -> (Frame, Offer) {
-        let Readable { remote, rails } = readable;
+    fn offer_frame(&mut self, op: u64, envelope: Envelope, readable: RemoteMemory, payload: P) -> (Frame, Offer) {
+        let RemoteMemory { remote, rails } = readable;
         let id = self.exposures.insert(op, envelope, remote.len, payload);
         let frame = self.frame(Kind::ReadyToSend, envelope, remote.len, false);
         (frame, Offer { addr: remote.addr, rkey: remote.rkey, id, rails })

@@ -5,6 +5,7 @@ use qpair_verbs::{Local, MemoryError, PostError};
 use thiserror::Error;
 
 use super::ResourceError;
+use crate::worker::endpoint::Unposted;
 use crate::worker::ids::EndpointId;
 use crate::worker::memory::Payload;
 
@@ -136,6 +137,14 @@ pub enum OneSidedFailure {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// The connection goes on over another device of the peer's, for which the memory has no key.
+    #[error(
+        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer name it by Worker::remote"
+    )]
+    NoKey {
+        /// The rail.
+        rail: usize,
+    },
     /// The counter was removed.
     #[error("this counter was removed; make another")]
     UnknownCounter,
@@ -226,6 +235,14 @@ pub enum OpError {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// The connection goes on over another device of the peer's, for which the memory has no key.
+    #[error(
+        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer name it by Worker::remote"
+    )]
+    NoKey {
+        /// The rail.
+        rail: usize,
+    },
     /// Nobody posts a receive for a message of this kind, and the peer, when it connected, had not so much memory of its own.
     #[error("the peer takes {limit} bytes of a message that is not tagged; raise its pool limit, or send parts")]
     TooLongForPeer {
@@ -244,6 +261,24 @@ pub enum OpError {
     /// The memory could not be written.
     #[error("the memory could not take the message: {0}")]
     Memory(Box<str>),
+}
+
+impl From<Unposted> for OneSidedFailure {
+    fn from(refused: Unposted) -> Self {
+        match refused {
+            Unposted::Post(error) => OneSidedFailure::Post(error),
+            Unposted::NoKey { rail } => OneSidedFailure::NoKey { rail },
+        }
+    }
+}
+
+impl From<Unposted> for OpError {
+    fn from(refused: Unposted) -> Self {
+        match refused {
+            Unposted::Post(error) => OpError::Post(error),
+            Unposted::NoKey { rail } => OpError::NoKey { rail },
+        }
+    }
 }
 
 impl OpError {

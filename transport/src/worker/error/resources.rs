@@ -6,7 +6,17 @@ use qpair_verbs::{CqError, CreateError, MemoryError, OpenError, PostError};
 use thiserror::Error;
 
 use crate::cm::ClusterKeyError;
+use crate::worker::endpoint::Unposted;
 use crate::worker::rails::Rail;
+
+impl From<Unposted> for ResourceError {
+    fn from(refused: Unposted) -> Self {
+        match refused {
+            Unposted::Post(error) => ResourceError::Post(error),
+            Unposted::NoKey { rail } => ResourceError::NoKey { rail },
+        }
+    }
+}
 
 /// A worker could not be made, or can not go on.
 #[derive(Debug, Error)]
@@ -91,6 +101,21 @@ pub enum ResourceError {
     /// A request was refused.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// A payload without a receive can not be read: the connection goes on over another device of the peer's, for which it
+    /// has no key.
+    #[error(
+        "a message has no key for rail {rail}, which the connection is on; have the peer name its memory by Worker::remote"
+    )]
+    NoKey {
+        /// The rail.
+        rail: usize,
+    },
+    /// The device of the rail that the connection was to go on over gives no completions any more.
+    #[error("device {name} is gone; `qpair doctor` looks at what there is")]
+    Device {
+        /// Its name.
+        name: String,
+    },
     /// No endpoint left.
     #[error("all {limit} endpoints of this worker are in use; close some, or raise Config::endpoints")]
     TooManyEndpoints {

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use qpair_verbs::{Buffer, RemoteSlice};
 
+use crate::engine::RemoteMemory;
+
 /// The contents of one message.
 ///
 /// Up to the eager limit it is copied when sent. Above it, a `Buffer` is exposed to the peer, which reads it without
@@ -18,7 +20,7 @@ pub enum Payload {
     Buffer(Buffer),
     /// A range of a region that the application exposed with `REMOTE_READ` and keeps until
     /// [`Event::Sent`](crate::Event::Sent). Always read by the peer, whatever its length.
-    Exposed(RemoteSlice),
+    Exposed(RemoteMemory),
 }
 
 impl Payload {
@@ -28,7 +30,7 @@ impl Payload {
             Payload::Bytes(bytes) => bytes.len() as u64,
             Payload::Gather(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Payload::Buffer(buffer) => buffer.len() as u64,
-            Payload::Exposed(remote) => remote.len,
+            Payload::Exposed(remote) => remote.len(),
         }
     }
 
@@ -68,8 +70,14 @@ impl From<Buffer> for Payload {
     }
 }
 
+impl From<RemoteMemory> for Payload {
+    fn from(remote: RemoteMemory) -> Self {
+        Payload::Exposed(remote)
+    }
+}
+
 impl From<RemoteSlice> for Payload {
     fn from(remote: RemoteSlice) -> Self {
-        Payload::Exposed(remote)
+        Payload::Exposed(remote.into())
     }
 }

@@ -59,23 +59,30 @@ impl EagerSlabs {
         self.shared.as_ref()
     }
 
-    /// Posts slabs for the `count` slots of a queue pair, which is to be that endpoint's.
-    pub(crate) fn reserve(&mut self, count: u32, qp: &mut Prepared, owner: EndpointId) -> Result<(), ResourceError> {
+    /// Posts slabs for the `count` slots of a queue pair, which is to be that endpoint's. `own`: it does not take from the
+    /// shared receive queue, though there is one.
+    pub(crate) fn reserve(
+        &mut self,
+        count: u32,
+        qp: &mut Prepared,
+        owner: EndpointId,
+        own: bool,
+    ) -> Result<(), ResourceError> {
         self.wanted += count as usize;
         for done in 0..count {
-            if self.surplus > 0 {
+            if self.surplus > 0 && !own {
                 self.surplus -= 1;
                 continue;
             }
             let posted = self.another().map_err(ResourceError::Memory).and_then(|slab| {
                 let posted = match &mut self.shared {
-                    Some(shared) => shared.post(slab, SHARED_RECEIVE),
-                    None => qp.recv(slab).id(receive_id(owner)).post(),
+                    Some(shared) if !own => shared.post(slab, SHARED_RECEIVE),
+                    _ => qp.recv(slab).id(receive_id(owner)).post(),
                 };
                 posted.map_err(|rejected| ResourceError::Post(self.refused(rejected)))
             });
             if let Err(error) = posted {
-                self.release(count, done);
+                self.release(count, done, own);
                 return Err(error);
             }
         }
@@ -116,13 +123,14 @@ impl EagerSlabs {
         posted
     }
 
-    /// The `count` slots of a queue pair are not in use any more; `posted` of their slabs were not taken.
-    pub(crate) fn release(&mut self, count: u32, posted: u32) {
+    /// The `count` slots of a queue pair are not in use any more; `posted` of their slabs were not taken. `own`: they were not
+    /// in the shared receive queue.
+    pub(crate) fn release(&mut self, count: u32, posted: u32, own: bool) {
         self.wanted = self.wanted.saturating_sub(count as usize);
         match self.shared {
-            Some(_) => self.surplus += posted,
+            Some(_) if !own => self.surplus += posted,
             // They go with the queue pair.
-            None => self.total = self.total.saturating_sub(posted as usize),
+            _ => self.total = self.total.saturating_sub(posted as usize),
         }
     }
 
@@ -138,9 +146,9 @@ impl EagerSlabs {
                 self.spare.push(slab);
                 return Ok(());
             }
-            (None, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
-            (Some(shared), _) => shared.post(slab, SHARED_RECEIVE),
-            (None, None) => {
+            (Some(shared), _) if endpoint.device == 0 => shared.post(slab, SHARED_RECEIVE),
+            (_, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
+            (_, None) => {
                 self.spare.push(slab);
                 return Ok(());
             }

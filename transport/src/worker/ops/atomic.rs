@@ -1,7 +1,8 @@
 //! Atomics on the peer's memory, by its device: the peer's program takes no part.
 
-use qpair_verbs::{Local, PostError, RemoteSlice};
+use qpair_verbs::{Local, PostError};
 
+use crate::engine::RemoteMemory;
 use crate::worker::Worker;
 use crate::worker::endpoint::{OneSided, Reach};
 use crate::worker::error::{OneSidedError, OneSidedFailure};
@@ -43,8 +44,13 @@ impl Worker {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fetch_add(&mut self, ep: EndpointId, remote: RemoteSlice, add: u64) -> Result<OpId, OneSidedFailure> {
-        self.fetch(ep, remote, Reach::FetchAdd(add))
+    pub fn fetch_add(
+        &mut self,
+        ep: EndpointId,
+        remote: impl Into<RemoteMemory>,
+        add: u64,
+    ) -> Result<OpId, OneSidedFailure> {
+        self.fetch(ep, &remote.into(), Reach::FetchAdd(add))
     }
 
     /// Writes `swap` to the 8 bytes at `remote` if `compare` is there. [`Event::Fetched`](crate::Event::Fetched) follows with
@@ -55,15 +61,15 @@ impl Worker {
     pub fn compare_swap(
         &mut self,
         ep: EndpointId,
-        remote: RemoteSlice,
+        remote: impl Into<RemoteMemory>,
         compare: u64,
         swap: u64,
     ) -> Result<OpId, OneSidedFailure> {
-        self.fetch(ep, remote, Reach::CompareSwap { compare, swap })
+        self.fetch(ep, &remote.into(), Reach::CompareSwap { compare, swap })
     }
 
-    fn fetch(&mut self, ep: EndpointId, remote: RemoteSlice, reach: Reach) -> Result<OpId, OneSidedFailure> {
-        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+    fn fetch(&mut self, ep: EndpointId, remote: &RemoteMemory, reach: Reach) -> Result<OpId, OneSidedFailure> {
+        let len = usize::try_from(remote.len()).unwrap_or(usize::MAX);
         if len != WORD {
             return Err(PostError::Range { start: 0, end: len, len: WORD }.into());
         }

@@ -4,21 +4,24 @@ use bytes::Bytes;
 use qpair_verbs::{Access, ExposedRegion, MemoryError, RemoteSlice};
 
 use super::post::{Body, Pieces};
-use crate::engine::Readable;
+use crate::engine::RemoteMemory;
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
 use crate::worker::memory::{InUse, Payload};
 
 impl Worker {
     /// Makes a long payload readable for the peer.
-    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, Readable), (MemoryError, Payload)> {
+    pub(super) fn expose(&mut self, payload: Payload) -> Result<(Carried, RemoteMemory), (MemoryError, Payload)> {
         match payload {
-            Payload::Exposed(remote) => Ok((Carried::Remote(remote), self.rails.readable(remote, |_| None))),
+            Payload::Exposed(remote) => {
+                let readable = if remote.has_keys() { remote } else { self.rails.remote(remote.remote, |_| None) };
+                Ok((Carried::Remote(remote), readable))
+            }
             Payload::Buffer(buffer) => {
                 let len = buffer.len();
                 match buffer.expose(Access::REMOTE_READ) {
                     Ok(region) => {
-                        let readable = self.rails.readable(region.remote(0..len), |pd| region.rkey_in(pd));
+                        let readable = self.rails.remote(region.remote(0..len), |pd| region.rkey_in(pd));
                         Ok((Carried::Region(region), readable))
                     }
                     Err(failed) => Err((failed.error, Payload::Buffer(failed.buffer))),
@@ -33,7 +36,7 @@ impl Worker {
     }
 
     /// Makes long `Bytes` readable for the peer: where they lie, or as a copy where that is faster.
-    fn expose_bytes(&mut self, bytes: Bytes) -> Result<(Carried, Readable), (MemoryError, Payload)> {
+    fn expose_bytes(&mut self, bytes: Bytes) -> Result<(Carried, RemoteMemory), (MemoryError, Payload)> {
         let registered = self.registrations.acquire_registered(&bytes);
         if let Some((registration, remote)) = registered {
             let readable = self.registered(&registration, remote);
@@ -57,19 +60,19 @@ impl Worker {
         Err((error, Payload::Bytes(bytes)))
     }
 
-    fn registered(&self, registration: &InUse, remote: RemoteSlice) -> Readable {
-        self.rails.readable(remote, |pd| self.registrations.rkey_in(registration, pd))
+    fn registered(&self, registration: &InUse, remote: RemoteSlice) -> RemoteMemory {
+        self.rails.remote(remote, |pd| self.registrations.rkey_in(registration, pd))
     }
 
     /// Copies a payload into a buffer of the pool, for the peer to read.
-    fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, Readable), MemoryError> {
+    fn copy_and_expose(&mut self, body: &Pieces<'_>) -> Result<(ExposedRegion, RemoteMemory), MemoryError> {
         let len = body.bytes();
         let mut buffer = self.pool.buffer(len)?;
         body.put(&mut buffer[..len]);
         match buffer.expose(Access::REMOTE_READ) {
             Ok(region) => {
                 self.counters.bytes_copied += len as u64;
-                let readable = self.rails.readable(region.remote(0..len), |pd| region.rkey_in(pd));
+                let readable = self.rails.remote(region.remote(0..len), |pd| region.rkey_in(pd));
                 Ok((region, readable))
             }
             Err(failed) => {

@@ -1,10 +1,10 @@
 //! Writing to a peer's memory and telling it: by a value of its own, or by a counter that it waits for.
 
-use qpair_verbs::{Local, RemoteSlice};
+use qpair_verbs::Local;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
-use crate::engine::{Class, Envelope};
+use crate::engine::{Class, Envelope, RemoteMemory};
 use crate::worker::Worker;
 use crate::worker::error::{OneSidedError, OneSidedFailure, SendCopyError};
 use crate::worker::event::{Event, Returned};
@@ -112,7 +112,7 @@ impl Worker {
         &mut self,
         ep: EndpointId,
         from: impl Into<Local>,
-        remote: RemoteSlice,
+        remote: impl Into<RemoteMemory>,
         notice: Notice,
     ) -> Result<OpId, OneSidedError> {
         let from = from.into();

@@ -1,10 +1,11 @@
 //! One-sided operations: the peer's program takes no part.
 
 use qpair_verbs::calc::Calc;
-use qpair_verbs::{Local, PostError, QpType, RemoteSlice};
+use qpair_verbs::{Local, PostError, QpType};
 
+use crate::engine::RemoteMemory;
 use crate::worker::Worker;
-use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, wr_id};
+use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
 use crate::worker::error::{OneSidedError, OneSidedFailure};
 use crate::worker::ids::{EndpointId, OpId};
 use crate::worker::memory::Target;
@@ -14,18 +15,20 @@ impl Worker {
     /// follows. The peer must have exposed it with `REMOTE_READ`, or the connection breaks.
     ///
     /// # Errors
-    /// [`OneSidedError`] with the memory; [`OneSidedFailure::WouldBlock`] while there is no room for another request.
+    /// [`OneSidedError`] with the memory; [`OneSidedFailure::WouldBlock`] while there is no room for another request, and
+    /// [`OneSidedFailure::NoKey`] where the connection goes on over a device for which `remote` has no key.
     #[inline]
     pub fn get(
         &mut self,
         ep: EndpointId,
-        remote: RemoteSlice,
+        remote: impl Into<RemoteMemory>,
         into: impl Into<Local>,
         calc: Option<Calc>,
     ) -> Result<OpId, OneSidedError> {
+        let remote = remote.into();
         match calc {
             Some(calc) if !self.read_reduce => self.get_and_combine(ep, remote, Target::new(into.into(), Some(calc))),
-            _ => self.one_sided(ep, Reach::Read(calc), into.into(), remote, OneSided::Get { remote, calc }),
+            _ => self.one_sided(ep, Reach::Read(calc), into.into(), &remote, OneSided::Get { remote, calc }),
         }
     }
 
@@ -36,25 +39,31 @@ impl Worker {
     /// # Errors
     /// As [`get`](Worker::get).
     #[inline]
-    pub fn put(&mut self, ep: EndpointId, from: impl Into<Local>, remote: RemoteSlice) -> Result<OpId, OneSidedError> {
-        self.one_sided(ep, Reach::Write, from.into(), remote, OneSided::Put { remote })
+    pub fn put(
+        &mut self,
+        ep: EndpointId,
+        from: impl Into<Local>,
+        remote: impl Into<RemoteMemory>,
+    ) -> Result<OpId, OneSidedError> {
+        let remote = remote.into();
+        self.one_sided(ep, Reach::Write, from.into(), &remote, OneSided::Put { remote })
     }
 
     /// Reads into a slab of the pool, from which the bytes are combined later: for devices that can not.
     #[cold]
-    fn get_and_combine(&mut self, ep: EndpointId, remote: RemoteSlice, target: Target) -> Result<OpId, OneSidedError> {
+    fn get_and_combine(&mut self, ep: EndpointId, remote: RemoteMemory, target: Target) -> Result<OpId, OneSidedError> {
         let refused = |error, target: Target| Err(OneSidedError { error, memory: target.memory });
-        if let Err(error) = combinable(&target, remote.len) {
+        if let Err(error) = combinable(&target, remote.len()) {
             return refused(error.into(), target);
         }
-        let len = remote.len as usize;
+        let len = remote.len() as usize;
         let slab = match self.slab(len) {
             Ok(Some(slab)) => slab,
             Ok(None) => return refused(OneSidedFailure::WouldBlock, target),
             Err(error) => return refused(OneSidedFailure::Memory(error.to_string().into()), target),
         };
         let pooled = slab.len();
-        match self.one_sided(ep, Reach::Read(None), slab.into(), remote, OneSided::Get { remote, calc: None }) {
+        match self.one_sided(ep, Reach::Read(None), slab.into(), &remote, OneSided::Get { remote, calc: None }) {
             Ok(op) => {
                 if let Some(last) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.reads.back_mut()) {
                     last.what = OneSided::Combine { target, remote, pooled };
@@ -76,14 +85,21 @@ impl Worker {
     /// [`OneSidedFailure`]; [`OneSidedFailure::WouldBlock`] while there is no room for another request, and
     /// [`PostError`] for more data than the device takes.
     #[inline]
-    pub fn put_copy(&mut self, ep: EndpointId, data: &[u8], remote: RemoteSlice) -> Result<(), OneSidedFailure> {
+    pub fn put_copy(
+        &mut self,
+        ep: EndpointId,
+        data: &[u8],
+        remote: impl Into<RemoteMemory>,
+    ) -> Result<(), OneSidedFailure> {
+        let remote = remote.into();
         let Some(endpoint) = self.endpoints.get_mut(ep) else { return Err(OneSidedFailure::Closed(ep)) };
         if !endpoint.up {
             return Err(not_up(&endpoint.stage, ep));
         }
+        let name = endpoint.name(&remote)?;
         let Some(qp) = &mut endpoint.qp else { return Err(endpoint.why_not().into()) };
         let Some(work) = endpoint.link.take_send_slot() else { return Err(OneSidedFailure::WouldBlock) };
-        let request = qp.write_inline(data, remote).id(wr_id(Job::Send, ep, work.number));
+        let request = qp.write_inline(data, name).id(wr_id(Job::Send, ep, work.number));
         let request = if work.signal { request.signaled() } else { request };
         match request.post() {
             Ok(()) => {
@@ -103,7 +119,7 @@ impl Worker {
         ep: EndpointId,
         reach: Reach,
         memory: Local,
-        remote: RemoteSlice,
+        remote: &RemoteMemory,
         what: OneSided,
     ) -> Result<OpId, OneSidedError> {
         let number = self.op();
@@ -114,10 +130,12 @@ impl Worker {
         }
         match endpoint.reach(reach, memory, remote) {
             Ok(order) => {
-                endpoint.reads.push_back(InFlight { number, order, awaited: true, len: remote.len, what });
+                endpoint.reads.push_back(InFlight { number, order, awaited: true, len: remote.len(), what });
                 Ok(OpId::new(number, Some(ep)))
             }
-            Err((PostError::SendQueueFull { .. }, memory)) => refused(OneSidedFailure::WouldBlock, memory),
+            Err((Unposted::Post(PostError::SendQueueFull { .. }), memory)) => {
+                refused(OneSidedFailure::WouldBlock, memory)
+            }
             Err((error, memory)) => refused(error.into(), memory),
         }
     }

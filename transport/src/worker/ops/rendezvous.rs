@@ -1,11 +1,11 @@
 //! Rendezvous, receiver's side: payloads are read straight into the memory of their receive.
 
-use qpair_verbs::{Local, MemoryError, PostError, Slab};
+use qpair_verbs::{Local, MemoryError, Slab};
 
 use crate::engine::{EntryKey, Start};
 use crate::worker::Worker;
 use crate::worker::delivery::{Body, receive_op};
-use crate::worker::endpoint::{InFlight, OneSided, PART, Reading, Unread};
+use crate::worker::endpoint::{InFlight, OneSided, PART, Reading, Unposted, Unread};
 use crate::worker::error::ResourceError;
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId};
@@ -34,7 +34,7 @@ impl Worker {
         };
         let Start { offer, len, posted, .. } = start;
         let reading = Reading { key, remote: offer.remote(len), before: 0, calc, posted, pooled };
-        let Some((reading, memory)) = self.read_over_rails(index, reading, offer.rails, memory) else { return };
+        let Some((reading, memory)) = self.read_over_rails(index, reading, memory) else { return };
         let Some(endpoint) = self.endpoints.at(index) else { return };
         if let Err(unread) = endpoint.read_part(reading, true, memory) {
             self.read_refused(index, *unread, true);
@@ -61,10 +61,10 @@ impl Worker {
     /// Part of a payload was read, and there is more of it. What nobody waits for any more is not read on, unless it is for
     /// memory of the worker's own.
     fn read_on(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) -> Option<(Reading, Local)> {
-        let part = (reading.remote.len - reading.before).min(PART);
+        let part = (reading.remote.len() - reading.before).min(PART);
         let before = reading.before + part;
         let given_up = !awaited && reading.pooled == 0;
-        if before == reading.remote.len || given_up {
+        if before == reading.remote.len() || given_up {
             return Some((reading, memory));
         }
         let endpoint = self.endpoints.at(index)?;
@@ -100,7 +100,7 @@ impl Worker {
     /// The device does not take the memory of a receive: the receive fails, the message goes to the application, or waits
     /// for another receive.
     #[cold]
-    fn pull_refused(&mut self, index: usize, key: EntryKey, posted: Option<(OpId, Local)>, error: PostError) {
+    fn pull_refused(&mut self, index: usize, key: EntryKey, posted: Option<(OpId, Local)>, error: Unposted) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (ep, closing) = (endpoint.id, endpoint.link.is_closing());
         let (Some((op, memory)), Some(_)) = (posted, self.inbox.unmatch(key, closing)) else {
@@ -124,7 +124,7 @@ impl Worker {
             OneSided::Get { .. } => Event::Got { op, ep, memory },
             OneSided::Put { .. } => Event::Put { op, ep, memory },
             OneSided::Fetch { .. } => self.fetched(op, ep, memory),
-            OneSided::Combine { target, remote, .. } => self.combined(op, ep, target, remote.len as usize, memory),
+            OneSided::Combine { target, remote, .. } => self.combined(op, ep, target, remote.len() as usize, memory),
         };
         self.ready.push_back(if awaited { event } else { event.released(op) });
     }
@@ -133,7 +133,7 @@ impl Worker {
     pub(in crate::worker) fn pulled(&mut self, index: usize, reading: Reading, awaited: bool, memory: Local) {
         let Some((reading, memory)) = self.read_on(index, reading, awaited, memory) else { return };
         let Reading { key, remote, posted, pooled, .. } = reading;
-        let len = remote.len as usize;
+        let len = remote.len() as usize;
         let (body, posted) = match (posted, memory) {
             (Some(posted), memory) if pooled == 0 && !awaited => {
                 let (op, returned) = (receive_op(&posted), Returned::Memory(memory));

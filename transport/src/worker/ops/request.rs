@@ -117,6 +117,7 @@ impl Worker {
     /// # Errors
     /// As [`send`](Worker::send), with the right to answer: after [`SendFailure::QueueFull`](crate::SendFailure) to try again,
     /// else to decline.
+    #[expect(clippy::result_large_err, reason = "what was handed in comes back")]
     pub fn respond(&mut self, reply: Reply, payload: impl Into<Payload>) -> Result<OpId, (SendError, Reply)> {
         let number = self.op();
         self.submit(number, reply.ep, response(&reply, 0), payload.into()).map_err(|error| (error, reply))
@@ -128,6 +129,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`respond`](Worker::respond).
+    #[expect(clippy::result_large_err, reason = "what was handed in comes back")]
     pub fn decline(&mut self, reply: Reply, why: u16) -> Result<OpId, (SendError, Reply)> {
         let number = self.op();
         // One more, since 0 says that it is an answer.

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use qpair_verbs::{CqError, DividedMemory, Local, WcStatus, WorkCompletion};
+use qpair_verbs::{CqError, DividedMemory, Local, WcOpcode, WcStatus, WorkCompletion};
 
 use super::lanes::{Fed, Lanes};
 use super::request::LaneWork;
-use crate::engine::{RailKeys, RailStage};
+use crate::engine::RailStage;
 use crate::worker::Worker;
-use crate::worker::arrival::reason_of;
+use crate::worker::arrival::{At, reason_of};
 use crate::worker::endpoint::{Reading, Stage};
-use crate::worker::error::WorkerError;
+use crate::worker::error::{CloseReason, Lost, WorkerError};
+use crate::worker::poll::plain_event;
 use crate::worker::seen::Note;
 
 impl Worker {
@@ -19,15 +20,14 @@ impl Worker {
         &mut self,
         index: usize,
         reading: Reading,
-        keys: RailKeys,
         memory: Local,
     ) -> Option<(Reading, Local)> {
-        let takes = |lanes: &Lanes| reading.calc.is_none() && lanes.takes(reading.remote.len, &keys);
+        let takes = |lanes: &Lanes| reading.calc.is_none() && lanes.takes(&reading.remote);
         let lanes = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut());
         let Some(lanes) = lanes.filter(|lanes| takes(lanes)) else { return Some((reading, memory)) };
         match DividedMemory::of(memory) {
             Ok(memory) => {
-                lanes.begin(reading, keys, memory);
+                lanes.begin(reading, memory);
                 self.feed_rails(index);
                 None
             }
@@ -49,6 +49,36 @@ impl Worker {
             self.poll_rails_of(device, self.rails.posted_at_most())?;
         }
         Ok(())
+    }
+
+    /// Takes what completed of messages over further devices, at most a batch. True if nothing is left.
+    pub(in crate::worker) fn poll_further_devices(&mut self) -> bool {
+        let mut is_empty = true;
+        for device in 1..self.rails.devices() {
+            is_empty &= self.poll_messages_of(device);
+        }
+        self.cut_short |= !is_empty;
+        is_empty
+    }
+
+    fn poll_messages_of(&mut self, device: usize) -> bool {
+        for _ in 0..BATCH {
+            match self.rails.poll_messages(device) {
+                Ok(Some((wc, Local::Slab(slab)))) if wc.opcode == WcOpcode::RECV && wc.status.is_success() => {
+                    let at = At { device, qpn: wc.qpn };
+                    let plain = self.received(at, wc.wr_id, wc.byte_len as usize, slab);
+                    self.ready.extend(plain.map(plain_event));
+                }
+                Ok(Some((wc, memory))) if wc.opcode == WcOpcode::RECV => self.receive_failed(device, &wc, memory),
+                Ok(Some((wc, memory))) => self.completed(device, &wc, memory),
+                Ok(None) => return true,
+                Err(error) => {
+                    self.lose_device(device, &error);
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     /// True if there may be more.
@@ -76,6 +106,9 @@ impl Worker {
         for index in 0..self.endpoints.bound() {
             for &rail in &gone {
                 self.lose_rail(index, rail, true);
+            }
+            if self.endpoints.at(index).is_some_and(|endpoint| endpoint.device == device) {
+                self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
             }
         }
     }
@@ -122,7 +155,7 @@ impl Worker {
     fn end_transfer(&mut self, index: usize, key: usize) {
         let Some(lanes) = self.endpoints.at(index).and_then(|endpoint| endpoint.lanes.as_mut()) else { return };
         let Some((reading, awaited, memory)) = lanes.take(key) else { return };
-        let before = if awaited || reading.pooled > 0 { reading.remote.len } else { 0 };
+        let before = if awaited || reading.pooled > 0 { reading.remote.len() } else { 0 };
         self.pulled(index, Reading { before, ..reading }, awaited, memory);
         self.advance(index);
     }

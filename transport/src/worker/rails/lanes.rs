@@ -9,7 +9,7 @@ use slab::Slab;
 
 use super::request::LaneWork;
 use super::transfer::Transfer;
-use crate::engine::{RailKeys, RailStage, Rails, SLICED_FROM, slice_len};
+use crate::engine::{RailStage, Rails, RemoteMemory, SLICED_FROM, slice_len};
 use crate::worker::endpoint::{InFlight, OneSided, Reading};
 use crate::worker::ids::EndpointId;
 use crate::worker::seen::RailState;
@@ -115,8 +115,9 @@ impl Lanes {
     }
 
     /// True if payloads of that length are read over rails now.
-    pub(super) fn takes(&self, len: u64, keys: &RailKeys) -> bool {
-        len >= SLICED_FROM && self.rails.has_up(|rail| keys.is_on(rail)) && self.transfers.len() < TRANSFERS
+    pub(super) fn takes(&self, remote: &RemoteMemory) -> bool {
+        let on_some = || self.rails.has_up(|rail| remote.rails.is_on(rail));
+        remote.len() >= SLICED_FROM && on_some() && self.transfers.len() < TRANSFERS
     }
 
     /// True if that is the queue pair which the rail has now.
@@ -135,9 +136,9 @@ impl Lanes {
     }
 
     /// Begins to read a payload into memory.
-    pub(super) fn begin(&mut self, reading: Reading, keys: RailKeys, memory: DividedMemory) {
-        let len = reading.remote.len;
-        let transfer = Transfer::new(reading, keys, memory, slice_len(len, self.rails.up()));
+    pub(super) fn begin(&mut self, reading: Reading, memory: DividedMemory) {
+        let len = reading.remote.len();
+        let transfer = Transfer::new(reading, memory, slice_len(len, self.rails.up()));
         self.left += len;
         self.waiting.push_back(self.transfers.insert(transfer));
     }

@@ -10,11 +10,13 @@ mod request;
 mod transfer;
 
 use qpair_verbs::{
-    CompletionChannel, CompletionQueue, Context, CqError, Prepared, ProtectionDomain, RemoteSlice, Rkey, WorkCompletion,
+    CompletionChannel, CompletionQueue, Context, CqError, Local, Prepared, ProtectionDomain, RemoteSlice, Rkey,
+    WorkCompletion,
 };
 
 use super::error::{ResourceError, WorkerError};
-use crate::engine::{DEPTH, RAILS, RailKeys, Readable};
+use crate::cm::Fabric;
+use crate::engine::{DEPTH, RAILS, RailKeys, RemoteMemory};
 pub(super) use lanes::Lanes;
 pub(super) use place::Place;
 pub use place::Rail;
@@ -37,6 +39,9 @@ struct RailDevice {
     pd: ProtectionDomain,
     /// Where slices complete.
     cq: CompletionQueue,
+    /// Where messages do that come and go over it, if they may: of the worker's own device that is the worker's.
+    messages: Option<CompletionQueue>,
+    fabric: Fabric,
     /// Unless it is the worker's.
     channel: Option<CompletionChannel>,
     name: String,
@@ -46,11 +51,12 @@ struct RailDevice {
 
 impl RailSet {
     /// The rails of the settings, for so many endpoints of a worker on that device. One or none: all goes over the messages'
-    /// queue pairs.
+    /// queue pairs. `messages`: completions of those, if they may go on over other devices.
     pub(super) fn new(
         rails: &[Rail],
         (context, pd, channel): (&Context, &ProtectionDomain, &CompletionChannel),
         endpoints: usize,
+        messages: Option<u64>,
     ) -> Result<RailSet, WorkerError> {
         let mut contexts = vec![context.clone()];
         let mut places = Vec::with_capacity(rails.len());
@@ -68,10 +74,15 @@ impl RailSet {
             let (pd, own) =
                 if number == 0 { (pd.clone(), None) } else { (context.alloc_pd()?, Some(context.create_channel()?)) };
             let cq = context.create_cq_on(depth, own.as_ref().unwrap_or(channel))?;
+            let messages = match messages {
+                Some(count) if number > 0 => queue_for_messages(context, count, own.as_ref().unwrap_or(channel))?,
+                _ => None,
+            };
             for (room, _) in room.iter_mut().zip(&places).filter(|(_, place)| place.device() == number) {
                 *room = each;
             }
-            devices.push(RailDevice { pd, cq, channel: own, name: context.name().to_owned(), is_gone: false });
+            let (fabric, name) = (fabric_of(context), context.name().to_owned());
+            devices.push(RailDevice { pd, cq, messages, fabric, channel: own, name, is_gone: false });
         }
         Ok(RailSet { places, devices, room, made: 0 })
     }
@@ -92,15 +103,55 @@ impl RailSet {
         self.devices.len()
     }
 
-    /// The rails that messages can go over, as bits: those on the worker's device.
+    /// The rails on the worker's own device, as bits.
+    pub(super) fn home(&self) -> u8 {
+        self.mask(|device| device == 0)
+    }
+
+    /// The rails that messages can go over, as bits.
     pub(super) fn for_messages(&self) -> u8 {
-        let places = self.places.iter().enumerate().filter(|(_, place)| place.device() == 0);
+        self.mask(|device| device == 0 || self.devices.get(device).is_some_and(|device| device.messages.is_some()))
+    }
+
+    fn mask(&self, is_in: impl Fn(usize) -> bool) -> u8 {
+        let places = self.places.iter().enumerate().filter(|(_, place)| is_in(place.device()));
         places.fold(0, |mask, (rail, _)| mask | 1 << rail)
     }
 
-    /// The completion queues of slices.
+    /// The device of that rail; 0 is the worker's own.
+    pub(super) fn device_of(&self, rail: usize) -> usize {
+        self.places.get(rail).map_or(0, Place::device)
+    }
+
+    /// What that rail is on, if that is another device than the worker's.
+    pub(super) fn fabric(&self, rail: usize) -> Option<Fabric> {
+        let device = Some(self.device_of(rail)).filter(|&device| device > 0)?;
+        self.devices.get(device).map(|device| device.fabric)
+    }
+
+    /// What a queue pair for messages on that rail is made of, on another device than the worker's.
+    ///
+    /// # Errors
+    /// [`ResourceError::Device`] if that device is gone.
+    pub(super) fn for_messages_on(&self, rail: usize) -> Result<(&ProtectionDomain, &CompletionQueue), ResourceError> {
+        let device = self.devices.get(self.device_of(rail));
+        match device {
+            Some(RailDevice { pd, messages: Some(cq), is_gone: false, .. }) => Ok((pd, cq)),
+            _ => Err(ResourceError::Device { name: device.map(|device| device.name.clone()).unwrap_or_default() }),
+        }
+    }
+
+    /// The completion queues, but for the worker's own.
     pub(super) fn queues(&mut self) -> impl Iterator<Item = &mut CompletionQueue> {
-        self.devices.iter_mut().filter(|device| !device.is_gone).map(|device| &mut device.cq)
+        let devices = self.devices.iter_mut().filter(|device| !device.is_gone);
+        devices.flat_map(|device| std::iter::once(&mut device.cq).chain(&mut device.messages))
+    }
+
+    /// What messages brought next that go over one of the further devices, and the memory that is back with that.
+    fn poll_messages(&mut self, device: usize) -> Result<Option<(WorkCompletion, Local)>, CqError> {
+        let Some(device) = self.devices.get_mut(device).filter(|device| !device.is_gone) else { return Ok(None) };
+        let Some(cq) = &mut device.messages else { return Ok(None) };
+        Ok(cq.poll()?.map(|completion| (completion.values(), completion.into_memory())))
     }
 
     /// What completed next on one of the devices. A slice's part of its memory is back with that.
@@ -124,7 +175,7 @@ impl RailSet {
     }
 
     /// Memory that peers may read, by a key for each rail. `key`: the one for the device of that domain.
-    pub(super) fn readable(&self, remote: RemoteSlice, key: impl Fn(&ProtectionDomain) -> Option<Rkey>) -> Readable {
+    pub(super) fn remote(&self, remote: RemoteSlice, key: impl Fn(&ProtectionDomain) -> Option<Rkey>) -> RemoteMemory {
         if self.devices.len() < 2 {
             return remote.into();
         }
@@ -135,7 +186,7 @@ impl RailSet {
             };
             key.map_or(keys, |key| keys.with(rail, key))
         });
-        Readable { remote, rails }
+        RemoteMemory { remote, rails }
     }
 
     /// A queue pair on that rail. `None` if there is no room for it.
@@ -187,6 +238,27 @@ impl RailSet {
             self.made -= 1;
         }
     }
+}
+
+/// A completion queue for messages on a further device, if that has such long ones.
+fn queue_for_messages(
+    context: &Context,
+    count: u64,
+    channel: &CompletionChannel,
+) -> Result<Option<CompletionQueue>, WorkerError> {
+    let limit = context.attributes().max_cqe;
+    match u32::try_from(count) {
+        Ok(count) if count <= limit => Ok(Some(context.create_cq_on(count, channel)?)),
+        _ => {
+            tracing::warn!(device = context.name(), count, limit, "its completion queues are too short for messages");
+            Ok(None)
+        }
+    }
+}
+
+/// What the ports of a device are on, as the first tells.
+pub(super) fn fabric_of(context: &Context) -> Fabric {
+    context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer))
 }
 
 /// Requests of a queue pair at most: slices, and a probe.

@@ -15,7 +15,7 @@ use crate::worker::ids::EndpointId;
 pub(super) struct Transfer {
     pub(super) work: InFlight,
     memory: DividedMemory,
-    /// The keys for reading it.
+    /// The keys of the payload, for the rails.
     keys: RailKeys,
     /// The rails whose devices do not know the memory, as bits.
     barred: u8,
@@ -37,8 +37,8 @@ pub(super) struct Transfer {
 
 impl Transfer {
     /// All of a payload is to be read, in slices of so many bytes.
-    pub(super) fn new(reading: Reading, keys: RailKeys, memory: DividedMemory, slice: u64) -> Self {
-        let len = reading.remote.len;
+    pub(super) fn new(reading: Reading, memory: DividedMemory, slice: u64) -> Self {
+        let (len, keys) = (reading.remote.len(), reading.remote.rails);
         let work = InFlight { number: 0, order: 0, awaited: true, len, what: OneSided::Pull(reading) };
         let again = Vec::new();
         Transfer {
@@ -117,8 +117,9 @@ impl Transfer {
         let (OneSided::Pull(reading), LaneQp::Connected(qp)) = (&self.work.what, &mut lane.qp) else {
             return Err(PostError::State(QpState::Err));
         };
-        let Some(rkey) = self.keys.on(rail, reading.remote.rkey) else { return Err(PostError::WrongDomain) };
-        let remote = RemoteSlice { rkey, ..reading.remote.slice(range.clone()) };
+        let remote = reading.remote.remote;
+        let Some(rkey) = self.keys.on(rail, remote.rkey) else { return Err(PostError::WrongDomain) };
+        let remote = RemoteSlice { rkey, ..remote.slice(range.clone()) };
         let id = LaneWork { ep, rail, is_probe: false }.id();
         let part = self.memory.part(range.start as usize..range.end as usize);
         let request = qp.read(part, remote);

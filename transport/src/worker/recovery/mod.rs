@@ -18,7 +18,7 @@ use super::seen::Note;
 use super::service::FLUSH_LIMIT;
 use super::setup::{epoch, terms};
 use crate::cm::{Message, Renewal};
-use crate::engine::{RESERVED_SLOTS, is_before};
+use crate::engine::{Again, RESERVED_SLOTS, RemoteMemory, Unconfirmed, is_before};
 
 pub(super) use repeats::Repeats;
 pub(super) use trial::Trial;
@@ -67,6 +67,22 @@ impl Endpoint {
         let stands = matches!(self.stage, Stage::Up) && self.socket.is_some() && !self.parted;
         let mut works = self.reads.iter().chain(self.repeats.lost.iter().map(|(work, _)| work));
         self.link.retains() && stands && reason.is_of_queue_pair() && !works.any(combines)
+    }
+}
+
+impl Endpoint {
+    /// True if all that is to be written again can be: what follows may count on it.
+    fn can_repeat(&self, unconfirmed: &[Unconfirmed], works: &[(InFlight, Local)]) -> bool {
+        let is_known = |remote: &RemoteMemory| self.name(remote).is_ok();
+        let copies = unconfirmed.iter().all(|one| match &one.what {
+            Again::Write(remote, _) => is_known(remote),
+            Again::Message(_) => true,
+        });
+        copies
+            && works.iter().all(|(work, _)| match &work.what {
+                OneSided::Put { remote } => is_known(remote),
+                _ => true,
+            })
     }
 }
 
@@ -166,6 +182,7 @@ impl Worker {
         self.slabs.disown(ep);
         let window = endpoint.link.window();
         let posted = endpoint.link.outstanding_slots() + RESERVED_SLOTS;
+        let own = endpoint.device > 0;
         let flushed = std::mem::take(&mut endpoint.flushed);
         if let Some(lanes) = &endpoint.lanes {
             // Both sides go on over the same, without a word.
@@ -174,7 +191,7 @@ impl Worker {
         let rail = endpoint.rail;
         endpoint.reserved = false;
         self.shares.end(window);
-        self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(flushed));
+        self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(flushed), own);
         let made = match epoch() {
             Ok(epoch) => {
                 endpoint.link.renew(epoch);
@@ -189,9 +206,9 @@ impl Worker {
             Ok(made) => made,
             Err(error) => return self.fail(index, CloseReason::Resources(Box::new(error))),
         };
-        let hello = self.hello(prepared.address(), epoch, self.shares.own());
+        let hello = self.hello_on(rail, prepared.address(), epoch);
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        endpoint.reserved = true;
+        (endpoint.reserved, endpoint.device) = (true, self.rails.device_of(rail));
         endpoint.note(self.pace.now(), Note::new("made another queue pair"));
         let renewal = Renewal { hello, received: endpoint.link.received() };
         if let Stage::Recovering(recovery) = &mut endpoint.stage {
@@ -225,14 +242,14 @@ impl Worker {
     fn reconnect(&mut self, index: usize) {
         let now = self.now();
         let Some(endpoint) = self.endpoints.at(index) else { return };
-        let (address, epoch) = (endpoint.peer, endpoint.link.epoch());
+        let (address, epoch, rail) = (endpoint.peer, endpoint.link.epoch(), endpoint.rail);
         let Stage::Recovering(recovery) = &mut endpoint.stage else { return };
         if !matches!(recovery.step, Step::Renewed(_)) {
             return;
         }
         let Some(theirs) = endpoint.renewal.take() else { return };
         let Step::Renewed(prepared) = std::mem::replace(&mut recovery.step, Step::Connected) else { return };
-        let ours = self.hello(prepared.address(), epoch, self.shares.own());
+        let ours = self.hello_on(rail, prepared.address(), epoch);
         if let Err(error) = ours.check_fabric(&theirs.hello) {
             return self.fail(index, ConnectFailure::Handshake { address, error }.into());
         }
@@ -240,7 +257,7 @@ impl Worker {
             Ok(qp) => qp,
             Err(error) => return self.fail(index, ConnectFailure::QueuePair(Box::new(error)).into()),
         };
-        self.endpoints.replace(index, qp);
+        self.endpoints.replace(index, qp, self.rails.device_of(rail));
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let (unconfirmed, had) = match endpoint.link.resume(&terms(&theirs.hello), theirs.received, now) {
             Ok(resumed) => resumed,
@@ -248,6 +265,10 @@ impl Worker {
         };
         let works = self.settle_works(index, had);
         let Some(endpoint) = self.endpoints.at(index) else { return };
+        if !endpoint.can_repeat(&unconfirmed, &works) {
+            endpoint.repeats.lost.extend(works);
+            return self.give_up_recovering(index);
+        }
         let posted = endpoint.link.posted();
         endpoint.repeats.put_first(unconfirmed, works, posted);
         if let Some(socket) = endpoint.socket {
@@ -259,14 +280,25 @@ impl Worker {
     /// for. Gives the rest, which is done again. `had`: the last request that the peer has surely seen to.
     pub(super) fn settle_works(&mut self, index: usize, had: Option<u32>) -> Vec<(InFlight, Local)> {
         let Some(endpoint) = self.endpoints.at(index) else { return Vec::new() };
-        let ep = endpoint.id;
+        let (ep, lost) = (endpoint.id, std::mem::take(&mut endpoint.repeats.lost));
+        let (rail, home) = (endpoint.rail, endpoint.peer_home);
         let mut again = Vec::new();
-        for (work, memory) in std::mem::take(&mut endpoint.repeats.lost) {
+        for (work, memory) in lost {
             let op = OpId::new(work.number, Some(ep));
             let is_done = had.is_some_and(|had| is_before(work.order, had));
             let event = match &work.what {
                 OneSided::Put { .. } if is_done => Event::Put { op, ep, memory },
                 OneSided::Get { .. } | OneSided::Put { .. } if !work.awaited => Event::Got { op, ep, memory },
+                OneSided::Get { remote, .. } if remote.over(rail, home).is_none() => {
+                    let (error, returned) = (OpError::NoKey { rail }, Returned::Memory(memory));
+                    Event::Failed { op, ep: Some(ep), error, returned }
+                }
+                OneSided::Combine { remote, .. } if remote.over(rail, home).is_none() => {
+                    let OneSided::Combine { target, pooled, .. } = work.what else { continue };
+                    self.unstage(memory, pooled);
+                    let (error, returned) = (OpError::NoKey { rail }, Returned::Memory(target.memory));
+                    Event::Failed { op, ep: Some(ep), error, returned }
+                }
                 OneSided::Fetch { .. } => {
                     self.give_back(memory);
                     Event::Failed { op, ep: Some(ep), error: OpError::Unknown, returned: Returned::Nothing }

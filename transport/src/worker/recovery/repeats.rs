@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use qpair_verbs::{Local, RemoteSlice};
+use qpair_verbs::Local;
 
-use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, Unconfirmed};
+use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RemoteMemory, Unconfirmed};
 use crate::worker::Worker;
-use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, wr_id};
+use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
 use crate::worker::error::ResourceError;
 use crate::worker::ops::post;
 
@@ -25,7 +25,7 @@ pub(super) enum Repeat {
     /// A message, with the header that it had.
     Message(Box<[u8]>),
     /// A write of a copy.
-    Write(RemoteSlice, Box<[u8]>),
+    Write(RemoteMemory, Box<[u8]>),
     /// One-sided work with memory of its own.
     Work(InFlight, Local),
 }
@@ -114,11 +114,12 @@ impl Worker {
                 post(endpoint, scratch, pool, inline, &mut self.datagrams, frame, &bytes[HEADER_BYTES..])?;
             }
             Repeat::Write(remote, data) => {
+                let name = endpoint.name(&remote)?;
                 let (Some(qp), Some(work)) = (&mut endpoint.qp, endpoint.link.take_slot()) else {
                     return Ok(Some(Repeat::Write(remote, data)));
                 };
                 let id = wr_id(Job::Send, endpoint.id, work.number);
-                qp.write_inline(&data, remote).id(id).signaled().post().map_err(|rejected| rejected.error)?;
+                qp.write_inline(&data, name).id(id).signaled().post().map_err(|rejected| rejected.error)?;
                 endpoint.link.keep_write(work, remote, &data);
             }
             Repeat::Work(work, memory) => {
@@ -141,6 +142,11 @@ impl Worker {
                 let OneSided::Pull(reading) = what else { return Ok(()) };
                 return match endpoint.read_part(reading, awaited, memory) {
                     Ok(()) => Ok(()),
+                    // Its receive fails, and nothing else.
+                    Err(unread) if matches!(unread.error, Unposted::NoKey { .. }) => {
+                        self.read_refused(index, *unread, awaited);
+                        Ok(())
+                    }
                     Err(unread) => {
                         self.unread(index, unread.reading, awaited, unread.memory);
                         Err(unread.error.into())
@@ -148,7 +154,7 @@ impl Worker {
                 };
             }
         };
-        match endpoint.reach(reach, memory, remote) {
+        match endpoint.reach(reach, memory, &remote) {
             Ok(order) => {
                 endpoint.reads.push_back(InFlight { number, order, awaited, len, what });
                 Ok(())

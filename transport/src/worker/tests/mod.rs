@@ -3,6 +3,8 @@
 mod clock;
 mod combine;
 mod datagrams;
+#[path = "../../../tests/support/fake.rs"]
+mod fake;
 mod rails;
 mod recovery;
 mod storm;
@@ -81,7 +83,7 @@ fn only_messages_that_are_views_keep_slabs() {
 fn operations_that_the_device_does_not_end_end_with_their_connection() {
     let (mut worker, ep, _) = mirror(Config::default());
     let endpoint = worker.endpoints.get_mut(ep).unwrap();
-    let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+    let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }.into();
     let target = Target::new(Local::None, None);
     let what = |number| {
         let what = OneSided::Get { remote, calc: None };
@@ -215,7 +217,7 @@ fn a_hang_up_over_a_request_waits_for_what_the_device_says_of_it() {
             order: 0,
             awaited: true,
             len: 0,
-            what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }, calc: None },
+            what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }.into(), calc: None },
         });
         worker.break_off(index, CloseReason::PeerLost(Lost::HungUp));
         // Of a peer that is gone, a device may say this.
@@ -307,7 +309,7 @@ fn nothing_is_flushed_on_a_connection_that_ends() {
         order: 0,
         awaited: true,
         len: 0,
-        what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }, calc: None },
+        what: OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }.into(), calc: None },
     });
     worker.abort(ep);
     assert_eq!(worker.flush(ep), Err(OneSidedFailure::Closed(ep)));

@@ -1,5 +1,8 @@
 //! Rails that fail and come back under a connection, or were never there.
 
+use std::collections::BTreeSet;
+
+use qpair_fake_ibverbs::control::Device;
 use qpair_verbs::Context;
 
 use super::recovery::{end, two};
@@ -162,6 +165,47 @@ fn nothing_is_lost_and_nothing_comes_twice_when_rails_fail() {
         assert!(storm.closed.iter().all(CloseReason::is_orderly), "{:?}", storm.closed);
         assert_eq!(storm.worker.rails.room(), storm.worker.config.endpoints * 3);
     }
+}
+
+/// As above, over two devices that know nothing of each other: messages and what is under way go from one to the other.
+#[test]
+fn nothing_is_lost_and_nothing_comes_twice_between_devices() {
+    fake::on_a_fake(|| {
+        let devices = [fake::FAKE, "beside0"].map(|name| Device::new(name).unwrap());
+        let rails = devices.each_ref().map(|device| Rail::device(device.name()));
+        let config = config(0).rails(rails).recovery(PATIENCE);
+        let seed = crate::soak::seed();
+        for (round, config) in [config.clone(), config.shared_receives(4, 16)].into_iter().enumerate() {
+            let mut storm = Storm::new(config, seed + round as u64);
+            storm.longest = 600_000;
+            let mut seen = BTreeSet::new();
+            for _ in 0..2000 {
+                storm.act();
+                let side = storm.below(2) as usize;
+                match storm.below(50) {
+                    0 => storm.fail(side),
+                    1 => {
+                        let rail = storm.below(2) as usize;
+                        storm.fail_rail(side, rail);
+                    }
+                    _ => {}
+                }
+                for _ in 0..storm.below(4) {
+                    if let Some(event) = storm.worker.poll().unwrap() {
+                        storm.handle(event);
+                    }
+                }
+                seen.extend(storm.worker.endpoints.get(storm.ends[0]).map(|endpoint| endpoint.device));
+            }
+            storm.run_until(Storm::is_over);
+            storm.region_is_whole();
+            assert!(seen.len() == 2 && storm.worker.counters().recovered >= 2, "{:?}", storm.worker.counters());
+            storm.worker.close(storm.ends[0]);
+            storm.run_until(|storm| storm.closed.len() == 2);
+            assert!(storm.closed.iter().all(CloseReason::is_orderly), "{:?}", storm.closed);
+        }
+        devices.iter().for_each(Device::assert_clean);
+    });
 }
 
 /// Where no rail is left, the messages' queue pair reads.

@@ -7,6 +7,7 @@ use qpair_verbs::calc::{Calc, ReduceOp};
 use super::storm::Storm;
 use super::*;
 use crate::cm::HandshakeError;
+use crate::worker::arrival::At;
 
 fn config() -> Config {
     Config::default().recovery(PATIENCE).window(8).send_depth(16).eager_limit(512)
@@ -232,7 +233,7 @@ fn what_the_device_combines_can_not_be_done_again() {
     let reason = CloseReason::PeerLost(Lost::QueuePair);
     assert!(endpoint.can_recover(&reason) && !endpoint.can_recover(&CloseReason::PeerLost(Lost::HungUp)));
     for (calc, recovers) in [(None, true), (sum, false)] {
-        let what = OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }, calc };
+        let what = OneSided::Get { remote: RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }.into(), calc };
         endpoint.reads.push_back(InFlight { number: 70, order: 0, awaited: true, len: 0, what });
         assert_eq!(endpoint.can_recover(&reason), recovers);
     }
@@ -246,7 +247,7 @@ fn a_get_that_is_no_longer_awaited_is_not_done_again() {
     let memory = worker.domain().alloc(64).unwrap();
     to_error(&mut worker, ep);
     let endpoint = worker.endpoints.get_mut(ep).unwrap();
-    let what = OneSided::Get { remote: region.remote(0..64), calc: None };
+    let what = OneSided::Get { remote: region.remote(0..64).into(), calc: None };
     let order = endpoint.link.posted();
     let work = InFlight { number: 70, order, awaited: true, len: 64, what };
     endpoint.repeats.lost.push((work, memory.into()));
@@ -297,7 +298,7 @@ fn what_had_come_counts_though_nobody_has_polled() {
 fn one_sided_work_is_done_again_unless_that_might_do_harm() {
     let (mut worker, ep, _) = mirror(config());
     let index = ep.index as usize;
-    let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) };
+    let remote = RemoteSlice { addr: 0, len: 0, rkey: Rkey(0) }.into();
     let work = |number: u64, order, what| InFlight { number, order, awaited: true, len: 0, what };
     let get = || OneSided::Get { remote, calc: None };
     let lost = &mut worker.endpoints.get_mut(ep).unwrap().repeats.lost;
@@ -333,9 +334,12 @@ fn one_sided_work_is_done_again_unless_that_might_do_harm() {
 fn what_comes_late_over_a_queue_pair_that_was_given_up_is_left_alone() {
     let (mut worker, ep, _) = mirror(config());
     let qpn = worker.endpoints.get_mut(ep).unwrap().qp.as_ref().unwrap().number();
-    let slab = worker.domain().alloc(64).unwrap().into_slab();
     let received = worker.endpoints.get_mut(ep).unwrap().link.received();
     let id = endpoint::receive_id(ep);
-    assert!(worker.received(id, Qpn(qpn.0 ^ 1), 40, slab).is_none());
+    // The number counts on its own device only.
+    for at in [At { device: 0, qpn: Qpn(qpn.0 ^ 1) }, At { device: 1, qpn }] {
+        let slab = worker.domain().alloc(64).unwrap().into_slab();
+        assert!(worker.received(at, id, 40, slab).is_none());
+    }
     assert_eq!((worker.broken, worker.endpoints.get_mut(ep).unwrap().link.received()), (0, received));
 }

@@ -112,11 +112,11 @@ impl Storm {
             }
             13 => {
                 let buffer = self.worker.domain().alloc(4096).unwrap();
-                let remote = self.region.remote(CONSTANT..SUM);
+                let remote = self.worker.remote(&self.region, CONSTANT..SUM);
                 self.tried(|worker| worker.get(ep, remote, buffer, None).map_err(|error| error.error), |_| ());
             }
             14 => {
-                let remote = self.region.remote(SUM..SUM + 8);
+                let remote = self.worker.remote(&self.region, SUM..SUM + 8);
                 self.tried(|worker| worker.fetch_add(ep, remote, 1), |storm| storm.added += 1);
             }
             _ => {
@@ -126,9 +126,9 @@ impl Storm {
         }
     }
 
-    fn place(&self) -> RemoteSlice {
+    fn place(&self) -> RemoteMemory {
         let at = self.written.len() * PLACE;
-        self.region.remote(at..at + PLACE)
+        self.worker.remote(&self.region, at..at + PLACE)
     }
 
     fn tried(
