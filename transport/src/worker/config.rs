@@ -365,7 +365,9 @@ impl Config {
         range("a number of rails", self.rails.len() as u64, 0, RAILS_LIMIT as u64)?;
         range("a window", self.window.into(), 1, 4096)?;
         range("a number of endpoints", self.endpoints as u64, 1, MAX_ENDPOINTS)?;
-        range("a number of datagram endpoints", self.datagram_endpoints as u64, 0, MAX_ENDPOINTS)?;
+        // Both kinds are numbered together.
+        let rest = MAX_ENDPOINTS - self.endpoints as u64;
+        range("a number of datagram endpoints beside the others", self.datagram_endpoints as u64, 0, rest)?;
         if let Some(SharedReceives { own, shared }) = self.shared_receives {
             range("a peer's own slots", own.into(), 1, self.window.into())?;
             range("a number of shared slots", shared.into(), 0, 1 << 24)?;

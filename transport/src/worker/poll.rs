@@ -214,7 +214,7 @@ impl Worker {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else {
                 self.idle()?;
-                return Ok(None);
+                return Ok(self.next_ready());
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());

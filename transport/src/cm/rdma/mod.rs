@@ -87,7 +87,15 @@ impl RdmaCmError {
         let RdmaCmError::Manager(error) = self else { return false };
         match error {
             CmError::Stale { .. } | CmError::Disconnected { .. } => true,
-            CmError::Rejected { reason, .. } => *reason == RejectReason::CONSUMER,
+            // The next try is by another queue pair.
+            CmError::Rejected { reason, .. } => matches!(
+                *reason,
+                RejectReason::CONSUMER
+                    | RejectReason::STALE_CONNECTION
+                    | RejectReason::NO_RESOURCES
+                    | RejectReason::NO_QP
+                    | RejectReason::TIMEOUT
+            ),
             _ => false,
         }
     }

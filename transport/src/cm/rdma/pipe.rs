@@ -173,7 +173,8 @@ impl Pipe {
                 && let Some(memory) = memory
             {
                 match wc.byte_len as usize {
-                    0 => self.post_receive(memory),
+                    // No peer that obeys sends one; and receives that were posted here would have no end.
+                    0 => self.ends(End::Broken("an empty message came".into())),
                     len => self.unread.push_back(Part { len: len.min(memory.len()), memory, read: 0 }),
                 }
             }

@@ -144,7 +144,7 @@ impl Sockets {
 /// Peers that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// Connections that one poll accepts at most from a listener.
-pub(super) const ACCEPTS: usize = 64;
+const ACCEPTS: usize = 64;
 /// Peers that connected and have not said hello, at once.
 pub(super) const STRANGERS: usize = 256;
 /// When a caller for whom there is no room may come back: some handshakes are over by then.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use qpair_verbs::{Context, Listener};
 
 use super::Sockets;
-use super::listeners::{ACCEPTS, STRANGERS};
+use super::listeners::STRANGERS;
 use crate::cm::carrier::Carrier;
 use crate::cm::rdma::{Opening, Pipe, Rdma, RdmaCmError};
 
@@ -87,7 +87,7 @@ impl Sockets {
 
     /// Accepts who asked. Who finds no room is told so.
     pub(super) fn accept_requests(&mut self, place: usize, now: Duration) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..REQUESTS {
             let listener = &mut self.listeners[place];
             let id = listener.id;
             let Some(request) = listener.requests().and_then(Listener::poll) else {
@@ -95,7 +95,7 @@ impl Sockets {
                 return;
             };
             let peer = request.peer();
-            if self.strangers + self.rdma.guests.len() >= STRANGERS {
+            if self.strangers + self.rdma.guests.len() + self.rdma.lingering.len() >= STRANGERS {
                 // Who gave up by now need not be told.
                 let _ = request.reject(&[]);
                 continue;
@@ -135,6 +135,8 @@ impl Drop for RdmaStreams {
     }
 }
 
+/// Requests that one poll accepts at most: each takes a queue pair, which a NIC may be a while about.
+const REQUESTS: usize = 4;
 /// How long a stream stays when it is closed, until the peer's device has what was said last: that takes a round trip, and if
 /// it is lost some hundred milliseconds more.
 const LINGER: Duration = Duration::from_secs(1);

@@ -122,11 +122,16 @@ impl<O, I> Flow<O, I> {
         self.sending.acknowledged(header.acknowledged, header.beyond, now)
     }
 
+    /// True for a packet whose turn it is.
+    pub(crate) fn is_next(&self, header: &FlowHeader) -> bool {
+        self.arrivals.is_next(header.sequence)
+    }
+
     /// The contents of a packet that was [heeded](Flow::heed), if they are [wanted](Flow::wants). Those whose turn it is come out
-    /// of [`next`](Flow::next).
-    pub(crate) fn arrive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) {
+    /// of [`next`](Flow::next). True if they are kept until then.
+    pub(crate) fn arrive(&mut self, header: &FlowHeader, packet: Option<I>, now: Duration) -> bool {
         if !header.has_contents() {
-            return;
+            return false;
         }
         let in_order = self.arrivals.is_next(header.sequence);
         let is_new = packet.is_some_and(|packet| self.arrivals.take(header.sequence, packet));
@@ -136,6 +141,7 @@ impl<O, I> Flow<O, I> {
         let at_once = self.owed >= 2 || !in_order || self.arrivals.has_gap();
         let due = if at_once { now } else { now + self.ack_delay };
         self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
+        is_new
     }
 
     /// The next packet in order.
@@ -150,7 +156,17 @@ impl<O, I> Flow<O, I> {
 
     /// The next thing to do by now, if there is any.
     pub(crate) fn poll(&mut self, now: Duration) -> Option<Due<'_, O>> {
-        let sequence = match self.sending.due_packet(now) {
+        self.poll_at(now, true)
+    }
+
+    /// As [`poll`](Flow::poll), while not all that came was looked at: no packet is held to be lost for its time, since its
+    /// acknowledgment may be there.
+    pub(crate) fn poll_early(&mut self, now: Duration) -> Option<Due<'_, O>> {
+        self.poll_at(now, false)
+    }
+
+    fn poll_at(&mut self, now: Duration, times_out: bool) -> Option<Due<'_, O>> {
+        let sequence = match self.sending.due_packet(now, times_out) {
             Err(()) => return Some(Due::Lost),
             Ok(sequence) => sequence,
         };

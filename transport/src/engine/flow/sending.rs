@@ -118,9 +118,10 @@ impl<O> Sending<O> {
         if at_once { Some(Duration::ZERO) } else { self.due }
     }
 
-    /// The number of a packet that goes out now, for the first time or again. `Err`: nothing answers.
-    pub(super) fn due_packet(&mut self, now: Duration) -> Result<Option<u32>, ()> {
-        if let Some(sequence) = self.again(now)? {
+    /// The number of a packet that goes out now, for the first time or again. `times_out`: also for its time alone. `Err`:
+    /// nothing answers.
+    pub(super) fn due_packet(&mut self, now: Duration, times_out: bool) -> Result<Option<u32>, ()> {
+        if let Some(sequence) = self.again(now, times_out)? {
             return Ok(Some(sequence));
         }
         if !self.has_room() {
@@ -218,14 +219,14 @@ impl<O> Sending<O> {
     }
 
     /// A packet that goes out again now.
-    fn again(&mut self, now: Duration) -> Result<Option<u32>, ()> {
+    fn again(&mut self, now: Duration, times_out: bool) -> Result<Option<u32>, ()> {
         if self.lost > 0
             && self.flying < self.window
             && let Some(place) = self.sent.iter().position(|sent| sent.is_lost)
         {
             return self.repeat(place, now).map(Some);
         }
-        if self.due.is_none_or(|due| now < due) {
+        if !times_out || self.due.is_none_or(|due| now < due) {
             return Ok(None);
         }
         let Some(place) = self.sent.iter().position(|sent| !sent.has_come) else {

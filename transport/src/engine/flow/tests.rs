@@ -240,6 +240,20 @@ fn a_peer_that_never_answers_is_given_up_and_no_jump_of_the_clock_does_it() {
     assert!(flow.is_settled() && flow.due().is_none());
 }
 
+/// Its acknowledgment may be among what was not looked at.
+#[test]
+fn what_is_sent_before_a_look_takes_nothing_for_lost() {
+    let mut flow: Flow<u32, u32> = Flow::new(&SETTINGS);
+    flow.send(1);
+    assert!(matches!(flow.poll_early(MILLI), Some(Due::Packet(_, &mut 1))));
+    let late = Duration::from_secs(1);
+    flow.send(2);
+    assert!(matches!(flow.poll_early(late), Some(Due::Packet(_, &mut 2))));
+    assert!(flow.poll_early(late).is_none() && flow.counts().repeated == 0);
+    assert!(flow.due().unwrap() < late, "it is still due");
+    assert!(matches!(flow.poll(late), Some(Due::Packet(_, &mut 1))));
+}
+
 #[test]
 fn an_acknowledgment_of_what_was_not_sent_is_none() {
     let mut flow: Flow<u32, u32> = Flow::new(&SETTINGS);

@@ -3,7 +3,7 @@
 use qpair_verbs::Slab;
 
 use super::line::{Arrived, line_of};
-use super::queue::Came;
+use super::queue::{Came, DEPTH};
 use crate::engine::{Header, HeaderView, Kind, NotSent, Violation};
 use crate::worker::Worker;
 use crate::worker::endpoint::Job;
@@ -18,6 +18,10 @@ impl Worker {
         datagrams.forget_time();
         datagrams.refresh();
         datagrams.take_sent();
+        // What comes while so many are taken is the next look's.
+        // Of a queue pair that failed, all that came before is taken.
+        let most = if datagrams.has_failed { DEPTH } else { most };
+        datagrams.is_drained = most >= DEPTH;
         let mut left = most;
         while let Some(datagrams) = &mut self.datagrams {
             if left == 0 {
@@ -26,7 +30,10 @@ impl Worker {
             }
             left -= 1;
             match datagrams.take(&mut self.endpoints, &mut self.slabs)? {
-                Came::Nothing => break,
+                Came::Nothing => {
+                    datagrams.is_drained = true;
+                    break;
+                }
                 Came::Stray => self.counters.packets_stray += 1,
                 Came::Of { index, result } => self.packet_came(index, result),
             }
@@ -58,9 +65,11 @@ impl Worker {
         if is_probed {
             self.probe_answered(index);
         }
-        while let Some(line) = self.endpoints.get_mut(ep).and_then(|endpoint| endpoint.line.as_deref_mut())
+        while let Some((line, datagrams)) =
+            self.endpoints.get_mut(ep).and_then(|endpoint| line_of(endpoint, &mut self.datagrams))
             && let Some(Arrived { slab, len }) = line.flow.next()
         {
+            datagrams.held -= 1;
             if let Some(slab) = slab {
                 self.datagram_message(ep, slab, len);
             }
@@ -102,8 +111,10 @@ impl Worker {
         }
         // The others' turn comes with the next poll.
         self.cut_short |= self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.dirty.is_empty());
-        if self.datagrams.as_ref().is_some_and(|datagrams| datagrams.has_failed) {
-            self.lose_datagrams();
+        match &self.datagrams {
+            Some(datagrams) if datagrams.has_failed && datagrams.is_drained => self.lose_datagrams(),
+            Some(datagrams) => self.cut_short |= datagrams.has_failed,
+            None => {}
         }
     }
 
@@ -112,7 +123,7 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some((line, datagrams)) = line_of(endpoint, &mut self.datagrams) else { return };
         line.is_dirty = false;
-        datagrams.transmit(line);
+        datagrams.transmit(line, datagrams.is_drained);
         if line.is_lost {
             return self.break_off(index, CloseReason::PeerLost(Lost::Unacknowledged));
         }
@@ -132,14 +143,17 @@ impl Worker {
         self.see_to_line(index);
     }
 
-    /// The connection ends: nothing more goes out. `last`: the peer is told of what came.
+    /// The connection ends: nothing more goes out.
     pub(in crate::worker) fn end_line(&mut self, index: usize) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some((line, datagrams)) = line_of(endpoint, &mut self.datagrams) else { return };
         line.to = None;
         let (packets, arrived) = line.flow.end();
         packets.for_each(|packet| datagrams.give_back(packet));
-        arrived.filter_map(|arrived| arrived.slab).for_each(|slab| self.slabs.put_by(slab));
+        for Arrived { slab, .. } in arrived {
+            datagrams.held -= 1;
+            slab.into_iter().for_each(|slab| self.slabs.put_by(slab));
+        }
     }
 
     /// Both sides are done: the peer shall know at once that its last word came.
@@ -147,7 +161,7 @@ impl Worker {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some((line, datagrams)) = line_of(endpoint, &mut self.datagrams) else { return };
         line.flow.acknowledge_now();
-        datagrams.transmit(line);
+        datagrams.transmit(line, false);
     }
 
     /// The queue pair is of no use any more, nor are the connections over it. The next one makes another.

@@ -141,7 +141,7 @@ impl Datagrams {
             self.forget_time();
         }
         line.flow.send(packet);
-        self.transmit(line);
+        self.transmit(line, false);
         self.mark(line, index);
     }
 }

@@ -9,4 +9,6 @@ mod queue;
 
 pub(super) use carry::BATCH;
 pub(super) use line::{Line, line_of};
+#[cfg(test)]
+pub(super) use queue::HELD;
 pub(super) use queue::{DEPTH, Datagrams};

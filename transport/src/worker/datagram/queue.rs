@@ -40,6 +40,10 @@ pub(in crate::worker) struct Datagrams {
     /// Packets that may still go out before the next poll: peers' receives are few, and shared as these are.
     budget: u32,
     clock: Clock,
+    /// All that had come was looked at when packets were last taken.
+    pub(super) is_drained: bool,
+    /// Packets that wait for one before them, of all connections.
+    pub(in crate::worker) held: usize,
     /// The queue pair takes nothing any more.
     pub(super) has_failed: bool,
     repeated: u64,
@@ -121,6 +125,8 @@ impl Datagrams {
             dirty: VecDeque::new(),
             budget: BUDGET,
             clock: Clock { start, now: None },
+            is_drained: false,
+            held: 0,
             has_failed: false,
             repeated: 0,
         })
@@ -179,13 +185,13 @@ impl Datagrams {
         }
     }
 
-    /// Sends what is due of a connection.
-    pub(super) fn transmit(&mut self, line: &mut Line) {
+    /// Sends what is due of a connection. `looked`: at all that came before.
+    pub(super) fn transmit(&mut self, line: &mut Line, looked: bool) {
         let now = self.clock.now();
         let Some(to) = &line.to else { return };
         let before = line.flow.counts().repeated;
         while self.budget > 0
-            && let Some(due) = line.flow.poll(now)
+            && let Some(due) = if looked { line.flow.poll(now) } else { line.flow.poll_early(now) }
         {
             self.budget -= 1;
             match due {
@@ -292,7 +298,7 @@ impl Datagrams {
         }
         let (now, from) = (self.clock.now(), completion.values().src_qpn);
         let bytes = completion.message().and_then(|bytes| bytes.get(GRH_BYTES..)).unwrap_or_default();
-        let came = Self::hand_over((bytes, from), endpoints, slabs, now);
+        let came = Self::hand_over((bytes, from), endpoints, slabs, &mut self.held, now);
         if let Err(rejected) = self.qp.repost(completion) {
             tracing::warn!(error = %rejected.error, "no datagram can be received");
             self.has_failed = true;
@@ -305,6 +311,7 @@ impl Datagrams {
         (bytes, from): (&[u8], Option<Qpn>),
         endpoints: &mut Endpoints,
         slabs: &mut EagerSlabs,
+        held: &mut usize,
         now: Duration,
     ) -> Came {
         let Some((connection, secret, header)) = FlowHeader::parse(bytes) else { return Came::Stray };
@@ -317,7 +324,9 @@ impl Datagrams {
             return Came::Of { index, result: Err(lie) };
         }
         let contents = &bytes[FLOW_BYTES..];
-        let arrived = if !line.flow.wants(&header) {
+        // What waits for others takes memory, of which peers have a share together: the rest comes again.
+        let is_wanted = line.flow.wants(&header) && (*held < HELD || line.flow.is_next(&header));
+        let arrived = if !is_wanted {
             None
         } else if contents.is_empty() {
             Some(Arrived { slab: None, len: 0 })
@@ -328,7 +337,7 @@ impl Datagrams {
                 Err(_) => return Came::Of { index, result: Ok(()) },
             }
         };
-        line.flow.arrive(&header, arrived, now);
+        *held += usize::from(line.flow.arrive(&header, arrived, now));
         Came::Of { index, result: Ok(()) }
     }
 }
@@ -357,6 +366,8 @@ impl Datagrams {
 
 /// Receives, and requests to send, of all connections together: as many packets as come between two polls, or get lost.
 pub(in crate::worker) const DEPTH: u32 = 1024;
+/// Packets that wait for one before them, at most, of all connections: a slab each, 32 MiB by default.
+pub(in crate::worker) const HELD: usize = 4 * DEPTH as usize;
 /// Packets that go out at most between two polls.
 const BUDGET: u32 = DEPTH / 8;
 /// Blank packets that are kept.

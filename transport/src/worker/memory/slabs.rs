@@ -132,6 +132,10 @@ impl EagerSlabs {
             // They go with the queue pair.
             _ => self.total = self.total.saturating_sub(posted as usize),
         }
+        // What connections left behind is given back to the system, but for a few.
+        while self.total > self.wanted + SPARE && self.spare.pop().is_some() {
+            self.total -= 1;
+        }
     }
 
     /// Posts a slab that the application has no part of.
@@ -259,5 +263,15 @@ impl EagerSlabs {
     }
 }
 
+#[cfg(test)]
+impl EagerSlabs {
+    /// True if all slabs are kept here: none is posted, lent or lost.
+    pub(in crate::worker) fn has_all(&self) -> bool {
+        self.spare.len() == self.total
+    }
+}
+
+/// Slabs beyond those that connections want which are kept for others.
+const SPARE: usize = 64;
 /// How many times the slabs that traffic needs there may be, so that an application can keep messages.
 const GROWTH: usize = 8;

@@ -4,6 +4,7 @@ use qpair_verbs::{Context, DatagramQueuePair};
 
 use super::*;
 use crate::engine::{FLOW_BYTES, FlowHeader, HEADER_BYTES, Header, Kind, Violation};
+use crate::worker::datagram::HELD;
 
 /// A worker that is connected to itself, over datagrams.
 fn mirror() -> (Worker, EndpointId, EndpointId) {
@@ -158,7 +159,7 @@ fn a_receive_that_fails_costs_a_packet_and_no_connection() {
     worker.has_other_queues = true;
     let (ep, other) = again(&mut worker);
     rest(&mut worker, [ep, other]);
-    let context = Context::open("soft0").unwrap();
+    let context = Context::open(&Config::default().device_name()).unwrap();
     let cq = context.create_cq(64).unwrap();
     let pd = context.alloc_pd().unwrap();
     let mut qp = pd.ud(&cq).build().unwrap().activate().unwrap();
@@ -207,4 +208,31 @@ fn nothing_is_left_of_connections_that_ended() {
     worker.ready.clear();
     worker.reclaim(1000);
     assert_eq!((worker.lines, worker.slabs.lent()), (0, 0));
+    assert_eq!(worker.datagrams.as_ref().unwrap().held, 0);
+    assert!(worker.slabs.has_all(), "no slab is lost");
+}
+
+/// What waits for a packet before it takes a slab: peers have so many together, however many they are.
+#[test]
+fn packets_behind_missing_ones_take_a_bounded_share_of_memory() {
+    let (mut worker, ep, other) = mirror();
+    rest(&mut worker, [ep, other]);
+    let header = next_data(&worker, ep);
+    let ahead = |worker: &mut Worker, by: u32| {
+        let bytes = packet(worker, other, None, FlowHeader { sequence: header.sequence + by, ..header }, &[5; 100]);
+        worker.datagrams.as_mut().unwrap().forge(&bytes);
+    };
+    worker.datagrams.as_mut().unwrap().held = HELD - 2;
+    for by in 1..=5 {
+        ahead(&mut worker, by);
+    }
+    let repeated = |worker: &Worker| {
+        worker.endpoints.get(other).and_then(|endpoint| endpoint.line.as_ref()).map(|line| line.state().duplicates)
+    };
+    until(&mut worker, |worker| repeated(worker) == Some(3));
+    assert_eq!(worker.datagrams.as_ref().unwrap().held, HELD);
+    worker.datagrams.as_mut().unwrap().held = 2;
+    worker.abort(other);
+    until(&mut worker, |worker| worker.endpoints.len() == 0);
+    assert_eq!(worker.datagrams.as_ref().unwrap().held, 0);
 }
