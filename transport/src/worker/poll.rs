@@ -54,6 +54,12 @@ impl Worker {
         Some(event)
     }
 
+    /// As [`next_ready`](Worker::next_ready), of what came elsewhere.
+    #[cold]
+    fn ready_by_now(&mut self) -> Option<Event> {
+        self.next_ready()
+    }
+
     /// Waits for an event: spins, then yields the core, then sleeps. `None` after `limit`; without a limit, never.
     ///
     /// # Errors
@@ -214,7 +220,7 @@ impl Worker {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else {
                 self.idle()?;
-                return Ok(self.next_ready());
+                return Ok(if self.ready.is_empty() { None } else { self.ready_by_now() });
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());

@@ -150,8 +150,9 @@ impl EagerSlabs {
                 self.spare.push(slab);
                 return Ok(());
             }
+            (None, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
             (Some(shared), _) if endpoint.device == 0 => shared.post(slab, SHARED_RECEIVE),
-            (_, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
+            (Some(_), Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
             (_, None) => {
                 self.spare.push(slab);
                 return Ok(());
