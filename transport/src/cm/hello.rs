@@ -70,6 +70,8 @@ pub(crate) enum RailNews {
     Made(QpAddress),
     /// The side that called has connected its own too.
     Ready,
+    /// Messages can not go over it on this side, now or any more.
+    Barred,
 }
 
 /// What a side tells when its queue pair failed and it has made another.
@@ -79,6 +81,9 @@ pub(crate) struct Renewal {
     pub(crate) hello: Hello,
     /// Messages of the other side that came over all queue pairs before, modulo 2^32.
     pub(crate) received: u32,
+    /// The rail that the new queue pair is on. The side that called chooses, the other follows.
+    #[serde(default)]
+    pub(crate) rail: u8,
 }
 
 /// Abilities beyond the version, as bits. What both sides have counts; bits that this side does not know never do.
@@ -178,8 +183,8 @@ impl Hello {
 
 impl Renewal {
     pub(crate) fn decode(body: &[u8]) -> Result<Renewal, HandshakeError> {
-        let Renewal { hello, received } = parsed(body)?;
-        Ok(Renewal { hello: hello.checked()?, received })
+        let Renewal { hello, received, rail } = parsed(body)?;
+        Ok(Renewal { hello: hello.checked()?, received, rail })
     }
 }
 

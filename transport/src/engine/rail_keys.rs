@@ -109,7 +109,7 @@ impl RailKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMemory {
     pub(crate) remote: RemoteSlice,
-    #[serde(default, skip_serializing_if = "RailKeys::is_one")]
+    #[serde(default)]
     pub(crate) rails: RailKeys,
 }
 

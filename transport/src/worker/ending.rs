@@ -113,8 +113,11 @@ impl Worker {
     pub(super) fn take_all(&mut self) -> Result<(), WorkerError> {
         let mut taken = std::mem::take(&mut self.ready);
         let mut result = Ok(());
+        let most = self.config.capacity().0;
+        self.poll_further_devices(most.try_into().unwrap_or(u32::MAX));
+        taken.append(&mut self.ready);
         // As much as the queue can hold: all that is there, and an end to it.
-        for _ in 0..self.config.capacity().0 {
+        for _ in 0..most {
             self.cut_short = false;
             match self.reap_one() {
                 Ok(Some(event)) => taken.push_back(event),

@@ -190,7 +190,7 @@ impl Worker {
         let mut lanes = self.prepare_rails(theirs.rails.len(), false);
         if let Some(lanes) = &mut lanes {
             answer.rails = lanes.addresses();
-            lanes.agree(answer.message_rails, theirs.message_rails);
+            lanes.agree((answer.message_rails, answer.home_rails), (theirs.message_rails, theirs.home()));
             self.connect_rails(lanes, &theirs.rails);
             lanes.keep_made(&mut answer.rails);
         }

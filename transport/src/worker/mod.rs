@@ -189,8 +189,9 @@ impl Worker {
             hold_long: config.unmatched != Unmatched::Deliver,
             longest: pool.longest(),
         };
-        // Queue pairs are made on the first port.
-        let fabric = rails::fabric_of(&context);
+        // Without rails, queue pairs are made on the first port.
+        let first = || context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer));
+        let fabric = rails.fabric(0).unwrap_or_else(first);
         Ok(Worker {
             cq,
             ready: VecDeque::with_capacity(256),

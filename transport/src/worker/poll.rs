@@ -313,7 +313,7 @@ impl Worker {
         let mut is_empty = true;
         if self.rails.count() > 0 {
             self.poll_rails()?;
-            is_empty = self.poll_further_devices();
+            is_empty = self.poll_further_devices(datagrams);
         }
         Ok(self.poll_datagrams(datagrams)? && is_empty)
     }

@@ -58,6 +58,8 @@ const HEARD: &[Row] = &[
     (Talk::Answered, Kind::Ready, Talk::Up),
     (Talk::Up, Kind::Farewell, Talk::Parted),
     (Talk::Up, Kind::Renew, Talk::Renewed),
+    // One on another rail, or since the one before could not be connected.
+    (Talk::Renewed, Kind::Renew, Talk::Renewed),
     (Talk::Renewed, Kind::Ready, Talk::Up),
     (Talk::Renewed, Kind::Farewell, Talk::Parted),
     (Talk::Up, Kind::Rail, Talk::Up),

@@ -115,7 +115,7 @@ fn message(kind: Kind) -> Message {
         Kind::Reject => Message::Reject("full".into()),
         Kind::Farewell => Message::Farewell,
         Kind::Rail => Message::Rail(RailWord { rail: 1, news: RailNews::Down }),
-        Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3 })),
+        Kind::Renew => Message::Renew(Box::new(Renewal { hello: hello(), received: 3, rail: 0 })),
     }
 }
 
@@ -155,7 +155,7 @@ fn every_message_is_heard_when_it_is_due_and_at_no_other_moment() {
                     (Some(Talk::Called), Reject) => Some(Talk::Parted),
                     (Some(Talk::Listening), Hello) => Some(Talk::Asked),
                     (Some(Talk::Answered), Ready) => Some(Talk::Up),
-                    (Some(Talk::Up), Renew) => Some(Talk::Renewed),
+                    (Some(Talk::Up | Talk::Renewed), Renew) => Some(Talk::Renewed),
                     (Some(Talk::Renewed), Ready) => Some(Talk::Up),
                     (Some(Talk::Up | Talk::Renewed), Farewell) => Some(Talk::Parted),
                     (Some(talk @ (Talk::Up | Talk::Renewed)), Rail) => Some(talk),

@@ -92,7 +92,7 @@ impl<P> Link<P> {
     /// The queue pair failed: nothing goes out until another takes its place.
     pub(crate) fn suspend(&mut self) {
         let Some(recovery) = &mut self.recovery else { return };
-        if self.phase != Phase::Repeating {
+        if !matches!(self.phase, Phase::Repeating | Phase::Suspended) {
             recovery.then = self.phase;
         }
         self.phase = Phase::Suspended;

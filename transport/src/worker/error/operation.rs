@@ -139,7 +139,7 @@ pub enum OneSidedFailure {
     Post(#[from] PostError),
     /// The connection goes on over another device of the peer's, for which the memory has no key.
     #[error(
-        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer name it by Worker::remote"
+        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from Worker::domain and name it by Worker::remote"
     )]
     NoKey {
         /// The rail.
@@ -237,7 +237,7 @@ pub enum OpError {
     Post(#[from] PostError),
     /// The connection goes on over another device of the peer's, for which the memory has no key.
     #[error(
-        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer name it by Worker::remote"
+        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from Worker::domain and name it by Worker::remote"
     )]
     NoKey {
         /// The rail.

@@ -101,10 +101,11 @@ pub enum ResourceError {
     /// A request was refused.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// A payload without a receive can not be read: the connection goes on over another device of the peer's, for which it
-    /// has no key.
+    /// The connection goes on over another device of the peer's, and something that others count on is in memory which has no
+    /// key for it.
     #[error(
-        "a message has no key for rail {rail}, which the connection is on; have the peer name its memory by Worker::remote"
+        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from \
+         Worker::domain and name it by Worker::remote"
     )]
     NoKey {
         /// The rail.

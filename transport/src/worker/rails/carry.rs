@@ -51,18 +51,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what completed of messages over further devices, at most a batch. True if nothing is left.
-    pub(in crate::worker) fn poll_further_devices(&mut self) -> bool {
+    /// Takes what completed of messages over further devices, at most so much of each. True if nothing is left.
+    pub(in crate::worker) fn poll_further_devices(&mut self, most: u32) -> bool {
         let mut is_empty = true;
         for device in 1..self.rails.devices() {
-            is_empty &= self.poll_messages_of(device);
+            is_empty &= self.poll_messages_of(device, most);
         }
         self.cut_short |= !is_empty;
         is_empty
     }
 
-    fn poll_messages_of(&mut self, device: usize) -> bool {
-        for _ in 0..BATCH {
+    fn poll_messages_of(&mut self, device: usize, most: u32) -> bool {
+        for _ in 0..most {
             match self.rails.poll_messages(device) {
                 Ok(Some((wc, Local::Slab(slab)))) if wc.opcode == WcOpcode::RECV && wc.status.is_success() => {
                     let at = At { device, qpn: wc.qpn };
@@ -99,7 +99,7 @@ impl Worker {
 
     /// A device other than the worker's gives no completions any more: its rails are left out for good.
     #[cold]
-    fn lose_device(&mut self, device: usize, error: &CqError) {
+    pub(in crate::worker) fn lose_device(&mut self, device: usize, error: &CqError) {
         tracing::warn!(device = self.rails.device_name(device), %error, "the rails of a device are left out");
         self.rails.lose_device(device);
         let gone: Vec<_> = (0..self.rails.count()).filter(|&rail| self.rails.is_gone(rail)).collect();
@@ -107,9 +107,19 @@ impl Worker {
             for &rail in &gone {
                 self.lose_rail(index, rail, true);
             }
-            if self.endpoints.at(index).is_some_and(|endpoint| endpoint.device == device) {
-                self.break_off(index, CloseReason::PeerLost(Lost::QueuePair));
-            }
+            self.leave_device(index, device);
+        }
+    }
+
+    /// The messages of a connection go over a device that gives no completions any more, or were to.
+    fn leave_device(&mut self, index: usize, device: usize) {
+        let Some(endpoint) = self.endpoints.at(index).filter(|endpoint| endpoint.device == device) else { return };
+        // What was copied is retained, and goes out again; its buffers do not come back.
+        self.pool.lose_buffers(std::mem::take(&mut endpoint.copied));
+        let reason = CloseReason::PeerLost(Lost::QueuePair);
+        match endpoint.stage {
+            Stage::Recovering(_) => self.try_again(index, reason),
+            _ => self.break_off(index, reason),
         }
     }
 

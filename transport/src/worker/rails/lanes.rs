@@ -20,9 +20,10 @@ pub(in crate::worker) struct Lanes {
     pub(super) rails: Rails,
     pub(super) lanes: Vec<Lane>,
     /// This side called: it tries failed rails again.
-    pub(super) caller: bool,
-    /// The rails that messages can go over on both sides, as bits.
+    pub(in crate::worker) caller: bool,
+    /// The rails that messages can go over on both sides, as bits, and which of them are on one device with the first there.
     for_messages: u8,
+    home: u8,
     transfers: Slab<Transfer>,
     /// Those with bytes that are still to be posted, in the order in which they are read.
     waiting: VecDeque<usize>,
@@ -86,7 +87,16 @@ impl Lanes {
             made: Duration::ZERO,
         };
         let lanes = lanes.into_iter().map(lane).collect();
-        Lanes { rails, lanes, caller, for_messages: 1, transfers: Slab::new(), waiting: VecDeque::new(), left: 0 }
+        Lanes {
+            rails,
+            lanes,
+            caller,
+            for_messages: 1,
+            home: 1,
+            transfers: Slab::new(),
+            waiting: VecDeque::new(),
+            left: 0,
+        }
     }
 
     /// The peer has no more than so many rails. Gives those whose queue pairs went.
@@ -102,16 +112,29 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// The peer's messages can go over these rails, and this side's over `ours`.
-    pub(in crate::worker) fn agree(&mut self, ours: u8, theirs: u8) {
-        self.for_messages = ours & theirs | 1;
+    /// The rails that messages can go over, and those on the device of the first, on this side and the peer's.
+    pub(in crate::worker) fn agree(&mut self, ours: (u8, u8), theirs: (u8, u8)) {
+        self.for_messages = ours.0 & theirs.0 | 1;
+        self.home = ours.1 & theirs.1 | 1;
     }
 
-    /// Where messages go after that rail, on both sides.
-    pub(in crate::worker) fn next_for_messages(&self, rail: usize) -> usize {
+    /// Messages do not go over that rail any more.
+    pub(in crate::worker) fn bar(&mut self, rail: usize) {
+        self.for_messages &= !(1 << rail);
+    }
+
+    /// True if messages can go over that rail.
+    pub(in crate::worker) fn is_for_messages(&self, rail: usize) -> bool {
+        rail < self.lanes.len() && self.for_messages >> rail & 1 == 1
+    }
+
+    /// Where messages go after that rail, the same perhaps. `at_home`: on the device of the first, if one is there, since some
+    /// memory of the peer has a key for that alone.
+    pub(in crate::worker) fn next_for_messages(&self, rail: usize, at_home: bool) -> Option<usize> {
         let count = self.lanes.len();
-        let next = (1..=count).map(|step| (rail + step) % count.max(1));
-        next.into_iter().find(|&rail| self.for_messages >> rail & 1 == 1).unwrap_or(rail)
+        let next = |mask: u8| (1..=count).map(|step| (rail + step) % count).find(|&rail| mask >> rail & 1 == 1);
+        let first = at_home.then(|| next(self.for_messages & self.home)).flatten();
+        first.or_else(|| next(self.for_messages))
     }
 
     /// True if payloads of that length are read over rails now.

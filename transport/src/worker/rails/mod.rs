@@ -41,7 +41,6 @@ struct RailDevice {
     cq: CompletionQueue,
     /// Where messages do that come and go over it, if they may: of the worker's own device that is the worker's.
     messages: Option<CompletionQueue>,
-    fabric: Fabric,
     /// Unless it is the worker's.
     channel: Option<CompletionChannel>,
     name: String,
@@ -81,8 +80,14 @@ impl RailSet {
             for (room, _) in room.iter_mut().zip(&places).filter(|(_, place)| place.device() == number) {
                 *room = each;
             }
-            let (fabric, name) = (fabric_of(context), context.name().to_owned());
-            devices.push(RailDevice { pd, cq, messages, fabric, channel: own, name, is_gone: false });
+            devices.push(RailDevice {
+                pd,
+                cq,
+                messages,
+                channel: own,
+                name: context.name().to_owned(),
+                is_gone: false,
+            });
         }
         Ok(RailSet { places, devices, room, made: 0 })
     }
@@ -110,7 +115,8 @@ impl RailSet {
 
     /// The rails that messages can go over, as bits.
     pub(super) fn for_messages(&self) -> u8 {
-        self.mask(|device| device == 0 || self.devices.get(device).is_some_and(|device| device.messages.is_some()))
+        let is_for_messages = |device: &RailDevice| device.messages.is_some() && !device.is_gone;
+        self.mask(|device| device == 0 || self.devices.get(device).is_some_and(is_for_messages))
     }
 
     fn mask(&self, is_in: impl Fn(usize) -> bool) -> u8 {
@@ -123,10 +129,9 @@ impl RailSet {
         self.places.get(rail).map_or(0, Place::device)
     }
 
-    /// What that rail is on, if that is another device than the worker's.
+    /// What that rail is on, if it is one of the settings.
     pub(super) fn fabric(&self, rail: usize) -> Option<Fabric> {
-        let device = Some(self.device_of(rail)).filter(|&device| device > 0)?;
-        self.devices.get(device).map(|device| device.fabric)
+        self.places.get(rail).map(Place::fabric)
     }
 
     /// What a queue pair for messages on that rail is made of, on another device than the worker's.
@@ -213,7 +218,7 @@ impl RailSet {
     }
 
     /// No rail on that device can be used any more.
-    fn lose_device(&mut self, device: usize) {
+    pub(super) fn lose_device(&mut self, device: usize) {
         if let Some(device) = self.devices.get_mut(device) {
             device.is_gone = true;
         }
@@ -254,11 +259,6 @@ fn queue_for_messages(
             Ok(None)
         }
     }
-}
-
-/// What the ports of a device are on, as the first tells.
-pub(super) fn fabric_of(context: &Context) -> Fabric {
-    context.port(1).map_or(Fabric::Unknown, |port| Fabric::of(port.link_layer))
 }
 
 /// Requests of a queue pair at most: slices, and a probe.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use qpair_verbs::{Context, GidKind, PortAttributes, QpBuilder};
 
+use crate::cm::Fabric;
 use crate::worker::error::WorkerError;
 
 /// One way from a worker's host to the network: a device, a port of it, and the address that packets have there. The peer's
@@ -44,6 +45,7 @@ pub(in crate::worker) struct Place {
     device: usize,
     port: u8,
     row: Option<u32>,
+    fabric: Fabric,
 }
 
 impl Rail {
@@ -105,7 +107,7 @@ impl Rail {
             Row::Address(address) => Some(row_of(&port, address).ok_or_else(|| missing(rows(&port)))?),
             Row::Index(_) => return Err(missing(rows(&port))),
         };
-        Ok(Place { device, port: self.port, row })
+        Ok(Place { device, port: self.port, row, fabric: Fabric::of(port.link_layer) })
     }
 }
 
@@ -113,6 +115,11 @@ impl Place {
     /// The number of its device; 0 is the worker's own.
     pub(super) fn device(&self) -> usize {
         self.device
+    }
+
+    /// What the port is on.
+    pub(super) fn fabric(&self) -> Fabric {
+        self.fabric
     }
 
     /// A queue pair there.

@@ -54,7 +54,7 @@ impl Worker {
     pub(in crate::worker) fn rails_answered(&mut self, index: usize, theirs: &Hello) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let Some(mut lanes) = endpoint.lanes.take() else { return };
-        lanes.agree(self.rails.for_messages(), theirs.message_rails);
+        lanes.agree((self.rails.for_messages(), self.rails.home()), (theirs.message_rails, theirs.home()));
         let theirs = &theirs.rails[..];
         // One alone is none: the messages' queue pair is there anyway.
         let count = if theirs.len() < 2 { 0 } else { theirs.len() };
@@ -149,6 +149,7 @@ impl Worker {
         match (word.news, stage) {
             // Of a rail that this side does not have after all, too.
             (RailNews::Down, _) if rail < count => self.lose_rail(index, rail, false),
+            (RailNews::Barred, _) if rail < count => self.barred(index, rail),
             (RailNews::Made(theirs), RailStage::Down(_)) if !caller => {
                 // What is still with the device comes back first; and no peer has a queue pair made as often as it likes.
                 let can = self.lanes(index).is_some_and(|lanes| !lanes.is_busy(rail) && lanes.has_rested(rail, now));
@@ -214,7 +215,7 @@ impl Worker {
         self.say_of_rail(index, rail, RailNews::Down);
     }
 
-    fn say_of_rail(&mut self, index: usize, rail: usize, news: RailNews) {
+    pub(in crate::worker) fn say_of_rail(&mut self, index: usize, rail: usize, news: RailNews) {
         let Some(socket) = self.endpoints.at(index).and_then(|endpoint| endpoint.socket) else { return };
         self.sockets.send(socket, &Message::Rail(RailWord { rail: rail as u8, news }));
     }

@@ -9,6 +9,8 @@ use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RemoteMemory, Uncon
 use crate::worker::Worker;
 use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
 use crate::worker::error::ResourceError;
+use crate::worker::event::{Event, Returned};
+use crate::worker::ids::OpId;
 use crate::worker::ops::post;
 
 /// What goes out again over another queue pair.
@@ -119,7 +121,17 @@ impl Worker {
                     return Ok(Some(Repeat::Write(remote, data)));
                 };
                 let id = wr_id(Job::Send, endpoint.id, work.number);
-                qp.write_inline(&data, name).id(id).signaled().post().map_err(|rejected| rejected.error)?;
+                if data.len() <= self.max_inline {
+                    qp.write_inline(&data, name).id(id).signaled().post().map_err(|rejected| rejected.error)?;
+                } else {
+                    // This device takes less with a request than the one before.
+                    let mut buffer = self.pool.buffer(data.len())?;
+                    buffer[..data.len()].copy_from_slice(&data);
+                    let (len, bytes) = (data.len(), buffer.len());
+                    let id = wr_id(Job::SendBuffer, endpoint.id, work.number);
+                    qp.write(buffer, name).range(0..len).id(id).signaled().post().map_err(|rejected| rejected.error)?;
+                    endpoint.copied += bytes;
+                }
                 endpoint.link.keep_write(work, remote, &data);
             }
             Repeat::Work(work, memory) => {
@@ -157,6 +169,23 @@ impl Worker {
         match endpoint.reach(reach, memory, &remote) {
             Ok(order) => {
                 endpoint.reads.push_back(InFlight { number, order, awaited, len, what });
+                Ok(())
+            }
+            // It fails, and nothing else; but for a write, which what went after it counts on.
+            Err((error @ Unposted::NoKey { .. }, memory)) if !matches!(what, OneSided::Put { .. }) => {
+                let ep = endpoint.id;
+                let memory = match what {
+                    OneSided::Combine { target, pooled, .. } => {
+                        self.unstage(memory, pooled);
+                        target.memory
+                    }
+                    _ => memory,
+                };
+                let (op, returned) = (OpId::new(number, Some(ep)), Returned::Memory(memory));
+                self.ready.push_back(match awaited {
+                    true => Event::Failed { op, ep: Some(ep), error: error.into(), returned },
+                    false => Event::Released { op, returned },
+                });
                 Ok(())
             }
             Err((error, memory)) => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::engine::RAILS;
 use crate::worker::error::CloseReason;
 
 /// From when its queue pair failed until another has carried something: those between, which only seemed to work, count.
@@ -10,11 +11,32 @@ pub(in crate::worker) struct Trial {
     /// What happened first: the connection ends with that if it can not go on.
     pub(super) reason: CloseReason,
     waited: Watch,
+    /// Queue pairs before this one that carried nothing.
+    tries: u32,
+    /// Those of them that could not be connected, or not be had on a rail that the peer asked for.
+    refused: u32,
 }
 
 impl Trial {
     pub(super) fn new(reason: CloseReason, now: Duration) -> Self {
-        Trial { reason, waited: Watch::new(now) }
+        Trial { reason, waited: Watch::new(now), tries: 0, refused: 0 }
+    }
+
+    /// True before the first queue pair that takes the place of the one that failed.
+    pub(super) fn is_first(&self) -> bool {
+        self.tries == 0
+    }
+
+    /// Another queue pair carried nothing.
+    pub(super) fn again(&mut self) {
+        self.tries = self.tries.saturating_add(1);
+    }
+
+    /// Another could not be connected. False if that was so too often: nothing paces what both sides try then.
+    pub(super) fn is_refused(&mut self) -> bool {
+        self.again();
+        self.refused += 1;
+        self.refused <= REFUSALS
     }
 
     /// True if it took longer than `limit`.
@@ -42,6 +64,8 @@ impl Watch {
     }
 }
 
+/// Queue pairs that come to nothing at once, for each that carries something: each rail twice.
+const REFUSALS: u32 = 2 * RAILS as u32;
 /// Looks before a limit is over, at least.
 const LOOKS: u32 = 8;
 

@@ -55,7 +55,7 @@ pub(super) fn two(ours: Config, theirs: Config) -> (Worker, EndpointId, Worker, 
     (a, at_a, b, at_b.unwrap())
 }
 
-fn to_error(worker: &mut Worker, ep: EndpointId) {
+pub(super) fn to_error(worker: &mut Worker, ep: EndpointId) {
     worker.endpoints.get_mut(ep).unwrap().qp.as_mut().unwrap().to_error().unwrap();
 }
 
@@ -161,7 +161,8 @@ fn a_late_answer_does_not_make_up_for_a_queue_pair_that_the_peer_gave_up() {
             let prepared = worker.prepare(ep, 0).unwrap();
             let hello = worker.hello(prepared.address(), 1, 64);
             worker.unprepare();
-            worker.endpoints.get_mut(ep).unwrap().renewal = Some(Box::new(crate::cm::Renewal { hello, received: 0 }));
+            worker.endpoints.get_mut(ep).unwrap().renewal =
+                Some(Box::new(crate::cm::Renewal { hello, received: 0, rail: 0 }));
         }
         worker.break_off(index, CloseReason::PeerLost(Lost::Silent(PATIENCE)));
         assert!(worker.endpoints.get_mut(ep).unwrap().link.is_answered());
@@ -212,7 +213,7 @@ fn a_renewal_that_is_not_due_ends_the_connection() {
         let prepared = worker.prepare(ep, 0).unwrap();
         let hello = worker.hello(prepared.address(), 1, 64);
         worker.unprepare();
-        let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0 });
+        let renewal = || Box::new(crate::cm::Renewal { hello: hello.clone(), received: 0, rail: 0 });
         let recovers = worker.endpoints.at(index).unwrap().link.retains();
         if recovers {
             worker.peer_renews(index, renewal());
