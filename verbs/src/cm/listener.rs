@@ -12,8 +12,11 @@ use crate::ibv::cm as ibv;
 /// Listens for connections at a port, on all addresses of the device; a mio [`Source`](mio::event::Source) that is readable
 /// while requests wait. [`Context::listen`](crate::Context::listen) makes one.
 ///
-/// Up to 1,024 requests wait, on the software device for each address; peers whose requests find no room repeat them. When it
-/// is dropped, requests that wait are refused.
+/// Up to 1,024 requests wait, on the software device for each address. Requests that find no room are dropped there, and
+/// their peers repeat them; on devices of libibverbs they are refused, with [`RejectReason::CONSUMER`], and their peers have
+/// to ask again. When it is dropped, requests that wait are refused.
+///
+/// [`RejectReason::CONSUMER`]: crate::RejectReason::CONSUMER
 ///
 /// On devices of libibverbs one listener of a host has a port, whatever its device; those who ask for another device there are
 /// refused.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use qpair_verbs_sys as sys;
 
 use super::course::Words;
+use super::inbox::WAITING;
 use super::manager::{Known, Manager};
 use crate::ibv::handle::outcome;
 use crate::ibv::qp::Agreed;
@@ -110,14 +111,8 @@ impl Id {
     }
 
     pub(super) fn attributes(&self, state: sys::ibv_qp_state) -> io::Result<sys::ibv_qp_attr> {
-        // SAFETY: all zeroes is a valid value of these plain numbers.
-        let mut attributes: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        attributes.qp_state = state;
-        let mut mask: c_int = 0;
-        let fill = self.manager.core.init_qp_attr;
-        // SAFETY: the id is alive; both are written to.
-        outcome(unsafe { fill(self.raw.as_ptr(), &raw mut attributes, &raw mut mask) })?;
-        Ok(attributes)
+        // SAFETY: the id is alive.
+        unsafe { attributes(self.raw, self.manager.core.init_qp_attr, state) }
     }
 
     /// The peer's address.
@@ -155,6 +150,24 @@ pub(super) struct Raw(pub(super) NonNull<sys::rdma_cm_id>);
 
 // SAFETY: as of `Id`.
 unsafe impl Send for Raw {}
+
+/// What is to be set in a state of an id's queue pair; an error where the connection is over.
+///
+/// # Safety
+/// The id is alive, and of the library that the function is of.
+pub(super) unsafe fn attributes(
+    id: NonNull<sys::rdma_cm_id>,
+    fill: sys::cm_signature::rdma_init_qp_attr,
+    state: sys::ibv_qp_state,
+) -> io::Result<sys::ibv_qp_attr> {
+    // SAFETY: all zeroes is a valid value of these plain numbers.
+    let mut attributes: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    attributes.qp_state = state;
+    let mut mask: c_int = 0;
+    // SAFETY: by contract; both are written to.
+    outcome(unsafe { fill(id.as_ptr(), &raw mut attributes, &raw mut mask) })?;
+    Ok(attributes)
+}
 
 /// The words as the library takes them. It points into them.
 pub(super) fn said(words: &Words) -> sys::rdma_conn_param {
@@ -249,8 +262,8 @@ fn address(storage: &libc::sockaddr_storage) -> SocketAddr {
 
 /// How long to look for a peer's address, and for the route: as rdma-core's own programs.
 pub(super) const RESOLVE_MS: c_int = 2000;
-/// Requests that wait at a port.
-const BACKLOG: c_int = 1024;
+/// Requests that wait at a port before the manager has read of them.
+const BACKLOG: c_int = WAITING as c_int;
 
 #[cfg(test)]
 mod tests {

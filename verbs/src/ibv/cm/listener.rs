@@ -1,10 +1,9 @@
 //! Listening, requests, and what is answered.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use qpair_roce::wire::cm::{IP_HEADER_LEN, Reject, Reply, Request as RequestMessage};
@@ -12,15 +11,14 @@ use qpair_verbs_sys as sys;
 
 use super::connecting::{Connecting, smaller, words_of};
 use super::course::{Course, Words};
-use super::id::{Id, Raw};
+use super::id::Id;
+use super::inbox::{Asked, Inbox};
 use super::manager::{Known, Manager};
 use crate::cm::{PeerOffer, padded};
 use crate::error::CmError;
 use crate::ibv::device::Device;
 use crate::ibv::port;
 use crate::qp::Prepared;
-use crate::soft::EventFd;
-use crate::sync::{lock, wait};
 use crate::types::{Mtu, QpType, Qpn};
 
 /// Listens at a port, for requests to its device.
@@ -32,14 +30,6 @@ pub(crate) struct Listener {
     id: Option<Id>,
     manager: Arc<Manager>,
     device: Arc<Device>,
-}
-
-/// Requests that wait.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    waiting: Mutex<VecDeque<(Raw, Arc<Course>, Words)>>,
-    came: Condvar,
-    bell: EventFd,
 }
 
 /// A peer asks for a connection. Dropped, it is rejected.
@@ -54,20 +44,11 @@ pub(crate) struct Request {
     device: Arc<Device>,
 }
 
-impl Inbox {
-    pub(super) fn push(&self, id: Raw, course: Arc<Course>, words: Words) {
-        lock(&self.waiting).push_back((id, course, words));
-        self.came.notify_one();
-        self.bell.ring();
-    }
-}
-
 impl Listener {
     pub(crate) fn new(device: &Arc<Device>, port: u16) -> Result<Self, CmError> {
         let system = |source| CmError::System { what: "listen for connections", source };
         let manager = device.manager()?;
-        let bell = EventFd::new().map_err(system)?;
-        let inbox = Arc::new(Inbox { waiting: Mutex::default(), came: Condvar::new(), bell });
+        let inbox = Arc::new(Inbox::new().map_err(system)?);
         let id = Id::new(&manager, Known::Listener(inbox.clone())).map_err(system)?;
         let port = id.listen(port).map_err(|source| match source.raw_os_error() {
             // Linux has the second for a port that another listens at on all addresses.
@@ -84,13 +65,7 @@ impl Listener {
     /// The next request, if one comes until then; none: without end.
     pub(crate) fn next(&self, deadline: Option<Instant>) -> Option<Request> {
         loop {
-            let (id, course, words) = wait(&self.inbox.waiting, &self.inbox.came, deadline, |waiting| {
-                let next = waiting.pop_front();
-                if waiting.is_empty() {
-                    self.inbox.bell.clear();
-                }
-                next
-            })?;
+            let Asked { id, course, words } = self.inbox.take(deadline)?;
             let id = Id::of_request(id, &self.manager);
             // Who asked may have given up since.
             if course.end().is_none()
@@ -112,7 +87,7 @@ impl Drop for Listener {
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        self.inbox.bell.as_raw_fd()
+        self.inbox.as_raw_fd()
     }
 }
 

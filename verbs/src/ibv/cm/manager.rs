@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::course::{Course, End};
 use super::id::{self, Raw, heard, said};
-use super::listener::Inbox;
+use super::inbox::{Asked, Inbox};
 use crate::error::CmError;
 use crate::ibv::handle::{Handle, made, outcome};
 use crate::soft::EventFd;
@@ -136,32 +136,58 @@ impl Core {
             any = true;
             // SAFETY: got above, and not acknowledged before it was read.
             let told = unsafe { read(event) };
-            let unwanted = told.and_then(|told| self.handle(told));
+            let unwanted = told.map_or_else(Vec::new, |told| self.handle(told));
             // SAFETY: got above, acknowledged once. Whoever destroys an id waits for that.
             unsafe { (self.library.rdma_ack_cm_event)(event.as_ptr()) };
-            if let Some(Raw(id)) = unwanted {
-                // SAFETY: the library made it for a request, and nobody else knows of it. The peer is refused by that.
+            for Raw(id) in unwanted {
+                // SAFETY: the library made it for a request, and nobody else knows of it (any more). The peer is refused by that.
                 unsafe { (self.library.rdma_destroy_id)(id.as_ptr()) };
             }
         }
     }
 
-    /// Handles an event; what it gives back is a request for which there is nobody.
-    fn handle(&self, told: Told) -> Option<Raw> {
-        let mut known = lock(&self.known);
+    /// Handles an event; what it gives back are requests for which there is nobody.
+    fn handle(&self, told: Told) -> Vec<Raw> {
         if told.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST {
-            // SAFETY: the library made the id for this event.
-            let is_here = unsafe { self.device_of(told.id) } == self.device.name;
-            let Some(Known::Listener(inbox)) = known.get(&told.listener).filter(|_| is_here) else {
-                return Some(Raw(told.id));
-            };
-            let (inbox, course) = (inbox.clone(), Arc::new(Course::default()));
-            known.insert(told.id.addr().get(), Known::Connection(course.clone()));
-            // Under the lock: whoever stops listening refuses all who came before.
-            inbox.push(Raw(told.id), course, told.words);
-            return None;
+            return self.take_request(told);
         }
-        let Some(Known::Connection(course)) = known.get(&told.id.addr().get()) else { return None };
+        self.follow(told);
+        Vec::new()
+    }
+
+    /// Takes a request to its listener, if there is one that has room.
+    fn take_request(&self, told: Told) -> Vec<Raw> {
+        let mut known = lock(&self.known);
+        // SAFETY: the library made the id for this event.
+        let is_here = unsafe { self.device_of(told.id) } == self.device.name;
+        let Some(Known::Listener(inbox)) = known.get(&told.listener).filter(|_| is_here) else {
+            return vec![Raw(told.id)];
+        };
+        let inbox = inbox.clone();
+        // SAFETY: who waits has its id, and is not taken out meanwhile.
+        let gave_up =
+            |asked: &Asked| unsafe { id::attributes(asked.id.0, self.init_qp_attr, sys::IBV_QPS_RTR) }.is_err();
+        let (has_room, over) = inbox.make_room(gave_up);
+        let mut unwanted: Vec<_> = over.into_iter().map(|asked| asked.id).collect();
+        for Raw(id) in &unwanted {
+            known.remove(&id.addr().get());
+        }
+        if !has_room {
+            tracing::debug!(device = self.device.name, "a request finds no room at its listener");
+            unwanted.push(Raw(told.id));
+            return unwanted;
+        }
+        let course = Arc::new(Course::default());
+        known.insert(told.id.addr().get(), Known::Connection(course.clone()));
+        // Under the lock: whoever stops listening refuses all who came before.
+        inbox.push(Asked { id: Raw(told.id), course, words: told.words });
+        unwanted
+    }
+
+    /// Has a connection know what happened.
+    fn follow(&self, told: Told) {
+        let known = lock(&self.known);
+        let Some(Known::Connection(course)) = known.get(&told.id.addr().get()) else { return };
         let course = course.clone();
         match told.event {
             // SAFETY: the id is known, so it is not destroyed before the lock is given back.
@@ -188,7 +214,6 @@ impl Core {
             }
             other => tracing::debug!(event = other, "an event of rdma_cm that says nothing new"),
         }
-        None
     }
 
     /// # Safety

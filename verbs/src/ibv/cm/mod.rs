@@ -6,6 +6,7 @@
 mod connecting;
 mod course;
 mod id;
+mod inbox;
 mod listener;
 mod manager;
 
