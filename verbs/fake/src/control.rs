@@ -91,6 +91,15 @@ pub fn fail_here(symbol: &str, times: u32, errno: i32) -> Result<(), Error> {
     check("fake_ibverbs_fail", result, || "no device".to_owned())
 }
 
+/// Has all event channels of librdmacm hang up, as where the kernel's module is gone.
+///
+/// # Errors
+/// [`Error`] if the library can not be loaded.
+pub fn break_cm() -> Result<(), Error> {
+    // SAFETY: it takes nothing.
+    check("fake_ibverbs_break_cm", unsafe { (functions()?.break_cm)() }, String::new)
+}
+
 impl Device {
     /// A device of this name, made now if there is none.
     ///
@@ -210,6 +219,17 @@ impl Device {
         self.check("fake_ibverbs_event", result, "an object")
     }
 
+    /// Raises an event of rdma_cm of any number, with a status, about the id of that handle, which its calls name, or about
+    /// the oldest with 0.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no such id.
+    pub fn cm_event(&self, event: u32, status: i32, handle: u32) -> Result<(), Error> {
+        // SAFETY: a C string.
+        let result = unsafe { (functions()?.cm_event)(self.name.as_ptr(), event, status, handle) };
+        self.check("fake_ibverbs_cm_event", result, "an id")
+    }
+
     /// Sets an entry of the GID table: the type is 0 for InfiniBand, 1 for RoCE v1, 2 for RoCE v2, or what no one knows.
     /// Zeros empty it.
     ///
@@ -237,7 +257,7 @@ impl Device {
     }
 
     /// What was done that no caller may do, one per line: use of a destroyed object, a region deregistered while it is
-    /// posted, a queue that overran, events acknowledged that were not read.
+    /// posted, a queue that overran, a channel destroyed with ids on it, events acknowledged that were not read.
     pub fn violations(&self) -> String {
         self.text(text::VIOLATIONS)
     }
@@ -346,6 +366,8 @@ struct Functions {
     inject: interface::Inject,
     poll_returns: interface::PollReturns,
     event: interface::Event,
+    cm_event: interface::CmEvent,
+    break_cm: interface::BreakCm,
     set_gid: interface::SetGid,
     run: interface::Run,
     text: interface::Text,
@@ -375,6 +397,8 @@ fn functions() -> Result<&'static Functions, Error> {
         inject: get!(b"fake_ibverbs_inject"),
         poll_returns: get!(b"fake_ibverbs_poll_returns"),
         event: get!(b"fake_ibverbs_event"),
+        cm_event: get!(b"fake_ibverbs_cm_event"),
+        break_cm: get!(b"fake_ibverbs_break_cm"),
         set_gid: get!(b"fake_ibverbs_set_gid"),
         run: get!(b"fake_ibverbs_run"),
         text: get!(b"fake_ibverbs_text"),

@@ -68,6 +68,10 @@ pub(crate) type Inject = unsafe extern "C" fn(device: *const c_char, cq: u32, fo
 pub(crate) type PollReturns = unsafe extern "C" fn(device: *const c_char, value: c_int) -> c_int;
 /// `fake_ibverbs_event`: an asynchronous event, now.
 pub(crate) type Event = unsafe extern "C" fn(device: *const c_char, event: u32, element: u32, number: u32) -> c_int;
+/// `fake_ibverbs_cm_event`: an event of rdma_cm about the id of that handle, or about the device's oldest with 0.
+pub(crate) type CmEvent = unsafe extern "C" fn(device: *const c_char, event: u32, status: c_int, handle: u32) -> c_int;
+/// `fake_ibverbs_break_cm`: event channels hang up.
+pub(crate) type BreakCm = unsafe extern "C" fn() -> c_int;
 /// `fake_ibverbs_set_gid`: an entry of the GID table.
 pub(crate) type SetGid =
     unsafe extern "C" fn(device: *const c_char, index: u32, gid: *const u8, gid_type: u32, ifindex: u32) -> c_int;

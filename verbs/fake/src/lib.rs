@@ -12,7 +12,10 @@
 //! A device whose name begins with `null` moves nothing: posting stores the number of a work request, polling gives it
 //! back. It is for counting the instructions of the code above it.
 //!
-//! A program finds the library by `QPAIR_LIBIBVERBS`, or, if it is linked with libibverbs, by `LD_PRELOAD`:
+//! It has the functions of `librdmacm.so.1` too, as many as connections take: ids of one process connect to each other, each
+//! at the addresses of the devices' GID tables. Channels, ids and events that are left count as the devices' objects.
+//!
+//! A program finds the library by `QPAIR_LIBIBVERBS` and `QPAIR_LIBRDMACM`, or, if it is linked with libibverbs, by `LD_PRELOAD`:
 //!
 //! ```text
 //! LD_PRELOAD=target/debug/deps/libqpair_fake_ibverbs.so ibv_devinfo
@@ -23,6 +26,7 @@
 
 pub mod control;
 
+mod cm;
 mod cq;
 mod device;
 mod exec;

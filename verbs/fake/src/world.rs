@@ -7,6 +7,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use qpair_verbs_sys::{ibv_context, verbs_context};
 
+use crate::cm::Cm;
 use crate::cq::{Channel, Cq, EventQueue};
 use crate::device::Device;
 use crate::memory::{Mr, Mw, Pd};
@@ -20,6 +21,7 @@ pub(crate) struct World {
     objects: HashMap<usize, Object>,
     /// What destroyed ones were called.
     dead: HashMap<usize, (usize, String)>,
+    pub(crate) cm: Cm,
     pub(crate) keys: HashMap<u32, usize>,
     pub(crate) qpns: HashMap<u32, usize>,
     /// Queue pairs whose first request waits for the peer.
@@ -242,7 +244,7 @@ impl World {
     pub(crate) fn names(&self, device: usize) -> Vec<String> {
         let mut found: Vec<_> = self.objects.values().filter(|object| object.device == device).collect();
         found.sort_unstable_by_key(|object| (object.kind, object.handle));
-        found.into_iter().map(Object::name).collect()
+        found.into_iter().map(Object::name).chain(self.cm.names(device)).collect()
     }
 
     /// A new key, the low byte of which is for its owner.

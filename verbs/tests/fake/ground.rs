@@ -1,4 +1,4 @@
-//! Each test runs in a process of its own, which has the library in memory for its libibverbs.
+//! Each test runs in a process of its own, which has the library in memory for its libibverbs and librdmacm.
 
 use std::any::type_name;
 use std::io::Write;
@@ -19,8 +19,9 @@ pub fn in_fake<F: FnOnce()>(case: F) {
 #[track_caller]
 pub fn in_fake_with<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
     let library = library_path().expect("the library is built beside the tests");
-    let library = ("QPAIR_LIBIBVERBS", library.to_str().expect("a plain path"));
-    in_process(&[&[library], variables].concat(), case);
+    let library = library.to_str().expect("a plain path");
+    let libraries = [("QPAIR_LIBIBVERBS", library), ("QPAIR_LIBRDMACM", library)];
+    in_process(&[&libraries, variables].concat(), case);
 }
 
 /// Runs the calling test in a process of its own, with these variables in its environment.

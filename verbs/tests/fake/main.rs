@@ -2,6 +2,8 @@
 //! done to it. Each test is named for what it shows.
 
 mod abilities;
+mod connecting;
+mod connections;
 mod destroys;
 mod errors;
 mod ground;
@@ -12,4 +14,5 @@ mod nonsense;
 mod posting;
 mod random;
 mod received;
+mod requests;
 mod spanning;

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int};
 use super::code;
 use super::completion::port_event;
 use super::library::SCRIPT;
+use crate::cm;
 use crate::cq;
 use crate::device::Gid;
 use crate::exec;
@@ -145,6 +146,20 @@ fn raise(world: &mut World, device: usize, event: u32, about: u32, number: u32) 
     let (context, event) = made.ok_or(libc::ENOENT)?;
     cq::raise(world, context, event);
     Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_ibverbs_cm_event(device: *const c_char, event: u32, status: c_int, handle: u32) -> c_int {
+    let mut world = world();
+    // SAFETY: the caller's C string.
+    let device = unsafe { find(&world, device) };
+    code(device.and_then(|device| cm::raise_scripted(&mut world, device, event, status, handle)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fake_ibverbs_break_cm() -> c_int {
+    cm::break_channels(&mut world());
+    0
 }
 
 #[unsafe(no_mangle)]

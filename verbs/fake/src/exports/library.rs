@@ -72,6 +72,9 @@ fn open(world: &mut World, c: *mut ibv_device) -> Result<*mut ibv_context, c_int
         world.devices[device].record(format_args!("{SYMBOL} -> errno {errno}"));
         return Err(errno);
     }
+    let settings = &world.devices[device].settings;
+    // SAFETY: the structure is never freed, and whoever reads this has opened the device.
+    unsafe { (*c).transport_type = settings.get("transport_type") as c_int };
     let events = EventQueue::new()?;
     // SAFETY: pointers, numbers, functions that may be null, and a lock whose initial value is zero.
     let mut outer: verbs_context = unsafe { zeroed() };

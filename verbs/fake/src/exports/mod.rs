@@ -1,6 +1,7 @@
 //! The C functions, by what they are about. Each does its work with the world locked and returns what C returns: an
 //! errno, or a pointer that is null with errno set.
 
+mod cm;
 mod completion;
 mod control;
 mod data;

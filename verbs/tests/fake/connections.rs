@@ -1,0 +1,129 @@
+//! Connections by rdma_cm: how they are made, carry data, and end.
+
+use qpair_fake_ibverbs::control::Device;
+use qpair_verbs::{CmError, Ended, QpState, RejectReason};
+
+use crate::connecting::{LIMIT, Listening, at, rc, refused};
+use crate::ground::{Ground, NAME, in_fake, wait_until};
+
+#[test]
+fn both_ends_carry_data_and_are_told_what_the_other_says() {
+    in_fake(|| {
+        let mut listening = Listening::new();
+        let mut asking = listening.ask(b"may I?");
+        let request = listening.listener.wait(LIMIT).unwrap();
+        assert_eq!((request.peer().ip(), request.local()), (listening.peer().ip(), listening.peer().ip()));
+        assert_eq!((&request.private_data()[..7], request.private_data().len()), (&b"may I?\0"[..], 56));
+        let mut answer = listening.rc();
+        answer.recv(listening.ground.filled(0)).post().unwrap();
+        let mut accepting = request.accept(answer, b"you may").unwrap();
+        let mut near = asking.wait(LIMIT).unwrap();
+        let mut far = accepting.wait(LIMIT).unwrap();
+        assert!(near.private_data.starts_with(b"you may\0") && near.private_data.len() == 196);
+        assert!(far.private_data.starts_with(b"may I?\0"));
+
+        near.queue_pair.send_inline(b"there").signaled().post().unwrap();
+        for _ in 0..2 {
+            assert!(listening.ground.done().status.is_success());
+        }
+        near.queue_pair.recv(listening.ground.filled(0)).post().unwrap();
+        far.queue_pair.send_inline(b"back").signaled().post().unwrap();
+        for _ in 0..2 {
+            assert!(listening.ground.done().status.is_success());
+        }
+        drop((near, far, asking, accepting));
+        listening.close();
+    });
+}
+
+#[test]
+fn whoever_ends_a_connection_both_are_told_and_both_queue_pairs_fail() {
+    in_fake(|| {
+        let listening = Listening::new();
+        for asker_ends in [true, false] {
+            let (near, far) = listening.connect();
+            let (first, second) = if asker_ends { (near, far) } else { (far, near) };
+            first.connection.disconnect();
+            assert_eq!(second.connection.wait(LIMIT).unwrap(), Ended::Disconnected);
+            assert_eq!(first.connection.wait(LIMIT).unwrap(), Ended::Disconnected);
+            assert!(wait_until(|| first.queue_pair.state() == QpState::Err));
+            assert!(wait_until(|| second.queue_pair.state() == QpState::Err));
+        }
+        listening.close();
+    });
+}
+
+#[test]
+fn an_end_that_is_dropped_ends_the_other() {
+    in_fake(|| {
+        let listening = Listening::new();
+        let (near, far) = listening.connect();
+        drop(near);
+        assert_eq!(far.connection.wait(LIMIT).unwrap(), Ended::Disconnected);
+        drop(far);
+        listening.close();
+    });
+}
+
+#[test]
+fn nobody_who_listens_is_told_by_the_reason() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let asking = ground.ctx.connect_to(at(&ground.ctx, 9), rc(&ground), b"").unwrap();
+        let error = refused(asking);
+        assert!(matches!(error, CmError::Rejected { reason: RejectReason::INVALID_SERVICE_ID, .. }), "{error}");
+        ground.close();
+    });
+}
+
+#[test]
+fn an_address_that_no_device_has_is_unreachable() {
+    in_fake(|| {
+        let ground = Ground::new();
+        let nowhere = "192.0.2.1:7".parse().unwrap();
+        let error = refused(ground.ctx.connect_to(nowhere, rc(&ground), b"").unwrap());
+        assert!(matches!(error, CmError::Unreachable { peer, .. } if peer == nowhere), "{error}");
+        ground.close();
+    });
+}
+
+#[test]
+fn a_way_that_begins_at_another_device_is_told_by_its_name() {
+    in_fake(|| {
+        Device::new("other0").unwrap();
+        let other = qpair_verbs::Context::open("other0").unwrap();
+        let ground = Ground::new();
+        let error = refused(ground.ctx.connect_to(at(&other, 7), rc(&ground), b"").unwrap());
+        let is_told = matches!(&error, CmError::OtherDevice { device, own, .. } if device == "other0" && own == NAME);
+        assert!(is_told, "{error}");
+        ground.close();
+    });
+}
+
+#[test]
+fn a_step_that_the_system_refuses_ends_the_attempt_and_leaves_nothing() {
+    in_fake(|| {
+        let mut listening = Listening::new();
+        let fake = listening.ground.fake.clone();
+        for step in ["rdma_create_id", "rdma_resolve_addr"] {
+            fake.fail(step, 1, libc::ENOMEM).unwrap();
+            assert!(listening.ground.ctx.connect_to(listening.peer(), listening.rc(), b"").is_err(), "{step}");
+        }
+        for step in ["rdma_resolve_route", "rdma_connect"] {
+            fake.fail(step, 1, libc::ENOMEM).unwrap();
+            let error = refused(listening.ask(b""));
+            assert!(matches!(error, CmError::System { .. } | CmError::Unreachable { .. }), "{step}: {error}");
+        }
+        for step in ["rdma_init_qp_attr", "rdma_establish"] {
+            let mut asking = listening.ask(b"");
+            let accepting = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").unwrap();
+            assert!(wait_until(|| fake.calls().lines().last().is_some_and(|line| line.starts_with("rdma_accept"))));
+            fake.fail(step, 1, libc::ENOMEM).unwrap();
+            assert!(matches!(asking.wait(LIMIT), Err(CmError::System { .. })), "{step}");
+            let error = refused(accepting);
+            assert!(matches!(error, CmError::Rejected { .. }), "{step}: {error}");
+        }
+        listening.ground.nothing();
+        listening.close();
+    });
+}
