@@ -8,8 +8,8 @@ use qpair_roce::wire::cm::Reply;
 
 use super::course::{Course, End, Progress, Words};
 use super::id::Id;
+use super::known::About;
 use super::listener::PRIVATE;
-use super::manager::Known;
 use crate::cm::{CmConnection, ConnectOptions, Ended, Established, padded};
 use crate::error::CmError;
 use crate::ibv::device::Device;
@@ -59,7 +59,7 @@ pub(crate) fn connect(
     let manager = device.manager()?;
     let course = Arc::new(Course::asking(words.clone()));
     let system = |source| CmError::System { what: "ask for a connection", source };
-    let id = Id::new(&manager, Known::Connection(course.clone())).map_err(system)?;
+    let id = Id::new(&manager, About::Connection(course.clone())).map_err(system)?;
     id.resolve_address(peer).map_err(|source| CmError::Unreachable { peer, source })?;
     Ok(Connecting { side: Side::Asked(prepared, words), ends: Some(Ends { id, course, peer }) })
 }

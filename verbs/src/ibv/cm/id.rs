@@ -11,16 +11,17 @@ use qpair_verbs_sys as sys;
 
 use super::course::Words;
 use super::inbox::WAITING;
-use super::manager::{Known, Manager};
+use super::known::{About, Entry};
+use super::manager::Manager;
 use crate::ibv::handle::outcome;
 use crate::ibv::qp::Agreed;
-use crate::sync::lock;
 
 /// What the library has of a connection or listener. Dropped, it is given back: what was not accepted is refused, what is
 /// established is disconnected.
 #[derive(Debug)]
 pub(super) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
+    entry: Arc<Entry>,
     manager: Arc<Manager>,
 }
 
@@ -31,20 +32,20 @@ unsafe impl Sync for Id {}
 
 impl Id {
     /// A new one, and where events about it go.
-    pub(super) fn new(manager: &Arc<Manager>, known: Known) -> io::Result<Self> {
+    pub(super) fn new(manager: &Arc<Manager>, about: About) -> io::Result<Self> {
         let library = manager.core.library;
         let mut raw = null_mut();
         let channel = manager.core.channel.as_ptr();
         // SAFETY: the channel is there as long as the manager; `raw` is written to.
         outcome(unsafe { (library.rdma_create_id)(channel, &raw mut raw, null_mut(), sys::RDMA_PS_TCP) })?;
         let raw = NonNull::new(raw).ok_or(io::ErrorKind::InvalidData)?;
-        lock(&manager.core.known).insert(raw.addr().get(), known);
-        Ok(Id { raw, manager: manager.clone() })
+        let entry = manager.core.known.add(raw.addr().get(), about);
+        Ok(Id { raw, entry, manager: manager.clone() })
     }
 
     /// One that the library made for a request, and that is known already.
-    pub(super) fn of_request(raw: Raw, manager: &Arc<Manager>) -> Self {
-        Id { raw: raw.0, manager: manager.clone() }
+    pub(super) fn of_request(raw: Raw, entry: Arc<Entry>, manager: &Arc<Manager>) -> Self {
+        Id { raw: raw.0, entry, manager: manager.clone() }
     }
 
     pub(super) fn device(&self) -> &str {
@@ -135,9 +136,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // Whoever handles an event about it holds the lock.
-        lock(&self.manager.core.known).remove(&self.raw.addr().get());
-        // SAFETY: alive until now. It waits until events about it are acknowledged.
+        self.manager.core.known.remove(self.raw.addr().get());
+        self.entry.leave();
+        // SAFETY: alive until now, and nobody is at work with it. It waits until events about it are acknowledged.
         if let Err(error) = outcome(unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) }) {
             tracing::warn!(%error, "a connection is not given back to librdmacm");
         }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::course::{Course, Words};
 use super::id::Raw;
+use super::known::Entry;
 use crate::soft::EventFd;
 use crate::sync::{lock, wait};
 
@@ -23,6 +24,7 @@ pub(super) struct Inbox {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) id: Raw,
+    pub(super) entry: Arc<Entry>,
     pub(super) course: Arc<Course>,
     pub(super) words: Words,
 }
@@ -99,11 +101,14 @@ const LOOKS: usize = 32;
 mod tests {
     use std::ptr::NonNull;
 
+    use super::super::known::{About, Known};
     use super::*;
 
     fn asked(number: u32) -> Asked {
         let words = Words { qpn: number, ..Words::default() };
-        Asked { id: Raw(NonNull::dangling()), course: Arc::default(), words }
+        let course: Arc<Course> = Arc::default();
+        let entry = Known::default().add(0, About::Connection(course.clone()));
+        Asked { id: Raw(NonNull::dangling()), entry, course, words }
     }
 
     fn full() -> Inbox {

@@ -13,7 +13,8 @@ use super::connecting::{Connecting, smaller, words_of};
 use super::course::{Course, Words};
 use super::id::Id;
 use super::inbox::{Asked, Inbox};
-use super::manager::{Known, Manager};
+use super::known::About;
+use super::manager::Manager;
 use crate::cm::{PeerOffer, padded};
 use crate::error::CmError;
 use crate::ibv::device::Device;
@@ -49,7 +50,7 @@ impl Listener {
         let system = |source| CmError::System { what: "listen for connections", source };
         let manager = device.manager()?;
         let inbox = Arc::new(Inbox::new().map_err(system)?);
-        let id = Id::new(&manager, Known::Listener(inbox.clone())).map_err(system)?;
+        let id = Id::new(&manager, About::Listener(inbox.clone())).map_err(system)?;
         let port = id.listen(port).map_err(|source| match source.raw_os_error() {
             // Linux has the second for a port that another listens at on all addresses.
             Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => CmError::AddressInUse { port },
@@ -65,8 +66,8 @@ impl Listener {
     /// The next request, if one comes until then; none: without end.
     pub(crate) fn next(&self, deadline: Option<Instant>) -> Option<Request> {
         loop {
-            let Asked { id, course, words } = self.inbox.take(deadline)?;
-            let id = Id::of_request(id, &self.manager);
+            let Asked { id, entry, course, words } = self.inbox.take(deadline)?;
+            let id = Id::of_request(id, entry, &self.manager);
             // Who asked may have given up since.
             if course.end().is_none()
                 && let Ok(path) = id.attributes(sys::IBV_QPS_RTR)

@@ -1,11 +1,10 @@
 //! The thread that reads what the library tells, and takes the steps of a call that need no decision.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use qpair_roce::wire::cm::Reason;
@@ -16,10 +15,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use super::course::{Course, End};
 use super::id::{self, Raw, heard, said};
 use super::inbox::{Asked, Inbox};
+use super::known::{About, Known};
 use crate::error::CmError;
 use crate::ibv::handle::{Handle, made, outcome};
 use crate::soft::EventFd;
-use crate::sync::lock;
 
 /// The connection manager of a device, and its thread. Connections and listeners keep it.
 #[derive(Debug)]
@@ -37,15 +36,7 @@ pub(super) struct Core {
     pub(super) establish: sys::cm_signature::rdma_establish,
     pub(super) channel: NonNull<sys::rdma_event_channel>,
     pub(super) device: Arc<Handle>,
-    /// What events are about, by where the library has it. Held while an event is handled, so that what it names stays.
-    pub(super) known: Mutex<HashMap<usize, Known>>,
-}
-
-/// What an event may be about.
-#[derive(Debug)]
-pub(super) enum Known {
-    Listener(Arc<Inbox>),
-    Connection(Arc<Course>),
+    pub(super) known: Known,
 }
 
 // SAFETY: the library's functions on a channel may be called from any thread.
@@ -61,7 +52,7 @@ impl Manager {
         let establish = library.rdma_establish().map_err(|error| missing(io::Error::other(error)))?;
         // SAFETY: it takes nothing.
         let channel = made(unsafe { (library.rdma_create_event_channel)() }).map_err(missing)?;
-        let (device, known) = (device.clone(), Mutex::default());
+        let (device, known) = (device.clone(), Known::default());
         let core = Arc::new(Core { library, init_qp_attr, establish, channel, device, known });
         let system = |source| CmError::System { what: "watch the connection manager", source };
         let stop = Arc::new(EventFd::new().map_err(system)?);
@@ -157,20 +148,27 @@ impl Core {
 
     /// Takes a request to its listener, if there is one that has room.
     fn take_request(&self, told: Told) -> Vec<Raw> {
-        let mut known = lock(&self.known);
-        // SAFETY: the library made the id for this event.
-        let is_here = unsafe { self.device_of(told.id) } == self.device.name;
-        let Some(Known::Listener(inbox)) = known.get(&told.listener).filter(|_| is_here) else {
-            return vec![Raw(told.id)];
+        let unwanted = Raw(told.id);
+        let found = self.known.find(told.listener);
+        let Some((entry, About::Listener(inbox))) = found.as_ref().map(|entry| (entry, &entry.about)) else {
+            return vec![unwanted];
         };
-        let inbox = inbox.clone();
+        // Whoever stops listening waits until this is done, and refuses all who came before.
+        entry.while_there(|| self.take_to(inbox, told)).unwrap_or_else(|| vec![unwanted])
+    }
+
+    fn take_to(&self, inbox: &Inbox, told: Told) -> Vec<Raw> {
+        // SAFETY: the library made the id for this event.
+        if unsafe { self.device_of(told.id) } != self.device.name {
+            return vec![Raw(told.id)];
+        }
         // SAFETY: who waits has its id, and is not taken out meanwhile.
         let gave_up =
             |asked: &Asked| unsafe { id::attributes(asked.id.0, self.init_qp_attr, sys::IBV_QPS_RTR) }.is_err();
         let (has_room, over) = inbox.make_room(gave_up);
         let mut unwanted: Vec<_> = over.into_iter().map(|asked| asked.id).collect();
         for Raw(id) in &unwanted {
-            known.remove(&id.addr().get());
+            self.known.remove(id.addr().get());
         }
         if !has_room {
             tracing::debug!(device = self.device.name, "a request finds no room at its listener");
@@ -178,22 +176,27 @@ impl Core {
             return unwanted;
         }
         let course = Arc::new(Course::default());
-        known.insert(told.id.addr().get(), Known::Connection(course.clone()));
-        // Under the lock: whoever stops listening refuses all who came before.
-        inbox.push(Asked { id: Raw(told.id), course, words: told.words });
+        let entry = self.known.add(told.id.addr().get(), About::Connection(course.clone()));
+        inbox.push(Asked { id: Raw(told.id), entry, course, words: told.words });
         unwanted
     }
 
     /// Has a connection know what happened.
     fn follow(&self, told: Told) {
-        let known = lock(&self.known);
-        let Some(Known::Connection(course)) = known.get(&told.id.addr().get()) else { return };
-        let course = course.clone();
+        // Found, it is the one that the event is about: the library keeps an id until its events are acknowledged.
+        let Some(entry) = self.known.find(told.id.addr().get()) else { return };
+        if let About::Connection(course) = &entry.about {
+            entry.while_there(|| self.follow_course(told, course));
+        }
+    }
+
+    /// A step of a connection, whose entry's lock is held.
+    fn follow_course(&self, told: Told, course: &Course) {
         match told.event {
-            // SAFETY: the id is known, so it is not destroyed before the lock is given back.
-            sys::RDMA_CM_EVENT_ADDR_RESOLVED => unsafe { self.found_address(told.id, &course) },
+            // SAFETY: the entry's lock is held, for which whoever destroys the id waits.
+            sys::RDMA_CM_EVENT_ADDR_RESOLVED => unsafe { self.found_address(told.id, course) },
             // SAFETY: as above.
-            sys::RDMA_CM_EVENT_ROUTE_RESOLVED => unsafe { self.found_route(told.id, &course) },
+            sys::RDMA_CM_EVENT_ROUTE_RESOLVED => unsafe { self.found_route(told.id, course) },
             sys::RDMA_CM_EVENT_ADDR_ERROR | sys::RDMA_CM_EVENT_ROUTE_ERROR => {
                 course.ended(End::Unreachable(errno(told.status)))
             }

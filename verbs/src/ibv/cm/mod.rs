@@ -7,6 +7,7 @@ mod connecting;
 mod course;
 mod id;
 mod inbox;
+mod known;
 mod listener;
 mod manager;
 
