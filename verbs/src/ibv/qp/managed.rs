@@ -40,10 +40,11 @@ unsafe impl Sync for Leash {}
 impl Leash {
     /// The connection is over.
     pub(in crate::ibv) fn fail(&self) {
-        let Some(qp) = *lock(&self.qp) else { return };
+        let held = lock(&self.qp);
+        let Some(qp) = *held else { return };
         let mut attributes = attributes::none();
         attributes.qp_state = sys::IBV_QPS_ERR;
-        // SAFETY: the queue pair is there: its owner takes the pointer back before it goes, under the lock that is held.
+        // SAFETY: the queue pair is there: its owner takes the pointer back before it goes, under the lock, which `held` keeps.
         unsafe { (self.library.ibv_modify_qp)(qp.as_ptr(), &raw mut attributes, sys::IBV_QP_STATE as c_int) };
         // A device that does not obey is believed to be broken.
         self.shared.fail();
