@@ -145,7 +145,7 @@ pub enum CmError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The system refused.
-    #[error("could not {what}: {source}")]
+    #[error("could not {what}: {source}; see what the kernel's log (dmesg) says, and look for limits (`qpair doctor`)")]
     System {
         /// The step that failed.
         what: &'static str,

@@ -105,5 +105,37 @@ fn a_peer_that_gave_up_while_it_waited_is_passed_over() {
     });
 }
 
+#[test]
+fn a_request_whose_peer_gave_up_before_it_is_answered_is_over() {
+    in_fake(|| {
+        let listening = Listening::new();
+        for accepts in [true, false] {
+            let asking = listening.ask(b"");
+            let request = listening.listener.wait(LIMIT).unwrap();
+            drop(asking);
+            let error = match accepts {
+                true => request.accept(listening.rc(), b"").map(drop).unwrap_err(),
+                false => request.reject(b"").unwrap_err(),
+            };
+            assert!(matches!(error, CmError::Over) && error.to_string().contains("next request"), "{error}");
+        }
+        listening.close();
+    });
+}
+
+#[test]
+fn a_request_that_the_system_does_not_let_be_accepted_says_where_to_look() {
+    in_fake(|| {
+        let listening = Listening::new();
+        let asking = listening.ask(b"");
+        listening.ground.fake.fail("rdma_accept", 1, libc::ENOMEM).unwrap();
+        let error = listening.listener.wait(LIMIT).unwrap().accept(listening.rc(), b"").map(drop).unwrap_err();
+        assert!(matches!(error, CmError::System { .. }) && error.to_string().contains("dmesg"), "{error}");
+        let error = refused(asking);
+        assert!(matches!(error, CmError::Rejected { reason: RejectReason::CONSUMER, .. }), "{error}");
+        listening.close();
+    });
+}
+
 /// Requests that wait at a listener.
 const ROOM: usize = 1024;

@@ -138,6 +138,8 @@ impl Request {
         let qp = prepared.ibv().ok_or(CmError::ForeignObject)?;
         let gone = |source: io::Error| match self.course.end() {
             Some(end) => end.error(self.id.peer(), self.id.device()),
+            // The kernel has it for a request whose peer gave up, of which it does not tell.
+            None if source.raw_os_error() == Some(libc::EINVAL) => CmError::Over,
             None => CmError::System { what: "accept a connection", source },
         };
         let agreed = self.id.agreed(words.reads).map_err(gone)?;
