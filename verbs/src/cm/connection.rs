@@ -35,6 +35,8 @@ pub enum Ended {
     NoAnswer,
     /// The peer does not know the connection, or takes it back.
     Rejected(Reason),
+    /// This host lost it: its device was removed, or its connection manager is gone.
+    Lost,
 }
 
 impl CmConnection {

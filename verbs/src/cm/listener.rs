@@ -49,23 +49,24 @@ impl Listener {
         }
     }
 
-    /// The next request, if one waits. Never blocks.
+    /// The next request, if one waits. Never blocks. That none can come any more, [`wait`](Listener::wait) alone tells.
     pub fn poll(&self) -> Option<ConnectionRequest> {
-        self.next(Some(Instant::now()))
+        self.next(Some(Instant::now())).ok().flatten()
     }
 
     /// Waits for the next request.
     ///
     /// # Errors
-    /// [`CmError::TimedOut`] if none came within `limit`.
+    /// [`CmError::TimedOut`] if none came within `limit`. On devices of libibverbs, [`CmError::DeviceGone`] and
+    /// [`CmError::ManagerGone`]: none comes any more.
     pub fn wait(&self, limit: Duration) -> Result<ConnectionRequest, CmError> {
-        self.next(deadline(limit)).ok_or(CmError::TimedOut { limit })
+        self.next(deadline(limit))?.ok_or(CmError::TimedOut { limit })
     }
 
-    fn next(&self, deadline: Option<Instant>) -> Option<ConnectionRequest> {
+    fn next(&self, deadline: Option<Instant>) -> Result<Option<ConnectionRequest>, CmError> {
         match &self.listener {
-            Inner::Soft(listener) => listener.next(deadline).map(ConnectionRequest::soft),
-            Inner::Ibv(listener) => listener.next(deadline).map(ConnectionRequest::ibv),
+            Inner::Soft(listener) => Ok(listener.next(deadline).map(ConnectionRequest::soft)),
+            Inner::Ibv(listener) => Ok(listener.next(deadline)?.map(ConnectionRequest::ibv)),
         }
     }
 }

@@ -138,6 +138,21 @@ pub enum CmError {
         /// That many.
         limit: usize,
     },
+    /// The device was removed from this host.
+    #[error("{device} was removed from this host: open it again once it is back, or open another device")]
+    DeviceGone {
+        /// The device.
+        device: String,
+    },
+    /// Events of the system's connection manager can not be read any more, so that all its connections of the device ended.
+    #[error(
+        "the connection manager tells nothing of {device} any more, so its connections ended: see that the module rdma_ucm is \
+         loaded, and what the kernel's log (dmesg) says, then open the device again"
+    )]
+    ManagerGone {
+        /// The device.
+        device: String,
+    },
     /// The device can not use the network.
     #[error("no connection over the network: {0}")]
     Network(#[from] NetworkError),

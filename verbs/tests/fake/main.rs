@@ -9,6 +9,7 @@ mod errors;
 mod ground;
 mod holes;
 mod last_receive;
+mod losses;
 mod memlock;
 mod nonsense;
 mod posting;

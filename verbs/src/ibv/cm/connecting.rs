@@ -58,8 +58,7 @@ pub(crate) fn connect(
     let words = words_of(device, &prepared, &private)?;
     let manager = device.manager()?;
     let course = Arc::new(Course::asking(words.clone()));
-    let system = |source| CmError::System { what: "ask for a connection", source };
-    let id = Id::new(&manager, About::Connection(course.clone())).map_err(system)?;
+    let id = Id::new(&manager, About::Connection(course.clone()), "ask for a connection")?;
     id.resolve_address(peer).map_err(|source| CmError::Unreachable { peer, source })?;
     Ok(Connecting { side: Side::Asked(prepared, words), ends: Some(Ends { id, course, peer }) })
 }
@@ -152,6 +151,7 @@ impl Connection {
         self.ends.course.wait_for_end(deadline).map(|end| match end {
             End::Rejected(reason, _) => Ended::Rejected(reason),
             End::NoAnswer => Ended::NoAnswer,
+            End::Lost(_) => Ended::Lost,
             _ => Ended::Disconnected,
         })
     }

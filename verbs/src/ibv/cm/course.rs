@@ -66,6 +66,17 @@ pub(super) enum End {
     System(&'static str, i32),
     /// The peer ended it, or agreed to its end.
     Disconnected,
+    /// This host lost it.
+    Lost(Loss),
+}
+
+/// What is gone from this host.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Loss {
+    /// Whoever tells of connections.
+    Manager,
+    /// The device.
+    Device,
 }
 
 impl Course {
@@ -152,6 +163,17 @@ impl End {
             End::OtherDevice(device) => CmError::OtherDevice { peer, device, own: own.to_owned() },
             End::System(what, errno) => CmError::System { what, source: io::Error::from_raw_os_error(errno) },
             End::Disconnected => CmError::Disconnected { peer },
+            End::Lost(loss) => loss.error(own),
+        }
+    }
+}
+
+impl Loss {
+    pub(super) fn error(self, own: &str) -> CmError {
+        let device = own.to_owned();
+        match self {
+            Loss::Manager => CmError::ManagerGone { device },
+            Loss::Device => CmError::DeviceGone { device },
         }
     }
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use qpair_verbs_sys as sys;
 
-use super::course::Words;
+use super::course::{Loss, Words};
 use super::inbox::WAITING;
 use super::known::{About, Entry};
 use super::manager::Manager;
+use crate::error::CmError;
 use crate::ibv::handle::outcome;
 use crate::ibv::qp::Agreed;
 
@@ -31,15 +32,21 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// A new one, and where events about it go.
-    pub(super) fn new(manager: &Arc<Manager>, about: About) -> io::Result<Self> {
+    /// A new one, and where events about it go. `what` is what it is for.
+    pub(super) fn new(manager: &Arc<Manager>, about: About, what: &'static str) -> Result<Self, CmError> {
+        let system = |source| CmError::System { what, source };
         let library = manager.core.library;
         let mut raw = null_mut();
         let channel = manager.core.channel.as_ptr();
         // SAFETY: the channel is there as long as the manager; `raw` is written to.
-        outcome(unsafe { (library.rdma_create_id)(channel, &raw mut raw, null_mut(), sys::RDMA_PS_TCP) })?;
-        let raw = NonNull::new(raw).ok_or(io::ErrorKind::InvalidData)?;
-        let entry = manager.core.known.add(raw.addr().get(), about);
+        outcome(unsafe { (library.rdma_create_id)(channel, &raw mut raw, null_mut(), sys::RDMA_PS_TCP) })
+            .map_err(system)?;
+        let raw = NonNull::new(raw).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))?;
+        let Some(entry) = manager.core.known.add(raw.addr().get(), about) else {
+            // SAFETY: made above, and nobody else knows of it.
+            unsafe { (library.rdma_destroy_id)(raw.as_ptr()) };
+            return Err(Loss::Manager.error(&manager.core.device.name));
+        };
         Ok(Id { raw, entry, manager: manager.clone() })
     }
 

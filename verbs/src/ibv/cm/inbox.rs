@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use super::course::{Course, Words};
+use super::course::{Course, Loss, Words};
 use super::id::Raw;
 use super::known::Entry;
 use crate::soft::EventFd;
@@ -34,6 +34,8 @@ struct State {
     waiting: VecDeque<Asked>,
     /// Where the next look for those who gave up begins.
     next_look: usize,
+    /// Why nobody comes any more.
+    end: Option<Loss>,
 }
 
 impl Inbox {
@@ -55,15 +57,22 @@ impl Inbox {
         self.bell.ring();
     }
 
-    /// The next, if one comes until then; none: without end.
-    pub(super) fn take(&self, deadline: Option<Instant>) -> Option<Asked> {
-        wait(&self.state, &self.came, deadline, |state| {
+    /// Nobody comes any more. The first reason counts.
+    pub(super) fn end(&self, why: Loss) {
+        lock(&self.state).end.get_or_insert(why);
+        self.came.notify_all();
+    }
+
+    /// The next, if one comes until then; none: without end. Once all are taken, why nobody comes any more.
+    pub(super) fn take(&self, deadline: Option<Instant>) -> Result<Option<Asked>, Loss> {
+        let taken = wait(&self.state, &self.came, deadline, |state| {
             let next = state.waiting.pop_front();
             if state.waiting.is_empty() {
                 self.bell.clear();
             }
-            next
-        })
+            next.map(Ok).or(state.end.map(Err))
+        });
+        taken.transpose()
     }
 }
 
@@ -107,7 +116,7 @@ mod tests {
     fn asked(number: u32) -> Asked {
         let words = Words { qpn: number, ..Words::default() };
         let course: Arc<Course> = Arc::default();
-        let entry = Known::default().add(0, About::Connection(course.clone()));
+        let entry = Known::default().add(0, About::Connection(course.clone())).unwrap();
         Asked { id: Raw(NonNull::dangling()), entry, course, words }
     }
 
@@ -126,7 +135,7 @@ mod tests {
         let inbox = full();
         let (has_room, over) = inbox.make_room(|_| false);
         assert!(!has_room && over.is_empty());
-        inbox.take(Some(Instant::now())).unwrap();
+        inbox.take(Some(Instant::now())).unwrap().unwrap();
         assert!(inbox.make_room(|_| false).0);
     }
 
@@ -145,7 +154,16 @@ mod tests {
         let (has_room, over) = inbox.make_room(|asked| asked.words.qpn % 2 == 0);
         assert!(has_room && !over.is_empty());
         let order: Vec<_> =
-            std::iter::from_fn(|| inbox.take(Some(Instant::now()))).map(|asked| asked.words.qpn).collect();
+            std::iter::from_fn(|| inbox.take(Some(Instant::now())).unwrap()).map(|asked| asked.words.qpn).collect();
         assert!(order.is_sorted() && order.len() + over.len() == WAITING);
+    }
+    #[test]
+    fn those_who_came_before_the_end_are_taken_before_it_is_told() {
+        let inbox = Inbox::new().unwrap();
+        inbox.push(asked(1));
+        inbox.end(Loss::Device);
+        inbox.end(Loss::Manager);
+        assert_eq!(inbox.take(None).unwrap().unwrap().words.qpn, 1);
+        assert!(matches!(inbox.take(None), Err(Loss::Device)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::course::Course;
+use super::course::{Course, End, Loss};
 use super::inbox::Inbox;
 use crate::sync::lock;
 
@@ -11,7 +11,14 @@ use crate::sync::lock;
 /// connections begin and end meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    entries: Mutex<HashMap<usize, Arc<Entry>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<usize, Arc<Entry>>,
+    /// Nobody reads events any more.
+    is_over: bool,
 }
 
 /// An id, as long as it is there.
@@ -29,19 +36,39 @@ pub(super) enum About {
 }
 
 impl Known {
-    pub(super) fn add(&self, at: usize, about: About) -> Arc<Entry> {
+    /// One more; none once nobody reads events any more.
+    pub(super) fn add(&self, at: usize, about: About) -> Option<Arc<Entry>> {
+        let mut state = lock(&self.state);
+        if state.is_over {
+            return None;
+        }
         let entry = Arc::new(Entry { about, is_there: Mutex::new(true) });
-        lock(&self.entries).insert(at, entry.clone());
-        entry
+        state.entries.insert(at, entry.clone());
+        Some(entry)
     }
 
     pub(super) fn find(&self, at: usize) -> Option<Arc<Entry>> {
-        lock(&self.entries).get(&at).cloned()
+        lock(&self.state).entries.get(&at).cloned()
     }
 
     /// Forgets an id that is about to go. Whoever found it before may be at work with it: see [`Entry::leave`].
     pub(super) fn remove(&self, at: usize) {
-        lock(&self.entries).remove(&at);
+        lock(&self.state).entries.remove(&at);
+    }
+
+    /// Takes no more in, and tells those that are there: nobody reads events any more.
+    pub(super) fn end(&self) {
+        let entries: Vec<_> = {
+            let mut state = lock(&self.state);
+            state.is_over = true;
+            state.entries.values().cloned().collect()
+        };
+        for entry in entries {
+            match &entry.about {
+                About::Listener(inbox) => inbox.end(Loss::Manager),
+                About::Connection(course) => course.ended(End::Lost(Loss::Manager)),
+            }
+        }
     }
 }
 
@@ -65,7 +92,7 @@ mod tests {
     #[test]
     fn nobody_works_with_an_id_that_is_about_to_go() {
         let known = Known::default();
-        known.add(1, About::Connection(Arc::default()));
+        known.add(1, About::Connection(Arc::default())).unwrap();
         let found = known.find(1).unwrap();
         assert_eq!(found.while_there(|| 7), Some(7));
         known.remove(1);
@@ -77,9 +104,9 @@ mod tests {
     #[test]
     fn others_come_and_go_while_somebody_works_with_an_id() {
         let known = Known::default();
-        let busy = known.add(1, About::Connection(Arc::default()));
+        let busy = known.add(1, About::Connection(Arc::default())).unwrap();
         let done = busy.while_there(|| {
-            let other = known.add(2, About::Connection(Arc::default()));
+            let other = known.add(2, About::Connection(Arc::default())).unwrap();
             known.remove(2);
             other.leave();
         });

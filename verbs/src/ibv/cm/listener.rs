@@ -47,10 +47,11 @@ pub(crate) struct Request {
 
 impl Listener {
     pub(crate) fn new(device: &Arc<Device>, port: u16) -> Result<Self, CmError> {
-        let system = |source| CmError::System { what: "listen for connections", source };
+        const WHAT: &str = "listen for connections";
+        let system = |source| CmError::System { what: WHAT, source };
         let manager = device.manager()?;
         let inbox = Arc::new(Inbox::new().map_err(system)?);
-        let id = Id::new(&manager, About::Listener(inbox.clone())).map_err(system)?;
+        let id = Id::new(&manager, About::Listener(inbox.clone()), WHAT)?;
         let port = id.listen(port).map_err(|source| match source.raw_os_error() {
             // Linux has the second for a port that another listens at on all addresses.
             Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => CmError::AddressInUse { port },
@@ -63,16 +64,17 @@ impl Listener {
         self.port
     }
 
-    /// The next request, if one comes until then; none: without end.
-    pub(crate) fn next(&self, deadline: Option<Instant>) -> Option<Request> {
+    /// The next request, if one comes until then; none: without end. An error: none comes any more.
+    pub(crate) fn next(&self, deadline: Option<Instant>) -> Result<Option<Request>, CmError> {
         loop {
-            let Asked { id, entry, course, words } = self.inbox.take(deadline)?;
+            let taken = self.inbox.take(deadline).map_err(|loss| loss.error(self.device.name()))?;
+            let Some(Asked { id, entry, course, words }) = taken else { return Ok(None) };
             let id = Id::of_request(id, entry, &self.manager);
             // Who asked may have given up since.
             if course.end().is_none()
                 && let Ok(path) = id.attributes(sys::IBV_QPS_RTR)
             {
-                return Some(Request::new(id, course, words, &path, &self.device));
+                return Ok(Some(Request::new(id, course, words, &path, &self.device)));
             }
         }
     }
@@ -82,7 +84,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.id = None;
         // Each is refused as it is dropped.
-        while self.next(Some(Instant::now())).is_some() {}
+        while let Ok(Some(_)) = self.next(Some(Instant::now())) {}
     }
 }
 

@@ -12,7 +12,7 @@ use qpair_verbs_sys as sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::course::{Course, End};
+use super::course::{Course, End, Loss};
 use super::id::{self, Raw, heard, said};
 use super::inbox::{Asked, Inbox};
 use super::known::{About, Known};
@@ -102,28 +102,40 @@ impl Core {
             let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
             match poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return tracing::error!(%error, "connections by rdma_cm are not watched any more"),
+                Err(error) => return self.end(&error.into()),
             }
             if !fds[1].revents().is_empty() {
                 return;
             }
             let broken = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-            if !self.take_events() && broken {
-                return tracing::error!(device = self.device.name, "the connection manager is gone");
+            match self.take_events() {
+                Ok(false) if broken => return self.end(&io::ErrorKind::BrokenPipe.into()),
+                Ok(_) => {}
+                Err(error) => return self.end(&error),
             }
         }
     }
 
+    /// Nobody reads events any more: whoever waits for one is told.
+    fn end(&self, error: &io::Error) {
+        tracing::error!(device = self.device.name, %error, "connections by rdma_cm end: their events can not be read");
+        self.known.end();
+    }
+
     /// Takes the events that wait; false if there was none.
-    fn take_events(&self) -> bool {
+    fn take_events(&self) -> io::Result<bool> {
         let mut any = false;
         loop {
             let mut event = std::ptr::null_mut();
             // SAFETY: the channel is there; the library fills the pointer where it returns 0.
-            if unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) } != 0 {
-                return any;
+            match outcome(unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) }) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(any),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // What can not be read stays, and polling would tell of it for ever.
+                Err(error) => return Err(error),
             }
-            let Some(event) = NonNull::new(event) else { return any };
+            let Some(event) = NonNull::new(event) else { return Ok(any) };
             any = true;
             // SAFETY: got above, and not acknowledged before it was read.
             let told = unsafe { read(event) };
@@ -176,8 +188,10 @@ impl Core {
             return unwanted;
         }
         let course = Arc::new(Course::default());
-        let entry = self.known.add(told.id.addr().get(), About::Connection(course.clone()));
-        inbox.push(Asked { id: Raw(told.id), entry, course, words: told.words });
+        match self.known.add(told.id.addr().get(), About::Connection(course.clone())) {
+            Some(entry) => inbox.push(Asked { id: Raw(told.id), entry, course, words: told.words }),
+            None => unwanted.push(Raw(told.id)),
+        }
         unwanted
     }
 
@@ -185,9 +199,17 @@ impl Core {
     fn follow(&self, told: Told) {
         // Found, it is the one that the event is about: the library keeps an id until its events are acknowledged.
         let Some(entry) = self.known.find(told.id.addr().get()) else { return };
-        if let About::Connection(course) = &entry.about {
-            entry.while_there(|| self.follow_course(told, course));
-        }
+        entry.while_there(|| match &entry.about {
+            About::Connection(course) => self.follow_course(told, course),
+            About::Listener(inbox) if told.event == sys::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                tracing::error!(
+                    device = self.device.name,
+                    "the device is removed: nobody comes to its listeners any more"
+                );
+                inbox.end(Loss::Device);
+            }
+            About::Listener(_) => tracing::debug!(event = told.event, "an event of rdma_cm about a listener"),
+        });
     }
 
     /// A step of a connection, whose entry's lock is held.
@@ -208,7 +230,8 @@ impl Core {
                 let reason = Reason(u16::try_from(told.status).unwrap_or_default());
                 course.ended(End::Rejected(reason, told.words.private));
             }
-            sys::RDMA_CM_EVENT_DISCONNECTED | sys::RDMA_CM_EVENT_DEVICE_REMOVAL => {
+            sys::RDMA_CM_EVENT_DEVICE_REMOVAL => course.ended(End::Lost(Loss::Device)),
+            sys::RDMA_CM_EVENT_DISCONNECTED => {
                 // The peer waits for an answer.
                 // SAFETY: as above.
                 unsafe { (self.library.rdma_disconnect)(told.id.as_ptr()) };
