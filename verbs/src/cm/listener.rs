@@ -19,7 +19,7 @@ use crate::ibv::cm as ibv;
 /// [`RejectReason::CONSUMER`]: crate::RejectReason::CONSUMER
 ///
 /// On devices of libibverbs one listener of a host has a port, whatever its device; those who ask for another device there are
-/// refused.
+/// refused, with [`CmError::ListensElsewhere`].
 #[derive(Debug)]
 pub struct Listener {
     listener: Inner,

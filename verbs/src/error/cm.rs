@@ -81,6 +81,15 @@ pub enum CmError {
         /// What its application said, with zeros behind.
         private: Vec<u8>,
     },
+    /// The peer's address leads to another device than the one whose listener has the port.
+    #[error(
+        "{peer} is an address of another device there than the one whose program listens at that port: connect to an address \
+         of that device, or have the program listen on this one"
+    )]
+    ListensElsewhere {
+        /// The peer.
+        peer: SocketAddr,
+    },
     /// The peer did not answer, however often it was asked.
     #[error(
         "{peer} does not answer: see that its program runs, and that no firewall keeps UDP port 4791 (`qpair doctor {}`)",
@@ -169,6 +178,16 @@ pub enum CmError {
     },
 }
 
+impl CmError {
+    /// A refusal, by what came with it.
+    pub(crate) fn rejected(peer: SocketAddr, reason: Reason, private: Vec<u8>) -> Self {
+        if reason == Reason::CONSUMER && private.starts_with(OTHER_DEVICE) {
+            return CmError::ListensElsewhere { peer };
+        }
+        CmError::Rejected { peer, reason, private }
+    }
+}
+
 /// What to do about a refusal.
 fn advice(reason: Reason) -> &'static str {
     match reason {
@@ -180,3 +199,8 @@ fn advice(reason: Reason) -> &'static str {
         _ => "look at the peer's log for the reason",
     }
 }
+
+/// What comes with the refusal of a request that came by another device than the listener's. No reason of rdma_cm says that,
+/// and without it such a refusal looks like one for want of room, after which a peer tries again. It says so to people who
+/// look at what other programs got.
+pub(crate) const OTHER_DEVICE: &[u8] = b"qpair: the listener is on another device";

@@ -10,6 +10,7 @@ mod open;
 mod post;
 
 pub use cm::CmError;
+pub(crate) use cm::OTHER_DEVICE;
 pub use completion::{CompletionError, CqError, NoMemory};
 pub use connect::{ConnectError, ModifyError};
 pub use create::CreateError;

@@ -1,9 +1,10 @@
 //! Requests at a listener: refused, too many, given up.
 
-use qpair_verbs::{CmError, Connecting, RejectReason};
+use qpair_fake_ibverbs::control::Device;
+use qpair_verbs::{CmError, Connecting, Context, RejectReason};
 
-use crate::connecting::{LIMIT, Listening, refused};
-use crate::ground::{in_fake, wait_until};
+use crate::connecting::{LIMIT, Listening, at, refused};
+use crate::ground::{in_fake, settled, wait_until};
 
 #[test]
 fn a_refusal_comes_with_what_the_application_says() {
@@ -102,6 +103,26 @@ fn a_peer_that_gave_up_while_it_waited_is_passed_over() {
         assert!(listening.listener.poll().is_none());
         drop((next, stays));
         listening.close();
+    });
+}
+
+#[test]
+fn a_request_that_comes_by_another_device_is_told_that_the_listener_is_elsewhere() {
+    in_fake(|| {
+        let listening = Listening::new();
+        let other = Device::new("other0").unwrap();
+        let ctx = Context::open("other0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(16).unwrap());
+        let peer = at(&ctx, listening.listener.port());
+        let error = refused(ctx.connect_to(peer, pd.rc(&cq).build().unwrap(), b"").unwrap());
+        assert!(matches!(error, CmError::ListensElsewhere { peer: asked } if asked == peer), "{error}");
+        assert!(listening.listener.poll().is_none());
+        // The listener goes on.
+        drop(listening.connect());
+        drop((cq, pd, ctx));
+        listening.close();
+        settled(&other);
+        other.assert_clean();
     });
 }
 

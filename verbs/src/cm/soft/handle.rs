@@ -84,7 +84,7 @@ impl Handle {
     pub(super) fn error(&self, end: End) -> CmError {
         let peer = self.peer;
         match end {
-            End::Rejected { reason, private } => CmError::Rejected { peer, reason, private: private.to_vec() },
+            End::Rejected { reason, private } => CmError::rejected(peer, reason, private.to_vec()),
             End::Stale => CmError::Stale { peer },
             End::TimedOut => CmError::NoAnswer { peer },
             End::Disconnected => CmError::Disconnected { peer },

@@ -157,7 +157,7 @@ impl End {
     /// An end that comes before the application has the connection.
     pub(super) fn error(self, peer: SocketAddr, own: &str) -> CmError {
         match self {
-            End::Rejected(reason, private) => CmError::Rejected { peer, reason, private },
+            End::Rejected(reason, private) => CmError::rejected(peer, reason, private),
             End::NoAnswer => CmError::NoAnswer { peer },
             End::Unreachable(errno) => CmError::Unreachable { peer, source: io::Error::from_raw_os_error(errno) },
             End::OtherDevice(device) => CmError::OtherDevice { peer, device, own: own.to_owned() },

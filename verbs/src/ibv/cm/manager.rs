@@ -16,7 +16,7 @@ use super::course::{Course, End, Loss};
 use super::id::{self, Raw, heard, said};
 use super::inbox::{Asked, Inbox};
 use super::known::{About, Known};
-use crate::error::CmError;
+use crate::error::{CmError, OTHER_DEVICE};
 use crate::ibv::handle::{Handle, made, outcome};
 use crate::soft::EventFd;
 
@@ -172,6 +172,10 @@ impl Core {
     fn take_to(&self, inbox: &Inbox, told: Told) -> Vec<Raw> {
         // SAFETY: the library made the id for this event.
         if unsafe { self.device_of(told.id) } != self.device.name {
+            // SAFETY: as above; the length is the data's. Where that fails, the peer is refused without a reason.
+            unsafe {
+                (self.library.rdma_reject)(told.id.as_ptr(), OTHER_DEVICE.as_ptr().cast(), OTHER_DEVICE.len() as u8)
+            };
             return vec![Raw(told.id)];
         }
         // SAFETY: who waits has its id, and is not taken out meanwhile.
