@@ -187,7 +187,7 @@ impl Context {
     ///
     /// # Errors
     /// [`CmError::AddressInUse`] if another listener of this host has the port; [`CmError::NotSupported`] on a device of
-    /// libibverbs where Linux' connection manager is not to be had; others if the device can not use the network.
+    /// libibverbs where Linux' connection manager is not to be had, and on iWARP devices; others if the device can not use the network.
     pub fn listen(&self, port: u16) -> Result<Listener, CmError> {
         Listener::new(&self.provider, port)
     }
@@ -198,7 +198,7 @@ impl Context {
     /// Both ends share what they agree on: the MTU and the retry counts of this queue pair, and the smaller number of READs.
     ///
     /// # Errors
-    /// [`CmError`] if the peer can not be asked. What it answers, [`Connecting`] tells.
+    /// [`CmError`] if the peer can not be asked; [`CmError::NotSupported`] as of [`listen`](Context::listen). What it answers, [`Connecting`] tells.
     pub fn connect_to(&self, peer: SocketAddr, prepared: Prepared, private: &[u8]) -> Result<Connecting, CmError> {
         self.connect_with(peer, prepared, &ConnectOptions::new().private(private))
     }

@@ -14,11 +14,8 @@ use crate::types::Mtu;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The system's connection manager is not to be had.
-    #[error(
-        "{device} makes no connections by rdma_cm here: {source}; see that librdmacm is installed and the module rdma_ucm \
-         loaded, or exchange addresses by other means and connect with Prepared::connect"
-    )]
+    /// The system's connection manager is not to be had, or the device is of a kind that it connects otherwise (iWARP).
+    #[error("{device} makes no connections by rdma_cm here: {source}; {}", advice_without(source))]
     NotSupported {
         /// The device.
         device: String,
@@ -197,6 +194,20 @@ fn advice(reason: Reason) -> &'static str {
         Reason::STALE_CONNECTION => "an older connection of the queue pair ends there; build another and try again",
         Reason::CONSUMER => "its application did not want this connection; look there for the reason",
         _ => "look at the peer's log for the reason",
+    }
+}
+
+/// What to do where there are no connections.
+fn advice_without(source: &io::Error) -> &'static str {
+    match source.kind() {
+        // Not by the system, and an iWARP queue pair is not connected by addresses either.
+        io::ErrorKind::Unsupported if source.raw_os_error().is_none() => {
+            "open a device of InfiniBand or RoCE, or soft0"
+        }
+        _ => {
+            "see that librdmacm is installed and the module rdma_ucm loaded, or exchange addresses by other means and connect \
+             with Prepared::connect"
+        }
     }
 }
 

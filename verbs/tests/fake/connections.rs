@@ -101,6 +101,21 @@ fn a_way_that_begins_at_another_device_is_told_by_its_name() {
 }
 
 #[test]
+fn an_iwarp_device_says_that_it_is_not_supported() {
+    in_fake(|| {
+        let ground = Ground::with(&[("transport_type", IWARP)]);
+        let error = ground.ctx.listen(0).unwrap_err();
+        assert!(matches!(error, CmError::NotSupported { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("iWARP") && text.contains("RoCE") && !text.contains("install"), "{text}");
+        let error = ground.ctx.connect_to(at(&ground.ctx, 7), rc(&ground), b"").unwrap_err();
+        assert!(matches!(error, CmError::NotSupported { .. }), "{error}");
+        let calls = ground.close().calls();
+        assert!(!calls.contains("rdma_"), "{calls}");
+    });
+}
+
+#[test]
 fn a_step_that_the_system_refuses_ends_the_attempt_and_leaves_nothing() {
     in_fake(|| {
         let mut listening = Listening::new();
@@ -127,3 +142,5 @@ fn a_step_that_the_system_refuses_ends_the_attempt_and_leaves_nothing() {
         listening.close();
     });
 }
+
+const IWARP: u64 = 1;

@@ -47,6 +47,11 @@ unsafe impl Sync for Core {}
 impl Manager {
     pub(in crate::ibv) fn start(device: &Arc<Handle>) -> Result<Arc<Self>, CmError> {
         let missing = |source| CmError::NotSupported { device: device.name.clone(), source };
+        // SAFETY: the context is open as long as the handle, and its device as long.
+        if unsafe { (*(*device.ctx()).device).transport_type } == sys::IBV_TRANSPORT_IWARP {
+            let source = io::Error::new(io::ErrorKind::Unsupported, "iWARP devices are not connected as others are");
+            return Err(missing(source));
+        }
         let library = sys::Rdmacm::load().map_err(|error| missing(io::Error::other(error)))?;
         let init_qp_attr = library.rdma_init_qp_attr().map_err(|error| missing(io::Error::other(error)))?;
         let establish = library.rdma_establish().map_err(|error| missing(io::Error::other(error)))?;

@@ -2,6 +2,8 @@
 //!
 //! The library would make queue pairs by itself, on contexts of its own. Here they are a device's like all others: the manager
 //! is told their numbers, and says what is to be set in each state.
+//!
+//! Devices of InfiniBand and RoCE alone: on iWARP the library tells whoever asks of no answer, but that all is established.
 
 mod connecting;
 mod course;
