@@ -1,0 +1,20 @@
+//! What hangs where in a machine, and which NIC serves which GPU.
+//!
+//! A [`Machine`] is a graph of NUMA nodes, PCI bridges and switches, GPUs and NICs, whose links carry
+//! their kind and bandwidth. It is made by a [`MachineBuilder`] from parts in any order, and is the
+//! same whatever that order was.
+#![forbid(unsafe_code)]
+
+mod bandwidth;
+mod cpu_set;
+mod model;
+mod pci;
+
+pub use bandwidth::Bandwidth;
+pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use model::{
+    BondMember, Bridge, BridgeRole, Cpu, CpuId, Description, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor,
+    HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NodeId, NvSwitch, Parent, Port,
+    PortState, SocketLink, Warning, limits,
+};
+pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink};

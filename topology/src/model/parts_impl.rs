@@ -1,0 +1,159 @@
+//! Making parts, and what follows from them.
+
+use super::parts::{Bridge, Cpu, Gpu, GpuLinkKind, Nic, Parent, Port, PortState};
+use super::{BridgeRole, GpuVendor, LinkLayer};
+use crate::{Bandwidth, PciAddress, PcieLink};
+
+impl Cpu {
+    /// The NUMA node with this number, of which nothing more is known.
+    pub fn numa(number: u32) -> Self {
+        Self { numa: Some(number), ..Self::default() }
+    }
+
+    /// What the link to another socket carries in one direction, estimated from maker and model:
+    /// two or three links of the generation, less what coherence and small packets take. The order
+    /// of processors is right, the figures are rough; describe the link where it is known better.
+    pub fn socket_bandwidth(&self) -> Bandwidth {
+        let arch = self.arch.as_deref().unwrap_or_default();
+        let vendor = self.vendor.as_deref().unwrap_or_default();
+        Bandwidth::from_gb(match (arch, vendor, self.family.unwrap_or(0), self.model.unwrap_or(0)) {
+            // NVLink-C2C between two Grace, and X-Bus between two POWER9.
+            ("arm64" | "aarch64", ..) => 32,
+            ("ppc64" | "ppc64le", ..) => 32,
+            // Zen 4 and later have four links of 32 GT/s; before, of 16 to 18 GT/s.
+            (_, "AuthenticAMD", family, model) if family >= 26 || family == 25 && model >= 0x10 => 32,
+            // Topology files of older tools have the extended family alone: 0x8f and its model.
+            (_, "AuthenticAMD", ..) => 16,
+            (_, "GenuineIntel", 6, model) if model >= 0x8f => 32,
+            (_, "GenuineIntel", 6, 0x6a | 0x6c) => 16,
+            (_, "GenuineIntel", 6, model) if model >= 0x55 => 10,
+            (_, "GenuineIntel", 6, 1..) => 8,
+            _ => 10,
+        })
+    }
+
+    /// What the link to another node of the same socket carries in one direction.
+    pub fn package_bandwidth(&self) -> Bandwidth {
+        self.socket_bandwidth().times(3)
+    }
+}
+
+impl Bridge {
+    /// A bridge of which no more is known than where it is.
+    pub fn at(address: PciAddress, parent: Parent) -> Self {
+        Self { address, parent, numa: None, role: BridgeRole::Unknown, pcie: PcieLink::UNKNOWN, acs_redirect: None }
+    }
+}
+
+impl Gpu {
+    /// A GPU of which no more is known than where it is.
+    pub fn at(address: PciAddress, parent: Parent) -> Self {
+        Self {
+            address,
+            parent,
+            numa: None,
+            vendor: GpuVendor::Other,
+            model: None,
+            device: None,
+            pcie: PcieLink::UNKNOWN,
+            physfn: None,
+            gpu_direct: None,
+        }
+    }
+}
+
+impl Port {
+    /// A port that is active, at a rate in Mbit/s.
+    pub fn active(number: u32, mbit: u64, link_layer: LinkLayer) -> Self {
+        Self { number, mbit: Some(mbit), link_layer, state: PortState::Active }
+    }
+}
+
+impl Nic {
+    /// A PCI device without ports yet: add what it has to `ports`, or it can not be chosen.
+    pub fn at(name: impl Into<String>, address: PciAddress, parent: Parent) -> Self {
+        Self { address: Some(address), parent, ..Self::named(name.into()) }
+    }
+
+    /// The software device of a NUMA node. Its rate is what one core copies, some 10 GB/s; it is a
+    /// figure to choose by, not a promise.
+    pub fn software(name: impl Into<String>, numa: u32) -> Self {
+        let port = Port { number: 1, mbit: Some(80_000), link_layer: LinkLayer::Ethernet, state: PortState::Active };
+        Self {
+            parent: Parent::Numa(numa),
+            numa: Some(numa),
+            ports: vec![port],
+            gpu_direct: Some(false),
+            software: true,
+            ..Self::named(name.into())
+        }
+    }
+
+    /// True if some port carries data.
+    pub fn is_usable(&self) -> bool {
+        self.ports.iter().any(|port| port.state != PortState::Down)
+    }
+
+    /// What its ports carry together in one direction: of a bond its members, else the ports that
+    /// are not down. Unlimited where a rate is not known.
+    pub fn bandwidth(&self) -> Bandwidth {
+        if !self.is_usable() {
+            return Bandwidth::ZERO;
+        }
+        if !self.bond.is_empty() {
+            return self.bond.iter().map(|member| Bandwidth::from_mbit(member.mbit)).sum();
+        }
+        let ports = self.ports.iter().filter(|port| port.state != PortState::Down);
+        ports.map(|port| port.mbit.map_or(Bandwidth::UNLIMITED, Bandwidth::from_mbit)).sum()
+    }
+
+    fn named(name: String) -> Self {
+        Self {
+            name,
+            address: None,
+            parent: Parent::Unknown,
+            numa: None,
+            ports: Vec::new(),
+            bond: Vec::new(),
+            guid: None,
+            pcie: PcieLink::UNKNOWN,
+            physfn: None,
+            gpu_direct: None,
+            software: false,
+        }
+    }
+}
+
+impl GpuLinkKind {
+    /// The name that people know.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NvLink => "NVLink",
+            Self::Xgmi => "xGMI",
+            Self::C2c => "C2C",
+        }
+    }
+
+    /// What one NVLink of a generation, 1 to 5, carries in one direction: about 85 of 100 bytes of
+    /// the nominal 20, 25, 25, 25 and 50 GB/s, since packets have headers.
+    pub const fn nvlink(generation: u32) -> Bandwidth {
+        Bandwidth::from_gb(match generation {
+            0 | 1 => 17,
+            2..=4 => 21,
+            _ => 42,
+        })
+    }
+
+    /// What one xGMI link carries in one direction: three quarters of the nominal 64 GB/s of the
+    /// MI300 family, 50 of the MI200 family, and 46 of what came before.
+    pub const fn xgmi(cdna: u32) -> Bandwidth {
+        Bandwidth::from_gb(match cdna {
+            0 | 1 => 34,
+            2 => 37,
+            _ => 48,
+        })
+    }
+
+    /// What C2C carries in one direction: of the nominal 450 GB/s, five sixths.
+    pub const C2C: Bandwidth = Bandwidth::from_gb(375);
+}
