@@ -8,7 +8,9 @@
 mod bandwidth;
 mod cpu_set;
 mod model;
+mod path;
 mod pci;
+mod select;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
@@ -17,4 +19,6 @@ pub use model::{
     HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NodeId, NvSwitch, Parent, Port,
     PortState, SocketLink, Warning, limits,
 };
+pub use path::{Hop, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink};
+pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Rail, SelectError, Selection, Verdict};

@@ -211,7 +211,9 @@ fn sockets(machine: &Machine, parts: &Description, links: &mut Links) {
                 a.socket_bandwidth().min(b.socket_bandwidth())
             };
             let kind = if within { LinkKind::Package } else { LinkKind::Socket };
-            let bandwidth = described(a, b).unwrap_or(estimate);
+            // What has no known place may be next to either: that it is far is no more than a guess.
+            let known = a.numa.is_some() && b.numa.is_some();
+            let bandwidth = described(a, b).unwrap_or(if known { estimate } else { Bandwidth::UNLIMITED });
             links.add(CpuId(i as u16).into(), CpuId(j as u16).into(), kind, bandwidth, None);
         }
     }

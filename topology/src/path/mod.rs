@@ -1,0 +1,7 @@
+//! Ways through a machine: how near two parts are, over which links, and how much passes.
+
+mod class;
+mod route;
+
+pub use class::PathClass;
+pub use route::{Hop, Path};

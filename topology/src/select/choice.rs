@@ -1,0 +1,144 @@
+//! The answer: who has which NICs, and what they carry.
+
+use std::collections::BTreeMap;
+
+use super::candidates::{Candidate, Verdict};
+use super::explain::{Explanation, reasons};
+use super::problem::{Bundle, Problem};
+use super::search::Answer;
+use super::selection::Consumer;
+use super::share::Sharing;
+use crate::Bandwidth;
+use crate::model::{GpuId, Machine, NicId, NodeId};
+use crate::path::Path;
+
+/// The NICs of each GPU and NUMA node that took part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    assignments: Vec<Assignment>,
+    /// Names of consumers and NICs, so that an explanation needs no machine.
+    labels: BTreeMap<NodeId, String>,
+}
+
+/// The NICs of one GPU or NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// Whose they are.
+    pub consumer: Consumer,
+    /// Its NICs, in order. Empty if there is none that it can use.
+    pub rails: Vec<Rail>,
+    /// What it has in one direction while all that take part send, over all of its NICs.
+    pub bandwidth: Bandwidth,
+    /// All ways there were, by NIC, with what became of each.
+    pub candidates: Vec<Candidate>,
+    /// Why it is so, in a sentence.
+    pub reason: String,
+}
+
+/// A NIC of a consumer, and how it gets there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// The NIC.
+    pub nic: NicId,
+    /// The GPU whose NIC it is, if data first goes there over links of GPUs.
+    pub via: Option<GpuId>,
+    /// The path to the NIC.
+    pub path: Path,
+    /// True if the NIC reads and writes the memory of the GPU itself.
+    pub gpu_direct: bool,
+    /// What it has in one direction while all that take part send.
+    pub bandwidth: Bandwidth,
+}
+
+impl Choice {
+    pub(super) fn new(machine: &Machine, assignments: Vec<Assignment>) -> Self {
+        let consumers = assignments.iter().map(|assignment| NodeId::from(assignment.consumer));
+        let nodes = consumers.chain(machine.nic_ids().map(NodeId::from)).chain(machine.gpu_ids().map(NodeId::from));
+        let labels = nodes.map(|node| (node, machine.label(node))).collect();
+        Self { assignments, labels }
+    }
+
+    /// All assignments: GPUs first, in order, then NUMA nodes.
+    pub fn assignments(&self) -> &[Assignment] {
+        &self.assignments
+    }
+
+    /// The assignment of a GPU or NUMA node; `None` if it took no part.
+    pub fn of(&self, consumer: impl Into<Consumer>) -> Option<&Assignment> {
+        let consumer = consumer.into();
+        self.assignments.iter().find(|assignment| assignment.consumer == consumer)
+    }
+
+    /// The NICs of a GPU or NUMA node, in order; none if it took no part or has none.
+    pub fn nics(&self, consumer: impl Into<Consumer>) -> Vec<NicId> {
+        self.of(consumer).map(|a| a.rails.iter().map(|rail| rail.nic).collect()).unwrap_or_default()
+    }
+
+    /// What all GPUs that took part have together in one direction.
+    pub fn total(&self) -> Bandwidth {
+        self.gpus().map(|assignment| assignment.bandwidth).sum()
+    }
+
+    /// What the GPU that has least has; of no GPUs, nothing.
+    pub fn worst(&self) -> Bandwidth {
+        self.gpus().map(|assignment| assignment.bandwidth).min().unwrap_or_default()
+    }
+
+    /// The candidates of each, the path of each, its limit, and the reason for the choice, to be
+    /// printed.
+    pub fn explain(&self) -> Explanation<'_> {
+        Explanation::new(&self.assignments, &self.labels)
+    }
+
+    /// The best way between two GPUs that took part: links of GPUs or PCIe, or out of the NIC of one
+    /// and in by the NIC of the other, where that carries more than the link between their sockets.
+    pub fn between(&self, machine: &Machine, a: GpuId, b: GpuId) -> Option<Path> {
+        let direct = machine.path(a, b)?;
+        // A NIC of its own without GPUDirect would cross the host's memory twice.
+        let nearest = |gpu| self.of(gpu)?.rails.iter().find(|rail| rail.gpu_direct && rail.via.is_none());
+        let over = nearest(a).zip(nearest(b)).filter(|(out, back)| out.nic != back.nic);
+        let over = over.and_then(|(out, back)| machine.path_over_network(a, out.nic, back.nic, b));
+        Some(over.filter(|path| path.bandwidth > direct.bandwidth).unwrap_or(direct))
+    }
+
+    fn gpus(&self) -> impl Iterator<Item = &Assignment> {
+        self.assignments.iter().filter(|assignment| matches!(assignment.consumer, Consumer::Gpu(_)))
+    }
+}
+
+impl Assignment {
+    /// The assignments of an answer.
+    pub(super) fn of(
+        machine: &Machine,
+        consumers: &[Consumer],
+        lists: Vec<Vec<Candidate>>,
+        problem: &Problem,
+        bundles: &[Vec<Bundle>],
+        answer: &Answer,
+    ) -> Vec<Self> {
+        let chosen = |user: usize| bundles[user].get(answer.bundles[user]);
+        let flows: Vec<&[u16]> = (0..consumers.len())
+            .flat_map(|user| {
+                chosen(user).into_iter().flat_map(move |bundle| bundle.ways.iter().map(move |&w| (user, w)))
+            })
+            .map(|(user, way)| problem.ways[user][usize::from(way)].over.as_slice())
+            .collect();
+        let mut sharing = Sharing::default();
+        let mut rates = sharing.rates(&flows, &problem.capacity).iter();
+        let mut assignments: Vec<Self> = Vec::with_capacity(consumers.len());
+        for (&consumer, candidates) in consumers.iter().zip(lists) {
+            let mut rail = |candidate: &Candidate| Rail {
+                nic: candidate.nic,
+                via: candidate.via,
+                path: candidate.path.clone(),
+                gpu_direct: candidate.gpu_direct,
+                bandwidth: Bandwidth::from_bytes(rates.next().copied().unwrap_or(0)),
+            };
+            let rails: Vec<Rail> = candidates.iter().filter(|c| c.verdict == Verdict::Chosen).map(&mut rail).collect();
+            let bandwidth = rails.iter().map(|rail| rail.bandwidth).sum();
+            assignments.push(Self { consumer, rails, bandwidth, candidates, reason: String::new() });
+        }
+        reasons(machine, &mut assignments, &problem.pinned);
+        assignments
+    }
+}

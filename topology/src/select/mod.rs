@@ -1,0 +1,15 @@
+//! Which NIC serves which GPU: one assignment for all GPUs of a machine, and the reasons for it.
+
+mod bound;
+mod candidates;
+mod choice;
+mod explain;
+mod problem;
+mod search;
+mod selection;
+mod share;
+
+pub use candidates::{Candidate, Verdict};
+pub use choice::{Assignment, Choice, Rail};
+pub use explain::Explanation;
+pub use selection::{Consumer, Known, SelectError, Selection};
