@@ -52,32 +52,60 @@ pub fn way(machine: &Machine, gpu: GpuId, via: Option<GpuId>, nic: NicId) -> Opt
     Some(Way { nic, via, class: path.class, hops: path.hops.len(), direct, over })
 }
 
+/// Resources by number, for rates that are worked out very often.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    numbers: BTreeMap<(u32, bool), usize>,
+    pub capacity: Vec<u64>,
+}
+
+impl Numbers {
+    pub fn of(&mut self, way: &Way) -> Vec<usize> {
+        let numbers = way.over.iter().map(|(&resource, &capacity)| {
+            *self.numbers.entry(resource).or_insert_with(|| {
+                self.capacity.push(capacity);
+                self.capacity.len() - 1
+            })
+        });
+        numbers.collect()
+    }
+}
+
 /// Max-min fair rates: raise all together, and freeze those that pass what is full.
-pub fn rates(flows: &[&Way]) -> Vec<u64> {
-    let mut left: BTreeMap<(u32, bool), u64> = BTreeMap::new();
-    flows.iter().for_each(|flow| left.extend(flow.over.iter().map(|(&r, &c)| (r, c))));
-    let mut rate: Vec<Option<u64>> = vec![None; flows.len()];
-    while rate.contains(&None) {
-        let open = |r: &(u32, bool), rate: &[Option<u64>]| {
-            flows.iter().zip(rate).filter(|(flow, rate)| rate.is_none() && flow.over.contains_key(r)).count() as u64
-        };
-        let shares = left.iter().map(|(r, &c)| (open(r, &rate), c, *r)).filter(|(count, ..)| *count > 0);
-        let (share, full) = shares.map(|(count, c, r)| (c / count, r)).min().expect("every flow passes something");
-        for (flow, rate) in flows.iter().zip(&mut rate) {
-            if rate.is_none() && flow.over.contains_key(&full) {
-                *rate = Some(share);
-                flow.over.keys().for_each(|r| *left.get_mut(r).expect("all are there") -= share);
+pub fn rates(flows: &[&[usize]], capacity: &[u64]) -> Vec<u64> {
+    let mut left = capacity.to_vec();
+    let mut open = vec![0_u64; capacity.len()];
+    flows.iter().for_each(|over| over.iter().for_each(|&r| open[r] += 1));
+    let mut rates: Vec<Option<u64>> = vec![None; flows.len()];
+    let mut waiting = flows.len();
+    while waiting > 0 {
+        let mut full = (u64::MAX, 0);
+        for r in 0..capacity.len() {
+            if open[r] > 0 {
+                full = full.min((left[r] / open[r], r));
+            }
+        }
+        for (over, rate) in flows.iter().zip(&mut rates) {
+            if rate.is_none() && over.contains(&full.1) {
+                *rate = Some(full.0);
+                waiting -= 1;
+                for &r in *over {
+                    left[r] -= full.0;
+                    open[r] -= 1;
+                }
             }
         }
     }
-    rate.into_iter().flatten().collect()
+    rates.into_iter().flatten().collect()
 }
 
 /// What each GPU has when each uses the NIC it was given; nothing if it was given none.
 pub fn bandwidths(machine: &Machine, gpus: &[GpuId], nics: &[Option<NicId>]) -> Vec<u64> {
     let ways: Vec<Option<Way>> =
         gpus.iter().zip(nics).map(|(&gpu, nic)| nic.and_then(|nic| way(machine, gpu, None, nic))).collect();
-    let flows: Vec<&Way> = ways.iter().flatten().collect();
-    let mut rates = rates(&flows).into_iter();
+    let mut numbers = Numbers::default();
+    let flows: Vec<Vec<usize>> = ways.iter().flatten().map(|way| numbers.of(way)).collect();
+    let flows: Vec<&[usize]> = flows.iter().map(Vec::as_slice).collect();
+    let mut rates = rates(&flows, &numbers.capacity).into_iter();
     ways.iter().map(|way| way.as_ref().map_or(0, |_| rates.next().expect("one for each"))).collect()
 }

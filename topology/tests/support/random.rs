@@ -1,6 +1,6 @@
 //! Random machines, each of a number.
 
-use qpair_topology::{Description, Gpu, GpuPeer, LinkLayer, Machine, PcieGeneration, PcieLink, Port, PortState};
+use qpair_topology::{Description, GpuPeer, LinkLayer, Machine, PcieGeneration, PcieLink, Port, PortState};
 
 use super::machines::Lab;
 
@@ -100,12 +100,19 @@ pub fn machine(random: &mut Random, gpus: usize, nics: usize) -> Machine {
     lab.parts.build()
 }
 
-/// The same machine with one GPU less, or `None` if that was the last.
-pub fn fewer_gpus(machine: &Machine) -> Option<Machine> {
+/// The same machine with as many GPUs as have no more than `most` assignments together, by what each
+/// chooses of now; at least one less. `None` if that leaves none.
+pub fn fewer_gpus(machine: &Machine, choices: &[u64], most: u64) -> Option<Machine> {
+    let mut product = 1_u64;
+    let fit = choices.iter().take_while(|&&choices| {
+        product = product.saturating_mul(choices);
+        product <= most
+    });
+    let kept = fit.count().min(machine.gpus().len() - 1);
     let mut parts: Description = machine.description().clone();
-    let gone: Gpu = parts.gpus.pop()?;
-    parts.gpu_links.retain(|link| link.gpu != gone.address && link.to != GpuPeer::Gpu(gone.address));
-    (!parts.gpus.is_empty()).then(|| parts.build())
+    let gone: Vec<_> = parts.gpus.split_off(kept).into_iter().map(|gpu| gpu.address).collect();
+    parts.gpu_links.retain(|link| !gone.iter().any(|gpu| link.gpu == *gpu || link.to == GpuPeer::Gpu(*gpu)));
+    (kept > 0).then(|| parts.build())
 }
 
 /// The same parts in another order.
