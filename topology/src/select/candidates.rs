@@ -235,7 +235,9 @@ impl Resources {
         let links = links(machine, &candidate.path, candidate.nic, candidate.gpu_direct);
         let last = links.len().saturating_sub(1);
         let limiting = links.iter().enumerate().filter(|(i, (link, _))| *i == last || !link.bandwidth.is_unlimited());
-        let mut over: Vec<u16> = limiting.map(|(_, (link, forth))| self.number(machine, link, *forth)).collect();
+        let mut route: Vec<u16> = limiting.map(|(_, (link, forth))| self.number(machine, link, *forth)).collect();
+        route.dedup();
+        let mut over = route.clone();
         over.sort_unstable();
         over.dedup();
         let limit = over.iter().map(|&r| self.capacity[usize::from(r)]).min().unwrap_or(0);
@@ -245,6 +247,7 @@ impl Resources {
             cost: cost(candidate),
             off_rail: home.is_some_and(|home| !home.contains(&candidate.nic)),
             over,
+            route,
         }
     }
 

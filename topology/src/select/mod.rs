@@ -4,6 +4,7 @@ mod bound;
 mod candidates;
 mod choice;
 mod explain;
+mod flow;
 mod problem;
 mod search;
 mod selection;

@@ -9,6 +9,8 @@ pub(super) struct Way {
     pub(super) nic: u16,
     /// What it passes, sorted, with at least one.
     pub(super) over: Over,
+    /// The same in the order in which it passes it.
+    pub(super) route: Over,
     /// What it carries alone.
     pub(super) limit: u64,
     /// How far it is; lesser is nearer.

@@ -39,19 +39,30 @@ pub(super) const PROVEN: usize = 8;
 
 /// Beyond, it visits at most so many assignments in part. It was chosen so that 16 GPUs and 16 NICs
 /// that can not be proven take less than 10 ms.
-const VISITS: u64 = 2_000;
+const VISITS: u64 = 1_000;
 
 /// Finds the best assignment.
 pub(super) fn search(problem: &Problem, bundles: &[Vec<Bundle>]) -> Answer {
     let mut search = Search::new(problem, bundles);
     search.first();
     search.improve();
-    let nics = search.nic_users.len();
-    search.visits = if search.users.len() <= PROVEN && nics <= PROVEN { u64::MAX } else { VISITS };
-    search.heuristic = true;
-    let mut bounds = Bounds::new(problem, bundles, &search.users);
-    let proven = search.descend(0, &mut bounds);
-    Answer { bundles: search.best, worth: search.worth, proven }
+    // What can not give its user as much as the worst one has already is left out from here on.
+    let enough = |bundle: &Bundle| units(bundle.most) >= search.worth.worst;
+    let kept = |bundles: &Vec<Bundle>| (0..bundles.len()).filter(|&place| enough(&bundles[place])).collect();
+    let kept: Vec<Vec<usize>> = bundles.iter().map(kept).collect();
+    let left: Vec<Vec<Bundle>> =
+        bundles.iter().zip(&kept).map(|(all, kept)| kept.iter().map(|&place| all[place].clone()).collect()).collect();
+    let place = |(user, &choice): (usize, &usize)| kept[user].iter().position(|&place| place == choice).unwrap_or(0);
+    let mut proof = Search::new(problem, &left);
+    proof.best = search.best.iter().enumerate().map(place).collect();
+    proof.worth = search.worth;
+    proof.visits = if proof.users.len() <= PROVEN && proof.nic_users.len() <= PROVEN { u64::MAX } else { VISITS };
+    let mut bounds = Bounds::new(problem, &left, &proof.users, proof.worth.worst);
+    let root = bounds.most(&proof.worth, &proof.nic_users, &proof.nic_own);
+    proof.rates_final = (root.worst, root.total) == (proof.worth.worst, proof.worth.total);
+    let proven = proof.descend(0, &mut bounds);
+    let best = proof.best.iter().zip(&kept).map(|(&choice, kept)| kept.get(choice).copied().unwrap_or(0));
+    Answer { bundles: best.collect(), worth: proof.worth, proven }
 }
 
 /// Rates are compared in megabytes a second, rounded: a share of a third has no whole number of
@@ -76,6 +87,8 @@ struct Search<'a> {
     /// first of equals wins.
     heuristic: bool,
     visits: u64,
+    /// True if the rates of `best` can not be exceeded, so that only a nearer one can be better.
+    rates_final: bool,
     /// How many flows may still be looked at before the search proper; it bounds the time that a
     /// machine of hundreds of GPUs takes.
     effort: u64,
@@ -98,6 +111,7 @@ impl<'a> Search<'a> {
             worth: Worth { worst: 0, total: 0, near: reverse(u64::MAX), off_rail: reverse(u64::MAX) },
             heuristic: true,
             visits: 0,
+            rates_final: false,
             effort: EFFORT,
             nic_users: vec![0; nics],
             nic_own: vec![false; nics],
@@ -136,7 +150,7 @@ impl<'a> Search<'a> {
             .nics
             .iter()
             .map(|&nic| usize::from(nic))
-            .all(|nic| !self.nic_own[nic] && !(several && self.nic_users[nic] > 0))
+            .all(|nic| !(self.nic_own[nic] || several && self.nic_users[nic] > 0))
     }
 
     fn take(&mut self, user: usize, choice: usize) {
@@ -256,6 +270,15 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// True if a completion of what is chosen can be better than the best so far.
+    fn useful(&self, bounds: &Bounds<'_>) -> bool {
+        match bounds.most(&self.worth, &self.nic_users, &self.nic_own).cmp(&self.worth) {
+            Ordering::Greater => true,
+            Ordering::Equal => self.heuristic,
+            Ordering::Less => false,
+        }
+    }
+
     /// Visits what the users from `depth` on can choose. False if the visits ran out.
     fn descend(&mut self, depth: usize, bounds: &mut Bounds<'_>) -> bool {
         let Some(&user) = self.users.get(depth) else {
@@ -276,13 +299,13 @@ impl<'a> Search<'a> {
                 return false;
             }
             self.visits -= 1;
-            self.take(user, choice);
             bounds.choose(user, Some(choice));
-            let useful = match bounds.most(&self.worth, &self.nic_users, &self.nic_own).cmp(&self.worth) {
-                Ordering::Greater => true,
-                Ordering::Equal => self.heuristic,
-                Ordering::Less => false,
-            };
+            if self.rates_final && bounds.nearest() > self.worth.near.0 {
+                bounds.choose(user, None);
+                continue;
+            }
+            self.take(user, choice);
+            let useful = self.useful(bounds);
             let ended = !useful || self.descend(depth + 1, bounds);
             bounds.choose(user, None);
             self.leave(user);

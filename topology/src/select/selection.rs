@@ -246,7 +246,7 @@ impl<'a> Selection<'a> {
     /// take part.
     fn home(&self, gpus: &[Consumer], allowed: &Allowed) -> Vec<(Consumer, Vec<NicId>)> {
         let all: Vec<Consumer> = self.machine.gpu_ids().map(Consumer::Gpu).collect();
-        if all.len() == gpus.len() {
+        if all.len() == gpus.len() || gpus.is_empty() {
             return Vec::new();
         }
         let assigned = self.assign(&all, &[], allowed, &[]).unwrap_or_default();
