@@ -16,6 +16,7 @@ mod model;
 mod path;
 mod pci;
 mod select;
+mod show;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
@@ -27,3 +28,4 @@ pub use model::{
 pub use path::{Hop, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink};
 pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Rail, SelectError, Selection, Verdict};
+pub use show::{Cell, Matrix, Row, draw};

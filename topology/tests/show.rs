@@ -1,0 +1,96 @@
+//! The matrix and the drawing.
+
+mod support;
+
+use qpair_topology::{Matrix, Selection, draw};
+use support::machines;
+
+#[test]
+fn the_matrix_is_the_one_people_know() {
+    let machine = machines::p4d();
+    let choice = Selection::of(&machine).choose().unwrap();
+    let matrix = Matrix::of(&machine, Some(&choice));
+    let cell = |row: usize, column: usize| matrix.rows[row].cells[column].to_string();
+    assert_eq!(
+        (cell(0, 0), cell(0, 1), cell(0, 8), cell(0, 9), cell(0, 10)),
+        ("X".to_owned(), "NV12".to_owned(), "PIX".to_owned(), "PHB".to_owned(), "SYS".to_owned())
+    );
+    assert_eq!((matrix.rows[4].numa.as_str(), matrix.rows[4].nics.as_str()), ("1", "mlx5_2"));
+    let text = matrix.to_string();
+    assert!(text.lines().nth(1).unwrap().trim_start().starts_with("GPU0"), "{text}");
+    assert!(text.contains("  SYS   the link between sockets"), "{text}");
+}
+
+#[test]
+fn the_matrix_is_symmetric() {
+    for machine in machines::all() {
+        let matrix = Matrix::of(&machine, None);
+        for (i, row) in matrix.rows.iter().enumerate() {
+            for (j, cell) in row.cells.iter().enumerate() {
+                assert_eq!(*cell, matrix.rows[j].cells[i], "{:?} {i} {j}", machine.name());
+            }
+        }
+    }
+}
+
+/// Boxes and texts of a drawing, as left, top, width, height.
+fn shapes(svg: &str, tag: &str) -> Vec<[f32; 4]> {
+    let value = |line: &str, name: &str| {
+        let rest = line.split_once(&format!(" {name}=\"")).map(|(_, rest)| rest)?;
+        rest.split_once('"')?.0.parse::<f32>().ok()
+    };
+    let lines = svg.lines().filter(|line| line.starts_with(tag) && line.contains(" x="));
+    lines
+        .map(|line| {
+            let (x, y) = (value(line, "x").unwrap(), value(line, "y").unwrap());
+            if tag == "<text" {
+                let text = line.split_once('>').unwrap().1.split_once('<').unwrap().0;
+                let length = text.replace("&gt;", ">").chars().count() as f32;
+                [x, y - 10.0, length * 7.23, 12.0]
+            } else {
+                [x, y, value(line, "width").unwrap(), value(line, "height").unwrap()]
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn labels_never_overlap_and_nothing_leaves_the_picture() {
+    for machine in machines::all() {
+        let choice = Selection::of(&machine).choose().unwrap();
+        let svg = draw(&machine, Some(&choice));
+        let texts = shapes(&svg, "<text");
+        for (i, a) in texts.iter().enumerate() {
+            for b in &texts[i + 1..] {
+                let apart = a[0] + a[2] <= b[0] || b[0] + b[2] <= a[0] || a[1] + a[3] <= b[1] || b[1] + b[3] <= a[1];
+                assert!(apart, "{:?}: {a:?} {b:?}", machine.name());
+            }
+        }
+        let head = svg.split_once("width=\"").unwrap().1;
+        let width: f32 = head.split_once('"').unwrap().0.parse().unwrap();
+        let all = texts.iter().chain(&shapes(&svg, "<rect")).map(|s| s[0] + s[2]).fold(0.0, f32::max);
+        assert!(all <= width, "{:?}: {all} of {width}", machine.name());
+    }
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let mut parts = machines::two_sockets().description().clone();
+    parts.name = Some("</svg><script>".to_owned());
+    parts.nics[0].name = "\"<b>&".repeat(1000);
+    let machine = parts.build();
+    let svg = draw(&machine, None);
+    assert!(!svg.contains("<script") && !svg.contains("<b>"));
+    assert_eq!(svg.matches("</svg>").count(), 1);
+}
+
+#[test]
+#[ignore = "writes the drawings into the folder that QPAIR_DRAWINGS names"]
+fn write_the_drawings() {
+    let folder = std::env::var("QPAIR_DRAWINGS").expect("QPAIR_DRAWINGS");
+    for (place, machine) in machines::all().into_iter().enumerate() {
+        let choice = Selection::of(&machine).choose().unwrap();
+        std::fs::write(format!("{folder}/{place:02}.svg"), draw(&machine, Some(&choice))).unwrap();
+        println!("{}\n{}", machine.name().unwrap(), Matrix::of(&machine, Some(&choice)));
+    }
+}
