@@ -243,7 +243,7 @@ fn cut(demands: &[(&[u16], u64)], capacity: &[u64]) -> u64 {
 
 /// The least rate that is more than this, in units.
 fn above(worst: u64) -> u64 {
-    (worst + 1) * UNIT - UNIT / 2
+    worst.saturating_add(1).saturating_mul(UNIT) - UNIT / 2
 }
 
 /// With more users the flow would take longer than what it saves.

@@ -26,7 +26,7 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
     let name = machine.name().unwrap_or("machine");
     let (gpus, nics) = (machine.gpus().len(), machine.nics().len());
     let inner = layout.width - 2 * MARGIN;
-    svg.text(MARGIN, 34, inner, &format!("{name}: {gpus} GPUs, {nics} NICs"), true);
+    svg.text(MARGIN, 34, inner, &format!("{name}: GPUs {gpus}, NICs {nics}"), true);
     if let Some(text) = switched {
         let bar = Rect { x: MARGIN, y: 52, w: inner, h: 32 };
         svg.rect(bar, "#e8f3dc", "#6a9a2c", 1);
@@ -41,8 +41,7 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
         draw_gpu(&mut svg, machine, gpu, *rect, choice);
         for rail in rails(gpu) {
             if let Some(nic) = layout.nics.get(&rail.nic) {
-                let far = (rect.y - nic.y).abs() / 12 + 50;
-                svg.curve(rect.right(), nic.left(), far.min(160), colour(rail), !rail.gpu_direct);
+                connect(&mut svg, *rect, *nic, rail);
             }
         }
     }
@@ -57,6 +56,14 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
     svg.finish(layout.width, height)
 }
 
+/// A line from a GPU to a NIC, by the sides that face each other.
+fn connect(svg: &mut Svg, gpu: Rect, nic: Rect, rail: &Rail) {
+    let bend = ((gpu.y - nic.y).abs() / 12 + 50).min(160);
+    let leftwards = nic.x + nic.w < gpu.x;
+    let (from, to, bend) = if leftwards { (gpu.left(), nic.right(), -bend) } else { (gpu.right(), nic.left(), bend) };
+    svg.curve(from, to, bend, colour(rail), !rail.gpu_direct);
+}
+
 /// What the NVSwitches join, in words.
 fn joined_by_switch(machine: &Machine) -> Option<String> {
     machine.nv_switch()?;
@@ -68,7 +75,7 @@ fn joined_by_switch(machine: &Machine) -> Option<String> {
 
 fn draw_column(svg: &mut Svg, machine: &Machine, choice: Option<&Choice>, column: &Column) {
     let Rect { x, y, w, .. } = column.rect;
-    svg.rect(column.rect, "#f4f6f8", "#8a97a3", 1);
+    svg.frame(column.rect, "#f4f6f8", "#8a97a3");
     let Some(cpu) = machine.cpu(column.cpu) else { return };
     let socket = cpu.package.map(|package| format!(", socket {package}")).unwrap_or_default();
     let cpus = if cpu.cpus.is_empty() { String::new() } else { format!(", CPUs {}", cpu.cpus) };
@@ -79,7 +86,7 @@ fn draw_column(svg: &mut Svg, machine: &Machine, choice: Option<&Choice>, column
         svg.text(x + 12, y + 46, w - 24, &format!("workers use {}", nics.join(", ")), false);
     }
     for frame in &column.frames {
-        svg.rect(frame.rect, "#ffffff", "#b9c3cc", 1);
+        svg.frame(frame.rect, "#ffffff", "#b9c3cc");
         svg.text(frame.rect.x + 12, frame.rect.y + 19, frame.rect.w - 24, &frame.title, false);
     }
 }
@@ -95,7 +102,9 @@ fn sockets(svg: &mut Svg, machine: &Machine, layout: &Layout) {
             let Some(link) = link(&pair[0], &pair[1]) else { continue };
             let (x, y) = (pair[0].rect.x + pair[0].rect.w, pair[0].rect.y + 30);
             svg.line((x, y), (x + BETWEEN, y), "#8a97a3", false);
-            svg.text(x + 6, y - 8, BETWEEN - 8, &link.bandwidth.to_string(), false);
+            if !link.bandwidth.is_unlimited() {
+                svg.text(x + 6, y - 8, BETWEEN - 8, &link.bandwidth.to_string(), false);
+            }
             let name = if link.kind == LinkKind::Socket { "SYS" } else { "NODE" };
             svg.text(x + 6, y + 18, BETWEEN - 8, name, false);
         }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-/// A drawing. Lines are under boxes, and boxes under text, whatever order they come in.
+/// A drawing. Frames are under lines, lines under boxes, and boxes under text, whatever order they
+/// come in.
 #[derive(Debug, Default)]
 pub(super) struct Svg {
+    frames: String,
     lines: String,
     boxes: String,
     texts: String,
@@ -34,12 +36,14 @@ impl Rect {
 const CHARACTER: f32 = 7.3;
 
 impl Svg {
+    /// A rectangle that lines pass over.
+    pub(super) fn frame(&mut self, rect: Rect, fill: &str, stroke: &str) {
+        self.frames.push_str(&rectangle(rect, fill, stroke, 1));
+    }
+
+    /// A rectangle that lines pass under.
     pub(super) fn rect(&mut self, rect: Rect, fill: &str, stroke: &str, width: u32) {
-        let Rect { x, y, w, h } = rect;
-        let _ = writeln!(
-            self.boxes,
-            r#"<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="5" fill="{fill}" stroke="{stroke}" stroke-width="{width}"/>"#
-        );
+        self.boxes.push_str(&rectangle(rect, fill, stroke, width));
     }
 
     /// Text that starts at a place and is cut where it would be wider than `width`.
@@ -49,7 +53,8 @@ impl Svg {
         let _ = writeln!(self.texts, r#"<text x="{x}" y="{y}"{weight}>{text}</text>"#);
     }
 
-    /// A curve that leaves to the right and arrives from the left; `bend` says how far it swings.
+    /// A curve that leaves and arrives level; `bend` says how far it swings, to the right, or to the left
+    /// if it is negative.
     pub(super) fn curve(&mut self, from: (i32, i32), to: (i32, i32), bend: i32, stroke: &str, dashed: bool) {
         let dashes = if dashed { r#" stroke-dasharray="7 4""# } else { "" };
         let ((x1, y1), (x2, y2)) = (from, to);
@@ -72,14 +77,22 @@ impl Svg {
 
     /// The file, of a size.
     pub(super) fn finish(self, width: i32, height: i32) -> String {
-        let Self { lines, boxes, texts } = self;
+        let Self { frames, lines, boxes, texts } = self;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" \
              font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
-             {boxes}{lines}{texts}</svg>\n"
+             {frames}{lines}{boxes}{texts}</svg>\n"
         )
     }
+}
+
+fn rectangle(rect: Rect, fill: &str, stroke: &str, width: u32) -> String {
+    let Rect { x, y, w, h } = rect;
+    format!(
+        "<rect x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"5\" fill=\"{fill}\" stroke=\"{stroke}\" \
+         stroke-width=\"{width}\"/>\n"
+    )
 }
 
 /// As much of a text as fits, with an ellipsis where it was cut.
