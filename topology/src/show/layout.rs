@@ -83,9 +83,8 @@ impl Layout {
         }
         // By the first device, so that numbers run from the top down.
         let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by_key(|(node, (gpus, nics))| {
-            (gpus.first().is_none(), gpus.first().copied(), nics.first().copied(), *node)
-        });
+        groups
+            .sort_by_key(|(node, (gpus, nics))| (gpus.is_empty(), gpus.first().copied(), nics.first().copied(), *node));
         let mut frames = Vec::new();
         let mut inner = y + HEAD;
         for (node, (gpus, nics)) in groups {

@@ -81,8 +81,8 @@ pub fn rates(flows: &[&[usize]], capacity: &[u64]) -> Vec<u64> {
     while waiting > 0 {
         let mut full = (u64::MAX, 0);
         for r in 0..capacity.len() {
-            if open[r] > 0 {
-                full = full.min((left[r] / open[r], r));
+            if let Some(share) = left[r].checked_div(open[r]) {
+                full = full.min((share, r));
             }
         }
         for (over, rate) in flows.iter().zip(&mut rates) {
