@@ -17,6 +17,7 @@ mod path;
 mod pci;
 mod select;
 mod show;
+mod sysfs;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
@@ -29,3 +30,6 @@ pub use path::{Hop, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink};
 pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Rail, SelectError, Selection, Verdict};
 pub use show::{Cell, Matrix, Row, draw};
+#[cfg(feature = "nvml")]
+pub use sysfs::Nvml;
+pub use sysfs::{DriverGpu, DriverLink, GpuDriver, ManifestError, NoGpuDriver, Sysfs, sysfs_limits};

@@ -1,0 +1,145 @@
+//! The text manifest: a sysfs as lines that people can read, send and write.
+
+use std::fmt::Write;
+
+use thiserror::Error;
+
+use super::memory::{Entry, Memory};
+use super::pci::last;
+use super::sysfs_limits as limits;
+use super::tree::join;
+use crate::PciAddress;
+
+/// Text that is no manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum ManifestError {
+    #[error(
+        "line {line} is not `path|attribute=value`: `{text}`; write one line for each file, with the path from /sys on"
+    )]
+    Line { line: usize, text: String },
+    #[error("line {line} has a path that can not be: `{text}`; it has no `..` and at most {limit} bytes", limit = limits::PATH)]
+    Path { line: usize, text: String },
+    #[error("the manifest has {bytes} bytes, more than {limit}; capture the machine anew", limit = limits::MANIFEST)]
+    TooLong { bytes: usize },
+    #[error("the manifest is of version {version}, and this qpair reads version {VERSION}; use a newer qpair")]
+    Version { version: String },
+}
+
+const VERSION: &str = "1";
+const HEADER: &str = "# qpair machine manifest ";
+
+/// How a link is written in place of a value.
+const LINK: &str = "-> ";
+
+/// Writes a tree, in the order of paths.
+pub(super) fn write(memory: &Memory) -> String {
+    let mut text = format!("{HEADER}{VERSION}\n");
+    for (path, entry) in memory.entries() {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        // What can not be written in a line is no attribute of a device.
+        if path.len() > limits::PATH || path.contains(['|', '=', '\n', '\r', '\\']) {
+            continue;
+        }
+        let (mark, value) = match entry {
+            Entry::File(value) => ("", value),
+            Entry::Link(target) => (LINK, target),
+        };
+        let value = value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{folder}|{name}={mark}{value}");
+    }
+    text
+}
+
+/// Reads a tree. Links by which the kernel lists devices need not be there: each folder that has a
+/// `class` and an address for a name is listed as a PCI device, and each folder in one that is called
+/// `infiniband` as an RDMA device.
+pub(super) fn parse(text: &str) -> Result<Memory, ManifestError> {
+    if text.len() > limits::MANIFEST {
+        return Err(ManifestError::TooLong { bytes: text.len() });
+    }
+    if let Some(version) = text.lines().next().and_then(|line| line.strip_prefix(HEADER)) {
+        let version = version.trim();
+        if version != VERSION {
+            return Err(ManifestError::Version { version: cut(version) });
+        }
+    }
+    let mut memory = Memory::default();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim_end_matches('\r');
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        let (path, name, value) =
+            split(line).ok_or_else(|| ManifestError::Line { line: number + 1, text: cut(line) })?;
+        let folder = path.trim().trim_start_matches('/');
+        let folder = folder.strip_prefix("sys/").unwrap_or(folder).trim_end_matches('/');
+        let path = join(folder, name.trim());
+        let sound = path.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
+        if !sound || path.len() > limits::PATH {
+            return Err(ManifestError::Path { line: number + 1, text: cut(&path) });
+        }
+        let entry = match value.trim_start().strip_prefix(LINK) {
+            Some(target) if target.len() <= limits::PATH => Entry::Link(target.trim().to_owned()),
+            Some(target) => return Err(ManifestError::Path { line: number + 1, text: cut(target) }),
+            None => Entry::File(unescape(value)),
+        };
+        memory.insert(path, entry);
+    }
+    list_devices(&mut memory);
+    Ok(memory)
+}
+
+/// Adds what the kernel has beside the devices themselves.
+fn list_devices(memory: &mut Memory) {
+    let mut links = Vec::new();
+    for path in memory.entries().keys() {
+        let Some((folder, name)) = path.rsplit_once('/') else { continue };
+        if name == "class" && last(folder).parse::<PciAddress>().is_ok() && folder.starts_with("devices/") {
+            links.push((format!("bus/pci/devices/{}", last(folder)), format!("/{folder}")));
+        }
+        if let Some((device, rest)) = path.split_once("/infiniband/")
+            && path.starts_with("devices/")
+            && let Some((name, _)) = rest.split_once('/')
+        {
+            links.push((format!("class/infiniband/{name}"), format!("/{device}/infiniband/{name}")));
+            if !device.starts_with("devices/virtual") {
+                links.push((format!("{device}/infiniband/{name}/device"), format!("/{device}")));
+            }
+        }
+    }
+    for (path, target) in links {
+        memory.insert_if_absent(path, Entry::Link(target));
+    }
+}
+
+/// Path, attribute and value of a line.
+fn split(line: &str) -> Option<(&str, &str, &str)> {
+    let (path, rest) = line.split_once('|')?;
+    let (name, value) = rest.split_once('=')?;
+    (!name.trim().is_empty()).then_some((path, name, value))
+}
+
+fn unescape(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    let mut rest = value.chars();
+    while let Some(c) = rest.next() {
+        match (c, rest.clone().next()) {
+            ('\\', Some(escaped @ ('n' | 'r' | '\\'))) => {
+                rest.next();
+                text.push(match escaped {
+                    'n' => '\n',
+                    'r' => '\r',
+                    _ => '\\',
+                });
+            }
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
+}

@@ -1,0 +1,120 @@
+//! Links of GPUs, and which GPUs and NICs a container has.
+
+use super::*;
+
+/// A driver that a test tells what to say.
+struct Says(Vec<DriverGpu>);
+
+impl GpuDriver for Says {
+    fn gpus(&self) -> Vec<DriverGpu> {
+        self.0.clone()
+    }
+}
+
+fn gpu(address: &str, index: u32, links: &[(&str, u32)]) -> DriverGpu {
+    let links =
+        links.iter().map(|(remote, generation)| DriverLink { remote: remote.parse().ok(), generation: *generation });
+    DriverGpu { address: at(address), index: Some(index), name: Some("A GPU".to_owned()), links: links.collect() }
+}
+
+fn two_switches() -> Lines {
+    let mut lines = Lines::two_nodes();
+    lines.switch(0x10, "0", "mlx5_0");
+    lines.switch(0x40, "1", "mlx5_1");
+    lines
+}
+
+fn gpu_links(machine: &Machine, id: u16) -> Vec<(NodeId, LinkKind, Bandwidth)> {
+    let node = NodeId::Gpu(GpuId(id));
+    let links = machine.links_of(node).filter(|link| matches!(link.kind, LinkKind::GpuLink { .. }));
+    links.map(|link| (link.other(node), link.kind, link.bandwidth)).collect()
+}
+
+#[test]
+fn nvlinks_lead_to_gpus_that_are_there_and_to_switches_otherwise() {
+    let mut lines = two_switches();
+    lines.pci("devices/pci0000:00/0000:00:05.0", "0x068000", "0x10de", "0");
+    let says = Says(vec![
+        gpu("0000:13:00.0", 1, &[("0000:43:00.0", 3), ("0000:43:00.0", 3), ("0000:00:05.0", 3), ("none", 3)]),
+        gpu("0000:43:00.0", 0, &[("0000:13:00.0", 3), ("0000:13:00.0", 3)]),
+    ]);
+    let machine = Machine::discover(&lines.sysfs().gpu_driver(says));
+    let kind = LinkKind::GpuLink { kind: GpuLinkKind::NvLink, count: 2 };
+    let two = Bandwidth::from_gb(42);
+    assert_eq!(gpu_links(&machine, 0), [(NodeId::Gpu(GpuId(1)), kind, two), (NodeId::NvSwitch, kind, two)]);
+    assert_eq!(machine.nv_switch().unwrap().addresses, [at("0000:00:05.0")]);
+    assert_eq!((machine.gpus()[0].device, machine.gpus()[0].model.as_deref()), (Some(1), Some("A GPU")));
+}
+
+#[test]
+fn a_gpu_that_the_driver_does_not_give_is_passed_over_with_a_warning() {
+    let machine = Machine::discover(&two_switches().sysfs().gpu_driver(Says(vec![gpu("0000:43:00.0", 0, &[])])));
+    assert_eq!(machine.gpus().iter().map(|gpu| gpu.address).collect::<Vec<_>>(), [at("0000:43:00.0")]);
+    assert!(warnings(&machine)[0].starts_with("0000:13:00.0: its driver"), "{machine:?}");
+}
+
+#[test]
+fn a_driver_that_says_nothing_changes_nothing() {
+    assert_eq!(Machine::discover(&two_switches().sysfs().gpu_driver(NoGpuDriver)), two_switches().machine());
+    #[cfg(feature = "nvml")]
+    assert_eq!(Lines::two_nodes().sysfs().gpu_driver(Nvml).capture(), Lines::two_nodes().sysfs().capture());
+}
+
+#[test]
+fn the_gpu_of_a_superchip_is_joined_to_its_processor() {
+    let mut lines = Lines::two_nodes();
+    lines.pci("devices/pci0009:00/0009:00:00.0/0009:01:00.0", "0x030200", "0x10de", "1");
+    lines.set("devices/pci0009:00/0009:00:00.0/0009:01:00.0", &[("device", "0x2342")]);
+    let machine = lines.machine();
+    let kind = LinkKind::GpuLink { kind: GpuLinkKind::C2c, count: 1 };
+    assert_eq!(gpu_links(&machine, 0), [(machine.cpu_numa(1).unwrap().into(), kind, GpuLinkKind::C2C)]);
+}
+
+#[test]
+fn links_of_amd_gpus_are_those_of_their_kernel_driver() {
+    let mut lines = Lines::two_nodes();
+    lines.pci("devices/pci0000:00/0000:00:01.0/0000:0c:00.0", "0x120000", "0x1002", "0");
+    lines.pci("devices/pci0000:10/0000:10:01.0/0000:1c:00.0", "0x038000", "0x1002", "1");
+    let nodes = "devices/virtual/kfd/kfd/topology/nodes";
+    lines.set("class/kfd", &[("kfd", "-> /devices/virtual/kfd/kfd")]);
+    lines.set(&format!("{nodes}/0"), &[("properties", "cpu_cores_count 8\\nlocation_id 0\\ndomain 0")]);
+    for (node, location, to) in [(1, 0x0c00, 2), (2, 0x1c00, 1)] {
+        let properties = format!("simd_count 304\\nlocation_id {location}\\ndomain 0\\ngfx_target_version 90402");
+        lines.set(&format!("{nodes}/{node}"), &[("properties", &properties)]);
+        let link = format!("type 11\\nnode_from {node}\\nnode_to {to}\\nmin_bandwidth 64000\\nmax_bandwidth 128000");
+        lines.set(&format!("{nodes}/{node}/io_links/1"), &[("properties", &link)]);
+        lines.set(&format!("{nodes}/{node}/io_links/0"), &[("properties", "type 2\\nnode_to 0")]);
+    }
+    let machine = lines.machine();
+    let kind = LinkKind::GpuLink { kind: GpuLinkKind::Xgmi, count: 2 };
+    assert_eq!(gpu_links(&machine, 0), [(NodeId::Gpu(GpuId(1)), kind, Bandwidth::from_gb(96))]);
+    assert_eq!(machine.gpus()[1].vendor, GpuVendor::Amd);
+}
+
+#[test]
+fn only_devices_that_can_be_opened_are_there() {
+    let mut lines = two_switches();
+    lines.set("class/infiniband_verbs/uverbs0", &[("ibdev", "mlx5_0")]);
+    lines.set("class/infiniband_verbs/uverbs1", &[("ibdev", "mlx5_1")]);
+    let amd = "devices/pci0000:70/0000:70:01.0/0000:71:00.0";
+    lines.pci(amd, "0x120000", "0x1002", "1").set(&format!("{amd}/drm/renderD128"), &[("dev", "226:128")]);
+    assert_eq!((lines.machine().gpus().len(), lines.machine().nics().len()), (3, 2));
+    let sysfs = lines.sysfs().openable_if(|name| name == "infiniband/uverbs1");
+    let machine = Machine::discover(&sysfs);
+    assert_eq!(machine.nics().iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["mlx5_1"]);
+    assert_eq!(machine.gpus().len(), 2);
+    let warnings = warnings(&machine);
+    assert!(
+        warnings.iter().any(|w| w.starts_with("mlx5_0: /dev/infiniband/uverbs0 can not be opened")),
+        "{warnings:?}"
+    );
+    assert!(warnings.iter().any(|w| w.starts_with("0000:71:00.0: /dev/dri/renderD128")), "{warnings:?}");
+    assert_eq!(Machine::discover(&Sysfs::from_manifest(&sysfs.capture()).unwrap().software_device(false)), machine);
+}
+
+#[test]
+fn where_devices_are_checked_one_without_a_device_file_is_passed_over() {
+    let machine = Machine::discover(&two_switches().sysfs().openable_if(|_| true));
+    assert_eq!(machine.nics(), []);
+    assert!(warnings(&machine)[0].contains("load ib_uverbs"), "{machine:?}");
+}
