@@ -12,6 +12,7 @@ pub mod guide {}
 
 mod bandwidth;
 mod cpu_set;
+mod formats;
 mod model;
 mod path;
 mod pci;
@@ -21,6 +22,7 @@ mod sysfs;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use formats::{Format, HwlocError, JsonError, LoadError, NcclError, ReadError, XmlError, format_limits};
 pub use model::{
     BondMember, Bridge, BridgeRole, Cpu, CpuId, Description, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor,
     HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NodeId, NvSwitch, Parent, Port,
@@ -32,4 +34,5 @@ pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Ra
 pub use show::{Cell, Matrix, Row, draw};
 #[cfg(feature = "nvml")]
 pub use sysfs::Nvml;
+use sysfs::looks_like as looks_like_manifest;
 pub use sysfs::{DriverGpu, DriverLink, GpuDriver, ManifestError, NoGpuDriver, Sysfs, sysfs_limits};

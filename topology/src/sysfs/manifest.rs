@@ -32,6 +32,12 @@ const HEADER: &str = "# qpair machine manifest ";
 /// How a link is written in place of a value.
 const LINK: &str = "-> ";
 
+/// True if text begins as a manifest does: with its header, a comment, or a line.
+pub(crate) fn looks_like(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.find(|line| !line.starts_with('#')).map_or(text.starts_with(HEADER), |line| split(line).is_some())
+}
+
 /// Writes a tree, in the order of paths.
 pub(super) fn write(memory: &Memory) -> String {
     let mut text = format!("{HEADER}{VERSION}\n");

@@ -17,6 +17,11 @@ mod source;
 mod tests;
 mod tree;
 
+pub(crate) use fabric::is_superchip;
+pub(crate) use gpus::vendor;
+pub(crate) use manifest::looks_like;
+pub(crate) use rdma::guid;
+
 pub use driver::{DriverGpu, DriverLink, GpuDriver, NoGpuDriver};
 pub use manifest::ManifestError;
 #[cfg(feature = "nvml")]

@@ -38,6 +38,7 @@ fn a_folder_and_a_manifest_are_one_machine() {
     let machine = Machine::discover(&sysfs);
     assert_eq!(machine, Machine::discover(&lines().sysfs().software_device(true)));
     assert_eq!(Machine::discover(&Sysfs::from_manifest(&sysfs.capture()).unwrap()), machine);
+    assert_eq!(Machine::load(root.path()).unwrap(), machine);
 }
 
 #[test]

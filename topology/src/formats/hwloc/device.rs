@@ -1,0 +1,141 @@
+//! PCI devices, and the RDMA devices that the system makes of them.
+
+use super::super::parts::number;
+use super::super::xml::Element;
+use super::read::{Above, Reader, address, info, link};
+use crate::sysfs::{guid, is_superchip, vendor};
+use crate::{
+    Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkLayer, Nic, NvSwitch, Parent, PciAddress, Port, PortState,
+};
+
+impl Reader {
+    pub(super) fn device(&mut self, object: &Element<'_>, above: Above) {
+        let Some(address) = address(object) else {
+            return self.warn(object, "it has no address; the device was left out");
+        };
+        let Some((class, maker, model)) = object.get("pci_type").and_then(kind) else {
+            return self.warn(object, "its `pci_type` can not be read; the device was left out");
+        };
+        if let Some(index) = index(object) {
+            self.indices.insert(index, address);
+        }
+        for child in object.named("object") {
+            self.indices.extend(index(child).map(|index| (index, address)));
+        }
+        if let Some(vendor) = vendor(maker, class) {
+            self.gpu(object, address, vendor, model, above);
+        } else if (maker, class) == (0x10de, 0x0680) {
+            self.parts.nv_switch.get_or_insert_with(NvSwitch::default).addresses.push(address);
+        } else {
+            self.nics(object, address, class, maker, model, above);
+        }
+    }
+
+    fn gpu(&mut self, object: &Element<'_>, address: PciAddress, vendor: GpuVendor, model: u32, above: Above) {
+        let systems = || object.named("object").filter(|child| child.get("type") == Some("OSDev"));
+        let name = info(object, "PCIDevice").or_else(|| systems().find_map(|device| info(device, "GPUModel")));
+        // Of the libraries that number GPUs, those whose numbers the drivers' tools show.
+        let number = |prefix: &str| systems().find_map(|device| device.get("name")?.strip_prefix(prefix)?.parse().ok());
+        if let Some(numa) = above.numa
+            && vendor == GpuVendor::Nvidia
+            && is_superchip(name.as_deref(), Some(model))
+        {
+            let (to, kind) = (GpuPeer::Cpu(numa), GpuLinkKind::C2c);
+            self.parts.gpu_links.push(GpuLink { gpu: address, to, kind, count: 1, each: GpuLinkKind::C2C });
+        }
+        self.parts.gpus.push(Gpu {
+            numa: above.numa,
+            vendor,
+            model: name,
+            device: number("nvml").or_else(|| number("rsmi")),
+            pcie: link(object, true),
+            ..Gpu::at(address, above.parent())
+        });
+    }
+
+    fn nics(&mut self, object: &Element<'_>, at: PciAddress, class: u16, maker: u32, model: u32, above: Above) {
+        const AMAZON: u32 = 0x1d0f;
+        let pcie = link(object, false);
+        let layer = match class {
+            0x0207 => LinkLayer::InfiniBand,
+            0x0200 if maker != AMAZON => LinkLayer::Ethernet,
+            _ => LinkLayer::Unknown,
+        };
+        let mut found = false;
+        for device in object.named("object") {
+            if self.is_rdma(device) {
+                found = true;
+                let name = device.get("name").map_or_else(|| at.to_string(), str::to_owned);
+                let nic = Nic::at(name, at, above.parent());
+                let guid = info(device, "NodeGUID").and_then(|text| guid(&text));
+                self.parts.nics.push(Nic { numa: above.numa, ports: ports(device, layer), guid, pcie, ..nic });
+            }
+        }
+        // A file written where no driver was loaded: InfiniBand by its class, EFA by its number.
+        if !found && (class == 0x0207 || maker == AMAZON && model & 0xfff0 == 0xefa0) {
+            let nic = Nic::at(at.to_string(), at, above.parent());
+            let port = Port { number: 1, mbit: None, link_layer: layer, state: PortState::Unknown };
+            self.parts.nics.push(Nic { numa: above.numa, ports: vec![port], pcie, ..nic });
+        }
+    }
+
+    /// A device of the system that is no PCI device: an RDMA device in software.
+    pub(super) fn loose(&mut self, object: &Element<'_>, above: Above) {
+        let Some(name) = object.get("name").filter(|_| self.is_rdma(object)) else { return };
+        let nic = Nic::at(name, PciAddress::new(0, 0, 0, 0), Parent::Unknown);
+        let guid = info(object, "NodeGUID").and_then(|text| guid(&text));
+        let ports = ports(object, LinkLayer::Unknown);
+        let parent = above.parent();
+        self.parts.nics.push(Nic {
+            address: None,
+            parent,
+            numa: above.numa,
+            ports,
+            guid,
+            gpu_direct: Some(false),
+            ..nic
+        });
+    }
+
+    /// Versions 1 and 2 number the kinds of devices, with 3 for OpenFabrics; version 3 has a bit for
+    /// each, with the sixth for it.
+    fn is_rdma(&self, object: &Element<'_>) -> bool {
+        let kind = object.get("osdev_types").or(object.get("osdev_type")).and_then(number);
+        let by_kind = kind.is_some_and(|kind| if self.major < 3 { kind == 3 } else { kind & 1 << 5 != 0 });
+        let by_name = object.get("subtype") == Some("OpenFabrics") || info(object, "NodeGUID").is_some();
+        object.get("type") == Some("OSDev") && (by_kind || by_name)
+    }
+}
+
+/// Class, maker and model of `0302 [10de:20b0] [10de:134f] a1`.
+fn kind(text: &str) -> Option<(u16, u32, u32)> {
+    let (class, rest) = text.trim().split_once(' ')?;
+    let number = u32::from_str_radix(class, 16).ok()?;
+    let class = if class.len() > 4 { number >> 8 } else { number };
+    let (maker, rest) = rest.trim_start().strip_prefix('[')?.split_once(':')?;
+    let model = rest.split(']').next()?;
+    let hex = |text| u32::from_str_radix(text, 16).ok();
+    Some((u16::try_from(class).ok()?, hex(maker)?, hex(model)?))
+}
+
+/// Ports are told by `Port1State` and so on; if none is, there is one.
+fn ports(device: &Element<'_>, link_layer: LinkLayer) -> Vec<Port> {
+    let told = (1..=32).filter_map(|number| {
+        let state = info(device, &format!("Port{number}State"))?;
+        let state = match state.trim() {
+            "4" | "5" => PortState::Active,
+            "1" | "2" | "3" => PortState::Down,
+            _ => PortState::Unknown,
+        };
+        Some(Port { number, mbit: None, link_layer, state })
+    });
+    let ports: Vec<Port> = told.collect();
+    if ports.is_empty() {
+        return vec![Port { number: 1, mbit: None, link_layer, state: PortState::Unknown }];
+    }
+    ports
+}
+
+fn index(object: &Element<'_>) -> Option<u64> {
+    object.get("gp_index")?.trim().parse().ok()
+}

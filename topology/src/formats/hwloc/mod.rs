@@ -1,0 +1,7 @@
+//! The XML of hwloc (`lstopo machine.xml`), versions 1 to 3.
+
+mod device;
+mod links;
+mod read;
+
+pub use read::HwlocError;

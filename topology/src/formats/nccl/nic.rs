@@ -1,0 +1,77 @@
+//! NICs: a `nic` holds a `net` for each port.
+
+use super::super::xml::Element;
+use super::read::{Above, Reader, direct};
+use crate::{LinkLayer, Nic, PciAddress, PcieLink, Port, PortState};
+
+impl Reader {
+    /// The NICs of a PCI device; without `net` one that is called by its address.
+    pub(super) fn pci_nic(
+        &mut self,
+        element: &Element<'_>,
+        address: PciAddress,
+        class: u16,
+        pcie: PcieLink,
+        above: Above,
+    ) {
+        let at = Some((address, class, pcie));
+        let before = self.parts.nics.len();
+        for nic in element.named("nic") {
+            self.nic(nic, at, above);
+        }
+        if self.parts.nics.len() == before {
+            let port = Port { number: 1, mbit: None, link_layer: layer(class), state: PortState::Unknown };
+            let nic = Nic::at(address.to_string(), address, above.parent);
+            self.parts.nics.push(Nic { numa: above.numa, ports: vec![port], pcie, ..nic });
+        }
+    }
+
+    /// The NICs of a `nic`, which may stand in no PCI device.
+    pub(super) fn nic(&mut self, element: &Element<'_>, at: Option<(PciAddress, u16, PcieLink)>, above: Above) {
+        let (address, class, pcie) = at.unwrap_or((PciAddress::new(0, 0, 0, 0), 0, PcieLink::UNKNOWN));
+        let first = self.parts.nics.len();
+        for net in element.named("net").take(MOST_NETS) {
+            let name = match (net.get("name").filter(|name| !name.is_empty()), net.get("dev")) {
+                (Some(name), _) => name.to_owned(),
+                (None, Some(dev)) => format!("net{dev}"),
+                (None, None) => {
+                    self.warn(net, "it has neither `name` nor `dev`; it was left out");
+                    continue;
+                }
+            };
+            let number = net.get("port").and_then(|text| text.trim().parse().ok()).unwrap_or(1);
+            // It is -1 where a plug-in does not know it.
+            let mbit = net.get("speed").and_then(|text| text.trim().parse().ok()).filter(|&mbit| mbit > 0);
+            let port = Port { number, mbit, link_layer: layer(class), state: PortState::Unknown };
+            if let Some(nic) = self.parts.nics[first..].iter_mut().find(|nic| nic.name == name) {
+                nic.ports.push(port);
+                continue;
+            }
+            self.parts.nics.push(Nic {
+                address: at.map(|_| address),
+                numa: above.numa,
+                ports: vec![port],
+                guid: net.get("guid").and_then(guid).filter(|&guid| guid != 0),
+                pcie,
+                gpu_direct: direct(net),
+                ..Nic::at(name, address, above.parent)
+            });
+        }
+    }
+}
+
+/// Ports of a card that are read; real ones have a handful.
+const MOST_NETS: usize = 256;
+
+fn guid(text: &str) -> Option<u64> {
+    let digits = text.trim();
+    u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
+}
+
+fn layer(class: u16) -> LinkLayer {
+    match class {
+        0x0207 => LinkLayer::InfiniBand,
+        0x0200 => LinkLayer::Ethernet,
+        _ => LinkLayer::Unknown,
+    }
+}
