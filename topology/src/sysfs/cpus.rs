@@ -13,6 +13,7 @@ pub(super) fn read(tree: &Tree<'_>, machine: &mut MachineBuilder) -> Vec<Cpu> {
     for (name, path) in tree.entries(NODES) {
         let number = name.strip_prefix("node").and_then(|number| number.parse::<u32>().ok());
         let (Some(numa), Some(path)) = (number.filter(|&numa| numa < limits::NUMA), path) else { continue };
+        tree.keep(&path);
         let Some(list) = tree.read(&path, "cpulist") else {
             machine.warn(Warning::new(name, "its list of processors can not be read; the NUMA node was left out"));
             continue;

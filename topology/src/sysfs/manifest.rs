@@ -18,7 +18,7 @@ pub enum ManifestError {
         "line {line} is not `path|attribute=value`: `{text}`; write one line for each file, with the path from /sys on"
     )]
     Line { line: usize, text: String },
-    #[error("line {line} has a path that can not be: `{text}`; it has no `..` and at most {limit} bytes", limit = limits::PATH)]
+    #[error("line {line} has a path that can not be: `{text}`; it has no `..`, no control characters, and at most {limit} bytes", limit = limits::PATH)]
     Path { line: usize, text: String },
     #[error("the manifest has {bytes} bytes, more than {limit}; capture the machine anew", limit = limits::MANIFEST)]
     TooLong { bytes: usize },
@@ -32,6 +32,9 @@ const HEADER: &str = "# qpair machine manifest ";
 /// How a link is written in place of a value.
 const LINK: &str = "-> ";
 
+/// How a folder is written in which there is nothing that matters, in place of an attribute.
+const FOLDER: &str = ".";
+
 /// True if text begins as a manifest does: with its header, a comment, or a line.
 pub(crate) fn looks_like(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -44,14 +47,20 @@ pub(super) fn write(memory: &Memory) -> String {
     for (path, entry) in memory.entries() {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         // What can not be written in a line is no attribute of a device.
-        if path.len() > limits::PATH || path.contains(['|', '=', '\n', '\r', '\\']) {
+        if !is_sound(path) || folder.contains('|') || name.contains(['=', '|']) {
             continue;
         }
         let (mark, value) = match entry {
             Entry::File(value) => ("", value),
             Entry::Link(target) => (LINK, target),
+            Entry::Folder => {
+                let _ = writeln!(text, "{path}|{FOLDER}=");
+                continue;
+            }
         };
         let value = value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
+        // What only looks like a link is none.
+        let mark = if mark.is_empty() && value.starts_with('-') { "\\" } else { mark };
         // Writing to a string does not fail.
         let _ = writeln!(text, "{folder}|{name}={mark}{value}");
     }
@@ -79,12 +88,16 @@ pub(super) fn parse(text: &str) -> Result<Memory, ManifestError> {
         }
         let (path, name, value) =
             split(line).ok_or_else(|| ManifestError::Line { line: number + 1, text: cut(line) })?;
-        let folder = path.trim().trim_start_matches('/');
-        let folder = folder.strip_prefix("sys/").unwrap_or(folder).trim_end_matches('/');
-        let path = join(folder, name.trim());
-        let sound = path.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-        if !sound || path.len() > limits::PATH {
+        let folder = path.trim();
+        let folder = folder.strip_prefix("/sys/").unwrap_or(folder).trim_matches('/');
+        let is_folder = name.trim() == FOLDER;
+        let path = if is_folder { folder.to_owned() } else { join(folder, name.trim()) };
+        if !is_sound(&path) {
             return Err(ManifestError::Path { line: number + 1, text: cut(&path) });
+        }
+        if is_folder {
+            memory.insert_folder(&path);
+            continue;
         }
         let entry = match value.trim_start().strip_prefix(LINK) {
             Some(target) if target.len() <= limits::PATH => Entry::Link(target.trim().to_owned()),
@@ -124,7 +137,13 @@ fn list_devices(memory: &mut Memory) {
 fn split(line: &str) -> Option<(&str, &str, &str)> {
     let (path, rest) = line.split_once('|')?;
     let (name, value) = rest.split_once('=')?;
-    (!name.trim().is_empty()).then_some((path, name, value))
+    (!name.trim().is_empty() && !name.contains('|')).then_some((path, name, value))
+}
+
+/// True of paths whose names are names.
+fn is_sound(path: &str) -> bool {
+    let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && name.trim() == name;
+    path.len() <= limits::PATH && path.split('/').all(is_name) && !path.contains(char::is_control)
 }
 
 fn unescape(value: &str) -> String {
@@ -132,12 +151,12 @@ fn unescape(value: &str) -> String {
     let mut rest = value.chars();
     while let Some(c) = rest.next() {
         match (c, rest.clone().next()) {
-            ('\\', Some(escaped @ ('n' | 'r' | '\\'))) => {
+            ('\\', Some(escaped @ ('n' | 'r' | '\\' | '-'))) => {
                 rest.next();
                 text.push(match escaped {
                     'n' => '\n',
                     'r' => '\r',
-                    _ => '\\',
+                    other => other,
                 });
             }
             _ => text.push(c),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::sysfs_limits as limits;
 
-/// What stands at a path. Folders are not kept: they are where something lies below.
+/// What stands at a path. Folders are where something lies below, and kept where nothing does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     File(String),
     /// With its target: from the root if it begins with `/`, else from the folder of the link.
     Link(String),
+    Folder,
 }
 
 /// Files and links by path from the root, without a leading `/`.
@@ -27,6 +28,13 @@ impl Memory {
         self.entries.entry(path).or_insert(entry);
     }
 
+    /// Keeps a folder, unless something lies in it.
+    pub(super) fn insert_folder(&mut self, path: &str) {
+        if !self.exists(path) {
+            self.entries.insert(path.to_owned(), Entry::Folder);
+        }
+    }
+
     pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
         &self.entries
     }
@@ -35,7 +43,7 @@ impl Memory {
     pub(super) fn read(&self, path: &str) -> Option<&str> {
         match self.entries.get(&self.resolve(path)?)? {
             Entry::File(text) => Some(text),
-            Entry::Link(_) => None,
+            Entry::Link(_) | Entry::Folder => None,
         }
     }
 

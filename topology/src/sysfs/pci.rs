@@ -53,10 +53,12 @@ pub(super) fn scan<'a>(tree: &'a Tree<'a>, nodes: &'a [Cpu], machine: &mut Machi
     let mut all = BTreeMap::new();
     for (name, path) in tree.entries("bus/pci/devices") {
         let Ok(address) = name.parse::<PciAddress>() else {
+            path.iter().for_each(|path| tree.keep(path));
             machine.warn(Warning::new(name, "it is no PCI address; the device was passed over"));
             continue;
         };
         let device = path.and_then(|path| {
+            tree.keep(&path);
             let class = tree.hex(&path, "class")?;
             let (class, interface) = ((class >> 8) as u16, class as u8);
             // Others are many, and their makers are nobody's business.
@@ -98,7 +100,7 @@ impl Devices<'_> {
                 self.iommu.push(false);
             }
         }
-        let physfn = self.tree.resolve(&join(path, "physfn")).and_then(|path| last(&path).parse().ok());
+        let physfn = self.tree.resolve_folder(&join(path, "physfn")).and_then(|path| last(&path).parse().ok());
         Place { parent, numa: self.numa(path), pcie: self.link(path, speed), physfn }
     }
 

@@ -20,6 +20,7 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
             machine.warn(Warning::new(name, "its link leads nowhere: it is broken, or the device went away meanwhile"));
             continue;
         };
+        tree.keep(&path);
         // The switch that a driver shows of itself.
         if tree.read(&path, "node_type").is_some_and(|kind| kind.starts_with("2:")) {
             continue;
@@ -41,7 +42,7 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
 fn nic(tree: &Tree<'_>, devices: &mut Devices<'_>, name: String, path: &str, machine: &mut MachineBuilder) -> Nic {
     let ports = ports(tree, path, &name, machine);
     let guid = tree.read(path, "node_guid").and_then(|text| guid(&text));
-    let device = tree.resolve(&join(path, "device")).unwrap_or_else(|| path.to_owned());
+    let device = tree.resolve_folder(&join(path, "device")).unwrap_or_else(|| path.to_owned());
     let Some((address, folder)) = device_folder(&device).filter(|_| !device.starts_with("devices/virtual/")) else {
         return software_driver(tree, devices, Nic { ports, guid, ..Nic::software(name, 0) }, path);
     };
@@ -71,6 +72,7 @@ fn software_driver(tree: &Tree<'_>, devices: &Devices<'_>, nic: Nic, path: &str)
 fn ports(tree: &Tree<'_>, path: &str, name: &str, machine: &mut MachineBuilder) -> Vec<Port> {
     let mut ports = Vec::new();
     for (number, path) in tree.entries(&join(path, "ports")) {
+        path.iter().for_each(|path| tree.keep(path));
         let (Ok(number), Some(path)) = (number.parse(), path) else {
             machine.warn(Warning::new(format!("{name} port {number}"), "it is no port; it was passed over"));
             continue;

@@ -24,6 +24,8 @@ pub(super) struct Tree<'a> {
     /// The root of a folder without links, so that no link leads out of it.
     root: Option<PathBuf>,
     record: RefCell<Option<Memory>>,
+    /// Folders that matter even if nothing in them is recorded.
+    folders: RefCell<Vec<String>>,
 }
 
 /// What a tree says that is no file of sysfs stands below this folder: what the driver of GPUs says,
@@ -39,7 +41,7 @@ impl<'a> Tree<'a> {
             Source::Folder(path) => fs::canonicalize(path).ok(),
             Source::Memory(_) => None,
         };
-        Self { source, root, record: RefCell::new(None) }
+        Self { source, root, record: RefCell::new(None), folders: RefCell::default() }
     }
 
     /// The same, and what is read is recorded.
@@ -48,7 +50,9 @@ impl<'a> Tree<'a> {
     }
 
     pub(super) fn into_record(self) -> Memory {
-        self.record.into_inner().unwrap_or_default()
+        let mut record = self.record.into_inner().unwrap_or_default();
+        self.folders.into_inner().iter().for_each(|folder| record.insert_folder(folder));
+        record
     }
 
     /// False if there is no folder at all.
@@ -67,7 +71,7 @@ impl<'a> Tree<'a> {
         let text = match self.source {
             Source::Folder(_) => {
                 let bytes = read_file(&self.full(&path)?)?;
-                String::from_utf8(bytes).ok()?.trim_matches(['\0', ' ', '\n', '\t', '\r']).to_owned()
+                String::from_utf8(bytes).ok()?.trim_matches('\0').trim().to_owned()
             }
             Source::Memory(memory) => memory.read(&path)?.trim().to_owned(),
         };
@@ -118,6 +122,20 @@ impl<'a> Tree<'a> {
             self.note(path.to_owned(), || Entry::Link(format!("/{found}")));
         }
         Some(found)
+    }
+
+    /// Like [`Tree::resolve`], of what matters even where nothing in it can be read.
+    pub(super) fn resolve_folder(&self, path: &str) -> Option<String> {
+        let found = self.resolve(path)?;
+        self.keep(&found);
+        Some(found)
+    }
+
+    /// Records that there is something at a path.
+    pub(super) fn keep(&self, path: &str) {
+        if self.record.borrow().is_some() {
+            self.folders.borrow_mut().push(path.to_owned());
+        }
     }
 
     /// What the configuration space of a PCI bridge says. A record has what was found, and not the

@@ -16,6 +16,7 @@ fn lay_out(text: &str, root: &Path) {
             Entry::File(value) => fs::write(path, format!("{value}\n")).unwrap(),
             Entry::Link(target) if target.starts_with('/') => symlink(root.join(&target[1..]), path).unwrap(),
             Entry::Link(target) => symlink(target, path).unwrap(),
+            Entry::Folder => fs::create_dir_all(path).unwrap(),
         }
     }
 }
