@@ -1,12 +1,13 @@
 //! RDMA transport middleware: safe verbs, zero-copy messages and collectives.
 //!
-//! This crate is the three layers under one name; each builds on those below it and can be used alone.
+//! This crate is its layers under one name; each builds on those below it and can be used alone.
 //!
 //! | Layer | What it gives | Begin with |
 //! |---|---|---|
 //! | [`verbs`] | devices, memory regions, queue pairs, completion queues | [`Context`], [`QueuePair`] |
 //! | [`transport`] | connections, tagged messages, rendezvous, credits, dead peers | [`Worker`], [`Event`] |
 //! | [`collectives`] | verified plans, all-reduce, broadcast, barrier | [`Communicator`] |
+//! | [`topology`] | what hangs where in a machine, and which NIC serves which GPU | [`topology::Machine`] |
 //!
 //! The device `soft0` needs no hardware: its queue pairs move data between processes of one host through shared memory,
 //! with the semantics of a NIC. Linux only, on x86-64 and aarch64.
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub use qpair_collectives as collectives;
+pub use qpair_topology as topology;
 pub use qpair_transport as transport;
 pub use qpair_verbs as verbs;
 
