@@ -87,6 +87,7 @@ fn record(tree: &Tree<'_>, gpu: &DriverGpu) {
 fn recorded(tree: &Tree<'_>) -> Vec<DriverGpu> {
     let gpus = tree.entries(&folder()).into_iter().filter_map(|(name, path)| {
         let (address, path) = (name.parse().ok()?, path?);
+        tree.keep(&path);
         let links = tree.read(&path, "nvlinks").unwrap_or_default();
         let links = links.split_whitespace().take(MOST_LINKS).filter_map(|link| {
             let (remote, generation) = link.rsplit_once('/')?;

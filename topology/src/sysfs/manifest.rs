@@ -60,7 +60,7 @@ pub(super) fn write(memory: &Memory) -> String {
         };
         let value = value.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r");
         // What only looks like a link is none.
-        let mark = if mark.is_empty() && value.starts_with('-') { "\\" } else { mark };
+        let mark = if mark.is_empty() && value.starts_with("->") { "\\" } else { mark };
         // Writing to a string does not fail.
         let _ = writeln!(text, "{folder}|{name}={mark}{value}");
     }
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<Memory, ManifestError> {
             continue;
         }
         let entry = match value.trim_start().strip_prefix(LINK) {
-            Some(target) if target.len() <= limits::PATH => Entry::Link(target.trim().to_owned()),
+            Some(target) if target.len() <= limits::PATH => Entry::Link(unescape(target.trim())),
             Some(target) => return Err(ManifestError::Path { line: number + 1, text: cut(target) }),
             None => Entry::File(unescape(value)),
         };

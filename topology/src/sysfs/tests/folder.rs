@@ -85,7 +85,7 @@ fn files_that_are_long_no_text_or_for_others_are_not_known() {
     fs::write(card.join("numa_node"), vec![b'9'; 10 << 20]).unwrap();
     fs::write(card.join("current_link_speed"), [0xff, 0xfe]).unwrap();
     let guid = card.join("infiniband/mlx5_0/node_guid");
-    fs::set_permissions(&guid, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&guid, fs::Permissions::from_mode(0o000)).unwrap();
     let machine = Machine::discover(&Sysfs::at(root.path()));
     let nic = &machine.nics()[0];
     assert_eq!((nic.numa, nic.pcie), (None, X16));
