@@ -13,6 +13,7 @@ mod period;
 mod ranks;
 mod size;
 mod table;
+mod topo;
 
 use std::error::Error;
 use std::io;
@@ -28,6 +29,7 @@ use tracing_subscriber::EnvFilter;
 #[command(after_help = "Examples:
   qpair devices                          what RDMA devices there are
   qpair doctor                           what is wrong with them, and what mends it
+  qpair topo                             what hangs where, and which NIC serves which GPU
   qpair bench all-reduce -n 4            4 ranks on this machine, 8 B to 64 MiB
   qpair perf write-lat --local           one-sided latency between two processes
   qpair launch -n 4 -- ./train           run a program as 4 ranks
@@ -46,6 +48,7 @@ enum Command {
     Perf(perf::PerfArgs),
     Devices(devices::DevicesArgs),
     Doctor(doctor::DoctorArgs),
+    Topo(topo::TopoArgs),
     #[command(name = "__rank", hide = true)]
     Rank(ranks::EnterArgs),
 }
@@ -63,6 +66,8 @@ enum CommandError {
     Devices(#[from] devices::DevicesError),
     #[error(transparent)]
     Doctor(#[from] doctor::DoctorError),
+    #[error(transparent)]
+    Topo(#[from] topo::TopoError),
     #[error(transparent)]
     Enter(#[from] ranks::EnterError),
 }
@@ -88,6 +93,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Bench(command) => bench::run(&command)?,
         Command::Perf(args) => perf::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
+        Command::Topo(args) => topo::run(&args)?,
         Command::Doctor(args) => return Ok(doctor::run(&args)?),
         Command::Rank(args) => return Err(ranks::enter(&args).into()),
     }
@@ -106,6 +112,7 @@ impl CommandError {
             CommandError::Perf(perf::PerfError::Print(error)) => error.is_closed(),
             CommandError::Devices(devices::DevicesError::Print(error)) => error.is_closed(),
             CommandError::Doctor(error) => error.is_closed_output(),
+            CommandError::Topo(topo::TopoError::Print(error)) => error.is_closed(),
             _ => false,
         }
     }

@@ -158,7 +158,12 @@ fn draw_nic(svg: &mut Svg, machine: &Machine, nic: NicId, rect: Rect, chosen: bo
         Some(LinkLayer::Ethernet) if !device.software => " Ethernet",
         _ => "",
     };
-    let rate = if device.is_usable() { format!("{}{layer}", device.bandwidth()) } else { "down".to_owned() };
+    let rate = match device.bandwidth() {
+        _ if !device.is_usable() => "down".to_owned(),
+        // Files leave it out.
+        rate if rate.is_unlimited() => format!("rate not known{layer}"),
+        rate => format!("{rate}{layer}"),
+    };
     svg.text(x, y + 53, w, &rate, false);
 }
 

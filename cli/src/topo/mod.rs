@@ -1,0 +1,231 @@
+//! `qpair topo`: what hangs where in a machine, and which NIC serves which GPU: a matrix, the choice with its reasons, a
+//! drawing, and files for other tools.
+
+mod object;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use qpair::topology::{
+    Choice, Consumer, CpuId, GpuId, LoadError, Machine, Matrix, SelectError, Selection, Sysfs, draw,
+};
+use thiserror::Error;
+
+use crate::output::{PrintError, print, print_object};
+use object::Object;
+
+/// Shows what hangs where in a machine, and which NIC serves which GPU.
+///
+/// Of this machine, or of a file: a folder that is laid out like /sys, what --capture wrote, NCCL's topology XML, hwloc's
+/// XML, or JSON. The software device counts as a NIC at each NUMA node; it is chosen where there is no other.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  qpair topo
+  qpair topo -v                              also why other NICs were not chosen
+  qpair topo --svg machine.svg               a drawing, for a browser
+  qpair topo --capture machine.txt           to send along with a report
+  qpair topo --from machine.txt              the same machine, elsewhere
+  qpair topo --from topo.xml --exclude mlx5_4 --pin GPU0=mlx5_1
+  qpair topo --json | jq '.choice[] | {consumer, nics}'")]
+pub struct TopoArgs {
+    /// Read the machine from this file or folder instead of the system
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Write what the system says of this machine as text, which --from reads
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    capture: Option<PathBuf>,
+    /// Draw the machine
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the machine as NCCL's topology XML (NCCL_TOPO_FILE)
+    #[arg(long, value_name = "FILE")]
+    nccl: Option<PathBuf>,
+    /// Choose for these GPUs only, by their numbers
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    gpus: Option<Vec<u16>>,
+    /// Do not use this NIC, by name or PCI address
+    #[arg(long, value_name = "NIC")]
+    exclude: Vec<String>,
+    /// Use this NIC, by name or PCI address, and others that this is said of, and no more
+    #[arg(long, value_name = "NIC")]
+    only: Vec<String>,
+    /// Have a GPU or NUMA node use this NIC: GPU0=mlx5_1, NUMA1=mlx5_3
+    #[arg(long, value_name = "WHO=NIC")]
+    pin: Vec<Pin>,
+    /// Tell of each NIC that was not chosen why
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+    /// Print one JSON object, with the machine, the choice, and what was passed over
+    #[arg(long)]
+    json: bool,
+}
+
+/// A NIC that one GPU or NUMA node is to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pin {
+    who: Who,
+    nic: String,
+}
+
+/// A GPU by its place among the GPUs, or a NUMA node by the system's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Gpu(u16),
+    Numa(u32),
+}
+
+impl Who {
+    /// What it is on that machine; a number that no NUMA node has where it is not there.
+    fn on(self, machine: &Machine) -> Consumer {
+        match self {
+            Who::Gpu(number) => Consumer::Gpu(GpuId(number)),
+            Who::Numa(number) => {
+                let place = machine.cpus().iter().position(|cpu| cpu.numa == Some(number));
+                Consumer::Cpu(CpuId(place.map_or(u16::MAX, |place| place as u16)))
+            }
+        }
+    }
+}
+
+/// What is wrong with a pin.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is no GPU or NUMA node with a NIC; write GPU0=mlx5_1 or NUMA1=mlx5_3")]
+struct PinError(String);
+
+/// The machine could not be shown.
+#[derive(Debug, Error)]
+pub enum TopoError {
+    /// The file is no machine.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The choice can not be made as asked.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// A file could not be written.
+    #[error("could not write {}: {source}; name another file", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The list could not be printed.
+    #[error(transparent)]
+    Print(#[from] PrintError),
+}
+
+/// Prints the machine and writes the files.
+///
+/// # Errors
+/// [`TopoError`]; what could be written before is there.
+pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
+    let machine = match (&args.from, &args.capture) {
+        (Some(path), _) => Machine::load(path)?,
+        (None, None) => Machine::discover(&Sysfs::this_machine()),
+        (None, Some(path)) => {
+            let sysfs = Sysfs::this_machine();
+            write(path, &sysfs.capture())?;
+            Machine::discover(&sysfs)
+        }
+    };
+    let choice = selection(&machine, args).choose()?;
+    if let Some(path) = &args.svg {
+        write(path, &draw(&machine, Some(&choice)))?;
+    }
+    if let Some(path) = &args.nccl {
+        write(path, &machine.to_nccl_xml())?;
+    }
+    if args.json {
+        return Ok(print_object(&Object::of(&machine, &choice))?);
+    }
+    print(&text(&machine, &choice, args.verbose))?;
+    let files = [("captured", &args.capture), ("drawn", &args.svg), ("for NCCL", &args.nccl)];
+    for (what, path) in files {
+        if let Some(path) = path {
+            print(&format!("{what}: {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn selection<'a>(machine: &'a Machine, args: &TopoArgs) -> Selection<'a> {
+    let mut selection = Selection::of(machine);
+    if let Some(gpus) = &args.gpus {
+        selection = selection.gpus(gpus.iter().map(|&number| GpuId(number)));
+    }
+    let selection = args.exclude.iter().fold(selection, Selection::exclude);
+    let selection = args.only.iter().fold(selection, Selection::only);
+    args.pin.iter().fold(selection, |selection, pin| selection.pin(pin.who.on(machine), &pin.nic))
+}
+
+/// All of it for people: what there is, the matrix, and the choice with its reasons. `verbose`: with those that were not chosen.
+fn text(machine: &Machine, choice: &Choice, verbose: bool) -> String {
+    let name = machine.name().map(|name| format!("{name}: ")).unwrap_or_default();
+    let real = machine.nics().iter().filter(|nic| !nic.software).count();
+    let counts =
+        [counted(machine.cpus().len(), "NUMA node"), counted(machine.gpus().len(), "GPU"), counted(real, "RDMA NIC")];
+    let mut blocks = vec![format!("{name}{}", counts.join(", ")), Matrix::of(machine, Some(choice)).to_string()];
+    let reasons = if verbose {
+        choice.explain().to_string()
+    } else {
+        let lines = choice.assignments().iter();
+        lines.map(|one| format!("{}: {}\n", machine.label(one.consumer), one.reason)).collect()
+    };
+    if !reasons.is_empty() {
+        let more = if verbose { "" } else { " (-v tells of the others)" };
+        blocks.push(format!("What serves what, and why{more}:\n\n{}", reasons.trim_end()));
+    }
+    if !machine.warnings().is_empty() {
+        let warnings: Vec<_> = machine.warnings().iter().map(|warning| format!("  {warning}")).collect();
+        blocks.push(format!("Passed over:\n{}", warnings.join("\n")));
+    }
+    let blocks: Vec<_> = blocks.iter().map(|block| block.trim_end()).collect();
+    blocks.join("\n\n")
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}"),
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), TopoError> {
+    fs::write(path, text).map_err(|source| TopoError::Write { path: path.to_owned(), source })
+}
+
+impl FromStr for Pin {
+    type Err = PinError;
+
+    fn from_str(text: &str) -> Result<Self, PinError> {
+        let error = || PinError(text.to_owned());
+        let (who, nic) = text.split_once('=').filter(|(_, nic)| !nic.is_empty()).ok_or_else(error)?;
+        let digits = who.find(|c: char| c.is_ascii_digit()).unwrap_or(who.len());
+        let (kind, number) = who.split_at(digits);
+        let who = match kind.to_ascii_lowercase().as_str() {
+            "gpu" => number.parse().map(Who::Gpu),
+            "numa" => number.parse().map(Who::Numa),
+            _ => return Err(error()),
+        };
+        Ok(Pin { who: who.map_err(|_| error())?, nic: nic.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_a_consumer_and_a_nic() {
+        let pin = |who, nic: &str| Ok(Pin { who, nic: nic.into() });
+        assert_eq!("GPU3=mlx5_1".parse(), pin(Who::Gpu(3), "mlx5_1"));
+        assert_eq!("numa0=0000:18:00.0".parse(), pin(Who::Numa(0), "0000:18:00.0"));
+        for wrong in ["", "GPU0", "GPU0=", "GPU=x", "CARD0=x", "GPU99999=x", "=x"] {
+            assert_eq!(wrong.parse::<Pin>(), Err(PinError(wrong.to_owned())));
+        }
+    }
+}

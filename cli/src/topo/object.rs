@@ -1,0 +1,59 @@
+//! The machine and the choice for programs.
+
+use qpair::topology::{Choice, Description, Machine, Rail};
+use serde::Serialize;
+
+/// All that is known of a machine, and what was chosen.
+#[derive(Debug, Serialize)]
+pub struct Object<'a> {
+    machine: &'a Description,
+    choice: Vec<Chosen<'a>>,
+    /// What was passed over when the machine was read.
+    warnings: Vec<String>,
+}
+
+/// The NICs of one GPU or NUMA node.
+#[derive(Debug, Serialize)]
+struct Chosen<'a> {
+    consumer: String,
+    nics: Vec<Way<'a>>,
+    /// In one direction while all send.
+    bytes_per_second: u64,
+    reason: &'a str,
+}
+
+/// A NIC, and how it is reached.
+#[derive(Debug, Serialize)]
+struct Way<'a> {
+    name: &'a str,
+    path: String,
+    /// The GPU over which it is reached, if not straight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
+    gpu_direct: bool,
+    bytes_per_second: u64,
+}
+
+impl<'a> Object<'a> {
+    /// Of that machine.
+    pub fn of(machine: &'a Machine, choice: &'a Choice) -> Self {
+        let way = |rail: &'a Rail| Way {
+            name: machine.nic(rail.nic).map_or("", |nic| &nic.name),
+            path: rail.path.class.to_string(),
+            via: rail.via.map(|gpu| machine.label(gpu)),
+            gpu_direct: rail.gpu_direct,
+            bytes_per_second: rail.bandwidth.bytes(),
+        };
+        let chosen = choice.assignments().iter().map(|assignment| Chosen {
+            consumer: machine.label(assignment.consumer),
+            nics: assignment.rails.iter().map(way).collect(),
+            bytes_per_second: assignment.bandwidth.bytes(),
+            reason: &assignment.reason,
+        });
+        Object {
+            machine: machine.description(),
+            choice: chosen.collect(),
+            warnings: machine.warnings().iter().map(ToString::to_string).collect(),
+        }
+    }
+}

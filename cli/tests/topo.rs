@@ -1,0 +1,120 @@
+//! `qpair topo`: this machine, and machines from files.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{finish, qpair, stderr, stdout};
+use serde_json::Value;
+
+/// A file of a test's own, which goes with it.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> File {
+        File(std::env::temp_dir().join(format!("qpair-topo-{}-{name}", std::process::id())))
+    }
+
+    fn with(name: &str, contents: &str) -> File {
+        let file = File::new(name);
+        fs::write(&file.0, contents).expect("a file of the test's own");
+        file
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a name in UTF-8")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.0).expect("it was written")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Two GPUs and two NICs below a switch each, as NCCL writes it.
+const NCCL: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:10:00.0" class="0x060400" vendor="0x1000" device="0xc030" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:11:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="90" rank="0" gdr="1"/>
+      </pci>
+      <pci busid="0000:12:00.0" class="0x020700" vendor="0x15b3" device="0x1021" link_speed="16.0 GT/s PCIe" link_width="16">
+        <nic><net name="mlx5_0" dev="0" speed="200000" port="1" guid="0x1" gdr="1"/></nic>
+      </pci>
+    </pci>
+    <pci busid="0000:20:00.0" class="0x060400" vendor="0x1000" device="0xc030" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:21:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="1" sm="90" rank="1" gdr="1"/>
+      </pci>
+      <pci busid="0000:22:00.0" class="0x020700" vendor="0x15b3" device="0x1021" link_speed="16.0 GT/s PCIe" link_width="16">
+        <nic><net name="mlx5_1" dev="1" speed="200000" port="1" guid="0x2" gdr="1"/></nic>
+      </pci>
+    </pci>
+  </cpu>
+</system>
+"#;
+
+#[test]
+fn this_machine_is_shown_and_a_capture_of_it_is_the_same() {
+    let capture = File::new("capture.txt");
+    let output = finish(qpair(&["topo", "--capture", capture.path()]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("soft0") && text.contains("NUMA"), "{text}");
+    let again = stdout(&finish(qpair(&["topo", "--from", capture.path()])));
+    assert_eq!(text.replace(&format!("\ncaptured: {}\n", capture.path()), ""), again.trim_end());
+}
+
+#[test]
+fn a_file_gives_the_matrix_the_choice_and_pictures() {
+    let (from, svg, nccl) = (File::with("from.xml", NCCL), File::new("machine.svg"), File::new("out.xml"));
+    let output = finish(qpair(&["topo", "--from", from.path(), "--svg", svg.path(), "--nccl", nccl.path()]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for part in ["2 GPUs, 2 RDMA NICs", "PIX", "GPU 0: mlx5_0 (PIX", "GPU 1: mlx5_1 (PIX"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(svg.text().starts_with("<svg") && svg.text().contains("mlx5_1"));
+    let again = stdout(&finish(qpair(&["topo", "--from", nccl.path()])));
+    assert!(again.contains("GPU 1: mlx5_1 (PIX"), "{again}");
+}
+
+#[test]
+fn what_is_said_of_nics_holds() {
+    let from = File::with("said.xml", NCCL);
+    let object = |more: &[&str]| -> Value {
+        let output = finish(qpair(&[&["topo", "--from", from.path(), "--json"], more].concat()));
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("one object")
+    };
+    let nic_of = |object: &Value, at: usize| object["choice"][at]["nics"][0]["name"].as_str().map(str::to_owned);
+    let chosen = object(&[]);
+    assert_eq!([nic_of(&chosen, 0), nic_of(&chosen, 1)], ["mlx5_0", "mlx5_1"].map(|name| Some(name.to_owned())));
+    assert_eq!(nic_of(&object(&["--pin", "GPU0=mlx5_1"]), 0).as_deref(), Some("mlx5_1"));
+    assert_eq!(nic_of(&object(&["--exclude", "mlx5_0", "--gpus", "0"]), 0).as_deref(), Some("mlx5_1"));
+}
+
+#[test]
+fn what_can_not_be_is_refused_with_what_there_is() {
+    let (from, nonsense) = (File::with("refused.xml", NCCL), File::with("nonsense.txt", "neither this nor that"));
+    for (args, parts) in [
+        (&["--from", from.path(), "--exclude", "mlx5_9"][..], &["mlx5_9", "mlx5_0", "mlx5_1"][..]),
+        (&["--from", from.path(), "--gpus", "7"], &["GPU 7", "GPU 1"]),
+        (&["--from", nonsense.path()], &["nonsense.txt"]),
+        (&["--from", "/no/such/file"], &["/no/such/file"]),
+        (&["--from", from.path(), "--svg", "/no/such/folder/x.svg"], &["/no/such/folder/x.svg"]),
+    ] {
+        let output = finish(qpair(&[&["topo"], args].concat()));
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", stdout(&output));
+        let error = stderr(&output);
+        assert!(parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    }
+    let output = finish(qpair(&["topo", "--pin", "GPU0"]));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("GPU0=mlx5_1"), "{}", stderr(&output));
+}
