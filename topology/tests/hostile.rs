@@ -42,6 +42,37 @@ fn each_input_of_the_corpus_may_be_cut_off_anywhere() {
     }
 }
 
+/// Far more than a machine has, of what takes most to look at.
+#[test]
+fn floods_come_to_an_end() {
+    let flood = |piece: &dyn Fn(usize) -> String, count: usize| (0..count).map(piece).collect::<String>();
+    let gpu = |i: usize| {
+        let links = (0..4).map(|j| format!("<nvlink target='{:04x}:00:00.0' count='1'/>", i + j)).collect::<String>();
+        format!("<pci busid='{i:04x}:00:00.0' class='0x030200'><gpu>{links}</gpu></pci>")
+    };
+    fuzz::nccl(format!("<system version='1'><cpu numaid='0'>{}</cpu></system>", flood(&gpu, 3_000)).as_bytes());
+    let nets = flood(&|i| format!("<nic><net name='n{i}'/></nic>"), 6_000);
+    fuzz::nccl(format!("<system version='1'><cpu numaid='0'>{nets}</cpu></system>").as_bytes());
+    let device = |i: usize| {
+        format!("<object type='PCIDev' gp_index='{i}' pci_busid='{i:04x}:00:00.0' pci_type='0302 [10de:1] [0:0] 0'/>")
+    };
+    let matrix = "<distances2 name='NVLinkBandwidth'><indexes>1</indexes><u64values>1</u64values></distances2>";
+    let devices = flood(&device, 6_000);
+    let machine = format!("<object type='Machine' cpuset='0x1'>{devices}</object>{}", matrix.repeat(3_000));
+    fuzz::hwloc(format!("<topology version='2.0'>{machine}</topology>").as_bytes());
+    let chain = flood(&|i| format!("a|l{i}=-> l{}\n", i + 1), 1000);
+    let links = flood(&|i| format!("bus/pci/devices|{i:04x}:00:00.0=-> /a/l{}\n", i % 1000), 20_000);
+    fuzz::manifest((chain + &links).as_bytes());
+    let near = flood(&|i| format!("{},", i * 2), 15_000);
+    let gpus = |i: usize| {
+        let path = format!("devices/pci{i:04x}:00/{i:04x}:00:00.0");
+        let list = if i < 20 { near.as_str() } else { "1" };
+        format!("{path}|class=0x030200\n{path}|vendor=0x10de\n{path}|local_cpulist={list}\n")
+    };
+    let nodes = flood(&|i| format!("devices/system/node/node{i}|cpulist={near}{i}\n"), 20);
+    fuzz::manifest((nodes + &flood(&gpus, 2_000)).as_bytes());
+}
+
 /// A change to a file.
 #[derive(Clone, Debug)]
 enum Damage {

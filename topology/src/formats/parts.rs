@@ -35,3 +35,11 @@ pub(super) fn number(text: &str) -> Option<u64> {
         None => text.parse().ok(),
     }
 }
+
+/// Adds a part, unless there is one more than there may be already, which the builder tells. What
+/// looks through a list then takes a bounded time, whatever a file has.
+pub(super) fn push<T>(list: &mut Vec<T>, part: T, limit: usize) {
+    if list.len() <= limit {
+        list.push(part);
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::gpus::Found;
 use super::pci::{Devices, NVSWITCH};
 use super::tree::{Tree, join};
-use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress};
+use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress, limits};
 
 /// Adds the links of GPUs, and the switches that are seen.
 pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machine: &mut MachineBuilder) {
@@ -73,7 +73,7 @@ fn xgmi(tree: &Tree<'_>, gpus: &[Found], machine: &mut MachineBuilder) {
         let location = properties.get("location_id").unwrap_or(0);
         let domain = properties.get("domain").and_then(|domain| u32::try_from(domain).ok()).unwrap_or(0);
         let address = PciAddress::new(domain, (location >> 8) as u8, (location >> 3 & 31) as u8, location as u8 & 7);
-        if gpus.iter().any(|gpu| gpu.address == address) {
+        if nodes.len() < limits::GPUS && gpus.iter().any(|gpu| gpu.address == address) {
             nodes.push((number, address, path, properties.get("gfx_target_version").unwrap_or(0)));
         }
     }

@@ -6,7 +6,7 @@ use super::driver::{DriverGpu, GpuDriver, ask};
 use super::pci::{Device, Devices, Speed};
 use super::source::Probe;
 use super::tree::join;
-use crate::{Gpu, GpuVendor, MachineBuilder, PciAddress, Warning};
+use crate::{Gpu, GpuVendor, MachineBuilder, PciAddress, Warning, limits};
 
 /// A GPU of the machine, with what its driver said.
 pub(super) struct Found {
@@ -62,6 +62,10 @@ pub(super) fn read(
         });
         let device = probe.tree.hex(&device.path, "device");
         found.push(Found { address, vendor, device, numa: place.numa, driver });
+        // One more than there may be, which the builder tells.
+        if found.len() > limits::GPUS {
+            break;
+        }
     }
     found
 }

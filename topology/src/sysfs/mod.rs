@@ -31,7 +31,7 @@ pub use source::Sysfs;
 /// How much of a sysfs is looked at. A real one has far less; a hostile one costs no more.
 pub mod sysfs_limits {
     /// Entries of a folder. Beyond it they are passed over.
-    pub const ENTRIES: usize = 65_536;
+    pub const ENTRIES: usize = 16_384;
     /// Bytes of a file. What is longer is cut.
     pub const FILE: usize = 64 << 10;
     /// Bytes of a manifest.
@@ -39,5 +39,5 @@ pub mod sysfs_limits {
     /// Bytes of a path in a manifest.
     pub const PATH: usize = 1024;
     /// Links that one path may lead over.
-    pub const HOPS: usize = 40;
+    pub const HOPS: usize = 8;
 }

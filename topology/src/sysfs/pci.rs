@@ -112,9 +112,11 @@ impl Devices<'_> {
             return numa;
         }
         let near: CpuSet = self.tree.read(path, "local_cpulist")?.parse().ok()?;
-        let mut nodes = self.nodes.iter().filter(|node| node.cpus.overlaps(&near));
-        let (first, second) = (nodes.next()?, nodes.next());
-        second.is_none().then_some(first.numa).flatten()
+        let first = near.iter().next()?;
+        let node = self.nodes.iter().find(|node| node.cpus.contains(first))?;
+        // Those of a node are one run or two, and of all nodes more than one has. A few tell them apart.
+        let all = near.len() <= node.cpus.len() && near.iter().take(64).all(|cpu| node.cpus.contains(cpu));
+        node.numa.filter(|_| all)
     }
 
     /// Adds bridges and host bridges to the machine.

@@ -11,11 +11,16 @@ use crate::{BondMember, LinkLayer, MachineBuilder, Nic, Parent, PcieLink, Port, 
 pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut MachineBuilder) {
     let tree = probe.tree;
     let mut verbs = BTreeMap::new();
+    let mut full = false;
     for (name, path) in tree.entries("class/infiniband_verbs") {
         // Beside the devices there is a file, `abi_version`.
         verbs.extend(path.and_then(|path| tree.read(&path, "ibdev")).map(|device| (device, name)));
     }
     for (name, path) in tree.entries("class/infiniband") {
+        if full {
+            machine.warn(Warning::new(name, "there are too many RDMA devices; the rest was left out"));
+            break;
+        }
         let Some(path) = path else {
             machine.warn(Warning::new(name, "its link leads nowhere: it is broken, or the device went away meanwhile"));
             continue;
@@ -36,6 +41,7 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
         }
         let nic = nic(tree, devices, name, &path, machine);
         machine.nic(nic);
+        full = machine.parts().nics.len() == limits::NICS;
     }
 }
 

@@ -1,11 +1,11 @@
 //! PCI devices, and the RDMA devices that the system makes of them.
 
-use super::super::parts::number;
+use super::super::parts::{number, push};
 use super::super::xml::Element;
 use super::read::{Above, Reader, address, info, link};
 use crate::sysfs::{guid, is_superchip, vendor};
 use crate::{
-    Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkLayer, Nic, NvSwitch, Parent, PciAddress, Port, PortState,
+    Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkLayer, Nic, Parent, PciAddress, Port, PortState, limits,
 };
 
 impl Reader {
@@ -25,7 +25,7 @@ impl Reader {
         if let Some(vendor) = vendor(maker, class) {
             self.gpu(object, address, vendor, model, above);
         } else if (maker, class) == (0x10de, 0x0680) {
-            self.parts.nv_switch.get_or_insert_with(NvSwitch::default).addresses.push(address);
+            push(&mut self.parts.nv_switch.get_or_insert_default().addresses, address, limits::GPUS);
         } else {
             self.nics(object, address, class, maker, model, above);
         }
@@ -41,16 +41,24 @@ impl Reader {
             && is_superchip(name.as_deref(), Some(model))
         {
             let (to, kind) = (GpuPeer::Cpu(numa), GpuLinkKind::C2c);
-            self.parts.gpu_links.push(GpuLink { gpu: address, to, kind, count: 1, each: GpuLinkKind::C2C });
+            push(
+                &mut self.parts.gpu_links,
+                GpuLink { gpu: address, to, kind, count: 1, each: GpuLinkKind::C2C },
+                limits::LINKS,
+            );
         }
-        self.parts.gpus.push(Gpu {
-            numa: above.numa,
-            vendor,
-            model: name,
-            device: number("nvml").or_else(|| number("rsmi")),
-            pcie: link(object, true),
-            ..Gpu::at(address, above.parent())
-        });
+        push(
+            &mut self.parts.gpus,
+            Gpu {
+                numa: above.numa,
+                vendor,
+                model: name,
+                device: number("nvml").or_else(|| number("rsmi")),
+                pcie: link(object, true),
+                ..Gpu::at(address, above.parent())
+            },
+            limits::GPUS,
+        );
     }
 
     fn nics(&mut self, object: &Element<'_>, at: PciAddress, class: u16, maker: u32, model: u32, above: Above) {
@@ -68,14 +76,18 @@ impl Reader {
                 let name = device.get("name").map_or_else(|| at.to_string(), str::to_owned);
                 let nic = Nic::at(name, at, above.parent());
                 let guid = info(device, "NodeGUID").and_then(|text| guid(&text));
-                self.parts.nics.push(Nic { numa: above.numa, ports: ports(device, layer), guid, pcie, ..nic });
+                push(
+                    &mut self.parts.nics,
+                    Nic { numa: above.numa, ports: ports(device, layer), guid, pcie, ..nic },
+                    limits::NICS,
+                );
             }
         }
         // A file written where no driver was loaded: InfiniBand by its class, EFA by its number.
         if !found && (class == 0x0207 || maker == AMAZON && model & 0xfff0 == 0xefa0) {
             let nic = Nic::at(at.to_string(), at, above.parent());
             let port = Port { number: 1, mbit: None, link_layer: layer, state: PortState::Unknown };
-            self.parts.nics.push(Nic { numa: above.numa, ports: vec![port], pcie, ..nic });
+            push(&mut self.parts.nics, Nic { numa: above.numa, ports: vec![port], pcie, ..nic }, limits::NICS);
         }
     }
 
@@ -86,15 +98,11 @@ impl Reader {
         let guid = info(object, "NodeGUID").and_then(|text| guid(&text));
         let ports = ports(object, LinkLayer::Unknown);
         let parent = above.parent();
-        self.parts.nics.push(Nic {
-            address: None,
-            parent,
-            numa: above.numa,
-            ports,
-            guid,
-            gpu_direct: Some(false),
-            ..nic
-        });
+        push(
+            &mut self.parts.nics,
+            Nic { address: None, parent, numa: above.numa, ports, guid, gpu_direct: Some(false), ..nic },
+            limits::NICS,
+        );
     }
 
     /// Versions 1 and 2 number the kinds of devices, with 3 for OpenFabrics; version 3 has a bit for

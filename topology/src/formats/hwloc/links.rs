@@ -1,6 +1,7 @@
 //! Links between GPUs, which hwloc keeps as matrices of bandwidth (version 2 and later, where it was
 //! built with NVML or ROCm SMI).
 
+use super::super::parts::push;
 use super::super::xml::Element;
 use super::read::Reader;
 use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, PciAddress, limits};
@@ -34,7 +35,7 @@ pub(super) fn read(root: &Element<'_>, reader: &mut Reader) {
             let Some(GpuPeer::Gpu(gpu)) = *from else { continue };
             for (&value, to) in row.iter().zip(&ends) {
                 let Some(to) = to.filter(|&to| to != GpuPeer::Gpu(gpu) && value > 0) else { continue };
-                reader.parts.gpu_links.push(link(gpu, to, kind, value));
+                push(&mut reader.parts.gpu_links, link(gpu, to, kind, value), limits::LINKS);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use super::super::parts;
+use super::super::parts::{self, push};
 use super::super::xml::{self, Element, XmlError};
 use super::links;
 use crate::{
@@ -123,7 +123,7 @@ impl Reader {
         let inside = || object.named("object").find(|child| matches!(child.get("type"), Some("Socket" | "Package")));
         let package = above.package.or_else(|| inside()?.get("os_index")?.trim().parse().ok());
         let cpus = self.cpus(object);
-        self.parts.cpus.push(Cpu { package, cpus, ..Cpu::numa(numa) });
+        push(&mut self.parts.cpus, Cpu { package, cpus, ..Cpu::numa(numa) }, limits::CPUS);
     }
 
     fn cpus(&mut self, object: &Element<'_>) -> CpuSet {
@@ -145,7 +145,7 @@ impl Reader {
             });
             match bus {
                 Some((domain, bus)) => {
-                    self.parts.host_bridges.push(HostBridge { domain, bus, numa: above.numa });
+                    push(&mut self.parts.host_bridges, HostBridge { domain, bus, numa: above.numa }, limits::BRIDGES);
                     below.bridge = Some(Parent::HostBridge { domain, bus });
                 }
                 None => self.warn(object, "it does not say which buses are below; what it holds hangs above"),
@@ -154,7 +154,11 @@ impl Reader {
             match address(object) {
                 Some(address) => {
                     let pcie = link(object, true);
-                    self.parts.bridges.push(Bridge { numa: above.numa, pcie, ..Bridge::at(address, above.parent()) });
+                    push(
+                        &mut self.parts.bridges,
+                        Bridge { numa: above.numa, pcie, ..Bridge::at(address, above.parent()) },
+                        limits::BRIDGES,
+                    );
                     below.bridge = Some(Parent::Bridge(address));
                 }
                 None => self.warn(object, "it has no address; what it holds is taken to hang above"),
@@ -172,7 +176,7 @@ impl Reader {
             let machine = root.named("object").next();
             let cpus = machine.map(|machine| self.cpus(machine)).unwrap_or_default();
             if !cpus.is_empty() {
-                self.parts.cpus.push(Cpu { cpus, ..Cpu::numa(0) });
+                push(&mut self.parts.cpus, Cpu { cpus, ..Cpu::numa(0) }, limits::CPUS);
             }
         }
         for cpu in &mut self.parts.cpus {

@@ -1,9 +1,9 @@
 //! GPUs, and what their `sm` and `gcn` say of their links.
 
-use super::super::parts::number;
+use super::super::parts::{number, push};
 use super::super::xml::Element;
 use super::read::{Above, Reader, direct};
-use crate::{Bandwidth, Gpu, GpuLinkKind, GpuPeer, GpuVendor, PciAddress, PcieLink};
+use crate::{Bandwidth, Gpu, GpuLinkKind, GpuPeer, GpuVendor, PciAddress, PcieLink, limits};
 
 /// The class of a processor's end of NVLinks; NVSwitches have 0x068000.
 pub(super) const CPU_BRIDGE: u64 = 0x06_8001;
@@ -21,15 +21,19 @@ impl Reader {
         for link in &gpu.children {
             self.gpu_link(link, address, model.as_deref(), class, above);
         }
-        self.parts.gpus.push(Gpu {
-            numa: above.numa,
-            vendor,
-            model,
-            device: gpu.get("dev").and_then(|text| text.trim().parse().ok()),
-            pcie,
-            gpu_direct: direct(gpu),
-            ..Gpu::at(address, above.parent)
-        });
+        push(
+            &mut self.parts.gpus,
+            Gpu {
+                numa: above.numa,
+                vendor,
+                model,
+                device: gpu.get("dev").and_then(|text| text.trim().parse().ok()),
+                pcie,
+                gpu_direct: direct(gpu),
+                ..Gpu::at(address, above.parent)
+            },
+            limits::GPUS,
+        );
     }
 
     fn gpu_link(&mut self, link: &Element<'_>, gpu: PciAddress, model: Option<&str>, class: u16, above: Above) {

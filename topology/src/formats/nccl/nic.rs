@@ -1,8 +1,9 @@
 //! NICs: a `nic` holds a `net` for each port.
 
+use super::super::parts::push;
 use super::super::xml::Element;
 use super::read::{Above, Reader, direct};
-use crate::{LinkLayer, Nic, PciAddress, PcieLink, Port, PortState};
+use crate::{LinkLayer, Nic, PciAddress, PcieLink, Port, PortState, limits};
 
 impl Reader {
     /// The NICs of a PCI device; without `net` one that is called by its address.
@@ -22,7 +23,7 @@ impl Reader {
         if self.parts.nics.len() == before {
             let port = Port { number: 1, mbit: None, link_layer: layer(class), state: PortState::Unknown };
             let nic = Nic::at(address.to_string(), address, above.parent);
-            self.parts.nics.push(Nic { numa: above.numa, ports: vec![port], pcie, ..nic });
+            push(&mut self.parts.nics, Nic { numa: above.numa, ports: vec![port], pcie, ..nic }, limits::NICS);
         }
     }
 
@@ -47,15 +48,19 @@ impl Reader {
                 nic.ports.push(port);
                 continue;
             }
-            self.parts.nics.push(Nic {
-                address: at.map(|_| address),
-                numa: above.numa,
-                ports: vec![port],
-                guid: net.get("guid").and_then(guid).filter(|&guid| guid != 0),
-                pcie,
-                gpu_direct: direct(net),
-                ..Nic::at(name, address, above.parent)
-            });
+            push(
+                &mut self.parts.nics,
+                Nic {
+                    address: at.map(|_| address),
+                    numa: above.numa,
+                    ports: vec![port],
+                    guid: net.get("guid").and_then(guid).filter(|&guid| guid != 0),
+                    pcie,
+                    gpu_direct: direct(net),
+                    ..Nic::at(name, address, above.parent)
+                },
+                limits::NICS,
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::super::parts::{self, number};
+use super::super::parts::{self, number, push};
 use super::super::xml::{self, Element, XmlError};
 use crate::{
     Bandwidth, Bridge, BridgeRole, Cpu, CpuSet, Description, GpuLink, GpuLinkKind, GpuPeer, Machine, NvSwitch, Parent,
@@ -98,15 +98,19 @@ impl Reader {
             CpuSet::new()
         });
         let text = |name| element.get(name).filter(|text| !text.is_empty()).map(str::to_owned);
-        self.parts.cpus.push(Cpu {
-            numa,
-            package: None,
-            cpus,
-            arch: text("arch"),
-            vendor: text("vendor"),
-            family: small("familyid"),
-            model: small("modelid"),
-        });
+        push(
+            &mut self.parts.cpus,
+            Cpu {
+                numa,
+                package: None,
+                cpus,
+                arch: text("arch"),
+                vendor: text("vendor"),
+                family: small("familyid"),
+                model: small("modelid"),
+            },
+            limits::CPUS,
+        );
         let above = Above { parent: numa.map_or(Parent::Unknown, Parent::Numa), numa };
         for child in &element.children {
             match child.name {
@@ -130,10 +134,14 @@ impl Reader {
         } else if has("nic") || class >> 8 == 0x02 {
             self.pci_nic(element, address, class, pcie, above);
         } else if class == 0x0680 {
-            self.parts.nv_switch.get_or_insert_default().addresses.push(address);
+            push(&mut self.parts.nv_switch.get_or_insert_default().addresses, address, limits::GPUS);
         } else if class == 0x0604 || has("pci") {
             let Above { parent, numa } = above;
-            self.parts.bridges.push(Bridge { numa, role: BridgeRole::Switch, pcie, ..Bridge::at(address, parent) });
+            push(
+                &mut self.parts.bridges,
+                Bridge { numa, role: BridgeRole::Switch, pcie, ..Bridge::at(address, parent) },
+                limits::BRIDGES,
+            );
             return self.below(element, Above { parent: Parent::Bridge(address), numa });
         }
         self.below(element, above);
