@@ -18,7 +18,7 @@ pub enum ManifestError {
         "line {line} is not `path|attribute=value`: `{text}`; write one line for each file, with the path from /sys on"
     )]
     Line { line: usize, text: String },
-    #[error("line {line} has a path that can not be: `{text}`; it has no `..`, no control characters, and at most {limit} bytes", limit = limits::PATH)]
+    #[error("line {line} has a path that can not be: `{text}`; it has no `..`, no `|`, `=` or control characters, and at most {limit} bytes", limit = limits::PATH)]
     Path { line: usize, text: String },
     #[error("the manifest has {bytes} bytes, more than {limit}; capture the machine anew", limit = limits::MANIFEST)]
     TooLong { bytes: usize },
@@ -47,7 +47,7 @@ pub(super) fn write(memory: &Memory) -> String {
     for (path, entry) in memory.entries() {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         // What can not be written in a line is no attribute of a device.
-        if !is_sound(path) || folder.contains('|') || name.contains(['=', '|']) {
+        if !is_sound(path) {
             continue;
         }
         let (mark, value) = match entry {
@@ -143,7 +143,9 @@ fn split(line: &str) -> Option<(&str, &str, &str)> {
 /// True of paths whose names are names.
 fn is_sound(path: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && name.trim() == name;
-    path.len() <= limits::PATH && path.split('/').all(is_name) && !path.contains(char::is_control)
+    path.len() <= limits::PATH
+        && path.split('/').all(is_name)
+        && !path.contains(|c: char| c.is_control() || matches!(c, '|' | '='))
 }
 
 fn unescape(value: &str) -> String {

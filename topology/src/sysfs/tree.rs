@@ -32,8 +32,9 @@ pub(super) struct Tree<'a> {
 /// and which devices can be opened.
 pub(super) const BESIDE: &str = "qpair";
 
-/// Where a link leads that is broken, in a record.
-const NOWHERE: &str = "/nowhere";
+/// Where a link leads that is broken, in a record. Nothing can have this path, since manifests have no
+/// `|` in theirs.
+const NOWHERE: &str = "/|broken";
 
 impl<'a> Tree<'a> {
     pub(super) fn new(source: &'a Source) -> Self {

@@ -62,6 +62,7 @@ fn what_is_no_manifest_is_told_with_its_line() {
     assert!(matches!(error("a|b=c\n\nno manifest"), ManifestError::Line { line: 3, .. }));
     assert!(matches!(error("a/../../etc|b=c"), ManifestError::Path { line: 1, .. }));
     assert!(matches!(error(&format!("{}|b=c", "a/".repeat(1000))), ManifestError::Path { line: 1, .. }));
+    assert!(matches!(error("a=b/x|c=d"), ManifestError::Path { line: 1, .. }));
     assert!(matches!(error("# qpair machine manifest 2\n"), ManifestError::Version { .. }));
     assert!(matches!(error(&" ".repeat(sysfs_limits::MANIFEST + 1)), ManifestError::TooLong { .. }));
 }
