@@ -93,13 +93,18 @@ impl From<PciAddress> for String {
 
 /// A generation of PCIe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)]
 pub enum PcieGeneration {
+    /// 2.5 GT/s.
     Gen1,
+    /// 5 GT/s.
     Gen2,
+    /// 8 GT/s.
     Gen3,
+    /// 16 GT/s.
     Gen4,
+    /// 32 GT/s.
     Gen5,
+    /// 64 GT/s.
     Gen6,
 }
 

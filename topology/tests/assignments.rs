@@ -254,7 +254,7 @@ fn summary(machine: &Machine) -> String {
 }
 
 #[test]
-#[ignore = "prints the cells of the guide's table"]
+#[ignore = "needs --nocapture and a reader: prints the cells of the guide's table"]
 fn print_the_guide() {
     for machine in machines::all() {
         let choice = Selection::of(&machine).choose().unwrap();

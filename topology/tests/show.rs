@@ -85,7 +85,7 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
-#[ignore = "writes the drawings into the folder that QPAIR_DRAWINGS names"]
+#[ignore = "needs QPAIR_DRAWINGS: writes the drawings into the folder that it names"]
 fn write_the_drawings() {
     let folder = std::env::var("QPAIR_DRAWINGS").expect("QPAIR_DRAWINGS");
     for (place, machine) in machines::all().into_iter().enumerate() {

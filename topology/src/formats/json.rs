@@ -9,19 +9,32 @@ use crate::{Bridge, Cpu, Description, Gpu, GpuLink, HostBridge, Machine, Nic, Nv
 
 /// JSON that is no machine.
 #[derive(Debug, Error)]
-#[allow(missing_docs)]
 pub enum JsonError {
+    /// It is longer than any machine.
     #[error("the file has {bytes} bytes, more than {limit}; a machine is far smaller", limit = format_limits::FILE)]
-    TooLong { bytes: usize },
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is no JSON, or not that of a machine.
     #[error("it is no JSON of a machine: {source}; write it with Machine::to_json")]
     Syntax {
+        /// The reason.
         #[from]
         source: serde_json::Error,
     },
+    /// It is JSON of something else.
     #[error("it is JSON of another kind: `format` is `{format}` and not `{FORMAT}`")]
-    Format { format: String },
+    Format {
+        /// The kind that it says.
+        format: String,
+    },
+    /// It is of a version that is not known here.
     #[error("the file is of version {version}, and this qpair reads version {VERSION}; use a newer qpair")]
-    Version { version: u32 },
+    Version {
+        /// The version that it says.
+        version: u32,
+    },
 }
 
 const FORMAT: &str = "qpair-machine";

@@ -54,37 +54,64 @@ impl fmt::Display for Format {
 
 /// A text that is no machine.
 #[derive(Debug, Error)]
-#[allow(missing_docs)]
 pub enum ReadError {
+    /// It is longer than any machine.
     #[error("{}", XmlError::TooLong { bytes: *.bytes })]
-    TooLong { bytes: usize },
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is no text.
     #[error("byte {offset} is no UTF-8; a machine is described by text")]
-    NotUtf8 { offset: usize },
+    NotUtf8 {
+        /// The byte, from 0.
+        offset: usize,
+    },
+    /// There is nothing in it.
     #[error("it is empty")]
     Empty,
+    /// It is in none of the formats.
     #[error(
         "it is no machine in a format known here: JSON of qpair, a topology file of NCCL (`<system>`), XML of hwloc \
          (`<topology>`), or a manifest of lines `path|attribute=value`; it begins with `{start}`"
     )]
-    Unknown { start: String },
+    Unknown {
+        /// Its beginning.
+        start: String,
+    },
+    /// It is JSON, and no machine.
     #[error(transparent)]
     Json(#[from] JsonError),
+    /// It is a manifest that is not sound.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// It is XML of NCCL that is not sound.
     #[error(transparent)]
     Nccl(#[from] NcclError),
+    /// It is XML of hwloc that is not sound.
     #[error(transparent)]
     Hwloc(#[from] HwlocError),
 }
 
 /// A file that no machine can be read from.
 #[derive(Debug, Error)]
-#[allow(missing_docs)]
 pub enum LoadError {
+    /// The system does not give it.
     #[error("{} can not be read", path.display())]
-    File { path: PathBuf, source: io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// What is in it is no machine.
     #[error("{}: {source}", path.display())]
-    Content { path: PathBuf, source: ReadError },
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: ReadError,
+    },
 }
 
 impl Machine {

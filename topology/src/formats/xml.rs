@@ -11,18 +11,50 @@ use super::format_limits as limits;
 
 /// XML that can not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum XmlError {
+    /// It is longer than any machine.
     #[error("the file has {bytes} bytes, more than {limit}; a topology file of a machine is far smaller", limit = limits::FILE)]
-    TooLong { bytes: usize },
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is no text.
     #[error("byte {offset} is no UTF-8; save the file as UTF-8")]
-    NotUtf8 { offset: usize },
+    NotUtf8 {
+        /// The byte, from 0.
+        offset: usize,
+    },
+    /// It is no XML.
     #[error("line {line}, byte {offset}: {problem}; the file is damaged or cut off")]
-    Malformed { line: usize, offset: usize, problem: String },
+    Malformed {
+        /// The line, from 1.
+        line: usize,
+        /// The byte, from 0.
+        offset: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It has entities, which can grow without end.
     #[error("line {line}, byte {offset}: the file defines or uses entities, which are not read; write it without them")]
-    Entity { line: usize, offset: usize },
+    Entity {
+        /// The line, from 1.
+        line: usize,
+        /// The byte, from 0.
+        offset: usize,
+    },
+    /// It has more of something than any machine.
     #[error("line {line}, byte {offset}: {what} exceed the limit of {limit}")]
-    Limit { line: usize, offset: usize, what: &'static str, limit: usize },
+    Limit {
+        /// The line, from 1.
+        line: usize,
+        /// The byte, from 0.
+        offset: usize,
+        /// Of what there are too many.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// It ends in the middle.
     #[error("the file ends before its first element is closed; it was cut off")]
     CutOff,
 }

@@ -100,11 +100,14 @@ pub struct Bridge {
 /// A maker of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum GpuVendor {
+    /// NVIDIA, 0x10de.
     Nvidia,
+    /// AMD, 0x1002.
     Amd,
+    /// Intel, 0x8086.
     Intel,
+    /// Another, or not known.
     #[default]
     Other,
 }
@@ -145,10 +148,12 @@ pub struct Gpu {
 /// What a port speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum LinkLayer {
+    /// InfiniBand.
     InfiniBand,
+    /// Ethernet: RoCE, iWARP.
     Ethernet,
+    /// Not known.
     #[default]
     Unknown,
 }

@@ -12,18 +12,37 @@ use crate::PciAddress;
 
 /// Text that is no manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum ManifestError {
+    /// A line is none of a manifest.
     #[error(
         "line {line} is not `path|attribute=value`: `{text}`; write one line for each file, with the path from /sys on"
     )]
-    Line { line: usize, text: String },
+    Line {
+        /// The line, from 1.
+        line: usize,
+        /// The line, or its beginning.
+        text: String,
+    },
+    /// A path leads out of sysfs, or can not be one.
     #[error("line {line} has a path that can not be: `{text}`; it has no `..`, no `|`, `=` or control characters, and at most {limit} bytes", limit = limits::PATH)]
-    Path { line: usize, text: String },
+    Path {
+        /// The line, from 1.
+        line: usize,
+        /// The line, or its beginning.
+        text: String,
+    },
+    /// It is longer than any machine.
     #[error("the manifest has {bytes} bytes, more than {limit}; capture the machine anew", limit = limits::MANIFEST)]
-    TooLong { bytes: usize },
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is of a version that is not known here.
     #[error("the manifest is of version {version}, and this qpair reads version {VERSION}; use a newer qpair")]
-    Version { version: String },
+    Version {
+        /// The version that it says.
+        version: String,
+    },
 }
 
 const VERSION: &str = "1";

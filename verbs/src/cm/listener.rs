@@ -16,10 +16,10 @@ use crate::ibv::cm as ibv;
 /// their peers repeat them; on devices of libibverbs they are refused, with [`RejectReason::CONSUMER`], and their peers have
 /// to ask again. When it is dropped, requests that wait are refused.
 ///
-/// [`RejectReason::CONSUMER`]: crate::RejectReason::CONSUMER
-///
 /// On devices of libibverbs one listener of a host has a port, whatever its device; those who ask for another device there are
 /// refused, with [`CmError::ListensElsewhere`].
+///
+/// [`RejectReason::CONSUMER`]: crate::RejectReason::CONSUMER
 #[derive(Debug)]
 pub struct Listener {
     listener: Inner,

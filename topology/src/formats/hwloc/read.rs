@@ -14,14 +14,22 @@ use crate::{
 
 /// A file that is no topology of hwloc.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum HwlocError {
+    /// It is no XML that can be read.
     #[error(transparent)]
     Xml(#[from] XmlError),
+    /// It is XML of something else.
     #[error("the first element is `{name}`, and hwloc's XML begins with `topology`")]
-    Root { name: String },
+    Root {
+        /// The element.
+        name: String,
+    },
+    /// It is of a version that is not known here.
     #[error("the file is of hwloc {version}, and versions 1 to 3 are read; export it with `lstopo` of hwloc 2")]
-    Version { version: String },
+    Version {
+        /// The version that it says.
+        version: String,
+    },
 }
 
 impl Machine {
@@ -170,7 +178,7 @@ impl Reader {
     }
 
     fn finish(mut self, root: &Element<'_>) -> Machine {
-        let make = Make::find(root);
+        let make = make(root);
         if self.parts.cpus.is_empty() {
             // A system without NUMA: all is at one node.
             let machine = root.named("object").next();
@@ -180,9 +188,8 @@ impl Reader {
             }
         }
         for cpu in &mut self.parts.cpus {
-            cpu.arch = make.arch.clone();
-            cpu.vendor = make.vendor.clone();
-            (cpu.family, cpu.model) = (make.family, make.model);
+            let Cpu { numa, package, cpus, .. } = std::mem::take(cpu);
+            *cpu = Cpu { numa, package, cpus, ..make.clone() };
         }
         self.leave_out_empty_bridges();
         // Nodes of memory alone are no place for processes.
@@ -213,35 +220,25 @@ impl Reader {
     }
 }
 
-/// What kind of processors there are, from the first object that says it: the machine or a package.
-#[derive(Default)]
-struct Make {
-    arch: Option<String>,
-    vendor: Option<String>,
-    family: Option<u32>,
-    model: Option<u32>,
-}
-
-impl Make {
-    fn find(root: &Element<'_>) -> Self {
-        let machine = root.named("object").next();
-        let below = machine.into_iter().flat_map(|machine| {
-            std::iter::once(machine)
-                .chain(machine.named("object").flat_map(|child| std::iter::once(child).chain(child.named("object"))))
+/// What kind of processors there are, and no more of them, from the first object that says it: the machine or a package.
+fn make(root: &Element<'_>) -> Cpu {
+    let machine = root.named("object").next();
+    let below = machine.into_iter().flat_map(|machine| {
+        std::iter::once(machine)
+            .chain(machine.named("object").flat_map(|child| std::iter::once(child).chain(child.named("object"))))
+    });
+    let mut make = Cpu::default();
+    let small = |object, name| info(object, name)?.trim().parse().ok();
+    for object in below.take(4096) {
+        make.arch = make.arch.or_else(|| info(object, "Architecture")).map(|arch| match &*arch {
+            "aarch64" => "arm64".to_owned(),
+            _ => arch,
         });
-        let mut make = Self::default();
-        let small = |object, name| info(object, name)?.trim().parse().ok();
-        for object in below.take(4096) {
-            make.arch = make.arch.or_else(|| info(object, "Architecture")).map(|arch| match &*arch {
-                "aarch64" => "arm64".to_owned(),
-                _ => arch,
-            });
-            make.vendor = make.vendor.or_else(|| info(object, "CPUVendor"));
-            make.family = make.family.or_else(|| small(object, "CPUFamilyNumber"));
-            make.model = make.model.or_else(|| small(object, "CPUModelNumber"));
-        }
-        make
+        make.vendor = make.vendor.or_else(|| info(object, "CPUVendor"));
+        make.family = make.family.or_else(|| small(object, "CPUFamilyNumber"));
+        make.model = make.model.or_else(|| small(object, "CPUModelNumber"));
     }
+    make
 }
 
 /// The value of an `info` of an object.

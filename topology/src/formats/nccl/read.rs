@@ -13,12 +13,16 @@ use crate::{
 
 /// A topology file of NCCL that can not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
 pub enum NcclError {
+    /// It is no XML that can be read.
     #[error(transparent)]
     Xml(#[from] XmlError),
+    /// It is XML of something else.
     #[error("the first element is `{name}`, and a topology file of NCCL begins with `system`")]
-    Root { name: String },
+    Root {
+        /// The element.
+        name: String,
+    },
 }
 
 impl Machine {
