@@ -365,7 +365,7 @@ fn what_a_peer_sent_before_it_died_comes() {
 }
 
 #[test]
-#[ignore = "runs as another process of a test"]
+#[ignore = "needs a test above to start it, as its other process"]
 fn as_a_peer() {
     let Some((_, address)) = role() else { return };
     let mut worker = Worker::new(Config::default()).unwrap();

@@ -252,7 +252,7 @@ fn a_process_that_is_killed_is_noticed() {
 }
 
 #[test]
-#[ignore = "runs as another process of a test"]
+#[ignore = "needs a test above to start it, as its other process"]
 fn as_a_peer() {
     let Some((_, address)) = role() else { return };
     let mut worker = worker(None);
