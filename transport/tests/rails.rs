@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use qpair_fake_ibverbs::control::{Completion, Device};
 use qpair_transport::{
-    CloseReason, Config, EndpointId, Event, Lost, OneSidedFailure, OpError, Rail, Returned, Source, Tag, Worker,
+    CloseReason, Config, EndpointId, Event, Lost, NoKey, OpError, Rail, Returned, SendFailure, Source, Tag, Worker,
     WorkerError,
 };
 use qpair_verbs::{Access, Local};
@@ -238,7 +238,7 @@ fn messages_go_on_over_another_device_and_what_is_under_way_with_them() {
                 let from = pair.a.domain().alloc(64).unwrap();
                 match pair.a.put(pair.ep_a, from, slice) {
                     Ok(_) => assert!(to == 0 && matches!(next(&mut pair.a), Event::Put { .. })),
-                    Err(refused) => assert_eq!((refused.error, to), (OneSidedFailure::NoKey { rail: 1 }, 1)),
+                    Err(refused) => assert_eq!((refused.error, to), (NoKey { rail: 1 }.into(), 1)),
                 }
             }
             drop(board);
@@ -270,6 +270,35 @@ fn what_can_not_be_written_by_another_device_ends_the_connection() {
         assert!(matches!(reason, CloseReason::PeerLost(Lost::Completion(_))), "{reason}");
         drop(of_a);
         left_behind(pair);
+    });
+}
+
+#[test]
+fn what_can_not_be_read_by_another_device_fails_alone() {
+    on_a_fake(|| {
+        let [fake, _beside] = [FAKE, BESIDE].map(|name| Device::new(name).unwrap());
+        let config = || config().recovery(LIMIT);
+        let mut pair = Pair::with(config(), config());
+        until_up(&mut pair);
+        let board = pair.b.domain().expose(64, Access::REMOTE_READ).unwrap();
+        fails(&fake);
+        let into = pair.a.domain().alloc(64).unwrap();
+        pair.a.get(pair.ep_a, board.remote(0..64), into, None).unwrap();
+        let (of_a, _) = pair.until(|of_a, _| !of_a.is_empty());
+        fake.reset().unwrap();
+        let [Event::Failed { error, returned: Returned::Memory(memory), .. }] = &of_a[..] else {
+            panic!("{}", brief(&of_a[0]))
+        };
+        assert_eq!((error, memory.len()), (&NoKey { rail: 1 }.into(), 64));
+        // Nor could a message that lies in such memory; by the keys of all devices it can.
+        let text = pattern(100_000, 5);
+        let region = pair.a.domain().expose(text.len(), Access::REMOTE_READ).unwrap();
+        region.write(0, &text).unwrap();
+        let refused = pair.a.send(pair.ep_a, Tag(3), region.remote(0..text.len())).unwrap_err();
+        assert!(matches!(refused.error, SendFailure::NoKey(NoKey { rail: 1 })), "{refused}");
+        pair.a.send(pair.ep_a, Tag(3), pair.a.remote(&region, 0..text.len())).unwrap();
+        arrives(&mut pair, &text);
+        assert_eq!(pair.a.counters().lost + pair.b.counters().lost, 0);
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 
 use mio::event::Source;
 use mio::net::TcpStream;
@@ -23,9 +24,7 @@ impl Carrier {
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Carrier::Tcp(socket) => socket.register(registry, token, Interest::READABLE | Interest::WRITABLE),
-            Carrier::Rdma(pipe) => {
-                SourceFd(&std::os::fd::AsRawFd::as_raw_fd(&**pipe)).register(registry, token, Interest::READABLE)
-            }
+            Carrier::Rdma(pipe) => SourceFd(&pipe.as_raw_fd()).register(registry, token, Interest::READABLE),
         }
     }
 
@@ -33,7 +32,7 @@ impl Carrier {
     pub(super) fn deregister(&mut self, registry: &Registry) {
         let _ = match self {
             Carrier::Tcp(socket) => socket.deregister(registry),
-            Carrier::Rdma(pipe) => SourceFd(&std::os::fd::AsRawFd::as_raw_fd(&**pipe)).deregister(registry),
+            Carrier::Rdma(pipe) => SourceFd(&pipe.as_raw_fd()).deregister(registry),
         };
     }
 

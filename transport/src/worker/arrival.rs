@@ -91,7 +91,7 @@ impl Worker {
     pub(super) fn received(&mut self, at: At, wr_id: u64, len: usize, slab: Slab) -> Option<Plain> {
         let Some(endpoint) = self.endpoints.receiver(wr_id, at.qpn.0) else {
             // Of a connection that ended; its slots went back as if this had not come.
-            self.stray(at, slab);
+            self.slabs.stray(slab, at.device > 0);
             return None;
         };
         let ep = endpoint.id;
@@ -129,13 +129,6 @@ impl Worker {
         // Last of all, so that the message is put together where the caller wants it.
         let slab = self.slabs.lend(slab, ep);
         Some(Plain { ep, envelope: header.envelope, message: Message::new(slab, HEADER_BYTES..len) })
-    }
-
-    /// A slab of a connection that is gone.
-    #[cold]
-    fn stray(&mut self, at: At, slab: Slab) {
-        // No shared receive queue is on a further device.
-        if at.device > 0 { self.slabs.put_by(slab) } else { self.slabs.stray(slab) }
     }
 
     /// A message that is not the plain case.
@@ -350,20 +343,20 @@ impl Worker {
         if endpoint.link.retains() && !matches!(endpoint.stage, Stage::Ending { .. }) {
             return endpoint.repeats.lost.push((work, memory));
         }
-        self.work_lost(index, work, memory);
+        self.work_lost(index, work, memory, OpError::Closed);
     }
 
-    /// One-sided work that will not be done.
-    pub(super) fn work_lost(&mut self, index: usize, work: InFlight, memory: Local) {
+    /// One-sided work that will not be done, for that reason.
+    pub(super) fn work_lost(&mut self, index: usize, work: InFlight, memory: Local, error: OpError) {
         let Some(endpoint) = self.endpoints.at(index) else { return };
         let ep = endpoint.id;
         let InFlight { number, awaited, what, .. } = work;
         let (memory, error) = match what {
             OneSided::Pull(reading) => return self.unread(index, reading, awaited, memory),
-            OneSided::Get { .. } | OneSided::Put { .. } => (memory, OpError::Closed),
+            OneSided::Get { .. } | OneSided::Put { .. } => (memory, error),
             OneSided::Combine { target, pooled, .. } => {
                 self.unstage(memory, pooled);
-                (target.memory, OpError::Closed)
+                (target.memory, error)
             }
             OneSided::Fetch { .. } => {
                 self.give_back(memory);
@@ -400,10 +393,8 @@ impl Worker {
     #[inline(never)]
     pub(super) fn refuse_message(&mut self, ep: EndpointId, slab: Slab, violation: Violation) {
         self.announce(ep.index as usize);
-        match self.endpoints.get(ep) {
-            Some(endpoint) if endpoint.device > 0 => self.slabs.put_by(slab),
-            _ => self.slabs.stray(slab),
-        }
+        let own = self.endpoints.get(ep).is_some_and(|endpoint| endpoint.device > 0);
+        self.slabs.stray(slab, own);
         self.break_off(ep.index as usize, CloseReason::Protocol(violation));
     }
 
@@ -413,7 +404,9 @@ impl Worker {
     pub(super) fn receive_failed(&mut self, device: usize, wc: &WorkCompletion, memory: Local) {
         let Local::Slab(slab) = memory else { return };
         let at = At { device, qpn: wc.qpn };
-        let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else { return self.stray(at, slab) };
+        let Some(endpoint) = self.endpoints.receiver(wc.wr_id, wc.qpn.0) else {
+            return self.slabs.stray(slab, device > 0);
+        };
         if !at.is_of(endpoint) {
             // Of a queue pair whose place another has taken, or will.
             return self.slabs.put_by(slab);

@@ -14,7 +14,7 @@ use super::ids::{EndpointId, OpId};
 use super::memory::Payload;
 use super::seen::Note;
 use crate::cm::HandshakeError;
-use crate::engine::{Exposed, RESERVED_SLOTS};
+use crate::engine::Exposed;
 
 /// Memory that a peer may still be in the middle of reading; looked at until it is free.
 #[derive(Debug)]
@@ -176,11 +176,7 @@ impl Worker {
             return;
         }
         endpoint.note(now, Note::new("ends"));
-        if let Some(qp) = &mut endpoint.qp
-            && let Err(error) = qp.to_error()
-        {
-            tracing::debug!(parent: &endpoint.span, %error, "the queue pair was in error already");
-        }
+        endpoint.fail_queue_pair();
         let ep = endpoint.id;
         let (sends, flushes) = endpoint.link.abort();
         endpoint.cut = sends;
@@ -199,7 +195,7 @@ impl Worker {
             self.failed(OpId::new(number, Some(ep)), ep, Returned::Nothing);
         }
         for (work, memory) in works {
-            self.work_lost(index, work, memory);
+            self.work_lost(index, work, memory, OpError::Closed);
         }
         self.deliver_due();
         self.schedule(index, now);
@@ -235,8 +231,7 @@ impl Worker {
     pub(super) fn remove(&mut self, index: usize) {
         let Some(mut endpoint) = self.endpoints.remove(index) else { return };
         let ep = endpoint.id;
-        let stays = |qp: &QueuePair| self.config.shared_receives.is_some() || !qp.is_settled();
-        self.parting.extend(endpoint.qp.take().filter(stays));
+        self.part_with(endpoint.qp.take());
         if let Some(lanes) = endpoint.lanes.take() {
             self.forget_rails(&lanes);
             let (qps, works) = lanes.remove();
@@ -245,17 +240,7 @@ impl Worker {
         }
         self.broken -= usize::from(endpoint.broken.is_some());
         self.lines -= usize::from(endpoint.is_of_datagrams());
-        if endpoint.reserved {
-            let window = endpoint.link.window();
-            // Over datagrams nothing is posted for it alone.
-            let posted = if endpoint.is_of_datagrams() {
-                0
-            } else {
-                self.shares.end(window);
-                endpoint.link.outstanding_slots() + RESERVED_SLOTS
-            };
-            self.slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(endpoint.flushed), endpoint.device > 0);
-        }
+        endpoint.release_slots(&mut self.shares, &mut self.slabs);
         self.write_off(&mut endpoint);
         for exposed in std::mem::take(&mut endpoint.cut) {
             let op = exposed.op;
@@ -290,6 +275,12 @@ impl Worker {
                 self.ready.push_back(Event::Closed { ep, reason });
             }
         }
+    }
+
+    /// The queue pair of a connection goes, now or when peers have left its memory.
+    pub(super) fn part_with(&mut self, qp: Option<QueuePair>) {
+        let stays = |qp: &QueuePair| self.config.shared_receives.is_some() || !qp.is_settled();
+        self.parting.extend(qp.filter(stays));
     }
 
     /// Ends the operations of a connection that the device did not end.

@@ -9,15 +9,15 @@ use qpair_verbs::calc::Calc;
 use qpair_verbs::{Buffer, ExposedRegion, Local, PostError, Prepared, QpState, QpType, QueuePair, RemoteSlice};
 
 use super::datagram::Line;
-use super::error::CloseReason;
+use super::error::{CloseReason, NoKey};
 use super::ids::{EndpointId, ListenerId};
-use super::memory::{InUse, Payload, Target};
+use super::memory::{EagerSlabs, InUse, Payload, Target};
 use super::ops::StreamCounts;
 use super::rails::Lanes;
 use super::recovery::{Recovery, Repeats, Trial};
 use super::seen::{History, Note, Traffic};
 use crate::cm::{Renewal, SocketId};
-use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RemoteMemory, Threshold};
+use crate::engine::{EntryKey, Exposed, Link, Posted, Pulse, RESERVED_SLOTS, RemoteMemory, Shares, Threshold};
 
 /// One end of a connection. What every message touches stands first.
 #[derive(Debug)]
@@ -39,8 +39,9 @@ pub(crate) struct Endpoint {
     pub(crate) lanes: Option<Box<Lanes>>,
     /// Its packets, if it goes over datagrams: it has no queue pair of its own then.
     pub(crate) line: Option<Box<Line>>,
-    /// The rail that its queue pair is on, and the device of that, of the worker's.
+    /// The rail that its queue pair is on, or is to be.
     pub(crate) rail: usize,
+    /// The device of that rail, of the worker's: what is asked of each message should not have to look it up.
     pub(crate) device: usize,
     /// The peer's rails that are on one device with its first, as bits.
     pub(crate) peer_home: u8,
@@ -182,9 +183,7 @@ pub(crate) struct Unread {
 pub(crate) enum Unposted {
     Post(PostError),
     /// The peer's memory has no key for the rail that the connection is on.
-    NoKey {
-        rail: usize,
-    },
+    NoKey(NoKey),
 }
 
 /// Which way one-sided work goes.
@@ -252,6 +251,31 @@ impl Endpoint {
         }
     }
 
+    /// Has the device give back what it has.
+    pub(crate) fn fail_queue_pair(&mut self) {
+        if let Some(qp) = &mut self.qp
+            && let Err(error) = qp.to_error()
+        {
+            tracing::debug!(parent: &self.span, %error, "the queue pair was in error already");
+        }
+    }
+
+    /// Gives up the slots that its peer has, and the receives that are posted for them.
+    pub(crate) fn release_slots(&mut self, shares: &mut Shares, slabs: &mut EagerSlabs) {
+        if !std::mem::take(&mut self.reserved) {
+            return;
+        }
+        let (window, flushed) = (self.link.window(), std::mem::take(&mut self.flushed));
+        // Over datagrams nothing is posted for it alone.
+        let posted = if self.is_of_datagrams() {
+            0
+        } else {
+            shares.end(window);
+            self.link.outstanding_slots() + RESERVED_SLOTS
+        };
+        slabs.release(window + RESERVED_SLOTS, posted.saturating_sub(flushed), self.device > 0);
+    }
+
     /// True if it goes over datagrams.
     pub(crate) fn is_of_datagrams(&self) -> bool {
         self.line.is_some()
@@ -292,7 +316,7 @@ impl Endpoint {
     /// What the queue pair names the peer's memory by.
     #[inline]
     pub(crate) fn name(&self, remote: &RemoteMemory) -> Result<RemoteSlice, Unposted> {
-        remote.over(self.rail, self.peer_home).ok_or(Unposted::NoKey { rail: self.rail })
+        remote.over(self.rail, self.peer_home).ok_or(Unposted::NoKey(NoKey { rail: self.rail }))
     }
 
     #[inline]

@@ -68,18 +68,18 @@ impl Endpoints {
         }
     }
 
-    /// Another queue pair of endpoint `index` is connected, on that device.
-    pub(crate) fn replace(&mut self, index: usize, qp: QueuePair, device: usize) {
+    /// Another queue pair of endpoint `index` is connected, on its device.
+    pub(crate) fn replace(&mut self, index: usize, qp: QueuePair) {
         let Some(endpoint) = self.slots.get_mut(index) else { return };
-        if device == 0 {
+        if endpoint.device == 0 {
             self.by_qpn.insert(QpKey(qp.number().0), index as u32);
         }
-        (endpoint.qp, endpoint.device) = (Some(qp), device);
+        endpoint.qp = Some(qp);
     }
 
     /// The queue pair of endpoint `index` is connected.
     pub(crate) fn attach(&mut self, index: usize, qp: QueuePair, terms: &PeerTerms, now: Duration) {
-        self.replace(index, qp, 0);
+        self.replace(index, qp);
         self.open(index, terms, now);
     }
 

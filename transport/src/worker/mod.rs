@@ -39,8 +39,8 @@ use qpair_verbs::{
 
 pub use config::{Config, Unmatched};
 pub use error::{
-    CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, OneSidedError, OneSidedFailure, OpError,
-    RecvError, RecvFailure, ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
+    CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, NoKey, OneSidedError, OneSidedFailure,
+    OpError, RecvError, RecvFailure, ResourceError, SendCopyError, SendError, SendFailure, WorkerError,
 };
 pub use event::{Event, Flow, Returned};
 pub use ids::{EndpointId, HandlerId, Listener, ListenerId, OpId, Source, Tag, TagPattern};
@@ -168,10 +168,8 @@ impl Worker {
             keepalive: Keepalive::new(config.keepalive, config.detection),
             seed: seed.map_err(system("draw a random number"))?,
         };
-        let mut rails = {
-            let messages = (!config.recovery.is_zero()).then_some(completions);
-            RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?
-        };
+        let messages = (!config.recovery.is_zero()).then_some(completions);
+        let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?;
         let pd = rails.span(pd)?;
         // Of the domain that queue pairs are made of.
         let shared = if config.shared_receives.is_some() {

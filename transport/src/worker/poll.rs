@@ -306,16 +306,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what came elsewhere than to the worker's own queue, at most a batch, and so many datagrams. True if no message is
-    /// left.
+    /// Takes what came elsewhere than to the worker's own queue: of rails at most a batch, of messages and datagrams so much. True
+    /// if none of these is left.
     #[cold]
-    pub(super) fn poll_other_queues(&mut self, datagrams: u32) -> Result<bool, WorkerError> {
+    pub(super) fn poll_other_queues(&mut self, most: u32) -> Result<bool, WorkerError> {
         let mut is_empty = true;
         if self.rails.count() > 0 {
             self.poll_rails()?;
-            is_empty = self.poll_further_devices(datagrams);
+            is_empty = self.poll_further_devices(most);
         }
-        Ok(self.poll_datagrams(datagrams)? && is_empty)
+        Ok(self.poll_datagrams(most)? && is_empty)
     }
 
     /// Looks at the slabs that are lent longest, at most so many, and posts those again that are free.

@@ -6,6 +6,7 @@ mod resources;
 
 pub use connection::{CloseReason, ConnectError, ConnectFailure, ListenError, Lost};
 pub use operation::{
-    Misfit, OneSidedError, OneSidedFailure, OpError, RecvError, RecvFailure, SendCopyError, SendError, SendFailure,
+    Misfit, NoKey, OneSidedError, OneSidedFailure, OpError, RecvError, RecvFailure, SendCopyError, SendError,
+    SendFailure,
 };
 pub use resources::{ResourceError, WorkerError};

@@ -82,6 +82,9 @@ pub enum SendFailure {
         /// The limit.
         limit: usize,
     },
+    /// The payload lies in memory that the peer could not read over the device that the connection goes on over.
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// The payload could not be exposed, or copied.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -137,14 +140,9 @@ pub enum OneSidedFailure {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// The connection goes on over another device of the peer's, for which the memory has no key.
-    #[error(
-        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from Worker::domain and name it by Worker::remote"
-    )]
-    NoKey {
-        /// The rail.
-        rail: usize,
-    },
+    /// The connection goes on over another device of the peer's.
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// The counter was removed.
     #[error("this counter was removed; make another")]
     UnknownCounter,
@@ -210,6 +208,17 @@ pub enum Misfit {
     },
 }
 
+/// Memory can not be named over the device that a connection goes on over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the memory has no key for rail {rail}, which the connection is on; have its owner expose it from Worker::domain and name \
+     it by Worker::remote"
+)]
+pub struct NoKey {
+    /// The rail.
+    pub rail: usize,
+}
+
 /// Why an operation did not come about.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -235,14 +244,9 @@ pub enum OpError {
     /// The device does not take the request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// The connection goes on over another device of the peer's, for which the memory has no key.
-    #[error(
-        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from Worker::domain and name it by Worker::remote"
-    )]
-    NoKey {
-        /// The rail.
-        rail: usize,
-    },
+    /// The connection goes on over another device of the peer's.
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// Nobody posts a receive for a message of this kind, and the peer, when it connected, had not so much memory of its own.
     #[error("the peer takes {limit} bytes of a message that is not tagged; raise its pool limit, or send parts")]
     TooLongForPeer {
@@ -267,7 +271,7 @@ impl From<Unposted> for OneSidedFailure {
     fn from(refused: Unposted) -> Self {
         match refused {
             Unposted::Post(error) => OneSidedFailure::Post(error),
-            Unposted::NoKey { rail } => OneSidedFailure::NoKey { rail },
+            Unposted::NoKey(error) => OneSidedFailure::NoKey(error),
         }
     }
 }
@@ -276,7 +280,7 @@ impl From<Unposted> for OpError {
     fn from(refused: Unposted) -> Self {
         match refused {
             Unposted::Post(error) => OpError::Post(error),
-            Unposted::NoKey { rail } => OpError::NoKey { rail },
+            Unposted::NoKey(error) => OpError::NoKey(error),
         }
     }
 }

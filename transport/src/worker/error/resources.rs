@@ -5,6 +5,7 @@ use std::io;
 use qpair_verbs::{CqError, CreateError, MemoryError, OpenError, PostError};
 use thiserror::Error;
 
+use super::NoKey;
 use crate::cm::ClusterKeyError;
 use crate::worker::endpoint::Unposted;
 use crate::worker::rails::Rail;
@@ -13,7 +14,7 @@ impl From<Unposted> for ResourceError {
     fn from(refused: Unposted) -> Self {
         match refused {
             Unposted::Post(error) => ResourceError::Post(error),
-            Unposted::NoKey { rail } => ResourceError::NoKey { rail },
+            Unposted::NoKey(error) => ResourceError::NoKey(error),
         }
     }
 }
@@ -103,14 +104,8 @@ pub enum ResourceError {
     Post(#[from] PostError),
     /// The connection goes on over another device of the peer's, and something that others count on is in memory which has no
     /// key for it.
-    #[error(
-        "the peer's memory has no key for rail {rail}, which the connection is on; have the peer expose it from \
-         Worker::domain and name it by Worker::remote"
-    )]
-    NoKey {
-        /// The rail.
-        rail: usize,
-    },
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// The device of the rail that the connection was to go on over gives no completions any more.
     #[error("device {name} is gone; `qpair doctor` looks at what there is")]
     Device {

@@ -144,16 +144,17 @@ impl EagerSlabs {
     /// The device does not take it, though there is a slot: the peer must not be told of one.
     #[inline]
     pub(crate) fn post(&mut self, slab: Slab, endpoint: &mut Endpoint) -> Result<(), PostError> {
-        let posted = match (&mut self.shared, &mut endpoint.qp) {
+        // It is the worker's device's.
+        let shared = self.shared.as_mut().filter(|_| endpoint.device == 0);
+        let posted = match (shared, &mut endpoint.qp) {
             // What comes over datagrams is copied out of what they are received into.
             _ if endpoint.line.is_some() => {
                 self.spare.push(slab);
                 return Ok(());
             }
             (None, Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
-            (Some(shared), _) if endpoint.device == 0 => shared.post(slab, SHARED_RECEIVE),
-            (Some(_), Some(qp)) => qp.recv(slab).id(receive_id(endpoint.id)).post(),
-            (_, None) => {
+            (Some(shared), _) => shared.post(slab, SHARED_RECEIVE),
+            (None, None) => {
                 self.spare.push(slab);
                 return Ok(());
             }
@@ -185,16 +186,17 @@ impl EagerSlabs {
         }
     }
 
-    /// Takes in a slab of a queue pair that is gone, or of a message that does not count.
+    /// Takes in a slab of a queue pair that is gone, or of a message that does not count. `own`: it was not in the shared receive
+    /// queue.
     #[cold]
-    pub(crate) fn stray(&mut self, slab: Slab) {
+    pub(crate) fn stray(&mut self, slab: Slab, own: bool) {
         match &mut self.shared {
-            Some(shared) => {
+            Some(shared) if !own => {
                 if let Err(rejected) = shared.post(slab, SHARED_RECEIVE) {
                     self.refused(rejected);
                 }
             }
-            None => self.spare.push(slab),
+            _ => self.spare.push(slab),
         }
     }
 

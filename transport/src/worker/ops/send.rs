@@ -6,7 +6,7 @@ use super::post::{NOTHING, Pieces, post};
 use crate::engine::{Blocked, Class, Envelope, Frame, HEADER_BYTES, OFFER_LIMIT, Pending, Step};
 use crate::worker::Worker;
 use crate::worker::endpoint::Carried;
-use crate::worker::error::{CloseReason, OpError, ResourceError, SendCopyError, SendError, SendFailure};
+use crate::worker::error::{CloseReason, NoKey, OpError, ResourceError, SendCopyError, SendError, SendFailure};
 use crate::worker::event::{Event, Returned};
 use crate::worker::ids::{EndpointId, OpId, Tag};
 use crate::worker::memory::{Payload, Pool};
@@ -196,6 +196,12 @@ impl Worker {
         let (len, limit) = (payload.len(), endpoint.longest);
         if len > limit && envelope.class != Class::Tagged {
             return Err(SendError { error: SendFailure::TooLongForPeer { len, limit }, payload });
+        }
+        let rail = endpoint.rail;
+        if let Payload::Exposed(remote) = &payload
+            && remote.over(rail, self.rails.home()).is_none()
+        {
+            return Err(SendError { error: NoKey { rail }.into(), payload });
         }
         let (carried, readable) = match self.expose(payload) {
             Ok(exposed) => exposed,

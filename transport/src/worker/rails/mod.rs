@@ -3,6 +3,7 @@
 //! left out and comes back; a connection that recovers takes the next rail for its messages.
 
 mod carry;
+mod devices;
 mod lanes;
 mod place;
 mod renew;

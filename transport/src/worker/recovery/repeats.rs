@@ -9,8 +9,6 @@ use crate::engine::{Again, HEADER_BYTES, Header, HeaderView, RemoteMemory, Uncon
 use crate::worker::Worker;
 use crate::worker::endpoint::{InFlight, Job, OneSided, Reach, Stage, Unposted, wr_id};
 use crate::worker::error::ResourceError;
-use crate::worker::event::{Event, Returned};
-use crate::worker::ids::OpId;
 use crate::worker::ops::post;
 
 /// What goes out again over another queue pair.
@@ -155,7 +153,7 @@ impl Worker {
                 return match endpoint.read_part(reading, awaited, memory) {
                     Ok(()) => Ok(()),
                     // Its receive fails, and nothing else.
-                    Err(unread) if matches!(unread.error, Unposted::NoKey { .. }) => {
+                    Err(unread) if matches!(unread.error, Unposted::NoKey(_)) => {
                         self.read_refused(index, *unread, awaited);
                         Ok(())
                     }
@@ -172,20 +170,9 @@ impl Worker {
                 Ok(())
             }
             // It fails, and nothing else; but for a write, which what went after it counts on.
-            Err((error @ Unposted::NoKey { .. }, memory)) if !matches!(what, OneSided::Put { .. }) => {
-                let ep = endpoint.id;
-                let memory = match what {
-                    OneSided::Combine { target, pooled, .. } => {
-                        self.unstage(memory, pooled);
-                        target.memory
-                    }
-                    _ => memory,
-                };
-                let (op, returned) = (OpId::new(number, Some(ep)), Returned::Memory(memory));
-                self.ready.push_back(match awaited {
-                    true => Event::Failed { op, ep: Some(ep), error: error.into(), returned },
-                    false => Event::Released { op, returned },
-                });
+            Err((Unposted::NoKey(error), memory)) if !matches!(what, OneSided::Put { .. }) => {
+                let order = endpoint.link.posted();
+                self.work_lost(index, InFlight { number, order, awaited, len, what }, memory, error.into());
                 Ok(())
             }
             Err((error, memory)) => {

@@ -33,7 +33,7 @@ impl Trial {
     }
 
     /// Another could not be connected. False if that was so too often: nothing paces what both sides try then.
-    pub(super) fn is_refused(&mut self) -> bool {
+    pub(super) fn bears_refusal(&mut self) -> bool {
         self.again();
         self.refused += 1;
         self.refused <= REFUSALS

@@ -3,6 +3,7 @@
 mod clock;
 mod combine;
 mod datagrams;
+mod devices;
 #[path = "../../../tests/support/fake.rs"]
 mod fake;
 mod rails;

@@ -1,40 +1,37 @@
 //! Rails that fail and come back under a connection, or were never there.
 
-use std::collections::BTreeSet;
-
-use qpair_fake_ibverbs::control::Device;
 use qpair_verbs::Context;
 
-use super::recovery::{self, end, two};
+use super::recovery::{end, two};
 use super::storm::Storm;
 use super::*;
 use crate::cm::{HandshakeError, RailNews, RailWord};
 use crate::engine::{Class, Envelope, Header, Kind, Offer, RailKeys, RailStage, SLICED_FROM};
 
-fn config(count: usize) -> Config {
+pub(super) fn config(count: usize) -> Config {
     let rails = (0..count).map(|_| Rail::port(1));
     Config::default().rails(rails).window(8).send_depth(16).eager_limit(512)
 }
 
 impl Storm {
     /// The device puts the queue pair of one end on a rail into the error state.
-    fn fail_rail(&mut self, side: usize, rail: usize) {
+    pub(super) fn fail_rail(&mut self, side: usize, rail: usize) {
         fail_rail(&mut self.worker, self.ends[side], rail);
     }
 }
 
-fn fail_rail(worker: &mut Worker, ep: EndpointId, rail: usize) {
+pub(super) fn fail_rail(worker: &mut Worker, ep: EndpointId, rail: usize) {
     if let Some(lanes) = worker.endpoints.get_mut(ep).and_then(|endpoint| endpoint.lanes.as_mut()) {
         lanes.break_queue_pair(rail);
     }
 }
 
-fn stages(worker: &Worker, ep: EndpointId) -> Vec<&'static str> {
+pub(super) fn stages(worker: &Worker, ep: EndpointId) -> Vec<&'static str> {
     worker.explain(ep).map(|explanation| explanation.rails.iter().map(|rail| rail.stage).collect()).unwrap_or_default()
 }
 
 /// Polls all until it is so.
-fn until(workers: &mut [&mut Worker], so: impl Fn(&[&mut Worker]) -> bool) -> Vec<Event> {
+pub(super) fn until(workers: &mut [&mut Worker], so: impl Fn(&[&mut Worker]) -> bool) -> Vec<Event> {
     let mut events = Vec::new();
     let begin = Instant::now();
     while !so(workers) {
@@ -165,147 +162,6 @@ fn nothing_is_lost_and_nothing_comes_twice_when_rails_fail() {
         assert!(storm.closed.iter().all(CloseReason::is_orderly), "{:?}", storm.closed);
         assert_eq!(storm.worker.rails.room(), storm.worker.config.endpoints * 3);
     }
-}
-
-/// As above, over two devices that know nothing of each other: messages and what is under way go from one to the other.
-#[test]
-fn nothing_is_lost_and_nothing_comes_twice_between_devices() {
-    fake::on_a_fake(|| {
-        let devices = [fake::FAKE, "beside0"].map(|name| Device::new(name).unwrap());
-        let rails = devices.each_ref().map(|device| Rail::device(device.name()));
-        let config = config(0).rails(rails).recovery(PATIENCE);
-        let seed = crate::soak::seed();
-        for (round, config) in [config.clone(), config.shared_receives(4, 16)].into_iter().enumerate() {
-            let mut storm = Storm::new(config, seed + round as u64);
-            storm.longest = 600_000;
-            let mut seen = BTreeSet::new();
-            for _ in 0..2000 {
-                storm.act();
-                let side = storm.below(2) as usize;
-                match storm.below(50) {
-                    0 => storm.fail(side),
-                    1 => {
-                        let rail = storm.below(2) as usize;
-                        storm.fail_rail(side, rail);
-                    }
-                    _ => {}
-                }
-                for _ in 0..storm.below(4) {
-                    if let Some(event) = storm.worker.poll().unwrap() {
-                        storm.handle(event);
-                    }
-                }
-                seen.extend(storm.worker.endpoints.get(storm.ends[0]).map(|endpoint| endpoint.device));
-            }
-            storm.run_until(Storm::is_over);
-            storm.region_is_whole();
-            assert!(seen.len() == 2 && storm.worker.counters().recovered >= 2, "{:?}", storm.worker.counters());
-            storm.worker.close(storm.ends[0]);
-            storm.run_until(|storm| storm.closed.len() == 2);
-            assert!(storm.closed.iter().all(CloseReason::is_orderly), "{:?}", storm.closed);
-        }
-        devices.iter().for_each(Device::assert_clean);
-    });
-}
-
-/// Two workers with rails on three devices, of which the one that called has barred the first for messages.
-fn three_devices(test: fn(Worker, EndpointId, Worker, EndpointId)) {
-    let devices = [fake::FAKE, "beside0", "third0"].map(|name| Device::new(name).unwrap());
-    let rails = || devices.each_ref().map(|device| Rail::device(device.name()));
-    let config = || config(0).rails(rails()).recovery(PATIENCE);
-    let (mut a, at_a, mut b, at_b) = two(config(), config());
-    until(&mut [&mut a, &mut b], |workers| {
-        stages(workers[0], at_a) == ["up"; 3] && stages(workers[1], at_b) == ["up"; 3]
-    });
-    a.endpoints.get_mut(at_a).unwrap().lanes.as_mut().unwrap().bar(0);
-    test(a, at_a, b, at_b);
-    devices.iter().for_each(Device::assert_clean);
-}
-
-/// A message comes, and goes over that device.
-fn goes_over(a: &mut Worker, at_a: EndpointId, b: &mut Worker, at_b: EndpointId, device: usize) {
-    a.send(at_a, Tag(1), vec![3; 400]).unwrap();
-    let events = until(&mut [&mut *a, &mut *b], |workers| workers[1].counters().eager_received == 1);
-    assert!(events.iter().any(|event| matches!(event, Event::Received { message, .. } if *message == [3; 400])));
-    let devices = [a.endpoints.get(at_a).unwrap().device, b.endpoints.get(at_b).unwrap().device];
-    assert_eq!(devices, [device; 2]);
-}
-
-/// Left to itself it would try the first rail once more.
-#[test]
-fn the_side_that_was_called_follows_to_the_rail_that_the_other_chose() {
-    fake::on_a_fake(|| {
-        three_devices(|mut a, at_a, mut b, at_b| {
-            recovery::to_error(&mut b, at_b);
-            goes_over(&mut a, at_a, &mut b, at_b, 1);
-        });
-    });
-}
-
-#[test]
-fn a_rail_that_one_side_can_not_have_is_passed_by() {
-    fake::on_a_fake(|| {
-        for lost in [[true, false], [false, true], [true, true]] {
-            three_devices(match lost {
-                [true, true] => |a, at_a, b, at_b| passed_by(a, at_a, b, at_b, [true, true]),
-                [true, false] => |a, at_a, b, at_b| passed_by(a, at_a, b, at_b, [true, false]),
-                _ => |a, at_a, b, at_b| passed_by(a, at_a, b, at_b, [false, true]),
-            });
-        }
-    });
-}
-
-fn passed_by(mut a: Worker, at_a: EndpointId, mut b: Worker, at_b: EndpointId, lost: [bool; 2]) {
-    for (worker, _) in [&mut a, &mut b].into_iter().zip(lost).filter(|(_, lost)| *lost) {
-        worker.rails.lose_device(1);
-    }
-    recovery::to_error(&mut a, at_a);
-    goes_over(&mut a, at_a, &mut b, at_b, 2);
-}
-
-#[test]
-fn a_connection_ends_where_no_rail_is_left_for_messages() {
-    fake::on_a_fake(|| {
-        three_devices(|mut a, at_a, mut b, _| {
-            a.rails.lose_device(1);
-            b.rails.lose_device(2);
-            recovery::to_error(&mut a, at_a);
-            let events = until(&mut [&mut a, &mut b], |workers| workers.iter().all(|one| one.endpoints.len() == 0));
-            let reasons = events.iter().filter_map(|event| match event {
-                Event::Closed { reason, .. } => Some(reason.to_string()),
-                _ => None,
-            });
-            assert_eq!(reasons.count(), 2, "{events:?}");
-        });
-    });
-}
-
-/// A device that gives no completions any more keeps the buffers that messages went out of.
-#[test]
-fn what_was_copied_for_a_device_that_is_gone_goes_out_over_another() {
-    fake::on_a_fake(|| {
-        three_devices(|mut a, at_a, mut b, at_b| {
-            recovery::to_error(&mut a, at_a);
-            until(&mut [&mut a, &mut b], |workers| {
-                workers[0].endpoints.get(at_a).is_some_and(|one| one.device == 1 && one.up)
-            });
-            a.send(at_a, Tag(1), vec![3; 400]).unwrap();
-            assert!(a.endpoints.get(at_a).unwrap().copied > 0, "it was too long to go inline");
-            a.lose_device(1, &qpair_verbs::CqError::DeviceGone);
-            let is_over = |worker: &Worker| {
-                let endpoint = worker.endpoints.iter().next().unwrap();
-                endpoint.device == 2 && endpoint.up
-            };
-            let mut events = until(&mut [&mut a, &mut b], |workers| workers.iter().all(|one| is_over(one)));
-            a.send(at_a, Tag(2), vec![4; 400]).unwrap();
-            events.extend(until(&mut [&mut a, &mut b], |workers| workers[1].counters().eager_received == 2));
-            let came = events.iter().filter_map(|event| match event {
-                Event::Received { ep, message, .. } if *ep == at_b => Some(message[0]),
-                _ => None,
-            });
-            assert!(came.eq([3, 4]), "{events:?}");
-        });
-    });
 }
 
 /// Where no rail is left, the messages' queue pair reads.
