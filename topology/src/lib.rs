@@ -19,6 +19,7 @@ mod pci;
 mod select;
 mod show;
 mod sysfs;
+mod this;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};

@@ -35,12 +35,13 @@ pub(crate) enum Provider {
 }
 
 impl Context {
-    /// Opens the device of that name: `soft0`, or one that libibverbs drives. [`Device::list`] tells the names.
+    /// Opens the device of that name: `soft0`, or one that libibverbs drives. [`Device::list`] tells the names. On a host
+    /// with several NUMA nodes, `soft1` and so on are the same device as `soft0`: topology has a name for it at each node.
     ///
     /// # Errors
     /// [`OpenError`] if there is no such device, or it can not be set up.
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        if name == soft::DEVICE_NAME {
+        if soft::is_name(name) {
             return Ok(Context { provider: Provider::Soft(Node::open()?) });
         }
         Ok(Context { provider: Provider::Ibv(ibv::Device::open(name)?) })

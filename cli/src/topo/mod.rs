@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use qpair::topology::{
@@ -123,12 +124,12 @@ pub enum TopoError {
 /// [`TopoError`]; what could be written before is there.
 pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     let machine = match (&args.from, &args.capture) {
-        (Some(path), _) => Machine::load(path)?,
-        (None, None) => Machine::discover(&Sysfs::this_machine()),
+        (Some(path), _) => Arc::new(Machine::load(path)?),
+        (None, None) => Machine::this()?,
         (None, Some(path)) => {
             let sysfs = Sysfs::this_machine();
             write(path, &sysfs.capture())?;
-            Machine::discover(&sysfs)
+            Arc::new(Machine::discover(&sysfs))
         }
     };
     let choice = selection(&machine, args).choose()?;

@@ -97,7 +97,7 @@ pub enum ReadError {
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The system does not give it.
-    #[error("{} can not be read", path.display())]
+    #[error("{} can not be read: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,

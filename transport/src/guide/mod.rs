@@ -8,7 +8,7 @@
 //! | What if a peer dies, stops, lies? What is an operation's end worth? | [`failures`] |
 //! | Poll loop, event loop, futures? | [`waiting`] |
 //! | Thousands of peers? | [`many_peers`] |
-//! | Several NICs or networks? | [`rails`] |
+//! | Which NIC? Several of them, or several networks? | [`rails`] |
 //! | No TCP from one host to the other? | [`rdma_cm`] |
 //! | Who may connect, and what is encrypted? | [`security`] |
 //! | How fast is it, and beside what? | [`performance`] |

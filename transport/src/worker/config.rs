@@ -1,5 +1,6 @@
 //! Settings of a worker.
 
+use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use qpair_verbs::HugePages;
 
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
+use super::near::{Near, NearError};
 use super::rails::Rail;
 use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
@@ -23,6 +25,7 @@ use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) device: Option<String>,
+    pub(crate) near: Option<Near>,
     pub(crate) rails: Vec<Rail>,
     pub(crate) cluster_key: Option<ClusterKey>,
     pub(crate) eager_limit: usize,
@@ -73,6 +76,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             device: None,
+            near: None,
             rails: Vec::new(),
             cluster_key: None,
             // Two pages: above, the copy into the slab costs more than the round trip that reading without it takes.
@@ -107,10 +111,20 @@ impl Default for Config {
 
 impl Config {
     /// The device of [`Worker::new`](crate::Worker::new): `soft0`, or one that `qpair devices` lists. By default the one that
-    /// QPAIR_DEVICE in the environment names, else `soft0`. Workers that connect to each other are on devices of one kind.
+    /// QPAIR_DEVICE in the environment names, else the one that topology names for what the worker is
+    /// [near](Config::near). Workers that connect to each other are on devices of one kind.
     #[must_use]
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
+        self
+    }
+
+    /// What the worker's data is near to: topology names its rails, and the device with them, unless these settings or
+    /// QPAIR_DEVICE in the environment name one. By default the thread, and no more than one rail: the NIC that serves the
+    /// thread's NUMA node best, or where there is none, `soft0`. [`Worker::placed`](crate::Worker::placed) tells why.
+    #[must_use]
+    pub fn near(mut self, near: Near) -> Self {
+        self.near = Some(near);
         self
     }
 
@@ -327,17 +341,42 @@ impl Config {
         self
     }
 
-    /// The device to open.
-    pub(crate) fn device_name(&self) -> String {
-        let named = || std::env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
-        let first = || self.rails.first().and_then(Rail::device_name).map(str::to_owned);
-        self.device.clone().or_else(first).or_else(named).unwrap_or_else(|| "soft0".to_owned())
+    /// The device to open, and why. If topology chooses it, these settings have its rails then.
+    pub(crate) fn place(&mut self) -> Result<(String, String), NearError> {
+        let variable = || env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
+        if let Some(name) = &self.device {
+            return Ok((name.clone(), "as the settings say".to_owned()));
+        }
+        if let Some(name) = self.rails.first().and_then(Rail::device_name) {
+            return Ok((name.to_owned(), "as the first rail of the settings says".to_owned()));
+        }
+        if let Some(name) = variable() {
+            return Ok((name, "as QPAIR_DEVICE says".to_owned()));
+        }
+        let near = self.near.take().unwrap_or_else(|| Near::thread().at_most(1));
+        let placement = near.placement()?;
+        let device = placement.device().to_owned();
+        // A device alone is used the same way without rails.
+        if self.rails.is_empty() && placement.rails != [Rail::device(&device)] {
+            self.rails = placement.rails;
+        }
+        Ok((device, placement.reason))
+    }
+
+    /// On a device that is open already: why it is this one. Rails that topology chooses are those of the settings then.
+    pub(crate) fn place_on(&mut self) -> Result<String, NearError> {
+        let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
+            return Ok("opened by the application".to_owned());
+        };
+        let placement = near.placement()?;
+        self.rails = placement.rails;
+        Ok(placement.reason)
     }
 
     /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the
     /// worker would let in anybody.
     pub(crate) fn take_key(&mut self) -> Result<Option<ClusterKey>, ClusterKeyError> {
-        self.key_or_in(std::env::var_os("QPAIR_CLUSTER_KEY_FILE"))
+        self.key_or_in(env::var_os("QPAIR_CLUSTER_KEY_FILE"))
     }
 
     fn key_or_in(&mut self, file: Option<OsString>) -> Result<Option<ClusterKey>, ClusterKeyError> {
@@ -350,7 +389,7 @@ impl Config {
     /// The same with all time limits longer by the factor that QPAIR_PATIENCE in the environment gives, 1 to 1000: for
     /// machines that are emulated, or much slower than their network.
     pub(crate) fn patient(mut self) -> Self {
-        let named = std::env::var("QPAIR_PATIENCE").ok().and_then(|text| text.trim().parse::<u32>().ok());
+        let named = env::var("QPAIR_PATIENCE").ok().and_then(|text| text.trim().parse::<u32>().ok());
         let Some(factor) = named.filter(|factor| (1..=1000).contains(factor)) else { return self };
         let limits = [&mut self.detection, &mut self.connect_timeout, &mut self.hello_timeout, &mut self.close_timeout];
         limits.into_iter().for_each(|limit| *limit = limit.saturating_mul(factor));

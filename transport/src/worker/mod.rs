@@ -15,6 +15,7 @@ mod handshake;
 mod ids;
 mod leaving;
 mod memory;
+mod near;
 mod ops;
 mod poll;
 mod rails;
@@ -45,6 +46,7 @@ pub use error::{
 pub use event::{Event, Flow, Returned};
 pub use ids::{EndpointId, HandlerId, Listener, ListenerId, OpId, Source, Tag, TagPattern};
 pub use memory::{Message, Payload};
+pub use near::{Near, NearError, Placement};
 pub use ops::{
     ActiveMessage, Counter, Handlers, MessageHandler, Notice, Probe, RemoteCounter, Reply, Request, RequestHandler,
     StreamEnd, StreamId,
@@ -126,6 +128,8 @@ pub struct Worker {
     channel: CompletionChannel,
     pace: service::Pace,
     config: Config,
+    /// Why it is on its device, and has its rails.
+    placed: Box<str>,
     max_message: u64,
     read_reduce: bool,
     /// Bytes that this core copies in a microsecond.
@@ -136,20 +140,27 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker on a device of its own: the one that [`Config::device`] names, which is the software device `soft0` unless
-    /// it or QPAIR_DEVICE in the environment says otherwise.
+    /// A worker on a device of its own: the one that [`Config::device`] or QPAIR_DEVICE in the environment names, else the NIC
+    /// that topology names for what the worker is [near](Config::near), else the software device `soft0`.
     ///
     /// # Errors
     /// As [`on`](Worker::on), and [`WorkerError::Open`].
-    pub fn new(config: Config) -> Result<Worker, WorkerError> {
-        Worker::on(Context::open(&config.device_name())?, config)
+    pub fn new(mut config: Config) -> Result<Worker, WorkerError> {
+        let (device, placed) = config.place()?;
+        Worker::make(Context::open(&device)?, config, placed)
     }
 
-    /// A worker on an opened device.
+    /// A worker on an opened device. Rails that topology names for what it is [near](Config::near) must begin with that.
     ///
     /// # Errors
-    /// [`WorkerError`] if a setting is out of range, or the device or the system refuses a resource.
-    pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
+    /// [`WorkerError`] if a setting is out of range, topology can not name the rails, or the device or the system refuses a
+    /// resource.
+    pub fn on(context: Context, mut config: Config) -> Result<Worker, WorkerError> {
+        let placed = config.place_on()?;
+        Worker::make(context, config, placed)
+    }
+
+    fn make(context: Context, config: Config, placed: String) -> Result<Worker, WorkerError> {
         config.check()?;
         let mut config = config.patient();
         let key = config.take_key()?;
@@ -231,6 +242,7 @@ impl Worker {
             read_reduce: attributes.read_reduce,
             copy_rate: setup::copy_rate(),
             config,
+            placed: placed.into(),
             start: Instant::now(),
             pd,
             context,
@@ -245,6 +257,19 @@ impl Worker {
     /// The device.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// Why it is on that device, and has the rails that it has, in words.
+    ///
+    /// ```
+    /// use qpair_transport::{Config, Worker};
+    ///
+    /// let worker = Worker::new(Config::default())?;
+    /// println!("{}: {}", worker.context().name(), worker.placed());
+    /// # Ok::<(), qpair_transport::WorkerError>(())
+    /// ```
+    pub fn placed(&self) -> &str {
+        &self.placed
     }
 
     /// What was done so far.

@@ -10,6 +10,12 @@ pub const FAKE: &str = "fake0";
 /// the test, whose name it tells by.
 #[track_caller]
 pub fn on_a_fake<F: FnOnce()>(case: F) {
+    on_a_fake_with(&[], case);
+}
+
+/// The same, with these variables in its environment.
+#[track_caller]
+pub fn on_a_fake_with<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
     const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";
     if env::var_os(CHILD).is_some() {
         return case();
@@ -22,6 +28,7 @@ pub fn on_a_fake<F: FnOnce()>(case: F) {
             "QPAIR_LIBIBVERBS",
             qpair_fake_ibverbs::control::library_path().expect("the library is built beside the tests"),
         )
+        .envs(variables.iter().copied())
         .env(CHILD, "1")
         .output()
         .expect("this program starts");

@@ -23,7 +23,6 @@ pub(crate) struct Backing {
     kind: Kind,
 }
 
-/// Whose device reaches a block.
 /// The key of memory in work requests to a further device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FurtherKey {
@@ -32,6 +31,7 @@ pub(crate) struct FurtherKey {
     pub(crate) lkey: u32,
 }
 
+/// Whose device reaches a block.
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
     /// The software device's.

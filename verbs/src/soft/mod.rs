@@ -46,6 +46,8 @@ mod ud;
 mod vm;
 mod withdrawal;
 
+use std::path::Path;
+
 pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;
 pub(crate) use cq::SoftCq;
@@ -65,6 +67,18 @@ pub(crate) use srq::SoftSrq;
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "soft0";
+
+/// True of the names that the device has: one for each NUMA node of the host, by the node's number. It is one device all
+/// the same, since it runs on the processors of whoever polls.
+pub(crate) fn is_name(name: &str) -> bool {
+    let Some(node) = name.strip_prefix("soft") else { return false };
+    let is_number = !node.is_empty() && node.bytes().all(|byte| byte.is_ascii_digit());
+    // A system that does not show its nodes has the first.
+    name == DEVICE_NAME || is_number && Path::new(NODES).join(format!("node{node}")).is_dir()
+}
+
+/// Where Linux shows NUMA nodes.
+const NODES: &str = "/sys/devices/system/node";
 /// Longest region: what a length of 48 bits of address space leaves practical.
 pub(crate) const MAX_REGION: usize = 1 << 40;
 /// Longest message, as on hardware.
@@ -77,3 +91,16 @@ pub(crate) const MAX_READS: u8 = 128;
 pub(crate) const MAX_WR: u32 = 32768;
 /// Receives in a shared queue, which thousands of queue pairs may take from.
 pub(crate) const MAX_SRQ_WR: u32 = 1 << 18;
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn the_device_has_a_name_for_each_node_that_there_is() {
+        assert!(is_name("soft0"));
+        for other in ["soft", "soft00", "soft-1", "soft+1", "soft4095", "soft0/../node0", "software", "mlx5_0", ""] {
+            assert!(!is_name(other), "{other}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::NoKey;
 use crate::cm::ClusterKeyError;
 use crate::worker::endpoint::Unposted;
+use crate::worker::near::NearError;
 use crate::worker::rails::Rail;
 
 impl From<Unposted> for ResourceError {
@@ -66,6 +67,9 @@ pub enum WorkerError {
         /// The worker's device.
         device: String,
     },
+    /// Topology could not name the rails.
+    #[error(transparent)]
+    Near(#[from] NearError),
     /// There is no cluster key where there should be one.
     #[error(transparent)]
     ClusterKey(#[from] ClusterKeyError),
