@@ -101,6 +101,23 @@ fn the_rank_that_failed_is_named_and_not_those_that_it_took_along() {
 }
 
 #[test]
+fn a_rank_without_its_device_is_named_to_the_others() {
+    for failing in [0, 1] {
+        // The shell around it outlives it, so that nobody is ended before it has said what it knows.
+        let script = format!(
+            "if [ $RANK = {failing} ]; then export QPAIR_DEVICE=nothing7; fi; \
+             \"$0\" bench all-reduce -e 8; [ $RANK = {failing} ] && exec sleep 1000; exit 1"
+        );
+        let output = finish(qpair(&["launch", "-n", "2", "--", "sh", "-c", &script, QPAIR]));
+        let text = stderr(&output);
+        let other = 1 - failing;
+        assert!(text.contains(&format!("[{failing}] error: `nothing7` is none of the devices")), "{text}");
+        let told = format!("[{other}] error: rank {failing} could not be set up: `nothing7` is none of the devices");
+        assert!(text.contains(&told), "{text}");
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_heed_sigterm_is_killed_after_the_grace_time() {
     let script = "if [ $RANK = 1 ]; then trap '' TERM; fi; echo $$; while :; do sleep 1000; done";
     let mut job = Running::start(launch(&["-n", "2", "--grace", "100ms"], script));

@@ -121,6 +121,14 @@ pub enum BootstrapError {
         /// Why.
         reason: String,
     },
+    /// A rank could not be set up.
+    #[error("rank {rank} could not be set up: {reason}")]
+    RankFailed {
+        /// The rank.
+        rank: u32,
+        /// Its own error.
+        reason: String,
+    },
     /// A rank ended while the ranks gathered.
     #[error("rank {rank} ended before all ranks had arrived: see its output")]
     RankGone {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::alarm::Alarm;
-use super::message::{FromStore, Joined, LINE_LIMIT, PROTOCOL, ROSTER_LIMIT, ToStore, encode};
+use super::message::{FromStore, LINE_LIMIT, Listening, PROTOCOL, ROSTER_LIMIT, ToStore, Whereabouts, encode};
 use super::server::Server;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
@@ -24,19 +24,23 @@ pub(crate) struct StoreClient {
 }
 
 /// A rank that has said who it is.
+#[derive(Debug)]
 pub(super) struct Joining {
     stream: TcpStream,
+    reader: BufReader<TcpStream>,
     rank: u32,
     size: u32,
     host: String,
     port: u16,
+    /// At rank 0.
+    server: Option<Server>,
 }
 
-/// What all ranks know of each other.
+/// Where all ranks run.
 #[derive(Debug)]
-pub(crate) struct Roster {
-    pub(crate) token: u64,
-    pub(crate) members: Vec<Joined>,
+pub(super) struct Roster {
+    pub(super) token: u64,
+    pub(super) members: Vec<Whereabouts>,
 }
 
 impl Joining {
@@ -44,56 +48,92 @@ impl Joining {
         mut stream: TcpStream,
         (rank, size): (u32, u32),
         (host, port): (&str, u16),
-        joined: Joined,
+        whereabouts: Whereabouts,
+        server: Option<Server>,
     ) -> Result<Self, BootstrapError> {
-        let join = ToStore::Join { protocol: PROTOCOL, size, rank, joined };
+        let join = ToStore::Join { protocol: PROTOCOL, size, rank, whereabouts };
         let sent = stream.set_nodelay(true).and_then(|()| stream.write_all(&encode(&join)));
-        sent.map_err(|source| BootstrapError::System { what: "write to the store", source })?;
-        Ok(Joining { stream, rank, size, host: host.to_owned(), port })
+        sent.map_err(system("write to the store"))?;
+        let reader = BufReader::new(stream.try_clone().map_err(system("share the store's connection"))?);
+        Ok(Joining { stream, reader, rank, size, host: host.to_owned(), port, server })
     }
 
     /// Waits until all ranks have joined.
-    pub(super) fn finish(
-        self,
-        server: Option<Server>,
+    pub(super) fn roster(&mut self, limit: Duration) -> Result<Roster, BootstrapError> {
+        match self.hear(limit)? {
+            FromStore::Roster { token, members } if members.len() == self.size as usize => {
+                Ok(Roster { token, members })
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Says how this rank is reached, and waits until all have said it.
+    pub(super) fn listen(
+        mut self,
+        listening: Listening,
         limit: Duration,
-    ) -> Result<(StoreClient, Roster), BootstrapError> {
-        let system = |what| move |source| BootstrapError::System { what, source };
-        let mut reader = BufReader::new(self.stream.try_clone().map_err(system("share the store's connection"))?);
-        let roster = self.roster(&mut reader, limit)?;
+    ) -> Result<(StoreClient, Vec<Listening>), BootstrapError> {
+        let sent = self.stream.write_all(&encode(&ToStore::Listening(listening)));
+        sent.map_err(system("write to the store"))?;
+        let all = match self.hear(limit)? {
+            FromStore::Listening(all) if all.len() == self.size as usize => all,
+            other => return Err(self.unexpected(&other)),
+        };
         self.stream.set_read_timeout(None).map_err(system("reset the store's connection"))?;
         let alarm = Alarm::new(self.size);
         let heard = alarm.clone();
+        let mut reader = self.reader;
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).spawn(move || {
             listen(&mut reader, &heard);
         });
         let listener = Some(listener.map_err(system("start a thread"))?);
-        Ok((StoreClient { stream: self.stream, alarm, listener, server }, roster))
+        Ok((StoreClient { stream: self.stream, alarm, listener, server: self.server }, all))
     }
 
-    fn roster(&self, reader: &mut BufReader<TcpStream>, limit: Duration) -> Result<Roster, BootstrapError> {
+    /// Tells the others that this rank can not be set up.
+    pub(super) fn give_up(mut self, error: &BootstrapError) {
+        let fault = Fault::Failed { rank: self.rank, reason: error.to_string() };
+        // If that fails, they see that the connection ends.
+        let _ = self.stream.write_all(&encode(&ToStore::Report(fault)));
+        // At rank 0 the store ends with this, and is to have read it before.
+        if self.server.is_some() {
+            let _ = self.hear(VERDICT);
+        }
+    }
+
+    fn hear(&mut self, limit: Duration) -> Result<FromStore, BootstrapError> {
         // The store waits as long as that from its own start, and says who is missing.
         let deadline = Deadline::after(limit.saturating_add(ANSWER));
-        let stranger = |what: &str| {
-            let (host, port, what) = (self.host.clone(), self.port, what.chars().take(80).collect());
-            BootstrapError::Stranger { host, port, what }
-        };
-        match read(reader, Some(deadline), ROSTER_LIMIT) {
-            Ok(FromStore::Roster { token, members }) if members.len() == self.size as usize => {
-                Ok(Roster { token, members })
-            }
+        match read(&mut self.reader, Some(deadline), ROSTER_LIMIT) {
             Ok(FromStore::Refused { reason }) => Err(BootstrapError::Refused { rank: self.rank, reason }),
             Ok(FromStore::Absent { missing, limit }) => Err(BootstrapError::Absent { missing, size: self.size, limit }),
-            Ok(FromStore::Verdict(Fault::Gone { rank })) => Err(BootstrapError::RankGone { rank }),
-            Ok(other) => Err(stranger(&format!("{other:?}"))),
-            Err(Hearing::Strange(line)) => Err(stranger(&line)),
+            Ok(FromStore::Verdict(Fault::Gone { rank } | Fault::Left { rank })) => {
+                Err(BootstrapError::RankGone { rank })
+            }
+            Ok(FromStore::Verdict(Fault::Failed { rank, reason })) => Err(BootstrapError::RankFailed { rank, reason }),
+            Ok(other) => Ok(other),
+            Err(Hearing::Strange(line)) => Err(self.stranger(&line)),
             Err(Hearing::Over(source)) if source.kind() == ErrorKind::TimedOut => {
                 let (host, port) = (self.host.clone(), self.port);
                 Err(BootstrapError::NoAnswer { host, port, limit, source })
             }
-            Err(Hearing::Over(_)) => Err(stranger("it hung up")),
+            Err(Hearing::Over(_)) => Err(self.stranger("it hung up")),
         }
     }
+
+    fn unexpected(&self, said: &FromStore) -> BootstrapError {
+        self.stranger(&format!("{said:?}"))
+    }
+
+    fn stranger(&self, what: &str) -> BootstrapError {
+        let (host, port, what) = (self.host.clone(), self.port, what.chars().take(80).collect());
+        BootstrapError::Stranger { host, port, what }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> BootstrapError {
+    move |source| BootstrapError::System { what, source }
 }
 
 impl StoreClient {

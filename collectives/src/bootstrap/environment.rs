@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::client::{Joining, Roster};
-use super::message::Joined;
+use super::message::{Listening, Member};
+use super::placement::place;
 use super::server::{Server, listen};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
@@ -95,13 +96,24 @@ impl Environment {
         let stream = self.reach(&addresses)?;
         let ip = stream.local_addr().map(|address| address.ip());
         let ip = ip.map_err(|source| BootstrapError::System { what: "name the connection to rank 0", source })?;
-        let mut net = Net::new(self.rank, self.size, ip, NetSettings::default())?;
-        let joined = Joined { address: net.address(), whereabouts: whereabouts() };
-        let joining = Joining::new(stream, (self.rank, self.size), (&self.host, self.port), joined)?;
-        let (client, Roster { token, members }) = joining.finish(server, self.limit)?;
-        net.meet(members.iter().map(|member| member.address), token);
-        let whereabouts = members.into_iter().map(|member| member.whereabouts).collect();
-        Ok(Communicator::new(net, Watch::Store(client), self.local_rank, whereabouts))
+        let who = ((self.rank, self.size), (self.host.as_str(), self.port));
+        let mut joining = Joining::new(stream, who.0, who.1, whereabouts(), server)?;
+        let Roster { token, members } = joining.roster(self.limit)?;
+        let place = place(self.rank, self.local_rank, &members);
+        let set_up = place.and_then(|place| Net::new(self.rank, self.size, ip, NetSettings::default(), place));
+        let mut net = match set_up {
+            Ok(net) => net,
+            Err(error) => {
+                joining.give_up(&error);
+                return Err(error);
+            }
+        };
+        let own = Listening { address: net.address(), device: net.device().to_owned() };
+        let (client, all) = joining.listen(own, self.limit)?;
+        net.meet(all.iter().map(|rank| rank.address), token);
+        let members = members.into_iter().zip(all);
+        let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
+        Ok(Communicator::new(net, Watch::Store(client), self.local_rank, members))
     }
 
     fn check(&self) -> Result<(), BootstrapError> {

@@ -11,7 +11,9 @@ use crate::fault::Fault;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum ToStore {
     /// The first message.
-    Join { protocol: u32, size: u32, rank: u32, joined: Joined },
+    Join { protocol: u32, size: u32, rank: u32, whereabouts: Whereabouts },
+    /// The second: its worker is set up.
+    Listening(Listening),
     /// Something ended the communicator.
     Report(Fault),
     /// The communicator is dropped: the end of the connection that follows is no fault.
@@ -23,9 +25,11 @@ pub(super) enum ToStore {
 pub(super) enum FromStore {
     /// The rank can not join.
     Refused { reason: String },
-    /// All ranks have joined.
-    Roster { token: u64, members: Vec<Joined> },
-    /// Not all ranks have joined in time.
+    /// All ranks have joined: where they run.
+    Roster { token: u64, members: Vec<Whereabouts> },
+    /// All ranks can be reached: where, by rank.
+    Listening(Vec<Listening>),
+    /// Not all ranks have come so far in time.
     Absent { missing: Vec<u32>, limit: Duration },
     /// What ended the communicator.
     Verdict(Fault),
@@ -33,13 +37,13 @@ pub(super) enum FromStore {
     Left { rank: u32 },
 }
 
-/// What a rank says of itself.
+/// How a rank is reached. It chooses its device by where all ranks run, and so says this after that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Joined {
+pub(crate) struct Listening {
     /// Where its worker listens.
     pub(crate) address: SocketAddr,
-    /// Where it runs.
-    pub(crate) whereabouts: Whereabouts,
+    /// The device that its worker is on, for people.
+    pub(crate) device: String,
 }
 
 /// Where a rank runs.
@@ -53,6 +57,15 @@ pub(crate) struct Whereabouts {
     pub(crate) cores: Vec<u32>,
 }
 
+/// What all ranks know of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Where it runs.
+    pub(crate) whereabouts: Whereabouts,
+    /// The device that its worker is on.
+    pub(crate) device: String,
+}
+
 /// A message as a line.
 pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     // Only a type that refuses to be serialised could fail, and these do not.
@@ -62,7 +75,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// The longest line that a rank sends.
 pub(super) const LINE_LIMIT: usize = 64 << 10;

@@ -5,6 +5,7 @@ mod alarm;
 mod client;
 mod environment;
 mod message;
+mod placement;
 mod server;
 mod visitor;
 mod watch;
@@ -15,6 +16,7 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
-pub(crate) use message::Whereabouts;
+pub(crate) use message::Member;
+pub(crate) use placement::Place;
 pub(crate) use watch::Watch;
 pub(crate) use whereabouts::whereabouts;

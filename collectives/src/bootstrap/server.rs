@@ -10,7 +10,7 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::message::{FromStore, Joined, PROTOCOL, ToStore, encode};
+use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
 use super::visitor::{Heard, Visitor};
 use crate::deadline::Deadline;
 use crate::fault::Fault;
@@ -97,7 +97,9 @@ struct Store {
 enum Stage {
     /// Until then all must have come.
     Gathering(Deadline),
-    /// All have come.
+    /// All have come, and until then must be ready to be reached.
+    SettingUp(Deadline),
+    /// All are.
     Complete,
     /// They did not, or a fault ended it: what all are told, also those that come later.
     Over(FromStore),
@@ -124,21 +126,29 @@ impl Store {
                     self.serve(at);
                 }
             }
-            if matches!(self.stage, Stage::Gathering(deadline) if deadline.is_over()) {
-                let missing = (0..self.size).filter(|&rank| !self.is_here(rank)).collect();
+            if self.deadline().is_some_and(Deadline::is_over) {
+                let missing = (0..self.size).filter(|&rank| !self.is_ready(rank)).collect();
                 self.end(FromStore::Absent { missing, limit: self.limit });
             }
         }
-        if let Stage::Gathering(_) = self.stage {
+        if self.deadline().is_some() {
             self.end(FromStore::Verdict(Fault::Gone { rank: 0 }));
         }
         self.leave(0);
         self.drain();
     }
 
+    /// Until when the ranks must be so far.
+    fn deadline(&self) -> Option<Deadline> {
+        match self.stage {
+            Stage::Gathering(deadline) | Stage::SettingUp(deadline) => Some(deadline),
+            Stage::Complete | Stage::Over(_) => None,
+        }
+    }
+
     /// How long there is nothing to do unless something comes.
     fn left(&self) -> Option<Duration> {
-        let deadline = if let Stage::Gathering(deadline) = self.stage { deadline.left() } else { None };
+        let deadline = self.deadline().and_then(Deadline::left);
         let again = self.backlog.then_some(ACCEPT_PAUSE);
         deadline.into_iter().chain(again).min()
     }
@@ -193,14 +203,21 @@ impl Store {
         let Some(Some(visitor)) = self.visitors.get(at) else { return };
         let rank = visitor.joined.as_ref().map(|(rank, _)| *rank);
         match (message, rank) {
-            (ToStore::Join { protocol, size, rank, joined }, None) => self.join(at, protocol, size, rank, joined),
+            (ToStore::Join { protocol, size, rank, whereabouts }, None) => {
+                self.join(at, protocol, size, rank, whereabouts);
+            }
+            (ToStore::Listening(listening), Some(_)) if matches!(self.stage, Stage::SettingUp(_)) => {
+                self.ready(at, listening);
+            }
+            // It was ready too late, or while a fault ended it: it is told of that.
+            (ToStore::Listening(_), Some(_)) if matches!(self.stage, Stage::Over(_)) => {}
             (ToStore::Report(fault), Some(_)) => self.raise(fault),
             (ToStore::Leave, Some(rank)) => self.leave(rank),
             _ => self.refuse(at, "it said what it should not"),
         }
     }
 
-    fn join(&mut self, at: usize, protocol: u32, size: u32, rank: u32, joined: Joined) {
+    fn join(&mut self, at: usize, protocol: u32, size: u32, rank: u32, whereabouts: Whereabouts) {
         let reason = if protocol != PROTOCOL {
             format!("rank 0 speaks version {PROTOCOL}, this rank {protocol}: use one release for all ranks")
         } else if size != self.size {
@@ -209,26 +226,42 @@ impl Store {
             format!("there is no rank {rank} among {size}")
         } else if let Stage::Over(verdict) = &self.stage {
             return self.dismiss(at, &verdict.clone());
-        } else if self.is_here(rank) || matches!(self.stage, Stage::Complete) {
+        } else if self.is_here(rank) || !matches!(self.stage, Stage::Gathering(_)) {
             format!("there is another rank {rank} already: give each process its own RANK")
         } else {
-            return self.admit(at, rank, joined);
+            return self.admit(at, rank, whereabouts);
         };
         self.refuse(at, &reason);
     }
 
-    fn admit(&mut self, at: usize, rank: u32, joined: Joined) {
+    fn admit(&mut self, at: usize, rank: u32, whereabouts: Whereabouts) {
         if let Some(Some(visitor)) = self.visitors.get_mut(at) {
-            visitor.joined = Some((rank, joined));
+            visitor.joined = Some((rank, whereabouts));
         }
-        let mut members: Vec<_> = self.visitors.iter().flatten().filter_map(|visitor| visitor.joined.clone()).collect();
-        if members.len() < self.size as usize {
-            return;
+        let members = self.by_rank(|visitor| visitor.joined.as_ref().map(|(_, whereabouts)| whereabouts.clone()));
+        if members.len() == self.size as usize {
+            self.stage = Stage::SettingUp(Deadline::after(self.limit));
+            self.tell_all(&FromStore::Roster { token: self.token, members });
         }
-        members.sort_by_key(|(rank, _)| *rank);
-        let members = members.into_iter().map(|(_, joined)| joined).collect();
-        self.stage = Stage::Complete;
-        self.tell_all(&FromStore::Roster { token: self.token, members });
+    }
+
+    fn ready(&mut self, at: usize, listening: Listening) {
+        if let Some(Some(visitor)) = self.visitors.get_mut(at) {
+            visitor.listening = Some(listening);
+        }
+        let all = self.by_rank(|visitor| visitor.listening.clone());
+        if all.len() == self.size as usize {
+            self.stage = Stage::Complete;
+            self.tell_all(&FromStore::Listening(all));
+        }
+    }
+
+    /// What those ranks that said it have said, in order.
+    fn by_rank<T>(&self, said: impl Fn(&Visitor) -> Option<T>) -> Vec<T> {
+        let ranks = self.visitors.iter().flatten();
+        let mut all: Vec<_> = ranks.filter_map(|rank| Some((rank.joined.as_ref()?.0, said(rank)?))).collect();
+        all.sort_by_key(|(rank, _)| *rank);
+        all.into_iter().map(|(_, said)| said).collect()
     }
 
     /// A rank can not go on. The first fault counts.
@@ -278,6 +311,13 @@ impl Store {
 
     fn is_here(&self, rank: u32) -> bool {
         self.visitors.iter().flatten().any(|visitor| visitor.is(rank))
+    }
+
+    /// True of a rank that is as far as all have to be.
+    fn is_ready(&self, rank: u32) -> bool {
+        let gathering = matches!(self.stage, Stage::Gathering(_));
+        let mut visitors = self.visitors.iter().flatten();
+        visitors.any(|visitor| visitor.is(rank) && (gathering || visitor.listening.is_some()))
     }
 
     fn has_left(&self, rank: u32) -> bool {

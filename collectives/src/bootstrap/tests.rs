@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use super::message::{FromStore, Joined, PROTOCOL, ToStore, encode};
+use super::message::{FromStore, Listening, PROTOCOL, ToStore, encode};
 use super::server::{Server, listen};
 use super::whereabouts::whereabouts;
 use crate::fault::Fault;
@@ -31,8 +31,7 @@ impl Guest {
 
     fn join(address: SocketAddr, rank: u32, size: u32) -> Guest {
         let mut guest = Guest::new(address);
-        let joined = Joined { address, whereabouts: whereabouts() };
-        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, joined }));
+        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, whereabouts: whereabouts() }));
         guest
     }
 
@@ -130,4 +129,60 @@ fn who_could_not_be_let_in_is_let_in_later() {
     let mut guest = Guest::join(address, 0, 1);
     drop(files);
     assert!(matches!(guest.hear(), FromStore::Roster { .. }));
+}
+
+fn listening(device: &str) -> Listening {
+    Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into() }
+}
+
+#[test]
+fn ranks_hear_how_the_others_are_reached_in_order_once_all_have_said_it() {
+    let (_server, address) = start(3, LIMIT);
+    let mut guests: Vec<_> = [2, 0, 1].into_iter().map(|rank| Guest::join(address, rank, 3)).collect();
+    for guest in &mut guests {
+        assert!(matches!(guest.hear(), FromStore::Roster { members, .. } if members.len() == 3));
+    }
+    let devices = ["of rank 2", "of rank 0", "of rank 1"];
+    for (guest, device) in guests.iter_mut().zip(devices) {
+        guest.say(&encode(&ToStore::Listening(listening(device))));
+    }
+    let all = FromStore::Listening(["of rank 0", "of rank 1", "of rank 2"].map(listening).to_vec());
+    for guest in &mut guests {
+        assert_eq!(guest.hear(), all);
+    }
+    // Whoever says it again says what it should not.
+    guests[0].say(&encode(&ToStore::Listening(listening("another"))));
+    assert!(matches!(guests[0].hear(), FromStore::Refused { .. }));
+}
+
+#[test]
+fn who_listens_before_all_have_come_is_refused() {
+    let (_server, address) = start(2, LIMIT);
+    let mut hasty = Guest::join(address, 1, 2);
+    hasty.say(&encode(&ToStore::Listening(listening("soft0"))));
+    assert!(matches!(hasty.hear(), FromStore::Refused { .. }));
+}
+
+#[test]
+fn ranks_that_are_not_set_up_in_time_are_named() {
+    let (_server, address) = start(3, Duration::from_millis(100));
+    let mut guests: Vec<_> = (0..3).map(|rank| Guest::join(address, rank, 3)).collect();
+    guests.iter_mut().for_each(|guest| drop(guest.hear()));
+    guests[1].say(&encode(&ToStore::Listening(listening("soft0"))));
+    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(100) };
+    guests.iter_mut().for_each(|guest| assert_eq!(guest.hear(), absent));
+    // What it says then is too late, and no fault.
+    guests[2].say(&encode(&ToStore::Listening(listening("soft0"))));
+    guests[2].say(&encode(&ToStore::Leave));
+    assert_eq!(guests[0].hear(), FromStore::Left { rank: 2 });
+}
+
+#[test]
+fn a_rank_that_can_not_be_set_up_is_named_with_its_reason() {
+    let (_server, address) = start(2, LIMIT);
+    let mut guests: Vec<_> = (0..2).map(|rank| Guest::join(address, rank, 2)).collect();
+    guests.iter_mut().for_each(|guest| drop(guest.hear()));
+    let fault = Fault::Failed { rank: 1, reason: "no such device".into() };
+    guests[1].say(&encode(&ToStore::Report(fault.clone())));
+    guests.iter_mut().for_each(|guest| assert_eq!(guest.hear(), FromStore::Verdict(fault.clone())));
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
-use super::message::{Joined, LINE_LIMIT};
+use super::message::{LINE_LIMIT, Listening, Whereabouts};
 
 /// A connection to the store: a rank's, or a stranger's.
 pub(super) struct Visitor {
@@ -13,7 +13,9 @@ pub(super) struct Visitor {
     input: Vec<u8>,
     output: Vec<u8>,
     /// Who it is, once it has said so and was let in.
-    pub(super) joined: Option<(u32, Joined)>,
+    pub(super) joined: Option<(u32, Whereabouts)>,
+    /// How it is reached, once it has said so.
+    pub(super) listening: Option<Listening>,
     /// Nothing more is read; it is closed once all is written.
     closing: bool,
     /// Lines that it may still say.
@@ -37,7 +39,15 @@ impl Visitor {
         // Only latency is at stake.
         let _ = stream.set_nodelay(true);
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Visitor { stream, input: Vec::new(), output: Vec::new(), joined: None, closing: false, lines: LINES })
+        Ok(Visitor {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            joined: None,
+            listening: None,
+            closing: false,
+            lines: LINES,
+        })
     }
 
     pub(super) fn is(&self, rank: u32) -> bool {
@@ -100,5 +110,5 @@ impl Visitor {
     }
 }
 
-/// A rank joins, reports a fault, and leaves. One that says more than this keeps the store from the others.
+/// A rank joins, listens, reports a fault, and leaves. One that says more than this keeps the store from the others.
 const LINES: u32 = 16;

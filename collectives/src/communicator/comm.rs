@@ -9,7 +9,7 @@ use qpair_verbs::calc::{DataType, Element, ReduceOp};
 use super::buffer::CommBuffer;
 use super::core::{Core, Ended};
 use super::explain::Explanation;
-use crate::bootstrap::{Environment, Watch, Whereabouts};
+use crate::bootstrap::{Environment, Member, Watch};
 use crate::error::{BootstrapError, CollectiveError};
 use crate::execute::{Key, Memory, Net, Patience};
 use crate::fault::Fault;
@@ -46,7 +46,7 @@ pub struct Communicator {
     rank: u32,
     size: u32,
     local_rank: u32,
-    whereabouts: Vec<Whereabouts>,
+    members: Vec<Member>,
     wish: RefCell<Wish>,
 }
 
@@ -68,17 +68,17 @@ impl Communicator {
         Environment::from_env()?.connect()
     }
 
-    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, whereabouts: Vec<Whereabouts>) -> Self {
+    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, members: Vec<Member>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (rank, size) = (net.me, net.ranks());
-        let patience = patience(rank, &whereabouts);
+        let patience = patience(rank, &members);
         Communicator {
             core: RefCell::new(Core::new(net, watch, patience)),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
             local_rank,
-            whereabouts,
+            members,
             wish: RefCell::default(),
         }
     }
@@ -172,7 +172,7 @@ impl Communicator {
 
     /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.
     pub fn explain(&self) -> Explanation {
-        Explanation::new(&self.core.borrow(), self.rank, &self.whereabouts)
+        Explanation::new(&self.core.borrow(), self.rank, &self.members)
     }
 
     #[inline]
@@ -237,9 +237,10 @@ impl Drop for Communicator {
 }
 
 /// How a rank waits: by whether each rank of its machine has a core of its own.
-fn patience(rank: u32, whereabouts: &[Whereabouts]) -> Patience {
-    let Some(own) = whereabouts.get(rank as usize) else { return Patience::new(1, 1) };
-    let beside: Vec<_> = whereabouts.iter().filter(|other| other.machine == own.machine).collect();
+fn patience(rank: u32, members: &[Member]) -> Patience {
+    let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1) };
+    let all = members.iter().map(|member| &member.whereabouts);
+    let beside: Vec<_> = all.filter(|other| other.machine == own.whereabouts.machine).collect();
     let mut cores: Vec<_> = beside.iter().flat_map(|other| &other.cores).collect();
     cores.sort_unstable();
     cores.dedup();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::core::Core;
-use crate::bootstrap::Whereabouts;
+use crate::bootstrap::Member;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
 #[derive(Clone, Debug)]
@@ -12,15 +12,18 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(super) fn new(core: &Core, rank: u32, whereabouts: &[Whereabouts]) -> Self {
-        let mut lines = vec![format!("rank {rank} of {}", whereabouts.len())];
+    pub(super) fn new(core: &Core, rank: u32, members: &[Member]) -> Self {
+        let mut lines = vec![format!("rank {rank} of {}", members.len())];
         if let Some(error) = core.error() {
             lines.push(format!("ended: {error}"));
         }
-        for (other, its) in (0_u32..).zip(whereabouts) {
+        if let Some(net) = &core.net {
+            lines.push(format!("device {}: {}", net.device(), net.placed()));
+        }
+        for (other, Member { whereabouts: its, device }) in (0_u32..).zip(members) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
             let link = link.unwrap_or_else(|| "this rank".into());
-            lines.push(format!("rank {other}: {} on {} cores, {link}", its.host, its.cores.len()));
+            lines.push(format!("rank {other}: {} on {} cores, {device}, {link}", its.host, its.cores.len()));
         }
         let (spins, yields) = (core.patience.spins, core.patience.yields);
         lines.push(format!(

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::comm::Communicator;
-use crate::bootstrap::{Alarm, Watch, whereabouts};
+use crate::bootstrap::{Alarm, Member, Place, Watch, whereabouts};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -24,7 +24,7 @@ impl Communicator {
         let size = size.ok_or(BootstrapError::Size { size: ranks, limit: MAX_RANKS })?;
         let mut nets = Vec::with_capacity(ranks);
         for rank in 0..size {
-            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings)?);
+            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings, Place::Memory)?);
         }
         let token = getrandom::u64().map_err(|error| BootstrapError::System {
             what: "draw a random number",
@@ -32,11 +32,13 @@ impl Communicator {
         })?;
         let addresses: Vec<_> = nets.iter().map(Net::address).collect();
         let alarm = Alarm::new(size);
-        let whereabouts = vec![whereabouts(); ranks];
+        let whereabouts = whereabouts();
+        let member = |net: &Net| Member { whereabouts: whereabouts.clone(), device: net.device().to_owned() };
+        let members: Vec<_> = nets.iter().map(member).collect();
         let communicator = |mut net: Net| {
             net.meet(addresses.iter().copied(), token);
             let rank = net.me;
-            Communicator::new(net, Watch::Shared(alarm.clone()), rank, whereabouts.clone())
+            Communicator::new(net, Watch::Shared(alarm.clone()), rank, members.clone())
         };
         Ok(nets.into_iter().map(communicator).collect())
     }

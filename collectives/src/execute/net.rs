@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Unmatched, Worker};
+use qpair_transport::{CloseReason, ConnectFailure, EndpointId, HandshakeError, Listener, Unmatched, Worker};
 use qpair_verbs::ProtectionDomain;
 
 use super::call::Call;
 use super::compile::Compiled;
 use super::tag::{Fields, Kind};
+use crate::bootstrap::Place;
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 
@@ -66,12 +67,19 @@ impl Default for NetSettings {
 }
 
 impl Net {
-    /// A worker for a rank among `ranks`, that listens at any port of `ip`.
+    /// A worker for a rank among `ranks`, that listens at any port of `ip`, on the devices of `place`.
     ///
     /// # Errors
     /// [`BootstrapError::Worker`], [`BootstrapError::Listen`].
-    pub(crate) fn new(me: u32, ranks: u32, ip: IpAddr, settings: NetSettings) -> Result<Net, BootstrapError> {
-        let config = Config::default()
+    pub(crate) fn new(
+        me: u32,
+        ranks: u32,
+        ip: IpAddr,
+        settings: NetSettings,
+        place: Place,
+    ) -> Result<Net, BootstrapError> {
+        let config = place
+            .config()
             .eager_limit(settings.eager)
             .window(settings.window)
             .endpoints(ranks.max(2) as usize)
@@ -93,6 +101,16 @@ impl Net {
     pub(crate) fn meet(&mut self, addresses: impl Iterator<Item = SocketAddr>, token: u64) {
         self.peers = addresses.map(|address| Peer { address, link: Link::None, calls: Vec::new() }).collect();
         self.token = token;
+    }
+
+    /// The device that messages go over.
+    pub(crate) fn device(&self) -> &str {
+        self.worker.context().name()
+    }
+
+    /// Why it is that one.
+    pub(crate) fn placed(&self) -> &str {
+        self.worker.placed()
     }
 
     pub(crate) fn ranks(&self) -> u32 {

@@ -13,7 +13,7 @@ use super::compile::{Compiled, Key};
 use super::net::{Net, NetSettings};
 use super::reach::{REACH, Reach};
 use super::tag::{Fields, Kind};
-use crate::bootstrap::{Alarm, Watch, whereabouts};
+use crate::bootstrap::{Alarm, Member, Place, Watch, whereabouts};
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::plan::Collective;
@@ -22,13 +22,17 @@ use crate::tune::{Algorithm, Tuning};
 const TOKEN: u64 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
 
+fn members() -> Vec<Member> {
+    vec![Member { whereabouts: whereabouts(), device: "soft0".into() }; 2]
+}
+
 /// Rank 1 of two, and where it listens.
 fn real() -> (Communicator, SocketAddr) {
-    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default()).unwrap();
+    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Place::Memory).unwrap();
     let address = net.address();
     // It never connects to rank 0, which is below it.
     net.meet([address; 2].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 1, vec![whereabouts(); 2]);
+    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 1, members());
     comm.set_timeout(LIMIT);
     (comm, address)
 }
@@ -254,9 +258,9 @@ fn who_does_not_know_the_token_is_turned_away() {
 #[test]
 fn why_a_connection_did_not_come_up_is_told() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default()).unwrap();
+    let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Place::Memory).unwrap();
     net.meet([net.address(), stranger.local_addr().unwrap()].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 0, vec![whereabouts(); 2]);
+    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 0, members());
     comm.set_timeout(LIMIT);
     std::thread::scope(|scope| {
         let rank = scope.spawn(move || comm.barrier().unwrap_err());

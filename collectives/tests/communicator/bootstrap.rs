@@ -158,8 +158,8 @@ fn join(rank: u32, size: u32, port: &Port) -> TcpStream {
             Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
         }
     };
-    let joined = r#"{"address":"127.0.0.1:9","whereabouts":{"host":"h","machine":"m","cores":[0]}}"#;
-    let line = format!(r#"{{"Join":{{"protocol":1,"size":{size},"rank":{rank},"joined":{joined}}}}}"#);
+    let whereabouts = r#"{"host":"h","machine":"m","cores":[0]}"#;
+    let line = format!(r#"{{"Join":{{"protocol":2,"size":{size},"rank":{rank},"whereabouts":{whereabouts}}}}}"#);
     stream.write_all(format!("{line}\n").as_bytes()).unwrap();
     stream
 }
