@@ -77,12 +77,54 @@ fn a_file_gives_the_matrix_the_choice_and_pictures() {
     let output = finish(qpair(&["topo", "--from", from.path(), "--svg", svg.path(), "--nccl", nccl.path()]));
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    for part in ["2 GPUs, 2 RDMA NICs", "PIX", "GPU 0: mlx5_0 (PIX", "GPU 1: mlx5_1 (PIX"] {
+    for part in [
+        "2 GPUs, 2 RDMA NICs",
+        "mlx5_1  0000:22:00.0  PCIe 4 x16  1     ?      200 Gbit/s  InfiniBand\n",
+        "PIX",
+        "GPU 0: mlx5_0 (PIX",
+        "GPU 1: mlx5_1 (PIX",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(svg.text().starts_with("<svg") && svg.text().contains("mlx5_1"));
     let again = stdout(&finish(qpair(&["topo", "--from", nccl.path()])));
     assert!(again.contains("GPU 1: mlx5_1 (PIX"), "{again}");
+}
+
+#[test]
+fn the_variable_for_workers_is_heeded_and_told() {
+    let from = File::with("variable.xml", NCCL);
+    let topo = |args: &[&str]| {
+        let mut command = qpair(&[&["topo"], args].concat());
+        command.env("QPAIR_TOPOLOGY", from.path());
+        stdout(&finish(command))
+    };
+    let text = topo(&[]);
+    assert!(text.starts_with(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", from.path())), "{text}");
+    assert!(text.contains("GPU 1: mlx5_1 (PIX"), "{text}");
+    assert!(!topo(&["--from", "/sys"]).contains("QPAIR_TOPOLOGY"));
+}
+
+#[test]
+fn a_folder_is_captured_and_a_file_is_not() {
+    let (capture, file) = (File::new("of-folder.txt"), File::with("no-folder.xml", NCCL));
+    let output = finish(qpair(&["topo", "--from", "/sys", "--capture", capture.path()]));
+    assert!(output.status.success() && capture.text().contains("devices/system/node"), "{}", stderr(&output));
+    let output = finish(qpair(&["topo", "--from", file.path(), "--capture", capture.path()]));
+    assert!(stderr(&output).contains("is no folder like /sys"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_printed_for_programs_is_a_machine_that_can_be_read() {
+    let from = File::with("to.xml", NCCL);
+    let json = |args: &[&str]| -> Value {
+        let output = finish(qpair(&[&["topo", "--json", "--from"], args].concat()));
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("one object")
+    };
+    let first = json(&[from.path()]);
+    let copy = File::with("to.json", &first.to_string());
+    assert_eq!(json(&[copy.path()]), first);
 }
 
 #[test]
@@ -106,6 +148,8 @@ fn what_can_not_be_is_refused_with_what_there_is() {
     for (args, parts) in [
         (&["--from", from.path(), "--exclude", "mlx5_9"][..], &["mlx5_9", "mlx5_0", "mlx5_1"][..]),
         (&["--from", from.path(), "--gpus", "7"], &["GPU 7", "GPU 1"]),
+        (&["--from", from.path(), "--pin", "NUMA7=mlx5_0"], &["there is no NUMA 7", "NUMA 0"]),
+        (&["--from", from.path(), "--pin", "GPU9=mlx5_0"], &["there is no GPU 9", "GPU 0, GPU 1"]),
         (&["--from", nonsense.path()], &["nonsense.txt"]),
         (&["--from", "/no/such/file"], &["/no/such/file"]),
         (&["--from", from.path(), "--svg", "/no/such/folder/x.svg"], &["/no/such/folder/x.svg"]),

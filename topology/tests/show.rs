@@ -18,7 +18,7 @@ fn the_matrix_is_the_one_people_know() {
     assert_eq!((matrix.rows[4].numa.as_str(), matrix.rows[4].nics.as_str()), ("1", "mlx5_2"));
     let text = matrix.to_string();
     assert!(text.lines().nth(1).unwrap().trim_start().starts_with("GPU0"), "{text}");
-    assert!(text.contains("  SYS   the link between sockets"), "{text}");
+    assert!(text.contains("  SYS    the link between sockets"), "{text}");
 }
 
 #[test]
@@ -70,6 +70,39 @@ fn labels_never_overlap_and_nothing_leaves_the_picture() {
         let width: f32 = head.split_once('"').unwrap().0.parse().unwrap();
         let all = texts.iter().chain(&shapes(&svg, "<rect")).map(|s| s[0] + s[2]).fold(0.0, f32::max);
         assert!(all <= width, "{:?}: {all} of {width}", machine.name());
+    }
+}
+
+/// The points of a drawing's curves, some steps apart.
+fn curves(svg: &str) -> Vec<Vec<[f32; 2]>> {
+    let paths = svg.lines().filter_map(|line| line.strip_prefix("<path d=\"M")?.split_once('"').map(|(path, _)| path));
+    let curve = |path: &str| {
+        let numbers: Vec<f32> = path.replace('C', "").split(' ').map(|number| number.parse().unwrap()).collect();
+        let point = |t: f32, axis: usize| {
+            let [a, b, c, d] = [0, 2, 4, 6].map(|place| numbers[place + axis]);
+            let s = 1.0 - t;
+            a * s * s * s + 3.0 * b * s * s * t + 3.0 * c * s * t * t + d * t * t * t
+        };
+        (1..50).map(|step| step as f32 / 50.0).map(|t| [point(t, 0), point(t, 1)]).collect()
+    };
+    paths.map(curve).collect()
+}
+
+#[test]
+fn no_line_passes_below_a_device_and_what_no_line_tells_is_told_in_words() {
+    for machine in machines::all() {
+        let choice = Selection::of(&machine).choose().unwrap();
+        let svg = draw(&machine, Some(&choice));
+        let devices: Vec<_> = shapes(&svg, "<rect").into_iter().filter(|shape| shape[3] == 78.0).collect();
+        assert_eq!(devices.len(), machine.gpus().len() + machine.nics().len());
+        for [x, y] in curves(&svg).into_iter().flatten() {
+            let under = devices.iter().find(|d| d[0] < x && x < d[0] + d[2] && d[1] < y && y < d[1] + d[3]);
+            assert!(under.is_none(), "{:?}: {x} {y} is under {under:?}", machine.name());
+        }
+        let assignments = machine.gpu_ids().filter_map(|gpu| choice.of(gpu));
+        let far = assignments
+            .filter(|own| own.rails.iter().any(|rail| machine.cpu_of(rail.nic) != machine.cpu_of(own.consumer)));
+        assert!(far.count() == 0 || svg.contains("serves GPU"), "{:?}", machine.name());
     }
 }
 

@@ -120,7 +120,7 @@ fn the_device_that_the_environment_names_goes_before_what_topology_does() {
 fn a_topology_file_that_is_not_there_is_an_error_that_names_it() {
     on_a_fake_with(&[("QPAIR_TOPOLOGY", "/nowhere/machine.xml")], || {
         let error = Worker::new(Config::default()).unwrap_err();
-        assert!(matches!(error, WorkerError::Near(NearError::Topology { .. })), "{error}");
+        assert!(matches!(&error, WorkerError::Near(near) if matches!(**near, NearError::Topology { .. })), "{error}");
         let text = error.to_string();
         assert!(text.starts_with("QPAIR_TOPOLOGY: /nowhere/machine.xml can not be read: No such file"), "{text}");
     });

@@ -2,7 +2,9 @@
 //! drawing, and files for other tools.
 
 mod object;
+mod text;
 
+use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,18 +12,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use qpair::topology::{
-    Choice, Consumer, CpuId, GpuId, LoadError, Machine, Matrix, SelectError, Selection, Sysfs, draw,
-};
+use qpair::topology::{Consumer, GpuId, Known, LoadError, Machine, SelectError, Selection, Sysfs, draw};
 use thiserror::Error;
 
 use crate::output::{PrintError, print, print_object};
 use object::Object;
+use text::text;
 
 /// Shows what hangs where in a machine, and which NIC serves which GPU.
 ///
 /// Of this machine, or of a file: a folder that is laid out like /sys, what --capture wrote, NCCL's topology XML, hwloc's
-/// XML, or JSON. The software device counts as a NIC at each NUMA node; it is chosen where there is no other.
+/// XML, or JSON. The software device counts as a NIC at each NUMA node; it is chosen where there is no other. Workers choose
+/// the same way: QPAIR_TOPOLOGY in the environment names a file for them, and for this command where --from does not.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair topo
@@ -35,8 +37,8 @@ pub struct TopoArgs {
     /// Read the machine from this file or folder instead of the system
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Write what the system says of this machine as text, which --from reads
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    /// Write what the system, or a folder that --from names, says of the machine as text, which --from reads
+    #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
     /// Draw the machine
     #[arg(long, value_name = "FILE")]
@@ -79,15 +81,21 @@ enum Who {
 }
 
 impl Who {
-    /// What it is on that machine; a number that no NUMA node has where it is not there.
-    fn on(self, machine: &Machine) -> Consumer {
-        match self {
-            Who::Gpu(number) => Consumer::Gpu(GpuId(number)),
-            Who::Numa(number) => {
-                let place = machine.cpus().iter().position(|cpu| cpu.numa == Some(number));
-                Consumer::Cpu(CpuId(place.map_or(u16::MAX, |place| place as u16)))
+    /// What it is on that machine.
+    fn on(self, machine: &Machine) -> Result<Consumer, SelectError> {
+        let (found, wanted) = match self {
+            Who::Gpu(number) => {
+                (machine.gpu(GpuId(number)).map(|_| Consumer::Gpu(GpuId(number))), format!("GPU {number}"))
             }
-        }
+            Who::Numa(number) => (machine.cpu_numa(number).map(Consumer::Cpu), format!("NUMA {number}")),
+        };
+        found.ok_or_else(|| {
+            let known = match self {
+                Who::Gpu(_) => machine.gpu_ids().map(|id| machine.label(id)).collect(),
+                Who::Numa(_) => machine.cpu_ids().map(|id| machine.label(id)).collect(),
+            };
+            SelectError::NoSuchConsumer { wanted, known: Known(known) }
+        })
     }
 }
 
@@ -105,6 +113,12 @@ pub enum TopoError {
     /// The choice can not be made as asked.
     #[error(transparent)]
     Select(#[from] SelectError),
+    /// What is to be captured is a file already.
+    #[error("{} is no folder like /sys, and --capture writes what such a folder says; leave out one of the two", path.display())]
+    Captured {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file could not be written.
     #[error("could not write {}: {source}; name another file", path.display())]
     Write {
@@ -123,16 +137,8 @@ pub enum TopoError {
 /// # Errors
 /// [`TopoError`]; what could be written before is there.
 pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
-    let machine = match (&args.from, &args.capture) {
-        (Some(path), _) => Arc::new(Machine::load(path)?),
-        (None, None) => Machine::this()?,
-        (None, Some(path)) => {
-            let sysfs = Sysfs::this_machine();
-            write(path, &sysfs.capture())?;
-            Arc::new(Machine::discover(&sysfs))
-        }
-    };
-    let choice = selection(&machine, args).choose()?;
+    let machine = machine(args)?;
+    let choice = selection(&machine, args)?.choose()?;
     if let Some(path) = &args.svg {
         write(path, &draw(&machine, Some(&choice)))?;
     }
@@ -141,6 +147,9 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     }
     if args.json {
         return Ok(print_object(&Object::of(&machine, &choice))?);
+    }
+    if let Some(path) = variable().filter(|_| args.from.is_none() && args.capture.is_none()) {
+        print(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", path.display()))?;
     }
     print(&text(&machine, &choice, args.verbose))?;
     let files = [("captured", &args.capture), ("drawn", &args.svg), ("for NCCL", &args.nccl)];
@@ -152,47 +161,33 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     Ok(())
 }
 
-fn selection<'a>(machine: &'a Machine, args: &TopoArgs) -> Selection<'a> {
+/// The machine that is asked for. What is captured is shown as it will be read.
+fn machine(args: &TopoArgs) -> Result<Arc<Machine>, TopoError> {
+    let Some(capture) = &args.capture else {
+        return Ok(args.from.as_ref().map_or_else(Machine::this, |path| Machine::load(path).map(Arc::new))?);
+    };
+    let sysfs = match &args.from {
+        None => Sysfs::this_machine(),
+        Some(folder) if folder.is_dir() => Sysfs::at(folder),
+        Some(file) => return Err(TopoError::Captured { path: file.clone() }),
+    };
+    write(capture, &sysfs.capture())?;
+    Ok(Arc::new(Machine::load(capture)?))
+}
+
+/// What is read instead of the system, if anything.
+fn variable() -> Option<PathBuf> {
+    env::var_os("QPAIR_TOPOLOGY").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+fn selection<'a>(machine: &'a Machine, args: &TopoArgs) -> Result<Selection<'a>, SelectError> {
     let mut selection = Selection::of(machine);
     if let Some(gpus) = &args.gpus {
         selection = selection.gpus(gpus.iter().map(|&number| GpuId(number)));
     }
     let selection = args.exclude.iter().fold(selection, Selection::exclude);
     let selection = args.only.iter().fold(selection, Selection::only);
-    args.pin.iter().fold(selection, |selection, pin| selection.pin(pin.who.on(machine), &pin.nic))
-}
-
-/// All of it for people: what there is, the matrix, and the choice with its reasons. `verbose`: with those that were not chosen.
-fn text(machine: &Machine, choice: &Choice, verbose: bool) -> String {
-    let name = machine.name().map(|name| format!("{name}: ")).unwrap_or_default();
-    let real = machine.nics().iter().filter(|nic| !nic.software).count();
-    let counts =
-        [counted(machine.cpus().len(), "NUMA node"), counted(machine.gpus().len(), "GPU"), counted(real, "RDMA NIC")];
-    let mut blocks = vec![format!("{name}{}", counts.join(", ")), Matrix::of(machine, Some(choice)).to_string()];
-    let reasons = if verbose {
-        choice.explain().to_string()
-    } else {
-        let lines = choice.assignments().iter();
-        lines.map(|one| format!("{}: {}\n", machine.label(one.consumer), one.reason)).collect()
-    };
-    if !reasons.is_empty() {
-        let more = if verbose { "" } else { " (-v tells of the others)" };
-        blocks.push(format!("What serves what, and why{more}:\n\n{}", reasons.trim_end()));
-    }
-    if !machine.warnings().is_empty() {
-        let warnings: Vec<_> = machine.warnings().iter().map(|warning| format!("  {warning}")).collect();
-        blocks.push(format!("Passed over:\n{}", warnings.join("\n")));
-    }
-    let blocks: Vec<_> = blocks.iter().map(|block| block.trim_end()).collect();
-    blocks.join("\n\n")
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        0 => format!("no {what}"),
-        1 => format!("1 {what}"),
-        many => format!("{many} {what}s"),
-    }
+    args.pin.iter().try_fold(selection, |selection, pin| Ok(selection.pin(pin.who.on(machine)?, &pin.nic)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), TopoError> {

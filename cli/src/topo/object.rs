@@ -1,15 +1,14 @@
 //! The machine and the choice for programs.
 
-use qpair::topology::{Choice, Description, Machine, Rail};
+use qpair::topology::{Choice, Consumer, Machine, Rail};
 use serde::Serialize;
 
-/// All that is known of a machine, and what was chosen.
+/// All that is known of a machine, in the form in which `--from` reads it, and what was chosen.
 #[derive(Debug, Serialize)]
 pub struct Object<'a> {
-    machine: &'a Description,
+    #[serde(flatten)]
+    machine: &'a Machine,
     choice: Vec<Chosen<'a>>,
-    /// What was passed over when the machine was read.
-    warnings: Vec<String>,
 }
 
 /// The NICs of one GPU or NUMA node.
@@ -30,30 +29,31 @@ struct Way<'a> {
     /// The GPU over which it is reached, if not straight.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<String>,
-    gpu_direct: bool,
+    /// Of a GPU alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_direct: Option<bool>,
     bytes_per_second: u64,
 }
 
 impl<'a> Object<'a> {
     /// Of that machine.
     pub fn of(machine: &'a Machine, choice: &'a Choice) -> Self {
-        let way = |rail: &'a Rail| Way {
+        let way = |rail: &'a Rail, is_gpu: bool| Way {
             name: machine.nic(rail.nic).map_or("", |nic| &nic.name),
             path: rail.path.class.to_string(),
             via: rail.via.map(|gpu| machine.label(gpu)),
-            gpu_direct: rail.gpu_direct,
+            gpu_direct: is_gpu.then_some(rail.gpu_direct),
             bytes_per_second: rail.bandwidth.bytes(),
         };
         let chosen = choice.assignments().iter().map(|assignment| Chosen {
             consumer: machine.label(assignment.consumer),
-            nics: assignment.rails.iter().map(way).collect(),
+            nics: {
+                let is_gpu = matches!(assignment.consumer, Consumer::Gpu(_));
+                assignment.rails.iter().map(|rail| way(rail, is_gpu)).collect()
+            },
             bytes_per_second: assignment.bandwidth.bytes(),
             reason: &assignment.reason,
         });
-        Object {
-            machine: machine.description(),
-            choice: chosen.collect(),
-            warnings: machine.warnings().iter().map(ToString::to_string).collect(),
-        }
+        Object { machine, choice: chosen.collect() }
     }
 }

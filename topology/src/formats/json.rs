@@ -1,7 +1,7 @@
 //! JSON: the parts of a machine as they are described, with the version of their form.
 
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::{format_limits, parts};
@@ -17,7 +17,7 @@ pub enum JsonError {
         bytes: usize,
     },
     /// It is no JSON, or not that of a machine.
-    #[error("it is no JSON of a machine: {source}; write it with Machine::to_json")]
+    #[error("it is no JSON of a machine: {source}; `qpair topo --json` writes it, and Machine::to_json")]
     Syntax {
         /// The reason.
         #[from]
@@ -47,9 +47,8 @@ impl Machine {
     /// addresses as text and bandwidths in bytes a second) and `warnings`. Within a version fields may
     /// be added, and a reader passes over those that it does not know.
     pub fn to_json(&self) -> String {
-        let head = Written { format: FORMAT, version: VERSION, machine: self.description(), warnings: self.warnings() };
         // Nothing in it can fail to be written: keys are text, numbers are whole.
-        serde_json::to_string_pretty(&head).unwrap_or_default() + "\n"
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// Reads what [`Machine::to_json`] wrote.
@@ -72,6 +71,15 @@ impl Machine {
         }
         let read: Read = serde_json::from_str(text)?;
         Ok(parts::machine(read.machine.into(), read.warnings))
+    }
+}
+
+/// As [`Machine::to_json`] writes it, so that a machine can be part of something larger: flattened into an object, that
+/// object is one that [`Machine::from_json`] reads.
+impl Serialize for Machine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (machine, warnings) = (self.description(), self.warnings());
+        Written { format: FORMAT, version: VERSION, machine, warnings }.serialize(serializer)
     }
 }
 

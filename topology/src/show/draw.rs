@@ -1,12 +1,13 @@
 //! The drawing of a machine.
 
-use super::layout::{BETWEEN, Column, Layout, MARGIN, across};
+use super::layout::{BETWEEN, Column, GAP, Layout, MARGIN, across};
 use super::svg::{Rect, Svg};
-use crate::model::{GpuId, LinkKind, LinkLayer, Machine, NicId, NodeId};
+use crate::model::{GpuId, Link, LinkKind, LinkLayer, Machine, NicId, NodeId};
 use crate::select::{Choice, Rail};
 
 /// Draws a machine as SVG, for people: a column for each NUMA node, in it the switches and host
-/// bridges with their GPUs and NICs, and lines from GPUs to the NICs that were chosen.
+/// bridges with their GPUs and NICs, and lines from GPUs to the NICs that were chosen. Where such a NIC is at another NUMA
+/// node, both say so in words: a line would pass below what stands between.
 ///
 /// Names are made safe and cut to fit, wherever the machine comes from.
 ///
@@ -24,7 +25,7 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
     let layout = Layout::of(machine, top);
     let mut svg = Svg::default();
     let name = machine.name().unwrap_or("machine");
-    let (gpus, nics) = (machine.gpus().len(), machine.nics().len());
+    let (gpus, nics) = (machine.gpus().len(), machine.nics().iter().filter(|nic| !nic.software).count());
     let inner = layout.width - 2 * MARGIN;
     svg.text(MARGIN, 34, inner, &format!("{name}: GPUs {gpus}, NICs {nics}"), true);
     if let Some(text) = switched {
@@ -40,14 +41,16 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
     for (&gpu, rect) in &layout.gpus {
         draw_gpu(&mut svg, machine, gpu, *rect, choice);
         for rail in rails(gpu) {
-            if let Some(nic) = layout.nics.get(&rail.nic) {
+            if let Some(nic) = layout.nics.get(&rail.nic).filter(|_| is_beside(machine, gpu, rail.nic)) {
                 connect(&mut svg, *rect, *nic, rail);
             }
         }
     }
-    let chosen = |nic: NicId| machine.gpu_ids().any(|gpu| rails(gpu).iter().any(|rail| rail.nic == nic));
     for (&nic, rect) in &layout.nics {
-        draw_nic(&mut svg, machine, nic, *rect, chosen(nic));
+        let users = machine.gpu_ids().filter(|&gpu| rails(gpu).iter().any(|rail| rail.nic == nic));
+        let users: Vec<GpuId> = users.collect();
+        let far = users.iter().filter(|&&gpu| !is_beside(machine, gpu, nic)).map(|gpu| gpu.0.to_string());
+        draw_nic(&mut svg, machine, nic, *rect, !users.is_empty(), &far.collect::<Vec<_>>());
     }
     let height = layout.height + 20;
     if choice.is_some() {
@@ -56,12 +59,15 @@ pub fn draw(machine: &Machine, choice: Option<&Choice>) -> String {
     svg.finish(layout.width, height)
 }
 
-/// A line from a GPU to a NIC, by the sides that face each other.
+/// True of a GPU and a NIC of one column, with nothing between them but the gap.
+fn is_beside(machine: &Machine, gpu: GpuId, nic: NicId) -> bool {
+    machine.cpu_of(gpu) == machine.cpu_of(nic)
+}
+
+/// A line from a GPU to a NIC beside it. A curve stays between what it is drawn by, and so within the gap.
 fn connect(svg: &mut Svg, gpu: Rect, nic: Rect, rail: &Rail) {
-    let bend = ((gpu.y - nic.y).abs() / 12 + 50).min(160);
-    let leftwards = nic.x + nic.w < gpu.x;
-    let (from, to, bend) = if leftwards { (gpu.left(), nic.right(), -bend) } else { (gpu.right(), nic.left(), bend) };
-    svg.curve(from, to, bend, colour(rail), !rail.gpu_direct);
+    let bend = ((gpu.y - nic.y).abs() / 12 + 50).min(GAP);
+    svg.curve(gpu.right(), nic.left(), bend, colour(rail), !rail.gpu_direct);
 }
 
 /// What the NVSwitches join, in words.
@@ -97,17 +103,28 @@ fn sockets(svg: &mut Svg, machine: &Machine, layout: &Layout) {
         let links = machine.links_of(a.cpu).filter(|link| link.other(a.cpu.into()) == b.cpu.into());
         links.into_iter().find(|link| matches!(link.kind, LinkKind::Package | LinkKind::Socket)).copied()
     };
-    for row in layout.columns.chunks(across(layout.columns.len()).max(1)) {
+    let words = |link: &Link| {
+        let name = if link.kind == LinkKind::Socket { "SYS" } else { "NODE" };
+        let rate = if link.bandwidth.is_unlimited() { String::new() } else { link.bandwidth.to_string() };
+        (name, rate)
+    };
+    let across = across(layout.columns.len()).max(1);
+    for row in layout.columns.chunks(across) {
         for pair in row.windows(2) {
             let Some(link) = link(&pair[0], &pair[1]) else { continue };
             let (x, y) = (pair[0].rect.x + pair[0].rect.w, pair[0].rect.y + 30);
             svg.line((x, y), (x + BETWEEN, y), "#8a97a3", false);
-            if !link.bandwidth.is_unlimited() {
-                svg.text(x + 6, y - 8, BETWEEN - 8, &link.bandwidth.to_string(), false);
-            }
-            let name = if link.kind == LinkKind::Socket { "SYS" } else { "NODE" };
+            let (name, rate) = words(&link);
+            svg.text(x + 6, y - 8, BETWEEN - 8, &rate, false);
             svg.text(x + 6, y + 18, BETWEEN - 8, name, false);
         }
+    }
+    for (upper, lower) in layout.columns.iter().zip(layout.columns.iter().skip(across)) {
+        let Some(link) = link(upper, lower) else { continue };
+        let (x, y) = (upper.rect.x + 40, upper.rect.y + upper.rect.h);
+        svg.line((x, y), (x, lower.rect.y), "#8a97a3", false);
+        let (name, rate) = words(&link);
+        svg.text(x + 10, lower.rect.y - 8, 160, &format!("{name} {rate}"), false);
     }
 }
 
@@ -119,10 +136,12 @@ fn draw_gpu(svg: &mut Svg, machine: &Machine, gpu: GpuId, rect: Rect, choice: Op
     svg.text(x, y + 35, w, &links(machine, gpu), false);
     let told = choice.and_then(|choice| choice.of(gpu)).map(|assignment| match assignment.rails.as_slice() {
         [] => "no NIC".to_owned(),
-        [rail] => format!("{} {} {}", rail.path.class, machine.label(rail.nic), assignment.bandwidth),
-        rails => format!("{} NICs {}", rails.len(), assignment.bandwidth),
+        [rail] => format!("{} {}", rail.path.class, machine.label(rail.nic)),
+        rails => format!("{} NICs", rails.len()),
     });
     svg.text(x, y + 53, w, &told.unwrap_or_default(), false);
+    let rate = choice.and_then(|choice| choice.of(gpu)).filter(|assignment| !assignment.rails.is_empty());
+    svg.text(x, y + 70, w, &rate.map(|assignment| assignment.bandwidth.to_string()).unwrap_or_default(), false);
 }
 
 /// The link up, and those to other GPUs.
@@ -137,10 +156,15 @@ fn links(machine: &Machine, gpu: GpuId) -> String {
             _ => {}
         }
     }
-    if peers.is_empty() { text } else { format!("{text}, to {}", peers.join(" ")) }
+    match peers.len() {
+        0 => text,
+        all if all > 2 && all + 1 == machine.gpus().len() => format!("{text}, to all GPUs"),
+        _ => format!("{text}, to {}", peers.join(" ")),
+    }
 }
 
-fn draw_nic(svg: &mut Svg, machine: &Machine, nic: NicId, rect: Rect, chosen: bool) {
+/// `far`: the GPUs that it serves and that no line leads to.
+fn draw_nic(svg: &mut Svg, machine: &Machine, nic: NicId, rect: Rect, chosen: bool, far: &[String]) {
     let Some(device) = machine.nic(nic) else { return };
     let (fill, stroke) = match (device.is_usable(), chosen) {
         (false, _) => ("#eeeeee", "#aaaaaa"),
@@ -165,6 +189,9 @@ fn draw_nic(svg: &mut Svg, machine: &Machine, nic: NicId, rect: Rect, chosen: bo
         rate => format!("{rate}{layer}"),
     };
     svg.text(x, y + 53, w, &rate, false);
+    if !far.is_empty() {
+        svg.text(x, y + 70, w, &format!("serves GPU {}", far.join(", ")), true);
+    }
 }
 
 fn colour(rail: &Rail) -> &'static str {

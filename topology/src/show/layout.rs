@@ -8,9 +8,9 @@ use crate::model::{BridgeRole, CpuId, GpuId, LinkKind, Machine, NicId, NodeId};
 
 pub(super) const GPU_WIDTH: i32 = 220;
 pub(super) const NIC_WIDTH: i32 = 200;
-pub(super) const BOX_HEIGHT: i32 = 62;
-/// Between GPUs and NICs: there the lines of chosen NICs run.
-const GAP: i32 = 130;
+pub(super) const BOX_HEIGHT: i32 = 78;
+/// Between GPUs and NICs: there the lines of chosen NICs run, and nothing else stands.
+pub(super) const GAP: i32 = 130;
 const SPACE: i32 = 12;
 const TITLE: i32 = 26;
 const HEAD: i32 = 66;
@@ -20,7 +20,7 @@ pub(super) const COLUMN: i32 = FRAME + 2 * SPACE;
 pub(super) const BETWEEN: i32 = 96;
 pub(super) const MARGIN: i32 = 24;
 
-/// Devices that hang under one switch, host bridge or NUMA node.
+/// Devices that hang under one outermost switch, host bridge or NUMA node.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) rect: Rect,
@@ -108,23 +108,25 @@ impl Layout {
     }
 }
 
-/// What a device hangs under, ports left out.
+/// What a device hangs under: the outermost switch, and without one the host bridge or NUMA node. Devices of one switch are
+/// drawn together, whatever switches are within it.
 fn group(machine: &Machine, device: NodeId) -> NodeId {
+    let mut outermost = None;
     let mut node = device;
     while let Some(parent) = machine.parent(node) {
         node = parent;
-        let port = match node {
-            NodeId::Bridge(place) => machine.bridges()[usize::from(place)].role != BridgeRole::Switch,
-            _ => false,
-        };
-        if !port {
-            break;
+        match node {
+            NodeId::Bridge(place) if machine.bridges()[usize::from(place)].role == BridgeRole::Switch => {
+                outermost = Some(node);
+            }
+            NodeId::Bridge(_) => {}
+            _ => break,
         }
     }
-    node
+    outermost.unwrap_or(node)
 }
 
-/// The switches above, the host bridge, and the link up.
+/// The host bridge, the switch, and the link up.
 fn title(machine: &Machine, node: NodeId) -> String {
     let mut names = Vec::new();
     let mut here = Some(node);

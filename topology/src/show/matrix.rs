@@ -60,7 +60,14 @@ impl Matrix {
     pub fn of(machine: &Machine, choice: Option<&Choice>) -> Self {
         let gpus = machine.gpu_ids().map(NodeId::from);
         let nodes: Vec<NodeId> = gpus.chain(machine.nic_ids().map(NodeId::from)).collect();
-        let row = |&node: &NodeId| {
+        // Paths lead back as they lead there; half of them are looked for.
+        let mut cells: Vec<Vec<Cell>> = vec![Vec::with_capacity(nodes.len()); nodes.len()];
+        for (place, &node) in nodes.iter().enumerate() {
+            let known: Vec<Cell> = cells[..place].iter().map(|row| row[place]).collect();
+            let new = nodes[place..].iter().map(|&other| Cell::of(machine.path(node, other).as_ref()));
+            cells[place] = known.into_iter().chain(new).collect();
+        }
+        let row = |(&node, cells): (&NodeId, Vec<Cell>)| {
             let cpu = machine.cpu_of(node).and_then(|id| machine.cpu(id));
             let nics = match (node, choice) {
                 (NodeId::Gpu(gpu), Some(choice)) => {
@@ -71,13 +78,13 @@ impl Matrix {
             Row {
                 node,
                 label: machine.label(node).replace("GPU ", "GPU"),
-                cells: nodes.iter().map(|&other| Cell::of(machine.path(node, other).as_ref())).collect(),
+                cells,
                 cpus: cpu.map(|cpu| cpu.cpus.to_string()).unwrap_or_default(),
                 numa: cpu.and_then(|cpu| cpu.numa).map(|numa| numa.to_string()).unwrap_or_default(),
                 nics,
             }
         };
-        Self { rows: nodes.iter().map(row).collect() }
+        Self { rows: nodes.iter().zip(cells).map(row).collect() }
     }
 }
 
@@ -126,13 +133,19 @@ impl fmt::Display for Matrix {
         }
         writeln!(f)?;
         let has = |class: PathClass| self.rows.iter().any(|row| row.cells.iter().any(|cell| cell.class == Some(class)));
+        let kinds = self.rows.iter().flat_map(|row| &row.cells).filter_map(|cell| cell.links);
+        let link = match kinds.map(|(kind, _)| kind).next() {
+            Some(GpuLinkKind::Xgmi) => "xGMI#",
+            Some(GpuLinkKind::C2c) => "C2C#",
+            _ => "NV#",
+        };
         for class in PathClass::ALL.into_iter().filter(|&class| has(class)) {
             let name = match class {
                 PathClass::Loc => "X",
-                PathClass::Nvl => "NV#",
+                PathClass::Nvl => link,
                 class => class.name(),
             };
-            writeln!(f, "  {name:<4}  {}", class.meaning())?;
+            writeln!(f, "  {name:<5}  {}", class.meaning())?;
         }
         Ok(())
     }

@@ -48,6 +48,9 @@ impl Svg {
 
     /// Text that starts at a place and is cut where it would be wider than `width`.
     pub(super) fn text(&mut self, x: i32, y: i32, width: i32, text: &str, bold: bool) {
+        if text.is_empty() {
+            return;
+        }
         let text = escape(&fit(text, width));
         let weight = if bold { r#" font-weight="bold""# } else { "" };
         let _ = writeln!(self.texts, r#"<text x="{x}" y="{y}"{weight}>{text}</text>"#);
@@ -113,6 +116,8 @@ fn escape(text: &str) -> String {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
+            // Characters that XML has no way to write.
+            '\u{fffe}' | '\u{ffff}' => safe.push('?'),
             control if control.is_control() => safe.push('?'),
             other => safe.push(other),
         }
@@ -128,6 +133,6 @@ mod tests {
     fn text_is_cut_and_made_safe() {
         assert_eq!(fit("mlx5_0", 60), "mlx5_0");
         assert_eq!(fit("mlx5_bond_0", 60), "mlx5_bo…");
-        assert_eq!(escape("<a&\"\u{1}"), "&lt;a&amp;&quot;?");
+        assert_eq!(escape("<a&\"\u{1}\u{ffff}"), "&lt;a&amp;&quot;??");
     }
 }

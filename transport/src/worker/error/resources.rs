@@ -69,7 +69,7 @@ pub enum WorkerError {
     },
     /// Topology could not name the rails.
     #[error(transparent)]
-    Near(#[from] NearError),
+    Near(Box<NearError>),
     /// There is no cluster key where there should be one.
     #[error(transparent)]
     ClusterKey(#[from] ClusterKeyError),
@@ -91,6 +91,12 @@ pub enum WorkerError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+impl From<NearError> for WorkerError {
+    fn from(error: NearError) -> Self {
+        WorkerError::Near(Box::new(error))
+    }
 }
 
 /// A queue pair, or memory for its messages, was not to be had.
