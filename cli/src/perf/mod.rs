@@ -5,7 +5,7 @@
 mod args;
 mod client;
 mod counters;
-mod device;
+pub mod device;
 mod error;
 mod idle;
 mod local;

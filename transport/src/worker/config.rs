@@ -8,7 +8,7 @@ use qpair_verbs::HugePages;
 
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
-use super::near::{Near, NearError};
+use super::near::{Near, NearError, Placement};
 use super::rails::Rail;
 use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
@@ -341,36 +341,54 @@ impl Config {
         self
     }
 
-    /// The device to open, and why. If topology chooses it, these settings have its rails then.
-    pub(crate) fn place(&mut self) -> Result<(String, String), NearError> {
+    /// The device that a worker with these settings opens, its rails, and why.
+    ///
+    /// ```
+    /// let placement = qpair_transport::Config::default().device("mlx5_0").placement()?;
+    /// assert_eq!((placement.device.as_str(), placement.reason.as_str()), ("mlx5_0", "as the settings say"));
+    /// # Ok::<(), qpair_transport::NearError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NearError`] if topology is to name them, and can not.
+    pub fn placement(&self) -> Result<Placement, NearError> {
         let variable = || env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
-        if let Some(name) = &self.device {
-            return Ok((name.clone(), "as the settings say".to_owned()));
-        }
-        if let Some(name) = self.rails.first().and_then(Rail::device_name) {
-            return Ok((name.to_owned(), "as the first rail of the settings says".to_owned()));
-        }
-        if let Some(name) = variable() {
-            return Ok((name, "as QPAIR_DEVICE says".to_owned()));
-        }
-        let near = self.near.take().unwrap_or_else(|| Near::thread().at_most(1));
-        let placement = near.placement()?;
-        let device = placement.device().to_owned();
-        // A device alone is used the same way without rails.
-        if self.rails.is_empty() && placement.rails != [Rail::device(&device)] {
-            self.rails = placement.rails;
-        }
-        Ok((device, placement.reason))
+        let named = |device: &str, reason: &str| Placement {
+            device: device.to_owned(),
+            rails: vec![Rail::device(device)],
+            reason: reason.to_owned(),
+        };
+        let placement = if let Some(name) = &self.device {
+            named(name, "as the settings say")
+        } else if let Some(name) = self.rails.first().and_then(Rail::device_name) {
+            named(name, "as the first rail of the settings says")
+        } else if let Some(name) = variable() {
+            named(&name, "as QPAIR_DEVICE says")
+        } else {
+            self.near.clone().unwrap_or_else(|| Near::thread().at_most(1)).placement()?
+        };
+        let rails = if self.rails.is_empty() { placement.rails } else { self.rails.clone() };
+        Ok(Placement { rails, ..placement })
     }
 
-    /// On a device that is open already: why it is this one. Rails that topology chooses are those of the settings then.
-    pub(crate) fn place_on(&mut self) -> Result<String, NearError> {
+    /// The same settings with the device and the rails of a worker of its own; why is told too.
+    pub(crate) fn placed(mut self) -> Result<(Config, String, String), NearError> {
+        let Placement { device, rails, reason } = self.placement()?;
+        // A device alone is used the same way without rails.
+        if self.rails.is_empty() && rails != [Rail::device(&device)] {
+            self.rails = rails;
+        }
+        Ok((self, device, reason))
+    }
+
+    /// The same for a device that is open already.
+    pub(crate) fn placed_on_open(mut self) -> Result<(Config, String), NearError> {
         let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
-            return Ok("opened by the application".to_owned());
+            return Ok((self, "opened by the application".to_owned()));
         };
         let placement = near.placement()?;
         self.rails = placement.rails;
-        Ok(placement.reason)
+        Ok((self, placement.reason))
     }
 
     /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the

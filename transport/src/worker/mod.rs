@@ -145,8 +145,8 @@ impl Worker {
     ///
     /// # Errors
     /// As [`on`](Worker::on), and [`WorkerError::Open`].
-    pub fn new(mut config: Config) -> Result<Worker, WorkerError> {
-        let (device, placed) = config.place()?;
+    pub fn new(config: Config) -> Result<Worker, WorkerError> {
+        let (config, device, placed) = config.placed()?;
         Worker::make(Context::open(&device)?, config, placed)
     }
 
@@ -155,8 +155,8 @@ impl Worker {
     /// # Errors
     /// [`WorkerError`] if a setting is out of range, topology can not name the rails, or the device or the system refuses a
     /// resource.
-    pub fn on(context: Context, mut config: Config) -> Result<Worker, WorkerError> {
-        let placed = config.place_on()?;
+    pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
+        let (config, placed) = config.placed_on_open()?;
         Worker::make(context, config, placed)
     }
 

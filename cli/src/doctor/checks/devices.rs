@@ -2,6 +2,7 @@
 
 use super::super::finding::{Finding, Section, Severity};
 use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System};
+use crate::perf::device::SOFT;
 
 /// Whether there are devices, and what keeps them from carrying data.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -12,8 +13,27 @@ pub fn check(system: &System) -> Vec<Finding> {
         findings.extend(device.ports.iter().map(|port| state(system, device, port)));
         findings.extend(pci_link(device));
     }
+    findings.extend(worker(system));
     findings.extend(system.oddities.iter().map(oddity));
     findings
+}
+
+/// Which device workers take that are told none.
+fn worker(system: &System) -> Option<Finding> {
+    let of = Section::Devices;
+    Some(match system.worker.as_ref()? {
+        Err(error) => Finding::problem(of, "worker-device", format!("workers that are told no device fail: {error}"))
+            .fix("see what there is", ["env -u QPAIR_TOPOLOGY -u QPAIR_NICS qpair topo"]),
+        Ok((device, reason)) if device == SOFT && !system.devices.is_empty() => {
+            let message = format!("workers take {device}, though there are RDMA devices");
+            Finding::note(of, "worker-device", message)
+                .because(format!("They are told no device: {reason}."))
+                .fix("see why none is chosen", ["qpair topo -v"])
+        }
+        Ok((device, reason)) => {
+            Finding::ok(of, "worker-device", format!("workers that are told no device take {device}")).because(reason)
+        }
+    })
 }
 
 /// `rxe0 port 1`.
@@ -34,7 +54,7 @@ fn presence(system: &System) -> Finding {
             .fix("as root: see why, and install its driver", [format!("lspci -k -s {}", function.address)]);
     }
     let idle = system.pci.iter().find_map(|function| Some((function, function.rdma_module()?)));
-    let message = "there is no RDMA device; soft0 connects processes of this host only";
+    let message = "there is no RDMA device; soft0 serves, which takes processors' time";
     let finding = Finding::warning(of, "rdma-device", message);
     let finding = match idle {
         None => finding,

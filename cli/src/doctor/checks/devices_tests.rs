@@ -174,3 +174,21 @@ fn nonsense_in_sysfs_is_a_finding() {
     assert!(fixes(finding).contains("cat /sys/class/infiniband/rxe0/ports/1/state"), "{finding:?}");
     assert_eq!(only(&findings, "port-state").message, "in a state that it does not tell, physically up");
 }
+
+#[test]
+fn the_device_that_workers_take_is_told_with_the_reason() {
+    let mut system = Fixture::rxe_host().system();
+    let mut worker = |worker: Result<(&str, &str), &str>| {
+        let owned = |(device, reason): (&str, &str)| (device.to_owned(), reason.to_owned());
+        system.worker = Some(worker.map(owned).map_err(str::to_owned));
+        only(&check(&system), "worker-device").clone()
+    };
+    let finding = worker(Ok(("rxe0", "NUMA 0: rxe0 (PHB)")));
+    assert_eq!((finding.severity, finding.why.as_deref()), (Severity::Ok, Some("NUMA 0: rxe0 (PHB)")));
+    let finding = worker(Ok(("soft0", "rxe0 left out, which libibverbs does not list")));
+    assert_eq!(finding.severity, Severity::Note);
+    assert!(finding.why.as_ref().is_some_and(|why| why.contains("rxe0 left out")), "{finding:?}");
+    let finding = worker(Err("QPAIR_NICS is `mlx5_9`: no NIC is called that"));
+    assert_eq!(finding.severity, Severity::Problem);
+    assert!(finding.message.contains("mlx5_9") && fixes(&finding).contains("qpair topo"), "{finding:?}");
+}

@@ -13,6 +13,8 @@ mod verbs;
 
 use std::path::Path;
 
+use qpair::Config;
+
 pub use kernel::Kernel;
 #[cfg(test)]
 pub use library::LoadedLibrary;
@@ -54,6 +56,8 @@ pub struct System {
     pub bridges: Vec<Bridge>,
     /// What opening the devices gave.
     pub opened: Vec<OpenedDevice>,
+    /// The device that a worker takes by itself and why, or why it can take none.
+    pub worker: Option<Result<(String, String), String>>,
     /// Files whose content makes no sense.
     pub oddities: Vec<Oddity>,
 }
@@ -83,6 +87,7 @@ impl System {
             bridges: pci::bridges(&root, &devices),
             devices,
             opened: Vec::new(),
+            worker: None,
             oddities: root.into_oddities(),
         }
     }
@@ -92,6 +97,8 @@ impl System {
         let mut system = System::read(Path::new("/"));
         system.library.loaded = Some(verbs::load());
         system.opened = verbs::open_all();
+        let placement = Config::default().placement();
+        system.worker = Some(placement.map(|found| (found.device, found.reason)).map_err(|error| error.to_string()));
         system
     }
 

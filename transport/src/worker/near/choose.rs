@@ -97,11 +97,15 @@ fn placement(near: &Near, machine: &Machine, choice: &Choice, consumers: &[Consu
         let names: Vec<_> = unlisted.iter().map(|&nic| machine.label(nic)).collect();
         reason.push(format!("{} left out, which libibverbs does not list", names.join(", ")));
     }
-    if rails.is_empty() {
+    let Some(device) = rails.first().and_then(Rail::device_name).map(str::to_owned) else {
         reason.push("no NIC can be used, so the software device".to_owned());
-        return Placement { rails: vec![Rail::device(SOFTWARE)], reason: reason.join("; ") };
-    }
-    Placement { rails: rails.into_iter().take(most).collect(), reason: reason.join("; ") }
+        return Placement {
+            device: SOFTWARE.to_owned(),
+            rails: vec![Rail::device(SOFTWARE)],
+            reason: reason.join("; "),
+        };
+    };
+    Placement { device, rails: rails.into_iter().take(most).collect(), reason: reason.join("; ") }
 }
 
 /// A rail for each port that carries data.

@@ -59,17 +59,12 @@ enum What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// The rails, at least one, each with its device.
+    /// The device of the first rail, which messages go over at first.
+    pub device: String,
+    /// The rails, at least one.
     pub rails: Vec<Rail>,
     /// Which they are and why, for people.
     pub reason: String,
-}
-
-impl Placement {
-    /// The device of the first rail, which messages go over at first.
-    pub fn device(&self) -> &str {
-        self.rails.first().and_then(Rail::device_name).unwrap_or(SOFTWARE)
-    }
 }
 
 impl Near {

@@ -49,7 +49,7 @@ fn a_thread_has_the_nics_of_the_node_that_it_may_run_on() {
     let found = choose(&Near::thread(), &here(&machine)).unwrap();
     assert_eq!(devices(&found), ["mlx5_2", "mlx5_3"]);
     assert!(found.reason.starts_with("NUMA 1: mlx5_2 (PHB) and mlx5_3 (PHB)"), "{}", found.reason);
-    assert_eq!(found.device(), "mlx5_2");
+    assert_eq!(found.device, "mlx5_2");
 }
 
 #[test]

@@ -25,7 +25,7 @@ struct Stranger {
 
 impl Stranger {
     fn new() -> Self {
-        let context = Context::open(&Config::default().place().unwrap().0).unwrap();
+        let context = Context::open(&Config::default().placement().unwrap().device).unwrap();
         let cq = context.create_cq(64).unwrap();
         let qp = context.alloc_pd().unwrap().ud(&cq).build().unwrap().activate().unwrap();
         Stranger { qp, _cq: cq }
@@ -159,7 +159,7 @@ fn a_receive_that_fails_costs_a_packet_and_no_connection() {
     worker.has_other_queues = true;
     let (ep, other) = again(&mut worker);
     rest(&mut worker, [ep, other]);
-    let context = Context::open(&Config::default().place().unwrap().0).unwrap();
+    let context = Context::open(&Config::default().placement().unwrap().device).unwrap();
     let cq = context.create_cq(64).unwrap();
     let pd = context.alloc_pd().unwrap();
     let mut qp = pd.ud(&cq).build().unwrap().activate().unwrap();
