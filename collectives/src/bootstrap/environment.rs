@@ -83,9 +83,15 @@ impl Environment {
 
     /// Meets the other ranks. Rank 0 listens for them at MASTER_ADDR and MASTER_PORT.
     ///
+    /// Ranks first tell each other where they run. If that is one host, they go over its memory. If there are several, each goes
+    /// over NICs that topology names: where the host has a GPU for each of its ranks, those of the GPU of the rank's number
+    /// (CUDA_VISIBLE_DEVICES and its kin are heeded), else those of the NUMA node that the rank is bound to, which the ranks
+    /// there divide among them. QPAIR_DEVICE names the device instead; QPAIR_NICS and QPAIR_TOPOLOGY are heeded as
+    /// [`Near`](qpair_transport::Near) says. [`Communicator::explain`] tells what came of it.
+    ///
     /// # Errors
     /// [`BootstrapError`]: the port is taken, rank 0 does not answer, ranks are missing, or two ranks contradict
-    /// each other.
+    /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
         self.check()?;
         let addresses: Vec<SocketAddr> = match (self.host.as_str(), self.port).to_socket_addrs() {

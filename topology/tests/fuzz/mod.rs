@@ -1,7 +1,7 @@
 //! What fuzz targets do with their input: each reader takes any bytes, and what it makes a machine of
 //! comes back from the formats that are written.
 
-use qpair_topology::{Machine, Sysfs};
+use qpair_topology::{Machine, Matrix, Selection, Sysfs, draw};
 
 /// Input of any format.
 pub fn any(input: &[u8]) {
@@ -58,9 +58,27 @@ fn check(machine: &Machine) {
     let once = read(&xml);
     let twice = read(&once.to_nccl_xml());
     same(&read(&twice.to_nccl_xml()), &twice, &xml);
+    show(machine);
     for node in machine.nodes() {
         assert!(machine.links_of(node).all(|link| machine.label(link.other(node)).len() < 100_000));
     }
+}
+
+/// What is shown of it, whatever its names are: text without marks for a terminal, and a drawing that is sound XML. Of large
+/// machines not, which take long.
+fn show(machine: &Machine) {
+    if machine.nodes().count() > 64 {
+        return;
+    }
+    let choice = Selection::of(machine).choose().unwrap_or_else(|error| panic!("nothing was asked for: {error}"));
+    let clean = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
+    let (matrix, reasons) = (Matrix::of(machine, Some(&choice)).to_string(), choice.explain().to_string());
+    assert!(clean(&matrix) && clean(&reasons), "{matrix:?} {reasons:?}");
+    let svg = draw(machine, Some(&choice));
+    assert!(clean(&svg) && !svg.contains(['\u{fffe}', '\u{ffff}']), "{svg:?}");
+    assert_eq!(svg.matches('<').count(), svg.matches('>').count(), "{svg}");
+    let tags = svg.matches("<text").count();
+    assert_eq!((svg.matches("</text>").count(), svg.matches("</svg>").count()), (tags, 1), "{svg}");
 }
 
 /// Panics if the machines differ, with the first line in which they do.
