@@ -16,13 +16,12 @@ impl Cpu {
     pub fn socket_bandwidth(&self) -> Bandwidth {
         let arch = self.arch.as_deref().unwrap_or_default();
         let vendor = self.vendor.as_deref().unwrap_or_default();
-        Bandwidth::from_gb(match (arch, vendor, self.family.unwrap_or(0), self.model.unwrap_or(0)) {
+        Bandwidth::from_gb(match (arch, vendor, family(self.family.unwrap_or(0)), self.model.unwrap_or(0)) {
             // NVLink-C2C between two Grace, and X-Bus between two POWER9.
             ("arm64" | "aarch64", ..) => 32,
             ("ppc64" | "ppc64le", ..) => 32,
             // Zen 4 and later have four links of 32 GT/s; before, of 16 to 18 GT/s.
             (_, "AuthenticAMD", family, model) if family >= 26 || family == 25 && model >= 0x10 => 32,
-            // Topology files of older tools have the extended family alone: 0x8f and its model.
             (_, "AuthenticAMD", ..) => 16,
             (_, "GenuineIntel", 6, model) if model >= 0x8f => 32,
             (_, "GenuineIntel", 6, 0x6a | 0x6c) => 16,
@@ -36,6 +35,13 @@ impl Cpu {
     pub fn package_bandwidth(&self) -> Bandwidth {
         self.socket_bandwidth().times(3)
     }
+}
+
+/// The family as processors and Linux count it. Topology files of NCCL and RCCL set the extended family
+/// beside the base one, where the two are to be added: 0x8f, or 143, is 8 + 15, which is 23. No family
+/// of its own is that large.
+const fn family(number: u32) -> u32 {
+    if number > 0x1f && number & 15 == 15 { 15 + (number >> 4) } else { number }
 }
 
 impl Bridge {

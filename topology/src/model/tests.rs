@@ -177,3 +177,18 @@ fn software_devices_come_after_all_others() {
     assert_eq!(machine.nics().iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["mlx5_0", "mlx5_1", "soft0"]);
     assert_eq!(machine.parent(NicId(2)), machine.cpu_numa(0).map(NodeId::from));
 }
+
+#[test]
+fn families_of_amd_are_one_in_either_way_of_writing_them() {
+    let link = |family, model| {
+        let (arch, vendor) = (Some("x86_64".to_owned()), Some("AuthenticAMD".to_owned()));
+        Cpu { arch, vendor, family: Some(family), model: Some(model), ..Cpu::numa(0) }.socket_bandwidth()
+    };
+    // Zen 2, Zen 3, Zen 4 and Zen 5, as Linux numbers the family and as topology files do.
+    for (plain, extended, model, expected) in
+        [(23, 143, 49, 16), (25, 175, 1, 16), (25, 175, 17, 32), (26, 191, 2, 32)]
+    {
+        assert_eq!(link(plain, model), Bandwidth::from_gb(expected), "{plain}");
+        assert_eq!(link(extended, model), Bandwidth::from_gb(expected), "{extended}");
+    }
+}
