@@ -169,7 +169,9 @@ fn hwloc_3_has_bits_for_kinds_of_devices() {
     assert_eq!(machine.warnings(), []);
     assert_eq!(machine.nics().iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["mlx5_0", "mlx5_1"]);
     assert_eq!(machine.cpus().iter().map(|cpu| cpu.numa).collect::<Vec<_>>(), [Some(0)]);
-    assert_eq!(machine.cpus()[0].arch.as_deref(), Some("arm64"));
+    // It says of the root what versions before say of the machine.
+    assert_eq!((machine.name(), machine.cpus()[0].arch.as_deref()), (Some("node9"), Some("arm64")));
+    assert_eq!(machine.gpus()[0].model.as_deref(), Some("NVIDIA GH200 480GB"));
     let c2c = &machine.description().gpu_links[0];
     assert_eq!((c2c.kind, c2c.to), (GpuLinkKind::C2c, GpuPeer::Cpu(0)));
 }

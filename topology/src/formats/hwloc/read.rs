@@ -57,6 +57,8 @@ impl Machine {
             return Err(HwlocError::Version { version: cut(version) });
         };
         let mut reader = Reader { major, ..Reader::default() };
+        // Version 3 says of the root what those before say of the machine.
+        reader.parts.name = info(&root, "HostName");
         for object in root.named("object") {
             reader.object(object, Above::default());
         }
@@ -220,16 +222,17 @@ impl Reader {
     }
 }
 
-/// What kind of processors there are, and no more of them, from the first object that says it: the machine or a package.
+/// What kind of processors there are, and no more of them, from the first that says it: the root (version 3), the
+/// machine, or a package.
 fn make(root: &Element<'_>) -> Cpu {
     let machine = root.named("object").next();
-    let below = machine.into_iter().flat_map(|machine| {
+    let objects = machine.into_iter().flat_map(|machine| {
         std::iter::once(machine)
             .chain(machine.named("object").flat_map(|child| std::iter::once(child).chain(child.named("object"))))
     });
     let mut make = Cpu::default();
     let small = |object, name| info(object, name)?.trim().parse().ok();
-    for object in below.take(4096) {
+    for object in std::iter::once(root).chain(objects).take(4096) {
         make.arch = make.arch.or_else(|| info(object, "Architecture")).map(|arch| match &*arch {
             "aarch64" => "arm64".to_owned(),
             _ => arch,
