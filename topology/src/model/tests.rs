@@ -185,8 +185,7 @@ fn families_of_amd_are_one_in_either_way_of_writing_them() {
         Cpu { arch, vendor, family: Some(family), model: Some(model), ..Cpu::numa(0) }.socket_bandwidth()
     };
     // Zen 2, Zen 3, Zen 4 and Zen 5, as Linux numbers the family and as topology files do.
-    for (plain, extended, model, expected) in
-        [(23, 143, 49, 16), (25, 175, 1, 16), (25, 175, 17, 32), (26, 191, 2, 32)]
+    for (plain, extended, model, expected) in [(23, 143, 49, 16), (25, 175, 1, 16), (25, 175, 17, 32), (26, 191, 2, 32)]
     {
         assert_eq!(link(plain, model), Bandwidth::from_gb(expected), "{plain}");
         assert_eq!(link(extended, model), Bandwidth::from_gb(expected), "{extended}");

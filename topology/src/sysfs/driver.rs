@@ -29,10 +29,10 @@ pub struct DriverLink {
 
 /// The driver of a machine's NVIDIA GPUs. It is asked only if there is such a GPU.
 pub trait GpuDriver {
-    /// The GPUs that this process can use. An empty list means that the driver says nothing: there is
-    /// none, or it fails. GPUs of NVIDIA that a list leaves out are passed over, since in a container
-    /// sysfs has all of them.
-    fn gpus(&self) -> Vec<DriverGpu>;
+    /// The GPUs that this process can use; `None` if the driver says nothing: there is none, or it
+    /// fails. GPUs of NVIDIA that a list leaves out are passed over, and of an empty list all, since in
+    /// a container sysfs has those of the whole machine.
+    fn gpus(&self) -> Option<Vec<DriverGpu>>;
 }
 
 /// No driver.
@@ -40,26 +40,31 @@ pub trait GpuDriver {
 pub struct NoGpuDriver;
 
 impl GpuDriver for NoGpuDriver {
-    fn gpus(&self) -> Vec<DriverGpu> {
-        Vec::new()
+    fn gpus(&self) -> Option<Vec<DriverGpu>> {
+        None
     }
 }
 
 /// What a driver says, or what a tree has recorded of one, in order.
-pub(super) fn ask(tree: &Tree<'_>, driver: &dyn GpuDriver) -> Vec<DriverGpu> {
-    let mut gpus = recorded(tree);
-    if gpus.is_empty() {
-        gpus = driver.gpus();
+pub(super) fn ask(tree: &Tree<'_>, driver: &dyn GpuDriver) -> Option<Vec<DriverGpu>> {
+    let asked = || {
+        let mut gpus = driver.gpus()?;
         gpus.truncate(crate::limits::GPUS);
         for gpu in &mut gpus {
             gpu.links.truncate(MOST_LINKS);
             gpu.links.sort();
             record(tree, gpu);
         }
-    }
+        tree.note(join(&folder(), ANSWERED), || Entry::File("yes".to_owned()));
+        Some(gpus)
+    };
+    let mut gpus = recorded(tree).or_else(asked)?;
     gpus.sort_by_key(|gpu| gpu.address);
-    gpus
+    Some(gpus)
 }
+
+/// Stands in a record if the driver answered, which without a GPU in the answer could not be seen.
+const ANSWERED: &str = "answered";
 
 /// Links of a GPU; the largest have 18.
 const MOST_LINKS: usize = 64;
@@ -84,7 +89,7 @@ fn record(tree: &Tree<'_>, gpu: &DriverGpu) {
     note("nvlinks", links.collect::<Vec<_>>().join(" "));
 }
 
-fn recorded(tree: &Tree<'_>) -> Vec<DriverGpu> {
+fn recorded(tree: &Tree<'_>) -> Option<Vec<DriverGpu>> {
     let gpus = tree.entries(&folder()).into_iter().filter_map(|(name, path)| {
         let (address, path) = (name.parse().ok()?, path?);
         tree.keep(&path);
@@ -96,5 +101,7 @@ fn recorded(tree: &Tree<'_>) -> Vec<DriverGpu> {
         let links = links.collect();
         Some(DriverGpu { address, index: tree.number(&path, "index"), name: tree.read(&path, "name"), links })
     });
-    gpus.take(crate::limits::GPUS).collect()
+    let gpus: Vec<DriverGpu> = gpus.take(crate::limits::GPUS).collect();
+    let answered = tree.read(&folder(), ANSWERED).is_some() || !gpus.is_empty();
+    answered.then_some(gpus)
 }

@@ -25,28 +25,18 @@ pub(super) fn read(
     devices: &mut Devices<'_>,
     machine: &mut MachineBuilder,
 ) -> Vec<Found> {
-    let gpus: Vec<(PciAddress, GpuVendor, Device)> = devices
-        .all()
-        .iter()
-        .filter_map(|(&address, device)| {
-            vendor(device.vendor, device.class).map(|vendor| (address, vendor, device.clone()))
-        })
-        .collect();
-    let mut known: BTreeMap<PciAddress, DriverGpu> = BTreeMap::new();
-    if gpus.iter().any(|(_, vendor, _)| *vendor == GpuVendor::Nvidia) {
-        known.extend(ask(probe.tree, driver).into_iter().map(|gpu| (gpu.address, gpu)));
-    }
-    let lists = !known.is_empty();
+    let seen = devices.all().iter();
+    let seen = seen.filter_map(|(&at, device)| Some((at, vendor(device.vendor, device.class)?, device.clone())));
+    let seen: Vec<(PciAddress, GpuVendor, Device)> = seen.collect();
+    let asked = seen.iter().any(|(_, vendor, _)| *vendor == GpuVendor::Nvidia);
+    let listed = asked.then(|| ask(probe.tree, driver)).flatten();
+    let listed: Option<BTreeMap<PciAddress, DriverGpu>> =
+        listed.map(|gpus| gpus.into_iter().map(|gpu| (gpu.address, gpu)).collect());
     let mut found = Vec::new();
-    for (address, vendor, device) in gpus {
-        let driver = known.remove(&address);
-        if vendor == GpuVendor::Nvidia && lists && driver.is_none() {
-            machine.warn(Warning::new(address, "its driver does not give this process the GPU; it was passed over"));
-            continue;
-        }
-        if let Some(closed) = render_node(probe, &device).filter(|name| !probe.can_open(name)) {
-            let problem = format!("/dev/{closed} can not be opened, which the GPU needs; it was passed over");
-            machine.warn(Warning::new(address, problem));
+    for (address, vendor, device) in seen {
+        let driver = listed.as_ref().and_then(|listed| listed.get(&address));
+        if let Some(problem) = closed(probe, vendor, &device, listed.is_some(), driver) {
+            machine.warn(Warning::new(address, problem + "; it was passed over"));
             continue;
         }
         let place = devices.place(&device.path, Speed::Highest);
@@ -54,20 +44,53 @@ pub(super) fn read(
         machine.gpu(Gpu {
             numa: place.numa,
             vendor,
-            model: driver.as_ref().and_then(|gpu| gpu.name.clone()).or_else(product),
-            device: driver.as_ref().and_then(|gpu| gpu.index),
+            model: driver.and_then(|gpu| gpu.name.clone()).or_else(product),
+            device: driver.and_then(|gpu| gpu.index),
             pcie: place.pcie,
             physfn: place.physfn,
             ..Gpu::at(address, place.parent)
         });
         let device = probe.tree.hex(&device.path, "device");
-        found.push(Found { address, vendor, device, numa: place.numa, driver });
+        found.push(Found { address, vendor, device, numa: place.numa, driver: driver.cloned() });
         // One more than there may be, which the builder tells.
         if found.len() > limits::GPUS {
             break;
         }
     }
     found
+}
+
+/// Why this process can not use a GPU, if it can not. NVIDIA's driver lists those that it can; where
+/// the driver does not answer, it can use none without the device by which it is reached. AMD's are
+/// used by a render node each.
+fn closed(
+    probe: &Probe<'_>,
+    vendor: GpuVendor,
+    device: &Device,
+    answered: bool,
+    driver: Option<&DriverGpu>,
+) -> Option<String> {
+    const CONTROL: &str = "nvidiactl";
+    match vendor {
+        GpuVendor::Nvidia if driver.is_some() => None,
+        GpuVendor::Nvidia if answered => Some("its driver does not give this process the GPU".to_owned()),
+        GpuVendor::Nvidia => (probe.checks() && !probe.can_open(CONTROL)).then(|| {
+            format!("/dev/{CONTROL} can not be opened, by which its driver is reached (give the container the GPU)")
+        }),
+        GpuVendor::Amd => {
+            let nodes = render_nodes(probe, device);
+            match nodes.first() {
+                None => probe.checks().then(|| {
+                    "it has no render node (/dev/dri/renderD*): amdgpu is not loaded, or the GPU is given to a \
+                     virtual machine"
+                        .to_owned()
+                }),
+                Some(_) if nodes.iter().any(|node| probe.can_open(node)) => None,
+                Some(first) => Some(format!("/dev/{first} can not be opened, which the GPU needs")),
+            }
+        }
+        GpuVendor::Intel | GpuVendor::Other => None,
+    }
 }
 
 /// The maker of a GPU; `None` of what is none. Display and 3D controllers, and for AMD display
@@ -81,12 +104,9 @@ pub(crate) fn vendor(vendor: u32, class: u16) -> Option<GpuVendor> {
     }
 }
 
-/// The device by which AMD's GPUs are used. NVIDIA's are not used by theirs.
-fn render_node(probe: &Probe<'_>, device: &Device) -> Option<String> {
-    if device.vendor != 0x1002 {
-        return None;
-    }
+/// The devices by which an AMD GPU is used.
+fn render_nodes(probe: &Probe<'_>, device: &Device) -> Vec<String> {
     let nodes = probe.tree.entries(&join(&device.path, "drm")).into_iter();
-    let mut nodes = nodes.filter(|(name, _)| name.starts_with("renderD"));
-    nodes.find_map(|(name, path)| probe.tree.read(&path?, "dev").map(|_| format!("dri/{name}")))
+    let nodes = nodes.filter(|(name, _)| name.starts_with("renderD"));
+    nodes.filter_map(|(name, path)| probe.tree.read(&path?, "dev").map(|_| format!("dri/{name}"))).collect()
 }

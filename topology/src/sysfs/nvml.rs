@@ -14,12 +14,12 @@ use crate::PciAddress;
 pub struct Nvml;
 
 impl GpuDriver for Nvml {
-    fn gpus(&self) -> Vec<DriverGpu> {
+    fn gpus(&self) -> Option<Vec<DriverGpu>> {
         // Systems without development packages have the name with a version alone.
         let named = || Library::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
-        let Ok(library) = named().or_else(|_| Library::init()) else { return Vec::new() };
-        let count = library.device_count().unwrap_or(0).min(crate::limits::GPUS as u32);
-        (0..count).filter_map(|index| gpu(&library.device_by_index(index).ok()?, index)).collect()
+        let library = named().or_else(|_| Library::init()).ok()?;
+        let count = library.device_count().ok()?.min(crate::limits::GPUS as u32);
+        Some((0..count).filter_map(|index| gpu(&library.device_by_index(index).ok()?, index)).collect())
     }
 }
 

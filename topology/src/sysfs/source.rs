@@ -73,7 +73,8 @@ impl Sysfs {
     }
 
     /// With a check of which devices can be opened. It gets names below `/dev`, such as
-    /// `infiniband/uverbs0` or `dri/renderD128`; devices for which it says no are passed over.
+    /// `infiniband/uverbs0`, `dri/renderD128` or `nvidiactl`; what needs one for which it says no, or one
+    /// that is not there, is passed over.
     #[must_use]
     pub fn openable_if(mut self, check: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.openable = Some(Box::new(check));

@@ -33,9 +33,10 @@ fn a_capture_is_the_same_machine_and_captures_as_itself() {
 fn what_a_driver_says_is_captured() {
     struct Says;
     impl GpuDriver for Says {
-        fn gpus(&self) -> Vec<DriverGpu> {
+        fn gpus(&self) -> Option<Vec<DriverGpu>> {
             let links = vec![DriverLink { remote: None, generation: 4 }; 18];
-            vec![DriverGpu { address: at("0000:13:00.0"), index: Some(3), name: Some("Ä |=\\ GPU".to_owned()), links }]
+            let name = Some("Ä |=\\ GPU".to_owned());
+            Some(vec![DriverGpu { address: at("0000:13:00.0"), index: Some(3), name, links }])
         }
     }
     let mut lines = Lines::two_nodes();

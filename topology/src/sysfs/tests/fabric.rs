@@ -6,8 +6,8 @@ use super::*;
 struct Says(Vec<DriverGpu>);
 
 impl GpuDriver for Says {
-    fn gpus(&self) -> Vec<DriverGpu> {
-        self.0.clone()
+    fn gpus(&self) -> Option<Vec<DriverGpu>> {
+        Some(self.0.clone())
     }
 }
 
@@ -99,7 +99,7 @@ fn only_devices_that_can_be_opened_are_there() {
     let amd = "devices/pci0000:70/0000:70:01.0/0000:71:00.0";
     lines.pci(amd, "0x120000", "0x1002", "1").set(&format!("{amd}/drm/renderD128"), &[("dev", "226:128")]);
     assert_eq!((lines.machine().gpus().len(), lines.machine().nics().len()), (3, 2));
-    let sysfs = lines.sysfs().openable_if(|name| name == "infiniband/uverbs1");
+    let sysfs = lines.sysfs().openable_if(|name| matches!(name, "infiniband/uverbs1" | "nvidiactl"));
     let machine = Machine::discover(&sysfs);
     assert_eq!(machine.nics().iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["mlx5_1"]);
     assert_eq!(machine.gpus().len(), 2);
@@ -117,4 +117,31 @@ fn where_devices_are_checked_one_without_a_device_file_is_passed_over() {
     let machine = Machine::discover(&two_switches().sysfs().openable_if(|_| true));
     assert_eq!(machine.nics(), []);
     assert!(warnings(&machine)[0].contains("load ib_uverbs"), "{machine:?}");
+}
+
+#[test]
+fn a_container_without_devices_of_gpus_has_no_gpus() {
+    let lines = two_switches();
+    let sysfs = || lines.sysfs().openable_if(|name| name != "nvidiactl");
+    // Whether the driver is not there, or gives none.
+    for sysfs in [sysfs(), sysfs().gpu_driver(Says(Vec::new())), lines.sysfs().gpu_driver(Says(Vec::new()))] {
+        let machine = Machine::discover(&sysfs);
+        assert_eq!((machine.gpus(), machine.warnings().len() >= 2), (&[][..], true), "{machine:?}");
+        assert_eq!(Machine::discover(&Sysfs::from_manifest(&sysfs.capture()).unwrap().software_device(false)), machine);
+    }
+    let problem = warnings(&Machine::discover(&sysfs()));
+    assert!(problem.iter().any(|w| w.starts_with("0000:13:00.0: /dev/nvidiactl can not be opened")), "{problem:?}");
+    // What the driver lists it can be asked for in another way.
+    let listed = sysfs().gpu_driver(Says(vec![gpu("0000:13:00.0", 0, &[])]));
+    assert_eq!(Machine::discover(&listed).gpus().len(), 1);
+}
+
+#[test]
+fn a_card_of_amd_without_a_render_node_is_passed_over_where_devices_are_checked() {
+    let mut lines = Lines::two_nodes();
+    lines.pci("devices/pci0000:70/0000:70:01.0/0000:71:00.0", "0x120000", "0x1002", "1");
+    assert_eq!(lines.machine().gpus().len(), 1);
+    let machine = Machine::discover(&lines.sysfs().openable_if(|_| true));
+    assert_eq!(machine.gpus(), []);
+    assert!(warnings(&machine)[0].starts_with("0000:71:00.0: it has no render node"), "{machine:?}");
 }
