@@ -32,13 +32,26 @@ pub(super) fn read(
     let listed = asked.then(|| ask(probe.tree, driver)).flatten();
     let listed: Option<BTreeMap<PciAddress, DriverGpu>> =
         listed.map(|gpus| gpus.into_iter().map(|gpu| (gpu.address, gpu)).collect());
+    let driver = |address| listed.as_ref().and_then(|listed| listed.get(&address));
+    let closed = |address, vendor, device: &Device| closed(probe, vendor, device, listed.is_some(), driver(address));
+    let usable = |physical| {
+        let place = seen.binary_search_by_key(&physical, |(address, ..)| *address);
+        place.is_ok_and(|place| closed(physical, seen[place].1, &seen[place].2).is_none())
+    };
     let mut found = Vec::new();
-    for (address, vendor, device) in seen {
-        let driver = listed.as_ref().and_then(|listed| listed.get(&address));
-        if let Some(problem) = closed(probe, vendor, &device, listed.is_some(), driver) {
+    let mut parts = 0;
+    for (address, vendor, device) in &seen {
+        let (address, vendor) = (*address, *vendor);
+        // Parts of a card that can be used whole, made for virtual machines.
+        if devices.physfn(&device.path).is_some_and(usable) {
+            parts += 1;
+            continue;
+        }
+        if let Some(problem) = closed(address, vendor, device) {
             machine.warn(Warning::new(address, problem + "; it was passed over"));
             continue;
         }
+        let driver = driver(address);
         let place = devices.place(&device.path, Speed::Highest);
         let product = || probe.tree.read(&device.path, "product_name").filter(|name| !name.is_empty());
         machine.gpu(Gpu {
@@ -56,6 +69,10 @@ pub(super) fn read(
         if found.len() > limits::GPUS {
             break;
         }
+    }
+    if parts > 0 {
+        let problem = format!("{parts} of them were left out, since the GPUs that they are parts of are there");
+        machine.warn(Warning::new("virtual functions of GPUs", problem));
     }
     found
 }

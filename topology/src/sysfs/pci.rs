@@ -91,7 +91,7 @@ impl Devices<'_> {
 
     /// Where a device hangs. The bridges above it become part of the machine.
     pub(super) fn place(&mut self, path: &str, speed: Speed) -> Place {
-        let (parent, _) = self.above(path);
+        let parent = self.above(path);
         if let Some(group) = self.tree.resolve(&join(path, "iommu_group")) {
             let kind = self.tree.read(&group, "type").unwrap_or_default();
             if kind.starts_with("DMA") {
@@ -100,8 +100,12 @@ impl Devices<'_> {
                 self.iommu.push(false);
             }
         }
-        let physfn = self.tree.resolve_folder(&join(path, "physfn")).and_then(|path| last(&path).parse().ok());
-        Place { parent, numa: self.numa(path), pcie: self.link(path, speed), physfn }
+        Place { parent, numa: self.numa(path), pcie: self.link(path, speed), physfn: self.physfn(path) }
+    }
+
+    /// The physical function of a device that is a virtual one. A virtual machine does not show it.
+    pub(super) fn physfn(&self, path: &str) -> Option<PciAddress> {
+        self.tree.resolve_folder(&join(path, "physfn")).and_then(|path| last(&path).parse().ok())
     }
 
     /// The NUMA node of a folder's device. Where it is -1, the node that alone has the processors that
@@ -133,8 +137,8 @@ impl Devices<'_> {
     }
 
     /// What a device hangs under, by the names of the folders above it: `pci0000:16` for a host
-    /// bridge, an address for a bridge. With the number of bridges.
-    fn above(&mut self, path: &str) -> (Parent, usize) {
+    /// bridge, an address for a bridge.
+    fn above(&mut self, path: &str) -> Parent {
         let mut parent = Parent::Unknown;
         let mut depth = 0;
         let mut end = 0;
@@ -158,7 +162,7 @@ impl Devices<'_> {
                 parent = Parent::Bridge(address);
             }
         }
-        (parent, depth)
+        parent
     }
 
     fn bridge(&self, address: PciAddress, parent: Parent, path: &str) -> Bridge {

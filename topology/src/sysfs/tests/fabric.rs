@@ -145,3 +145,22 @@ fn a_card_of_amd_without_a_render_node_is_passed_over_where_devices_are_checked(
     assert_eq!(machine.gpus(), []);
     assert!(warnings(&machine)[0].starts_with("0000:71:00.0: it has no render node"), "{machine:?}");
 }
+
+#[test]
+fn virtual_functions_of_a_gpu_count_only_where_it_does_not() {
+    let mut lines = Lines::two_nodes();
+    let (card, _) = lines.switch(0x10, "0", "mlx5_0");
+    for function in 1..=4 {
+        let part = card.replace("13:00.0", &format!("13:00.{function}"));
+        lines.pci(&part, "0x030200", "0x10de", "0").set(&part, &[("physfn", "-> ../0000:13:00.0")]);
+    }
+    let machine = lines.machine();
+    assert_eq!(machine.gpus().iter().map(|gpu| gpu.address).collect::<Vec<_>>(), [at("0000:13:00.0")]);
+    let expected =
+        "virtual functions of GPUs: 4 of them were left out, since the GPUs that they are parts of are there";
+    assert_eq!(warnings(&machine), [expected]);
+    // The driver gives this process one of the parts and not the whole.
+    let part = Machine::discover(&lines.sysfs().gpu_driver(Says(vec![gpu("0000:13:00.2", 0, &[])])));
+    assert_eq!(part.gpus().iter().map(|gpu| gpu.address).collect::<Vec<_>>(), [at("0000:13:00.2")]);
+    assert_eq!(part.gpus()[0].physfn, Some(at("0000:13:00.0")));
+}
