@@ -192,8 +192,18 @@ pub struct Port {
 pub struct BondMember {
     /// Its name.
     pub name: String,
-    /// Its rate in Mbit/s, zero while it is down.
-    pub mbit: u64,
+    /// Its rate in Mbit/s. `None` where it is not known: while it is down, or where another network
+    /// namespace has it.
+    #[serde(default)]
+    pub mbit: Option<u64>,
+    /// False if it adds nothing to what the others carry: one that waits until the active one fails
+    /// (active-backup), or that sends the same again (broadcast).
+    #[serde(default = "yes")]
+    pub active: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// An RDMA device.
@@ -213,7 +223,8 @@ pub struct Nic {
     /// Its ports.
     #[serde(default)]
     pub ports: Vec<Port>,
-    /// Where its port is a bond: the interfaces of it, whose rates add up in place of the port's.
+    /// Where its port is a bond: the interfaces of it. The rates of active ones add up in place of the
+    /// port's, if any is known.
     #[serde(default)]
     pub bond: Vec<BondMember>,
     /// The node GUID, where it has one.

@@ -100,14 +100,16 @@ impl Nic {
         self.ports.iter().any(|port| port.state != PortState::Down)
     }
 
-    /// What its ports carry together in one direction: of a bond its members, else the ports that
-    /// are not down. Unlimited where a rate is not known.
+    /// What its ports carry together in one direction: of a bond its active members, as far as their
+    /// rates are known, else the ports that are not down. Unlimited where no rate is known.
     pub fn bandwidth(&self) -> Bandwidth {
         if !self.is_usable() {
             return Bandwidth::ZERO;
         }
-        if !self.bond.is_empty() {
-            return self.bond.iter().map(|member| Bandwidth::from_mbit(member.mbit)).sum();
+        let members = self.bond.iter().filter(|member| member.active).filter_map(|member| member.mbit);
+        let bond: Bandwidth = members.map(Bandwidth::from_mbit).sum();
+        if bond > Bandwidth::ZERO {
+            return bond;
         }
         let ports = self.ports.iter().filter(|port| port.state != PortState::Down);
         ports.map(|port| port.mbit.map_or(Bandwidth::UNLIMITED, Bandwidth::from_mbit)).sum()

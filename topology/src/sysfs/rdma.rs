@@ -131,15 +131,28 @@ fn bond(tree: &Tree<'_>, path: &str) -> Vec<BondMember> {
     let interface = tree.resolve(&join(path, "ports/1/gid_attrs/ndevs"));
     let interface = interface.and_then(|folder| tree.read(&folder, "0")).filter(|name| is_name(name));
     let bond = interface.and_then(|name| tree.resolve(&join("class/net", &name)));
-    let members = bond.and_then(|folder| tree.read(&join(&folder, "bonding"), "slaves")).unwrap_or_default();
+    let Some(bond) = bond.map(|folder| join(&folder, "bonding")) else { return Vec::new() };
+    let members = tree.read(&bond, "slaves").unwrap_or_default();
     let members = members.split_whitespace().filter(|name| is_name(name)).take(limits::NICS);
     let members = members.map(|name| {
         let member = tree.resolve(&join("class/net", name));
-        // An interface that is down has no speed, or -1.
+        // An interface that is down has no speed, or -1; of some drivers 0.
         let speed = member.and_then(|folder| tree.number::<i64>(&folder, "speed"));
-        BondMember { name: name.to_owned(), mbit: speed.and_then(|speed| u64::try_from(speed).ok()).unwrap_or(0) }
+        let mbit = speed.and_then(|speed| u64::try_from(speed).ok()).filter(|&speed| speed > 0);
+        BondMember { name: name.to_owned(), mbit, active: true }
     });
-    members.collect()
+    let mut members: Vec<BondMember> = members.collect();
+    // `active-backup 1`, `broadcast 3`, `802.3ad 4`: in the first two the rates of members do not add up.
+    let mode = tree.read(&bond, "mode").unwrap_or_default();
+    if let Some("active-backup" | "broadcast") = mode.split_whitespace().next() {
+        let told = tree.read(&bond, "active_slave").unwrap_or_default();
+        let told = members.iter().position(|member| member.name == told);
+        // Of equals the first, so that it is the same in all processes.
+        let fastest = || (0..members.len()).rev().max_by_key(|&place| members[place].mbit);
+        let active = told.or_else(fastest);
+        members.iter_mut().enumerate().for_each(|(place, member)| member.active = Some(place) == active);
+    }
+    members
 }
 
 /// True of what can be the name of a network interface, and is no way to elsewhere.

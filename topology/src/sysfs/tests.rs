@@ -256,10 +256,45 @@ fn a_port_that_is_down_and_a_bond_are_told() {
     let nic = &machine.nics()[0];
     assert_eq!((nic.ports[1].number, nic.ports[1].state), (2, PortState::Down));
     assert_eq!(
-        nic.bond.iter().map(|m| (m.name.as_str(), m.mbit)).collect::<Vec<_>>(),
-        [("eth0", 100_000), ("eth1", 0)]
+        nic.bond.iter().map(|m| (m.name.as_str(), m.mbit, m.active)).collect::<Vec<_>>(),
+        [("eth0", Some(100_000), true), ("eth1", None, true)]
     );
     assert_eq!(nic.bandwidth(), Bandwidth::from_mbit(100_000));
+}
+
+/// The NIC of a machine whose bond has these members, each with its speed, and these attributes.
+fn bonded(members: &[(&str, &str)], attributes: &[(&str, &str)]) -> Nic {
+    let mut lines = Lines::two_nodes();
+    let (_, nic) = lines.switch(0x10, "0", "mlx5_0");
+    lines.set(&format!("{nic}/infiniband/mlx5_0/ports/1/gid_attrs/ndevs"), &[("0", "bond0")]);
+    let names: Vec<_> = members.iter().map(|(name, _)| *name).collect();
+    lines.set("class/net/bond0/bonding", &[("slaves", &names.join(" "))]).set("class/net/bond0/bonding", attributes);
+    for (name, speed) in members.iter().filter(|(_, speed)| !speed.is_empty()) {
+        lines.set(&format!("class/net/{name}"), &[("speed", speed)]);
+    }
+    let machine = lines.machine();
+    assert_eq!(Machine::from_json(&machine.to_json()).unwrap(), machine);
+    machine.nics()[0].clone()
+}
+
+#[test]
+fn a_bond_of_which_no_member_is_known_has_the_rate_of_its_port() {
+    for members in [[("eth0", "-1"), ("eth1", "-1")], [("eth0", ""), ("eth1", "")], [("eth0", "0"), ("eth1", "-1")]] {
+        assert_eq!(bonded(&members, &[]).bandwidth(), Bandwidth::from_mbit(200_000), "{members:?}");
+    }
+}
+
+#[test]
+fn of_a_bond_with_a_member_in_reserve_the_active_one_counts() {
+    let members = [("eth0", "100000"), ("eth1", "200000"), ("eth2", "200000")];
+    let bandwidth = |attributes: &[(&str, &str)]| bonded(&members, attributes).bandwidth();
+    assert_eq!(bandwidth(&[("mode", "802.3ad 4")]), Bandwidth::from_mbit(500_000));
+    let backup = ("mode", "active-backup 1");
+    assert_eq!(bandwidth(&[backup, ("active_slave", "eth0")]), Bandwidth::from_mbit(100_000));
+    assert_eq!(bandwidth(&[backup, ("active_slave", "")]), Bandwidth::from_mbit(200_000));
+    let broadcast = bonded(&members, &[("mode", "broadcast 3")]);
+    assert_eq!(broadcast.bandwidth(), Bandwidth::from_mbit(200_000));
+    assert_eq!(broadcast.bond.iter().map(|member| member.active).collect::<Vec<_>>(), [false, true, false]);
 }
 
 #[test]
