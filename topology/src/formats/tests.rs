@@ -78,6 +78,20 @@ fn nccl_files_are_the_same_once_they_are_written_and_read() {
 }
 
 #[test]
+fn nccl_bridges_stay_bridges_whatever_hangs_under_them() {
+    let machine = nccl(
+        "<system version='1'><cpu numaid='0'><pci busid='0000:11:00.0' class='0x060400'>\
+         <nic><net name='virtual0' dev='0' speed='100000'/></nic>\
+         <pci busid='0000:12:00.0' class='0x030200'><gpu dev='0' sm='90'/></pci></pci></cpu></system>",
+    );
+    assert_eq!((machine.bridges().len(), machine.gpus().len(), machine.warnings()), (1, 1, &[][..]));
+    let bridge = Parent::Bridge("0000:11:00.0".parse().unwrap());
+    assert_eq!((machine.gpus()[0].parent, machine.nics()[0].parent), (bridge, bridge));
+    assert_eq!((machine.nics()[0].name.as_str(), machine.nics()[0].address), ("virtual0", None));
+    assert_eq!(nccl(&machine.to_nccl_xml()), machine);
+}
+
+#[test]
 fn nccl_c2c_leads_to_the_processor_and_only_the_first_host_is_read() {
     let machine = nccl(GRACE);
     let cpu = machine.cpu_numa(0).unwrap();

@@ -133,22 +133,32 @@ impl Reader {
             return self.below(element, above);
         };
         let pcie = link(element);
+        // The class goes first: NCCL may hang a `nic` of no device of its own under a bridge.
+        let is_bridge = class == 0x0604 && !has("gpu");
         if has("gpu") || matches!(class >> 8, 0x03 | 0x12) {
             self.gpu(element, address, class, pcie, above);
-        } else if has("nic") || class >> 8 == 0x02 {
+        } else if !is_bridge && has("nic") || class >> 8 == 0x02 {
             self.pci_nic(element, address, class, pcie, above);
         } else if class == 0x0680 {
             push(&mut self.parts.nv_switch.get_or_insert_default().addresses, address, limits::GPUS);
-        } else if class == 0x0604 || has("pci") {
-            let Above { parent, numa } = above;
-            push(
-                &mut self.parts.bridges,
-                Bridge { numa, role: BridgeRole::Switch, pcie, ..Bridge::at(address, parent) },
-                limits::BRIDGES,
-            );
-            return self.below(element, Above { parent: Parent::Bridge(address), numa });
+        } else if is_bridge || has("pci") {
+            return self.bridge(element, address, pcie, above);
         }
         self.below(element, above);
+    }
+
+    fn bridge(&mut self, element: &Element<'_>, address: PciAddress, pcie: PcieLink, above: Above) {
+        let Above { parent, numa } = above;
+        push(
+            &mut self.parts.bridges,
+            Bridge { numa, role: BridgeRole::Switch, pcie, ..Bridge::at(address, parent) },
+            limits::BRIDGES,
+        );
+        let inside = Above { parent: Parent::Bridge(address), numa };
+        for nic in element.named("nic") {
+            self.nic(nic, None, inside);
+        }
+        self.below(element, inside);
     }
 
     /// The PCI devices in an element.
