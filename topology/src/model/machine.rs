@@ -2,7 +2,7 @@
 
 use super::builder::{Description, MachineBuilder};
 use super::node::{CpuId, GpuId, Link, NicId, NodeId, Warning};
-use super::parts::{Bridge, BridgeRole, Cpu, Gpu, HostBridge, Nic, NvSwitch};
+use super::parts::{Bridge, BridgeRole, Cpu, Gpu, GpuVendor, HostBridge, Nic, NvSwitch};
 use crate::PciAddress;
 
 /// A machine: a graph of NUMA nodes, PCI bridges, GPUs, NICs and what joins them.
@@ -121,9 +121,12 @@ impl Machine {
         (0..self.cpus.len() as u16).map(CpuId)
     }
 
-    /// The GPU at an address.
+    /// The GPU at an address. Of a GPU of AMD that is divided into partitions, run-time libraries give
+    /// each another function: all of them are the GPU here.
     pub fn gpu_at(&self, address: PciAddress) -> Option<GpuId> {
-        self.gpu_ids().find(|&id| self.gpus[usize::from(id.0)].address == address)
+        let at = |address| self.gpu_ids().find(|&id| self.gpus[usize::from(id.0)].address == address);
+        let whole = || at(PciAddress { function: 0, ..address });
+        at(address).or_else(|| whole().filter(|&id| self.gpu(id).is_some_and(|gpu| gpu.vendor == GpuVendor::Amd)))
     }
 
     /// The NIC with this name.

@@ -1,11 +1,12 @@
-//! What joins GPUs beside PCIe: NVLink, NVSwitch, C2C and xGMI.
+//! What joins NVIDIA's GPUs beside PCIe: NVLink, NVSwitch and C2C.
 
 use std::collections::BTreeMap;
 
 use super::gpus::Found;
 use super::pci::{Devices, NVSWITCH};
-use super::tree::{Tree, join};
-use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress, limits};
+use super::tree::Tree;
+use super::xgmi;
+use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress};
 
 /// Adds the links of GPUs, and the switches that are seen.
 pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machine: &mut MachineBuilder) {
@@ -30,7 +31,7 @@ pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machi
         }
     }
     if gpus.iter().any(|gpu| gpu.vendor == GpuVendor::Amd) {
-        xgmi(tree, gpus, machine);
+        xgmi::read(tree, gpus, machine);
     }
 }
 
@@ -60,53 +61,4 @@ fn nvlinks(gpu: &Found, gpus: &[Found], devices: &Devices<'_>, machine: &mut Mac
 pub(crate) fn is_superchip(name: Option<&str>, device: Option<u32>) -> bool {
     let named = ["GH200", "GB200", "GB300"].iter().any(|chip| name.is_some_and(|name| name.contains(chip)));
     named || matches!(device, Some(0x2342 | 0x2345 | 0x2348 | 0x2941 | 0x31c2))
-}
-
-/// Links of AMD's GPUs, as its kernel driver lists them for the run-time library.
-fn xgmi(tree: &Tree<'_>, gpus: &[Found], machine: &mut MachineBuilder) {
-    const NODES: &str = "class/kfd/kfd/topology/nodes";
-    const XGMI: u64 = 11;
-    let mut nodes = Vec::new();
-    for (name, path) in tree.entries(NODES) {
-        let (Ok(number), Some(path)) = (name.parse::<u64>(), path) else { continue };
-        let properties = Properties(tree.read(&path, "properties").unwrap_or_default());
-        let location = properties.get("location_id").unwrap_or(0);
-        let domain = properties.get("domain").and_then(|domain| u32::try_from(domain).ok()).unwrap_or(0);
-        let address = PciAddress::new(domain, (location >> 8) as u8, (location >> 3 & 31) as u8, location as u8 & 7);
-        if nodes.len() < limits::GPUS && gpus.iter().any(|gpu| gpu.address == address) {
-            nodes.push((number, address, path, properties.get("gfx_target_version").unwrap_or(0)));
-        }
-    }
-    for (_, gpu, path, version) in &nodes {
-        for (_, link) in tree.entries(&join(path, "io_links")) {
-            let Some(text) = link.and_then(|link| tree.read(&link, "properties")) else { continue };
-            let link = Properties(text);
-            let to = link.get("node_to").and_then(|to| nodes.iter().find(|(number, ..)| *number == to));
-            let (Some(XGMI), Some((_, to, ..))) = (link.get("type"), to) else { continue };
-            // The driver gives the bandwidth of one link, and of all to this neighbour.
-            let one = link.get("min_bandwidth").unwrap_or(0).max(1);
-            let count = (link.get("max_bandwidth").unwrap_or(0) / one).clamp(1, 16) as u32;
-            let (to, kind) = (GpuPeer::Gpu(*to), GpuLinkKind::Xgmi);
-            machine.gpu_link(GpuLink { gpu: *gpu, to, kind, count, each: GpuLinkKind::xgmi(cdna(*version)) });
-        }
-    }
-}
-
-/// The generation of CDNA, of the number of the instruction set: 90008 for gfx908, 90010 for gfx90a,
-/// 90402 for gfx942.
-fn cdna(version: u64) -> u32 {
-    match version {
-        0..90_010 => 1,
-        90_010..90_400 => 2,
-        _ => 3,
-    }
-}
-
-/// Lines of a name and a number.
-struct Properties(String);
-
-impl Properties {
-    fn get(&self, name: &str) -> Option<u64> {
-        self.0.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-    }
 }

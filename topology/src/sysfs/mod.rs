@@ -16,6 +16,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod xgmi;
 
 pub(crate) use fabric::is_superchip;
 pub(crate) use gpus::vendor;

@@ -70,25 +70,60 @@ fn the_gpu_of_a_superchip_is_joined_to_its_processor() {
     assert_eq!(gpu_links(&machine, 0), [(machine.cpu_numa(1).unwrap().into(), kind, GpuLinkKind::C2C)]);
 }
 
-#[test]
-fn links_of_amd_gpus_are_those_of_their_kernel_driver() {
+/// Two GPUs of AMD, each with nodes of its driver at these locations, all joined to all others by links
+/// of this bandwidth.
+fn amd(locations: [&[u64]; 2], bandwidth: &str) -> Machine {
     let mut lines = Lines::two_nodes();
     lines.pci("devices/pci0000:00/0000:00:01.0/0000:0c:00.0", "0x120000", "0x1002", "0");
     lines.pci("devices/pci0000:10/0000:10:01.0/0000:1c:00.0", "0x038000", "0x1002", "1");
     let nodes = "devices/virtual/kfd/kfd/topology/nodes";
     lines.set("class/kfd", &[("kfd", "-> /devices/virtual/kfd/kfd")]);
     lines.set(&format!("{nodes}/0"), &[("properties", "cpu_cores_count 8\\nlocation_id 0\\ndomain 0")]);
-    for (node, location, to) in [(1, 0x0c00, 2), (2, 0x1c00, 1)] {
+    let locations = locations.concat();
+    for (node, location) in (1..).zip(&locations) {
         let properties = format!("simd_count 304\\nlocation_id {location}\\ndomain 0\\ngfx_target_version 90402");
         lines.set(&format!("{nodes}/{node}"), &[("properties", &properties)]);
-        let link = format!("type 11\\nnode_from {node}\\nnode_to {to}\\nmin_bandwidth 64000\\nmax_bandwidth 128000");
-        lines.set(&format!("{nodes}/{node}/io_links/1"), &[("properties", &link)]);
+        for to in (1..=locations.len()).filter(|&to| to != node) {
+            let link = format!("type 11\\nnode_from {node}\\nnode_to {to}\\n{bandwidth}");
+            lines.set(&format!("{nodes}/{node}/io_links/{to}"), &[("properties", &link)]);
+        }
         lines.set(&format!("{nodes}/{node}/io_links/0"), &[("properties", "type 2\\nnode_to 0")]);
     }
-    let machine = lines.machine();
+    lines.machine()
+}
+
+const TWO_LINKS: &str = "min_bandwidth 64000\\nmax_bandwidth 128000";
+
+#[test]
+fn links_of_amd_gpus_are_those_of_their_kernel_driver() {
+    let machine = amd([&[0x0c00], &[0x1c00]], TWO_LINKS);
     let kind = LinkKind::GpuLink { kind: GpuLinkKind::Xgmi, count: 2 };
     assert_eq!(gpu_links(&machine, 0), [(NodeId::Gpu(GpuId(1)), kind, Bandwidth::from_gb(96))]);
-    assert_eq!(machine.gpus()[1].vendor, GpuVendor::Amd);
+    assert_eq!((machine.gpus()[1].vendor, machine.warnings()), (GpuVendor::Amd, &[][..]));
+}
+
+#[test]
+fn a_bandwidth_that_the_driver_of_amd_does_not_know_is_one_link() {
+    let machine = amd([&[0x0c00], &[0x1c00]], "min_bandwidth 0\\nmax_bandwidth 128000");
+    let kind = LinkKind::GpuLink { kind: GpuLinkKind::Xgmi, count: 1 };
+    assert_eq!(gpu_links(&machine, 0), [(NodeId::Gpu(GpuId(1)), kind, Bandwidth::from_gb(48))]);
+}
+
+#[test]
+fn partitions_of_an_amd_gpu_are_the_gpu_and_have_its_links() {
+    // The number of the partition in the place of the function, or above the address.
+    let above = 1 << 28;
+    let by_function: [&[u64]; 2] = [&[0x0c00, 0x0c01, 0x0c02], &[0x1c00, 0x1c01]];
+    let by_number: [&[u64]; 2] = [&[0x0c00, above | 0x0c00], &[0x1c00]];
+    for locations in [by_function, by_number] {
+        let machine = amd(locations, TWO_LINKS);
+        let kind = LinkKind::GpuLink { kind: GpuLinkKind::Xgmi, count: 2 };
+        assert_eq!(gpu_links(&machine, 0), [(NodeId::Gpu(GpuId(1)), kind, Bandwidth::from_gb(96))]);
+        let told = warnings(&machine);
+        assert!(told.len() == 1 && told[0].contains("2 are divided into"), "{told:?}");
+        assert_eq!(machine.gpu_at(at("0000:0c:00.2")), Some(GpuId(0)));
+        assert_eq!(machine.gpu_at(at("0000:0d:00.2")), None);
+    }
 }
 
 #[test]
