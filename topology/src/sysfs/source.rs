@@ -103,6 +103,13 @@ impl Sysfs {
         let mut machine = Machine::builder();
         if !tree.is_there() {
             machine.warn(Warning::new(self, "it is no folder that can be read; nothing was discovered"));
+        } else if let Source::Folder(root) = &self.source
+            && !is_sysfs(tree, "")
+        {
+            let inner = root.join("sys");
+            let hint = if is_sysfs(tree, "sys") { format!("; use {}", inner.display()) } else { String::new() };
+            let problem = "it has neither bus/pci nor class nor devices, as a sysfs has";
+            machine.warn(Warning::new(self, format!("{problem}{hint}")));
         }
         let probe = Probe { tree, openable: self.openable.as_deref() };
         let cpus = cpus::read(tree, &mut machine);
@@ -146,6 +153,11 @@ impl Machine {
     pub fn discover(sysfs: &Sysfs) -> Self {
         sysfs.read(&Tree::new(&sysfs.source))
     }
+}
+
+/// True if a folder has something that sysfs has.
+fn is_sysfs(tree: &Tree<'_>, folder: &str) -> bool {
+    ["bus/pci", "class", "devices"].iter().any(|name| tree.resolve(&join(folder, name)).is_some())
 }
 
 /// The software device of each NUMA node, which any process can open.

@@ -43,11 +43,18 @@ fn a_folder_and_a_manifest_are_one_machine() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_told_and_one_that_is_empty_is_not() {
+fn a_folder_that_is_not_there_or_no_sysfs_is_told() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(Machine::discover(&Sysfs::at(root.path())), Machine::builder().build());
     let machine = Machine::discover(&Sysfs::at(root.path().join("nowhere")));
     assert!(warnings(&machine)[0].contains("no folder that can be read"), "{machine:?}");
+    let machine = Machine::load(root.path()).unwrap();
+    let told = warnings(&machine);
+    assert!(told.len() == 1 && told[0].ends_with("neither bus/pci nor class nor devices, as a sysfs has"), "{told:?}");
+    // The root of a system, where its sysfs is meant.
+    fs::create_dir_all(root.path().join("sys/devices")).unwrap();
+    let told = warnings(&Machine::load(root.path()).unwrap());
+    assert!(told[0].ends_with(&format!("; use {}", root.path().join("sys").display())), "{told:?}");
+    assert_eq!(Machine::load(root.path().join("sys")).unwrap(), Machine::builder().build());
 }
 
 #[test]
