@@ -30,7 +30,7 @@ pub use model::{
     PortState, SocketLink, Warning, limits,
 };
 pub use path::{Hop, Path, PathClass};
-pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink};
+pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink, UnknownPcieGeneration};
 pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Rail, SelectError, Selection, Verdict};
 pub use show::{Cell, Matrix, Row, draw};
 #[cfg(feature = "nvml")]

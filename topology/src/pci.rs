@@ -91,8 +91,9 @@ impl From<PciAddress> for String {
     }
 }
 
-/// A generation of PCIe.
+/// A generation of PCIe. In files it is its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub enum PcieGeneration {
     /// 2.5 GT/s.
     Gen1,
@@ -162,6 +163,25 @@ impl PcieGeneration {
         })
     }
 }
+
+impl From<PcieGeneration> for u32 {
+    fn from(generation: PcieGeneration) -> Self {
+        generation.number()
+    }
+}
+
+impl TryFrom<u32> for PcieGeneration {
+    type Error = UnknownPcieGeneration;
+
+    fn try_from(number: u32) -> Result<Self, Self::Error> {
+        Self::of_number(number).ok_or(UnknownPcieGeneration(number))
+    }
+}
+
+/// A number that is no generation of PCIe that is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is no generation of PCIe: there are 1 to 6")]
+pub struct UnknownPcieGeneration(u32);
 
 /// The PCIe link of a device to what is above it. What is not known is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -44,7 +44,7 @@ impl Machine {
     /// The machine as JSON, which [`Machine::from_json`] reads as the same machine.
     ///
     /// It is an object with `format`, `version` (1), `machine` (the fields of [`Description`], with
-    /// addresses as text and bandwidths in bytes a second) and `warnings`. Within a version fields may
+    /// addresses as text, bandwidths in bytes a second and generations of PCIe by number) and `warnings`. Within a version fields may
     /// be added, and a reader passes over those that it does not know.
     pub fn to_json(&self) -> String {
         // Nothing in it can fail to be written: keys are text, numbers are whole.
@@ -120,6 +120,7 @@ struct Parts {
     gpus: Vec<Gpu>,
     #[serde(deserialize_with = "at_most::<_, _, { limits::NICS }>")]
     nics: Vec<Nic>,
+    #[serde(rename = "nvswitch")]
     nv_switch: Option<NvSwitch>,
     #[serde(deserialize_with = "at_most::<_, _, { limits::LINKS }>")]
     gpu_links: Vec<GpuLink>,

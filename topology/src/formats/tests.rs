@@ -221,6 +221,19 @@ fn json_that_is_no_machine_is_told() {
 }
 
 #[test]
+fn json_has_the_names_that_people_know_and_generations_by_number() {
+    let text = nccl(NVLINK).to_json();
+    for piece in ["\"generation\": 5", "\"link_layer\": \"infiniband\"", "\"kind\": \"nvlink\"", "\"nvswitch\""] {
+        assert!(text.contains(piece), "{piece}\n{text}");
+    }
+    let error = Machine::from_json(&text.replace("\"generation\": 5", "\"generation\": 9")).unwrap_err().to_string();
+    assert!(error.contains("9 is no generation of PCIe"), "{error}");
+    // The form of the corpus is the form that is written.
+    let written = include_str!("../../tests/corpus/json/nvlink.json");
+    assert_eq!(Machine::from_json(written).unwrap().to_json(), written);
+}
+
+#[test]
 fn json_of_a_later_minor_form_is_read() {
     let text =
         "{\"format\":\"qpair-machine\",\"version\":1,\"new\":[1],\"machine\":{\"cpus\":[{\"numa\":3,\"new\":{}}]}}";

@@ -26,6 +26,7 @@ pub struct Description {
     /// Its RDMA devices.
     pub nics: Vec<Nic>,
     /// Its NVSwitches, if it has any.
+    #[serde(rename = "nvswitch")]
     pub nv_switch: Option<NvSwitch>,
     /// Links of GPUs that are not PCIe.
     pub gpu_links: Vec<GpuLink>,

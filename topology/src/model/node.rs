@@ -37,6 +37,7 @@ pub enum NodeId {
     /// An RDMA device.
     Nic(NicId),
     /// The NVSwitches, all of them.
+    #[serde(rename = "nvswitch")]
     NvSwitch,
     /// What is outside, reached through NICs.
     Network,

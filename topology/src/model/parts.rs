@@ -150,6 +150,7 @@ pub struct Gpu {
 #[serde(rename_all = "snake_case")]
 pub enum LinkLayer {
     /// InfiniBand.
+    #[serde(rename = "infiniband")]
     InfiniBand,
     /// Ethernet: RoCE, iWARP.
     Ethernet,
@@ -262,6 +263,7 @@ pub enum GpuPeer {
     /// A GPU.
     Gpu(PciAddress),
     /// The NVSwitches.
+    #[serde(rename = "nvswitch")]
     NvSwitch,
     /// The processors of a NUMA node.
     Cpu(u32),
@@ -272,6 +274,7 @@ pub enum GpuPeer {
 #[serde(rename_all = "snake_case")]
 pub enum GpuLinkKind {
     /// NVLink, of NVIDIA.
+    #[serde(rename = "nvlink")]
     NvLink,
     /// xGMI, of AMD.
     Xgmi,
