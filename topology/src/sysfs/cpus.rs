@@ -33,10 +33,11 @@ pub(super) fn read(tree: &Tree<'_>, machine: &mut MachineBuilder) -> Vec<Cpu> {
         cpus.extend(online.map(|set| cpu(tree, &make, 0, set)));
     }
     cpus.sort();
-    cpus.truncate(limits::CPUS);
-    for cpu in &cpus {
+    // One more than there may be, which the builder tells.
+    for cpu in cpus.iter().take(limits::CPUS + 1) {
         machine.cpu(cpu.clone());
     }
+    cpus.truncate(limits::CPUS);
     cpus
 }
 

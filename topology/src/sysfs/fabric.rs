@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::gpus::Found;
+use super::gpus::{Found, vendor};
 use super::pci::{Devices, NVSWITCH};
 use super::tree::Tree;
 use super::xgmi;
-use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress};
+use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder, NvSwitch, PciAddress, Warning};
 
 /// Adds the links of GPUs, and the switches that are seen.
 pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machine: &mut MachineBuilder) {
@@ -37,22 +37,39 @@ pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machi
 
 fn nvlinks(gpu: &Found, gpus: &[Found], devices: &Devices<'_>, machine: &mut MachineBuilder) {
     let mut counts: BTreeMap<(GpuPeer, Bandwidth), u32> = BTreeMap::new();
+    let mut lost: BTreeMap<(PciAddress, &str), u32> = BTreeMap::new();
     for link in gpu.driver.iter().flat_map(|driver| &driver.links) {
-        let device = link.remote.and_then(|address| devices.all().get(&address));
-        let to = match (link.remote, device) {
-            (Some(address), _) if gpus.iter().any(|gpu| gpu.address == address) => GpuPeer::Gpu(address),
-            (_, Some(device)) if (device.class, device.interface) == (NVSWITCH, 1) => {
-                let Some(numa) = devices.numa(&device.path) else { continue };
-                GpuPeer::Cpu(numa)
-            }
-            // The GPU at the other end is not for this process.
-            (_, Some(device)) if device.class != NVSWITCH => continue,
-            _ => GpuPeer::NvSwitch,
-        };
-        *counts.entry((to, GpuLinkKind::nvlink(link.generation))).or_default() += 1;
+        let end = link.remote.map_or(Ok(Some(GpuPeer::NvSwitch)), |address| end(address, gpus, devices));
+        match (end, link.remote) {
+            (Ok(Some(to)), _) => *counts.entry((to, GpuLinkKind::nvlink(link.generation))).or_default() += 1,
+            (Err(what), Some(address)) => *lost.entry((address, what)).or_default() += 1,
+            _ => {}
+        }
     }
     for ((to, each), count) in counts {
         machine.gpu_link(GpuLink { gpu: gpu.address, to, kind: GpuLinkKind::NvLink, count, each });
+    }
+    for ((address, what), count) in lost {
+        let problem = format!("NVLinks to {address}, {what}: {count}; they were left out");
+        machine.warn(Warning::new(gpu.address, problem));
+    }
+}
+
+/// What stands at the other end of an NVLink. `None` is a GPU that this process does not have, whose
+/// links are nothing to it; an error is what no NVLink should lead to.
+fn end(address: PciAddress, gpus: &[Found], devices: &Devices<'_>) -> Result<Option<GpuPeer>, &'static str> {
+    if gpus.iter().any(|gpu| gpu.address == address) {
+        return Ok(Some(GpuPeer::Gpu(address)));
+    }
+    match devices.all().get(&address) {
+        Some(device) if (device.class, device.interface) == (NVSWITCH, 1) => match devices.numa(&device.path) {
+            Some(numa) => Ok(Some(GpuPeer::Cpu(numa))),
+            None => Err("a processor of which the NUMA node is not known"),
+        },
+        Some(device) if vendor(device.vendor, device.class).is_some() => Ok(None),
+        Some(device) if device.class != NVSWITCH => Err("which is neither a GPU nor an NVSwitch"),
+        // Virtual machines do not show switches.
+        _ => Ok(Some(GpuPeer::NvSwitch)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! PCI devices: where each hangs, and its link.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Tree, join};
 use crate::{
@@ -38,6 +38,8 @@ pub(super) struct Devices<'a> {
     host_bridges: BTreeMap<(u32, u8), HostBridge>,
     /// Of each device that was asked for, how the IOMMU treats it.
     iommu: Vec<bool>,
+    /// Devices below more bridges than a machine can have.
+    deep: BTreeSet<PciAddress>,
 }
 
 /// Whether a link's speed is what it runs at, or what it can. GPUs and ports above them slow their
@@ -78,7 +80,15 @@ pub(super) fn scan<'a>(tree: &'a Tree<'a>, nodes: &'a [Cpu], machine: &mut Machi
             }
         }
     }
-    Devices { tree, nodes, all, bridges: BTreeMap::new(), host_bridges: BTreeMap::new(), iommu: Vec::new() }
+    Devices {
+        tree,
+        nodes,
+        all,
+        bridges: BTreeMap::new(),
+        host_bridges: BTreeMap::new(),
+        iommu: Vec::new(),
+        deep: BTreeSet::new(),
+    }
 }
 
 /// The class of NVSwitches and of the processor's ends of NVLinks: a bridge of another kind.
@@ -131,6 +141,11 @@ impl Devices<'_> {
         for bridge in self.bridges.into_values() {
             machine.bridge(bridge);
         }
+        for device in self.deep {
+            let problem =
+                format!("it is below more than {} bridges; the ones nearest to it were left out", limits::DEPTH);
+            machine.warn(Warning::new(device, problem));
+        }
         if !self.iommu.is_empty() {
             machine.iommu(self.iommu.contains(&true));
         }
@@ -151,7 +166,11 @@ impl Devices<'_> {
                 let numa = self.numa(folder);
                 self.host_bridges.entry((domain, bus)).or_insert(HostBridge { domain, bus, numa });
             } else if let Ok(address) = name.parse::<PciAddress>() {
-                if folder == path || depth == limits::DEPTH {
+                if folder == path {
+                    break;
+                }
+                if depth == limits::DEPTH {
+                    self.deep.extend(last(path).parse::<PciAddress>());
                     break;
                 }
                 depth += 1;

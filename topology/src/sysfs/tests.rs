@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::*;
 use crate::{
     Bandwidth, BridgeRole, Gpu, GpuId, GpuLinkKind, GpuVendor, LinkKind, LinkLayer, Machine, Nic, NicId, NodeId,
-    Parent, PathClass, PciAddress, PcieGeneration, PcieLink, PortState,
+    Parent, PathClass, PciAddress, PcieGeneration, PcieLink, PortState, limits,
 };
 
 mod broken;

@@ -54,12 +54,30 @@ fn a_switch_that_a_driver_shows_is_no_nic() {
 }
 
 #[test]
-fn more_bridges_than_a_tree_can_have_end() {
-    let mut path = "devices/pci0000:00".to_owned();
-    for bus in 0..60 {
-        path += &format!("/0000:{bus:02x}:00.0");
+fn more_bridges_than_a_tree_can_have_are_told() {
+    let tree = |bridges: usize| {
+        let mut path = "devices/pci0000:00".to_owned();
+        for bus in 0..=bridges {
+            path += &format!("/0000:{bus:02x}:00.0");
+        }
+        let mut lines = Lines::two_nodes();
+        lines.pci(&path, "0x030200", "0x10de", "0");
+        lines.machine()
+    };
+    assert_eq!((tree(limits::DEPTH).gpus().len(), tree(limits::DEPTH).warnings()), (1, &[][..]));
+    let machine = tree(limits::DEPTH + 1);
+    assert_eq!(machine.gpus().len(), 1);
+    let told = warnings(&machine);
+    assert!(told.len() == 1 && told[0].contains("it is below more than"), "{told:?}");
+}
+
+#[test]
+fn more_numa_nodes_than_a_machine_can_have_are_told() {
+    let mut lines = Lines::default();
+    for node in 0..=limits::CPUS {
+        lines.set(&format!("devices/system/node/node{node}"), &[("cpulist", &node.to_string())]);
     }
-    let mut lines = Lines::two_nodes();
-    lines.pci(&path, "0x030200", "0x10de", "0");
-    assert_eq!(lines.machine().gpus().len(), 1);
+    let machine = lines.machine();
+    assert_eq!(machine.cpus().len(), limits::CPUS);
+    assert!(warnings(&machine)[0].contains("more parts than a machine can have"), "{machine:?}");
 }

@@ -47,6 +47,27 @@ fn nvlinks_lead_to_gpus_that_are_there_and_to_switches_otherwise() {
 }
 
 #[test]
+fn nvlinks_to_what_has_none_are_told_and_to_gpus_of_others_are_not() {
+    let mut lines = two_switches();
+    lines.pci("devices/pci0000:00/0000:00:05.0", "0x020000", "0x15b3", "0");
+    lines.pci("devices/pci0000:00/0000:00:06.0", "0x068001", "0x1014", "-1");
+    // The driver gives one GPU of the two.
+    let links = [("0000:43:00.0", 3), ("0000:00:05.0", 3), ("0000:00:05.0", 3), ("0000:00:06.0", 3)];
+    let machine = Machine::discover(&lines.sysfs().gpu_driver(Says(vec![gpu("0000:13:00.0", 0, &links)])));
+    assert_eq!(gpu_links(&machine, 0), []);
+    let told = warnings(&machine);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(
+        &told[..2],
+        [
+            "0000:13:00.0: NVLinks to 0000:00:05.0, which is neither a GPU nor an NVSwitch: 2; they were left out",
+            "0000:13:00.0: NVLinks to 0000:00:06.0, a processor of which the NUMA node is not known: 1; they were left out"
+        ]
+    );
+    assert!(told[2].starts_with("0000:43:00.0: its driver"), "{told:?}");
+}
+
+#[test]
 fn a_gpu_that_the_driver_does_not_give_is_passed_over_with_a_warning() {
     let machine = Machine::discover(&two_switches().sysfs().gpu_driver(Says(vec![gpu("0000:43:00.0", 0, &[])])));
     assert_eq!(machine.gpus().iter().map(|gpu| gpu.address).collect::<Vec<_>>(), [at("0000:43:00.0")]);
