@@ -12,8 +12,18 @@ use crate::{Bandwidth, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, MachineBuilder,
 pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machine: &mut MachineBuilder) {
     let switches = devices.all().iter().filter(|(_, d)| (d.vendor, d.class, d.interface) == (0x10de, NVSWITCH, 0));
     let addresses: Vec<PciAddress> = switches.map(|(&address, _)| address).collect();
-    if !addresses.is_empty() {
+    let first = addresses.first().copied();
+    if first.is_some() {
         machine.nv_switch(NvSwitch { addresses });
+    }
+    let mut asked = gpus.iter().filter(|gpu| gpu.vendor == GpuVendor::Nvidia).peekable();
+    if let Some(first) = first
+        && asked.peek().is_some()
+        && asked.all(|gpu| gpu.driver.is_none())
+    {
+        let problem = "NVSwitch is there, but NVML did not answer: NVLinks are not known. Install libnvidia-ml.so.1, or \
+            give the container the driver's `utility` capability";
+        machine.warn(Warning::new(first, problem));
     }
     for gpu in gpus {
         nvlinks(gpu, gpus, devices, machine);

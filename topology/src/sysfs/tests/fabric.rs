@@ -47,6 +47,16 @@ fn nvlinks_lead_to_gpus_that_are_there_and_to_switches_otherwise() {
 }
 
 #[test]
+fn a_switch_without_a_driver_that_tells_nvlinks_is_told() {
+    let mut lines = two_switches();
+    lines.pci("devices/pci0000:00/0000:00:05.0", "0x068000", "0x10de", "0");
+    let told = warnings(&lines.machine());
+    assert!(told.len() == 1 && told[0].contains("0000:00:05.0: NVSwitch is there, but NVML did not"), "{told:?}");
+    let says = Says(vec![gpu("0000:13:00.0", 1, &[]), gpu("0000:43:00.0", 0, &[])]);
+    assert_eq!(Machine::discover(&lines.sysfs().gpu_driver(says)).warnings(), []);
+}
+
+#[test]
 fn nvlinks_to_what_has_none_are_told_and_to_gpus_of_others_are_not() {
     let mut lines = two_switches();
     lines.pci("devices/pci0000:00/0000:00:05.0", "0x020000", "0x15b3", "0");
