@@ -61,7 +61,7 @@ pub(super) fn assemble(mut parts: Description, mut warnings: Vec<Warning>) -> Ma
 /// Puts all lists in order, and of parts with the same key keeps the first of that order.
 fn sort(parts: &mut Description, warnings: &mut Vec<Warning>) {
     parts.cpus.sort_by(|a, b| (a.numa.is_none(), a).cmp(&(b.numa.is_none(), b)));
-    unique(&mut parts.cpus, warnings, |cpu| cpu.numa, |cpu| format!("NUMA {:?}", cpu.numa));
+    unique(&mut parts.cpus, warnings, |cpu| cpu.numa, Cpu::label);
     parts.host_bridges.sort();
     parts.host_bridges.dedup();
     parts.bridges.sort();

@@ -162,10 +162,7 @@ impl Machine {
     pub fn label(&self, node: impl Into<NodeId>) -> String {
         let node = node.into();
         let known = match node {
-            NodeId::Cpu(id) => self.cpu(id).map(|cpu| match cpu.numa {
-                Some(numa) => format!("NUMA {numa}"),
-                None => "NUMA ?".to_owned(),
-            }),
+            NodeId::Cpu(id) => self.cpu(id).map(Cpu::label),
             NodeId::HostBridge(i) => {
                 self.host_bridges.get(usize::from(i)).map(|h| format!("pci{:04x}:{:02x}", h.domain, h.bus))
             }

@@ -10,6 +10,11 @@ impl Cpu {
         Self { numa: Some(number), ..Self::default() }
     }
 
+    /// A short name for people: `NUMA 1`, and `NUMA ?` of the node for what has no known place.
+    pub(super) fn label(&self) -> String {
+        self.numa.map_or("NUMA ?".to_owned(), |numa| format!("NUMA {numa}"))
+    }
+
     /// What the link to another socket carries in one direction, estimated from maker and model:
     /// two or three links of the generation, less what coherence and small packets take. The order
     /// of processors is right, the figures are rough; describe the link where it is known better.

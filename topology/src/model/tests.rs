@@ -106,8 +106,11 @@ fn what_is_described_twice_is_told_and_kept_once() {
     let mut parts = parts();
     parts.gpus.push(Gpu::at(at("0000:13:00.0"), ROOT));
     parts.nics.push(Nic::at("mlx5_0", at("0000:15:00.0"), ROOT));
+    parts.cpus.extend([Cpu::numa(0), Cpu::default(), Cpu::default()]);
     let machine = parts.build();
-    assert_eq!((machine.gpus().len(), machine.nics().len(), machine.warnings().len()), (1, 2, 2));
+    assert_eq!((machine.gpus().len(), machine.nics().len(), machine.cpus().len()), (1, 2, 3));
+    let about: Vec<_> = machine.warnings().iter().map(|warning| warning.about.as_str()).collect();
+    assert_eq!(about, ["0000:13:00.0", "NUMA 0", "NUMA ?", "mlx5_0"]);
 }
 
 #[test]
