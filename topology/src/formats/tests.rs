@@ -78,6 +78,12 @@ fn nccl_files_are_the_same_once_they_are_written_and_read() {
 }
 
 #[test]
+fn nccl_processors_that_are_not_known_are_left_out() {
+    let written = nccl("<system version='1'><cpu numaid='0' affinity='f'/><cpu numaid='1'/></system>").to_nccl_xml();
+    assert_eq!(written.matches("affinity").count(), 1, "{written}");
+}
+
+#[test]
 fn nccl_bridges_stay_bridges_whatever_hangs_under_them() {
     let machine = nccl(
         "<system version='1'><cpu numaid='0'><pci busid='0000:11:00.0' class='0x060400'>\

@@ -52,7 +52,8 @@ impl Writer<'_> {
             let number = |value: Option<u32>| value.map(|value| value.to_string());
             let attributes = [
                 ("numaid", Some(cpu.numa.map_or("-1".to_owned(), |numa| numa.to_string()))),
-                ("affinity", Some(cpu.cpus.to_mask())),
+                // A mask of zeros would say that there are none.
+                ("affinity", Some(cpu.cpus.to_mask()).filter(|_| !cpu.cpus.is_empty())),
                 ("arch", text(&cpu.arch)),
                 ("vendor", text(&cpu.vendor)),
                 ("familyid", number(cpu.family)),
