@@ -84,6 +84,26 @@ fn nccl_processors_that_are_not_known_are_left_out() {
 }
 
 #[test]
+fn nccl_nics_that_were_fused_count_once() {
+    let file = |keep: &str, fused: &str| {
+        let nic = |bus: &str, net: &str| {
+            format!("<pci busid='0000:{bus}:00.0' class='0x020700'>\n<nic><net {net}/></nic></pci>")
+        };
+        let one = nic("12", &format!("name='mlx5_0' dev='0' speed='200000' {keep}"));
+        let two = nic("13", &format!("name='mlx5_1' dev='1' speed='200000' {keep}"));
+        let both = nic("1f", &format!("name='{fused}' dev='2' speed='400000' keep='1'"));
+        let machine = nccl(&format!("<system version='1'><cpu numaid='0'>{one}{two}{both}</cpu></system>"));
+        let names: Vec<_> = machine.nics().iter().map(|nic| nic.name.clone()).collect();
+        (names, machine.warnings().len())
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(file("keep='0'", "mlx5_0+mlx5_1"), (names(&["mlx5_0+mlx5_1"]), 2));
+    assert_eq!(file("", "mlx5_0+mlx5_1"), (names(&["mlx5_0", "mlx5_1"]), 1));
+    // What only looks like it.
+    assert_eq!(file("keep='1'", "mlx5_0+mlx5_7"), (names(&["mlx5_0", "mlx5_1", "mlx5_0+mlx5_7"]), 0));
+}
+
+#[test]
 fn nccl_bridges_stay_bridges_whatever_hangs_under_them() {
     let machine = nccl(
         "<system version='1'><cpu numaid='0'><pci busid='0000:11:00.0' class='0x060400'>\

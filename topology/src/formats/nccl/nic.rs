@@ -1,5 +1,7 @@
 //! NICs: a `nic` holds a `net` for each port.
 
+use std::collections::BTreeSet;
+
 use super::super::parts::push;
 use super::super::xml::Element;
 use super::read::{Above, Reader, direct};
@@ -17,10 +19,12 @@ impl Reader {
     ) {
         let at = Some((address, class, pcie));
         let before = self.parts.nics.len();
+        let mut dropped = false;
         for nic in element.named("nic") {
             self.nic(nic, at, above);
+            dropped |= nic.named("net").any(is_dropped);
         }
-        if self.parts.nics.len() == before {
+        if self.parts.nics.len() == before && !dropped {
             let port = Port { number: 1, mbit: None, link_layer: layer(class), state: PortState::Unknown };
             let nic = Nic::at(address.to_string(), address, above.parent);
             push(&mut self.parts.nics, Nic { numa: above.numa, ports: vec![port], pcie, ..nic }, limits::NICS);
@@ -32,6 +36,10 @@ impl Reader {
         let (address, class, pcie) = at.unwrap_or((PciAddress::new(0, 0, 0, 0), 0, PcieLink::UNKNOWN));
         let first = self.parts.nics.len();
         for net in element.named("net").take(MOST_NETS) {
+            if is_dropped(net) {
+                self.warn(net, "it has `keep=\"0\"`, by which NCCL marks what it does not use; it was left out");
+                continue;
+            }
             let name = match (net.get("name").filter(|name| !name.is_empty()), net.get("dev")) {
                 (Some(name), _) => name.to_owned(),
                 (None, Some(dev)) => format!("net{dev}"),
@@ -63,6 +71,25 @@ impl Reader {
             );
         }
     }
+}
+
+impl Reader {
+    /// Leaves out NICs that NCCL made of others which are in the file too. It calls them by the names
+    /// of those, `mlx5_0+mlx5_1`. Their members are what can be opened, and would count twice.
+    pub(super) fn leave_out_fused_nics(&mut self) {
+        let names: BTreeSet<String> = self.parts.nics.iter().map(|nic| nic.name.clone()).collect();
+        let is_fused = |name: &str| name.contains('+') && name.split('+').all(|member| names.contains(member));
+        let fused: Vec<String> = names.iter().filter(|name| is_fused(name)).cloned().collect();
+        self.parts.nics.retain(|nic| !fused.contains(&nic.name));
+        for name in fused {
+            self.note(name, "it is made of NICs that are in the file too; those were kept in its place");
+        }
+    }
+}
+
+/// True of a `net` that NCCL leaves out: one that it fused with others, or that is not used.
+fn is_dropped(net: &Element<'_>) -> bool {
+    net.get("keep").is_some_and(|keep| keep.trim() == "0")
 }
 
 /// Ports of a card that are read; real ones have a handful.

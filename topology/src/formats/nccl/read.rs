@@ -76,8 +76,12 @@ pub(super) struct Above {
 
 impl Reader {
     pub(super) fn warn(&mut self, element: &Element<'_>, problem: impl std::fmt::Display) {
+        let name: String = element.name.chars().take(40).collect();
+        self.note(format!("line {}, {name}", element.line), problem);
+    }
+
+    pub(super) fn note(&mut self, about: impl std::fmt::Display, problem: impl std::fmt::Display) {
         if self.warnings.len() < limits::WARNINGS {
-            let about = format!("line {}, {}", element.line, element.name.chars().take(40).collect::<String>());
             self.warnings.push(Warning::new(about, problem));
         }
     }
@@ -181,9 +185,10 @@ impl Reader {
     }
 
     fn finish(mut self) -> Machine {
-        let links = self.links.into_iter();
+        let links = std::mem::take(&mut self.links).into_iter();
         let links = links.map(|((gpu, to, kind, each), count)| GpuLink { gpu, to, kind, count, each });
         self.parts.gpu_links.extend(links);
+        self.leave_out_fused_nics();
         parts::machine(self.parts, self.warnings)
     }
 }
