@@ -12,7 +12,9 @@ pub mod guide {}
 
 mod bandwidth;
 mod cpu_set;
+mod escape;
 mod formats;
+mod guid;
 mod model;
 mod path;
 mod pci;

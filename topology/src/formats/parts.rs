@@ -1,29 +1,11 @@
 //! What readers have in common: a list of parts and warnings that becomes a machine.
 
-use crate::{Description, Machine, Warning};
+use crate::{Description, Machine, MachineBuilder, Warning};
 
 /// Makes a machine of parts, with what was passed over as they were read.
 pub(super) fn machine(parts: Description, warnings: Vec<Warning>) -> Machine {
-    let mut machine = Machine::builder();
-    let Description { name, cpus, host_bridges, bridges, gpus, nics, nv_switch, gpu_links, socket_links, iommu } =
-        parts;
-    if let Some(name) = name {
-        machine.name(name);
-    }
-    if let Some(translates) = iommu {
-        machine.iommu(translates);
-    }
-    if let Some(switch) = nv_switch {
-        machine.nv_switch(switch);
-    }
-    cpus.into_iter().for_each(|part| _ = machine.cpu(part));
-    host_bridges.into_iter().for_each(|part| _ = machine.host_bridge(part));
-    bridges.into_iter().for_each(|part| _ = machine.bridge(part));
-    gpus.into_iter().for_each(|part| _ = machine.gpu(part));
-    nics.into_iter().for_each(|part| _ = machine.nic(part));
-    gpu_links.into_iter().for_each(|part| _ = machine.gpu_link(part));
-    socket_links.into_iter().for_each(|part| _ = machine.socket_link(part));
-    warnings.into_iter().for_each(|part| _ = machine.warn(part));
+    let mut machine = MachineBuilder::from(parts);
+    warnings.into_iter().for_each(|warning| _ = machine.warn(warning));
     machine.build()
 }
 

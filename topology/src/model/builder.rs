@@ -40,31 +40,30 @@ pub struct Description {
 impl Description {
     /// Makes the machine. What does not fit becomes a [`Warning`] of the machine.
     pub fn build(self) -> Machine {
-        let mut builder = MachineBuilder::default();
-        for (list, limit) in [
-            (self.cpus.len(), limits::CPUS),
-            (self.host_bridges.len(), limits::BRIDGES),
-            (self.bridges.len(), limits::BRIDGES),
-            (self.gpus.len(), limits::GPUS),
-            (self.nics.len(), limits::NICS),
-            (self.gpu_links.len(), limits::LINKS),
-            (self.socket_links.len(), limits::LINKS),
-        ] {
-            builder.over_limit |= list > limit;
-        }
-        builder.parts = self;
-        builder.parts.truncate();
-        builder.build()
+        MachineBuilder::from(self).build()
     }
+}
 
-    fn truncate(&mut self) {
-        self.cpus.truncate(limits::CPUS);
-        self.host_bridges.truncate(limits::BRIDGES);
-        self.bridges.truncate(limits::BRIDGES);
-        self.gpus.truncate(limits::GPUS);
-        self.nics.truncate(limits::NICS);
-        self.gpu_links.truncate(limits::LINKS);
-        self.socket_links.truncate(limits::LINKS);
+impl From<Description> for MachineBuilder {
+    /// A builder that has these parts, without those beyond the limits.
+    fn from(mut parts: Description) -> Self {
+        fn cut<T>(list: &mut Vec<T>, limit: usize) -> bool {
+            let over = list.len() > limit;
+            list.truncate(limit);
+            over
+        }
+        let switches = parts.nv_switch.as_mut().is_some_and(|switch| cut(&mut switch.addresses, limits::GPUS));
+        let over_limit = [
+            cut(&mut parts.cpus, limits::CPUS),
+            cut(&mut parts.host_bridges, limits::BRIDGES),
+            cut(&mut parts.bridges, limits::BRIDGES),
+            cut(&mut parts.gpus, limits::GPUS),
+            cut(&mut parts.nics, limits::NICS),
+            cut(&mut parts.gpu_links, limits::LINKS),
+            cut(&mut parts.socket_links, limits::LINKS),
+            switches,
+        ];
+        Self { parts, warnings: Vec::new(), over_limit: over_limit.contains(&true) }
     }
 }
 

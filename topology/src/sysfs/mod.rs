@@ -21,7 +21,6 @@ mod xgmi;
 pub(crate) use fabric::is_superchip;
 pub(crate) use gpus::vendor;
 pub(crate) use manifest::looks_like;
-pub(crate) use rdma::guid;
 
 pub use driver::{DriverGpu, DriverLink, GpuDriver, NoGpuDriver};
 pub use manifest::ManifestError;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::pci::{Devices, Speed, device_folder};
 use super::source::Probe;
 use super::tree::{Tree, join};
+use crate::guid::guid;
 use crate::{BondMember, LinkLayer, MachineBuilder, Nic, Parent, PcieLink, Port, PortState, Warning, limits};
 
 /// Adds the RDMA devices that this process can open.
@@ -120,12 +121,6 @@ fn mbit(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(tenths * 100).filter(|&mbit| mbit > 0)
 }
 
-/// Of four groups of four hexadecimal digits. All zeros is none.
-pub(crate) fn guid(text: &str) -> Option<u64> {
-    let digits: String = text.trim().chars().filter(|&c| c != ':').take(17).collect();
-    u64::from_str_radix(&digits, 16).ok().filter(|&guid| guid != 0)
-}
-
 /// The interfaces of a bond that the device's first port is, if it is one.
 fn bond(tree: &Tree<'_>, path: &str) -> Vec<BondMember> {
     let interface = tree.resolve(&join(path, "ports/1/gid_attrs/ndevs"));
@@ -179,12 +174,5 @@ mod tests {
         assert_eq!(state("1: DOWN"), PortState::Down);
         assert_eq!(state("2: INIT"), PortState::Down);
         assert_eq!(state("nonsense"), PortState::Unknown);
-    }
-
-    #[test]
-    fn a_guid_of_zeros_is_none() {
-        assert_eq!(guid("b8ce:f603:00a1:b2c3"), Some(0xb8ce_f603_00a1_b2c3));
-        assert_eq!(guid("0000:0000:0000:0000"), None);
-        assert_eq!(guid("b8ce:f603:00a1:b2c3:0000"), None);
     }
 }

@@ -3,7 +3,8 @@
 use super::super::parts::{number, push};
 use super::super::xml::Element;
 use super::read::{Above, Reader, address, info, link};
-use crate::sysfs::{guid, is_superchip, vendor};
+use crate::guid::guid;
+use crate::sysfs::{is_superchip, vendor};
 use crate::{
     Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkLayer, Nic, Parent, PciAddress, Port, PortState, limits,
 };

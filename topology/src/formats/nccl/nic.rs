@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::super::parts::push;
 use super::super::xml::Element;
 use super::read::{Above, Reader, direct};
+use crate::guid::guid;
 use crate::{LinkLayer, Nic, PciAddress, PcieLink, Port, PortState, limits};
 
 impl Reader {
@@ -62,7 +63,7 @@ impl Reader {
                     address: at.map(|_| address),
                     numa: above.numa,
                     ports: vec![port],
-                    guid: net.get("guid").and_then(guid).filter(|&guid| guid != 0),
+                    guid: net.get("guid").and_then(guid),
                     pcie,
                     gpu_direct: direct(net),
                     ..Nic::at(name, address, above.parent)
@@ -94,11 +95,6 @@ fn is_dropped(net: &Element<'_>) -> bool {
 
 /// Ports of a card that are read; real ones have a handful.
 const MOST_NETS: usize = 256;
-
-fn guid(text: &str) -> Option<u64> {
-    let digits = text.trim();
-    u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
-}
 
 fn layer(class: u16) -> LinkLayer {
     match class {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::gpu::CPU_BRIDGE;
 use super::models::{capability, instruction_set};
+use crate::escape::escape;
 use crate::{
     BridgeRole, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkKind, LinkLayer, Machine, Nic, NicId, NodeId,
     PciAddress, PcieLink, PortState,
@@ -286,20 +287,4 @@ fn is_written(nic: &Nic) -> bool {
 
 fn direct(direct: Option<bool>) -> Option<String> {
     direct.map(|direct| u8::from(direct).to_string())
-}
-
-/// Text as it stands in an attribute. What XML can not hold becomes a question mark.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('?'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
