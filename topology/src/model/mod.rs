@@ -3,10 +3,11 @@
 
 mod assemble;
 mod builder;
+mod construct;
+mod estimate;
 mod machine;
 mod node;
 mod parts;
-mod parts_impl;
 mod place;
 #[cfg(test)]
 mod tests;

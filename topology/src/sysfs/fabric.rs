@@ -36,7 +36,7 @@ pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machi
                 to,
                 kind: GpuLinkKind::C2c,
                 count: 1,
-                each: GpuLinkKind::C2C,
+                each: GpuLinkKind::c2c(),
             });
         }
     }

@@ -320,7 +320,7 @@ pub fn grace_hopper() -> Machine {
         let gpu = lab.gpu(port);
         let port = lab.port(second);
         lab.nic(port, 200);
-        let (to, kind, each) = (GpuPeer::Cpu(numa), GpuLinkKind::C2c, GpuLinkKind::C2C);
+        let (to, kind, each) = (GpuPeer::Cpu(numa), GpuLinkKind::C2c, GpuLinkKind::c2c());
         lab.parts.gpu_links.push(GpuLink { gpu, to, kind, count: 1, each });
         gpus.push(gpu);
     }

@@ -44,7 +44,7 @@ impl Reader {
             let (to, kind) = (GpuPeer::Cpu(numa), GpuLinkKind::C2c);
             push(
                 &mut self.parts.gpu_links,
-                GpuLink { gpu: address, to, kind, count: 1, each: GpuLinkKind::C2C },
+                GpuLink { gpu: address, to, kind, count: 1, each: GpuLinkKind::c2c() },
                 limits::LINKS,
             );
         }

@@ -98,7 +98,7 @@ fn the_gpu_of_a_superchip_is_joined_to_its_processor() {
     lines.set("devices/pci0009:00/0009:00:00.0/0009:01:00.0", &[("device", "0x2342")]);
     let machine = lines.machine();
     let kind = LinkKind::GpuLink { kind: GpuLinkKind::C2c, count: 1 };
-    assert_eq!(gpu_links(&machine, 0), [(machine.cpu_numa(1).unwrap().into(), kind, GpuLinkKind::C2C)]);
+    assert_eq!(gpu_links(&machine, 0), [(machine.cpu_numa(1).unwrap().into(), kind, GpuLinkKind::c2c())]);
 }
 
 /// Two GPUs of AMD, each with nodes of its driver at these locations, all joined to all others by links

@@ -1,20 +1,9 @@
-//! Making parts, and what follows from them.
+//! What parts carry: figures that follow from what they are, where no file or system says more.
 
-use super::parts::{Bridge, Cpu, Gpu, GpuLinkKind, Nic, Parent, Port, PortState};
-use super::{BridgeRole, GpuVendor, LinkLayer};
-use crate::{Bandwidth, PciAddress, PcieLink};
+use super::parts::{Cpu, GpuLinkKind, Nic, PortState};
+use crate::Bandwidth;
 
 impl Cpu {
-    /// The NUMA node with this number, of which nothing more is known.
-    pub fn numa(number: u32) -> Self {
-        Self { numa: Some(number), ..Self::default() }
-    }
-
-    /// A short name for people: `NUMA 1`, and `NUMA ?` of the node for what has no known place.
-    pub(super) fn label(&self) -> String {
-        self.numa.map_or("NUMA ?".to_owned(), |numa| format!("NUMA {numa}"))
-    }
-
     /// What the link to another socket carries in one direction, estimated from maker and model:
     /// two or three links of the generation, less what coherence and small packets take. The order
     /// of processors is right, the figures are rough; describe the link where it is known better.
@@ -49,57 +38,7 @@ const fn family(number: u32) -> u32 {
     if number > 0x1f && number & 15 == 15 { 15 + (number >> 4) } else { number }
 }
 
-impl Bridge {
-    /// A bridge of which no more is known than where it is.
-    pub fn at(address: PciAddress, parent: Parent) -> Self {
-        Self { address, parent, numa: None, role: BridgeRole::Unknown, pcie: PcieLink::UNKNOWN, acs_redirect: None }
-    }
-}
-
-impl Gpu {
-    /// A GPU of which no more is known than where it is.
-    pub fn at(address: PciAddress, parent: Parent) -> Self {
-        Self {
-            address,
-            parent,
-            numa: None,
-            vendor: GpuVendor::Other,
-            model: None,
-            device: None,
-            pcie: PcieLink::UNKNOWN,
-            physfn: None,
-            gpu_direct: None,
-        }
-    }
-}
-
-impl Port {
-    /// A port that is active, at a rate in Mbit/s.
-    pub fn active(number: u32, mbit: u64, link_layer: LinkLayer) -> Self {
-        Self { number, mbit: Some(mbit), link_layer, state: PortState::Active }
-    }
-}
-
 impl Nic {
-    /// A PCI device without ports yet: add what it has to `ports`, or it can not be chosen.
-    pub fn at(name: impl Into<String>, address: PciAddress, parent: Parent) -> Self {
-        Self { address: Some(address), parent, ..Self::named(name.into()) }
-    }
-
-    /// The software device of a NUMA node. Its rate is what one core copies, some 10 GB/s; it is a
-    /// figure to choose by, not a promise.
-    pub fn software(name: impl Into<String>, numa: u32) -> Self {
-        let port = Port { number: 1, mbit: Some(80_000), link_layer: LinkLayer::Ethernet, state: PortState::Active };
-        Self {
-            parent: Parent::Numa(numa),
-            numa: Some(numa),
-            ports: vec![port],
-            gpu_direct: Some(false),
-            software: true,
-            ..Self::named(name.into())
-        }
-    }
-
     /// True if some port carries data.
     pub fn is_usable(&self) -> bool {
         self.ports.iter().any(|port| port.state != PortState::Down)
@@ -119,34 +58,9 @@ impl Nic {
         let ports = self.ports.iter().filter(|port| port.state != PortState::Down);
         ports.map(|port| port.mbit.map_or(Bandwidth::UNLIMITED, Bandwidth::from_mbit)).sum()
     }
-
-    fn named(name: String) -> Self {
-        Self {
-            name,
-            address: None,
-            parent: Parent::Unknown,
-            numa: None,
-            ports: Vec::new(),
-            bond: Vec::new(),
-            guid: None,
-            pcie: PcieLink::UNKNOWN,
-            physfn: None,
-            gpu_direct: None,
-            software: false,
-        }
-    }
 }
 
 impl GpuLinkKind {
-    /// The name that people know.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NvLink => "NVLink",
-            Self::Xgmi => "xGMI",
-            Self::C2c => "C2C",
-        }
-    }
-
     /// What one NVLink of a generation, 1 to 5, carries in one direction: about 85 of 100 bytes of
     /// the nominal 20, 25, 25, 25 and 50 GB/s, since packets have headers.
     pub const fn nvlink(generation: u32) -> Bandwidth {
@@ -168,5 +82,7 @@ impl GpuLinkKind {
     }
 
     /// What C2C carries in one direction: of the nominal 450 GB/s, five sixths.
-    pub const C2C: Bandwidth = Bandwidth::from_gb(375);
+    pub const fn c2c() -> Bandwidth {
+        Bandwidth::from_gb(375)
+    }
 }
