@@ -93,19 +93,23 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, XmlError> {
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
-/// The first element of a file with all that is in it. `keep_text` says of which elements the text is
+/// The element that a file is, with all that is in it. `keep_text` says of which elements the text is
 /// kept.
 pub(super) fn parse(text: &str, keep_text: fn(&str) -> bool) -> Result<Element<'_>, XmlError> {
     let mut reader = Reader::from_str(text);
     let mut open: Vec<Element<'_>> = Vec::new();
     let mut position = Position { text, offset: 0, line: 1 };
     let mut budget = Budget { elements: limits::ELEMENTS, attributes: limits::ALL_ATTRIBUTES };
+    let mut root: Option<Element<'_>> = None;
     loop {
         position.advance(reader.buffer_position() as usize);
         let event = reader.read_event().map_err(|error| {
             position.advance(reader.error_position() as usize);
             position.malformed(error)
         })?;
+        if root.is_some() && !may_follow(&event) {
+            return Err(position.malformed("something follows the first element, which is all there may be"));
+        }
         // What is before the end of the tag: the slash of an empty element, and the bracket.
         let tag = |content: &str, closing: usize| {
             let end = (reader.buffer_position() as usize).checked_sub(closing)?;
@@ -136,13 +140,21 @@ pub(super) fn parse(text: &str, keep_text: fn(&str) -> bool) -> Result<Element<'
             }
             Event::DocType(definition) if definition.contains(['[', '&', '%']) => return Err(position.entity()),
             Event::GeneralRef(reference) if !is_known(&reference) => return Err(position.entity()),
-            Event::Eof => return Err(XmlError::CutOff),
+            Event::Eof => return root.ok_or(XmlError::CutOff),
             _ => continue,
         };
         match open.last_mut() {
             Some(parent) => parent.children.push(closed),
-            None => return Ok(closed),
+            None => root = Some(closed),
         }
+    }
+}
+
+/// True of what may stand behind the first element: what says nothing.
+fn may_follow(event: &Event<'_>) -> bool {
+    match event {
+        Event::Text(text) => text.trim().is_empty(),
+        event => matches!(event, Event::Comment(_) | Event::PI(_) | Event::Eof),
     }
 }
 
@@ -258,6 +270,17 @@ mod tests {
         assert_eq!(limit(&format!("<a{flood}/>")), limits::ATTRIBUTES);
         assert_eq!(limit(&format!("<a x='{}'/>", "y".repeat(limits::VALUE + 1))), limits::VALUE);
         assert!(matches!(text(&vec![b' '; limits::FILE + 1]), Err(XmlError::TooLong { .. })));
+    }
+
+    #[test]
+    fn nothing_but_comments_may_follow_the_first_element() {
+        assert!(read("<a/>\n<!-- the end -->\n<?x y?>\n").is_ok());
+        for rest in ["<b/>", "<a>", "text", "</a>", "&lt;", "<![CDATA[x]]>", "<!DOCTYPE a>", "<!--", "\0"] {
+            let text = format!("<a/>\n{rest}");
+            assert!(matches!(read(&text), Err(XmlError::Malformed { .. })), "{rest}: {:?}", read(&text));
+        }
+        let second = read("<a/>\n<b/>").unwrap_err();
+        assert!(matches!(second, XmlError::Malformed { line: 2, offset: 5, .. }), "{second}");
     }
 
     #[test]
