@@ -217,6 +217,30 @@ fn hwloc_3_has_bits_for_kinds_of_devices() {
 }
 
 #[test]
+fn hwloc_virtual_functions_share_the_ports_of_the_physical_one_if_there_is_one() {
+    let file = |functions: &[(&str, &str)]| {
+        let function = |(at, kind): &(&str, &str)| {
+            format!(
+                "<object type='PCIDev' pci_busid='0000:01:00.{at}' pci_type='0207 [15b3:101b] [15b3:1] 00 00'>\n\
+                 <info name='PCIDevice' value='MT28908 Family [ConnectX-6{kind}]'/>\n\
+                 <object type='OSDev' name='mlx5_{at}' osdev_type='3'/></object>\n"
+            )
+        };
+        let functions: String = functions.iter().map(function).collect();
+        hwloc(&format!("<topology version='2.0'><object type='Machine' cpuset='0xf'>{functions}</object></topology>"))
+    };
+    let physical = |machine: &Machine, nic: usize| machine.nics()[nic].physfn.map(|at| at.function);
+    let machine = file(&[("0", ""), ("1", " Virtual Function"), ("2", " Virtual Function")]);
+    assert_eq!((0..3).map(|nic| physical(&machine, nic)).collect::<Vec<_>>(), [None, Some(0), Some(0)]);
+    assert_eq!(machine.warnings(), []);
+    let machine = file(&[("0", ""), ("1", ""), ("2", " Virtual Function")]);
+    assert_eq!((physical(&machine, 2), machine.warnings().len()), (None, 1));
+    // As in a virtual machine.
+    let machine = file(&[("0", " Virtual Function")]);
+    assert_eq!((physical(&machine, 0), machine.warnings().len()), (None, 0));
+}
+
+#[test]
 fn a_machine_of_hwloc_without_nodes_has_one() {
     let text = "<topology version='1.0'><object type='Machine' cpuset='0xf'><object type='PCIDev' \
         pci_busid='0000:01:00.0' pci_type='0302 [10de:20b0] [0:0] 00'/></object></topology>";

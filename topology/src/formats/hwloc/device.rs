@@ -2,7 +2,8 @@
 
 use super::super::parts::{number, push};
 use super::super::xml::Element;
-use super::read::{Above, Reader, address, info, link};
+use super::object::{address, info, link};
+use super::read::{Above, Reader};
 use crate::guid::guid;
 use crate::sysfs::{is_superchip, vendor};
 use crate::{
@@ -70,6 +71,7 @@ impl Reader {
             0x0200 if maker != AMAZON => LinkLayer::Ethernet,
             _ => LinkLayer::Unknown,
         };
+        let before = self.parts.nics.len();
         let mut found = false;
         for device in object.named("object") {
             if self.is_rdma(device) {
@@ -89,6 +91,32 @@ impl Reader {
             let nic = Nic::at(at.to_string(), at, above.parent());
             let port = Port { number: 1, mbit: None, link_layer: layer, state: PortState::Unknown };
             push(&mut self.parts.nics, Nic { numa: above.numa, ports: vec![port], pcie, ..nic }, limits::NICS);
+        }
+        if self.parts.nics.len() > before {
+            let is_virtual = info(object, "PCIDevice").is_some_and(|name| name.contains("Virtual Function"));
+            let function = Function { address: at, maker, parent: above.parent(), is_virtual };
+            self.functions.push((function, object.line));
+        }
+    }
+
+    /// Finds the physical functions of virtual ones, which hwloc does not say: the only one of the same
+    /// maker under the same bridge. Without any, as in a virtual machine, a virtual function is all there is.
+    pub(super) fn find_physical_functions(&mut self) {
+        let functions = std::mem::take(&mut self.functions);
+        for (function, line) in functions.iter().filter(|(function, _)| function.is_virtual) {
+            let near = functions
+                .iter()
+                .map(|(other, _)| other)
+                .filter(|other| !other.is_virtual && (other.maker, other.parent) == (function.maker, function.parent));
+            let near: Vec<PciAddress> = near.map(|other| other.address).collect();
+            if let [physical] = near[..] {
+                let nics = self.parts.nics.iter_mut().filter(|nic| nic.address == Some(function.address));
+                nics.for_each(|nic| nic.physfn = Some(physical));
+            } else if !near.is_empty() {
+                let problem = "it is a virtual function, and of several physical ones it is not said which; it is taken \
+                    to have ports of its own";
+                self.note(format!("line {line}, PCIDev"), problem);
+            }
         }
     }
 
@@ -114,6 +142,15 @@ impl Reader {
         let by_name = object.get("subtype") == Some("OpenFabrics") || info(object, "NodeGUID").is_some();
         object.get("type") == Some("OSDev") && (by_kind || by_name)
     }
+}
+
+/// A function of a PCI device that is a NIC.
+pub(super) struct Function {
+    address: PciAddress,
+    maker: u32,
+    parent: Parent,
+    /// As the list of PCI identifiers calls it.
+    is_virtual: bool,
 }
 
 /// Class, maker and model of `0302 [10de:20b0] [10de:134f] a1`.

@@ -2,6 +2,7 @@
 
 mod device;
 mod links;
+mod object;
 mod read;
 
 pub use read::HwlocError;

@@ -6,11 +6,10 @@ use thiserror::Error;
 
 use super::super::parts::{self, push};
 use super::super::xml::{self, Element, XmlError};
+use super::device::Function;
 use super::links;
-use crate::{
-    Bridge, Cpu, CpuSet, Description, HostBridge, Machine, Parent, PciAddress, PcieGeneration, PcieLink, Warning,
-    limits,
-};
+use super::object::{address, info, link, make, only};
+use crate::{Bridge, Cpu, CpuSet, Description, HostBridge, Machine, Parent, PciAddress, Warning, limits};
 
 /// A file that is no topology of hwloc.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -74,6 +73,8 @@ pub(super) struct Reader {
     pub(super) parts: Description,
     /// Devices by the number that matrices of distances name them by.
     pub(super) indices: BTreeMap<u64, PciAddress>,
+    /// What is a NIC, with its line. There are no more than NICs.
+    pub(super) functions: Vec<(Function, u32)>,
     warnings: Vec<Warning>,
 }
 
@@ -94,9 +95,13 @@ impl Above {
 
 impl Reader {
     pub(super) fn warn(&mut self, element: &Element<'_>, problem: impl std::fmt::Display) {
+        let kind: String = element.get("type").unwrap_or(element.name).chars().take(40).collect();
+        self.note(format!("line {}, {kind}", element.line), problem);
+    }
+
+    pub(super) fn note(&mut self, about: impl std::fmt::Display, problem: impl std::fmt::Display) {
         if self.warnings.len() < limits::WARNINGS {
-            let kind: String = element.get("type").unwrap_or(element.name).chars().take(40).collect();
-            self.warnings.push(Warning::new(format!("line {}, {kind}", element.line), problem));
+            self.warnings.push(Warning::new(about, problem));
         }
     }
 
@@ -193,6 +198,7 @@ impl Reader {
             let Cpu { numa, package, cpus, .. } = std::mem::take(cpu);
             *cpu = Cpu { numa, package, cpus, ..make.clone() };
         }
+        self.find_physical_functions();
         self.leave_out_empty_bridges();
         // Nodes of memory alone are no place for processes.
         let used: Vec<u32> = self.parts.gpus.iter().filter_map(|gpu| gpu.numa).collect();
@@ -220,66 +226,4 @@ impl Reader {
             .host_bridges
             .retain(|&HostBridge { domain, bus, .. }| used.contains(&Parent::HostBridge { domain, bus }));
     }
-}
-
-/// What kind of processors there are, and no more of them, from the first that says it: the root (version 3), the
-/// machine, or a package.
-fn make(root: &Element<'_>) -> Cpu {
-    let machine = root.named("object").next();
-    let objects = machine.into_iter().flat_map(|machine| {
-        std::iter::once(machine)
-            .chain(machine.named("object").flat_map(|child| std::iter::once(child).chain(child.named("object"))))
-    });
-    let mut make = Cpu::default();
-    let small = |object, name| info(object, name)?.trim().parse().ok();
-    for object in std::iter::once(root).chain(objects).take(4096) {
-        make.arch = make.arch.or_else(|| info(object, "Architecture")).map(|arch| match &*arch {
-            "aarch64" => "arm64".to_owned(),
-            _ => arch,
-        });
-        make.vendor = make.vendor.or_else(|| info(object, "CPUVendor"));
-        make.family = make.family.or_else(|| small(object, "CPUFamilyNumber"));
-        make.model = make.model.or_else(|| small(object, "CPUModelNumber"));
-    }
-    make
-}
-
-/// The value of an `info` of an object.
-pub(super) fn info(object: &Element<'_>, name: &str) -> Option<String> {
-    let info = object.named("info").find(|info| info.get("name") == Some(name))?;
-    info.get("value").filter(|value| !value.is_empty()).map(|value| value.chars().take(200).collect())
-}
-
-pub(super) fn address(object: &Element<'_>) -> Option<PciAddress> {
-    object.get("pci_busid")?.parse().ok()
-}
-
-/// The node of a mask that has one only.
-fn only(mask: &str) -> Option<u32> {
-    let set = CpuSet::from_mask(mask).ok()?;
-    let first = set.iter().next()?;
-    (set.len() == 1).then_some(first)
-}
-
-/// The link of which an object has the bandwidth, in gigabytes a second without line code.
-pub(super) fn link(object: &Element<'_>, idles: bool) -> PcieLink {
-    let Some(speed) = object.get("pci_link_speed").and_then(|text| text.trim().parse::<f64>().ok()) else {
-        return PcieLink::UNKNOWN;
-    };
-    for width in [16, 8, 4, 2, 1] {
-        for generation in PcieGeneration::ALL {
-            // Line codes: 8 of 10 bits, 128 of 130, and 242 of 256 bytes of a flit.
-            let code = match generation {
-                PcieGeneration::Gen1 | PcieGeneration::Gen2 => 8.0 / 10.0,
-                PcieGeneration::Gen6 => 242.0 / 256.0,
-                _ => 128.0 / 130.0,
-            };
-            let nominal = f64::from(generation.rate()) / 80.0 * code * f64::from(width);
-            if (speed / nominal - 1.0).abs() < 0.005 {
-                let known = !(idles && generation == PcieGeneration::Gen1);
-                return PcieLink { generation: known.then_some(generation), width: Some(width as u8) };
-            }
-        }
-    }
-    PcieLink::UNKNOWN
 }
