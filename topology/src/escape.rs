@@ -10,11 +10,16 @@ pub(crate) fn escape(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('?'),
-            c => escaped.push(c),
+            c if is_printable(c) => escaped.push(c),
+            _ => escaped.push('?'),
         }
     }
     escaped
+}
+
+/// False of control characters, which terminals obey, and of code points that are no characters.
+pub(crate) fn is_printable(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::assemble::assemble;
+use super::names::clean;
 use super::node::Warning;
 use super::parts::{Bridge, Cpu, Gpu, GpuLink, HostBridge, Nic, NvSwitch, SocketLink};
 use super::{Machine, limits};
@@ -70,7 +71,8 @@ impl From<Description> for MachineBuilder {
 /// Collects the parts of a machine, in any order, and makes the graph.
 ///
 /// It never fails. What is there twice, hangs under nothing, or exceeds a limit is passed over and
-/// becomes a [`Warning`] of the machine: half a machine is of more use than none.
+/// becomes a [`Warning`] of the machine: half a machine is of more use than none. Names are cut to
+/// [`limits`], and what can not be printed in them becomes a question mark; NICs keep different names.
 ///
 /// ```
 /// use qpair_topology::{Bridge, BridgeRole, Cpu, Gpu, LinkLayer, Machine, Nic, Parent, PcieGeneration, PcieLink, Port};
@@ -166,7 +168,8 @@ impl MachineBuilder {
 
     /// Records that something was passed over. Beyond a number no more is kept.
     pub fn warn(&mut self, warning: Warning) -> &mut Self {
-        push(&mut self.warnings, warning, limits::WARNINGS);
+        // It may come from a file.
+        push(&mut self.warnings, Warning::new(warning.about, warning.problem), limits::WARNINGS);
         self
     }
 
@@ -177,7 +180,8 @@ impl MachineBuilder {
 
     /// Makes the machine.
     pub fn build(self) -> Machine {
-        let Self { parts, mut warnings, over_limit } = self;
+        let Self { mut parts, mut warnings, over_limit } = self;
+        clean(&mut parts, &mut warnings);
         if over_limit {
             let problem = "it has more parts than a machine can have here; those beyond the limit were left out";
             warnings.push(Warning::new(parts.name.as_deref().unwrap_or("machine"), problem));

@@ -6,6 +6,7 @@ mod builder;
 mod construct;
 mod estimate;
 mod machine;
+mod names;
 mod node;
 mod parts;
 mod place;
@@ -39,4 +40,8 @@ pub mod limits {
     pub const DEPTH: usize = 64;
     /// The number of a NUMA node is less than this.
     pub const NUMA: u32 = 4096;
+    /// Characters of the name of a NIC or an interface. Linux allows 63.
+    pub const NAME: usize = 64;
+    /// Characters of the name of a machine, and of models. Host names have up to 64, NVML's names up to 96.
+    pub const TEXT: usize = 128;
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::parts::GpuLinkKind;
+use crate::escape::is_printable;
 use crate::{Bandwidth, PcieLink};
 
 /// A GPU of a machine: its place in the order of addresses, from 0.
@@ -137,10 +138,11 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// A warning. Texts are cut at 200 characters, since parts of them may come from a hostile file.
+    /// A warning. Texts are cut at 200 characters, and what can not be printed becomes a question mark,
+    /// since parts of them may come from a hostile file.
     pub fn new(about: impl fmt::Display, problem: impl fmt::Display) -> Self {
-        let cut = |text: String| if text.len() > 200 { text.chars().take(200).collect() } else { text };
-        Self { about: cut(about.to_string()), problem: cut(problem.to_string()) }
+        let clean = |text: String| text.chars().take(200).map(|c| if is_printable(c) { c } else { '?' }).collect();
+        Self { about: clean(about.to_string()), problem: clean(problem.to_string()) }
     }
 }
 

@@ -194,3 +194,25 @@ fn families_of_amd_are_one_in_either_way_of_writing_them() {
         assert_eq!(link(extended, model), Bandwidth::from_gb(expected), "{extended}");
     }
 }
+
+#[test]
+fn names_are_cut_and_printable_and_stay_different() {
+    let long = "x".repeat(100_000);
+    let names = [format!("{long}1"), format!("{long}2"), "a\u{1b}[2J".to_owned(), "a\u{ffff}[2J".to_owned()];
+    let mut parts = parts();
+    parts.name = Some(format!("{}\u{7}", "ä".repeat(200)));
+    parts.gpus[0].model = Some(long.clone());
+    parts.nics = names.iter().map(|name| Nic::at(name, at("0000:14:00.0"), ROOT)).collect();
+    let machine = parts.clone().build();
+    assert_eq!(machine.name().map(|name| name.chars().count()), Some(limits::TEXT));
+    assert_eq!(machine.gpus()[0].model.as_ref().map(String::len), Some(limits::TEXT));
+    assert_eq!((machine.nics().len(), machine.warnings().len()), (4, 6));
+    for nic in machine.nics() {
+        assert!(nic.name.chars().count() <= limits::NAME && !nic.name.contains(['\u{1b}', '\u{ffff}']), "{nic:?}");
+    }
+    assert!(machine.warnings().iter().all(|warning| !warning.to_string().contains(['\u{1b}', '\u{7}'])));
+    // Whatever the order was, and once more.
+    parts.nics.reverse();
+    assert_eq!(parts.build(), machine);
+    assert_eq!(Machine::from_json(&machine.to_json()).unwrap(), machine);
+}
