@@ -170,7 +170,7 @@ impl Votes {
             if let Some(numa) = host.numa {
                 // What is said of the host bridge itself outweighs what all parts say.
                 *votes.host_bridges.entry((host.domain, host.bus)).or_default().entry(numa).or_default() +=
-                    limits::NICS * 8;
+                    limits::BRIDGES + limits::GPUS + limits::NICS + 1;
             }
         }
         let bridges = parts.bridges.iter().map(|bridge| (bridge.parent, bridge.numa));

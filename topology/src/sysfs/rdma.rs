@@ -17,7 +17,13 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
         // Beside the devices there is a file, `abi_version`.
         verbs.extend(path.and_then(|path| tree.read(&path, "ibdev")).map(|device| (device, name)));
     }
-    for (name, path) in tree.entries("class/infiniband") {
+    let mut all = tree.entries("class/infiniband");
+    if all.len() > limits::NICS {
+        // Virtual functions are for virtual machines; the physical ones go first.
+        let device = |path: &String| tree.resolve_folder(&join(path, "device"));
+        all.sort_by_cached_key(|(_, path)| path.as_ref().and_then(device).and_then(|at| devices.physfn(&at)).is_some());
+    }
+    for (name, path) in all {
         if full {
             machine.warn(Warning::new(name, "there are too many RDMA devices; the rest was left out"));
             break;

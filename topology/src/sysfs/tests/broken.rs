@@ -81,3 +81,23 @@ fn more_numa_nodes_than_a_machine_can_have_are_told() {
     assert_eq!(machine.cpus().len(), limits::CPUS);
     assert!(warnings(&machine)[0].contains("more parts than a machine can have"), "{machine:?}");
 }
+
+#[test]
+fn of_more_nics_than_a_machine_can_have_the_physical_ones_stay() {
+    let mut lines = Lines::two_nodes();
+    let (_, card) = lines.switch(0x10, "0", "z_physical");
+    for number in 0..limits::NICS {
+        let at = format!("14:{:02x}.{}", number / 8 % 32, number % 8).replace("14:00.0", "15:00.0");
+        let function = card.replace("14:00.0", &at);
+        lines.pci(&function, "0x020700", "0x15b3", "0").set(&function, &[("physfn", "-> ../0000:14:00.0")]);
+        lines.nic(&function, &format!("a_virtual{number}"), "200 Gb/sec (4X HDR)", "4: ACTIVE");
+    }
+    let sysfs = lines.sysfs();
+    let machine = Machine::discover(&sysfs);
+    assert_eq!((machine.nics().len(), machine.warnings().len()), (limits::NICS, 1));
+    assert!(warnings(&machine)[0].contains("too many RDMA devices"), "{machine:?}");
+    assert!(machine.nic_named("z_physical").is_some());
+    let again = Machine::discover(&Sysfs::from_manifest(&sysfs.capture()).unwrap().software_device(false));
+    assert_eq!(warnings(&again), warnings(&machine));
+    assert!(again == machine);
+}
