@@ -33,10 +33,10 @@ pub(super) fn read(
     let listed: Option<BTreeMap<PciAddress, DriverGpu>> =
         listed.map(|gpus| gpus.into_iter().map(|gpu| (gpu.address, gpu)).collect());
     let driver = |address| listed.as_ref().and_then(|listed| listed.get(&address));
-    let closed = |address, vendor, device: &Device| closed(probe, vendor, device, listed.is_some(), driver(address));
+    let refusal = |address, vendor, device: &Device| refusal(probe, vendor, device, listed.is_some(), driver(address));
     let usable = |physical| {
         let place = seen.binary_search_by_key(&physical, |(address, ..)| *address);
-        place.is_ok_and(|place| closed(physical, seen[place].1, &seen[place].2).is_none())
+        place.is_ok_and(|place| refusal(physical, seen[place].1, &seen[place].2).is_none())
     };
     let mut found = Vec::new();
     let mut parts = 0;
@@ -47,7 +47,7 @@ pub(super) fn read(
             parts += 1;
             continue;
         }
-        if let Some(problem) = closed(address, vendor, device) {
+        if let Some(problem) = refusal(address, vendor, device) {
             machine.warn(Warning::new(address, problem + "; it was passed over"));
             continue;
         }
@@ -77,10 +77,10 @@ pub(super) fn read(
     found
 }
 
-/// Why this process can not use a GPU, if it can not. NVIDIA's driver lists those that it can; where
+/// Why a GPU is passed over, if it is: this process can not use it, or there is no use. NVIDIA's driver lists those that it can; where
 /// the driver does not answer, it can use none without the device by which it is reached. AMD's are
 /// used by a render node each.
-fn closed(
+fn refusal(
     probe: &Probe<'_>,
     vendor: GpuVendor,
     device: &Device,
@@ -94,6 +94,9 @@ fn closed(
         GpuVendor::Nvidia => (probe.checks() && !probe.can_open(CONTROL)).then(|| {
             format!("/dev/{CONTROL} can not be opened, by which its driver is reached (give the container the GPU)")
         }),
+        GpuVendor::Amd if is_integrated(probe, device) => {
+            Some("it has little memory of its own: it is graphics within a processor".to_owned())
+        }
         GpuVendor::Amd => {
             let nodes = render_nodes(probe, device);
             match nodes.first() {
@@ -119,6 +122,17 @@ pub(crate) fn vendor(vendor: u32, class: u16) -> Option<GpuVendor> {
         (0x1002, 0x0300 | 0x0302 | 0x0380 | 0x1200) => Some(GpuVendor::Amd),
         _ => None,
     }
+}
+
+/// True of a display controller of AMD that is part of a processor, by its memory: firmware sets aside 64
+/// MiB to 2 GiB for such, and cards that compute have 4 GiB and more. Where the user has it set aside as
+/// much, as on processors that are made for it, it is there to compute too. That it showed the console as
+/// the machine came up says nothing, since a card does as well; nor does its link, which is made up.
+/// Without amdgpu the size is not known, and it is taken for a card.
+fn is_integrated(probe: &Probe<'_>, device: &Device) -> bool {
+    const LEAST: u64 = 4 << 30;
+    let draws = matches!(device.class, 0x0300 | 0x0380);
+    draws && probe.tree.number::<u64>(&device.path, "mem_info_vram_total").is_some_and(|bytes| bytes < LEAST)
 }
 
 /// The devices by which an AMD GPU is used.

@@ -230,3 +230,22 @@ fn virtual_functions_of_a_gpu_count_only_where_it_does_not() {
     assert_eq!(part.gpus().iter().map(|gpu| gpu.address).collect::<Vec<_>>(), [at("0000:13:00.2")]);
     assert_eq!(part.gpus()[0].physfn, Some(at("0000:13:00.0")));
 }
+
+#[test]
+fn graphics_of_amd_within_a_processor_are_no_gpu() {
+    let machine = |class: &str, memory: Option<u64>| {
+        let mut lines = Lines::two_nodes();
+        let path = "devices/pci0000:00/0000:00:08.1/0000:0c:00.0";
+        lines.pci(path, class, "0x1002", "0");
+        if let Some(bytes) = memory {
+            lines.set(path, &[("mem_info_vram_total", &bytes.to_string())]);
+        }
+        lines.machine()
+    };
+    let small = machine("0x030000", Some(512 << 20));
+    assert_eq!((small.gpus().len(), small.bridges().len()), (0, 0));
+    assert!(warnings(&small)[0].starts_with("0000:0c:00.0: it has little memory"), "{small:?}");
+    for (class, memory) in [("0x030000", Some(16 << 30)), ("0x030000", None), ("0x120000", Some(512 << 20))] {
+        assert_eq!(machine(class, memory).gpus().len(), 1, "{class} {memory:?}");
+    }
+}
