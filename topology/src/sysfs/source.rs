@@ -91,8 +91,10 @@ impl Sysfs {
     /// Reads the machine, and gives all that was read as text: lines `path|attribute=value`, and
     /// `path|name=-> target` for links. [`Sysfs::from_manifest`] makes the same machine of it.
     ///
-    /// It has addresses, names, speeds, processor lists and the GUIDs of RDMA devices; no serial
-    /// numbers, no host name, no network addresses.
+    /// It has PCI addresses, names, speeds, sizes, processor lists and the GUIDs of RDMA devices; no serial
+    /// numbers, no host name, no IP addresses. **GUIDs of Ethernet devices hold the MAC address**, and are
+    /// kept since the machine would be another without: replace them, equal ones by equal ones, in what is
+    /// to be published.
     pub fn capture(&self) -> String {
         let tree = Tree::recording(&self.source);
         self.read(&tree);
