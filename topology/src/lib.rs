@@ -2,9 +2,9 @@
 //!
 //! A [`Machine`] is a graph of NUMA nodes, PCI bridges and switches, GPUs and NICs, whose links carry
 //! their kind and bandwidth. It is made by a [`MachineBuilder`] from parts in any order, and is the
-//! same whatever that order was. [`Machine::path`] says how near two parts are and how much passes between them, and
-//! [`Selection`] chooses the NICs of all GPUs and NUMA nodes at once. The [`guide`] argues what is chosen for machines that
-//! people have.
+//! same whatever that order was. [`Machine::path`] says how near two parts are and how much passes between
+//! them, and [`Selection`] chooses the NICs of all GPUs and NUMA nodes at once. The [`guide`] argues what is
+//! chosen for machines that people have.
 #![forbid(unsafe_code)]
 
 #[doc = include_str!("guide/machines.md")]

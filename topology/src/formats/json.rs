@@ -44,8 +44,8 @@ impl Machine {
     /// The machine as JSON, which [`Machine::from_json`] reads as the same machine.
     ///
     /// It is an object with `format`, `version` (1), `machine` (the fields of [`Description`], with
-    /// addresses as text, bandwidths in bytes a second and generations of PCIe by number) and `warnings`. Within a version fields may
-    /// be added, and a reader passes over those that it does not know.
+    /// addresses as text, bandwidths in bytes a second and generations of PCIe by number) and `warnings`.
+    /// Within a version fields may be added, and a reader passes over those that it does not know.
     pub fn to_json(&self) -> String {
         // Nothing in it can fail to be written: keys are text, numbers are whole.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"

@@ -41,9 +41,10 @@ pub(super) fn read(tree: &Tree<'_>, machine: &mut MachineBuilder) -> Vec<Cpu> {
     cpus
 }
 
-/// What kind of processors there are, and no more of them. From the name by which the kernel would load modules for the processor, which is in sysfs where
-/// `/proc/cpuinfo` is not: `cpu:type:x86,ven0000fam0006mod008F:feature:...`. The numbers of makers
-/// are those of Linux: `X86_VENDOR_INTEL` and `X86_VENDOR_AMD`.
+/// What kind of processors there are, and no more of them. From the name by which the kernel would load
+/// modules for the processor, which is in sysfs where `/proc/cpuinfo` is not:
+/// `cpu:type:x86,ven0000fam0006mod008F:feature:...`. The numbers of makers are those of Linux:
+/// `X86_VENDOR_INTEL` and `X86_VENDOR_AMD`.
 fn make(tree: &Tree<'_>) -> Cpu {
     // After it come the features of the processor, which are many.
     let Some(alias) = tree.read_part(CPUS, "modalias", |text| &text[..text.find(":feature").unwrap_or(text.len())])

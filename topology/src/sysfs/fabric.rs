@@ -21,8 +21,8 @@ pub(super) fn read(tree: &Tree<'_>, gpus: &[Found], devices: &Devices<'_>, machi
         && asked.peek().is_some()
         && asked.all(|gpu| gpu.driver.is_none())
     {
-        let problem = "NVSwitch is there, but NVML did not answer: NVLinks are not known. Install libnvidia-ml.so.1, or \
-            give the container the driver's `utility` capability";
+        let problem = "NVSwitch is there, but NVML did not answer: NVLinks are not known. Install libnvidia-ml.so.1, \
+            or give the container the driver's `utility` capability";
         machine.warn(Warning::new(first, problem));
     }
     for gpu in gpus {

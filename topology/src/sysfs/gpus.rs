@@ -77,9 +77,9 @@ pub(super) fn read(
     found
 }
 
-/// Why a GPU is passed over, if it is: this process can not use it, or there is no use. NVIDIA's driver lists those that it can; where
-/// the driver does not answer, it can use none without the device by which it is reached. AMD's are
-/// used by a render node each.
+/// Why a GPU is passed over, if it is: this process can not use it, or there is no use. NVIDIA's driver
+/// lists those that it can; where the driver does not answer, it can use none without the device by which
+/// it is reached. AMD's are used by a render node each.
 fn refusal(
     probe: &Probe<'_>,
     vendor: GpuVendor,

@@ -113,8 +113,8 @@ impl Reader {
                 let nics = self.parts.nics.iter_mut().filter(|nic| nic.address == Some(function.address));
                 nics.for_each(|nic| nic.physfn = Some(physical));
             } else if !near.is_empty() {
-                let problem = "it is a virtual function, and of several physical ones it is not said which; it is taken \
-                    to have ports of its own";
+                let problem = "it is a virtual function, and of several physical ones it is not said which; it is \
+                    taken to have ports of its own";
                 self.note(format!("line {line}, PCIDev"), problem);
             }
         }
