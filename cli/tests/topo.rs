@@ -101,8 +101,32 @@ fn the_variable_for_workers_is_heeded_and_told() {
     };
     let text = topo(&[]);
     assert!(text.starts_with(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", from.path())), "{text}");
-    assert!(text.contains("GPU 1: mlx5_1 (PIX"), "{text}");
+    // Its NICs are none of this machine's, so that workers do not take them.
+    assert!(text.contains("\n(without mlx5_0, mlx5_1, which libibverbs does not list)"), "{text}");
+    assert!(text.contains("GPU 1: no NIC"), "{text}");
+    assert!(topo(&["--exclude", "mlx5_0"]).contains("GPU 0: mlx5_1"), "arguments go before");
     assert!(!topo(&["--from", "/sys"]).contains("QPAIR_TOPOLOGY"));
+}
+
+#[test]
+fn nics_that_the_environment_names_are_checked() {
+    let mut command = qpair(&["topo"]);
+    command.env("QPAIR_NICS", "no-such-nic");
+    let output = finish(command);
+    assert!(stderr(&output).contains("no NIC is called or at `no-such-nic`: there is soft0"), "{}", stderr(&output));
+    let mut command = qpair(&["topo"]);
+    command.env("QPAIR_NICS", "soft0");
+    assert!(stdout(&finish(command)).contains("(as QPAIR_NICS says: soft0)"));
+}
+
+#[test]
+fn a_capture_may_go_to_a_pipe() {
+    // Through a shell, whose pipe it is.
+    let script = "\"$0\" topo --capture /dev/stderr 2>&1 >/dev/null | grep -c '|'";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, common::QPAIR]);
+    let lines = stdout(&finish(command));
+    assert!(lines.trim().parse::<u32>().is_ok_and(|lines| lines > 0), "{lines}");
 }
 
 #[test]

@@ -129,8 +129,33 @@ pub enum BootstrapError {
         /// Its own error.
         reason: String,
     },
+    /// Ranks that have come are not set up in time.
+    #[error("{} of {size} came, and could not be set up within {limit:?}: see their output", ranks(missing))]
+    NotSetUp {
+        /// The ranks that are not.
+        missing: Vec<u32>,
+        /// The number of ranks.
+        size: u32,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The devices of ranks do not reach each other.
+    #[error(
+        "rank {infiniband} is on {device}, which is on InfiniBand, and rank {other} on {other_device}, which is not: the two do not \
+         reach each other; name devices of one kind for all ranks by QPAIR_DEVICE or QPAIR_NICS"
+    )]
+    Links {
+        /// A rank on InfiniBand.
+        infiniband: u32,
+        /// Its device.
+        device: String,
+        /// A rank on something else.
+        other: u32,
+        /// Its device.
+        other_device: String,
+    },
     /// A rank ended while the ranks gathered.
-    #[error("rank {rank} ended before all ranks had arrived: see its output")]
+    #[error("rank {rank} ended before all ranks were set up: see its output")]
     RankGone {
         /// The rank.
         rank: u32,

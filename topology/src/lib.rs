@@ -28,8 +28,8 @@ pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use formats::{Format, HwlocError, JsonError, LoadError, NcclError, ReadError, XmlError, format_limits};
 pub use model::{
     BondMember, Bridge, BridgeRole, Cpu, CpuId, Description, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor,
-    HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NodeId, NvSwitch, Parent, Port,
-    PortState, SocketLink, Warning, limits,
+    HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NicKind, NodeId, NvSwitch, Parent,
+    Port, PortState, SocketLink, Warning, limits,
 };
 pub use path::{Hop, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink, UnknownPcieGeneration};

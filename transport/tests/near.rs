@@ -80,12 +80,15 @@ fn what_the_settings_name_goes_before_what_topology_does() {
         let of = |config| name(&Worker::new(config).unwrap()).to_owned();
         assert_eq!(of(gpu().device("soft0")), "soft0");
         assert_eq!(of(gpu().rails([Rail::device(FAKE)])), FAKE);
-        // A rail without a device is on the one that topology names.
+        // A rail without a device is on the one that topology names for what is said, and else on the software device.
         assert_eq!(of(gpu().rails([Rail::port(1)])), BESIDE);
+        assert_eq!(of(Config::default().rails([Rail::port(1)])), "soft0");
         // On a device that is open already, rails begin with it.
         let on = |device, config| Worker::on(Context::open(device).unwrap(), config);
         assert_eq!(name(&on(BESIDE, gpu()).unwrap()), BESIDE);
-        assert!(matches!(on(FAKE, gpu()).unwrap_err(), WorkerError::FirstRail { .. }));
+        let error = on(FAKE, gpu()).unwrap_err().to_string();
+        assert!(error.starts_with("fake0 is none of the rails that topology names (GPU 1: beside0"), "{error}");
+        assert_eq!(name(&on(BESIDE, near(Near::numa(0))).unwrap()), BESIDE);
         assert_eq!(on(FAKE, Config::default()).unwrap().placed(), "opened by the application");
         let error = Worker::new(near(Near::gpu(GpuId(2)))).unwrap_err();
         assert!(error.to_string().starts_with("there is no GPU 2: there are GPU 0 at 0000:01:01.0"), "{error}");
@@ -104,6 +107,21 @@ fn a_worker_of_which_nothing_is_said_is_near_its_thread() {
         assert!(worker.placed().starts_with("NUMA 0: beside0"), "{}", worker.placed());
     });
     std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn who_did_not_choose_the_device_is_told_who_did() {
+    on_a_fake(|| {
+        let device = Device::new(BESIDE).unwrap();
+        device.fail_times("ibv_alloc_pd", 1, 0, 12).unwrap();
+        let error = Worker::new(near(Near::gpu(GpuId(1)))).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, WorkerError::Chosen { .. }), "{text}");
+        assert!(text.contains("beside0 is what qpair takes by itself here (GPU 1: beside0"), "{text}");
+        assert!(text.ends_with("QPAIR_DEVICE names another, such as soft0"), "{text}");
+        let named = Worker::new(Config::default().device(BESIDE)).unwrap_err();
+        assert!(!matches!(named, WorkerError::Chosen { .. }), "{named}");
+    });
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub struct Settings {
     /// Do not check results
     #[arg(long)]
     no_check: bool,
-    /// Device for local ranks; ranks that others start take the one of QPAIR_DEVICE [default: soft0]
+    /// Device for local ranks; ranks that others start take the one of QPAIR_DEVICE, or what topology names [default: soft0]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
     /// Do not bind local ranks to CPUs; else each gets its own, or shares one evenly where there are too few

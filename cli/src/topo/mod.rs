@@ -4,7 +4,6 @@
 mod object;
 mod text;
 
-use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use qpair::topology::{Consumer, GpuId, Known, LoadError, Machine, SelectError, Selection, Sysfs, draw};
+use qpair::transport::{Near, NearError};
 use thiserror::Error;
 
 use crate::output::{PrintError, print, print_object};
@@ -23,7 +23,8 @@ use text::text;
 ///
 /// Of this machine, or of a file: a folder that is laid out like /sys, what --capture wrote, NCCL's topology XML, hwloc's
 /// XML, or JSON. The software device counts as a NIC at each NUMA node; it is chosen where there is no other. Workers choose
-/// the same way: QPAIR_TOPOLOGY in the environment names a file for them, and for this command where --from does not.
+/// the same way: of NICs that libibverbs lists and QPAIR_NICS in the environment allows (mlx5_0,mlx5_3, or ^mlx5_2), and by the file
+/// that QPAIR_TOPOLOGY names, if it does; so does this command where --from, --only, --exclude and --pin say nothing else.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair topo
@@ -110,6 +111,9 @@ pub enum TopoError {
     /// The file is no machine.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// What workers choose of is not to be had.
+    #[error(transparent)]
+    Near(#[from] NearError),
     /// The choice can not be made as asked.
     #[error(transparent)]
     Select(#[from] SelectError),
@@ -138,7 +142,8 @@ pub enum TopoError {
 /// [`TopoError`]; what could be written before is there.
 pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     let machine = machine(args)?;
-    let choice = selection(&machine, args)?.choose()?;
+    let (selection, limits) = base(&machine, args)?;
+    let choice = limited(selection, &machine, args)?.choose()?;
     if let Some(path) = &args.svg {
         write(path, &draw(&machine, Some(&choice)))?;
     }
@@ -148,10 +153,10 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     if args.json {
         return Ok(print_object(&Object::of(&machine, &choice))?);
     }
-    if let Some(path) = variable().filter(|_| args.from.is_none() && args.capture.is_none()) {
+    if let Some(path) = Machine::named_by_environment().filter(|_| args.from.is_none() && args.capture.is_none()) {
         print(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", path.display()))?;
     }
-    print(&text(&machine, &choice, args.verbose))?;
+    print(&text(&machine, &choice, &limits, args.verbose))?;
     let files = [("captured", &args.capture), ("drawn", &args.svg), ("for NCCL", &args.nccl)];
     for (what, path) in files {
         if let Some(path) = path {
@@ -171,17 +176,27 @@ fn machine(args: &TopoArgs) -> Result<Arc<Machine>, TopoError> {
         Some(folder) if folder.is_dir() => Sysfs::at(folder),
         Some(file) => return Err(TopoError::Captured { path: file.clone() }),
     };
-    write(capture, &sysfs.capture())?;
-    Ok(Arc::new(Machine::load(capture)?))
+    let captured = sysfs.capture();
+    write(capture, &captured)?;
+    // Not from the file: it may be a pipe.
+    let read = Machine::read(captured.as_bytes());
+    Ok(Arc::new(read.map_err(|source| LoadError::Content { path: capture.clone(), source })?))
 }
 
-/// What is read instead of the system, if anything.
-fn variable() -> Option<PathBuf> {
-    env::var_os("QPAIR_TOPOLOGY").filter(|path| !path.is_empty()).map(PathBuf::from)
+/// What is chosen of: on this machine what workers choose of, unless the arguments say; and what not, in words.
+fn base<'a>(machine: &'a Machine, args: &TopoArgs) -> Result<(Selection<'a>, Vec<String>), NearError> {
+    let are_named = !(args.only.is_empty() && args.exclude.is_empty() && args.pin.is_empty());
+    if args.from.is_some() || args.capture.is_some() || are_named {
+        return Ok((Selection::of(machine), Vec::new()));
+    }
+    Near::selection(machine)
 }
 
-fn selection<'a>(machine: &'a Machine, args: &TopoArgs) -> Result<Selection<'a>, SelectError> {
-    let mut selection = Selection::of(machine);
+fn limited<'a>(
+    mut selection: Selection<'a>,
+    machine: &'a Machine,
+    args: &TopoArgs,
+) -> Result<Selection<'a>, SelectError> {
     if let Some(gpus) = &args.gpus {
         selection = selection.gpus(gpus.iter().map(|&number| GpuId(number)));
     }

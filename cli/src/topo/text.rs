@@ -4,8 +4,9 @@ use qpair::topology::{Choice, LinkLayer, Machine, Matrix, Nic, Port, PortState};
 
 use crate::table;
 
-/// All of it: what there is, the NICs, the matrix, and the choice with its reasons. `verbose`: with those that were not chosen.
-pub fn text(machine: &Machine, choice: &Choice, verbose: bool) -> String {
+/// All of it: what there is, the NICs, the matrix, and the choice with its reasons and `limits`. `verbose`: with those that were
+/// not chosen.
+pub fn text(machine: &Machine, choice: &Choice, limits: &[String], verbose: bool) -> String {
     let mut blocks = vec![headline(machine)];
     if machine.nics().iter().any(|nic| !nic.software) {
         blocks.push(nics(machine));
@@ -19,7 +20,8 @@ pub fn text(machine: &Machine, choice: &Choice, verbose: bool) -> String {
     };
     if !reasons.is_empty() {
         let more = if verbose { "" } else { " (-v tells of the others)" };
-        blocks.push(format!("What serves what, and why{more}:\n\n{}", reasons.trim_end()));
+        let limits: String = limits.iter().map(|limit| format!("\n({limit})")).collect();
+        blocks.push(format!("What serves what, and why{more}:\n\n{}{limits}", reasons.trim_end()));
     }
     if !machine.warnings().is_empty() {
         let warnings: Vec<_> = machine.warnings().iter().map(|warning| format!("  {warning}")).collect();
@@ -74,6 +76,7 @@ fn state(state: PortState) -> &'static str {
     match state {
         PortState::Active => "active",
         PortState::Down => "down",
+        PortState::Init => "init, not configured",
         PortState::Unknown => "?",
     }
 }

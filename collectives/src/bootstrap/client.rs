@@ -32,6 +32,8 @@ pub(super) struct Joining {
     size: u32,
     host: String,
     port: u16,
+    /// All have come.
+    met: bool,
     /// At rank 0.
     server: Option<Server>,
 }
@@ -55,13 +57,14 @@ impl Joining {
         let sent = stream.set_nodelay(true).and_then(|()| stream.write_all(&encode(&join)));
         sent.map_err(system("write to the store"))?;
         let reader = BufReader::new(stream.try_clone().map_err(system("share the store's connection"))?);
-        Ok(Joining { stream, reader, rank, size, host: host.to_owned(), port, server })
+        Ok(Joining { stream, reader, rank, size, host: host.to_owned(), port, met: false, server })
     }
 
     /// Waits until all ranks have joined.
     pub(super) fn roster(&mut self, limit: Duration) -> Result<Roster, BootstrapError> {
         match self.hear(limit)? {
             FromStore::Roster { token, members } if members.len() == self.size as usize => {
+                self.met = true;
                 Ok(Roster { token, members })
             }
             other => Err(self.unexpected(&other)),
@@ -74,8 +77,8 @@ impl Joining {
         listening: Listening,
         limit: Duration,
     ) -> Result<(StoreClient, Vec<Listening>), BootstrapError> {
-        let sent = self.stream.write_all(&encode(&ToStore::Listening(listening)));
-        sent.map_err(system("write to the store"))?;
+        // If that fails, the store is gone; why, it may have said before.
+        let _ = self.stream.write_all(&encode(&ToStore::Listening(listening)));
         let all = match self.hear(limit)? {
             FromStore::Listening(all) if all.len() == self.size as usize => all,
             other => return Err(self.unexpected(&other)),
@@ -107,6 +110,9 @@ impl Joining {
         let deadline = Deadline::after(limit.saturating_add(ANSWER));
         match read(&mut self.reader, Some(deadline), ROSTER_LIMIT) {
             Ok(FromStore::Refused { reason }) => Err(BootstrapError::Refused { rank: self.rank, reason }),
+            Ok(FromStore::Absent { missing, limit }) if self.met => {
+                Err(BootstrapError::NotSetUp { missing, size: self.size, limit })
+            }
             Ok(FromStore::Absent { missing, limit }) => Err(BootstrapError::Absent { missing, size: self.size, limit }),
             Ok(FromStore::Verdict(Fault::Gone { rank } | Fault::Left { rank })) => {
                 Err(BootstrapError::RankGone { rank })
@@ -118,6 +124,8 @@ impl Joining {
                 let (host, port) = (self.host.clone(), self.port);
                 Err(BootstrapError::NoAnswer { host, port, limit, source })
             }
+            // The store ends with rank 0.
+            Err(Hearing::Over(_)) if self.met => Err(BootstrapError::RankGone { rank: 0 }),
             Err(Hearing::Over(_)) => Err(self.stranger("it hung up")),
         }
     }

@@ -6,9 +6,11 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
+use qpair_transport::Near;
+
 use super::client::{Joining, Roster};
-use super::message::{Listening, Member};
-use super::placement::place;
+use super::message::{Listening, Member, Whereabouts};
+use super::seating::{Seating, own_gpu, seating};
 use super::server::{Server, listen};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
@@ -28,7 +30,7 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 /// let comm = environment.connect()?;
 /// # Ok::<(), qpair_collectives::BootstrapError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Environment {
     /// RANK: this rank.
     pub rank: u32,
@@ -40,8 +42,10 @@ pub struct Environment {
     pub host: String,
     /// MASTER_PORT: the port at which rank 0 listens. Where torchrun's agent listens there itself, the next one.
     pub port: u16,
-    /// How long to wait for all ranks: 60 s unless set; [`Duration::MAX`] for ever.
+    /// How long to wait for all ranks to come, and then for all to be set up: 60 s each unless set; [`Duration::MAX`] for ever.
     pub limit: Duration,
+    /// What this rank's data is near to, to choose its NICs by, instead of what [`connect`](Environment::connect) finds out.
+    pub near: Option<Near>,
 }
 
 impl Environment {
@@ -76,7 +80,7 @@ impl Environment {
         }
         let agent_is_there = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
         let port = if agent_is_there { port.checked_add(1).unwrap_or(FIRST_FREE) } else { port };
-        let environment = Self { rank, size, local_rank, host, port, limit: LIMIT };
+        let environment = Self { rank, size, local_rank, host, port, limit: LIMIT, near: None };
         environment.check()?;
         Ok(environment)
     }
@@ -84,15 +88,19 @@ impl Environment {
     /// Meets the other ranks. Rank 0 listens for them at MASTER_ADDR and MASTER_PORT.
     ///
     /// Ranks first tell each other where they run. If that is one host, they go over its memory. If there are several, each goes
-    /// over NICs that topology names: where the host has a GPU for each of its ranks, those of the GPU of the rank's number
-    /// (CUDA_VISIBLE_DEVICES and its kin are heeded), else those of the NUMA node that the rank is bound to, which the ranks
-    /// there divide among them. QPAIR_DEVICE names the device instead; QPAIR_NICS and QPAIR_TOPOLOGY are heeded as
+    /// over NICs that topology names: those of the GPU of the rank's number, as far as the host has one and the rank is not bound
+    /// to another NUMA node (CUDA_VISIBLE_DEVICES and its kin are heeded); else those of a NUMA node that the rank may run on,
+    /// which the ranks there divide among them. QPAIR_DEVICE names the device instead; QPAIR_NICS and QPAIR_TOPOLOGY are heeded as
     /// [`Near`](qpair_transport::Near) says. [`Communicator::explain`] tells what came of it.
     ///
     /// # Errors
     /// [`BootstrapError`]: the port is taken, rank 0 does not answer, ranks are missing, or two ranks contradict
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
+        self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() })
+    }
+
+    pub(super) fn connect_from(&self, whereabouts: Whereabouts) -> Result<Communicator, BootstrapError> {
         self.check()?;
         let addresses: Vec<SocketAddr> = match (self.host.as_str(), self.port).to_socket_addrs() {
             Ok(addresses) => addresses.collect(),
@@ -102,11 +110,14 @@ impl Environment {
         let stream = self.reach(&addresses)?;
         let ip = stream.local_addr().map(|address| address.ip());
         let ip = ip.map_err(|source| BootstrapError::System { what: "name the connection to rank 0", source })?;
-        let who = ((self.rank, self.size), (self.host.as_str(), self.port));
-        let mut joining = Joining::new(stream, who.0, who.1, whereabouts(), server)?;
+        let store = (self.host.as_str(), self.port);
+        let mut joining = Joining::new(stream, (self.rank, self.size), store, whereabouts, server)?;
         let Roster { token, members } = joining.roster(self.limit)?;
-        let place = place(self.rank, self.local_rank, &members);
-        let set_up = place.and_then(|place| Net::new(self.rank, self.size, ip, NetSettings::default(), place));
+        let seating = match &self.near {
+            Some(near) => Ok(Seating::Near(near.clone())),
+            None => seating(self.rank, &members),
+        };
+        let set_up = seating.and_then(|seating| Net::new(self.rank, self.size, ip, NetSettings::default(), seating));
         let mut net = match set_up {
             Ok(net) => net,
             Err(error) => {
@@ -114,8 +125,9 @@ impl Environment {
                 return Err(error);
             }
         };
-        let own = Listening { address: net.address(), device: net.device().to_owned() };
+        let own = net.listening();
         let (client, all) = joining.listen(own, self.limit)?;
+        check_links(&all)?;
         net.meet(all.iter().map(|rank| rank.address), token);
         let members = members.into_iter().zip(all);
         let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
@@ -185,6 +197,23 @@ fn number<T: FromStr>(
 ) -> Result<T, BootstrapError> {
     let value = text(variable, name, hint)?;
     value.parse().map_err(|_| BootstrapError::Value { name, value, hint })
+}
+
+/// InfiniBand and the rest do not reach each other; before anything is sent, ranks on either are named.
+fn check_links(all: &[Listening]) -> Result<(), BootstrapError> {
+    let first = |infiniband: bool| {
+        let ranks = (0_u32..).zip(all);
+        ranks.map(|(rank, listening)| (rank, listening)).find(|(_, other)| other.is_on_infiniband == infiniband)
+    };
+    match (first(true), first(false)) {
+        (Some((infiniband, on)), Some((other, beside))) => Err(BootstrapError::Links {
+            infiniband,
+            device: on.device.clone(),
+            other,
+            other_device: beside.device.clone(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// How long to wait for all ranks.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use qpair_topology::{CpuSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -44,6 +45,8 @@ pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
     /// The device that its worker is on, for people.
     pub(crate) device: String,
+    /// Whether that is on InfiniBand, which reaches nothing else.
+    pub(crate) is_on_infiniband: bool,
 }
 
 /// Where a rank runs.
@@ -54,7 +57,10 @@ pub(crate) struct Whereabouts {
     /// What is the same for all processes of a machine, and of no other.
     pub(crate) machine: String,
     /// The cores that it may run on.
-    pub(crate) cores: Vec<u32>,
+    pub(crate) cores: CpuSet,
+    /// The GPU that it uses, as far as can be told.
+    #[serde(default)]
+    pub(crate) gpu: Option<PciAddress>,
 }
 
 /// What all ranks know of a rank.

@@ -5,7 +5,7 @@ mod alarm;
 mod client;
 mod environment;
 mod message;
-mod placement;
+mod seating;
 mod server;
 mod visitor;
 mod watch;
@@ -16,7 +16,9 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
-pub(crate) use message::Member;
-pub(crate) use placement::Place;
+#[cfg(test)]
+pub(crate) use message::Whereabouts;
+pub(crate) use message::{Listening, Member};
+pub(crate) use seating::Seating;
 pub(crate) use watch::Watch;
 pub(crate) use whereabouts::whereabouts;

@@ -206,12 +206,16 @@ impl Store {
             (ToStore::Join { protocol, size, rank, whereabouts }, None) => {
                 self.join(at, protocol, size, rank, whereabouts);
             }
-            (ToStore::Listening(listening), Some(_)) if matches!(self.stage, Stage::SettingUp(_)) => {
+            (ToStore::Listening(listening), Some(_))
+                if matches!(self.stage, Stage::SettingUp(_)) && visitor.listening.is_none() =>
+            {
                 self.ready(at, listening);
             }
             // It was ready too late, or while a fault ended it: it is told of that.
             (ToStore::Listening(_), Some(_)) if matches!(self.stage, Stage::Over(_)) => {}
             (ToStore::Report(fault), Some(_)) => self.raise(fault),
+            // The others count on it.
+            (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
             (ToStore::Leave, Some(rank)) => self.leave(rank),
             _ => self.refuse(at, "it said what it should not"),
         }
@@ -238,8 +242,8 @@ impl Store {
         if let Some(Some(visitor)) = self.visitors.get_mut(at) {
             visitor.joined = Some((rank, whereabouts));
         }
-        let members = self.by_rank(|visitor| visitor.joined.as_ref().map(|(_, whereabouts)| whereabouts.clone()));
-        if members.len() == self.size as usize {
+        if self.count(|visitor| visitor.joined.is_some()) == self.size as usize {
+            let members = self.by_rank(|visitor| visitor.joined.as_ref().map(|(_, whereabouts)| whereabouts.clone()));
             self.stage = Stage::SettingUp(Deadline::after(self.limit));
             self.tell_all(&FromStore::Roster { token: self.token, members });
         }
@@ -249,11 +253,15 @@ impl Store {
         if let Some(Some(visitor)) = self.visitors.get_mut(at) {
             visitor.listening = Some(listening);
         }
-        let all = self.by_rank(|visitor| visitor.listening.clone());
-        if all.len() == self.size as usize {
+        if self.count(|visitor| visitor.listening.is_some()) == self.size as usize {
+            let all = self.by_rank(|visitor| visitor.listening.clone());
             self.stage = Stage::Complete;
             self.tell_all(&FromStore::Listening(all));
         }
+    }
+
+    fn count(&self, which: impl Fn(&Visitor) -> bool) -> usize {
+        self.visitors.iter().flatten().filter(|visitor| which(visitor)).count()
     }
 
     /// What those ranks that said it have said, in order.

@@ -9,6 +9,10 @@ use std::time::Duration;
 use super::message::{FromStore, Listening, PROTOCOL, ToStore, encode};
 use super::server::{Server, listen};
 use super::whereabouts::whereabouts;
+use super::{Environment, Whereabouts};
+use crate::ReduceOp;
+use crate::communicator::Communicator;
+use crate::error::BootstrapError;
 use crate::fault::Fault;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -132,7 +136,7 @@ fn who_could_not_be_let_in_is_let_in_later() {
 }
 
 fn listening(device: &str) -> Listening {
-    Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into() }
+    Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into(), is_on_infiniband: false }
 }
 
 #[test]
@@ -185,4 +189,53 @@ fn a_rank_that_can_not_be_set_up_is_named_with_its_reason() {
     let fault = Fault::Failed { rank: 1, reason: "no such device".into() };
     guests[1].say(&encode(&ToStore::Report(fault.clone())));
     guests.iter_mut().for_each(|guest| assert_eq!(guest.hear(), FromStore::Verdict(fault.clone())));
+}
+
+#[test]
+fn who_leaves_before_all_are_set_up_ends_it() {
+    let (_server, address) = start(2, LIMIT);
+    let mut guests: Vec<_> = (0..2).map(|rank| Guest::join(address, rank, 2)).collect();
+    guests.iter_mut().for_each(|guest| drop(guest.hear()));
+    guests[1].say(&encode(&ToStore::Leave));
+    assert_eq!(guests[0].hear(), FromStore::Verdict(Fault::Gone { rank: 1 }));
+}
+
+/// Ranks that each believe to be on that machine, and what their attempts came to.
+fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
+    // Kept until rank 0 has it.
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    drop(held);
+    let size = machines.len() as u32;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .zip(machines)
+            .map(|(rank, machine)| {
+                let host = "127.0.0.1".to_owned();
+                let environment = Environment { rank, size, local_rank: 0, host, port, limit, near: None };
+                let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
+                scope.spawn(move || environment.connect_from(whereabouts))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_on_several_hosts_are_where_topology_places_them_and_reach_each_other() {
+    let ranks = meet(&["a", "a", "b"], LIMIT);
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let comm = comm.unwrap();
+                let mut vector = comm.buffer::<i32>(5).unwrap();
+                vector.fill(1 << comm.rank());
+                comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                assert_eq!(vector[..], [7; 5]);
+                let text = comm.explain().to_string();
+                let place = text.lines().find(|line| line.starts_with("device ")).unwrap();
+                assert!(std::env::var_os("QPAIR_DEVICE").is_some() || place.contains(": NUMA "), "{text}");
+            });
+        }
+    });
 }

@@ -241,7 +241,7 @@ fn patience(rank: u32, members: &[Member]) -> Patience {
     let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1) };
     let all = members.iter().map(|member| &member.whereabouts);
     let beside: Vec<_> = all.filter(|other| other.machine == own.whereabouts.machine).collect();
-    let mut cores: Vec<_> = beside.iter().flat_map(|other| &other.cores).collect();
+    let mut cores: Vec<_> = beside.iter().flat_map(|other| other.cores.iter()).collect();
     cores.sort_unstable();
     cores.dedup();
     Patience::new(beside.len(), cores.len())

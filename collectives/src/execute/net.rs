@@ -10,7 +10,7 @@ use qpair_verbs::ProtectionDomain;
 use super::call::Call;
 use super::compile::Compiled;
 use super::tag::{Fields, Kind};
-use crate::bootstrap::Place;
+use crate::bootstrap::{Listening, Seating};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 
@@ -67,7 +67,7 @@ impl Default for NetSettings {
 }
 
 impl Net {
-    /// A worker for a rank among `ranks`, that listens at any port of `ip`, on the devices of `place`.
+    /// A worker for a rank among `ranks`, that listens at any port of `ip`, on the devices of `seating`.
     ///
     /// # Errors
     /// [`BootstrapError::Worker`], [`BootstrapError::Listen`].
@@ -76,9 +76,9 @@ impl Net {
         ranks: u32,
         ip: IpAddr,
         settings: NetSettings,
-        place: Place,
+        seating: Seating,
     ) -> Result<Net, BootstrapError> {
-        let config = place
+        let config = seating
             .config()
             .eager_limit(settings.eager)
             .window(settings.window)
@@ -101,6 +101,15 @@ impl Net {
     pub(crate) fn meet(&mut self, addresses: impl Iterator<Item = SocketAddr>, token: u64) {
         self.peers = addresses.map(|address| Peer { address, link: Link::None, calls: Vec::new() }).collect();
         self.token = token;
+    }
+
+    /// How its worker is reached.
+    pub(crate) fn listening(&self) -> Listening {
+        Listening {
+            address: self.address(),
+            device: self.device().to_owned(),
+            is_on_infiniband: self.worker.is_on_infiniband(),
+        }
     }
 
     /// The device that messages go over.

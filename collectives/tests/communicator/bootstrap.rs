@@ -10,7 +10,7 @@ use crate::port::Port;
 
 fn environment(rank: u32, size: u32, port: u16) -> Environment {
     let limit = Duration::from_secs(20);
-    Environment { rank, size, local_rank: rank, host: "127.0.0.1".into(), port, limit }
+    Environment { rank, size, local_rank: rank, host: "127.0.0.1".into(), port, limit, near: None }
 }
 
 fn connect(environments: Vec<Environment>) -> Vec<Result<Communicator, BootstrapError>> {
@@ -158,7 +158,7 @@ fn join(rank: u32, size: u32, port: &Port) -> TcpStream {
             Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
         }
     };
-    let whereabouts = r#"{"host":"h","machine":"m","cores":[0]}"#;
+    let whereabouts = r#"{"host":"h","machine":"m","cores":"0"}"#;
     let line = format!(r#"{{"Join":{{"protocol":2,"size":{size},"rank":{rank},"whereabouts":{whereabouts}}}}}"#);
     stream.write_all(format!("{line}\n").as_bytes()).unwrap();
     stream

@@ -1,6 +1,6 @@
 //! Making parts of little, and what they are called.
 
-use super::parts::{Bridge, Cpu, Gpu, GpuLinkKind, Nic, Parent, Port, PortState};
+use super::parts::{Bridge, Cpu, Gpu, GpuLinkKind, Nic, NicKind, Parent, Port, PortState};
 use super::{BridgeRole, GpuVendor, LinkLayer};
 use crate::{PciAddress, PcieLink};
 
@@ -80,6 +80,7 @@ impl Nic {
             physfn: None,
             gpu_direct: None,
             software: false,
+            kind: NicKind::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What parts carry: figures that follow from what they are, where no file or system says more.
 
-use super::parts::{Cpu, GpuLinkKind, Nic, PortState};
+use super::parts::{Cpu, GpuLinkKind, Nic, NicKind, Port, PortState};
 use crate::Bandwidth;
 
 impl Cpu {
@@ -38,10 +38,22 @@ const fn family(number: u32) -> u32 {
     if number > 0x1f && number & 15 == 15 { 15 + (number >> 4) } else { number }
 }
 
+impl Port {
+    /// True if data passes, as far as is known.
+    pub fn carries_data(&self) -> bool {
+        matches!(self.state, PortState::Active | PortState::Unknown)
+    }
+}
+
 impl Nic {
     /// True if some port carries data.
     pub fn is_usable(&self) -> bool {
-        self.ports.iter().any(|port| port.state != PortState::Down)
+        self.ports.iter().any(Port::carries_data)
+    }
+
+    /// True unless it is known to have no reliable connections of the InfiniBand kind, which are made by addresses.
+    pub fn has_reliable_connections(&self) -> bool {
+        matches!(self.kind, NicKind::ChannelAdapter | NicKind::Unknown)
     }
 
     /// What its ports carry together in one direction: of a bond its active members, as far as their
@@ -55,7 +67,7 @@ impl Nic {
         if bond > Bandwidth::ZERO {
             return bond;
         }
-        let ports = self.ports.iter().filter(|port| port.state != PortState::Down);
+        let ports = self.ports.iter().filter(|port| port.carries_data());
         ports.map(|port| port.mbit.map_or(Bandwidth::UNLIMITED, Bandwidth::from_mbit)).sum()
     }
 }

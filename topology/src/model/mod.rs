@@ -18,7 +18,7 @@ pub use machine::Machine;
 pub use node::{CpuId, GpuId, Link, LinkKind, NicId, NodeId, Warning};
 pub use parts::{
     BondMember, Bridge, BridgeRole, Cpu, Gpu, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, HostBridge, LinkLayer, Nic,
-    NvSwitch, Parent, Port, PortState, SocketLink,
+    NicKind, NvSwitch, Parent, Port, PortState, SocketLink,
 };
 
 /// How large a machine can be: at least twice what is built, and small enough that what is made of a

@@ -165,8 +165,10 @@ pub enum LinkLayer {
 pub enum PortState {
     /// It carries data.
     Active,
-    /// It does not: no cable, or no subnet manager.
+    /// It does not: no cable, or nothing at its other end.
     Down,
+    /// It has a link and does not carry data yet: on InfiniBand no subnet manager has configured it.
+    Init,
     /// It is not known, which is taken as active: a file that names a port means it to be used.
     #[default]
     Unknown,
@@ -246,6 +248,24 @@ pub struct Nic {
     /// only where no other NIC can be.
     #[serde(default)]
     pub software: bool,
+    /// What kind of RDMA device it is.
+    #[serde(default)]
+    pub kind: NicKind,
+}
+
+/// What kind of RDMA device a NIC is, by what its driver says (`node_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NicKind {
+    /// A channel adapter: InfiniBand or RoCE.
+    ChannelAdapter,
+    /// iWARP.
+    Iwarp,
+    /// Something with verbs of its own: Amazon's EFA, Cisco's usNIC.
+    Other,
+    /// It is not known, which is taken as a channel adapter.
+    #[default]
+    Unknown,
 }
 
 /// The NVSwitches of a machine, which together join its GPUs.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::escape::escape;
+
 /// A drawing. Frames are under lines, lines under boxes, and boxes under text, whatever order they
 /// come in.
 #[derive(Debug, Default)]
@@ -105,24 +107,6 @@ fn fit(text: &str, width: i32) -> String {
         return text.to_owned();
     }
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
-}
-
-/// Names may come from a file that means ill.
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            // Characters that XML has no way to write.
-            '\u{fffe}' | '\u{ffff}' => safe.push('?'),
-            control if control.is_control() => safe.push('?'),
-            other => safe.push(other),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::pci::{Devices, Speed, device_folder};
 use super::source::Probe;
 use super::tree::{Tree, join};
 use crate::guid::guid;
-use crate::{BondMember, LinkLayer, MachineBuilder, Nic, Parent, PcieLink, Port, PortState, Warning, limits};
+use crate::{BondMember, LinkLayer, MachineBuilder, Nic, NicKind, Parent, PcieLink, Port, PortState, Warning, limits};
 
 /// Adds the RDMA devices that this process can open.
 pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut MachineBuilder) {
@@ -33,8 +33,9 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
             continue;
         };
         tree.keep(&path);
+        let node_type = tree.read(&path, "node_type").unwrap_or_default();
         // The switch that a driver shows of itself.
-        if tree.read(&path, "node_type").is_some_and(|kind| kind.starts_with("2:")) {
+        if node_type.starts_with("2:") {
             continue;
         }
         let closed = match verbs.get(&name) {
@@ -46,7 +47,7 @@ pub(super) fn read(probe: &Probe<'_>, devices: &mut Devices<'_>, machine: &mut M
             machine.warn(Warning::new(name, problem + ". Give the container the device, or load ib_uverbs"));
             continue;
         }
-        let nic = nic(tree, devices, name, &path, machine);
+        let nic = Nic { kind: kind(&node_type), ..nic(tree, devices, name, &path, machine) };
         machine.nic(nic);
         full = machine.parts().nics.len() == limits::NICS;
     }
@@ -114,8 +115,19 @@ const MOST_PORTS: usize = 256;
 fn state(text: &str) -> PortState {
     match text.split(':').next().map(str::trim) {
         Some("4" | "5") => PortState::Active,
-        Some("1" | "2" | "3") => PortState::Down,
+        Some("1") => PortState::Down,
+        Some("2" | "3") => PortState::Init,
         _ => PortState::Unknown,
+    }
+}
+
+/// Of a line such as `1: CA`. Numbers are those of the kernel's `enum rdma_node_type` (include/rdma/ib_verbs.h).
+fn kind(text: &str) -> NicKind {
+    match text.split(':').next().map(str::trim) {
+        Some("1") => NicKind::ChannelAdapter,
+        Some("4") => NicKind::Iwarp,
+        Some("5" | "6" | "7") => NicKind::Other,
+        _ => NicKind::Unknown,
     }
 }
 
@@ -178,7 +190,11 @@ mod tests {
     fn states_of_ports_are_read_by_number() {
         assert_eq!(state("4: ACTIVE"), PortState::Active);
         assert_eq!(state("1: DOWN"), PortState::Down);
-        assert_eq!(state("2: INIT"), PortState::Down);
+        assert_eq!(state("2: INIT"), PortState::Init);
+        assert_eq!(state("3: ARMED"), PortState::Init);
+        let kinds = ["1: CA", "4: RNIC", "7: unspecified node", "", "9: new"].map(kind);
+        let unknown = NicKind::Unknown;
+        assert_eq!(kinds, [NicKind::ChannelAdapter, NicKind::Iwarp, NicKind::Other, unknown, unknown]);
         assert_eq!(state("nonsense"), PortState::Unknown);
     }
 }

@@ -51,6 +51,16 @@ pub struct Config {
     pub(crate) yields: u32,
 }
 
+/// Settings with the rails of their worker, and its device.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) config: Config,
+    pub(crate) device: String,
+    pub(crate) reason: String,
+    /// True if topology named the device.
+    pub(crate) is_chosen: bool,
+}
+
 /// How receive slots are shared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedReceives {
@@ -356,6 +366,8 @@ impl Config {
         let named = |device: &str, reason: &str| Placement {
             device: device.to_owned(),
             rails: vec![Rail::device(device)],
+            available: 1,
+            is_chosen: false,
             reason: reason.to_owned(),
         };
         let placement = if let Some(name) = &self.device {
@@ -364,6 +376,8 @@ impl Config {
             named(name, "as the first rail of the settings says")
         } else if let Some(name) = variable() {
             named(&name, "as QPAIR_DEVICE says")
+        } else if let (false, None) = (self.rails.is_empty(), &self.near) {
+            named("soft0", "as rails are that name no device")
         } else {
             self.near.clone().unwrap_or_else(|| Near::thread().at_most(1)).placement()?
         };
@@ -371,24 +385,29 @@ impl Config {
         Ok(Placement { rails, ..placement })
     }
 
-    /// The same settings with the device and the rails of a worker of its own; why is told too.
-    pub(crate) fn placed(mut self) -> Result<(Config, String, String), NearError> {
-        let Placement { device, rails, reason } = self.placement()?;
+    /// The same settings with the rails of a worker of its own.
+    pub(crate) fn placed(mut self) -> Result<Placed, NearError> {
+        let Placement { device, rails, reason, is_chosen, .. } = self.placement()?;
         // A device alone is used the same way without rails.
         if self.rails.is_empty() && rails != [Rail::device(&device)] {
             self.rails = rails;
         }
-        Ok((self, device, reason))
+        Ok(Placed { config: self, device, reason, is_chosen })
     }
 
     /// The same for a device that is open already.
-    pub(crate) fn placed_on_open(mut self) -> Result<(Config, String), NearError> {
+    pub(crate) fn placed_on(mut self, device: &str) -> Result<Placed, NearError> {
+        let placed = |config, reason| Placed { config, device: device.to_owned(), reason, is_chosen: false };
         let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
-            return Ok((self, "opened by the application".to_owned()));
+            return Ok(placed(self, "opened by the application".to_owned()));
         };
-        let placement = near.placement()?;
-        self.rails = placement.rails;
-        Ok((self, placement.reason))
+        let Placement { mut rails, reason, .. } = near.placement()?;
+        rails.sort_by_key(|rail| rail.device_name() != Some(device));
+        if rails.first().and_then(Rail::device_name) != Some(device) {
+            return Err(NearError::NotThat { device: device.to_owned(), reason });
+        }
+        self.rails = rails;
+        Ok(placed(self, reason))
     }
 
     /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the

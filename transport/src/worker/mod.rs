@@ -38,6 +38,7 @@ use qpair_verbs::{
     CompletionChannel, CompletionQueue, Context, ExposedRegion, MemoryError, ProtectionDomain, QueuePair,
 };
 
+use config::Placed;
 pub use config::{Config, Unmatched};
 pub use error::{
     CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, NoKey, OneSidedError, OneSidedFailure,
@@ -146,18 +147,25 @@ impl Worker {
     /// # Errors
     /// As [`on`](Worker::on), and [`WorkerError::Open`].
     pub fn new(config: Config) -> Result<Worker, WorkerError> {
-        let (config, device, placed) = config.placed()?;
-        Worker::make(Context::open(&device)?, config, placed)
+        let Placed { config, device, reason, is_chosen } = config.placed()?;
+        let made = Context::open(&device).map_err(WorkerError::from);
+        let made = made.and_then(|context| Worker::make(context, config, reason.clone()));
+        // Whoever has not named it can not know what to do about it.
+        made.map_err(|error| match is_chosen {
+            true => WorkerError::Chosen { device, reason, source: Box::new(error) },
+            false => error,
+        })
     }
 
-    /// A worker on an opened device. Rails that topology names for what it is [near](Config::near) must begin with that.
+    /// A worker on an opened device. Of the rails that topology names for what it is [near](Config::near), those on that device
+    /// come first; there must be one.
     ///
     /// # Errors
     /// [`WorkerError`] if a setting is out of range, topology can not name the rails, or the device or the system refuses a
     /// resource.
     pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
-        let (config, placed) = config.placed_on_open()?;
-        Worker::make(context, config, placed)
+        let Placed { config, reason, .. } = config.placed_on(context.name())?;
+        Worker::make(context, config, reason)
     }
 
     fn make(context: Context, config: Config, placed: String) -> Result<Worker, WorkerError> {
@@ -270,6 +278,11 @@ impl Worker {
     /// ```
     pub fn placed(&self) -> &str {
         &self.placed
+    }
+
+    /// What its messages go over at first. Workers on InfiniBand reach those on InfiniBand, all others reach each other.
+    pub fn is_on_infiniband(&self) -> bool {
+        self.fabric == Fabric::InfiniBand
     }
 
     /// What was done so far.

@@ -24,16 +24,28 @@ fn worker(system: &System) -> Option<Finding> {
     Some(match system.worker.as_ref()? {
         Err(error) => Finding::problem(of, "worker-device", format!("workers that are told no device fail: {error}"))
             .fix("see what there is", ["env -u QPAIR_TOPOLOGY -u QPAIR_NICS qpair topo"]),
-        Ok((device, reason)) if device == SOFT && !system.devices.is_empty() => {
-            let message = format!("workers take {device}, though there are RDMA devices");
+        Ok(device) if !device.name.starts_with("soft") && !opens(system, &device.name) => {
+            let message = format!("workers that are told no device take {}, which can not be opened", device.name);
+            Finding::problem(of, "worker-device", message)
+                .because(format!("They take it for this reason: {}.", device.reason))
+                .fix("take the software device, or name another", [format!("export QPAIR_DEVICE={SOFT}")])
+        }
+        Ok(device) if device.name == SOFT && device.is_chosen && !system.devices.is_empty() => {
+            let message = format!("workers take {SOFT}, though there are RDMA devices");
             Finding::note(of, "worker-device", message)
-                .because(format!("They are told no device: {reason}."))
+                .because(format!("They are told no device: {}.", device.reason))
                 .fix("see why none is chosen", ["qpair topo -v"])
         }
-        Ok((device, reason)) => {
-            Finding::ok(of, "worker-device", format!("workers that are told no device take {device}")).because(reason)
+        Ok(device) => {
+            let message = format!("workers that are told no device take {}", device.name);
+            Finding::ok(of, "worker-device", message).because(&device.reason)
         }
     })
+}
+
+/// True of a device that was opened, or that nobody tried to open.
+fn opens(system: &System, name: &str) -> bool {
+    system.opened.is_empty() || system.opened.iter().any(|device| device.name == name && device.ports.is_ok())
 }
 
 /// `rxe0 port 1`.

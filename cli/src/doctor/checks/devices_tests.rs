@@ -1,7 +1,7 @@
 //! Each finding on devices and ports, with its message and fix.
 
 use super::super::super::fixture::Fixture;
-use super::super::super::system::{OpenedDevice, PciFunction};
+use super::super::super::system::{OpenedDevice, PciFunction, WorkerDevice};
 use super::super::{fixes, only};
 use super::*;
 
@@ -178,17 +178,28 @@ fn nonsense_in_sysfs_is_a_finding() {
 #[test]
 fn the_device_that_workers_take_is_told_with_the_reason() {
     let mut system = Fixture::rxe_host().system();
-    let mut worker = |worker: Result<(&str, &str), &str>| {
-        let owned = |(device, reason): (&str, &str)| (device.to_owned(), reason.to_owned());
-        system.worker = Some(worker.map(owned).map_err(str::to_owned));
+    let mut of = |worker: Result<(&str, &str, bool), &str>| {
+        let device = |(name, reason, is_chosen): (&str, &str, bool)| WorkerDevice {
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+            is_chosen,
+        };
+        system.worker = Some(worker.map(device).map_err(str::to_owned));
         only(&check(&system), "worker-device").clone()
     };
-    let finding = worker(Ok(("rxe0", "NUMA 0: rxe0 (PHB)")));
+    let finding = of(Ok(("rxe0", "NUMA 0: rxe0 (PHB)", true)));
     assert_eq!((finding.severity, finding.why.as_deref()), (Severity::Ok, Some("NUMA 0: rxe0 (PHB)")));
-    let finding = worker(Ok(("soft0", "rxe0 left out, which libibverbs does not list")));
+    let finding = of(Ok(("soft0", "without rxe0, which libibverbs does not list", true)));
     assert_eq!(finding.severity, Severity::Note);
-    assert!(finding.why.as_ref().is_some_and(|why| why.contains("rxe0 left out")), "{finding:?}");
-    let finding = worker(Err("QPAIR_NICS is `mlx5_9`: no NIC is called that"));
+    assert!(finding.why.as_ref().is_some_and(|why| why.contains("without rxe0")), "{finding:?}");
+    assert_eq!(of(Ok(("soft0", "as QPAIR_DEVICE says", false))).severity, Severity::Ok);
+    let finding = of(Err("QPAIR_NICS is `mlx5_9`: no NIC is called that"));
     assert_eq!(finding.severity, Severity::Problem);
     assert!(finding.message.contains("mlx5_9") && fixes(&finding).contains("qpair topo"), "{finding:?}");
+    system.opened = vec![OpenedDevice { name: "rxe0".to_owned(), ports: Ok(Vec::new()) }];
+    let (name, reason) = ("nope0".to_owned(), "as QPAIR_DEVICE says".to_owned());
+    system.worker = Some(Ok(WorkerDevice { name, reason, is_chosen: false }));
+    let finding = only(&check(&system), "worker-device").clone();
+    assert_eq!(finding.severity, Severity::Problem);
+    assert!(fixes(&finding).contains("export QPAIR_DEVICE=soft0"), "{finding:?}");
 }

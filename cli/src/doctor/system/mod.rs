@@ -14,6 +14,7 @@ mod verbs;
 use std::path::Path;
 
 use qpair::Config;
+use qpair::transport::Placement;
 
 pub use kernel::Kernel;
 #[cfg(test)]
@@ -57,9 +58,20 @@ pub struct System {
     /// What opening the devices gave.
     pub opened: Vec<OpenedDevice>,
     /// The device that a worker takes by itself and why, or why it can take none.
-    pub worker: Option<Result<(String, String), String>>,
+    pub worker: Option<Result<WorkerDevice, String>>,
     /// Files whose content makes no sense.
     pub oddities: Vec<Oddity>,
+}
+
+/// The device that a worker takes which is told none.
+#[derive(Clone, Debug)]
+pub struct WorkerDevice {
+    /// Its name.
+    pub name: String,
+    /// Why it is that one.
+    pub reason: String,
+    /// True if topology named it, false if the environment does.
+    pub is_chosen: bool,
 }
 
 /// The RDMA devices that the kernel under `base` has.
@@ -98,7 +110,12 @@ impl System {
         system.library.loaded = Some(verbs::load());
         system.opened = verbs::open_all();
         let placement = Config::default().placement();
-        system.worker = Some(placement.map(|found| (found.device, found.reason)).map_err(|error| error.to_string()));
+        let worker = placement.map(|Placement { device, reason, is_chosen, .. }| WorkerDevice {
+            name: device,
+            reason,
+            is_chosen,
+        });
+        system.worker = Some(worker.map_err(|error| error.to_string()));
         system
     }
 

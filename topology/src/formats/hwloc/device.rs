@@ -170,7 +170,8 @@ fn ports(device: &Element<'_>, link_layer: LinkLayer) -> Vec<Port> {
         let state = info(device, &format!("Port{number}State"))?;
         let state = match state.trim() {
             "4" | "5" => PortState::Active,
-            "1" | "2" | "3" => PortState::Down,
+            "1" => PortState::Down,
+            "2" | "3" => PortState::Init,
             _ => PortState::Unknown,
         };
         Some(Port { number, mbit: None, link_layer, state })

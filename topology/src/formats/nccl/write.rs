@@ -8,7 +8,7 @@ use super::models::{capability, instruction_set};
 use crate::escape::escape;
 use crate::{
     BridgeRole, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor, LinkKind, LinkLayer, Machine, Nic, NicId, NodeId,
-    PciAddress, PcieLink, PortState,
+    PciAddress, PcieLink,
 };
 
 impl Machine {
@@ -196,7 +196,7 @@ impl Writer<'_> {
     }
 
     fn nets(&mut self, nic: &Nic, depth: usize) {
-        for port in nic.ports.iter().filter(|port| port.state != PortState::Down) {
+        for port in nic.ports.iter().filter(|port| port.carries_data()) {
             let attributes = [
                 ("name", Some(escape(&nic.name))),
                 ("dev", Some(self.nets.to_string())),

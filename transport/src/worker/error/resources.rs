@@ -67,6 +67,18 @@ pub enum WorkerError {
         /// The worker's device.
         device: String,
     },
+    /// The device that topology named can not be used.
+    #[error(
+        "{source}; {device} is what qpair takes by itself here ({reason}): QPAIR_DEVICE names another, such as soft0"
+    )]
+    Chosen {
+        /// The device.
+        device: String,
+        /// Why it was named.
+        reason: String,
+        /// What is the matter with it.
+        source: Box<WorkerError>,
+    },
     /// Topology could not name the rails.
     #[error(transparent)]
     Near(Box<NearError>),

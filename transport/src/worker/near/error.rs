@@ -33,6 +33,24 @@ pub enum NearError {
         /// Its value.
         value: String,
     },
+    /// QPAIR_NICS leaves nothing that can be used.
+    #[error("QPAIR_NICS is `{value}`, and none of these NICs can be used: {why}; name others, or unset it")]
+    NoneLeft {
+        /// Its value.
+        value: String,
+        /// What is the matter with each.
+        why: String,
+    },
+    /// The device that the worker is to be on is none of those that topology names.
+    #[error(
+        "{device} is none of the rails that topology names ({reason}); make the worker by Worker::new, or leave out Config::near"
+    )]
+    NotThat {
+        /// The device.
+        device: String,
+        /// What topology names, and why.
+        reason: String,
+    },
     /// QPAIR_NICS names a NIC that can not be opened.
     #[error("QPAIR_NICS names {nic}, which libibverbs does not list; `qpair doctor` tells why")]
     NotListed {

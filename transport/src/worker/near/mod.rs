@@ -10,7 +10,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use qpair_topology::{GpuId, Machine, PciAddress};
+use qpair_topology::{GpuId, Machine, PciAddress, Selection};
 
 use super::rails::Rail;
 use crate::cm::RAILS_LIMIT;
@@ -41,6 +41,7 @@ use here::Here;
 pub struct Near {
     what: What,
     among: Option<Vec<GpuId>>,
+    nodes: Option<Vec<u32>>,
     turn: usize,
     at_most: usize,
     machine: Option<Arc<Machine>>,
@@ -61,8 +62,12 @@ enum What {
 pub struct Placement {
     /// The device of the first rail, which messages go over at first.
     pub device: String,
-    /// The rails, at least one.
+    /// The rails, at least one; the fastest first, unless it was another's [turn](Near::turn).
     pub rails: Vec<Rail>,
+    /// How many there were to take of.
+    pub available: usize,
+    /// True if topology named them, false if the settings or the environment did.
+    pub is_chosen: bool,
     /// Which they are and why, for people.
     pub reason: String,
 }
@@ -71,7 +76,7 @@ impl Near {
     /// The calling thread, or the one that makes the worker: the NUMA node of the processors that it may run on, or if these
     /// are of several nodes, of the one that it is on now.
     pub fn thread() -> Near {
-        Near { what: What::Thread, among: None, turn: 0, at_most: RAILS_LIMIT, machine: None }
+        Near { what: What::Thread, among: None, nodes: None, turn: 0, at_most: RAILS_LIMIT, machine: None }
     }
 
     /// A NUMA node, by Linux' number.
@@ -79,7 +84,9 @@ impl Near {
         Near { what: What::Numa(node), ..Near::thread() }
     }
 
-    /// A GPU, by its place in the order of PCI addresses. That is CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    /// A GPU, by its place in the order of PCI addresses among those of the host that the process can use. CUDA counts in that
+    /// order with CUDA_DEVICE_ORDER=PCI_BUS_ID, but for GPUs that CUDA_VISIBLE_DEVICES leaves out: who uses CUDA rather takes
+    /// [`gpu_at`](Near::gpu_at).
     pub fn gpu(gpu: GpuId) -> Near {
         Near { what: What::Gpu(gpu), ..Near::thread() }
     }
@@ -97,7 +104,16 @@ impl Near {
         self
     }
 
-    /// Which of several workers for the same it is, from 0 (default 0): each begins with another of its NICs.
+    /// The NUMA nodes whose workers work at once, this one's among them (default: all of the host): those that are named do not
+    /// leave NICs to the others.
+    #[must_use]
+    pub fn among_nodes(mut self, nodes: impl IntoIterator<Item = u32>) -> Near {
+        self.nodes = Some(nodes.into_iter().collect());
+        self
+    }
+
+    /// Which of several workers for the same it is, from 0 (default 0, whatever other workers there are): it begins with the rail
+    /// of that number, counted round.
     #[must_use]
     pub fn turn(mut self, turn: usize) -> Near {
         self.turn = turn;
@@ -118,13 +134,43 @@ impl Near {
         self
     }
 
+    /// What workers choose of in a machine, and in words what not: NICs that can not be opened or that messages can not go over,
+    /// and what QPAIR_NICS says.
+    ///
+    /// ```
+    /// use qpair_topology::Machine;
+    /// use qpair_transport::Near;
+    ///
+    /// let machine = Machine::this()?;
+    /// let (selection, without) = Near::selection(&machine)?;
+    /// println!("{}{}", selection.choose()?.explain(), without.join("\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NearError`] if QPAIR_NICS makes no sense.
+    pub fn selection(machine: &Machine) -> Result<(Selection<'_>, Vec<String>), NearError> {
+        let here = Here::of(machine)?;
+        let (selection, left_out) = choose::selection(&here)?;
+        let mut words = choose::told(machine, &left_out);
+        if !here.nics.value().is_empty() {
+            words.push(format!("as QPAIR_NICS says: {}", here.nics.value()));
+        }
+        Ok((selection, words))
+    }
+
     /// The rails, and why these.
     ///
     /// # Errors
     /// [`NearError`] if there is no such GPU or NUMA node, or if QPAIR_NICS or QPAIR_TOPOLOGY in the environment make no sense.
     /// The message lists what there is.
     pub fn placement(&self) -> Result<Placement, NearError> {
-        let machine = self.machine.clone().map_or_else(Machine::this, Ok)?;
+        // What the driver of GPUs tells takes long to be asked, and matters to them alone.
+        let this = match self.what {
+            What::Thread | What::Numa(_) => Machine::this_without_driver,
+            What::Gpu(_) | What::GpuAt(_) => Machine::this,
+        };
+        let machine = self.machine.clone().map_or_else(this, Ok)?;
         choose(self, &Here::of(&machine)?)
     }
 }

@@ -33,6 +33,11 @@ impl Nics {
         &self.value
     }
 
+    /// True if the user named NICs to be used.
+    pub(super) fn names_any(&self) -> bool {
+        !self.only.is_empty()
+    }
+
     /// True if the user named that NIC as one to be used.
     pub(super) fn names(&self, nic: &Nic) -> bool {
         let is_address = |text: &str| text.parse().is_ok_and(|address: PciAddress| nic.address == Some(address));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qpair_topology::{Cpu, Gpu, GpuId, LinkLayer, Machine, Nic, Parent, PciAddress, Port, PortState};
+use qpair_topology::{Cpu, Gpu, GpuId, LinkLayer, Machine, Nic, NicKind, Parent, PciAddress, Port, PortState};
 
 use super::choose::choose;
 use super::here::Here;
@@ -70,7 +70,7 @@ fn workers_for_the_same_node_begin_with_different_nics() {
     let first: Vec<_> = (0..4).map(|turn| devices(&near(turn)).join(" ")).collect();
     assert_eq!(first, ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_1"]);
     assert!(
-        near(3).reason.ends_with("begun with mlx5_1, as turn 1 of 2; the first 1 of 2 rails"),
+        near(3).reason.ends_with("begun with mlx5_1, port 1, as turn 1 of 2; 1 of 2 rails, from mlx5_1, port 1 on"),
         "{}",
         near(3).reason
     );
@@ -104,7 +104,7 @@ fn gpus_that_work_at_once_share_no_nic_while_another_is_idle() {
     for pair in [[0, 1], [0, 2], [1, 3]].map(|pair| pair.map(GpuId)) {
         let [a, b] = pair.map(|gpu| with(Near::gpu(gpu).among(pair)));
         assert_ne!(devices(&a), devices(&b), "{} and {}", a.reason, b.reason);
-        assert!(a.reason.ends_with("mlx5_0, mlx5_2 left out, which libibverbs does not list"), "{}", a.reason);
+        assert!(a.reason.ends_with("without mlx5_0, mlx5_2, which libibverbs does not list"), "{}", a.reason);
         // One that is not named takes part all the same.
         assert_eq!(with(Near::gpu(pair[0]).among([pair[1]])), a);
     }
@@ -130,7 +130,72 @@ fn each_port_that_carries_data_is_a_rail_and_there_are_no_more_than_eight() {
     let rail = |card: usize, port| Rail::device(format!("card{card}")).on_port(port);
     let all = [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 2), (2, 3)];
     assert_eq!(found.rails, all.map(|(card, port)| rail(card, port)));
-    assert!(found.reason.ends_with("the first 8 of 9 rails"), "{}", found.reason);
+    assert!(found.reason.ends_with("8 of 9 rails, from card0, port 2 on"), "{}", found.reason);
+    assert_eq!(found.available, 9);
+    // Workers that divide them have all of them, and none twice.
+    let devices = || (0..3).map(|card| format!("card{card}")).collect();
+    let part = |turn| choose(&Near::numa(0).turn(turn).at_most(3), &Here { devices: devices(), ..here(&machine) });
+    let mut all: Vec<_> = [0, 3, 6].into_iter().flat_map(|turn| part(turn).unwrap().rails).collect();
+    all.sort_by_key(ToString::to_string);
+    all.dedup();
+    assert_eq!(all.len(), 9);
+}
+
+/// A node with a NIC of each of these rates in Gbit/s and link layers.
+fn with_nics(nics: &[(u64, LinkLayer)]) -> Machine {
+    let mut machine = Machine::builder();
+    machine.cpu(Cpu { cpus: (0..8).collect(), ..Cpu::numa(0) });
+    for (place, &(rate, layer)) in nics.iter().enumerate() {
+        let ports = vec![Port::active(1, rate * 1000, layer)];
+        machine.nic(Nic { ports, ..Nic::at(NICS[place], PciAddress::new(0, place as u8, 0, 0), Parent::Numa(0)) });
+    }
+    machine.build()
+}
+
+#[test]
+fn the_fastest_nic_comes_first() {
+    let machine = with_nics(&[(25, LinkLayer::Ethernet), (400, LinkLayer::Ethernet), (100, LinkLayer::Ethernet)]);
+    assert_eq!(devices(&choose(&Near::numa(0), &here(&machine)).unwrap()), ["mlx5_1", "mlx5_2", "mlx5_0"]);
+    assert_eq!(devices(&choose(&Near::thread().at_most(1), &here(&machine)).unwrap()), ["mlx5_1"]);
+}
+
+#[test]
+fn nics_of_one_link_layer_are_taken_unless_the_user_names_others() {
+    use LinkLayer::{Ethernet, InfiniBand};
+    let machine = with_nics(&[(100, Ethernet), (200, InfiniBand), (50, Ethernet), (200, InfiniBand)]);
+    let with =
+        |nics: &str| choose(&Near::numa(0), &Here { nics: Nics::parse(nics).unwrap(), ..here(&machine) }).unwrap();
+    assert_eq!(devices(&with("")), ["mlx5_1", "mlx5_3"]);
+    let told = "without mlx5_0, mlx5_2, which is of another link layer than most of the host's bandwidth";
+    assert!(with("").reason.ends_with(told), "{}", with("").reason);
+    assert_eq!(devices(&with("mlx5_0,mlx5_1")), ["mlx5_1", "mlx5_0"]);
+    assert_eq!(devices(&with("^mlx5_3")), ["mlx5_1"]);
+    // Those that can not be opened do not count.
+    let some = Here { devices: [NICS[0], NICS[2]].map(str::to_owned).to_vec(), ..here(&machine) };
+    assert_eq!(devices(&choose(&Near::numa(0), &some).unwrap()), ["mlx5_0", "mlx5_2"]);
+}
+
+#[test]
+fn devices_without_reliable_connections_are_left_out() {
+    let mut parts = with_nics(&[(100, LinkLayer::Ethernet), (25, LinkLayer::Ethernet)]).description().clone();
+    for kind in [NicKind::Iwarp, NicKind::Other] {
+        parts.nics[0].kind = kind;
+        let machine = parts.clone().build();
+        let found = choose(&Near::numa(0), &here(&machine)).unwrap();
+        assert_eq!(devices(&found), ["mlx5_1"]);
+        assert!(found.reason.contains("without mlx5_0, which has no reliable connections"), "{}", found.reason);
+    }
+}
+
+#[test]
+fn nodes_that_work_take_nics_that_idle_ones_would_have() {
+    let mut parts = machine().description().clone();
+    parts.nics.retain(|nic| nic.name == NICS[0] || nic.name == NICS[1]);
+    let machine = parts.build();
+    let [shared, alone] =
+        [Near::numa(0), Near::numa(0).among_nodes([0])].map(|near| choose(&near, &here(&machine)).unwrap());
+    assert_eq!(devices(&shared).len(), 1, "{}", shared.reason);
+    assert_eq!(devices(&alone), ["mlx5_0", "mlx5_1"], "{}", alone.reason);
 }
 
 #[test]
@@ -140,7 +205,7 @@ fn without_a_nic_that_can_be_opened_it_is_the_software_device() {
     for near in [Near::thread(), Near::numa(1), Near::gpu(GpuId(3))] {
         let found = choose(&near, &none).unwrap();
         assert_eq!(found.rails, [Rail::device("soft0")]);
-        assert!(found.reason.contains("mlx5_0, mlx5_1, mlx5_2, mlx5_3 left out"), "{}", found.reason);
+        assert!(found.reason.contains("without mlx5_0, mlx5_1, mlx5_2, mlx5_3, which"), "{}", found.reason);
     }
     // Nor where nothing at all is known.
     let empty = Machine::builder().build();
@@ -178,6 +243,16 @@ fn what_the_user_says_and_is_not_so_is_told_with_what_there_is() {
     );
     let error = fails(Near::thread(), "mlx5_2,mlx5_3", &NICS[..3]);
     assert_eq!(error, "QPAIR_NICS names mlx5_3, which libibverbs does not list; `qpair doctor` tells why");
+    // It is there, and carries nothing.
+    let mut parts = machine.description().clone();
+    parts.nics.iter_mut().for_each(|nic| nic.ports.iter_mut().for_each(|port| port.state = PortState::Down));
+    let down = parts.build();
+    let nics = Nics::parse("mlx5_3").unwrap();
+    let error = choose(&Near::thread(), &Here { nics, ..here(&down) }).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "QPAIR_NICS is `mlx5_3`, and none of these NICs can be used: mlx5_3: no port is active; name others, or unset it"
+    );
     let error = fails(Near::numa(7), "", &NICS);
     assert_eq!(error, "there is no NUMA node 7: there are NUMA 0, NUMA 1");
     let error = fails(Near::gpu(GpuId(4)), "mlx5_0", &NICS);
@@ -193,7 +268,9 @@ fn what_the_user_says_and_is_not_so_is_told_with_what_there_is() {
 fn this_host_has_a_placement_and_a_machine_of_ones_own_is_used() {
     let placement = Near::thread().at_most(0).placement().unwrap();
     assert_eq!(placement.rails.len(), 1);
-    let own = Near::numa(1).on(Arc::new(machine())).placement().unwrap();
+    let mut parts = machine().description().clone();
+    parts.nics.iter_mut().for_each(|nic| nic.name.insert_str(0, "no-such-"));
+    let own = Near::numa(1).on(Arc::new(parts.build())).placement().unwrap();
     // Of its NICs this host has none.
     assert_eq!(own.rails, [Rail::device("soft0")]);
 }

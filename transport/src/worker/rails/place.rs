@@ -88,8 +88,13 @@ impl Rail {
         let device = match contexts.iter().position(named) {
             Some(device) => device,
             None => {
-                contexts.push(Context::open(self.device.as_deref().unwrap_or_default())?);
-                contexts.len() - 1
+                // It may be open by another of its names.
+                let context = Context::open(self.device.as_deref().unwrap_or_default())?;
+                let same = contexts.iter().position(|open| open.name() == context.name());
+                same.unwrap_or_else(|| {
+                    contexts.push(context);
+                    contexts.len() - 1
+                })
             }
         };
         let context = &contexts[device];
