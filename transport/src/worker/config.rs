@@ -8,7 +8,7 @@ use qpair_verbs::HugePages;
 
 use super::endpoint::ENDPOINT_BITS;
 use super::error::WorkerError;
-use super::near::{Near, NearError, Placement};
+use super::near::Near;
 use super::rails::Rail;
 use crate::cm::{ClusterKey, ClusterKeyError, RAILS_LIMIT};
 use crate::engine::{HEADER_BYTES, RESERVED_SLOTS};
@@ -49,16 +49,6 @@ pub struct Config {
     pub(crate) recovery: Duration,
     pub(crate) spin: u32,
     pub(crate) yields: u32,
-}
-
-/// Settings with the rails of their worker, and its device.
-#[derive(Debug)]
-pub(crate) struct Placed {
-    pub(crate) config: Config,
-    pub(crate) device: String,
-    pub(crate) reason: String,
-    /// True if topology named the device.
-    pub(crate) is_chosen: bool,
 }
 
 /// How receive slots are shared.
@@ -349,65 +339,6 @@ impl Config {
     pub fn patience(mut self, spin: u32, yields: u32) -> Self {
         (self.spin, self.yields) = (spin, yields);
         self
-    }
-
-    /// The device that a worker with these settings opens, its rails, and why.
-    ///
-    /// ```
-    /// let placement = qpair_transport::Config::default().device("mlx5_0").placement()?;
-    /// assert_eq!((placement.device.as_str(), placement.reason.as_str()), ("mlx5_0", "as the settings say"));
-    /// # Ok::<(), qpair_transport::NearError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`NearError`] if topology is to name them, and can not.
-    pub fn placement(&self) -> Result<Placement, NearError> {
-        let variable = || env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
-        let named = |device: &str, reason: &str| Placement {
-            device: device.to_owned(),
-            rails: vec![Rail::device(device)],
-            available: 1,
-            is_chosen: false,
-            reason: reason.to_owned(),
-        };
-        let placement = if let Some(name) = &self.device {
-            named(name, "as the settings say")
-        } else if let Some(name) = self.rails.first().and_then(Rail::device_name) {
-            named(name, "as the first rail of the settings says")
-        } else if let Some(name) = variable() {
-            named(&name, "as QPAIR_DEVICE says")
-        } else if let (false, None) = (self.rails.is_empty(), &self.near) {
-            named("soft0", "as rails are that name no device")
-        } else {
-            self.near.clone().unwrap_or_else(|| Near::thread().at_most(1)).placement()?
-        };
-        let rails = if self.rails.is_empty() { placement.rails } else { self.rails.clone() };
-        Ok(Placement { rails, ..placement })
-    }
-
-    /// The same settings with the rails of a worker of its own.
-    pub(crate) fn placed(mut self) -> Result<Placed, NearError> {
-        let Placement { device, rails, reason, is_chosen, .. } = self.placement()?;
-        // A device alone is used the same way without rails.
-        if self.rails.is_empty() && rails != [Rail::device(&device)] {
-            self.rails = rails;
-        }
-        Ok(Placed { config: self, device, reason, is_chosen })
-    }
-
-    /// The same for a device that is open already.
-    pub(crate) fn placed_on(mut self, device: &str) -> Result<Placed, NearError> {
-        let placed = |config, reason| Placed { config, device: device.to_owned(), reason, is_chosen: false };
-        let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
-            return Ok(placed(self, "opened by the application".to_owned()));
-        };
-        let Placement { mut rails, reason, .. } = near.placement()?;
-        rails.sort_by_key(|rail| rail.device_name() != Some(device));
-        if rails.first().and_then(Rail::device_name) != Some(device) {
-            return Err(NearError::NotThat { device: device.to_owned(), reason });
-        }
-        self.rails = rails;
-        Ok(placed(self, reason))
     }
 
     /// The key to connect with, if there is one. A file that is named and can not be read is an error: without its key, the

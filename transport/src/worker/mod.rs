@@ -38,7 +38,6 @@ use qpair_verbs::{
     CompletionChannel, CompletionQueue, Context, ExposedRegion, MemoryError, ProtectionDomain, QueuePair,
 };
 
-use config::Placed;
 pub use config::{Config, Unmatched};
 pub use error::{
     CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, NoKey, OneSidedError, OneSidedFailure,
@@ -64,6 +63,7 @@ use ending::Withheld;
 use endpoints::Endpoints;
 use handshake::Party;
 use memory::{EagerSlabs, Pool, Registrations, Target};
+use near::Placed;
 use ops::{CounterTable, Deadlines, Halves, StreamKey};
 use rails::RailSet;
 

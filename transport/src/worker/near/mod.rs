@@ -1,10 +1,11 @@
 //! Which rails a worker takes by itself: those that topology names for a GPU, a NUMA node or the thread. `choose` decides,
-//! `here` reads what the host says, `nics` what the user said in the environment.
+//! `here` reads what the host says, `nics` what the user said in the environment; `settings` come before all of it.
 
 mod choose;
 mod error;
 mod here;
 mod nics;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::cm::RAILS_LIMIT;
 use choose::choose;
 pub use error::NearError;
 use here::Here;
+pub(super) use settings::Placed;
 
 /// What a worker's data is near to. Topology then names the rails: the NICs that serve it best, while others use theirs.
 ///
