@@ -201,10 +201,7 @@ fn number<T: FromStr>(
 
 /// InfiniBand and the rest do not reach each other; before anything is sent, ranks on either are named.
 fn check_links(all: &[Listening]) -> Result<(), BootstrapError> {
-    let first = |infiniband: bool| {
-        let ranks = (0_u32..).zip(all);
-        ranks.map(|(rank, listening)| (rank, listening)).find(|(_, other)| other.is_on_infiniband == infiniband)
-    };
+    let first = |infiniband: bool| (0_u32..).zip(all).find(|(_, rank)| rank.is_on_infiniband == infiniband);
     match (first(true), first(false)) {
         (Some((infiniband, on)), Some((other, beside))) => Err(BootstrapError::Links {
             infiniband,
@@ -286,5 +283,23 @@ mod tests {
         assert!(matches!(wrong, BootstrapError::NoSuchRank { name: "LOCAL_RANK", .. }), "{wrong}");
         assert!(matches!(parse(&[("WORLD_SIZE", Some("0"))]), Err(BootstrapError::Size { size: 0, .. })));
         assert!(matches!(parse(&[("WORLD_SIZE", Some("5000"))]), Err(BootstrapError::Size { .. })));
+    }
+
+    #[test]
+    fn ranks_that_do_not_reach_each_other_are_named() {
+        let on = |device: &str, is_on_infiniband| Listening {
+            address: "127.0.0.1:9".parse().unwrap(),
+            device: device.into(),
+            is_on_infiniband,
+        };
+        assert!(check_links(&[on("soft0", false), on("mlx5_0", false)]).is_ok());
+        assert!(check_links(&[on("mlx5_0", true), on("mlx5_1", true)]).is_ok());
+        let error = check_links(&[on("mlx5_0", true), on("mlx5_1", true), on("soft0", false)]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("rank 0 is on mlx5_0, which is on InfiniBand, and rank 2 on soft0, which is not"),
+            "{text}"
+        );
+        assert!(text.contains("QPAIR_DEVICE"), "{text}");
     }
 }
