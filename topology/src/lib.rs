@@ -15,6 +15,7 @@ mod cpu_set;
 mod escape;
 mod formats;
 mod guid;
+mod hints;
 mod model;
 mod path;
 mod pci;
@@ -26,6 +27,7 @@ mod this;
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use formats::{Format, HwlocError, JsonError, LoadError, NcclError, ReadError, XmlError, format_limits};
+pub use hints::Hint;
 pub use model::{
     BondMember, Bridge, BridgeRole, Cpu, CpuId, Description, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, GpuVendor,
     HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NicKind, NodeId, NvSwitch, Parent,

@@ -9,6 +9,8 @@ pub struct Object<'a> {
     #[serde(flatten)]
     machine: &'a Machine,
     choice: Vec<Chosen<'a>>,
+    /// Settings that slow GPUDirect down, with what to do.
+    hints: Vec<String>,
 }
 
 /// The NICs of one GPU or NUMA node.
@@ -54,6 +56,6 @@ impl<'a> Object<'a> {
             bytes_per_second: assignment.bandwidth.bytes(),
             reason: &assignment.reason,
         });
-        Object { machine, choice: chosen.collect() }
+        Object { machine, choice: chosen.collect(), hints: machine.hints().iter().map(ToString::to_string).collect() }
     }
 }

@@ -23,6 +23,10 @@ pub fn text(machine: &Machine, choice: &Choice, limits: &[String], verbose: bool
         let limits: String = limits.iter().map(|limit| format!("\n({limit})")).collect();
         blocks.push(format!("What serves what, and why{more}:\n\n{}{limits}", reasons.trim_end()));
     }
+    let hints: Vec<_> = machine.hints().iter().map(|hint| format!("  {hint}")).collect();
+    if !hints.is_empty() {
+        blocks.push(format!("Worth setting otherwise:\n{}", hints.join("\n")));
+    }
     if !machine.warnings().is_empty() {
         let warnings: Vec<_> = machine.warnings().iter().map(|warning| format!("  {warning}")).collect();
         blocks.push(format!("Passed over:\n{}", warnings.join("\n")));
