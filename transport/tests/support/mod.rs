@@ -17,6 +17,12 @@ pub use fake::*;
 /// No test waits longer.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// The same where thousands of packets are to come, which an emulated host takes long for: as QPAIR_PATIENCE says.
+pub fn patient_limit() -> Duration {
+    let factor = env::var("QPAIR_PATIENCE").ok().and_then(|text| text.parse::<u32>().ok());
+    LIMIT * factor.unwrap_or(1)
+}
+
 /// Two connected workers.
 pub struct Pair {
     pub a: Worker,
