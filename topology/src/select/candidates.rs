@@ -172,12 +172,13 @@ fn over_neighbours(machine: &Machine, gpu: GpuId, near: &[Vec<GpuId>]) -> Vec<Ca
 /// Rules out what may not be chosen.
 fn judge(machine: &Machine, list: &mut [Candidate], pins: Option<&[NicId]>, allowed: &Allowed) {
     let may = |candidate: &Candidate| matches!(candidate.verdict, Verdict::NotChosen(_));
+    let only = allowed.only.as_deref().or(pins);
     for candidate in list.iter_mut() {
         let nic = candidate.nic;
         let device = machine.nic(nic);
         if allowed.exclude.contains(&nic) {
             candidate.verdict = Verdict::Excluded;
-        } else if allowed.only.as_ref().or(pins.map(|p| p.to_vec()).as_ref()).is_some_and(|only| !only.contains(&nic)) {
+        } else if only.is_some_and(|only| !only.contains(&nic)) {
             candidate.verdict = Verdict::NotAmongThose;
         } else if !device.is_some_and(Nic::is_usable) || candidate.limit == Bandwidth::ZERO {
             candidate.verdict = Verdict::Down;
