@@ -2,91 +2,74 @@
 
 use std::cmp::Reverse;
 
-use super::flow;
-use super::problem::{Bundle, Problem, Way};
-use super::search::{UNIT, Worth, units};
+use super::ceiling::Ceiling;
+use super::cut::Cut;
+use super::open::{Bits, Level, Open, Rows, Taken, bits, least};
+use super::price::Prices;
+use super::problem::{Bundle, Problem};
+use super::search::{Worth, units};
 
 /// Keeps, for an assignment in part, what every completion of it has in common.
 pub(super) struct Bounds<'a> {
     problem: &'a Problem,
     bundles: &'a [Vec<Bundle>],
     users: Vec<usize>,
-    /// For each user what it passes whatever it chooses.
-    free: Vec<Vec<u16>>,
-    /// For each user the least that a choice costs.
+    /// For each choice what all of its ways pass, and its NICs.
+    common: Rows,
+    nics: Rows,
+    /// What is open when so many users have chosen.
+    open: Vec<Open>,
+    /// For each user the least that a choice costs, and what choices cost with prices.
     costs: Vec<u64>,
+    prices: Prices,
     /// For each user what was chosen, if anything.
     chosen: Vec<Option<usize>>,
-    /// No outcome carries more in all: what the NICs can take together.
-    ports: u64,
-    /// No outcome gives the worst more than this, in units.
-    highest: u64,
-    /// What each NIC can take.
-    slots: Vec<u64>,
+    /// What no assignment exceeds; that of the worst holds for what it had at first, in units.
+    ceiling: Ceiling,
+    first: u64,
+    /// What the worst has so far, in units; as much as that, and more, for all.
+    worst: u64,
+    reach: Level,
+    exceed: Level,
+    full: Bits,
+    taken: Taken,
+    cut: Cut,
 }
 
-/// What a user can come to.
+/// What all can come to together, beside the sum that they have.
 struct Outlook {
-    /// It has no more than this, as others choose.
-    rate: u64,
-    /// It has no more than this, whatever others choose.
-    most: u64,
-    /// It costs no less than this.
+    /// True if all can have more than the worst so far.
+    exceeds: bool,
+    /// They cost no less, by their own costs and with prices.
     cost: u64,
+    priced: u64,
     off_rail: u64,
 }
 
-impl Outlook {
-    fn of(bundle: &Bundle) -> Self {
-        Self { rate: bundle.most, most: bundle.most, cost: bundle.cost, off_rail: bundle.off_rail }
-    }
-}
-
 impl<'a> Bounds<'a> {
-    pub(super) fn new(problem: &'a Problem, bundles: &'a [Vec<Bundle>], users: &[usize], worst: u64) -> Self {
-        let free = bundles.iter().map(|bundles| {
-            let common = bundles.first().map(|first| first.common.clone()).unwrap_or_default();
-            common.into_iter().filter(|r| bundles.iter().all(|bundle| bundle.common.contains(r))).collect()
-        });
-        // The ways that some bundle takes.
-        let used = |(user, bundles): (usize, &'a Vec<Bundle>)| {
-            let mut ways: Vec<u16> = bundles.iter().flat_map(|bundle| bundle.ways.iter().copied()).collect();
-            ways.sort_unstable();
-            ways.dedup();
-            ways.into_iter().map(move |way| &problem.ways[user][usize::from(way)]).collect::<Vec<_>>()
-        };
-        let of_users: Vec<Vec<&Way>> = bundles.iter().enumerate().map(used).collect();
-        let ways: Vec<&Way> = of_users.iter().flatten().copied().collect();
-        let nics = ways.iter().map(|way| usize::from(way.nic) + 1).max().unwrap_or(0);
-        // What all ways to a NIC pass bounds what it gets, and what NICs have in common bounds them
-        // together: cards with two ports, switches with a narrow link above.
-        let shared: Vec<(Vec<u16>, u64)> = (0..nics as u16).map(|nic| shared(problem, &ways, nic)).collect();
-        let demands: Vec<(&[u16], u64)> = shared.iter().map(|(common, most)| (common.as_slice(), *most)).collect();
-        let mut ports = cut(&demands, &problem.capacity);
-        let mut highest = u64::MAX;
-        if users.len() <= FLOWS {
-            let flow = |each: u64| {
-                let all: Vec<_> = of_users.iter().filter(|ways| !ways.is_empty()).map(|ways| (each, ways)).collect();
-                flow::most(&all, &problem.capacity)
-            };
-            ports = ports.min(flow(u64::MAX));
-            // Can all have more than the worst has now?
-            let better = above(worst);
-            if flow(better) < better.saturating_mul(users.len() as u64) {
-                highest = worst;
-            }
-        }
-        let slots = shared.iter().map(|(_, most)| *most).collect();
+    pub(super) fn new(problem: &'a Problem, bundles: &'a [Vec<Bundle>], users: &[usize], best: &Worth) -> Self {
+        let common = Rows::new(problem.capacity.len(), bundles, |bundle| &bundle.common);
+        let nics = problem.ways.iter().flatten().map(|way| usize::from(way.nic) + 1).max().unwrap_or(0);
+        let nics = Rows::new(nics, bundles, |bundle| &bundle.nics);
+        let reach = Level::new(best.worst, &problem.capacity);
         Self {
             problem,
             bundles,
             users: users.to_vec(),
-            free: free.collect(),
+            open: vec![Open::all(bundles, problem.capacity.len(), &common); users.len() + 1],
             costs: bundles.iter().map(|all| all.iter().map(|bundle| bundle.cost).min().unwrap_or(0)).collect(),
+            prices: Prices::new(bundles, &reach.users, best.near.0),
             chosen: vec![None; bundles.len()],
-            ports,
-            highest,
-            slots,
+            ceiling: Ceiling::new(problem, bundles, best.worst),
+            first: best.worst,
+            worst: best.worst,
+            reach,
+            exceed: Level::new(best.worst + 1, &problem.capacity),
+            full: common.none(),
+            taken: Taken::new(&nics),
+            cut: Cut::default(),
+            common,
+            nics,
         }
     }
 
@@ -95,156 +78,127 @@ impl<'a> Bounds<'a> {
         self.chosen[user] = choice;
     }
 
-    /// A worth that no completion exceeds. Only how it compares to `best` is exact.
-    pub(super) fn most(&self, best: &Worth, nic_users: &[u32], nic_own: &[bool]) -> Worth {
-        let nothing = Worth { worst: 0, total: 0, near: Reverse(u64::MAX), off_rail: Reverse(u64::MAX) };
-        let passing = self.passing();
-        // Of users that all pass one resource, one has no more than an equal share.
-        let shares = passing.iter().zip(&self.problem.capacity).filter(|(users, _)| **users > 0);
-        let mut worst = shares.map(|(users, capacity)| capacity / users).min().unwrap_or(u64::MAX);
-        if units(worst) < best.worst {
-            return nothing;
+    /// What the user at that place can choose when those before it have chosen.
+    pub(super) fn open(&self, place: usize) -> &[u16] {
+        &self.open[place].choices[self.users[place]]
+    }
+
+    /// A worth that no completion exceeds when the first users, so many, have chosen. Only how it
+    /// compares to `best` is exact.
+    pub(super) fn most(&mut self, count: usize, best: &Worth, nic_users: &[u32], nic_own: &[bool]) -> Worth {
+        if best.worst != self.worst {
+            self.worst = best.worst;
+            self.reach = Level::new(best.worst, &self.problem.capacity);
+            self.exceed = Level::new(best.worst + 1, &self.problem.capacity);
         }
-        let (mut near, mut off_rail) = (0, 0);
-        let mut demands: Vec<(&[u16], u64)> = Vec::with_capacity(self.users.len());
-        for &user in &self.users {
-            let outlook = match self.chosen[user] {
-                Some(choice) => Outlook::of(&self.bundles[user][choice]),
-                None => self.outlook(user, best.worst, &passing, nic_users, nic_own),
-            };
-            worst = worst.min(outlook.rate);
-            if units(worst) < best.worst {
-                return nothing;
-            }
-            near += outlook.cost;
-            off_rail += outlook.off_rail;
-            demands.push((self.common(user), outlook.most));
+        let open = self.narrow(count, nic_users, nic_own).then(|| self.outlook(count));
+        let Some(outlook) = open.flatten() else {
+            return Worth { worst: 0, total: 0, near: Reverse(u64::MAX), off_rail: Reverse(u64::MAX) };
+        };
+        let near = Reverse(outlook.cost.max(self.prices.all(outlook.priced)));
+        let worth = |worst, total| Worth { worst, total, near, off_rail: Reverse(outlook.off_rail) };
+        if outlook.exceeds && self.room(self.exceed.rate, nic_users, nic_own) {
+            return worth(best.worst + 1, u64::MAX);
         }
-        let mut worst = units(worst).min(self.highest.max(best.worst));
-        if worst > best.worst && !self.room(above(best.worst), nic_users, nic_own) {
-            worst = best.worst;
+        let enough = least(best.total);
+        let mut total = self.ceiling.total;
+        if total >= enough {
+            total = total.min(self.cut.most(&self.problem.capacity, self.reach.rate, enough));
         }
-        let worth = |total| Worth { worst, total, near: Reverse(near), off_rail: Reverse(off_rail) };
-        if worst > best.worst {
-            return worth(u64::MAX);
-        }
-        worth(units(cut(&demands, &self.problem.capacity).min(self.ports)))
+        worth(best.worst, units(total))
     }
 
     /// The least that all users can cost, whatever it gives them.
     pub(super) fn nearest(&self) -> u64 {
-        let cost = |&user: &usize| match self.chosen[user] {
-            Some(choice) => self.bundles[user][choice].cost,
-            None => self.costs[user],
+        let chosen = |&user: &usize| (user, self.chosen[user]);
+        let cost = |(user, choice): (usize, Option<usize>)| match choice {
+            Some(choice) => (self.bundles[user][choice].cost, self.prices.of(user, choice)),
+            None => (self.costs[user], self.prices.least(user)),
         };
-        self.users.iter().map(cost).sum()
+        let costs = self.users.iter().map(chosen).map(cost);
+        let (cost, priced) = costs.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        cost.max(self.prices.all(priced))
     }
 
-    /// How many users pass each resource in any case.
-    fn passing(&self) -> Vec<u64> {
-        let mut passing = vec![0_u64; self.problem.capacity.len()];
-        for &user in &self.users {
-            self.common(user).iter().for_each(|&r| passing[usize::from(r)] += 1);
+    /// Leaves open what gives all as much as the worst so far. False if that is nothing.
+    fn narrow(&mut self, count: usize, nic_users: &[u32], nic_own: &[bool]) -> bool {
+        let (before, after) = self.open.split_at_mut(count);
+        let open = &mut after[0];
+        if let Some(before) = before.last() {
+            let user = self.users[count - 1];
+            open.follow(before, user, self.chosen[user], &self.common);
         }
-        passing
+        self.taken.set(nic_users, nic_own);
+        let waiting = &self.users[count..];
+        let pinned = |user: usize| self.problem.pinned[user].is_some();
+        let free = waiting.iter().copied().filter(|&user| !pinned(user));
+        open.leave_taken(free, self.bundles, &self.nics, &self.taken, &self.common)
+            && open.leave_full(waiting, self.bundles, &self.reach, &self.common, &mut self.full)
     }
 
-    /// What a user passes in any case.
-    fn common(&self, user: usize) -> &[u16] {
-        self.chosen[user].map_or(&self.free[user], |choice| &self.bundles[user][choice].common)
-    }
-
-    /// What a user that has not chosen still can, of what gives it at least the worst rate so far;
-    /// each with the rate that it can not exceed.
-    fn open<'s>(
-        &'s self,
-        user: usize,
-        worst: u64,
-        passing: &'s [u64],
-        nic_users: &'s [u32],
-        nic_own: &'s [bool],
-    ) -> impl Iterator<Item = (&'s Bundle, u64)> + 's {
-        let counted = &self.free[user];
-        let pinned = self.problem.pinned[user].is_some();
-        self.bundles[user].iter().filter_map(move |bundle| {
-            let several = bundle.nics.len() > 1;
-            let mut nics = bundle.nics.iter().map(|&nic| usize::from(nic));
-            if !pinned && nics.any(|nic| nic_own[nic] || several && nic_users[nic] > 0) {
-                return None;
-            }
-            let share = |&r: &u16| {
-                let users = passing[usize::from(r)] + u64::from(!counted.contains(&r));
-                self.problem.capacity[usize::from(r)] / users
+    /// What all can come to, by what is open. `None` if they can not have as much as the worst so far.
+    fn outlook(&mut self, count: usize) -> Option<Outlook> {
+        let open = &self.open[count];
+        let can_exceed = !(self.ceiling.worst_is_final && self.worst == self.first);
+        let exceeds = can_exceed && self.exceed.full(&open.passing, &mut self.full);
+        let mut all = Outlook { exceeds, cost: 0, priced: 0, off_rail: 0 };
+        self.cut.clear();
+        for &user in &self.users {
+            let bundles = &self.bundles[user];
+            let most = if let Some(choice) = self.chosen[user] {
+                let bundle = &bundles[choice];
+                if !self.is_left(user, bundle, &self.reach, open) {
+                    return None;
+                }
+                all.exceeds = all.exceeds && self.is_left(user, bundle, &self.exceed, open);
+                all.cost += bundle.cost;
+                all.priced += self.prices.of(user, choice);
+                all.off_rail += bundle.off_rail;
+                bundle.most
+            } else {
+                all.exceeds = all.exceeds && open.can(user, bundles, &self.exceed, &self.common, &self.full);
+                let (mut cost, mut priced, mut off_rail, mut most) = (u64::MAX, u64::MAX, u64::MAX, 0);
+                for choice in open.choices[user].iter().map(|&choice| usize::from(choice)) {
+                    let bundle = &bundles[choice];
+                    cost = cost.min(bundle.cost);
+                    priced = priced.min(self.prices.of(user, choice));
+                    off_rail = off_rail.min(bundle.off_rail);
+                    most = most.max(bundle.most);
+                }
+                all.cost = all.cost.saturating_add(cost);
+                all.priced = all.priced.saturating_add(priced);
+                all.off_rail = all.off_rail.saturating_add(off_rail);
+                most
             };
-            let rate = bundle.common.iter().map(share).fold(bundle.most, u64::min);
-            (units(rate) >= worst).then_some((bundle, rate))
-        })
+            self.cut.add(bits(&open.common[user]), most);
+        }
+        Some(all)
     }
 
-    fn outlook(&self, user: usize, worst: u64, passing: &[u64], nic_users: &[u32], nic_own: &[bool]) -> Outlook {
-        let nothing = Outlook { rate: 0, most: 0, cost: u64::MAX, off_rail: u64::MAX };
-        self.open(user, worst, passing, nic_users, nic_own).fold(nothing, |all, (bundle, rate)| Outlook {
-            rate: all.rate.max(rate),
-            most: all.most.max(bundle.most),
-            cost: all.cost.min(bundle.cost),
-            off_rail: all.off_rail.min(bundle.off_rail),
-        })
+    /// True if others, were each to have no more than this, leave as much for a user of several NICs.
+    fn is_left(&self, user: usize, bundle: &Bundle, level: &Level, open: &Open) -> bool {
+        if bundle.ways.len() == 1 {
+            return bundle.most >= level.rate;
+        }
+        let left = |&r: &u16| {
+            let others = open.passing[usize::from(r)] - u64::from(bundle.common.contains(&r));
+            self.problem.capacity[usize::from(r)].saturating_sub(others.saturating_mul(level.rate))
+        };
+        let ways = bundle.ways.iter().map(|&way| &self.problem.ways[user][usize::from(way)]);
+        let each = ways.map(|way| way.over.iter().map(left).min().unwrap_or(0));
+        each.fold(0, u64::saturating_add) >= level.rate
     }
 
     /// True if the NICs can hold those who have not chosen, were each to have `rate`.
     fn room(&self, rate: u64, nic_users: &[u32], nic_own: &[bool]) -> bool {
         let waiting = self.users.iter().filter(|&&user| self.chosen[user].is_none()).count() as u64;
-        let places = self.slots.iter().enumerate().map(|(nic, &slot)| {
+        let places = self.ceiling.nics.iter().enumerate().map(|(nic, &most)| {
             if nic_own[nic] {
                 return 0;
             }
             // A NIC too slow for one can still be part of several that are fast enough.
-            (slot / rate).max(u64::from(slot > 0)).saturating_sub(nic_users[nic].into())
+            (most / rate).max(u64::from(most > 0)).saturating_sub(nic_users[nic].into())
         });
         places.fold(0_u64, u64::saturating_add) >= waiting
     }
 }
-
-/// What all ways to a NIC pass, and what of it is narrowest.
-fn shared(problem: &Problem, ways: &[&Way], nic: u16) -> (Vec<u16>, u64) {
-    let mut to = ways.iter().filter(|way| way.nic == nic);
-    let Some(first) = to.next() else { return (Vec::new(), 0) };
-    let common = first.over.iter().copied().filter(|r| to.clone().all(|way| way.over.contains(r)));
-    let common: Vec<u16> = common.collect();
-    let widest = ways.iter().filter(|way| way.nic == nic).map(|way| way.limit);
-    let most = common.iter().map(|&r| problem.capacity[usize::from(r)]).min();
-    (common, most.unwrap_or_else(|| widest.fold(0, u64::saturating_add)))
-}
-
-/// What those that want something get together at most, where those that pass one resource have no
-/// more than it carries. Resources are taken in the order of what they take away, and who wants
-/// something counts once.
-fn cut(demands: &[(&[u16], u64)], capacity: &[u64]) -> u64 {
-    let mut wanted = vec![0_u64; capacity.len()];
-    for (common, most) in demands {
-        common.iter().for_each(|&r| wanted[usize::from(r)] = wanted[usize::from(r)].saturating_add(*most));
-    }
-    let mut counted = vec![false; demands.len()];
-    let mut sum = 0_u64;
-    loop {
-        let over = |r: usize| wanted[r].saturating_sub(capacity[r]);
-        let Some(r) = (0..wanted.len()).max_by_key(|&r| over(r)).filter(|&r| over(r) > 0) else { break };
-        sum = sum.saturating_add(capacity[r]);
-        for ((common, most), counted) in demands.iter().zip(&mut counted) {
-            if !*counted && common.contains(&(r as u16)) {
-                common.iter().for_each(|&r| wanted[usize::from(r)] = wanted[usize::from(r)].saturating_sub(*most));
-                *counted = true;
-            }
-        }
-    }
-    let rest = demands.iter().zip(&counted).filter(|(_, counted)| !**counted).map(|((_, most), _)| *most);
-    rest.fold(sum, u64::saturating_add)
-}
-
-/// The least rate that is more than this, in units.
-fn above(worst: u64) -> u64 {
-    worst.saturating_add(1).saturating_mul(UNIT) - UNIT / 2
-}
-
-/// With more users the flow would take longer than what it saves.
-const FLOWS: usize = 32;

@@ -2,13 +2,19 @@
 
 mod bound;
 mod candidates;
+mod ceiling;
 mod choice;
+mod cut;
 mod explain;
 mod flow;
+mod narrow;
+mod open;
+mod price;
 mod problem;
 mod search;
 mod selection;
 mod share;
+mod symmetry;
 
 pub use candidates::{Candidate, Verdict};
 pub use choice::{Assignment, Choice, Rail};

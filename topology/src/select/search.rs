@@ -2,13 +2,16 @@
 //!
 //! A first answer comes from taking for each user in turn what is best so far, and from changing one
 //! or two users at a time while that helps. The search then visits, in the order that decides
-//! between equals, whatever could still be better, and leaves out what bounds prove not to be.
+//! between equals, whatever could still be better, and leaves out what bounds prove not to be, and
+//! what comes of something before it when users or NICs that are alike change places.
 
 use std::cmp::Ordering;
 
 use super::bound::Bounds;
+use super::narrow::narrow;
 use super::problem::{Bundle, Problem};
 use super::share::Sharing;
+use super::symmetry::Symmetry;
 
 /// What an assignment is worth. Greater is better, the first field first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,10 +60,11 @@ pub(super) fn search(problem: &Problem, bundles: &[Vec<Bundle>]) -> Answer {
     proof.best = search.best.iter().enumerate().map(place).collect();
     proof.worth = search.worth;
     proof.visits = if proof.users.len() <= PROVEN && proof.nic_users.len() <= PROVEN { u64::MAX } else { VISITS };
-    let mut bounds = Bounds::new(problem, &left, &proof.users, proof.worth.worst);
-    let root = bounds.most(&proof.worth, &proof.nic_users, &proof.nic_own);
+    let mut bounds = Bounds::new(problem, &left, &proof.users, &proof.worth);
+    let root = bounds.most(0, &proof.worth, &proof.nic_users, &proof.nic_own);
     proof.rates_final = (root.worst, root.total) == (proof.worth.worst, proof.worth.total);
-    let proven = proof.descend(0, &mut bounds);
+    let symmetry = Symmetry::of(&narrow(problem, &left), &left, proof.nic_users.len());
+    let proven = proof.descend(0, &mut bounds, &symmetry);
     let best = proof.best.iter().zip(&kept).map(|(&choice, kept)| kept.get(choice).copied().unwrap_or(0));
     Answer { bundles: best.collect(), worth: proof.worth, proven }
 }
@@ -270,9 +274,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// True if a completion of what is chosen can be better than the best so far.
-    fn useful(&self, bounds: &Bounds<'_>) -> bool {
-        match bounds.most(&self.worth, &self.nic_users, &self.nic_own).cmp(&self.worth) {
+    /// True if a completion of what the first users chose can be better than the best so far.
+    fn useful(&self, count: usize, bounds: &mut Bounds<'_>) -> bool {
+        match bounds.most(count, &self.worth, &self.nic_users, &self.nic_own).cmp(&self.worth) {
             Ordering::Greater => true,
             Ordering::Equal => self.heuristic,
             Ordering::Less => false,
@@ -280,7 +284,7 @@ impl<'a> Search<'a> {
     }
 
     /// Visits what the users from `depth` on can choose. False if the visits ran out.
-    fn descend(&mut self, depth: usize, bounds: &mut Bounds<'_>) -> bool {
+    fn descend(&mut self, depth: usize, bounds: &mut Bounds<'_>, symmetry: &Symmetry) -> bool {
         let Some(&user) = self.users.get(depth) else {
             let worth = self.value(depth);
             if worth > self.worth || self.heuristic && worth == self.worth {
@@ -290,9 +294,10 @@ impl<'a> Search<'a> {
             }
             return true;
         };
-        for choice in 0..self.bundles[user].len() {
-            let pinned = self.problem.pinned[user].is_some();
-            if !pinned && !self.allowed(&self.bundles[user][choice]) {
+        for place in 0.. {
+            let Some(&choice) = bounds.open(depth).get(place) else { break };
+            let choice = usize::from(choice);
+            if !symmetry.is_first(user, choice, &self.bundles[user][choice], &self.now, &self.nic_users) {
                 continue;
             }
             if self.visits == 0 {
@@ -305,8 +310,8 @@ impl<'a> Search<'a> {
                 continue;
             }
             self.take(user, choice);
-            let useful = self.useful(bounds);
-            let ended = !useful || self.descend(depth + 1, bounds);
+            let useful = self.useful(depth + 1, bounds);
+            let ended = !useful || self.descend(depth + 1, bounds, symmetry);
             bounds.choose(user, None);
             self.leave(user);
             if !ended {
