@@ -99,6 +99,8 @@ struct Search<'a> {
     /// How many users each NIC has in `now`, and whether one has it for itself.
     nic_users: Vec<u32>,
     nic_own: Vec<bool>,
+    /// Space that is kept.
+    flows: Vec<&'a [u16]>,
     sharing: Sharing,
 }
 
@@ -119,6 +121,7 @@ impl<'a> Search<'a> {
             effort: EFFORT,
             nic_users: vec![0; nics],
             nic_own: vec![false; nics],
+            flows: Vec::new(),
             sharing: Sharing::default(),
         }
     }
@@ -127,11 +130,12 @@ impl<'a> Search<'a> {
     fn value(&mut self, users: usize) -> Worth {
         let users = &self.users[..users];
         let chosen = users.iter().map(|&user| (&self.problem.ways[user], &self.bundles[user][self.now[user]]));
-        let flows: Vec<&[u16]> = chosen
-            .flat_map(|(ways, bundle)| bundle.ways.iter().map(|&way| ways[usize::from(way)].over.as_slice()))
-            .collect();
-        self.effort = self.effort.saturating_sub(flows.len() as u64);
-        let rates = self.sharing.rates(&flows, &self.problem.capacity);
+        self.flows.clear();
+        self.flows.extend(
+            chosen.flat_map(|(ways, bundle)| bundle.ways.iter().map(|&way| ways[usize::from(way)].over.as_slice())),
+        );
+        self.effort = self.effort.saturating_sub(self.flows.len() as u64);
+        let rates = self.sharing.rates(&self.flows, &self.problem.capacity);
         let (mut worst, mut total, mut near, mut off_rail, mut place) = (u64::MAX, 0_u64, 0, 0, 0);
         for &user in users {
             let bundle = &self.bundles[user][self.now[user]];
@@ -300,15 +304,15 @@ impl<'a> Search<'a> {
             if !symmetry.is_first(user, choice, &self.bundles[user][choice], &self.now, &self.nic_users) {
                 continue;
             }
-            if self.visits == 0 {
-                return false;
-            }
-            self.visits -= 1;
             bounds.choose(user, Some(choice));
             if self.rates_final && bounds.nearest() > self.worth.near.0 {
                 bounds.choose(user, None);
                 continue;
             }
+            if self.visits == 0 {
+                return false;
+            }
+            self.visits -= 1;
             self.take(user, choice);
             let useful = self.useful(depth + 1, bounds);
             let ended = !useful || self.descend(depth + 1, bounds, symmetry);

@@ -13,7 +13,9 @@ pub(super) struct Sharing {
     left: Vec<u64>,
     flows: Vec<u32>,
     rates: Vec<u64>,
-    fixed: Vec<bool>,
+    /// The flows without a rate yet, and the resources that they pass, in order.
+    open: Vec<u16>,
+    busy: Vec<u16>,
 }
 
 impl Sharing {
@@ -24,27 +26,30 @@ impl Sharing {
         self.flows.resize(capacity.len(), 0);
         self.rates.clear();
         self.rates.resize(flows.len(), 0);
-        self.fixed.clear();
-        self.fixed.resize(flows.len(), false);
+        self.open.clear();
+        self.open.extend(0..flows.len() as u16);
         for over in flows {
             over.iter().for_each(|&r| self.flows[usize::from(r)] += 1);
         }
-        let share = |left: &[u64], count: &[u32], r: usize| left[r] / u64::from(count[r]);
-        loop {
-            let busy = (0..capacity.len()).filter(|&r| self.flows[r] > 0);
-            let Some(full) = busy.min_by_key(|&r| share(&self.left, &self.flows, r)) else { break };
-            let rate = share(&self.left, &self.flows, full);
-            for (flow, over) in flows.iter().enumerate() {
-                if self.fixed[flow] || !over.contains(&(full as u16)) {
-                    continue;
+        self.busy.clear();
+        self.busy.extend((0..capacity.len() as u16).filter(|&r| self.flows[usize::from(r)] > 0));
+        let Self { left, flows: count, rates, open, busy } = self;
+        let share = |left: &[u64], count: &[u32], r: u16| left[usize::from(r)] / u64::from(count[usize::from(r)]);
+        while let Some(full) = busy.iter().copied().min_by_key(|&r| share(left, count, r)) {
+            let rate = share(left, count, full);
+            open.retain(|&flow| {
+                let over = flows[usize::from(flow)];
+                let fixed = over.contains(&full);
+                if fixed {
+                    rates[usize::from(flow)] = rate;
+                    for &r in over {
+                        left[usize::from(r)] -= rate;
+                        count[usize::from(r)] -= 1;
+                    }
                 }
-                self.fixed[flow] = true;
-                self.rates[flow] = rate;
-                for &r in *over {
-                    self.left[usize::from(r)] -= rate;
-                    self.flows[usize::from(r)] -= 1;
-                }
-            }
+                !fixed
+            });
+            busy.retain(|&r| count[usize::from(r)] > 0);
         }
         &self.rates
     }
