@@ -166,6 +166,50 @@ fn what_is_said_of_nics_holds() {
     assert_eq!(nic_of(&object(&["--exclude", "mlx5_0", "--gpus", "0"]), 0).as_deref(), Some("mlx5_1"));
 }
 
+/// Ten GPUs and ten NICs that are all different: links of GPUs here and there, and four rates.
+fn odd_machine() -> String {
+    use qpair::topology::{Bridge, BridgeRole, PcieGeneration, PcieLink};
+    use qpair::topology::{Cpu, Gpu, GpuLink, GpuLinkKind, GpuPeer, LinkLayer, Machine, Nic, Parent, PciAddress, Port};
+    let mut machine = Machine::builder();
+    machine.cpu(Cpu::numa(0)).cpu(Cpu::numa(1));
+    let x16 = PcieLink::new(PcieGeneration::Gen4, 16);
+    for place in 0..10_u8 {
+        let at = |device| PciAddress::new(0, 16 + place, device, 0);
+        let under = Parent::Bridge(at(0));
+        let role = BridgeRole::Switch;
+        machine.bridge(Bridge { role, pcie: x16, ..Bridge::at(at(0), Parent::Numa(u32::from(place) % 2)) });
+        machine.gpu(Gpu { pcie: x16, ..Gpu::at(at(1), under) });
+        if place % 3 > 0 {
+            for port in 0..2 {
+                let mbit = 100_000 * u64::from(1 + (place * 7 + port * 3) % 5);
+                let ports = vec![Port::active(1, mbit, LinkLayer::InfiniBand)];
+                let name = format!("mlx5_{place}_{port}");
+                machine.nic(Nic { ports, pcie: x16, ..Nic::at(name, at(2 + port), under) });
+            }
+        }
+        for other in (0..place).filter(|other| (place * 5 + other * 3) % 4 > 0) {
+            let (to, kind) = (GpuPeer::Gpu(PciAddress::new(0, 16 + other, 1, 0)), GpuLinkKind::NvLink);
+            let count = u32::from(1 + (place + other) % 3);
+            machine.gpu_link(GpuLink { gpu: at(1), to, kind, count, each: GpuLinkKind::nvlink(3) });
+        }
+    }
+    machine.build().to_json()
+}
+
+#[test]
+fn a_choice_that_is_not_proven_says_so() {
+    let (odd, plain) = (File::with("odd.json", &odd_machine()), File::with("plain.xml", NCCL));
+    let text = |file: &File| stdout(&finish(qpair(&["topo", "--from", file.path()])));
+    assert!(text(&odd).contains("The choice of GPUs is good, and not proven to be the best"), "{}", text(&odd));
+    assert!(!text(&plain).contains("proven"), "{}", text(&plain));
+    let proven = |file: &File| -> Value {
+        let output = finish(qpair(&["topo", "--from", file.path(), "--json"]));
+        serde_json::from_slice::<Value>(&output.stdout).expect("one object")["proven"].clone()
+    };
+    assert_eq!(proven(&odd), serde_json::json!({ "gpus": false, "cpus": true }));
+    assert_eq!(proven(&plain), serde_json::json!({ "gpus": true, "cpus": true }));
+}
+
 #[test]
 fn what_can_not_be_is_refused_with_what_there_is() {
     let (from, nonsense) = (File::with("refused.xml", NCCL), File::with("nonsense.txt", "neither this nor that"));

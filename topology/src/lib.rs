@@ -35,7 +35,9 @@ pub use model::{
 };
 pub use path::{Hop, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink, UnknownPcieGeneration};
-pub use select::{Assignment, Candidate, Choice, Consumer, Explanation, Known, Rail, SelectError, Selection, Verdict};
+pub use select::{
+    Assignment, Candidate, Choice, Consumer, Explanation, Known, Proven, Rail, SelectError, Selection, Verdict,
+};
 pub use show::{Cell, Matrix, Row, draw};
 #[cfg(feature = "nvml")]
 pub use sysfs::Nvml;

@@ -1,6 +1,6 @@
 //! The machine and the choice for programs.
 
-use qpair::topology::{Choice, Consumer, Machine, Rail};
+use qpair::topology::{Choice, Consumer, Machine, Proven, Rail};
 use serde::Serialize;
 
 /// All that is known of a machine, in the form in which `--from` reads it, and what was chosen.
@@ -9,6 +9,8 @@ pub struct Object<'a> {
     #[serde(flatten)]
     machine: &'a Machine,
     choice: Vec<Chosen<'a>>,
+    /// Whether no other choice is better.
+    proven: Proven,
     /// Settings that slow GPUDirect down, with what to do.
     hints: Vec<String>,
 }
@@ -56,6 +58,11 @@ impl<'a> Object<'a> {
             bytes_per_second: assignment.bandwidth.bytes(),
             reason: &assignment.reason,
         });
-        Object { machine, choice: chosen.collect(), hints: machine.hints().iter().map(ToString::to_string).collect() }
+        Object {
+            machine,
+            choice: chosen.collect(),
+            proven: choice.proven(),
+            hints: machine.hints().iter().map(ToString::to_string).collect(),
+        }
     }
 }

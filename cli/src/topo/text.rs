@@ -16,7 +16,11 @@ pub fn text(machine: &Machine, choice: &Choice, limits: &[String], verbose: bool
         choice.explain().to_string()
     } else {
         let lines = choice.assignments().iter();
-        lines.map(|one| format!("{}: {}\n", machine.label(one.consumer), one.reason)).collect()
+        let mut lines: String = lines.map(|one| format!("{}: {}\n", machine.label(one.consumer), one.reason)).collect();
+        if !choice.is_proven() {
+            lines += &format!("\n{}", choice.proven());
+        }
+        lines
     };
     if !reasons.is_empty() {
         let more = if verbose { "" } else { " (-v tells of the others)" };

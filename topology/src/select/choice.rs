@@ -1,6 +1,9 @@
 //! The answer: who has which NICs, and what they carry.
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
 
 use super::candidates::{Candidate, Verdict};
 use super::explain::{Explanation, reasons};
@@ -18,6 +21,35 @@ pub struct Choice {
     assignments: Vec<Assignment>,
     /// Names of consumers and NICs, so that an explanation needs no machine.
     labels: BTreeMap<NodeId, String>,
+    proven: Proven,
+}
+
+/// Whether what was chosen is proven to be the best: that no other division is better by the order
+/// that the [`guide`](crate::guide) states.
+///
+/// GPUs and NUMA nodes are two searches. Each is proven where at most eight take part and there are
+/// at most eight NICs; beyond, where the search comes to its end within a fixed number of steps. What
+/// a consumer can have at all is as the guide says: of more than eight NICs not every set. A group
+/// that nobody is in counts as proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Proven {
+    /// No division among the GPUs is better.
+    pub gpus: bool,
+    /// No division among the NUMA nodes is better.
+    pub cpus: bool,
+}
+
+/// What is not proven, in a sentence; nothing where all is.
+impl fmt::Display for Proven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = match (self.gpus, self.cpus) {
+            (true, true) => return Ok(()),
+            (false, true) => "GPUs",
+            (true, false) => "NUMA nodes",
+            (false, false) => "GPUs and of NUMA nodes",
+        };
+        write!(f, "The choice of {who} is good, and not proven to be the best: there are too many to try all.")
+    }
 }
 
 /// The NICs of one GPU or NUMA node.
@@ -51,11 +83,11 @@ pub struct Rail {
 }
 
 impl Choice {
-    pub(super) fn new(machine: &Machine, assignments: Vec<Assignment>) -> Self {
+    pub(super) fn new(machine: &Machine, assignments: Vec<Assignment>, proven: Proven) -> Self {
         let consumers = assignments.iter().map(|assignment| NodeId::from(assignment.consumer));
         let nodes = consumers.chain(machine.nic_ids().map(NodeId::from)).chain(machine.gpu_ids().map(NodeId::from));
         let labels = nodes.map(|node| (node, machine.label(node))).collect();
-        Self { assignments, labels }
+        Self { assignments, labels, proven }
     }
 
     /// All assignments: GPUs first, in order, then NUMA nodes.
@@ -74,6 +106,16 @@ impl Choice {
         self.of(consumer).map(|a| a.rails.iter().map(|rail| rail.nic).collect()).unwrap_or_default()
     }
 
+    /// True if no division is better by the model, neither among the GPUs nor among the NUMA nodes.
+    pub fn is_proven(&self) -> bool {
+        self.proven.gpus && self.proven.cpus
+    }
+
+    /// The same for GPUs and for NUMA nodes. Printed, it is a sentence where something is not proven.
+    pub fn proven(&self) -> Proven {
+        self.proven
+    }
+
     /// What all GPUs that took part have together in one direction.
     pub fn total(&self) -> Bandwidth {
         self.gpus().map(|assignment| assignment.bandwidth).sum()
@@ -87,7 +129,7 @@ impl Choice {
     /// The candidates of each, the path of each, its limit, and the reason for the choice, to be
     /// printed.
     pub fn explain(&self) -> Explanation<'_> {
-        Explanation::new(&self.assignments, &self.labels)
+        Explanation::new(&self.assignments, &self.labels, self.proven)
     }
 
     /// The best way between two GPUs that took part: links of GPUs or PCIe, or out of the NIC of one

@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::candidates::{Candidate, Verdict};
-use super::choice::Assignment;
+use super::choice::{Assignment, Proven};
 use super::selection::Consumer;
 use crate::model::{Machine, NicId, NodeId};
 
 /// The candidates of each consumer, the path of each, its limit, and the reason for the choice.
-/// Printed, it is a paragraph for each.
+/// Printed, it is a paragraph for each, and a line where it is not proven that nothing is better.
 #[derive(Clone, Copy, Debug)]
 pub struct Explanation<'a> {
     assignments: &'a [Assignment],
     labels: &'a BTreeMap<NodeId, String>,
+    proven: Proven,
 }
 
 impl<'a> Explanation<'a> {
-    pub(super) fn new(assignments: &'a [Assignment], labels: &'a BTreeMap<NodeId, String>) -> Self {
-        Self { assignments, labels }
+    pub(super) fn new(assignments: &'a [Assignment], labels: &'a BTreeMap<NodeId, String>, proven: Proven) -> Self {
+        Self { assignments, labels, proven }
     }
 
     fn label(&self, node: impl Into<NodeId>) -> &'a str {
@@ -41,7 +42,7 @@ impl fmt::Display for Explanation<'_> {
                 writeln!(f, "  {nic}{via}: {class}, at most {limit}{staged}: {verdict}")?;
             }
         }
-        Ok(())
+        if self.proven.gpus && self.proven.cpus { Ok(()) } else { writeln!(f, "\n{}", self.proven) }
     }
 }
 

@@ -17,6 +17,6 @@ mod share;
 mod symmetry;
 
 pub use candidates::{Candidate, Verdict};
-pub use choice::{Assignment, Choice, Rail};
+pub use choice::{Assignment, Choice, Proven, Rail};
 pub use explain::Explanation;
 pub use selection::{Consumer, Known, SelectError, Selection};

@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use super::candidates::{Allowed, Candidate, Resources, Verdict, candidates};
-use super::choice::{Assignment, Choice};
+use super::choice::{Assignment, Choice, Proven};
 use super::problem::Problem;
 use super::search::search;
 use crate::PciAddress;
@@ -236,9 +236,10 @@ impl<'a> Selection<'a> {
         let only = (!only.is_empty()).then_some(only);
         let allowed = Allowed { exclude, only, farthest: self.farthest };
         let home = self.home(&gpus, &allowed);
-        let mut assignments = self.assign(&gpus, &pins, &allowed, &home)?;
-        assignments.extend(self.assign(&cpus, &pins, &allowed, &[])?);
-        Ok(Choice::new(machine, assignments))
+        let (mut assignments, gpus) = self.assign(&gpus, &pins, &allowed, &home)?;
+        let (of_cpus, cpus) = self.assign(&cpus, &pins, &allowed, &[])?;
+        assignments.extend(of_cpus);
+        Ok(Choice::new(machine, assignments, Proven { gpus, cpus }))
     }
 
     /// The NICs of each GPU when all take part: its rails, which a group keeps to where it costs
@@ -249,17 +250,18 @@ impl<'a> Selection<'a> {
         if all.len() == gpus.len() || gpus.is_empty() {
             return Vec::new();
         }
-        let assigned = self.assign(&all, &[], allowed, &[]).unwrap_or_default();
+        let (assigned, _) = self.assign(&all, &[], allowed, &[]).unwrap_or_default();
         assigned.into_iter().map(|a| (a.consumer, a.rails.into_iter().map(|rail| rail.nic).collect())).collect()
     }
 
+    /// The assignments of a group, and whether they are proven to be the best.
     fn assign(
         &self,
         consumers: &[Consumer],
         pins: &[(Consumer, NicId)],
         allowed: &Allowed,
         home: &[(Consumer, Vec<NicId>)],
-    ) -> Result<Vec<Assignment>, SelectError> {
+    ) -> Result<(Vec<Assignment>, bool), SelectError> {
         let machine = self.machine;
         let pinned = consumers.iter().map(|consumer| {
             let own: Vec<NicId> = pins.iter().filter(|pin| pin.0 == *consumer).map(|pin| pin.1).collect();
@@ -294,7 +296,7 @@ impl<'a> Selection<'a> {
                 list[places[user][usize::from(way)]].verdict = Verdict::Chosen;
             }
         }
-        Ok(Assignment::of(machine, consumers, lists, &problem, &bundles, &answer))
+        Ok((Assignment::of(machine, consumers, lists, &problem, &bundles, &answer), answer.proven))
     }
 
     /// Pins that lead to nothing that can be used.
