@@ -2,7 +2,10 @@
 
 mod support;
 
-use qpair_topology::{Bandwidth, CpuId, GpuId, Machine, NicId, PathClass, Selection};
+use qpair_topology::{
+    Bandwidth, Cpu, CpuId, GpuId, LinkLayer, Machine, Nic, NicId, Parent, PathClass, PcieGeneration, PcieLink, Port,
+    Selection,
+};
 use support::{machines, model, peers};
 
 /// The assignment of GPUs: for each its NICs, and the class of the farthest.
@@ -261,4 +264,37 @@ fn print_the_guide() {
         let told = format!("{} / {}", choice.worst(), choice.total());
         println!("| {} | {} | {told} |", machine.name().unwrap(), summary(&machine));
     }
+}
+
+#[test]
+fn rates_that_are_not_known_are_not_told_as_if_they_were() {
+    let reason = |rate: Option<u64>, pcie: PcieLink| {
+        let mut machine = Machine::builder();
+        machine.cpu(Cpu::numa(0));
+        let ports = vec![Port { mbit: rate, ..Port::active(1, 1, LinkLayer::Ethernet) }];
+        let address = "0000:01:00.0".parse().unwrap();
+        machine.nic(Nic { ports, pcie, ..Nic::at("efa0", address, Parent::HostBridge { domain: 0, bus: 0 }) });
+        let machine = machine.build();
+        let choice = Selection::of(&machine).choose().unwrap();
+        choice.assignments()[0].reason.clone()
+    };
+    let known = PcieLink::new(PcieGeneration::Gen3, 16);
+    assert_eq!(reason(Some(80_000), known), "efa0 (PHB), 10 GB/s: there is no other");
+    assert_eq!(reason(None, known), "efa0 (PHB), at most 12 GB/s: there is no other");
+    assert_eq!(reason(Some(80_000), PcieLink::UNKNOWN), "efa0 (PHB), at most 10 GB/s: there is no other");
+    assert_eq!(reason(None, PcieLink::UNKNOWN), "efa0 (PHB), at a rate that is not known: there is no other");
+}
+
+#[test]
+fn a_nic_that_many_share_names_some_of_them() {
+    let mut machine = Machine::builder();
+    for numa in 0..8 {
+        machine.cpu(Cpu::numa(numa));
+    }
+    let ports = vec![Port::active(1, 80_000, LinkLayer::Ethernet)];
+    machine.nic(Nic { ports, ..Nic::at("mlx5_0", "0000:01:00.0".parse().unwrap(), Parent::Numa(0)) });
+    let machine = machine.build();
+    let choice = Selection::of(&machine).choose().unwrap();
+    let reason = &choice.assignments()[0].reason;
+    assert!(reason.contains("shared with NUMA 1, NUMA 2, NUMA 3 and 4 more)"), "{reason}");
 }

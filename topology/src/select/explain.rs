@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::candidates::{Candidate, Verdict};
-use super::choice::{Assignment, Proven};
+use super::choice::{Assignment, Proven, Rail};
 use super::selection::Consumer;
-use crate::model::{Machine, NicId, NodeId};
+use crate::model::{LinkKind, Machine, NicId, NodeId};
 
 /// The candidates of each consumer, the path of each, its limit, and the reason for the choice.
 /// Printed, it is a paragraph for each, and a line where it is not proven that nothing is better.
@@ -106,15 +106,35 @@ fn reason(machine: &Machine, assignment: &Assignment, users: &BTreeMap<NicId, Ve
         }
         let others = users.get(&rail.nic).into_iter().flatten().filter(|&&who| who != assignment.consumer);
         let others: Vec<String> = others.map(|&who| machine.label(who)).collect();
-        if !others.is_empty() {
-            text += &format!(", shared with {}", others.join(", "));
+        match others.len() {
+            0 => {}
+            few if few <= NAMED => text += &format!(", shared with {}", others.join(", ")),
+            many => text += &format!(", shared with {} and {} more", others[..NAMED - 1].join(", "), many + 1 - NAMED),
         }
         text + ")"
     });
     let rails: Vec<String> = rails.collect();
     let because = if pinned { "as told" } else { because(assignment, users) };
-    format!("{}, {}: {because}", rails.join(" and "), assignment.bandwidth)
+    format!("{}, {}: {because}", rails.join(" and "), rate(machine, assignment))
 }
+
+/// What it has, as far as that is known: a machine may not tell rates of ports and links, which then limit nothing.
+fn rate(machine: &Machine, assignment: &Assignment) -> String {
+    let port = |rail: &Rail| machine.nic(rail.nic).is_some_and(|nic| !nic.bandwidth().is_unlimited());
+    let links = |rail: &Rail| {
+        rail.path.hops.iter().all(|hop| !matches!(hop.link.kind, LinkKind::Pcie(pcie) if !pcie.is_known()))
+    };
+    if assignment.rails.iter().all(|rail| port(rail) && links(rail)) {
+        assignment.bandwidth.to_string()
+    } else if assignment.rails.iter().all(|rail| port(rail) || links(rail)) {
+        format!("at most {}", assignment.bandwidth)
+    } else {
+        "at a rate that is not known".to_owned()
+    }
+}
+
+/// Others that a NIC is shared with are named up to this many.
+const NAMED: usize = 4;
 
 /// The rule that decided.
 fn because(assignment: &Assignment, users: &BTreeMap<NicId, Vec<Consumer>>) -> &'static str {
