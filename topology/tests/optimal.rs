@@ -1,19 +1,19 @@
 //! No assignment is better than the one chosen: all of them are tried.
 //!
+//! Without optimisation most of the time goes into making and choosing, not into trying: with the
+//! default some 30 machines keep 8 GPUs and 8 NICs. Optimised, `QPAIR_ASSIGNMENTS=1000000` takes half a minute
+//! and keeps more than 150. What was tried is printed (`--nocapture`).
+//!
 //! `QPAIR_MACHINES` sets how many random machines, `QPAIR_SEED` the first of them, and
 //! `QPAIR_ASSIGNMENTS` up to how many assignments a machine may have; beyond, GPUs are taken away
 //! from it until it has fewer.
 
 mod support;
 
-use std::cmp::Reverse;
-
 use qpair_topology::{GpuId, Machine, NicId, PathClass, Selection};
+use support::brute;
 use support::model::{self, Numbers, Way};
 use support::random::{self, Random};
-
-/// What an assignment is worth: the least, the sum, both in MB/s, and how near.
-type Worth = (u64, u64, Reverse<u64>);
 
 /// The ways that a GPU may choose of: those with GPUDirect if there are any; a neighbour's NIC only
 /// from the GPUs that are nearest to it.
@@ -70,65 +70,19 @@ fn options(machine: &Machine) -> Vec<Vec<Vec<Way>>> {
     all.collect()
 }
 
-/// A way as brute force needs it.
-struct Flow {
-    nic: NicId,
-    over: Vec<usize>,
-    far: u64,
-}
-
-/// Tries everything; of equals keeps the first.
-struct BruteForce<'a> {
-    options: &'a [Vec<Vec<Flow>>],
-    capacity: &'a [u64],
-    chosen: Vec<&'a [Flow]>,
-    best: Option<(Worth, Vec<Vec<NicId>>)>,
-}
-
-impl BruteForce<'_> {
-    fn run(&mut self) {
-        let Some(options) = self.options.get(self.chosen.len()) else { return self.judge() };
-        for set in options {
-            let taken = |own: &[Flow]| {
-                (own.len() > 1 || set.len() > 1) && own.iter().any(|a| set.iter().any(|b| a.nic == b.nic))
-            };
-            if !self.chosen.iter().any(|own| taken(own)) {
-                self.chosen.push(set);
-                self.run();
-                self.chosen.pop();
-            }
-        }
-    }
-
-    fn judge(&mut self) {
-        let flows: Vec<&[usize]> = self.chosen.iter().copied().flatten().map(|flow| flow.over.as_slice()).collect();
-        let rates = model::rates(&flows, self.capacity);
-        let (mut least, mut sum, mut far, mut place) = (u64::MAX, 0, 0, 0);
-        for set in &self.chosen {
-            let own = rates[place..place + set.len()].iter().sum();
-            place += set.len();
-            least = least.min(own);
-            sum += own;
-            far += set.iter().map(|flow| flow.far).sum::<u64>();
-        }
-        let megabytes = |bytes: u64| bytes.saturating_add(500_000) / 1_000_000;
-        let worth = (megabytes(least), megabytes(sum), Reverse(far));
-        if self.best.as_ref().is_none_or(|(best, _)| worth > *best) {
-            let nics = self.chosen.iter().map(|set| set.iter().map(|flow| flow.nic).collect());
-            self.best = Some((worth, nics.collect()));
-        }
-    }
-}
-
-/// The best of all assignments.
-fn best(options: &[Vec<Vec<Way>>]) -> (Worth, Vec<Vec<NicId>>) {
+/// The best of all assignments, and how many were looked at to their end.
+fn best(options: &[Vec<Vec<Way>>]) -> (brute::Worth, Vec<Vec<NicId>>, u64) {
     let mut numbers = Numbers::default();
-    let mut flow = |way: &Way| Flow { nic: way.nic, over: numbers.of(way), far: far(way) };
-    let mut set = |set: &Vec<Way>| set.iter().map(&mut flow).collect::<Vec<_>>();
-    let flows: Vec<Vec<Vec<Flow>>> = options.iter().map(|sets| sets.iter().map(&mut set).collect()).collect();
-    let mut brute = BruteForce { options: &flows, capacity: &numbers.capacity, chosen: Vec::new(), best: None };
-    brute.run();
-    brute.best.unwrap_or_default()
+    let mut option = |set: &Vec<Way>| brute::Option {
+        nics: set.iter().fold(0, |nics, way| nics | 1 << way.nic.0),
+        ways: set.iter().map(|way| numbers.of(way)).collect(),
+        far: set.iter().map(far).sum(),
+    };
+    let all: Vec<Vec<brute::Option>> = options.iter().map(|sets| sets.iter().map(&mut option).collect()).collect();
+    let (worth, chosen, tried) = brute::best(&all, &numbers.capacity);
+    let nics = options.iter().zip(chosen).filter(|(sets, _)| !sets.is_empty());
+    let nics = nics.map(|(sets, place)| sets[place].iter().map(|way| way.nic).collect());
+    (worth, nics.collect(), tried)
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -157,8 +111,9 @@ fn no_assignment_of_the_other_random_machines_is_better() {
 
 fn try_every_other_machine(first: u64) {
     let (count, seed, most) =
-        (number("QPAIR_MACHINES", 10_000), number("QPAIR_SEED", 6), number("QPAIR_ASSIGNMENTS", 200));
-    let mut tried = 0;
+        (number("QPAIR_MACHINES", 10_000), number("QPAIR_SEED", 6), number("QPAIR_ASSIGNMENTS", 2_000));
+    let (mut tried, mut looked_at, mut full, mut several) = (0_u64, 0, 0_u64, 0_u64);
+    let mut most_gpus = [[0_u64; 9]; 9];
     for seed in (seed + first..seed + count).step_by(2) {
         let mut machine = random::machine(&mut Random(seed), 8, 8);
         let mut all = options(&machine);
@@ -173,10 +128,19 @@ fn try_every_other_machine(first: u64) {
         let choice = Selection::of(&machine).cpus([]).choose().expect("nothing was asked for");
         let nics: Vec<Vec<NicId>> =
             machine.gpu_ids().map(|gpu| choice.nics(gpu)).filter(|nics| !nics.is_empty()).collect();
-        let (worth, best) = best(&all);
+        let (worth, best, count) = best(&all);
         assert_eq!(nics, best, "seed {seed}: {worth:?}\n{:#?}\n{}", machine.description(), choice.explain());
         tried += 1;
+        looked_at += count;
+        let usable = machine.nics().iter().filter(|nic| nic.is_usable()).count();
+        full += u64::from(machine.gpus().len() == 8 && machine.nics().len() == 8);
+        several += u64::from(all.iter().flatten().any(|set| set.len() > 1));
+        most_gpus[machine.gpus().len().min(8)][usable.min(8)] += 1;
     }
-    println!("{tried} machines from seed {seed} on, every other");
+    println!(
+        "{tried} machines from seed {seed} on, every other: {full} of 8 GPUs and 8 NICs, {several} with sets of NICs; \
+         {looked_at} assignments looked at to their end"
+    );
+    println!("by GPUs (down) and usable NICs (across), from none: {most_gpus:?}");
     assert!(tried > 0 || count < 2, "no machine has so few assignments: raise QPAIR_ASSIGNMENTS");
 }

@@ -2,6 +2,7 @@
 //! code with the crate's own.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod brute;
 pub mod machines;
 pub mod model;
 pub mod peers;
