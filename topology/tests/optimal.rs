@@ -1,8 +1,8 @@
 //! No assignment is better than the one chosen: all of them are tried.
 //!
 //! Without optimisation most of the time goes into making and choosing, not into trying: with the
-//! default some 30 machines keep 8 GPUs and 8 NICs. Optimised, `QPAIR_ASSIGNMENTS=1000000` takes half a minute
-//! and keeps more than 150. What was tried is printed (`--nocapture`).
+//! default some 30 machines keep 8 GPUs and 8 NICs. Optimised, `QPAIR_ASSIGNMENTS=60000000` takes some minutes,
+//! and 266 do. What was tried is printed (`--nocapture`).
 //!
 //! `QPAIR_MACHINES` sets how many random machines, `QPAIR_SEED` the first of them, and
 //! `QPAIR_ASSIGNMENTS` up to how many assignments a machine may have; beyond, GPUs are taken away

@@ -42,7 +42,7 @@ pub(super) const PROVEN: usize = 8;
 
 /// Beyond, it visits at most so many assignments in part. It was chosen so that 16 GPUs and 16 NICs
 /// that can not be proven take less than 10 ms.
-const VISITS: u64 = 1_000;
+const VISITS: u64 = 500;
 
 /// Finds the best assignment.
 pub(super) fn search(problem: &Problem, bundles: &[Vec<Bundle>]) -> Answer {
@@ -330,4 +330,4 @@ impl<'a> Search<'a> {
 const ROUNDS: usize = 4;
 
 /// Flows that are looked at before the search proper: several times what 16 GPUs and 16 NICs need.
-const EFFORT: u64 = 1_000_000;
+const EFFORT: u64 = 500_000;
