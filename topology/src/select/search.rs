@@ -40,8 +40,8 @@ pub(super) struct Answer {
 /// Up to this many users and NICs the search always goes to its end.
 pub(super) const PROVEN: usize = 8;
 
-/// Beyond, it visits at most so many assignments in part. It was chosen so that 16 GPUs and 16 NICs
-/// that can not be proven take less than 10 ms.
+/// Beyond, it visits at most so many assignments in part. It was chosen so that the oddest of 2000
+/// random machines of 16 GPUs and 16 NICs takes some 10 ms, on a Xeon of 2023.
 const VISITS: u64 = 500;
 
 /// Finds the best assignment.
