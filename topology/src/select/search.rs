@@ -41,7 +41,7 @@ pub(super) struct Answer {
 pub(super) const PROVEN: usize = 8;
 
 /// Beyond, it visits at most so many assignments in part. It was chosen so that the oddest of 2000
-/// random machines of 16 GPUs and 16 NICs takes some 10 ms, on a Xeon of 2023.
+/// random machines of 16 GPUs and 16 NICs takes some 10 ms, on an AMD EPYC.
 const VISITS: u64 = 500;
 
 /// Finds the best assignment.

@@ -132,7 +132,8 @@ fn left_out(here: &Here<'_>) -> Result<Vec<LeftOut>, NearError> {
     let machine = here.machine;
     let mut out = Vec::new();
     let mut rates = [(LinkLayer::InfiniBand, Bandwidth::ZERO), (LinkLayer::Ethernet, Bandwidth::ZERO)];
-    for (id, nic) in machine.nic_ids().zip(machine.nics()).filter(|(_, nic)| !nic.software) {
+    let real = machine.nic_ids().zip(machine.nics()).filter(|(_, nic)| !nic.software);
+    for (id, nic) in real.filter(|(_, nic)| !here.nics.excludes(nic)) {
         if !here.lists(&nic.name) {
             if here.nics.names(nic) {
                 return Err(NearError::NotListed { nic: nic.name.clone() });

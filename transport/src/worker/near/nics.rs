@@ -40,8 +40,12 @@ impl Nics {
 
     /// True if the user named that NIC as one to be used.
     pub(super) fn names(&self, nic: &Nic) -> bool {
-        let is_address = |text: &str| text.parse().is_ok_and(|address: PciAddress| nic.address == Some(address));
-        self.only.iter().any(|only| *only == nic.name || is_address(only))
+        is_among(&self.only, nic)
+    }
+
+    /// True if the user named it as one not to be used.
+    pub(super) fn excludes(&self, nic: &Nic) -> bool {
+        is_among(&self.exclude, nic)
     }
 
     /// The selection with what the user said.
@@ -49,4 +53,10 @@ impl Nics {
         let selection = self.only.iter().fold(selection, Selection::only);
         self.exclude.iter().fold(selection, Selection::exclude)
     }
+}
+
+/// True if a list has the name or the address of a NIC.
+fn is_among(list: &[String], nic: &Nic) -> bool {
+    let is_address = |text: &str| text.parse().is_ok_and(|address: PciAddress| nic.address == Some(address));
+    list.iter().any(|named| *named == nic.name || is_address(named))
 }

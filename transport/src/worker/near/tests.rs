@@ -170,6 +170,8 @@ fn nics_of_one_link_layer_are_taken_unless_the_user_names_others() {
     assert!(with("").reason.ends_with(told), "{}", with("").reason);
     assert_eq!(devices(&with("mlx5_0,mlx5_1")), ["mlx5_1", "mlx5_0"]);
     assert_eq!(devices(&with("^mlx5_3")), ["mlx5_1"]);
+    // Those that are not to be used do not count.
+    assert_eq!(devices(&with("^mlx5_1,mlx5_3")), ["mlx5_0", "mlx5_2"]);
     // Those that can not be opened do not count.
     let some = Here { devices: [NICS[0], NICS[2]].map(str::to_owned).to_vec(), ..here(&machine) };
     assert_eq!(devices(&choose(&Near::numa(0), &some).unwrap()), ["mlx5_0", "mlx5_2"]);
