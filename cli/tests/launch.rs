@@ -111,9 +111,10 @@ fn a_rank_without_its_device_is_named_to_the_others() {
         let output = finish(qpair(&["launch", "-n", "2", "--", "sh", "-c", &script, QPAIR]));
         let text = stderr(&output);
         let other = 1 - failing;
-        assert!(text.contains(&format!("[{failing}] error: `nothing7` is none of the devices")), "{text}");
-        let told = format!("[{other}] error: rank {failing} could not be set up: `nothing7` is none of the devices");
-        assert!(text.contains(&told), "{text}");
+        // What it says more depends on whether there is a libibverbs.
+        let said = text.lines().find_map(|line| line.strip_prefix(&format!("[{failing}] error: "))).unwrap_or_default();
+        assert!(said.contains("`nothing7`"), "{text}");
+        assert!(text.contains(&format!("[{other}] error: rank {failing} could not be set up: {said}")), "{text}");
     }
 }
 
