@@ -119,6 +119,9 @@ fn who_did_not_choose_the_device_is_told_who_did() {
         assert!(matches!(error, WorkerError::Chosen { .. }), "{text}");
         assert!(text.contains("beside0 is what qpair takes by itself here (GPU 1: beside0"), "{text}");
         assert!(text.ends_with("QPAIR_DEVICE names another, such as soft0"), "{text}");
+        // What is wrong with the settings is so on any device.
+        let settings = Worker::new(near(Near::gpu(GpuId(1))).window(0)).unwrap_err();
+        assert!(matches!(settings, WorkerError::Config { .. }), "{settings}");
         let named = Worker::new(Config::default().device(BESIDE)).unwrap_err();
         assert!(!matches!(named, WorkerError::Chosen { .. }), "{named}");
     });

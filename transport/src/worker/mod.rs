@@ -150,11 +150,7 @@ impl Worker {
         let Placed { config, device, reason, is_chosen } = config.placed()?;
         let made = Context::open(&device).map_err(WorkerError::from);
         let made = made.and_then(|context| Worker::make(context, config, reason.clone()));
-        // Whoever has not named it can not know what to do about it.
-        made.map_err(|error| match is_chosen {
-            true => WorkerError::Chosen { device, reason, source: Box::new(error) },
-            false => error,
-        })
+        made.map_err(|error| near::told_who_chose(error, is_chosen, device, reason))
     }
 
     /// A worker on an opened device. Of the rails that topology names for what it is [near](Config::near), those on that device

@@ -18,7 +18,7 @@ use crate::cm::RAILS_LIMIT;
 use choose::choose;
 pub use error::NearError;
 use here::Here;
-pub(super) use settings::Placed;
+pub(super) use settings::{Placed, told_who_chose};
 
 /// What a worker's data is near to. Topology then names the rails: the NICs that serve it best, while others use theirs.
 ///

@@ -2,8 +2,9 @@
 
 use std::env;
 
-use super::{Near, NearError, Placement};
+use super::{Near, NearError, Placement, SOFTWARE};
 use crate::worker::config::Config;
+use crate::worker::error::WorkerError;
 use crate::worker::rails::Rail;
 
 /// Settings with the rails of their worker, and its device.
@@ -75,4 +76,19 @@ impl Config {
         self.rails = rails;
         Ok(placed(self, reason))
     }
+}
+
+/// The error of a worker that can not be made. Whoever has not named the device can not know what to do about it; what is wrong
+/// with the settings is wrong on any.
+pub(in crate::worker) fn told_who_chose(
+    error: WorkerError,
+    is_chosen: bool,
+    device: String,
+    reason: String,
+) -> WorkerError {
+    let is_of_settings = matches!(error, WorkerError::Config { .. } | WorkerError::ClusterKey(_));
+    if !is_chosen || device == SOFTWARE || is_of_settings {
+        return error;
+    }
+    WorkerError::Chosen { device, reason, source: Box::new(error) }
 }
