@@ -28,6 +28,10 @@ pub fn on_a_fake_with<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
             "QPAIR_LIBIBVERBS",
             qpair_fake_ibverbs::control::library_path().expect("the library is built beside the tests"),
         )
+        // What the user chose for other tests is not for these.
+        .env_remove("QPAIR_DEVICE")
+        .env_remove("QPAIR_NICS")
+        .env_remove("QPAIR_TOPOLOGY")
         .envs(variables.iter().copied())
         .env(CHILD, "1")
         .output()
