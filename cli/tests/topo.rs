@@ -216,8 +216,8 @@ fn what_can_not_be_is_refused_with_what_there_is() {
     for (args, parts) in [
         (&["--from", from.path(), "--exclude", "mlx5_9"][..], &["mlx5_9", "mlx5_0", "mlx5_1"][..]),
         (&["--from", from.path(), "--gpus", "7"], &["GPU 7", "GPU 1"]),
-        (&["--from", from.path(), "--pin", "NUMA7=mlx5_0"], &["there is no NUMA 7", "NUMA 0"]),
-        (&["--from", from.path(), "--pin", "GPU9=mlx5_0"], &["there is no GPU 9", "GPU 0, GPU 1"]),
+        (&["--from", from.path(), "--pin", "NUMA7=mlx5_0"], &["there is no NUMA node 7", "NUMA 0"]),
+        (&["--from", from.path(), "--pin", "GPU9=mlx5_0"], &["there is no GPU 9", "GPU 0 at 0000:11:00.0, GPU 1 at"]),
         (&["--from", nonsense.path()], &["nonsense.txt"]),
         (&["--from", "/no/such/file"], &["/no/such/file"]),
         (&["--from", from.path(), "--svg", "/no/such/folder/x.svg"], &["/no/such/folder/x.svg"]),

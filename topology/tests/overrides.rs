@@ -59,7 +59,10 @@ fn what_matches_nothing_lists_what_there_is() {
         assert!(error.to_string().ends_with(": there is mlx5_0 at 0000:07:00.0"), "{error}");
     }
     let error = Selection::of(&machine).gpus([GpuId(4)]).choose().unwrap_err();
-    assert_eq!(error.to_string(), "there is no GPU 4: there are GPU 0, GPU 1, GPU 2, GPU 3");
+    assert_eq!(
+        error.to_string(),
+        "there is no GPU 4: there are GPU 0 at 0000:03:00.0, GPU 1 at 0000:05:00.0, GPU 2 at 0000:0a:00.0, GPU 3 at 0000:0c:00.0"
+    );
 }
 
 #[test]

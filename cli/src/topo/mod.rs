@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use qpair::topology::{Consumer, GpuId, Known, LoadError, Machine, SelectError, Selection, Sysfs, draw};
+use qpair::topology::{Consumer, GpuId, LoadError, Machine, SelectError, Selection, Sysfs, draw};
 use qpair::transport::{Near, NearError};
 use thiserror::Error;
 
@@ -84,19 +84,10 @@ enum Who {
 impl Who {
     /// What it is on that machine.
     fn on(self, machine: &Machine) -> Result<Consumer, SelectError> {
-        let (found, wanted) = match self {
-            Who::Gpu(number) => {
-                (machine.gpu(GpuId(number)).map(|_| Consumer::Gpu(GpuId(number))), format!("GPU {number}"))
-            }
-            Who::Numa(number) => (machine.cpu_numa(number).map(Consumer::Cpu), format!("NUMA {number}")),
-        };
-        found.ok_or_else(|| {
-            let known = match self {
-                Who::Gpu(_) => machine.gpu_ids().map(|id| machine.label(id)).collect(),
-                Who::Numa(_) => machine.cpu_ids().map(|id| machine.label(id)).collect(),
-            };
-            SelectError::NoSuchConsumer { wanted, known: Known(known) }
-        })
+        match self {
+            Who::Gpu(number) => Consumer::gpu(machine, GpuId(number)),
+            Who::Numa(number) => Consumer::numa(machine, number),
+        }
     }
 }
 

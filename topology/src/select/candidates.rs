@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::consumer::Consumer;
 use super::problem::Way;
-use super::selection::Consumer;
 use crate::Bandwidth;
 use crate::model::{GpuId, Link, Machine, Nic, NicId, NodeId};
 use crate::path::{Path, PathClass};

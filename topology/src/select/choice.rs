@@ -6,10 +6,10 @@ use std::fmt;
 use serde::Serialize;
 
 use super::candidates::{Candidate, Verdict};
+use super::consumer::Consumer;
 use super::explain::{Explanation, reasons};
 use super::problem::{Bundle, Problem};
 use super::search::Answer;
-use super::selection::Consumer;
 use super::share::Sharing;
 use crate::Bandwidth;
 use crate::model::{GpuId, Machine, NicId, NodeId};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::candidates::{Candidate, Verdict};
 use super::choice::{Assignment, Proven, Rail};
-use super::selection::Consumer;
+use super::consumer::Consumer;
 use crate::model::{LinkKind, Machine, NicId, NodeId};
 
 /// The candidates of each consumer, the path of each, its limit, and the reason for the choice.

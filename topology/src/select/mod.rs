@@ -4,6 +4,7 @@ mod bound;
 mod candidates;
 mod ceiling;
 mod choice;
+mod consumer;
 mod cut;
 mod explain;
 mod flow;
@@ -18,5 +19,6 @@ mod symmetry;
 
 pub use candidates::{Candidate, Verdict};
 pub use choice::{Assignment, Choice, Proven, Rail};
+pub use consumer::Consumer;
 pub use explain::Explanation;
-pub use selection::{Consumer, Known, SelectError, Selection};
+pub use selection::{Known, SelectError, Selection};

@@ -6,41 +6,12 @@ use thiserror::Error;
 
 use super::candidates::{Allowed, Candidate, Resources, Verdict, candidates};
 use super::choice::{Assignment, Choice, Proven};
+use super::consumer::Consumer;
 use super::problem::Problem;
 use super::search::search;
 use crate::PciAddress;
-use crate::model::{CpuId, GpuId, Machine, Nic, NicId, NodeId};
+use crate::model::{CpuId, GpuId, Machine, Nic, NicId};
 use crate::path::PathClass;
-
-/// What a NIC is chosen for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Consumer {
-    /// A GPU: data is in its memory.
-    Gpu(GpuId),
-    /// A NUMA node: data is in its memory, and workers run on its processors.
-    Cpu(CpuId),
-}
-
-impl From<GpuId> for Consumer {
-    fn from(id: GpuId) -> Self {
-        Self::Gpu(id)
-    }
-}
-
-impl From<CpuId> for Consumer {
-    fn from(id: CpuId) -> Self {
-        Self::Cpu(id)
-    }
-}
-
-impl From<Consumer> for NodeId {
-    fn from(consumer: Consumer) -> Self {
-        match consumer {
-            Consumer::Gpu(id) => Self::Gpu(id),
-            Consumer::Cpu(id) => Self::Cpu(id),
-        }
-    }
-}
 
 /// Chooses the NICs of GPUs and NUMA nodes.
 ///
@@ -320,22 +291,16 @@ impl<'a> Selection<'a> {
         Ok(())
     }
 
+    /// Those that take part, in the order of `all`.
     fn consumers<T: Into<Consumer> + Copy + PartialEq>(
         &self,
         wanted: Option<&[T]>,
         all: impl Iterator<Item = T>,
     ) -> Result<Vec<Consumer>, SelectError> {
-        let all: Vec<T> = all.collect();
-        let Some(wanted) = wanted else { return Ok(all.into_iter().map(Into::into).collect()) };
-        if let Some(&unknown) = wanted.iter().find(|id| !all.contains(id)) {
-            let wanted = match unknown.into() {
-                Consumer::Gpu(id) => format!("GPU {}", id.0),
-                Consumer::Cpu(id) => format!("NUMA node with place {}", id.0),
-            };
-            let known = all.into_iter().map(|id| self.machine.label(id.into())).collect();
-            return Err(SelectError::NoSuchConsumer { wanted, known: Known(known) });
+        for &wanted in wanted.unwrap_or_default() {
+            wanted.into().checked(self.machine)?;
         }
-        Ok(all.into_iter().filter(|id| wanted.contains(id)).map(Into::into).collect())
+        Ok(all.filter(|id| wanted.is_none_or(|wanted| wanted.contains(id))).map(Into::into).collect())
     }
 
     fn find(&self, wanted: &str) -> Result<NicId, SelectError> {
