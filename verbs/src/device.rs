@@ -255,6 +255,9 @@ pub enum LinkLayer {
 }
 
 impl Device {
+    /// The name of the software device, which every machine has.
+    pub const SOFTWARE: &'static str = soft::DEVICE_NAME;
+
     /// The devices of this machine: the software device `soft0`, which is always there, and those that libibverbs finds, by
     /// name. Why there is no libibverbs, [`library`](crate::library) tells.
     pub fn list() -> Vec<Device> {

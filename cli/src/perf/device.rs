@@ -5,7 +5,7 @@ use qpair::verbs::{Device, PortState};
 use super::perftest::options::PerftestOptions;
 
 /// The software device.
-pub const SOFT: &str = "soft0";
+pub const SOFT: &str = Device::SOFTWARE;
 
 /// The device to measure where none is named: the first RDMA device whose port that the options name is up, else the
 /// software device.

@@ -5,7 +5,7 @@
 mod args;
 mod client;
 mod counters;
-pub mod device;
+mod device;
 mod error;
 mod idle;
 mod local;

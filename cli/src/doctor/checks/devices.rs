@@ -1,8 +1,9 @@
 //! Devices and their ports: whether there are any, whether they open, and whether they carry data.
 
+use qpair::verbs::Device;
+
 use super::super::finding::{Finding, Section, Severity};
-use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System};
-use crate::perf::device::SOFT;
+use super::super::system::{Netdev, Oddity, Port, RdmaDevice, System, WorkerDevice};
 
 /// Whether there are devices, and what keeps them from carrying data.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -24,14 +25,14 @@ fn worker(system: &System) -> Option<Finding> {
     Some(match system.worker.as_ref()? {
         Err(error) => Finding::problem(of, "worker-device", format!("workers that are told no device fail: {error}"))
             .fix("see what there is", ["env -u QPAIR_TOPOLOGY -u QPAIR_NICS qpair topo"]),
-        Ok(device) if !device.name.starts_with("soft") && !opens(system, &device.name) => {
-            let message = format!("workers that are told no device take {}, which can not be opened", device.name);
+        Ok(WorkerDevice { name, reason, closed: Some(error), .. }) => {
+            let message = format!("workers that are told no device take {name}, which can not be opened: {error}");
             Finding::problem(of, "worker-device", message)
-                .because(format!("They take it for this reason: {}.", device.reason))
-                .fix("take the software device, or name another", [format!("export QPAIR_DEVICE={SOFT}")])
+                .because(format!("They take it for this reason: {reason}."))
+                .fix("take the software device, or name another", [format!("export QPAIR_DEVICE={}", Device::SOFTWARE)])
         }
-        Ok(device) if device.name == SOFT && device.is_chosen && !system.devices.is_empty() => {
-            let message = format!("workers take {SOFT}, though there are RDMA devices");
+        Ok(device) if device.name == Device::SOFTWARE && device.is_chosen && !system.devices.is_empty() => {
+            let message = format!("workers take {}, though there are RDMA devices", device.name);
             Finding::note(of, "worker-device", message)
                 .because(format!("They are told no device: {}.", device.reason))
                 .fix("see why none is chosen", ["qpair topo -v"])
@@ -41,11 +42,6 @@ fn worker(system: &System) -> Option<Finding> {
             Finding::ok(of, "worker-device", message).because(&device.reason)
         }
     })
-}
-
-/// True of a device that was opened, or that nobody tried to open.
-fn opens(system: &System, name: &str) -> bool {
-    system.opened.is_empty() || system.opened.iter().any(|device| device.name == name && device.ports.is_ok())
 }
 
 /// `rxe0 port 1`.

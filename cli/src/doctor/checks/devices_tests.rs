@@ -183,6 +183,7 @@ fn the_device_that_workers_take_is_told_with_the_reason() {
             name: name.to_owned(),
             reason: reason.to_owned(),
             is_chosen,
+            closed: None,
         };
         system.worker = Some(worker.map(device).map_err(str::to_owned));
         only(&check(&system), "worker-device").clone()
@@ -196,9 +197,9 @@ fn the_device_that_workers_take_is_told_with_the_reason() {
     let finding = of(Err("QPAIR_NICS is `mlx5_9`: no NIC is called that"));
     assert_eq!(finding.severity, Severity::Problem);
     assert!(finding.message.contains("mlx5_9") && fixes(&finding).contains("qpair topo"), "{finding:?}");
-    system.opened = vec![OpenedDevice { name: "rxe0".to_owned(), ports: Ok(Vec::new()) }];
     let (name, reason) = ("nope0".to_owned(), "as QPAIR_DEVICE says".to_owned());
-    system.worker = Some(Ok(WorkerDevice { name, reason, is_chosen: false }));
+    let closed = Some("there is no such device".to_owned());
+    system.worker = Some(Ok(WorkerDevice { name, reason, is_chosen: false, closed }));
     let finding = only(&check(&system), "worker-device").clone();
     assert_eq!(finding.severity, Severity::Problem);
     assert!(fixes(&finding).contains("export QPAIR_DEVICE=soft0"), "{finding:?}");

@@ -13,8 +13,8 @@ mod verbs;
 
 use std::path::Path;
 
-use qpair::Config;
 use qpair::transport::Placement;
+use qpair::{Config, Context};
 
 pub use kernel::Kernel;
 #[cfg(test)]
@@ -72,6 +72,8 @@ pub struct WorkerDevice {
     pub reason: String,
     /// True if topology named it, false if the environment does.
     pub is_chosen: bool,
+    /// Why it can not be opened, if it can not.
+    pub closed: Option<String>,
 }
 
 /// The RDMA devices that the kernel under `base` has.
@@ -110,10 +112,9 @@ impl System {
         system.library.loaded = Some(verbs::load());
         system.opened = verbs::open_all();
         let placement = Config::default().placement();
-        let worker = placement.map(|Placement { device, reason, is_chosen, .. }| WorkerDevice {
-            name: device,
-            reason,
-            is_chosen,
+        let worker = placement.map(|Placement { device, reason, is_chosen, .. }| {
+            let closed = Context::open(&device).err().map(|error| error.to_string());
+            WorkerDevice { name: device, reason, is_chosen, closed }
         });
         system.worker = Some(worker.map_err(|error| error.to_string()));
         system
