@@ -10,7 +10,7 @@ use qpair_transport::Near;
 
 use super::client::{Joining, Roster};
 use super::message::{Listening, Member, Whereabouts};
-use super::seating::{Seating, own_gpu, seating};
+use super::seating::{own_gpu, seating};
 use super::server::{Server, listen};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
@@ -113,11 +113,8 @@ impl Environment {
         let store = (self.host.as_str(), self.port);
         let mut joining = Joining::new(stream, (self.rank, self.size), store, whereabouts, server)?;
         let Roster { token, members } = joining.roster(self.limit)?;
-        let seating = match &self.near {
-            Some(near) => Ok(Seating::Near(near.clone())),
-            None => seating(self.rank, &members),
-        };
-        let set_up = seating.and_then(|seating| Net::new(self.rank, self.size, ip, NetSettings::default(), seating));
+        let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
+        let set_up = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
         let mut net = match set_up {
             Ok(net) => net,
             Err(error) => {

@@ -19,6 +19,5 @@ pub use environment::Environment;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;
 pub(crate) use message::{Listening, Member};
-pub(crate) use seating::Seating;
 pub(crate) use watch::Watch;
 pub(crate) use whereabouts::whereabouts;

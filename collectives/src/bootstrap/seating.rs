@@ -8,45 +8,23 @@ use qpair_transport::{Config, Near, NearError, WorkerError};
 use super::message::Whereabouts;
 use crate::error::BootstrapError;
 
-/// What a rank's connections go over.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Seating {
-    /// The memory of the host, unless QPAIR_DEVICE names a device.
-    Memory,
-    /// The NICs that topology names.
-    Near(Near),
-}
-
-impl Seating {
-    /// Settings of a worker there.
-    pub(crate) fn config(self) -> Config {
-        match self {
-            Seating::Memory if is_device_named() => Config::default(),
-            Seating::Memory => Config::default().device("soft0"),
-            Seating::Near(near) => Config::default().near(near),
-        }
-    }
-}
-
-/// Where a rank's connections go: memory, if all ranks are on one host; else the NICs of its GPU, unless it is bound to
-/// another NUMA node than that; else its part of those of the NUMA node that it is bound to, or dealt to.
-pub(super) fn seating(rank: u32, all: &[Whereabouts]) -> Result<Seating, BootstrapError> {
-    if is_device_named() || all.iter().all(|other| other.machine == all[0].machine) {
-        return Ok(Seating::Memory);
+/// What a rank's connections are near to: memory, if all ranks are on one host; else its GPU, unless it is bound to another
+/// NUMA node than that; else its part of the NUMA node that it is bound to, or dealt to.
+pub(super) fn seating(rank: u32, all: &[Whereabouts]) -> Result<Near, BootstrapError> {
+    if all.iter().all(|other| other.machine == all[0].machine) {
+        return Ok(Near::software());
     }
     let has_gpus = all.iter().any(|rank| rank.gpu.is_some());
     let machine = if has_gpus { Machine::this() } else { Machine::this_without_driver() };
-    let machine = machine.map_err(|error| failed(error.into()))?;
-    let seat = seat(rank as usize, all, &machine);
-    let available = seat.near.placement().map_err(failed)?.available;
-    Ok(Seating::Near(seat.part(available)))
+    let machine = machine.map_err(|error| WorkerError::from(NearError::from(error)))?;
+    Ok(seat(rank as usize, all, &machine))
 }
 
 /// The GPU that a process uses which torchrun or another launcher gave that number on its host, as programs take it: of those
 /// that it may use, the one of its number, or the only one.
 pub(super) fn own_gpu(local_rank: u32) -> Option<PciAddress> {
     let has_some = Machine::this_without_driver().is_ok_and(|machine| !machine.gpus().is_empty());
-    if is_device_named() || !has_some {
+    if Config::device_of_environment().is_some() || !has_some {
         return None;
     }
     let machine = Machine::this().ok()?;
@@ -74,42 +52,25 @@ fn gpu_of(
 /// What tells the GPUs that a process may use; of each line the first that is set.
 const VISIBLE: [&[&str]; 2] = [&["ROCR_VISIBLE_DEVICES"], &["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]];
 
-/// A rank's part of the NICs of something.
-#[derive(Clone, Debug, PartialEq)]
-struct Seat {
-    near: Near,
-    /// Which it is of the ranks that divide them.
-    number: usize,
-    ranks: usize,
-}
-
-impl Seat {
-    /// Its part of so many rails: ranks beyond the rails begin again.
-    fn part(self, rails: usize) -> Near {
-        let each = (rails / self.ranks.max(1)).max(1);
-        self.near.turn(self.number * each).at_most(each)
-    }
-}
-
-fn seat(rank: usize, all: &[Whereabouts], machine: &Machine) -> Seat {
+fn seat(rank: usize, all: &[Whereabouts], machine: &Machine) -> Near {
     let beside: Vec<usize> = (0..all.len()).filter(|&other| all[other].machine == all[rank].machine).collect();
     let gpu = |other: usize| all[other].gpu.filter(|&gpu| uses_gpu(&all[other], gpu, machine));
+    let share = |near: Near, sharing: Vec<usize>| {
+        near.share(sharing.iter().position(|&other| other == rank).unwrap_or(0), sharing.len())
+    };
     if let Some(own) = gpu(rank) {
-        let sharing: Vec<usize> = beside.iter().copied().filter(|&other| gpu(other) == Some(own)).collect();
+        let sharing = beside.iter().copied().filter(|&other| gpu(other) == Some(own)).collect();
         let at_work: Vec<GpuId> = beside.iter().filter_map(|&other| machine.gpu_at(gpu(other)?)).collect();
-        let number = sharing.iter().position(|&other| other == rank).unwrap_or(0);
-        return Seat { near: Near::gpu_at(own).among(at_work), number, ranks: sharing.len() };
+        return share(Near::gpu_at(own).among(at_work), sharing);
     }
     let others: Vec<usize> = beside.into_iter().filter(|&other| gpu(other).is_none()).collect();
     let dealt = deal(&others, all, machine);
     let own = dealt.iter().find(|(other, _)| *other == rank).and_then(|(_, node)| *node);
-    let sharing: Vec<usize> = dealt.iter().filter(|(_, node)| *node == own).map(|(other, _)| *other).collect();
-    let number = sharing.iter().position(|&other| other == rank).unwrap_or(0);
+    let sharing = dealt.iter().filter(|(_, node)| *node == own).map(|(other, _)| *other).collect();
     let mut nodes: Vec<u32> = dealt.iter().filter_map(|(_, node)| *node).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let near = own.map_or_else(Near::thread, |node| Near::numa(node).among_nodes(nodes));
-    Seat { near, number, ranks: sharing.len() }
+    share(own.map_or_else(Near::thread, |node| Near::numa(node).among_nodes(nodes)), sharing)
 }
 
 /// True if a rank's NICs are to be those of that GPU: its data, which is in the memory of the host, is near it.
@@ -142,14 +103,6 @@ fn touched(rank: &Whereabouts, machine: &Machine) -> Vec<u32> {
     touched.filter_map(|node| node.numa).collect()
 }
 
-fn failed(error: NearError) -> BootstrapError {
-    WorkerError::from(error).into()
-}
-
-fn is_device_named() -> bool {
-    env::var_os("QPAIR_DEVICE").is_some_and(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use qpair_topology::{Cpu, Gpu, Parent};
@@ -177,14 +130,14 @@ mod tests {
         Whereabouts { host: machine.into(), machine: machine.into(), cores, gpu: None }
     }
 
-    fn numa(node: u32, nodes: &[u32], number: usize, ranks: usize) -> Seat {
-        Seat { near: Near::numa(node).among_nodes(nodes.iter().copied()), number, ranks }
+    fn numa(node: u32, nodes: &[u32], number: usize, ranks: usize) -> Near {
+        Near::numa(node).among_nodes(nodes.iter().copied()).share(number, ranks)
     }
 
     #[test]
     fn ranks_of_one_host_go_over_its_memory() {
         let all = vec![rank("a", "0-3"); 3];
-        assert_eq!(seating(1, &all).unwrap(), Seating::Memory);
+        assert_eq!(seating(1, &all).unwrap(), Near::software());
     }
 
     #[test]
@@ -194,11 +147,6 @@ mod tests {
         let all = [rank("a", "0-15"), rank("b", "0"), rank("b", "5-6"), rank("b", "2-3"), rank("b", "7")];
         let seats = [1, 2, 3, 4].map(|of| seat(of, &all, &machine));
         assert_eq!(seats, [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(node, number)| numa(node, &[0, 1], number, 2)));
-        let part = |number| Seat { near: Near::numa(0), number, ranks: 2 }.part(4);
-        assert_eq!([part(0), part(1)], [0, 2].map(|turn| Near::numa(0).turn(turn).at_most(2)));
-        // Three that share two rails have one each, and the third begins again.
-        let part = |number| Seat { near: Near::numa(0), number, ranks: 3 }.part(2);
-        assert_eq!([part(0), part(1), part(2)], [0, 1, 2].map(|turn| Near::numa(0).turn(turn).at_most(1)));
     }
 
     #[test]
@@ -213,17 +161,15 @@ mod tests {
         assert_eq!(seats, [numa(1, &[0, 1], 0, 1), numa(0, &[0, 1], 0, 2), numa(0, &[0, 1], 1, 2)]);
         // Nothing is known of the host's nodes.
         let unknown = seat(1, &all, &Machine::builder().build());
-        assert_eq!(unknown, Seat { near: Near::thread(), number: 0, ranks: 3 });
+        assert_eq!(unknown, Near::thread().share(0, 3));
     }
 
     #[test]
     fn a_rank_has_the_nics_of_its_gpu_unless_it_is_bound_elsewhere() {
         let machine = machine(4);
         let with = |cores: &str, gpu: u8| Whereabouts { gpu: Some(at(gpu)), ..rank("b", cores) };
-        let gpu = |own: u8, among: &[u16], number, ranks| Seat {
-            near: Near::gpu_at(at(own)).among(among.iter().map(|&id| GpuId(id))),
-            number,
-            ranks,
+        let gpu = |own: u8, among: &[u16], number, ranks| {
+            Near::gpu_at(at(own)).among(among.iter().map(|&id| GpuId(id))).share(number, ranks)
         };
         let all = [with("0-15", 1), rank("a", "0"), with("0-3", 3)];
         assert_eq!([seat(0, &all, &machine), seat(2, &all, &machine)], [gpu(1, &[1, 3], 0, 1), gpu(3, &[1, 3], 0, 1)]);

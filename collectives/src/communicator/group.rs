@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use qpair_transport::Near;
+
 use super::comm::Communicator;
-use crate::bootstrap::{Alarm, Member, Seating, Watch, whereabouts};
+use crate::bootstrap::{Alarm, Member, Watch, whereabouts};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -24,7 +26,7 @@ impl Communicator {
         let size = size.ok_or(BootstrapError::Size { size: ranks, limit: MAX_RANKS })?;
         let mut nets = Vec::with_capacity(ranks);
         for rank in 0..size {
-            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings, Seating::Memory)?);
+            nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings, Near::software())?);
         }
         let token = getrandom::u64().map_err(|error| BootstrapError::System {
             what: "draw a random number",

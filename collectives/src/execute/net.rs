@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, ConnectFailure, EndpointId, HandshakeError, Listener, Unmatched, Worker};
+use qpair_transport::{
+    CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, Unmatched, Worker,
+};
 use qpair_verbs::ProtectionDomain;
 
 use super::call::Call;
 use super::compile::Compiled;
 use super::tag::{Fields, Kind};
-use crate::bootstrap::{Listening, Seating};
+use crate::bootstrap::Listening;
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 
@@ -67,7 +69,7 @@ impl Default for NetSettings {
 }
 
 impl Net {
-    /// A worker for a rank among `ranks`, that listens at any port of `ip`, on the devices of `seating`.
+    /// A worker for a rank among `ranks`, that listens at any port of `ip`, on what topology names for `near`.
     ///
     /// # Errors
     /// [`BootstrapError::Worker`], [`BootstrapError::Listen`].
@@ -76,10 +78,10 @@ impl Net {
         ranks: u32,
         ip: IpAddr,
         settings: NetSettings,
-        seating: Seating,
+        near: Near,
     ) -> Result<Net, BootstrapError> {
-        let config = seating
-            .config()
+        let config = Config::default()
+            .near(near)
             .eager_limit(settings.eager)
             .window(settings.window)
             .endpoints(ranks.max(2) as usize)

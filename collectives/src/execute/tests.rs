@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, Unmatched, Worker};
+use qpair_transport::{CloseReason, Config, EndpointId, Event, Message, Near, Unmatched, Worker};
 use qpair_verbs::calc::{DataType, ReduceOp};
 use qpair_verbs::{Access, Buffer, ExposedRegion, RemoteSlice, Rkey};
 
@@ -13,7 +13,7 @@ use super::compile::{Compiled, Key};
 use super::net::{Net, NetSettings};
 use super::reach::{REACH, Reach};
 use super::tag::{Fields, Kind};
-use crate::bootstrap::{Alarm, Member, Seating, Watch, whereabouts};
+use crate::bootstrap::{Alarm, Member, Watch, whereabouts};
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::plan::Collective;
@@ -28,7 +28,7 @@ fn members() -> Vec<Member> {
 
 /// Rank 1 of two, and where it listens.
 fn real() -> (Communicator, SocketAddr) {
-    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Seating::Memory).unwrap();
+    let mut net = Net::new(1, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Near::software()).unwrap();
     let address = net.address();
     // It never connects to rank 0, which is below it.
     net.meet([address; 2].into_iter(), TOKEN);
@@ -258,7 +258,7 @@ fn who_does_not_know_the_token_is_turned_away() {
 #[test]
 fn why_a_connection_did_not_come_up_is_told() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Seating::Memory).unwrap();
+    let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Near::software()).unwrap();
     net.meet([net.address(), stranger.local_addr().unwrap()].into_iter(), TOKEN);
     let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 0, members());
     comm.set_timeout(LIMIT);

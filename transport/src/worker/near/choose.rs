@@ -3,16 +3,24 @@
 use std::cmp::Reverse;
 
 use qpair_topology::{
-    Assignment, Bandwidth, Candidate, Consumer, CpuId, Known, LinkLayer, Machine, Nic, NicId, Rail as TopologyRail,
+    Assignment, Bandwidth, Candidate, Consumer, CpuId, LinkLayer, Machine, Nic, NicId, Rail as TopologyRail,
     SelectError, Selection,
 };
 
+use qpair_verbs::Device;
+
 use super::here::Here;
-use super::{Near, NearError, Placement, SOFTWARE, What};
+use super::{Near, NearError, Placement, What};
 use crate::cm::RAILS_LIMIT;
 use crate::worker::rails::Rail;
 
-/// The rails of `near`.
+/// The software device, for that reason.
+pub(super) fn software(reason: String) -> Placement {
+    let (device, rails) = (Device::SOFTWARE.to_owned(), vec![Rail::device(Device::SOFTWARE)]);
+    Placement { device, rails, is_chosen: true, reason }
+}
+
+/// The rails of what is near to something.
 pub(super) fn choose(near: &Near, here: &Here<'_>) -> Result<Placement, NearError> {
     let machine = here.machine;
     let consumers = consumers(near, here)?;
@@ -60,17 +68,13 @@ fn none_left(here: &Here<'_>, own: &[&Assignment]) -> NearError {
 /// Whose NICs these are to be; several if it is not known which.
 fn consumers(near: &Near, here: &Here<'_>) -> Result<Vec<Consumer>, SelectError> {
     let machine = here.machine;
-    let (found, wanted) = match near.what {
-        What::Thread => return Ok(nodes(here).into_iter().map(Consumer::Cpu).collect()),
-        What::Numa(node) => (machine.cpu_numa(node).map(Consumer::Cpu), format!("NUMA node {node}")),
-        What::Gpu(gpu) => (machine.gpu(gpu).map(|_| Consumer::Gpu(gpu)), format!("GPU {}", gpu.0)),
-        What::GpuAt(address) => (machine.gpu_at(address).map(Consumer::Gpu), format!("GPU at {address}")),
-    };
-    found.map(|found| vec![found]).ok_or_else(|| {
-        let nodes = machine.cpus().iter().filter_map(|cpu| cpu.numa).map(|numa| format!("NUMA {numa}"));
-        let gpus = machine.gpu_ids().zip(machine.gpus()).map(|(id, gpu)| format!("GPU {} at {}", id.0, gpu.address));
-        let known = if matches!(near.what, What::Numa(_)) { nodes.collect() } else { gpus.collect() };
-        SelectError::NoSuchConsumer { wanted, known: Known(known) }
+    Ok(match near.what {
+        // It needs no NIC.
+        What::Software => Vec::new(),
+        What::Thread => nodes(here).into_iter().map(Consumer::Cpu).collect(),
+        What::Numa(node) => vec![Consumer::numa(machine, node)?],
+        What::Gpu(gpu) => vec![Consumer::gpu(machine, gpu)?],
+        What::GpuAt(address) => vec![Consumer::gpu_at(machine, address)?],
     })
 }
 
@@ -130,8 +134,7 @@ pub(super) fn told(machine: &Machine, left_out: &[LeftOut]) -> Vec<String> {
 /// not left out for their layer.
 fn left_out(here: &Here<'_>) -> Result<Vec<LeftOut>, NearError> {
     let machine = here.machine;
-    let mut out = Vec::new();
-    let mut rates = [(LinkLayer::InfiniBand, Bandwidth::ZERO), (LinkLayer::Ethernet, Bandwidth::ZERO)];
+    let (mut out, mut left) = (Vec::new(), Vec::new());
     let real = machine.nic_ids().zip(machine.nics()).filter(|(_, nic)| !nic.software);
     for (id, nic) in real.filter(|(_, nic)| !here.nics.excludes(nic)) {
         if !here.lists(&nic.name) {
@@ -139,20 +142,21 @@ fn left_out(here: &Here<'_>) -> Result<Vec<LeftOut>, NearError> {
                 return Err(NearError::NotListed { nic: nic.name.clone() });
             }
             out.push(LeftOut { nic: id, why: Why::Unlisted });
-        } else if !nic.has_reliable_connections() {
+        } else if nic.has_reliable_connections() {
+            left.push((id, nic));
+        } else {
             out.push(LeftOut { nic: id, why: Why::Kind });
-        } else if let Some((_, rate)) = rates.iter_mut().find(|(layer, _)| Some(*layer) == layer_of(nic)) {
-            *rate = [*rate, nic.bandwidth()].into_iter().sum();
         }
     }
-    let [(_, infiniband), (_, ethernet)] = rates;
-    let minor = if infiniband >= ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-    if !here.nics.names_any() && infiniband != Bandwidth::ZERO && ethernet != Bandwidth::ZERO {
-        let is_left = |id: NicId| out.iter().all(|out| out.nic != id);
-        let others =
-            machine.nic_ids().zip(machine.nics()).filter(|(id, nic)| is_left(*id) && layer_of(nic) == Some(minor));
-        let others: Vec<_> = others.filter(|(_, nic)| !nic.software).map(|(id, _)| id).collect();
-        out.extend(others.into_iter().map(|nic| LeftOut { nic, why: Why::Layer }));
+    if !here.nics.names_any() {
+        let [infiniband, ethernet] = [LinkLayer::InfiniBand, LinkLayer::Ethernet].map(|layer| {
+            let of_layer = left.iter().filter(|(_, nic)| layer_of(nic) == Some(layer));
+            of_layer.map(|(_, nic)| nic.bandwidth()).sum::<Bandwidth>()
+        });
+        // Where there is one layer alone, nothing is of the other.
+        let lesser = if infiniband >= ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
+        let others = left.iter().filter(|(_, nic)| layer_of(nic) == Some(lesser));
+        out.extend(others.map(|&(nic, _)| LeftOut { nic, why: Why::Layer }));
     }
     Ok(out)
 }
@@ -172,32 +176,32 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
         ways.extend(rails.into_iter().filter(|rail| !known.contains(&rail.nic)));
     }
     let mut rails: Vec<Rail> = ways.iter().filter_map(|way| machine.nic(way.nic)).flat_map(rails_of).collect();
-    let available = rails.len();
-    rails.rotate_left(near.turn.checked_rem(available).unwrap_or(0));
-    let most = near.at_most.clamp(1, RAILS_LIMIT);
+    let all = rails.len();
+    // Those beyond the rails begin again.
+    let part = near.share.map(|(number, of)| (number, (all / of.max(1)).max(1)));
+    let (begin, most) =
+        part.map_or((near.turn, near.at_most), |(number, each)| (number * each, each.min(near.at_most)));
+    let (begin, most) = (begin.checked_rem(all).unwrap_or(0), most.clamp(1, RAILS_LIMIT));
+    rails.rotate_left(begin);
     let why = |one: &&Assignment| format!("{}: {}", machine.label(one.consumer), one.reason);
     let mut reason: Vec<String> = own.iter().map(why).collect();
-    if available > 1 && near.turn > 0 {
-        reason.push(format!("begun with {}, as turn {} of {available}", rails[0], near.turn % available));
-    }
-    if available > most {
-        reason.push(format!("{most} of {available} rails, from {} on", rails[0]));
+    if begin > 0 || all > most {
+        reason.push(format!("{} of {all} rails, from {} on", most.min(all), rails[0]));
     }
     reason.extend(told(machine, left_out));
     let Some(device) = rails.first().and_then(Rail::device_name).map(str::to_owned) else {
         reason.push("no NIC can be used, so the software device".to_owned());
-        let (device, rails) = (SOFTWARE.to_owned(), vec![Rail::device(SOFTWARE)]);
-        return Placement { device, rails, available: 1, is_chosen: true, reason: reason.join("; ") };
+        return software(reason.join("; "));
     };
     rails.truncate(most);
-    Placement { device, rails, available, is_chosen: true, reason: reason.join("; ") }
+    Placement { device, rails, is_chosen: true, reason: reason.join("; ") }
 }
 
 /// A rail for each port that carries data.
 fn rails_of(nic: &Nic) -> Vec<Rail> {
     if nic.software {
         // One device, whatever node it is shown at.
-        return vec![Rail::device(SOFTWARE)];
+        return vec![Rail::device(Device::SOFTWARE)];
     }
     let usable = nic.ports.iter().filter(|port| port.carries_data());
     let numbers = usable.filter_map(|port| u8::try_from(port.number).ok());

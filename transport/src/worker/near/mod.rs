@@ -45,6 +45,7 @@ pub struct Near {
     among: Option<Vec<GpuId>>,
     nodes: Option<Vec<u32>>,
     turn: usize,
+    share: Option<(usize, usize)>,
     at_most: usize,
     machine: Option<Arc<Machine>>,
 }
@@ -52,6 +53,7 @@ pub struct Near {
 /// What the data is near to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
+    Software,
     Thread,
     Numa(u32),
     Gpu(GpuId),
@@ -66,8 +68,6 @@ pub struct Placement {
     pub device: String,
     /// The rails, at least one; the fastest first, unless it was another's [turn](Near::turn).
     pub rails: Vec<Rail>,
-    /// How many there were to take of.
-    pub available: usize,
     /// True if topology named them, false if the settings or the environment did.
     pub is_chosen: bool,
     /// Which they are and why, for people.
@@ -78,7 +78,12 @@ impl Near {
     /// The calling thread, or the one that makes the worker: the NUMA node of the processors that it may run on, or if these
     /// are of several nodes, of the one that it is on now.
     pub fn thread() -> Near {
-        Near { what: What::Thread, among: None, nodes: None, turn: 0, at_most: RAILS_LIMIT, machine: None }
+        Near { what: What::Thread, among: None, nodes: None, turn: 0, share: None, at_most: RAILS_LIMIT, machine: None }
+    }
+
+    /// Peers of the same host: their memory, by the software device, whatever NICs there are.
+    pub fn software() -> Near {
+        Near { what: What::Software, ..Near::thread() }
     }
 
     /// A NUMA node, by Linux' number.
@@ -119,6 +124,14 @@ impl Near {
     #[must_use]
     pub fn turn(mut self, turn: usize) -> Near {
         self.turn = turn;
+        self
+    }
+
+    /// Which it is of so many workers that divide the rails among them, from 0, instead of a turn: each takes its part, and where
+    /// there are more workers than rails, one.
+    #[must_use]
+    pub fn share(mut self, number: usize, of: usize) -> Near {
+        self.share = Some((number, of));
         self
     }
 
@@ -169,6 +182,7 @@ impl Near {
     pub fn placement(&self) -> Result<Placement, NearError> {
         // What the driver of GPUs tells takes long to be asked, and matters to them alone.
         let this = match self.what {
+            What::Software => return Ok(choose::software("the memory of the host".to_owned())),
             What::Thread | What::Numa(_) => Machine::this_without_driver,
             What::Gpu(_) | What::GpuAt(_) => Machine::this,
         };
@@ -176,6 +190,3 @@ impl Near {
         choose(self, &Here::of(&machine)?)
     }
 }
-
-/// The software device, by the name that it has everywhere.
-const SOFTWARE: &str = "soft0";

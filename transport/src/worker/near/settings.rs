@@ -2,7 +2,9 @@
 
 use std::env;
 
-use super::{Near, NearError, Placement, SOFTWARE};
+use qpair_verbs::Device;
+
+use super::{Near, NearError, Placement};
 use crate::worker::config::Config;
 use crate::worker::error::WorkerError;
 use crate::worker::rails::Rail;
@@ -29,11 +31,9 @@ impl Config {
     /// # Errors
     /// [`NearError`] if topology is to name them, and can not.
     pub fn placement(&self) -> Result<Placement, NearError> {
-        let variable = || env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty());
         let named = |device: &str, reason: &str| Placement {
             device: device.to_owned(),
             rails: vec![Rail::device(device)],
-            available: 1,
             is_chosen: false,
             reason: reason.to_owned(),
         };
@@ -41,15 +41,20 @@ impl Config {
             named(name, "as the settings say")
         } else if let Some(name) = self.rails.first().and_then(Rail::device_name) {
             named(name, "as the first rail of the settings says")
-        } else if let Some(name) = variable() {
+        } else if let Some(name) = Config::device_of_environment() {
             named(&name, "as QPAIR_DEVICE says")
         } else if let (false, None) = (self.rails.is_empty(), &self.near) {
-            named("soft0", "as rails are that name no device")
+            named(Device::SOFTWARE, "as rails are that name no device")
         } else {
             self.near.clone().unwrap_or_else(|| Near::thread().at_most(1)).placement()?
         };
         let rails = if self.rails.is_empty() { placement.rails } else { self.rails.clone() };
         Ok(Placement { rails, ..placement })
+    }
+
+    /// The device that QPAIR_DEVICE in the environment names, if it does: that of workers whose settings name none.
+    pub fn device_of_environment() -> Option<String> {
+        env::var("QPAIR_DEVICE").ok().filter(|name| !name.is_empty())
     }
 
     /// The same settings with the rails of a worker of its own.
@@ -87,7 +92,7 @@ pub(in crate::worker) fn told_who_chose(
     reason: String,
 ) -> WorkerError {
     let is_of_settings = matches!(error, WorkerError::Config { .. } | WorkerError::ClusterKey(_));
-    if !is_chosen || device == SOFTWARE || is_of_settings {
+    if !is_chosen || device == Device::SOFTWARE || is_of_settings {
         return error;
     }
     WorkerError::Chosen { device, reason, source: Box::new(error) }

@@ -69,11 +69,7 @@ fn workers_for_the_same_node_begin_with_different_nics() {
     let near = |turn| choose(&Near::numa(0).turn(turn).at_most(1), &here(&machine)).unwrap();
     let first: Vec<_> = (0..4).map(|turn| devices(&near(turn)).join(" ")).collect();
     assert_eq!(first, ["mlx5_0", "mlx5_1", "mlx5_0", "mlx5_1"]);
-    assert!(
-        near(3).reason.ends_with("begun with mlx5_1, port 1, as turn 1 of 2; 1 of 2 rails, from mlx5_1, port 1 on"),
-        "{}",
-        near(3).reason
-    );
+    assert!(near(3).reason.ends_with("1 of 2 rails, from mlx5_1, port 1 on"), "{}", near(3).reason);
     assert_eq!(devices(&choose(&Near::numa(0).turn(1), &here(&machine)).unwrap()), ["mlx5_1", "mlx5_0"]);
 }
 
@@ -131,14 +127,19 @@ fn each_port_that_carries_data_is_a_rail_and_there_are_no_more_than_eight() {
     let all = [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 2), (2, 3)];
     assert_eq!(found.rails, all.map(|(card, port)| rail(card, port)));
     assert!(found.reason.ends_with("8 of 9 rails, from card0, port 2 on"), "{}", found.reason);
-    assert_eq!(found.available, 9);
     // Workers that divide them have all of them, and none twice.
     let devices = || (0..3).map(|card| format!("card{card}")).collect();
-    let part = |turn| choose(&Near::numa(0).turn(turn).at_most(3), &Here { devices: devices(), ..here(&machine) });
-    let mut all: Vec<_> = [0, 3, 6].into_iter().flat_map(|turn| part(turn).unwrap().rails).collect();
+    let part = |number, of| {
+        let near = Near::numa(0).share(number, of);
+        choose(&near, &Here { devices: devices(), ..here(&machine) }).unwrap().rails
+    };
+    let mut all: Vec<_> = (0..3).flat_map(|number| part(number, 3)).collect();
     all.sort_by_key(ToString::to_string);
     all.dedup();
     assert_eq!(all.len(), 9);
+    // Of more workers than rails each has one, and those beyond begin again.
+    assert_eq!((part(11, 12), part(2, 12).len()), (part(2, 12), 1));
+    assert_eq!(part(0, 1).len(), 8);
 }
 
 /// A node with a NIC of each of these rates in Gbit/s and link layers.
@@ -209,6 +210,9 @@ fn without_a_nic_that_can_be_opened_it_is_the_software_device() {
         assert_eq!(found.rails, [Rail::device("soft0")]);
         assert!(found.reason.contains("without mlx5_0, mlx5_1, mlx5_2, mlx5_3, which"), "{}", found.reason);
     }
+    // Nor where it is not to be one.
+    let found = Near::software().placement().unwrap();
+    assert_eq!((found.device.as_str(), found.reason.as_str()), ("soft0", "the memory of the host"));
     // Nor where nothing at all is known.
     let empty = Machine::builder().build();
     let found = choose(&Near::thread(), &here(&empty)).unwrap();
