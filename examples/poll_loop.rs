@@ -19,9 +19,11 @@
 //! after set-up: 0 allocations in the process, service blocked 0 times
 //! ```
 //!
-//! Times depend on the machine. It ends with status 1 if anything was allocated or the service blocked. Between polls
-//! that find nothing it spins, and after a while offers its core to others by `yield_now`, a system call that returns at
-//! once where nobody waits: so the example runs on one core too. A service with a core of its own would only spin.
+//! Times depend on the machine. It ends with status 1 if anything was allocated, or the service blocked more than once in
+//! ten thousand requests: the kernel lets a thread sleep too, where it moves or takes back a page of its memory. Between
+//! polls that find nothing it spins, and after a while offers its core to others by `yield_now`, a system call that
+//! returns at once where nobody waits: so the example runs on one core too. A service with a core of its own would only
+//! spin.
 //!
 //! # Troubleshooting
 //!
@@ -66,7 +68,8 @@ fn main() -> Result<()> {
     });
     println!("round trip: median {median:.1} us, 99 % {p99:.1} us, worst {worst:.1} us");
     println!("after set-up: {allocations} allocations in the process, service blocked {blocked} times");
-    if allocations + blocked > 0 { Err("the service allocated or blocked".into()) } else { Ok(()) }
+    let allowed = requests as u64 / 10_000;
+    if allocations > 0 || blocked > allowed { Err("the service allocated or blocked".into()) } else { Ok(()) }
 }
 
 /// Two connected sides, each with receives posted.

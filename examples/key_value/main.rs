@@ -23,7 +23,8 @@
 //! ```
 //!
 //! Times depend on the machine. The last line comes with server and client in one program, whose server is asked for it; it
-//! ends with status 1 if that allocated or blocked.
+//! ends with status 1 if that allocated, or blocked more than some few times: the kernel lets a thread sleep too, where it
+//! moves or takes back a page of its memory.
 
 mod client;
 mod server;
@@ -99,9 +100,12 @@ fn together() -> Outcome {
         measured?;
         let (allocated, blocked) = served?;
         println!("server, after set-up: {allocated} allocations, blocked {blocked} times");
-        if allocated + blocked > 0 { Err("the server allocated or blocked".into()) } else { Ok(()) }
+        if allocated > 0 || blocked > BLOCKED { Err("the server allocated or blocked".into()) } else { Ok(()) }
     })
 }
+
+/// How often the server may have blocked, of what are 200,000 requests.
+const BLOCKED: u64 = 20;
 
 fn measure(address: &str) -> Outcome {
     let mut client = Client::connect(address)?;
