@@ -5,8 +5,8 @@ mod common;
 use std::process::Output;
 
 use common::{QPAIR, Running, finish, qpair, rows, stderr, stdout, tied};
+use qpair::collectives::Algorithm;
 use qpair::collectives::Collective;
-use qpair::collectives::tune::Algorithm;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn bench(args: &str) -> Output {

@@ -12,7 +12,8 @@ use std::error::Error;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use qpair_collectives::tune::{Algorithm, Tuning};
+use qpair_collectives::Algorithm;
+use qpair_collectives::tune::Tuning;
 use qpair_collectives::{CommBuffer, Communicator, ReduceOp};
 
 #[path = "../tests/communicator/port.rs"]

@@ -31,12 +31,12 @@ impl Default for CostModel {
 ///
 /// ```
 /// use qpair_collectives::cost::{CostModel, Work};
-/// use qpair_collectives::{Elements, Grain, Ranks, algorithms};
+/// use qpair_collectives::{Algorithm, Elements, Ranks, Recipe, Spec};
 ///
-/// let plan = algorithms::direct_all_reduce(Ranks(2), Elements(1 << 20), Grain::default());
-/// let cost = plan.cost(&CostModel::default())?;
+/// let recipe = Recipe::new(Spec::all_reduce(Ranks(2), Elements(1 << 20), 4), Algorithm::Direct)?;
+/// let cost = recipe.plan().cost(&CostModel::default())?;
 /// assert_eq!(cost.bottleneck().1, Work::Reduce);
-/// # Ok::<(), qpair_collectives::VerifyError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
@@ -234,7 +234,7 @@ impl<'a> Clock<'a> {
         let Some(&kind) = self.kind(next.node) else {
             return;
         };
-        let bytes = kind.elements() as f64 * f64::from(self.plan.element_size);
+        let bytes = kind.elements() as f64 * f64::from(self.plan.spec.element_size);
         let work = bytes * if kind.is_reduction() { self.model.reduce_byte } else { self.model.copy_byte };
         let (free, last) = self.busy[rank as usize];
         let (begin, cause, latency) =

@@ -9,8 +9,8 @@ use qpair_transport::{ListenError, WorkerError};
 use qpair_verbs::MemoryError;
 use thiserror::Error;
 
+use crate::algorithms::RecipeError;
 use crate::fault::{Fault, Mismatch, Place};
-use crate::tune::TuneError;
 
 /// The ranks did not find each other.
 #[derive(Debug, Error)]
@@ -233,6 +233,18 @@ pub enum CollectiveError {
         /// The number of ranks.
         ranks: usize,
     },
+    /// A length does not fit the operation.
+    #[error("the {what} has {len} where {expected} fit: {hint}")]
+    Length {
+        /// What has the length.
+        what: &'static str,
+        /// Its length in elements.
+        len: usize,
+        /// The length that would fit.
+        expected: usize,
+        /// What to do.
+        hint: &'static str,
+    },
     /// The buffer is another communicator's.
     #[error("the buffer belongs to another communicator: make it with this one's `buffer`")]
     ForeignBuffer,
@@ -252,7 +264,10 @@ pub enum CollectiveError {
     },
     /// The algorithm does not do the collective.
     #[error(transparent)]
-    Algorithm(#[from] TuneError),
+    Algorithm(#[from] RecipeError),
+    /// A plan of the user's own is not to be run.
+    #[error("the plan is refused: {0}; `qpair plan verify` shows where")]
+    OwnPlan(Arc<str>),
     /// A plan is wrong, and was not run.
     #[error("the plan is wrong, which is a bug of its algorithm: {0}; choose another with set_algorithm")]
     Plan(Arc<str>),
@@ -309,9 +324,9 @@ fn ranks(ranks: &[u32]) -> impl fmt::Display {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::Algorithm;
     use crate::execute::Call;
     use crate::plan::{Collective, PlanHash};
-    use crate::tune::Algorithm;
 
     #[test]
     fn a_dead_rank_is_named_with_the_place() {
@@ -320,6 +335,7 @@ mod tests {
             data_type: Some(qpair_verbs::calc::DataType::F32),
             op: Some(qpair_verbs::calc::ReduceOp::Sum),
             elements: 1 << 20,
+            in_place: true,
             algorithm: Algorithm::Ring,
             hash: PlanHash(0),
         };

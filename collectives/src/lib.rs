@@ -24,22 +24,24 @@
 //! # Ok::<(), qpair_collectives::BootstrapError>(())
 //! ```
 //!
-//! An algorithm is a pure function from rank count, vector length and grain to a [`Plan`]: each
+//! An algorithm is a pure function from what is asked for, a [`Spec`], to a [`Plan`]: each
 //! rank's steps, with dependencies. A plan is data. It is verified before it runs, priced by a cost
-//! model, printed, hashed so that ranks can agree on it, and executed.
+//! model, printed, hashed so that ranks can agree on it, and executed. Its compact form is a
+//! [`Recipe`], of which each rank makes its own steps alone.
 //!
 //! ```
 //! use qpair_collectives::cost::CostModel;
-//! use qpair_collectives::{Elements, Grain, Ranks, algorithms};
+//! use qpair_collectives::{Algorithm, Elements, Ranks, Recipe, Spec};
 //!
-//! let plan = algorithms::ring_all_reduce(Ranks(8), Elements(1 << 20), Grain::default());
-//! plan.verify()?; // every contribution exactly once, no race, no deadlock
-//! println!("{}", plan.cost(&CostModel::default())?); // time by the model, bottleneck named
-//! # Ok::<(), qpair_collectives::VerifyError>(())
+//! let recipe = Recipe::new(Spec::all_reduce(Ranks(8), Elements(1 << 20), 4), Algorithm::Ring)?;
+//! let plan = recipe.plan();
+//! let proof = plan.verify()?; // every contribution exactly once, no race, no deadlock
+//! println!("{} steps; {}", proof.steps, plan.cost(&CostModel::default())?); // time by the model, bottleneck named
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod algorithms;
+mod algorithms;
 mod bootstrap;
 mod communicator;
 pub mod cost;
@@ -47,17 +49,19 @@ mod deadline;
 mod error;
 mod execute;
 mod fault;
+mod pieces;
 mod plan;
 pub mod tune;
 mod verify;
 
+pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};
 pub use bootstrap::Environment;
-pub use communicator::{CommBuffer, Communicator, Explanation, OperationFailed, Pending, Start};
+pub use communicator::{CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
 pub use error::{BootstrapError, CollectiveError};
 pub use execute::Call;
 pub use fault::{Mismatch, Place, Side};
 pub use plan::{
-    Buffer, Collective, Elements, FORMAT, Grain, Graph, Plan, PlanHash, Program, Ranks, Slice, Step, StepKind,
+    Buffer, Collective, Counts, Elements, FORMAT, Graph, Plan, PlanHash, Program, Ranks, Slice, Spec, Step, StepKind,
 };
 pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
-pub use verify::{OutputFault, VerifyError};
+pub use verify::{OutputFault, Proof, VerifyError};

@@ -1,103 +1,10 @@
 //! Which algorithm, and which segments: a pure function of what all ranks know, so that all ranks
 //! decide the same.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
-use crate::algorithms;
-use crate::plan::{Collective, Elements, Grain, Plan, Ranks};
-
-/// An algorithm by name, or the choice of one.
-///
-/// ```
-/// use qpair_collectives::tune::Algorithm;
-///
-/// assert_eq!("recursive-doubling".parse(), Ok(Algorithm::RecursiveDoubling));
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// By collective, ranks and size.
-    #[default]
-    Auto,
-    /// All-reduce: [`algorithms::ring_all_reduce`].
-    Ring,
-    /// All-reduce: [`algorithms::recursive_doubling_all_reduce`].
-    RecursiveDoubling,
-    /// All-reduce: [`algorithms::direct_all_reduce`].
-    Direct,
-    /// All-reduce: [`algorithms::exchange_all_reduce`]; barrier: [`algorithms::exchange_barrier`].
-    Exchange,
-    /// Broadcast: [`algorithms::flat_broadcast`].
-    Flat,
-    /// Broadcast: [`algorithms::binomial_broadcast`].
-    BinomialTree,
-    /// Broadcast: [`algorithms::chain_broadcast`].
-    Chain,
-    /// Barrier: [`algorithms::dissemination_barrier`].
-    Dissemination,
-}
-
-impl Algorithm {
-    /// Every algorithm, [`Auto`](Self::Auto) first.
-    pub const ALL: [Algorithm; 9] = [
-        Self::Auto,
-        Self::Ring,
-        Self::RecursiveDoubling,
-        Self::Direct,
-        Self::Exchange,
-        Self::Flat,
-        Self::BinomialTree,
-        Self::Chain,
-        Self::Dissemination,
-    ];
-
-    /// The name it prints and parses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Ring => "ring",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::Direct => "direct",
-            Self::Exchange => "exchange",
-            Self::Flat => "flat",
-            Self::BinomialTree => "binomial-tree",
-            Self::Chain => "chain",
-            Self::Dissemination => "dissemination",
-        }
-    }
-
-    /// Whether it does that collective.
-    pub const fn does(self, collective: Collective) -> bool {
-        match self {
-            Self::Auto => true,
-            Self::Ring | Self::RecursiveDoubling | Self::Direct => {
-                matches!(collective, Collective::AllReduce)
-            }
-            Self::Exchange => matches!(collective, Collective::AllReduce | Collective::Barrier),
-            Self::Flat | Self::BinomialTree | Self::Chain => matches!(collective, Collective::Broadcast { .. }),
-            Self::Dissemination => matches!(collective, Collective::Barrier),
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = TuneError;
-
-    fn from_str(text: &str) -> Result<Self, TuneError> {
-        let found = Self::ALL.into_iter().find(|a| a.name() == text);
-        found.ok_or_else(|| TuneError::Unknown { name: text.to_owned() })
-    }
-}
+use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape};
+use crate::plan::{Collective, Counts, Spec};
 
 /// Where one algorithm gives way to another. The same on all ranks, or their plans differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,6 +21,12 @@ pub struct Tuning {
     pub tree_to: u64,
     /// Bytes of a segment.
     pub segment: u64,
+    /// All-gathers and all-to-alls of up to so many bytes go in log2 N messages in a row among more than
+    /// [`flat_to_ranks`](Self::flat_to_ranks).
+    pub bruck_to: u64,
+    /// Whether results are not to depend on the algorithm, on timing, or on how messages are split: reductions are then
+    /// combined in [the canonical order](crate::Proof::canonical).
+    pub deterministic: bool,
     /// Vectors of up to so many bytes are copied from rank to rank; what is longer goes straight from memory to memory.
     pub eager: u64,
 }
@@ -148,109 +61,86 @@ impl Default for Tuning {
             direct_to_ranks: 64,
             flat_to_ranks: 8,
             tree_to: 64 << 10,
+            bruck_to: 4 << 10,
+            deterministic: false,
             segment: 128 << 10,
             eager: 8 << 10,
         }
     }
 }
 
-/// Decides the algorithm for a vector of `bytes`.
+/// Decides the algorithm for what is asked for.
 ///
 /// # Errors
-/// [`TuneError::Mismatch`] if `wish` names an algorithm for another collective.
-pub fn choose(
-    collective: Collective,
-    ranks: Ranks,
-    bytes: u64,
-    tuning: &Tuning,
-    wish: Algorithm,
-) -> Result<Algorithm, TuneError> {
-    if !wish.does(collective) {
-        return Err(TuneError::Mismatch { algorithm: wish, collective });
+/// [`RecipeError`] if `wish` names an algorithm that does not do that.
+pub fn choose(spec: &Spec, tuning: &Tuning, wish: Algorithm) -> Result<Algorithm, RecipeError> {
+    if wish != Algorithm::Auto {
+        return Recipe::new(spec.clone(), wish).map(|recipe| recipe.algorithm);
     }
-    Ok(match (wish, collective) {
-        (Algorithm::Auto, Collective::AllReduce) => {
-            if bytes <= tuning.recursive_doubling_to {
-                if ranks.0 <= tuning.exchange_to_ranks { Algorithm::Exchange } else { Algorithm::RecursiveDoubling }
-            } else if ranks.0 <= tuning.direct_to_ranks {
-                Algorithm::Direct
+    let (ranks, bytes) = (spec.ranks.0, spec.bytes().unwrap_or(u64::MAX));
+    let (few, mesh) = (ranks <= tuning.flat_to_ranks, ranks <= tuning.direct_to_ranks);
+    let even = matches!(spec.counts, Counts::Even(_));
+    Ok(match spec.collective {
+        Collective::AllReduce if bytes <= tuning.recursive_doubling_to => {
+            if ranks <= tuning.exchange_to_ranks {
+                Algorithm::Exchange
             } else {
-                Algorithm::Ring
+                Algorithm::RecursiveDoubling
             }
         }
-        (Algorithm::Auto, Collective::Broadcast { .. }) => {
-            if ranks.0 <= tuning.flat_to_ranks {
-                Algorithm::Flat
-            } else if bytes <= tuning.tree_to {
-                Algorithm::BinomialTree
-            } else {
-                Algorithm::Chain
-            }
+        Collective::AllReduce if mesh => Algorithm::Direct,
+        Collective::AllReduce if tuning.deterministic || bytes / u64::from(ranks) < RING_PART => {
+            Algorithm::HalvingDoubling
         }
-        (Algorithm::Auto, Collective::Barrier) if ranks.0 <= tuning.flat_to_ranks => Algorithm::Exchange,
-        (Algorithm::Auto, Collective::Barrier) => Algorithm::Dissemination,
-        (named, _) => named,
+        Collective::AllReduce => Algorithm::Ring,
+        Collective::ReduceScatter if mesh || tuning.deterministic => Algorithm::Direct,
+        Collective::ReduceScatter if bytes / u64::from(ranks) < RING_PART => Algorithm::HalvingDoubling,
+        Collective::ReduceScatter => Algorithm::Ring,
+        Collective::AllGather if few => Algorithm::Direct,
+        Collective::AllGather if bytes <= tuning.bruck_to => Algorithm::Bruck,
+        Collective::AllGather if mesh => Algorithm::Direct,
+        Collective::AllGather => Algorithm::Ring,
+        Collective::AllToAll if !few && even && bytes <= tuning.bruck_to => Algorithm::Bruck,
+        Collective::AllToAll if mesh => Algorithm::Direct,
+        Collective::AllToAll => Algorithm::Pairwise,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } if few => Algorithm::Flat,
+        Collective::Reduce { .. } if tuning.deterministic => Algorithm::Flat,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } if bytes <= tuning.tree_to => Algorithm::BinomialTree,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => Algorithm::Chain,
+        Collective::Scatter { .. } | Collective::Gather { .. } if !few && bytes <= tuning.tree_to => {
+            Algorithm::BinomialTree
+        }
+        Collective::Scatter { .. } | Collective::Gather { .. } | Collective::Transfer { .. } => Algorithm::Flat,
+        Collective::Barrier if few => Algorithm::Exchange,
+        Collective::Barrier => Algorithm::Dissemination,
     })
 }
 
-/// Decides, and builds the plan. `elements` is ignored for a barrier.
+/// Decides, and gives the recipe.
 ///
 /// ```
-/// use qpair_collectives::tune::{Algorithm, Tuning, plan};
-/// use qpair_collectives::{Collective, Elements, Ranks};
+/// use qpair_collectives::tune::{Tuning, recipe};
+/// use qpair_collectives::{Algorithm, Elements, Nodes, Ranks, Spec};
 ///
-/// let (ranks, tuning) = (Ranks(4), Tuning::default());
-/// let all_reduce = |n| plan(Collective::AllReduce, ranks, Elements(n), 4, &tuning, Algorithm::Auto);
-/// assert_eq!(all_reduce(2)?.algorithm, "recursive-doubling");
-/// assert_eq!(all_reduce(1 << 20)?.algorithm, "direct");
-/// # Ok::<(), qpair_collectives::tune::TuneError>(())
+/// let tuning = Tuning::default();
+/// let all_reduce = |n| {
+///     let spec = Spec::all_reduce(Ranks(4), Elements(n), 4);
+///     recipe(spec, &tuning, Nodes::One, Algorithm::Auto).map(|recipe| recipe.algorithm)
+/// };
+/// assert_eq!(all_reduce(2)?, Algorithm::RecursiveDoubling);
+/// assert_eq!(all_reduce(1 << 20)?, Algorithm::Direct);
+/// # Ok::<(), qpair_collectives::RecipeError>(())
 /// ```
 ///
 /// # Errors
 /// As [`choose`].
-pub fn plan(
-    collective: Collective,
-    ranks: Ranks,
-    elements: Elements,
-    element_size: u32,
-    tuning: &Tuning,
-    wish: Algorithm,
-) -> Result<Plan, TuneError> {
-    let bytes = elements.0.saturating_mul(u64::from(element_size));
-    let grain = Grain::new(element_size, tuning.segment);
-    let root = match collective {
-        Collective::Broadcast { root } => root,
-        _ => 0,
-    };
-    Ok(match choose(collective, ranks, bytes, tuning, wish)? {
-        Algorithm::Auto | Algorithm::Ring => algorithms::ring_all_reduce(ranks, elements, grain),
-        Algorithm::RecursiveDoubling => algorithms::recursive_doubling_all_reduce(ranks, elements, grain),
-        Algorithm::Direct => algorithms::direct_all_reduce(ranks, elements, grain),
-        Algorithm::Exchange if collective == Collective::Barrier => algorithms::exchange_barrier(ranks),
-        Algorithm::Exchange => algorithms::exchange_all_reduce(ranks, elements, grain),
-        Algorithm::Flat => algorithms::flat_broadcast(ranks, root, elements, grain),
-        Algorithm::BinomialTree => algorithms::binomial_broadcast(ranks, root, elements, grain),
-        Algorithm::Chain => algorithms::chain_broadcast(ranks, root, elements, grain),
-        Algorithm::Dissemination => algorithms::dissemination_barrier(ranks),
-    })
+pub fn recipe(spec: Spec, tuning: &Tuning, nodes: Nodes, wish: Algorithm) -> Result<Recipe, RecipeError> {
+    let algorithm = choose(&spec, tuning, wish)?;
+    let segments = Shape::segments(spec.element_size, tuning.segment);
+    let nodes = if algorithm == Algorithm::Hierarchical { nodes } else { Nodes::One };
+    let ordered = tuning.deterministic && spec.collective.reduces();
+    Recipe::with(spec, algorithm, Shape { nodes, ordered, ..segments })
 }
 
-/// Why no algorithm can be decided.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TuneError {
-    /// The name is no algorithm's.
-    #[error("unknown algorithm `{name}`: use one of {}", Algorithm::ALL.map(Algorithm::name).join(", "))]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// The algorithm does another collective.
-    #[error("{algorithm} does no {collective}: use auto")]
-    Mismatch {
-        /// The algorithm asked for.
-        algorithm: Algorithm,
-        /// The collective asked for.
-        collective: Collective,
-    },
-}
+/// Parts of an all-reduce below which the number of messages in a row counts more than links that all ranks use alike.
+const RING_PART: u64 = 32 << 10;

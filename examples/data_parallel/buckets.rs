@@ -13,7 +13,7 @@ use crate::Result;
 pub struct Buckets<'a> {
     comm: &'a Communicator,
     ready: VecDeque<CommBuffer<f32>>,
-    under_way: Vec<Pending<'a, f32>>,
+    under_way: Vec<Pending<'a, CommBuffer<f32>>>,
     filled: usize,
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use qpair::collectives::Algorithm;
 use qpair::collectives::Collective;
-use qpair::collectives::tune::Algorithm;
 use qpair::verbs::calc::{DataType, ReduceOp};
 
 use super::error::BenchError;

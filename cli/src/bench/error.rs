@@ -1,6 +1,6 @@
 //! What can go wrong in a benchmark.
 
-use qpair::collectives::tune::Algorithm;
+use qpair::collectives::Algorithm;
 use qpair::collectives::{BootstrapError, CollectiveError};
 use qpair::verbs::calc::DataType;
 use thiserror::Error;

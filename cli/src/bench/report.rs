@@ -1,7 +1,7 @@
 //! What rank 0 prints: the header, a row per size, and the summary; or a JSON object per size.
 
-use qpair::collectives::Ranks;
 use qpair::collectives::tune::{self, Tuning};
+use qpair::collectives::{Elements, Ranks, Spec};
 use serde::Serialize;
 
 use super::args::{Subject, Workload};
@@ -145,7 +145,8 @@ impl<'a> Report<'a> {
     /// The algorithm that ran: what was asked for, or what communicators choose.
     fn algorithm(&self, size: u64) -> &'static str {
         let (asked, ranks) = (self.workload.algorithm, Ranks(self.ranks as u32));
-        let ran = tune::choose(self.workload.subject.collective(), ranks, size, &Tuning::default(), asked);
+        let spec = Spec::new(self.workload.subject.collective(), ranks, Elements(size), 1);
+        let ran = tune::choose(&spec, &Tuning::default(), asked);
         ran.unwrap_or(asked).name()
     }
 }

@@ -1,45 +1,22 @@
-//! Broadcast down a chain, in segments.
+//! From rank to rank, pipelined in segments.
+//!
+//! - Steps: N - 1 messages in a row, twice for an all-reduce, and one more for each further segment.
+//! - On the wire: S in and out of each rank, twice for an all-reduce.
+//! - Scratch: a reduce into another vector combines in four segments.
+//! - Wins: broadcasts of large vectors among many ranks, where a rank's link is full with one copy of it.
 
-use super::split::{Split, plan};
-use crate::plan::{Collective, Elements, Grain, Plan, Program, Ranks, StepKind};
+use super::Task;
+use super::builder::Builder;
+use super::tree::{Tree, through};
 
-/// Broadcast by a pipelined chain: each rank hands a segment on while the next one comes in.
-///
-/// - Steps: N - 1 messages in a row for the first segment, one more for each further one.
-/// - On the wire: each rank receives one vector and sends one; the last sends none.
-/// - Wins: long vectors, where every link and every core is busy once the chain is full.
-///
-/// A root that is no rank is left for the verifier to refuse.
-///
-/// ```
-/// use qpair_collectives::{Elements, Grain, Ranks, algorithms};
-///
-/// algorithms::chain_broadcast(Ranks(4), 0, Elements(1 << 20), Grain::default()).verify()?;
-/// # Ok::<(), qpair_collectives::VerifyError>(())
-/// ```
-pub fn chain_broadcast(ranks: Ranks, root: u32, len: Elements, grain: Grain) -> Plan {
-    let split = Split::new(len, 1, grain);
-    plan((Collective::Broadcast { root }, "chain"), (ranks, len), grain, (split.segment_len(), 0), |rank| {
-        program(rank, ranks.0, root % ranks.0, split)
-    })
-}
-
-fn program(rank: u32, ranks: u32, root: u32, split: Split) -> Program {
-    let mut program = Program::new();
-    let next = (rank + 1) % ranks;
-    let previous = (rank + ranks - 1) % ranks;
-    for segment in 0..split.most_segments() {
-        let Some(part) = split.segment(0, segment) else {
-            break;
-        };
-        let received = (rank != root).then(|| {
-            let recv = StepKind::Recv { peer: previous, dst: part };
-            program.push(recv, None)
-        });
-        if next != root {
-            let send = StepKind::Send { peer: next, src: part };
-            program.push(send, received);
-        }
-    }
-    program
+pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
+    let members = task.group.len();
+    let root = task.spec.collective.root().unwrap_or(0) % members;
+    let at = (task.rank + members - root) % members;
+    let member = |at: u32| (at + root) % members;
+    let tree = Tree {
+        parent: (at > 0).then(|| member(at - 1)),
+        children: if at + 1 < members { vec![member(at + 1)] } else { Vec::new() },
+    };
+    through(b, task, &tree);
 }

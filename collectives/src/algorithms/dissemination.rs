@@ -1,37 +1,27 @@
-//! Barrier by dissemination.
+//! Barrier with ever farther partners: in round k each rank signals the one 2^k places on.
+//!
+//! - Steps: log2 N signals in a row, rounded up.
+//! - On the wire: as many empty messages from each rank.
+//! - Wins: among many ranks.
 
-use super::split::plan;
-use crate::plan::{Collective, Elements, Grain, Plan, Program, Ranks, Slice, StepKind};
+use super::Task;
+use super::builder::Builder;
+use super::group::Group;
 
-/// Barrier by dissemination: in round k each rank signals the one 2^k after it, once it has the
-/// signals of all rounds before.
-///
-/// - Steps: log2 N messages in a row, rounded up, on every rank alike.
-/// - On the wire: each rank sends and receives log2 N empty messages.
-/// - Wins: always, among barriers without help of the network.
-///
-/// ```
-/// use qpair_collectives::{Ranks, algorithms};
-///
-/// algorithms::dissemination_barrier(Ranks(5)).verify()?;
-/// # Ok::<(), qpair_collectives::VerifyError>(())
-/// ```
-pub fn dissemination_barrier(ranks: Ranks) -> Plan {
-    plan((Collective::Barrier, "dissemination"), (ranks, Elements(0)), Grain::default(), (0, 0), |rank| {
-        program(u64::from(rank), u64::from(ranks.0))
-    })
+pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
+    barrier(b, &task.group, Vec::new());
 }
 
-fn program(rank: u64, ranks: u64) -> Program {
-    let mut program = Program::new();
-    let mut heard = None;
+/// Holds every member until all have come. The first signals wait for the steps `entry`; gives those that come last.
+pub(super) fn barrier(b: &mut Builder, group: &Group, entry: Vec<u32>) -> Vec<u32> {
+    let mut heard = entry;
     let mut distance = 1;
-    while distance < ranks {
-        let send = StepKind::Send { peer: ((rank + distance) % ranks) as u32, src: Slice::EMPTY };
-        let recv = StepKind::Recv { peer: ((rank + ranks - distance) % ranks) as u32, dst: Slice::EMPTY };
-        program.push(send, heard);
-        heard = Some(program.push(recv, heard));
+    while distance < group.len() {
+        b.after(heard.iter().copied());
+        b.signal(group.rank(group.after(distance)));
+        let own = b.hear(group.rank(group.before(distance)));
+        heard.push(own);
         distance *= 2;
     }
-    program
+    heard
 }

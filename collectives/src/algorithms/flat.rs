@@ -1,38 +1,60 @@
-//! Broadcast from the root to each rank by itself.
+//! Between the root and each rank by itself.
+//!
+//! - Steps: 1 message in a row.
+//! - On the wire: the root sends or receives N - 1 vectors (blocks, for scatter and gather), each other rank one.
+//! - Wins: in shared memory among few ranks, where each reads the root's memory by its own core, and short vectors where
+//!   ranks share cores.
+//!
+//! A transfer is what goes from one rank to one other.
 
-use super::split::plan;
-use crate::plan::{Collective, Elements, Grain, Plan, Program, Ranks, Slice, StepKind};
+use super::Task;
+use super::builder::Builder;
+use super::combine;
+use super::parts::Parts;
+use super::tree::reduced;
+use crate::plan::{Buffer, Collective};
 
-/// Broadcast without ranks in between: the root gives its vector to each of them.
-///
-/// - Steps: 1 message in a row.
-/// - On the wire: the root sends N - 1 vectors, each other rank receives one.
-/// - Wins: in shared memory among few ranks, where each reads the root's memory by its own core, and short vectors where
-///   ranks share cores.
-///
-/// A root that is no rank is left for the verifier to refuse.
-///
-/// ```
-/// use qpair_collectives::{Elements, Grain, Ranks, algorithms};
-///
-/// algorithms::flat_broadcast(Ranks(4), 2, Elements(10), Grain::default()).verify()?;
-/// # Ok::<(), qpair_collectives::VerifyError>(())
-/// ```
-pub fn flat_broadcast(ranks: Ranks, root: u32, len: Elements, grain: Grain) -> Plan {
-    plan((Collective::Broadcast { root }, "flat"), (ranks, len), grain, (len.0, 0), |rank| {
-        let mut program = Program::new();
-        let (root, data) = (root % ranks.0, Slice::data(0, len.0));
-        if len.0 == 0 {
-            return program;
+pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
+    let (spec, group) = (task.spec, &task.group);
+    let (given, data) = (spec.contribution(task.rank), spec.output(task.rank));
+    match spec.collective {
+        Collective::Transfer { from, to } if from == to => _ = b.copy(given, data),
+        Collective::Transfer { from, to } => {
+            if task.rank == from {
+                b.send(to, given);
+            } else if task.rank == to {
+                b.recv(from, data);
+            }
         }
-        if rank != root {
-            program.push(StepKind::Recv { peer: root, dst: data }, None);
-            return program;
+        Collective::Broadcast { root } if task.rank == root => {
+            group.others().for_each(|peer| _ = b.send(group.rank(peer), data));
         }
-        for distance in 1..ranks.0 {
-            let peer = (root + distance) % ranks.0;
-            program.push(StepKind::Send { peer, src: data }, None);
+        Collective::Broadcast { root } => _ = b.recv(root, data),
+        Collective::Scatter { root } if task.rank == root => {
+            let blocks = Parts::blocks(spec, given.buffer, given.offset);
+            group.others().for_each(|peer| _ = b.send(group.rank(peer), blocks.part(peer)));
+            b.copy(blocks.part(root), data);
         }
-        program
-    })
+        Collective::Scatter { root } => _ = b.recv(root, data),
+        Collective::Gather { root } if task.rank == root => {
+            let blocks = Parts::blocks(spec, Buffer::Data, 0);
+            group.others().for_each(|peer| _ = b.recv(group.rank(peer), blocks.part(peer)));
+            b.copy(given, blocks.part(root));
+        }
+        Collective::Gather { root } => _ = b.send(root, given),
+        _ => {
+            let root = spec.collective.root().unwrap_or(0);
+            for segment in 0..b.segments(given) {
+                let part = b.part(given, segment);
+                if task.rank != root {
+                    b.send(root, part);
+                    continue;
+                }
+                let into = reduced(b, task, part, segment);
+                b.copy(part, into);
+                let scratch = segment % 2 * u64::from(group.len().ilog2() + 1) * b.segment.min(given.len);
+                combine::pull(b, group, into, scratch, task.recipe.shape.ordered);
+            }
+        }
+    }
 }

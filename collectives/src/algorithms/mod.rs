@@ -1,21 +1,71 @@
-//! The algorithms, one file each: pure functions from rank count, vector length and grain to a
-//! [`Plan`](crate::Plan). Each says how many steps it takes and what it puts on the wire.
+//! The algorithms, one file each: pure functions from a [`Recipe`] and a rank to that rank's program. Each says how many
+//! steps it takes, what it puts on the wire and when it wins; [`Algorithm`] repeats it for those who choose.
 
-mod binomial;
+mod bruck;
+mod builder;
 mod chain;
+mod combine;
 mod direct;
 mod dissemination;
+mod double_tree;
 mod exchange;
 mod flat;
+mod fold;
+mod group;
+mod halving_doubling;
+mod hierarchical;
+mod name;
+mod pairwise;
+mod parameter_server;
+mod parts;
+mod recipe;
 mod recursive_doubling;
 mod ring;
-mod split;
+mod tree;
 
-pub use binomial::binomial_broadcast;
-pub use chain::chain_broadcast;
-pub use direct::direct_all_reduce;
-pub use dissemination::dissemination_barrier;
-pub use exchange::{exchange_all_reduce, exchange_barrier};
-pub use flat::flat_broadcast;
-pub use recursive_doubling::recursive_doubling_all_reduce;
-pub use ring::ring_all_reduce;
+pub use name::{Algorithm, UnknownAlgorithm};
+pub use recipe::{Nodes, Recipe, RecipeError, Shape};
+
+use builder::Builder;
+use group::Group;
+
+use crate::plan::{Program, Spec};
+
+/// What an algorithm is given.
+struct Task<'a> {
+    recipe: &'a Recipe,
+    spec: &'a Spec,
+    rank: u32,
+    /// All ranks.
+    group: Group,
+}
+
+/// The program of a rank.
+fn program(recipe: &Recipe, rank: u32) -> Program {
+    let spec = &recipe.spec;
+    let segment = recipe.shape.segment.max(spec.total().div_ceil(MAX_SEGMENTS));
+    let mut b = Builder::new(segment, spec.finish);
+    let task = Task { recipe, spec, rank, group: Group::all(spec.ranks.0, rank) };
+    let build = match recipe.algorithm {
+        Algorithm::Auto | Algorithm::Listed | Algorithm::Direct => direct::build,
+        Algorithm::Ring => ring::build,
+        Algorithm::RecursiveDoubling => recursive_doubling::build,
+        Algorithm::HalvingDoubling => halving_doubling::build,
+        Algorithm::Exchange => exchange::build,
+        Algorithm::Flat => flat::build,
+        Algorithm::BinomialTree => tree::build,
+        Algorithm::DoubleTree => double_tree::build,
+        Algorithm::Chain => chain::build,
+        Algorithm::Bruck => bruck::build,
+        Algorithm::Pairwise => pairwise::build,
+        Algorithm::ParameterServer => parameter_server::build,
+        Algorithm::Hierarchical => hierarchical::build,
+        Algorithm::Dissemination => dissemination::build,
+    };
+    build(&mut b, &task);
+    b.into_program()
+}
+
+/// The most segments of a vector. It keeps a rank's program within some 16,000 steps, about 1 MiB, however long the vector
+/// and short the segments asked for.
+const MAX_SEGMENTS: u64 = 4096;

@@ -1,20 +1,22 @@
 //! The communicator.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use qpair_verbs::calc::{DataType, Element, ReduceOp};
+use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
-use super::core::{Core, Ended};
+use super::core::Core;
 use super::explain::Explanation;
+use crate::algorithms::{Algorithm, Nodes};
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::error::{BootstrapError, CollectiveError};
-use crate::execute::{Key, Memory, Net, Patience};
+use crate::execute::{Key, Net, Patience};
 use crate::fault::Fault;
-use crate::plan::Collective;
-use crate::tune::{Algorithm, Tuning};
+use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
+use crate::tune::Tuning;
 
 /// One rank of a group that works together. All ranks call the same operations in the same order.
 ///
@@ -50,12 +52,29 @@ pub struct Communicator {
     wish: RefCell<Wish>,
 }
 
-/// The algorithms asked for.
+/// The algorithms asked for, by collective.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wish {
-    all_reduce: Algorithm,
-    broadcast: Algorithm,
-    barrier: Algorithm,
+struct Wish([Algorithm; Collective::ALL.len()]);
+
+impl Wish {
+    fn of(&self, collective: Collective) -> Algorithm {
+        self.0[Self::place(collective)]
+    }
+
+    fn place(collective: Collective) -> usize {
+        match collective {
+            Collective::AllReduce => 0,
+            Collective::ReduceScatter => 1,
+            Collective::AllGather => 2,
+            Collective::AllToAll => 3,
+            Collective::Broadcast { .. } => 4,
+            Collective::Reduce { .. } => 5,
+            Collective::Scatter { .. } => 6,
+            Collective::Gather { .. } => 7,
+            Collective::Transfer { .. } => 8,
+            Collective::Barrier => 9,
+        }
+    }
 }
 
 impl Communicator {
@@ -72,8 +91,9 @@ impl Communicator {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (rank, size) = (net.me, net.ranks());
         let patience = patience(rank, &members);
+        let nodes = nodes(&members);
         Communicator {
-            core: RefCell::new(Core::new(net, watch, patience)),
+            core: RefCell::new(Core::new(net, watch, patience, nodes)),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
@@ -110,48 +130,32 @@ impl Communicator {
         Ok(CommBuffer::new(memory, self.id))
     }
 
-    /// Combines the vectors of all ranks, element by element: each rank's becomes the result, with the same bits on all.
-    ///
-    /// # Errors
-    /// [`CollectiveError`]; what is then in the vector is not specified.
-    #[inline]
-    pub fn all_reduce<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
-        let key = self.key(Collective::AllReduce, vector.len(), Some(T::TYPE), Some(op));
-        self.operate(vector, &key)
-    }
-
-    /// Gives the root's vector to all ranks.
-    ///
-    /// # Errors
-    /// [`CollectiveError`]; what is then in the vector is not specified.
-    #[inline]
-    pub fn broadcast<T: Element>(&self, vector: &mut CommBuffer<T>, root: usize) -> Result<(), CollectiveError> {
-        let key = self.key(self.broadcast_from(root)?, vector.len(), Some(T::TYPE), None);
-        self.operate(vector, &key)
-    }
-
-    /// Returns once all ranks have called it.
-    ///
-    /// # Errors
-    /// [`CollectiveError`].
-    pub fn barrier(&self) -> Result<(), CollectiveError> {
-        let key = self.key(Collective::Barrier, 0, None, None);
-        self.core.borrow_mut().operate(&key, Memory::None).1
-    }
-
     /// Which algorithm to use for the collectives that it does; [`Algorithm::Auto`] for all. All ranks must ask for the
     /// same.
     pub fn set_algorithm(&self, algorithm: Algorithm) {
         let mut wish = self.wish.borrow_mut();
-        if algorithm.does(Collective::AllReduce) {
-            wish.all_reduce = algorithm;
+        for collective in Collective::ALL.into_iter().filter(|&collective| algorithm.does(collective)) {
+            wish.0[Wish::place(collective)] = algorithm;
         }
-        if algorithm.does(Collective::Broadcast { root: 0 }) {
-            wish.broadcast = algorithm;
+    }
+
+    /// Runs that plan for operations that are what its [`spec`](Plan::spec) says, instead of one that an algorithm makes. It
+    /// takes the place of an earlier plan for the same. All ranks must set the same, between the same operations.
+    ///
+    /// # Errors
+    /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, or is not [proved right](Plan::verify).
+    pub fn set_plan(&self, plan: Plan) -> Result<(), CollectiveError> {
+        let wrong = |why: String| CollectiveError::OwnPlan(why.into());
+        if plan.spec.ranks.0 != self.size {
+            return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
         }
-        if algorithm.does(Collective::Barrier) {
-            wish.barrier = algorithm;
-        }
+        let _proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
+        let mut core = self.core.borrow_mut();
+        core.run_all();
+        core.own_plans.retain(|other| other.spec != plan.spec);
+        core.own_plans.push(plan);
+        core.cache.clear();
+        Ok(())
     }
 
     /// Where algorithms give way to each other. All ranks must set the same, between the same operations.
@@ -175,39 +179,29 @@ impl Communicator {
         Explanation::new(&self.core.borrow(), self.rank, &self.members)
     }
 
+    /// What an operation on elements `T` is looked up by.
     #[inline]
-    pub(super) fn key(
+    pub(super) fn key<T: Element>(
         &self,
         collective: Collective,
-        elements: usize,
-        data_type: Option<DataType>,
+        counts: Counts,
+        in_place: bool,
         op: Option<ReduceOp>,
     ) -> Key {
-        let wish = self.wish.borrow();
-        let wish = match collective {
-            Collective::AllReduce => wish.all_reduce,
-            Collective::Broadcast { .. } => wish.broadcast,
-            Collective::Barrier => wish.barrier,
+        let spec = Spec {
+            collective,
+            ranks: Ranks(self.size),
+            counts,
+            element_size: T::TYPE.size() as u32,
+            in_place,
+            finish: false,
         };
-        Key { collective, elements: elements as u64, data_type, op, wish }
+        Key { spec, data_type: Some(T::TYPE), op, wish: self.wish.borrow().of(collective) }
     }
 
-    pub(super) fn broadcast_from(&self, root: usize) -> Result<Collective, CollectiveError> {
-        if root >= self.size() {
-            return Err(CollectiveError::NoSuchRoot { root, ranks: self.size() });
-        }
-        Ok(Collective::Broadcast { root: root as u32 })
-    }
-
-    #[inline]
-    fn operate<T: Element>(&self, vector: &mut CommBuffer<T>, key: &Key) -> Result<(), CollectiveError> {
-        if vector.owner() != self.id {
-            return Err(CollectiveError::ForeignBuffer);
-        }
-        let data = vector.take().map_or(Memory::None, Memory::Plain);
-        let (memory, result): Ended = self.core.borrow_mut().operate(key, data);
-        vector.put(memory);
-        result
+    pub(super) fn barrier_key(&self) -> Key {
+        let spec = Spec::new(Collective::Barrier, Ranks(self.size), Elements(0), 1);
+        Key { spec, data_type: None, op: None, wish: self.wish.borrow().of(Collective::Barrier) }
     }
 
     pub(super) fn core(&self) -> &RefCell<Core> {
@@ -234,6 +228,17 @@ impl Drop for Communicator {
         }
         core.let_go();
     }
+}
+
+/// Which ranks are on one machine.
+fn nodes(members: &[Member]) -> Nodes {
+    let mut machines: HashMap<&str, u32> = HashMap::new();
+    let mut numbers = Vec::with_capacity(members.len());
+    for member in members {
+        let next = machines.len() as u32;
+        numbers.push(*machines.entry(&member.whereabouts.machine).or_insert(next));
+    }
+    if machines.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One }
 }
 
 /// How a rank waits: by whether each rank of its machine has a core of its own.

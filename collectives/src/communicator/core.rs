@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use qpair_verbs::{Buffer, ProtectionDomain};
 
+use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{Compiled, Exec, Grace, Key, Memory, Net, Patience, PlanCache, Run};
+use crate::execute::{Buffers, Compiled, Exec, Grace, Key, Memory, Net, Patience, PlanCache, Run};
 use crate::fault::{Fault, Outcome};
+use crate::plan::Plan;
 use crate::tune::Tuning;
 
 /// The inside of a communicator.
@@ -23,7 +25,9 @@ pub(super) struct Core {
     pub(super) limit: Duration,
     domain: ProtectionDomain,
     me: u32,
-    ranks: u32,
+    nodes: Nodes,
+    /// Plans of the user's own, each for what its spec says.
+    pub(super) own_plans: Vec<Plan>,
     run: Run,
     error: Option<CollectiveError>,
     /// The operation that runs, if it was started to be waited for later.
@@ -42,10 +46,18 @@ pub(super) struct Ticket(u64);
 struct Waiting {
     ticket: Ticket,
     key: Key,
-    data: Memory,
+    operands: Operands,
 }
 
-/// How an operation ended, with its memory.
+/// The memory that an operation is on.
+#[derive(Debug, Default)]
+pub(super) struct Operands {
+    /// What is given, where that stays as it is.
+    pub(super) input: Memory,
+    /// What the result is put into; in place, what is given too.
+    pub(super) data: Memory,
+}
+
 #[derive(Debug)]
 struct Done {
     ticket: Ticket,
@@ -53,12 +65,39 @@ struct Done {
 }
 
 /// How an operation ended, with its memory.
-pub(super) type Ended = (Option<Buffer>, Result<(), CollectiveError>);
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) input: Option<Buffer>,
+    pub(super) data: Option<Buffer>,
+    pub(super) result: Result<(), CollectiveError>,
+}
+
+impl Operands {
+    /// One vector that is given and gets the result.
+    pub(super) fn in_place(data: Option<Buffer>) -> Self {
+        Self { input: Memory::None, data: data.map_or(Memory::None, Memory::Plain) }
+    }
+
+    /// One vector that is given, and another for the result.
+    pub(super) fn separate(input: Option<Buffer>, data: Option<Buffer>) -> Self {
+        let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
+        Self { input, data }
+    }
+
+    /// The memory of an operation that was not started.
+    fn back(self, result: Result<(), CollectiveError>) -> Ended {
+        let mut grace = Grace::new(None);
+        let [input, data] = [self.input, self.data].map(|memory| memory.into_plain(&mut grace));
+        Ended { input, data, result }
+    }
+}
 
 impl Core {
-    pub(super) fn new(net: Net, watch: Watch, patience: Patience) -> Self {
+    pub(super) fn new(net: Net, watch: Watch, patience: Patience, nodes: Nodes) -> Self {
         let (me, ranks) = (net.me, net.ranks());
         Core {
+            nodes,
+            own_plans: Vec::new(),
             domain: net.domain().clone(),
             net: Some(net),
             watch,
@@ -67,7 +106,6 @@ impl Core {
             patience,
             limit: LIMIT,
             me,
-            ranks,
             run: Run::new(ranks),
             error: None,
             running: None,
@@ -80,12 +118,12 @@ impl Core {
 
     /// Runs an operation to its end, after those that were started before.
     #[inline]
-    pub(super) fn operate(&mut self, key: &Key, data: Memory) -> Ended {
+    pub(super) fn operate(&mut self, key: &Key, operands: Operands) -> Ended {
         if self.run.is_active() || !self.waiting.is_empty() {
-            let ticket = self.enqueue(*key, data);
+            let ticket = self.enqueue(key.clone(), operands);
             return self.wait_for(ticket);
         }
-        if let Err(ended) = self.begin(key, data) {
+        if let Err(ended) = self.begin(key, operands) {
             return ended;
         }
         match self.exec().and_then(|mut exec| exec.complete_all()) {
@@ -95,8 +133,8 @@ impl Core {
     }
 
     /// Starts an operation, if none is before it.
-    pub(super) fn start(&mut self, key: Key, data: Memory) -> Ticket {
-        let ticket = self.enqueue(key, data);
+    pub(super) fn start(&mut self, key: Key, operands: Operands) -> Ticket {
+        let ticket = self.enqueue(key, operands);
         self.progress();
         ticket
     }
@@ -127,7 +165,11 @@ impl Core {
                 self.run_to_end();
             } else {
                 // None that waited could be started. It is among them, unless its end was taken before.
-                return self.take_done(ticket).unwrap_or_else(|| (None, Err(self.unknown())));
+                return self.take_done(ticket).unwrap_or_else(|| Ended {
+                    input: None,
+                    data: None,
+                    result: Err(self.unknown()),
+                });
             }
         }
     }
@@ -161,17 +203,17 @@ impl Core {
         self.error.as_ref()
     }
 
-    fn enqueue(&mut self, key: Key, data: Memory) -> Ticket {
+    fn enqueue(&mut self, key: Key, operands: Operands) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        self.waiting.push_back(Waiting { ticket, key, data });
+        self.waiting.push_back(Waiting { ticket, key, operands });
         ticket
     }
 
     /// Starts the next operation; those that can not start are done. False if none waits.
     fn start_next(&mut self) -> bool {
-        while let Some(Waiting { ticket, key, data }) = self.waiting.pop_front() {
-            match self.begin(&key, data) {
+        while let Some(Waiting { ticket, key, operands }) = self.waiting.pop_front() {
+            match self.begin(&key, operands) {
                 Ok(()) => {
                     self.running = Some(ticket);
                     return true;
@@ -213,20 +255,20 @@ impl Core {
         }
     }
 
-    /// Starts an operation on `data`.
+    /// Starts an operation.
     #[inline]
-    fn begin(&mut self, key: &Key, data: Memory) -> Result<(), Ended> {
+    fn begin(&mut self, key: &Key, operands: Operands) -> Result<(), Ended> {
         if self.error.is_some() || self.watch.alarm().is_raised() {
-            return Err(self.refuse(data));
+            return Err(self.refuse(operands));
         }
         let eager = self.tuning.eager as usize;
-        if let Err(error) = self.cache.find(key, (self.me, self.ranks), &self.tuning, eager) {
-            return Err((data.into_plain(&mut Grace::new(None)), Err(error)));
+        if let Err(error) = self.cache.find(key, self.me, &self.tuning, (&self.nodes, &self.own_plans), eager) {
+            return Err(operands.back(Err(error)));
         }
-        let Some(plan) = self.cache.current() else { return Err((None, Err(self.unknown()))) };
+        let Some(plan) = self.cache.current() else { return Err(operands.back(Err(self.unknown()))) };
         let domain = &self.domain;
         let alloc = |len| domain.alloc(len).map_err(CollectiveError::from);
-        if let Err(error) = self.run.prepare(plan, data, alloc) {
+        if let Err(error) = self.run.prepare(plan, (operands.input, operands.data), alloc) {
             // The other ranks have begun, or will.
             return Err(self.fail(Fault::Failed { rank: self.me, reason: error.to_string() }));
         }
@@ -255,26 +297,30 @@ impl Core {
     /// Ends the operation that is complete.
     #[inline]
     fn finish(&mut self) -> Ended {
-        let (data, scratch) = self.run.finish();
+        let Buffers { input, data, scratch } = self.run.finish();
         let mut grace = Grace::new(Some(self.watch.alarm()));
         self.run.keep_scratch(scratch.into_plain(&mut grace));
-        match data.into_buffer(&self.domain, &mut grace) {
-            Ok(buffer) => (buffer, Ok(())),
-            Err(error) => (None, Err(error)),
+        let input = input.into_buffer(&self.domain, &mut grace);
+        match (input, data.into_buffer(&self.domain, &mut grace)) {
+            (Ok(input), Ok(data)) => Ended { input, data, result: Ok(()) },
+            (Err(error), data) => Ended { input: None, data: data.unwrap_or_default(), result: Err(error) },
+            (Ok(input), Err(error)) => Ended { input, data: None, result: Err(error) },
         }
     }
 
-    /// Lets go of the connections, and of the operation that runs. Gives its data.
+    /// Lets go of the connections, and of the operation that runs. Gives its input and data.
     #[cold]
-    pub(super) fn let_go(&mut self) -> Option<Buffer> {
-        let (data, scratch) = self.run.abandon();
+    pub(super) fn let_go(&mut self) -> (Option<Buffer>, Option<Buffer>) {
+        let Buffers { input, data, scratch } = self.run.abandon();
         let mut grace = Grace::new(None);
         // While the queue pairs are there, which show the peers that are in the middle of reaching it.
-        let (data, scratch) = (data.withdraw(&mut grace), scratch.withdraw(&mut grace));
+        let [input, data, scratch] = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
         // Requests that are not done hold it too.
         self.net = None;
         drop(scratch.into_plain(&mut grace));
-        data.into_buffer(&self.domain, &mut grace).unwrap_or_default()
+        let [input, data] =
+            [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace).unwrap_or_default());
+        (input, data)
     }
 
     /// The communicator ends, here and on all ranks. Gives the memory of the operation.
@@ -289,12 +335,13 @@ impl Core {
         let error = CollectiveError::new(verdict, place);
         tracing::debug!(rank = self.me, %error, "the communicator ends");
         self.error = Some(error.clone());
-        (self.let_go(), Err(error))
+        let (input, data) = self.let_go();
+        Ended { input, data, result: Err(error) }
     }
 
     /// The communicator has ended before.
     #[cold]
-    fn refuse(&mut self, data: Memory) -> Ended {
+    fn refuse(&mut self, operands: Operands) -> Ended {
         let error = match &self.error {
             Some(error) => error.clone(),
             None => {
@@ -306,7 +353,7 @@ impl Core {
                 error
             }
         };
-        (data.into_plain(&mut Grace::new(None)), Err(error))
+        operands.back(Err(error))
     }
 
     #[cold]

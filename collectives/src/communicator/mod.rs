@@ -6,9 +6,10 @@ mod comm;
 mod core;
 mod explain;
 mod group;
+mod operations;
 mod pending;
 
 pub use buffer::CommBuffer;
 pub use comm::Communicator;
 pub use explain::Explanation;
-pub use pending::{OperationFailed, Pending, Start};
+pub use pending::{Held, OperationFailed, Pending, Start};

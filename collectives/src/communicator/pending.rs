@@ -2,14 +2,15 @@
 
 use std::fmt;
 
+use qpair_verbs::Buffer;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
-use super::core::Ticket;
+use super::core::{Ended, Operands, Ticket};
 use crate::error::CollectiveError;
-use crate::execute::{Key, Memory};
-use crate::plan::Collective;
+use crate::execute::Key;
+use crate::plan::{Collective, Counts};
 
 /// Starts operations; see [`Communicator::start`].
 #[derive(Clone, Copy, Debug)]
@@ -17,27 +18,88 @@ pub struct Start<'a> {
     comm: &'a Communicator,
 }
 
-/// An operation under way, with its buffer.
+/// An operation under way, with its buffers: a [`CommBuffer`] where the result replaces what is given, else a pair, of what
+/// is given and what the result is put into.
 ///
 /// It makes progress within calls of its communicator, and peers read what they need meanwhile. Dropping it does not
 /// cancel it, since the other ranks count on it: it is carried out before what comes after it.
 #[must_use = "the buffer is inside; `wait` gives it back"]
 #[derive(Debug)]
-pub struct Pending<'a, T: Element> {
+pub struct Pending<'a, B: Held> {
     comm: &'a Communicator,
     /// `None` once it was waited for.
     ticket: Option<Ticket>,
-    element: std::marker::PhantomData<T>,
+    buffers: std::marker::PhantomData<B>,
 }
 
-/// An operation that did not come about, with its buffer. What is in the buffer is not specified, unless the operation
+/// An operation that did not come about, with its buffers. What is in them is not specified, unless the operation
 /// could not even be started.
 #[derive(Debug)]
-pub struct OperationFailed<T: Element> {
+pub struct OperationFailed<B> {
     /// Why.
     pub error: CollectiveError,
-    /// The buffer, which is the caller's again.
-    pub buffer: CommBuffer<T>,
+    /// The buffer, or buffers, which are the caller's again.
+    pub buffer: B,
+}
+
+/// The buffers of an operation under way: a [`CommBuffer`], or a pair of them.
+pub trait Held: sealed::Held {}
+
+impl<T: Element> Held for CommBuffer<T> {}
+impl<T: Element> Held for (CommBuffer<T>, CommBuffer<T>) {}
+
+mod sealed {
+    use super::{Buffer, CommBuffer, Element, Operands};
+
+    pub trait Held: Sized {
+        #[doc(hidden)]
+        fn belongs_to(&self, owner: u64) -> bool;
+        #[doc(hidden)]
+        fn lengths(&self) -> (usize, usize);
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn into_operands(self) -> Operands;
+        #[doc(hidden)]
+        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self;
+    }
+
+    impl<T: Element> Held for CommBuffer<T> {
+        fn belongs_to(&self, owner: u64) -> bool {
+            self.owner() == owner
+        }
+
+        fn lengths(&self) -> (usize, usize) {
+            (0, self.len())
+        }
+
+        #[allow(private_interfaces)]
+        fn into_operands(mut self) -> Operands {
+            Operands::in_place(self.take())
+        }
+
+        fn from_memory(_: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
+            CommBuffer::new(data, owner)
+        }
+    }
+
+    impl<T: Element> Held for (CommBuffer<T>, CommBuffer<T>) {
+        fn belongs_to(&self, owner: u64) -> bool {
+            self.0.owner() == owner && self.1.owner() == owner
+        }
+
+        fn lengths(&self) -> (usize, usize) {
+            (self.0.len(), self.1.len())
+        }
+
+        #[allow(private_interfaces)]
+        fn into_operands(mut self) -> Operands {
+            Operands::separate(self.0.take(), self.1.take())
+        }
+
+        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
+            (CommBuffer::new(input, owner), CommBuffer::new(data, owner))
+        }
+    }
 }
 
 impl Communicator {
@@ -58,49 +120,147 @@ impl Communicator {
     }
 }
 
+/// An operation that was started, or its buffers.
+type Started<'a, B> = Result<Pending<'a, B>, OperationFailed<B>>;
+
 impl<'a> Start<'a> {
     /// Starts what [`Communicator::all_reduce`] does.
     ///
     /// # Errors
-    /// [`OperationFailed`] with the buffer, if it belongs to another communicator.
-    pub fn all_reduce<T: Element>(
-        self,
-        vector: CommBuffer<T>,
-        op: ReduceOp,
-    ) -> Result<Pending<'a, T>, OperationFailed<T>> {
-        let key = self.comm.key(Collective::AllReduce, vector.len(), Some(T::TYPE), Some(op));
+    /// [`OperationFailed`] with the buffer, if it belongs to another communicator; so with all that follow.
+    pub fn all_reduce<T: Element>(self, vector: CommBuffer<T>, op: ReduceOp) -> Started<'a, CommBuffer<T>> {
+        let key = self.comm.whole::<T>(Collective::AllReduce, vector.len(), true, Some(op));
         self.begin(vector, key)
+    }
+
+    /// Starts what [`Communicator::all_reduce_into`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffers, if they belong to another communicator, or lengths do not fit; so with all
+    /// pairs that follow.
+    pub fn all_reduce_into<T: Element>(
+        self,
+        input: CommBuffer<T>,
+        output: CommBuffer<T>,
+        op: ReduceOp,
+    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        let key = self.comm.whole::<T>(Collective::AllReduce, input.len(), false, Some(op));
+        self.begin((input, output), key)
     }
 
     /// Starts what [`Communicator::broadcast`] does.
     ///
     /// # Errors
-    /// [`OperationFailed`] with the buffer, if it belongs to another communicator, or there is no such root.
-    pub fn broadcast<T: Element>(
-        self,
-        vector: CommBuffer<T>,
-        root: usize,
-    ) -> Result<Pending<'a, T>, OperationFailed<T>> {
-        let collective = match self.comm.broadcast_from(root) {
-            Ok(collective) => collective,
-            Err(error) => return Err(OperationFailed { error, buffer: vector }),
-        };
-        let key = self.comm.key(collective, vector.len(), Some(T::TYPE), None);
-        self.begin(vector, key)
+    /// [`OperationFailed`] with the buffer, also if there is no such root.
+    pub fn broadcast<T: Element>(self, vector: CommBuffer<T>, root: usize) -> Started<'a, CommBuffer<T>> {
+        match self.comm.root(root) {
+            Ok(root) => {
+                let key = self.comm.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None);
+                self.begin(vector, key)
+            }
+            Err(error) => Err(OperationFailed { error, buffer: vector }),
+        }
     }
 
-    fn begin<T: Element>(self, mut vector: CommBuffer<T>, key: Key) -> Result<Pending<'a, T>, OperationFailed<T>> {
-        let comm = self.comm;
-        if vector.owner() != comm.id() {
-            return Err(OperationFailed { error: CollectiveError::ForeignBuffer, buffer: vector });
+    /// Starts what [`Communicator::reduce_scatter`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffer, also if its length is not a multiple of the number of ranks.
+    pub fn reduce_scatter<T: Element>(self, vector: CommBuffer<T>, op: ReduceOp) -> Started<'a, CommBuffer<T>> {
+        let key = self.comm.blocks::<T>(Collective::ReduceScatter, vector.len(), true, Some(op));
+        self.begin_if(vector, key)
+    }
+
+    /// Starts what [`Communicator::reduce_scatter_into`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffers.
+    pub fn reduce_scatter_into<T: Element>(
+        self,
+        input: CommBuffer<T>,
+        output: CommBuffer<T>,
+        op: ReduceOp,
+    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        let counts = Counts::Even(output.len() as u64);
+        let key = self.comm.key::<T>(Collective::ReduceScatter, counts, false, Some(op));
+        self.begin((input, output), key)
+    }
+
+    /// Starts what [`Communicator::all_gather`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffer, also if its length is not a multiple of the number of ranks.
+    pub fn all_gather<T: Element>(self, vector: CommBuffer<T>) -> Started<'a, CommBuffer<T>> {
+        let key = self.comm.blocks::<T>(Collective::AllGather, vector.len(), true, None);
+        self.begin_if(vector, key)
+    }
+
+    /// Starts what [`Communicator::all_gather_into`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffers.
+    pub fn all_gather_into<T: Element>(
+        self,
+        input: CommBuffer<T>,
+        output: CommBuffer<T>,
+    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        let counts = Counts::Even(input.len() as u64);
+        let key = self.comm.key::<T>(Collective::AllGather, counts, false, None);
+        self.begin((input, output), key)
+    }
+
+    /// Starts what [`Communicator::all_to_all_into`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffers.
+    pub fn all_to_all_into<T: Element>(
+        self,
+        input: CommBuffer<T>,
+        output: CommBuffer<T>,
+    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        let key = self.comm.blocks::<T>(Collective::AllToAll, input.len(), false, None);
+        self.begin_if((input, output), key)
+    }
+
+    /// Starts what [`Communicator::all_to_all_v`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffers.
+    pub fn all_to_all_v<T: Element>(
+        self,
+        input: CommBuffer<T>,
+        gives: &[usize],
+        output: CommBuffer<T>,
+        gets: &[usize],
+    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        let key = self.comm.pairs::<T>(gives, gets);
+        self.begin_if((input, output), key)
+    }
+
+    fn begin_if<B: Held>(self, buffers: B, key: Result<Key, CollectiveError>) -> Started<'a, B> {
+        match key {
+            Ok(key) => self.begin(buffers, key),
+            Err(error) => Err(OperationFailed { error, buffer: buffers }),
         }
-        let data = vector.take().map_or(Memory::None, Memory::Plain);
-        let ticket = Some(comm.core().borrow_mut().start(key, data));
-        Ok(Pending { comm, ticket, element: std::marker::PhantomData })
+    }
+
+    fn begin<B: Held>(self, buffers: B, key: Key) -> Started<'a, B> {
+        let comm = self.comm;
+        let (input, data) = buffers.lengths();
+        let fits = if buffers.belongs_to(comm.id()) {
+            comm.check_lengths(&key.spec, input, data)
+        } else {
+            Err(CollectiveError::ForeignBuffer)
+        };
+        if let Err(error) = fits {
+            return Err(OperationFailed { error, buffer: buffers });
+        }
+        let ticket = Some(comm.core().borrow_mut().start(key, buffers.into_operands()));
+        Ok(Pending { comm, ticket, buffers: std::marker::PhantomData })
     }
 }
 
-impl<T: Element> Pending<'_, T> {
+impl<B: Held> Pending<'_, B> {
     /// Does what can be done at once. True if the operation is done, so that [`wait`](Self::wait) returns at once.
     pub fn test(&mut self) -> bool {
         let mut core = self.comm.core().borrow_mut();
@@ -108,22 +268,22 @@ impl<T: Element> Pending<'_, T> {
         self.ticket.is_none_or(|ticket| core.is_done(ticket))
     }
 
-    /// Waits until the operation is done, and gives the buffer with the result.
+    /// Waits until the operation is done, and gives the buffers, with the result.
     ///
     /// # Errors
-    /// [`OperationFailed`] with the buffer.
-    pub fn wait(mut self) -> Result<CommBuffer<T>, OperationFailed<T>> {
-        let Some(ticket) = self.ticket.take() else { return Ok(CommBuffer::new(None, self.comm.id())) };
-        let (memory, result) = self.comm.core().borrow_mut().wait_for(ticket);
-        let buffer = CommBuffer::new(memory, self.comm.id());
+    /// [`OperationFailed`] with the buffers.
+    pub fn wait(mut self) -> Result<B, OperationFailed<B>> {
+        let Some(ticket) = self.ticket.take() else { return Ok(B::from_memory(None, None, self.comm.id())) };
+        let Ended { input, data, result } = self.comm.core().borrow_mut().wait_for(ticket);
+        let buffers = B::from_memory(input, data, self.comm.id());
         match result {
-            Ok(()) => Ok(buffer),
-            Err(error) => Err(OperationFailed { error, buffer }),
+            Ok(()) => Ok(buffers),
+            Err(error) => Err(OperationFailed { error, buffer: buffers }),
         }
     }
 }
 
-impl<T: Element> Drop for Pending<'_, T> {
+impl<B: Held> Drop for Pending<'_, B> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.comm.core().borrow_mut().forget(ticket);
@@ -131,13 +291,13 @@ impl<T: Element> Drop for Pending<'_, T> {
     }
 }
 
-impl<T: Element> fmt::Display for OperationFailed<T> {
+impl<B> fmt::Display for OperationFailed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<T: Element> std::error::Error for OperationFailed<T> {
+impl<B: fmt::Debug> std::error::Error for OperationFailed<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }

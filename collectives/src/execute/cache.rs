@@ -2,7 +2,9 @@
 
 use super::compile::{Compiled, Key};
 use super::tag::MAX_PLANS;
+use crate::algorithms::Nodes;
 use crate::error::CollectiveError;
+use crate::plan::Plan;
 use crate::tune::Tuning;
 
 /// A short list of compiled plans. The last one used is found by one comparison.
@@ -25,14 +27,15 @@ impl PlanCache {
     pub(crate) fn find(
         &mut self,
         key: &Key,
-        (me, ranks): (u32, u32),
+        me: u32,
         tuning: &Tuning,
+        nodes: (&Nodes, &[Plan]),
         eager: usize,
     ) -> Result<(), CollectiveError> {
         if self.plans.get(self.current).is_none_or(|plan| plan.key != *key) {
             self.current = match self.plans.iter().position(|plan| plan.key == *key) {
                 Some(at) => at,
-                None => self.add(Compiled::new(*key, me, ranks, tuning, eager)?),
+                None => self.add(Compiled::new(key.clone(), me, tuning, nodes, eager)?),
             };
             self.clock += 1;
             self.used[self.current] = self.clock;
@@ -85,16 +88,17 @@ mod tests {
     use qpair_verbs::calc::{DataType, ReduceOp};
 
     use super::*;
-    use crate::plan::Collective;
-    use crate::tune::Algorithm;
+    use crate::algorithms::Algorithm;
+    use crate::plan::{Elements, Ranks, Spec};
 
     #[test]
     fn numbers_come_round_but_for_those_of_plans_that_are_kept() {
         let mut cache = PlanCache::default();
         let mut number = |elements| {
             let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
-            let key = Key { collective: Collective::AllReduce, elements, data_type, op, wish: Algorithm::Auto };
-            cache.find(&key, (0, 1), &Tuning::default(), 64).unwrap();
+            let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
+            let key = Key { spec, data_type, op, wish: Algorithm::Auto };
+            cache.find(&key, 0, &Tuning::default(), (&Nodes::One, &[]), 64).unwrap();
             cache.current().unwrap().number
         };
         let most = u64::from(MAX_PLANS);

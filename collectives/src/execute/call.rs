@@ -5,8 +5,8 @@ use std::fmt;
 use qpair_verbs::calc::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
+use crate::algorithms::Algorithm;
 use crate::plan::{Collective, PlanHash};
-use crate::tune::Algorithm;
 
 /// One rank's view of an operation: what it calls, on how much of what, and by which plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,8 +17,10 @@ pub struct Call {
     pub data_type: Option<DataType>,
     /// The operation of a reduction.
     pub op: Option<ReduceOp>,
-    /// The number of elements.
+    /// The number of elements: of the vector, or of all blocks together.
     pub elements: u64,
+    /// Whether the result replaces what is given.
+    pub in_place: bool,
     /// The algorithm that was decided.
     pub algorithm: Algorithm,
     /// The plan's hash.
@@ -40,6 +42,9 @@ impl fmt::Display for Call {
         }
         if let Some(data_type) = self.data_type {
             write!(f, " of {} {data_type}", self.elements)?;
+        }
+        if !self.in_place && !matches!(self.collective, Collective::Transfer { .. }) {
+            f.write_str(" into another vector")?;
         }
         write!(f, " by {} (plan {})", self.algorithm, self.hash)
     }
@@ -65,6 +70,7 @@ mod tests {
             data_type: Some(DataType::F32),
             op: Some(ReduceOp::Sum),
             elements: 1000,
+            in_place: true,
             algorithm: Algorithm::Ring,
             hash: PlanHash(1),
         };

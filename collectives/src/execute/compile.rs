@@ -4,17 +4,18 @@ use qpair_transport::EndpointId;
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
 
 use super::call::Call;
-use super::lower::{Lowered, Way, lower};
+use super::lower::{Lowered, Way, lower, lower_alone};
+use super::source::{Programs, Source};
 use super::tag::MAX_MESSAGES;
+use crate::algorithms::{Algorithm, Nodes};
 use crate::error::CollectiveError;
-use crate::plan::{Buffer, Collective, Elements, Graph, Plan, Program, Ranks, Slice, StepKind};
-use crate::tune::{self, Algorithm, Tuning};
+use crate::plan::{Buffer, Counts, Graph, Plan, Program, Slice, Spec, StepKind};
+use crate::tune::{self, Tuning};
 
 /// What a compiled plan is looked up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    pub(crate) collective: Collective,
-    pub(crate) elements: u64,
+    pub(crate) spec: Spec,
     pub(crate) data_type: Option<DataType>,
     pub(crate) op: Option<ReduceOp>,
     pub(crate) wish: Algorithm,
@@ -40,6 +41,8 @@ pub(crate) struct Compiled {
     pub(super) given: Vec<u32>,
     /// Whether memory is exposed, for peers to read what they receive.
     pub(super) large: bool,
+    /// Whether each peer is told of nothing but what it is given, since it knows its own part of the plan alone.
+    pub(super) named_apart: bool,
     pub(super) scratch: usize,
     pub(super) calc: Option<Calc>,
     /// The epoch of the connections in which all peers were connected and told what the number stands for; 0 for none.
@@ -96,6 +99,7 @@ pub(super) enum What {
     RecvReduce,
     Copy,
     Reduce,
+    Finish,
 }
 
 /// Bytes of a buffer.
@@ -108,49 +112,63 @@ pub(super) struct Span {
 
 impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
-    pub(super) fn new(key: Key, me: u32, ranks: u32, tuning: &Tuning, eager: usize) -> Result<Self, CollectiveError> {
-        let size = key.data_type.map_or(1, DataType::size);
-        let bytes = key.elements.saturating_mul(size as u64);
-        let algorithm = tune::choose(key.collective, Ranks(ranks), bytes, tuning, key.wish)?;
-        let plan = tune::plan(key.collective, Ranks(ranks), Elements(key.elements), size as u32, tuning, algorithm)?;
-        plan.verify().map_err(|error| CollectiveError::Plan(error.to_string().into()))?;
-        let call = Call {
-            collective: key.collective,
-            data_type: key.data_type,
-            op: key.op,
-            elements: key.elements,
-            algorithm,
-            hash: plan.hash(),
-        };
-        Compiled::of(key, call, &plan, me, eager)
+    pub(super) fn new(
+        key: Key,
+        me: u32,
+        tuning: &Tuning,
+        (nodes, plans): (&Nodes, &[Plan]),
+        eager: usize,
+    ) -> Result<Self, CollectiveError> {
+        let own = plans.iter().find(|plan| plan.spec == key.spec);
+        if let Some(plan) = own.filter(|_| matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
+            return Compiled::of(key, Algorithm::Listed, Source::Plan(plan), me, eager);
+        }
+        let recipe = tune::recipe(key.spec.clone(), tuning, nodes.clone(), key.wish)?;
+        let algorithm = recipe.algorithm;
+        Compiled::of(key, algorithm, Source::Recipe(&recipe), me, eager)
     }
 
-    fn of(key: Key, call: Call, plan: &Plan, me: u32, eager: usize) -> Result<Self, CollectiveError> {
-        let none = Program::new();
-        let program = plan.program(me).unwrap_or(&none);
-        let graph = Graph::of(program);
+    /// Verifies and compiles a plan.
+    fn of(key: Key, algorithm: Algorithm, source: Source<'_>, me: u32, eager: usize) -> Result<Self, CollectiveError> {
+        let mut programs = Programs::new(source);
+        let spec = source.spec();
+        let program = programs.of(me).program.clone();
+        source.prove(me, &program).map_err(|error| CollectiveError::Plan(error.to_string().into()))?;
+        let named_apart = matches!(spec.counts, Counts::Own { .. });
+        let call = Call {
+            collective: spec.collective,
+            data_type: key.data_type,
+            op: key.op,
+            elements: if named_apart { 0 } else { spec.total() },
+            in_place: spec.in_place,
+            algorithm,
+            hash: source.hash(),
+        };
+        let graph = Graph::of(&program);
         if graph.messages().iter().any(|&message| message >= MAX_MESSAGES) {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
-        let size = plan.element_size as usize;
+        let size = spec.element_size as usize;
         // Of the length that all ranks know, so that all decide the same. No message is longer.
-        let large = plan.bytes().is_none_or(|bytes| bytes > eager as u64);
-        let (mut peers, slots) = peers(program, plan.ranks.0);
+        let large = named_apart || spec.bytes().is_none_or(|bytes| bytes > eager as u64);
+        let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);
         let mut steps: Vec<Step> =
             kinds.zip(graph.messages()).map(|(kind, &message)| step(kind, slot(kind), message, size)).collect();
         if large {
-            for (step, lowered) in steps.iter_mut().zip(lower(plan, me)?) {
+            let lowered = if named_apart { lower_alone(&program) } else { lower(&mut programs, me)? };
+            for (step, lowered) in steps.iter_mut().zip(lowered) {
                 let Some(Lowered { way, remote }) = lowered else { continue };
                 (step.way, step.remote) = (way, span(remote, size));
             }
         }
+        let program = &program;
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
         let calc = key.data_type.zip(key.op).map(|(data_type, op)| Calc { data_type, op });
-        let scratch = plan.scratch as usize * size;
+        let scratch = program.scratch() as usize * size;
         Ok(Compiled {
             key,
             call,
@@ -163,6 +181,7 @@ impl Compiled {
             messages,
             given,
             large,
+            named_apart,
             scratch,
             calc,
             introduced: 0,
@@ -254,7 +273,7 @@ fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
         match step.what {
             What::Send => peer.sends.1 += 1,
             What::Recv | What::RecvReduce => peer.receives.1 += 1,
-            What::Copy | What::Reduce => {}
+            What::Copy | What::Reduce | What::Finish => {}
         }
     }
     let mut start = 0;
@@ -299,6 +318,7 @@ fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
         StepKind::RecvReduce { .. } => What::RecvReduce,
         StepKind::Copy { .. } => What::Copy,
         StepKind::Reduce { .. } => What::Reduce,
+        StepKind::Finish { .. } => What::Finish,
     };
     let [src, dst] = [kind.src(), kind.dst()].map(|slice| span(slice.unwrap_or(Slice::EMPTY), size));
     Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), sends: (0, 0) }
@@ -342,16 +362,12 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Elements, Ranks};
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
-        let key = Key {
-            collective: Collective::AllReduce,
-            elements,
-            data_type: Some(DataType::F64),
-            op: Some(ReduceOp::Sum),
-            wish,
-        };
-        Compiled::new(key, me, ranks, &Tuning::default(), eager).unwrap()
+        let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
+        let key = Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish };
+        Compiled::new(key, me, &Tuning::default(), (&Nodes::One, &[]), eager).unwrap()
     }
 
     #[test]

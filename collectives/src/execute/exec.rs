@@ -159,6 +159,10 @@ impl Exec<'_> {
                 self.local(number, self.plan.calc)?;
                 self.complete(number);
             }
+            What::Finish => {
+                self.finish(number)?;
+                self.complete(number);
+            }
         }
         Ok(())
     }
@@ -166,6 +170,12 @@ impl Exec<'_> {
     fn local(&mut self, number: u32, calc: Option<Calc>) -> Outcome<()> {
         let Step { src, dst, .. } = self.plan.steps[number as usize];
         self.run.local(src, dst, calc).map_err(|reason| self.failed(reason))
+    }
+
+    /// Finishes elements that all contributions are in.
+    fn finish(&mut self, number: u32) -> Outcome<()> {
+        let Step { dst, .. } = self.plan.steps[number as usize];
+        self.run.finish_span(dst, |_| Ok(())).map_err(|reason| self.failed(reason))
     }
 
     /// A step is done: those that waited for it alone are ready.

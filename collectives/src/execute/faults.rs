@@ -53,6 +53,18 @@ impl Exec<'_> {
         }
     }
 
+    /// A peer gives more, or less, than this rank expects of it.
+    #[cold]
+    pub(super) fn gives_other(&self, slot: u16, given: u64, expected: usize) -> Box<Fault> {
+        let (peer, me) = (self.plan.peers[slot as usize].rank, self.net.me);
+        let reason = format!(
+            "it gives rank {me} {given} bytes in {}, but rank {me} expects {expected} of it: what one gives must be what \
+             the other expects",
+            self.plan.call.collective
+        );
+        Box::new(Fault::Failed { rank: peer, reason })
+    }
+
     #[cold]
     pub(super) fn broken(&self, error: &WorkerError) -> Box<Fault> {
         self.failed(error.to_string())

@@ -8,9 +8,9 @@
 //!
 //! What one rank does to another's memory ends with one word, which completes all steps of it that nothing waits for.
 
+use super::source::Programs;
 use crate::error::CollectiveError;
-use crate::plan::{Graph, Plan, Slice, StepKind};
-use crate::verify::Matching;
+use crate::plan::{Program, Slice, StepKind};
 
 /// How a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,64 +46,78 @@ pub(super) struct Lowered {
 }
 
 /// By step of rank `me`: how its message goes, if it has one and messages are long.
-pub(super) fn lower(plan: &Plan, me: u32) -> Result<Vec<Option<Lowered>>, CollectiveError> {
-    let matching = Matching::of(plan).map_err(|error| CollectiveError::Plan(error.to_string().into()))?;
-    let lowering = Lowering { plan, matching, graphs: plan.programs.iter().map(Graph::of).collect() };
-    let Some(program) = plan.program(me) else { return Ok(Vec::new()) };
-    let lowered = |(step, kind): (u32, &StepKind)| {
-        let peer = kind.peer()?;
-        let other = lowering.matching.partner(me, step);
-        let far = plan.program(peer)?.kind(other)?;
-        let (send, receive) = if kind.is_send() { ((me, step), (peer, other)) } else { ((peer, other), (me, step)) };
-        let remote = far.src().or(far.dst())?;
-        let way = if remote.len == 0 { Way::Copied } else { lowering.way(send, receive) };
-        Some(Lowered { way, remote })
+pub(super) fn lower(programs: &mut Programs<'_>, me: u32) -> Result<Vec<Option<Lowered>>, CollectiveError> {
+    let mut lowering = Lowering { programs };
+    let steps = lowering.programs.of(me).program.len() as u32;
+    (0..steps).map(|step| lowering.one((me, step))).collect()
+}
+
+/// The same for an all-to-all of which a rank knows its own part alone: each message is read from what its giver names.
+pub(super) fn lower_alone(program: &Program) -> Vec<Option<Lowered>> {
+    let lowered = |kind: &StepKind| {
+        kind.peer()?;
+        let elements = kind.elements();
+        let way = if elements == 0 { Way::Copied } else { Way::Read { told: false, acknowledged: false } };
+        Some(Lowered { way, remote: Slice::input(0, elements) })
     };
-    Ok(program.numbered().map(lowered).collect())
+    program.steps().iter().map(|step| lowered(&step.kind)).collect()
 }
 
 type At = (u32, u32);
 
-struct Lowering<'a> {
-    plan: &'a Plan,
-    matching: Matching,
-    graphs: Vec<Graph>,
+struct Lowering<'a, 'p> {
+    programs: &'a mut Programs<'p>,
 }
 
-impl Lowering<'_> {
-    fn way(&self, send: At, receive: At) -> Way {
+impl Lowering<'_, '_> {
+    fn one(&mut self, at: At) -> Result<Option<Lowered>, CollectiveError> {
+        let Some(kind) = self.kind(at).filter(|kind| kind.peer().is_some()) else { return Ok(None) };
+        let unmatched = || CollectiveError::Plan(format!("step {} of rank {} has no other side", at.1, at.0).into());
+        let other = self.programs.partner(at.0, at.1).ok_or_else(unmatched)?;
+        let far = self.kind(other).ok_or_else(unmatched)?;
+        let (send, receive) = if kind.is_send() { (at, other) } else { (other, at) };
+        let remote = far.src().or(far.dst()).ok_or_else(unmatched)?;
+        let way = if remote.len == 0 { Way::Copied } else { self.way(send, receive) };
+        Ok(Some(Lowered { way, remote }))
+    }
+
+    fn way(&mut self, send: At, receive: At) -> Way {
         if self.is_written(send, receive) {
-            return Way::Written { told: !self.dependents(receive).is_empty() };
+            return Way::Written { told: !self.programs.of(receive.0).graph.dependents(receive.1).is_empty() };
         }
         // Of those that wait for the send, only writes into its memory know by themselves that it was read.
-        let knows = |&step: &u32| {
+        let waiting = self.programs.of(send.0).graph.dependents(send.1).to_vec();
+        let acknowledged = !waiting.into_iter().all(|step| {
             let waiting = (send.0, step);
-            let receives = self.kind(waiting).filter(|kind| matches!(kind, StepKind::Recv { .. }));
-            let sender = receives.and_then(StepKind::peer).map(|peer| (peer, self.matching.partner(send.0, step)));
+            let receives = matches!(self.kind(waiting), Some(StepKind::Recv { .. }));
+            let sender = if receives { self.programs.partner(send.0, step) } else { None };
             sender.is_some_and(|sender| self.is_written(sender, waiting))
-        };
-        let told = !self.deps(send).is_empty();
-        Way::Read { told, acknowledged: !self.dependents(send).iter().all(knows) }
+        });
+        let told = !self.programs.of(send.0).program.deps(send.1).is_empty();
+        Way::Read { told, acknowledged }
     }
 
     /// Whether the sender may write, once it comes to the send.
-    fn is_written(&self, send: At, receive: At) -> bool {
+    fn is_written(&mut self, send: At, receive: At) -> bool {
         let plain = matches!(self.kind(receive), Some(StepKind::Recv { .. }));
-        if !plain || self.deps(send).is_empty() {
+        if !plain || self.programs.of(send.0).program.deps(send.1).is_empty() {
             return false;
         }
-        self.deps(receive).iter().all(|&dep| {
+        let deps = self.programs.of(receive.0).program.deps(receive.1).to_vec();
+        deps.into_iter().all(|dep| {
             let gives = self.kind((receive.0, dep)).filter(|kind| kind.is_send() && kind.peer() == Some(send.0));
-            gives.is_some() && self.follows(send, self.matching.partner(receive.0, dep))
+            let taken = gives.and_then(|_| self.programs.partner(receive.0, dep));
+            taken.is_some_and(|(_, taken)| self.follows(send, taken))
         })
     }
 
     /// Whether `late` waits for step `early` of its rank, directly or not.
-    fn follows(&self, late: At, early: u32) -> bool {
+    fn follows(&mut self, late: At, early: u32) -> bool {
+        let program = &self.programs.of(late.0).program;
         let mut open = vec![late.1];
         let mut seen = Vec::new();
         while let Some(step) = open.pop() {
-            for &dep in self.deps((late.0, step)) {
+            for &dep in program.deps(step) {
                 if dep == early {
                     return true;
                 }
@@ -116,16 +130,8 @@ impl Lowering<'_> {
         false
     }
 
-    fn kind(&self, (rank, step): At) -> Option<&StepKind> {
-        self.plan.program(rank)?.kind(step)
-    }
-
-    fn deps(&self, (rank, step): At) -> &[u32] {
-        self.plan.program(rank).map_or(&[], |program| program.deps(step))
-    }
-
-    fn dependents(&self, (rank, step): At) -> &[u32] {
-        self.graphs.get(rank as usize).map_or(&[], |graph| graph.dependents(step))
+    fn kind(&mut self, (rank, step): At) -> Option<StepKind> {
+        self.programs.of(rank).program.kind(step).copied()
     }
 }
 
@@ -134,56 +140,73 @@ const MOST_STEPS: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::Source;
     use super::*;
-    use crate::algorithms;
-    use crate::plan::{Elements, Grain, Ranks};
+    use crate::algorithms::{Algorithm, Recipe, Shape};
+    use crate::plan::{Collective, Elements, Ranks, Spec};
 
-    fn ways(plan: &Plan) -> Vec<Vec<Way>> {
-        let rank = |rank| lower(plan, rank).unwrap().into_iter().flatten().map(|lowered| lowered.way).collect();
-        (0..plan.ranks.0).map(rank).collect()
+    fn recipe(spec: Spec, algorithm: Algorithm, segment: u64) -> Recipe {
+        Recipe::with(spec, algorithm, Shape { segment, ..Shape::default() }).unwrap()
     }
+
+    fn ways(recipe: &Recipe) -> Vec<Vec<Way>> {
+        let mut programs = Programs::new(Source::Recipe(recipe));
+        let mut rank =
+            |rank| lower(&mut programs, rank).unwrap().into_iter().flatten().map(|lowered| lowered.way).collect();
+        (0..recipe.spec.ranks.0).map(&mut rank).collect()
+    }
+
+    const READ: Way = Way::Read { told: false, acknowledged: false };
 
     #[test]
     fn the_direct_plan_needs_no_word_for_any_message() {
         for ranks in [2, 3, 8] {
-            let plan = algorithms::direct_all_reduce(Ranks(ranks), Elements(10_000), Grain::new(4, 1024));
-            for way in ways(&plan).into_iter().flatten() {
-                let read = Way::Read { told: false, acknowledged: false };
-                assert!(way == read || way == Way::Written { told: false }, "{way:?}");
+            let spec = Spec::all_reduce(Ranks(ranks), Elements(10_000), 4);
+            for spec in [spec.clone(), spec.separate()] {
+                for way in ways(&recipe(spec, Algorithm::Direct, 256)).into_iter().flatten() {
+                    assert!(way == READ || matches!(way, Way::Written { told: false }), "{way:?}");
+                }
             }
         }
     }
 
     #[test]
+    fn what_is_only_read_is_read_without_a_word() {
+        for collective in [Collective::ReduceScatter, Collective::AllGather, Collective::AllToAll] {
+            let spec = Spec::new(collective, Ranks(5), Elements(1000), 4).separate();
+            assert!(ways(&recipe(spec, Algorithm::Direct, 256)).into_iter().flatten().all(|way| way == READ));
+        }
+    }
+
+    #[test]
     fn a_chain_is_read_at_the_root_and_written_on() {
-        let plan = algorithms::chain_broadcast(Ranks(4), 0, Elements(1000), Grain::new(4, 1024));
-        let ways = ways(&plan);
-        assert!(ways[0].iter().all(|&way| way == Way::Read { told: false, acknowledged: false }));
+        let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(4), Elements(1000), 4);
+        let ways = ways(&recipe(spec, Algorithm::Chain, 256));
+        assert!(ways[0].iter().all(|&way| way == READ));
         assert!(ways[1].contains(&Way::Written { told: true }));
         assert!(ways[3].iter().all(|&way| way == Way::Written { told: false }));
     }
 
     #[test]
     fn both_sides_of_a_message_see_it_alike() {
-        let grain = Grain::new(8, 512);
-        let plans = [
-            algorithms::ring_all_reduce(Ranks(5), Elements(1000), grain),
-            algorithms::recursive_doubling_all_reduce(Ranks(6), Elements(100), grain),
-            algorithms::direct_all_reduce(Ranks(3), Elements(100), grain),
-            algorithms::binomial_broadcast(Ranks(7), 2, Elements(100), grain),
-            algorithms::chain_broadcast(Ranks(4), 1, Elements(1000), grain),
-        ];
-        for plan in &plans {
-            let matching = Matching::of(plan).unwrap();
-            let all: Vec<_> = (0..plan.ranks.0).map(|rank| lower(plan, rank).unwrap()).collect();
-            for (rank, steps) in (0_u32..).zip(&all) {
-                for (step, lowered) in (0_u32..).zip(steps) {
-                    let Some(lowered) = lowered else { continue };
-                    let kind = plan.programs[rank as usize].kind(step).unwrap();
-                    let peer = kind.peer().unwrap();
-                    let other = all[peer as usize][matching.partner(rank, step) as usize].as_ref().unwrap();
-                    assert_eq!(lowered.way, other.way);
-                    assert_eq!(Some(other.remote), kind.src().or(kind.dst()));
+        for algorithm in Algorithm::ALL {
+            for collective in Collective::ALL.map(|collective| collective.with_root(2)) {
+                for in_place in [true, false] {
+                    let spec = Spec { in_place, ..Spec::new(collective, Ranks(6), Elements(100), 8) };
+                    let shape = Shape { segment: 16, ..Shape::default() };
+                    let Ok(recipe) = Recipe::with(spec, algorithm, shape) else { continue };
+                    let mut programs = Programs::new(Source::Recipe(&recipe));
+                    let all: Vec<_> = (0..6).map(|rank| lower(&mut programs, rank).unwrap()).collect();
+                    for (rank, steps) in (0_u32..).zip(&all) {
+                        for (step, lowered) in (0_u32..).zip(steps) {
+                            let Some(lowered) = lowered else { continue };
+                            let kind = *programs.of(rank).program.kind(step).unwrap();
+                            let (peer, other) = programs.partner(rank, step).unwrap();
+                            let other = all[peer as usize][other as usize].as_ref().unwrap();
+                            assert_eq!(lowered.way, other.way);
+                            assert_eq!(Some(other.remote), kind.src().or(kind.dst()));
+                        }
+                    }
                 }
             }
         }

@@ -96,6 +96,27 @@ impl Memory {
         }
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub(super) fn bytes_mut(&mut self, span: Span) -> Option<&mut [u8]> {
+        match self {
+            Memory::Plain(buffer) => buffer.get_mut(span.start..span.start + span.len),
+            Memory::None | Memory::Exposed(_) => None,
+        }
+    }
+
+    /// The name of a part for peers, if they may reach it.
+    pub(super) fn remote_part(&self, span: Span) -> Option<RemoteSlice> {
+        match self {
+            Memory::Exposed(region) => {
+                let whole = region.remote(0..region.len());
+                let (start, end) = (span.start as u64, (span.start + span.len) as u64);
+                (end <= whole.len).then(|| whole.slice(start..end))
+            }
+            Memory::None | Memory::Plain(_) => None,
+        }
+    }
+
     /// Its name for peers, if they may reach it.
     pub(super) fn remote(&self) -> Option<RemoteSlice> {
         match self {

@@ -50,6 +50,7 @@ pub(crate) struct Run {
     pub(super) posted: VecDeque<(OpId, u32)>,
     /// Reads among them.
     pub(super) gets: u32,
+    pub(super) input: Memory,
     pub(super) data: Memory,
     pub(super) scratch: Memory,
     pub(super) stash: Stash,
@@ -60,6 +61,14 @@ pub(crate) struct Run {
     spare: Option<Buffer>,
     /// What is copied or combined within this rank, where peers may reach it meanwhile.
     part: Box<[u8]>,
+}
+
+/// The memory of an operation.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) input: Memory,
+    pub(crate) data: Memory,
+    pub(crate) scratch: Memory,
 }
 
 /// Something to say to a peer.
@@ -107,6 +116,7 @@ impl Run {
             transfers: BinaryHeap::new(),
             posted: VecDeque::new(),
             gets: 0,
+            input: Memory::None,
             data: Memory::None,
             scratch: Memory::None,
             stash: Stash::new(64 * ranks as usize),
@@ -130,6 +140,7 @@ impl Run {
     #[inline]
     pub(super) fn memory(&self, named: Named) -> &Memory {
         match named {
+            Named::Input => &self.input,
             Named::Data => &self.data,
             Named::Scratch => &self.scratch,
         }
@@ -138,6 +149,7 @@ impl Run {
     #[inline]
     pub(super) fn memory_mut(&mut self, named: Named) -> &mut Memory {
         match named {
+            Named::Input => &mut self.input,
             Named::Data => &mut self.data,
             Named::Scratch => &mut self.scratch,
         }
@@ -151,23 +163,57 @@ impl Run {
 
     /// Copies or combines within this rank. The lengths are equal.
     pub(super) fn local(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
-        let Run { data, scratch, part, .. } = self;
-        let straight = match (src.buffer, dst.buffer) {
-            (Named::Data, Named::Scratch) => data.bytes(src).map(|from| scratch.put(dst, from, calc)),
-            (Named::Scratch, Named::Data) => scratch.bytes(src).map(|from| data.put(dst, from, calc)),
-            _ => None,
-        };
-        if let Some(done) = straight {
-            return done;
+        if src.buffer != dst.buffer {
+            let Run { input, data, scratch, .. } = self;
+            let (from, into) = match (src.buffer, dst.buffer) {
+                (Named::Input, Named::Data) => (&*input, data),
+                (Named::Input, _) => (&*input, scratch),
+                (Named::Scratch, _) => (&*scratch, data),
+                (Named::Data, _) => (&*data, scratch),
+            };
+            if let Some(from) = from.bytes(src) {
+                return into.put(dst, from, calc);
+            }
         }
+        let mut part = std::mem::take(&mut self.part);
+        let done = self.by_parts(src, dst, calc, &mut part);
+        self.part = part;
+        done
+    }
+
+    fn by_parts(&mut self, src: Span, dst: Span, calc: Option<Calc>, part: &mut [u8]) -> Result<(), String> {
         for done in (0..src.len).step_by(PART) {
-            let len = PART.min(src.len - done);
-            let from = if src.buffer == Named::Data { &*data } else { &*scratch };
-            from.read(src.start + done, &mut part[..len])?;
-            let into = if dst.buffer == Named::Data { &mut *data } else { &mut *scratch };
-            into.put(Span { start: dst.start + done, len, ..dst }, &part[..len], calc)?;
+            let part = &mut part[..PART.min(src.len - done)];
+            self.memory(src.buffer).read(src.start + done, part)?;
+            let into = Span { start: dst.start + done, len: part.len(), ..dst };
+            self.memory_mut(dst.buffer).put(into, part, calc)?;
         }
         Ok(())
+    }
+
+    /// Finishes a span.
+    pub(super) fn finish_span(
+        &mut self,
+        span: Span,
+        finish: impl Fn(&mut [u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        if let Some(bytes) = self.memory_mut(span.buffer).bytes_mut(span) {
+            return finish(bytes);
+        }
+        let mut part = std::mem::take(&mut self.part);
+        let mut done = Ok(());
+        for at in (0..span.len).step_by(PART) {
+            let part = &mut part[..PART.min(span.len - at)];
+            let here = Span { start: span.start + at, len: part.len(), ..span };
+            let memory = self.memory_mut(span.buffer);
+            done =
+                memory.read(here.start, part).and_then(|()| finish(part)).and_then(|()| memory.put(here, part, None));
+            if done.is_err() {
+                break;
+            }
+        }
+        self.part = part;
+        done
     }
 
     /// Makes ready to run `plan` on `data`.
@@ -178,9 +224,10 @@ impl Run {
     pub(crate) fn prepare(
         &mut self,
         plan: &Compiled,
-        data: Memory,
+        (input, data): (Memory, Memory),
         alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
     ) -> Result<(), CollectiveError> {
+        self.input = input;
         self.data = data;
         self.counts.clear();
         self.counts.extend_from_slice(plan.graph.dep_counts());
@@ -200,6 +247,7 @@ impl Run {
             };
         }
         if plan.large {
+            self.input.expose()?;
             self.data.expose()?;
             self.scratch.expose()?;
             self.gets = 0;
@@ -224,12 +272,17 @@ impl Run {
         self.posted.reserve(len);
     }
 
-    /// Ends the operation, and gives its data and scratch.
+    /// Ends the operation, and gives its memory.
     #[inline]
-    pub(crate) fn finish(&mut self) -> (Memory, Memory) {
+    pub(crate) fn finish(&mut self) -> Buffers {
         self.active = false;
         self.number += 1;
-        (std::mem::take(&mut self.data), std::mem::take(&mut self.scratch))
+        self.take_memory()
+    }
+
+    fn take_memory(&mut self) -> Buffers {
+        let take = std::mem::take;
+        Buffers { input: take(&mut self.input), data: take(&mut self.data), scratch: take(&mut self.scratch) }
     }
 
     /// Keeps scratch for the next operation that needs some.
@@ -246,8 +299,8 @@ impl Run {
         if recent { self.history[number as usize % HISTORY] } else { None }
     }
 
-    /// Drops all that belongs to the operation but its memory, which it gives: data, then scratch.
-    pub(crate) fn abandon(&mut self) -> (Memory, Memory) {
+    /// Drops all that belongs to the operation but its memory, which it gives.
+    pub(crate) fn abandon(&mut self) -> Buffers {
         self.active = false;
         self.messages.iter_mut().for_each(|message| *message = None);
         self.stash.clear();
@@ -255,7 +308,7 @@ impl Run {
         self.blocked.clear();
         self.transfers.clear();
         self.posted.clear();
-        (std::mem::take(&mut self.data), std::mem::take(&mut self.scratch))
+        self.take_memory()
     }
 }
 

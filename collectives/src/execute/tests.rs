@@ -13,11 +13,12 @@ use super::compile::{Compiled, Key};
 use super::net::{Net, NetSettings};
 use super::reach::{REACH, Reach};
 use super::tag::{Fields, Kind};
+use crate::algorithms::{Algorithm, Nodes};
 use crate::bootstrap::{Alarm, Member, Watch, whereabouts};
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
-use crate::plan::Collective;
-use crate::tune::{Algorithm, Tuning};
+use crate::plan::{Collective, Elements, Ranks, Spec};
+use crate::tune::Tuning;
 
 const TOKEN: u64 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,7 +68,7 @@ impl Forger {
     /// Its plan 0 is that for `key`.
     fn announce(&mut self, key: Key) {
         let tuning = Tuning::default();
-        let plan = Compiled::new(key, 0, 2, &tuning, tuning.eager as usize).unwrap();
+        let plan = Compiled::new(key, 0, &tuning, (&Nodes::One, &[]), tuning.eager as usize).unwrap();
         self.say(Kind::Announce, 0, &serde_json::to_vec(plan.call()).unwrap());
     }
 
@@ -114,7 +115,7 @@ impl Forger {
 
 fn key(wish: Algorithm, elements: u64) -> Key {
     let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
-    Key { collective: Collective::AllReduce, elements, data_type, op, wish }
+    Key { spec: Spec::all_reduce(Ranks(2), Elements(elements), 4), data_type, op, wish }
 }
 
 type Reduced = Result<Vec<f32>, CollectiveError>;
@@ -128,9 +129,10 @@ fn play(key: Key, script: impl FnOnce(&mut Forger, SocketAddr)) -> Reduced {
 fn play_times(times: u32, key: Key, script: impl FnOnce(&mut Forger, SocketAddr)) -> Reduced {
     let (comm, address) = real();
     std::thread::scope(|scope| {
+        let (wish, elements) = (key.wish, key.spec.total() as usize);
         let rank = scope.spawn(move || {
-            comm.set_algorithm(key.wish);
-            let mut vector = comm.buffer::<f32>(key.elements as usize).unwrap();
+            comm.set_algorithm(wish);
+            let mut vector = comm.buffer::<f32>(elements).unwrap();
             vector.fill(1.0);
             (0..times).try_for_each(|_| comm.all_reduce(&mut vector, ReduceOp::Sum)).map(|()| vector.to_vec())
         });
@@ -148,7 +150,7 @@ fn play_times(times: u32, key: Key, script: impl FnOnce(&mut Forger, SocketAddr)
 /// What a rank is told of memory that `data` names.
 fn reach(data: RemoteSlice) -> Vec<u8> {
     let mut bytes = [0; REACH];
-    Reach { data, scratch: Some(data) }.encode(&mut bytes).to_vec()
+    Reach { input: None, data: Some(data), scratch: Some(data) }.encode(&mut bytes).to_vec()
 }
 
 const LONG: u64 = 5000;
@@ -242,8 +244,12 @@ fn who_does_not_know_the_token_is_turned_away() {
         stranger.say(Kind::Hello, 0, &(TOKEN + 1).to_le_bytes());
         stranger.is_closed();
         // The place is still free for the right one.
-        let barrier =
-            Key { collective: Collective::Barrier, elements: 0, data_type: None, op: None, wish: Algorithm::Auto };
+        let barrier = Key {
+            spec: Spec::new(Collective::Barrier, Ranks(2), Elements(0), 1),
+            data_type: None,
+            op: None,
+            wish: Algorithm::Auto,
+        };
         let mut right = Forger::rank_0(address, barrier);
         right.hear(Kind::Data);
         right.say(Kind::Data, 0, &[]);

@@ -63,10 +63,7 @@ impl Exec<'_> {
         let tag = self.tag(word.kind, word.message);
         let mut reach = [0; REACH];
         let contents: &[u8] = match (word.kind, word.step) {
-            (Kind::Begin, _) => {
-                let Some(data) = self.run.data.remote() else { return Err(self.inconsistent(0)) };
-                Reach { data, scratch: self.run.scratch.remote() }.encode(&mut reach)
-            }
+            (Kind::Begin, _) => self.reach(word.slot).encode(&mut reach),
             (_, Some(number)) => {
                 let span = self.plan.steps[number as usize].src;
                 let bytes = if span.len == 0 { Some(&[][..]) } else { self.run.memory(span.buffer).bytes(span) };
@@ -85,6 +82,17 @@ impl Exec<'_> {
             Err(SendCopyError::Closed(_)) if self.is_up(word.slot) => Ok(false),
             Err(_) => Err(Box::new(Fault::Gone { rank: peer.rank })),
         }
+    }
+
+    /// What a peer is told of this rank's memory.
+    fn reach(&self, slot: u16) -> Reach {
+        if self.plan.named_apart {
+            let given = self.plan.send(slot, 0).map(|number| self.plan.steps[number as usize].src);
+            let input = given.and_then(|span| self.run.memory(span.buffer).remote_part(span));
+            return Reach { input, ..Reach::default() };
+        }
+        let (input, data, scratch) = (&self.run.input, &self.run.data, &self.run.scratch);
+        Reach { input: input.remote(), data: data.remote(), scratch: scratch.remote() }
     }
 
     /// The tag of a message of this rank.
@@ -117,6 +125,13 @@ impl Exec<'_> {
             let reason = "it told of its memory in a way that this release does not know".into();
             return Err(Box::new(Fault::Failed { rank: peer.rank, reason }));
         };
+        if let Some(expected) = self.plan.named_apart.then(|| self.plan.receive(slot, 0)).flatten() {
+            let (expected, given) =
+                (self.plan.steps[expected as usize].dst.len, reach.input.map_or(0, |input| input.len));
+            if given != expected as u64 {
+                return Err(self.gives_other(slot, given, expected));
+            }
+        }
         self.run.begun[slot as usize] = Some(reach);
         for &number in &peer.opened {
             if self.run.states[number as usize] == State::Started {

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use super::counts::Counts;
+use super::spec::{Collective, Spec};
 use super::step::{Buffer, Slice, StepKind};
 use super::whole::Plan;
 
 impl fmt::Display for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let buffer = match self.buffer {
+            Buffer::Input => "input",
             Buffer::Data => "data",
             Buffer::Scratch => "scratch",
         };
@@ -24,27 +27,55 @@ impl fmt::Display for StepKind {
             Self::RecvReduce { peer, dst } => write!(f, "recv-reduce of {peer:<4} {dst}"),
             Self::Copy { src, dst } => write!(f, "copy        {src} to {dst}"),
             Self::Reduce { src, dst } => write!(f, "reduce      {src} into {dst}"),
+            Self::Finish { dst } => write!(f, "finish      {dst}"),
         }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Even(count) => write!(f, "{count}"),
+            Self::Ragged(blocks) => write!(f, "{}", Few(blocks)),
+            Self::Pairs(pairs) => write!(f, "pairs of {}", Few(pairs)),
+            Self::Own { rank, gives, gets } => {
+                write!(f, "what rank {rank} gives, {}, and gets, {}", Few(gives), Few(gets))
+            }
+        }
+    }
+}
+
+/// Some of the counts, and how many there are.
+struct Few<'a>(&'a [u64]);
+
+impl fmt::Display for Few<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(8)];
+        write!(f, "{shown:?}")?;
+        if shown.len() < self.0.len() { write!(f, " and {} more", self.0.len() - shown.len()) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} among {} ranks", self.collective, self.ranks.0)?;
+        if self.collective != Collective::Barrier {
+            let what = if self.collective.has_blocks() { "blocks of " } else { "" };
+            write!(f, ", {what}{} elements of {} B", self.counts, self.element_size)?;
+        }
+        if !self.in_place {
+            f.write_str(", into another vector")?;
+        }
+        if self.finish { f.write_str(", finished") } else { Ok(()) }
     }
 }
 
 /// The listing: a line for the whole, and one for each step of each rank.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} by {}, {} ranks, {} elements of {} B, segments of {}, scratch of {}, hash {}",
-            self.collective,
-            self.algorithm,
-            self.ranks.0,
-            self.elements.0,
-            self.element_size,
-            self.segment,
-            self.scratch,
-            self.hash()
-        )?;
+        writeln!(f, "{} by {}, hash {}", self.spec, self.algorithm, self.hash())?;
         for (rank, program) in self.by_rank() {
-            writeln!(f, "rank {rank}")?;
+            writeln!(f, "rank {rank}, scratch of {}", program.scratch())?;
             for (step, kind) in program.numbered() {
                 write!(f, "{step:>6}  {kind}")?;
                 for (i, dep) in program.deps(step).iter().enumerate() {

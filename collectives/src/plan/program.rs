@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::step::StepKind;
+use super::step::{Buffer, StepKind};
 
 /// What one rank does: steps with dependencies on earlier steps of the same rank.
 ///
@@ -44,10 +44,17 @@ impl Program {
     /// refuse. One named twice is kept once.
     pub fn push(&mut self, kind: StepKind, deps: impl IntoIterator<Item = u32>) -> u32 {
         let start = self.deps.len();
-        for dep in deps {
-            if !self.deps[start..].contains(&dep) {
-                self.deps.push(dep);
+        self.deps.extend(deps);
+        if self.deps.len() - start > 1 {
+            self.deps[start..].sort_unstable();
+            let mut kept = start + 1;
+            for at in start + 1..self.deps.len() {
+                if self.deps[at] != self.deps[kept - 1] {
+                    self.deps[kept] = self.deps[at];
+                    kept += 1;
+                }
             }
+            self.deps.truncate(kept);
         }
         // 2^32 steps or dependencies would be 16 GiB at least: memory ends before the numbers.
         self.steps.push(Step { kind, deps_start: start as u32, deps_len: (self.deps.len() - start) as u32 });
@@ -74,13 +81,20 @@ impl Program {
         self.steps.get(step as usize).map(|step| &step.kind)
     }
 
-    /// The steps that `step` waits for; none past the end.
+    /// The steps that `step` waits for, ascending; none past the end.
     pub fn deps(&self, step: u32) -> &[u32] {
         let range = self.steps.get(step as usize).and_then(|step| {
             let start = step.deps_start as usize;
             self.deps.get(start..start + step.deps_len as usize)
         });
         range.unwrap_or_default()
+    }
+
+    /// Elements of scratch that its steps name.
+    pub fn scratch(&self) -> u64 {
+        let slices = self.steps.iter().flat_map(|step| [step.kind.src(), step.kind.dst()]).flatten();
+        let scratch = slices.filter(|slice| slice.buffer == Buffer::Scratch);
+        scratch.map(|slice| slice.offset.saturating_add(slice.len)).max().unwrap_or(0)
     }
 
     /// All steps with their numbers.

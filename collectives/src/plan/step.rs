@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Buffer {
-    /// The user's vector: input and output.
+    /// The user's vector that is only read, where what a rank gives and what it gets are two vectors.
+    Input,
+    /// The user's vector that is written; in place it is the input too.
     Data,
     /// Memory of the executor, as large as the plan declares; undefined at the start.
     Scratch,
@@ -26,6 +28,11 @@ pub struct Slice {
 impl Slice {
     /// No elements: what a barrier's signals carry.
     pub const EMPTY: Slice = Slice::data(0, 0);
+
+    /// `len` elements of the user's input from `offset`.
+    pub const fn input(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Input, offset, len }
+    }
 
     /// `len` elements of the user's vector from `offset`.
     pub const fn data(offset: u64, len: u64) -> Self {
@@ -96,6 +103,11 @@ pub enum StepKind {
         /// The first operand, and the result.
         dst: Slice,
     },
+    /// Finishes elements that all contributions are in, once: divides the sum of an average.
+    Finish {
+        /// What is finished.
+        dst: Slice,
+    },
 }
 
 impl StepKind {
@@ -103,7 +115,7 @@ impl StepKind {
     pub const fn peer(&self) -> Option<u32> {
         match self {
             Self::Send { peer, .. } | Self::Recv { peer, .. } | Self::RecvReduce { peer, .. } => Some(*peer),
-            Self::Copy { .. } | Self::Reduce { .. } => None,
+            Self::Copy { .. } | Self::Reduce { .. } | Self::Finish { .. } => None,
         }
     }
 
@@ -111,7 +123,7 @@ impl StepKind {
     pub const fn src(&self) -> Option<Slice> {
         match self {
             Self::Send { src, .. } | Self::Copy { src, .. } | Self::Reduce { src, .. } => Some(*src),
-            Self::Recv { .. } | Self::RecvReduce { .. } => None,
+            Self::Recv { .. } | Self::RecvReduce { .. } | Self::Finish { .. } => None,
         }
     }
 
@@ -121,7 +133,8 @@ impl StepKind {
             Self::Recv { dst, .. }
             | Self::RecvReduce { dst, .. }
             | Self::Copy { dst, .. }
-            | Self::Reduce { dst, .. } => Some(*dst),
+            | Self::Reduce { dst, .. }
+            | Self::Finish { dst } => Some(*dst),
             Self::Send { .. } => None,
         }
     }
@@ -133,7 +146,8 @@ impl StepKind {
             Self::Recv { dst, .. }
             | Self::RecvReduce { dst, .. }
             | Self::Copy { dst, .. }
-            | Self::Reduce { dst, .. } => dst.len,
+            | Self::Reduce { dst, .. }
+            | Self::Finish { dst } => dst.len,
         }
     }
 

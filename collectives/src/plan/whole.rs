@@ -3,42 +3,34 @@
 use serde::{Deserialize, Serialize};
 
 use super::program::Program;
-use super::spec::{Collective, Elements, Ranks};
+use super::spec::Spec;
 
 /// The version of the plan format that this build writes and accepts.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
-/// One collective, step by step, for every rank: plain data.
+/// One collective, step by step, for every rank: plain data. A [`Recipe`](crate::Recipe) is the compact form of those that
+/// algorithms make.
 ///
 /// Counts are in elements, so one plan runs for every element type of its size, and for every
 /// operation.
 ///
 /// ```
-/// use qpair_collectives::{Elements, Grain, Ranks, algorithms};
+/// use qpair_collectives::{Algorithm, Elements, Ranks, Recipe, Spec};
 ///
-/// let plan = algorithms::ring_all_reduce(Ranks(4), Elements(1000), Grain::default());
+/// let recipe = Recipe::new(Spec::all_reduce(Ranks(4), Elements(1000), 4), Algorithm::Ring)?;
+/// let plan = recipe.plan();
 /// plan.verify()?;
 /// println!("{plan}"); // the listing: each rank's steps, and what they wait for
-/// # Ok::<(), qpair_collectives::VerifyError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The version of the format: [`FORMAT`].
     pub format: u32,
     /// What the plan does.
-    pub collective: Collective,
+    pub spec: Spec,
     /// The name of the algorithm that made it, for people.
     pub algorithm: String,
-    /// How many ranks take part.
-    pub ranks: Ranks,
-    /// The length of each rank's vector.
-    pub elements: Elements,
-    /// Bytes of one element.
-    pub element_size: u32,
-    /// The most elements that a pipelined message carries, for people.
-    pub segment: u64,
-    /// Elements of scratch that each rank needs.
-    pub scratch: u64,
     /// What each rank does, by rank.
     pub programs: Vec<Program>,
 }
@@ -47,11 +39,6 @@ impl Plan {
     /// What `rank` does; `None` if there is no such rank.
     pub fn program(&self, rank: u32) -> Option<&Program> {
         self.programs.get(rank as usize)
-    }
-
-    /// Bytes of each rank's vector; `None` if that is no `u64`.
-    pub fn bytes(&self) -> Option<u64> {
-        self.elements.0.checked_mul(u64::from(self.element_size))
     }
 
     /// The number of steps of all ranks.

@@ -9,11 +9,10 @@ use crate::plan::{Graph, Plan};
 /// Follows who has entered before what. Only a message tells of another rank, and only the
 /// receiver: a send may complete before its receive starts.
 pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<(), VerifyError> {
-    let ranks = plan.ranks.0;
-    let entered = |rank| RankSet::one(ranks, rank);
+    let ranks = plan.spec.ranks.0;
     // By rank and step: who has entered before the step is complete.
     let mut known: Vec<Vec<RankSet>> =
-        plan.by_rank().map(|(rank, program)| vec![entered(rank); program.len()]).collect();
+        plan.by_rank().map(|(rank, program)| vec![RankSet::one(rank); program.len()]).collect();
     replay(plan, matching, graphs, |event| {
         match event {
             Event::Local(at) => {
@@ -31,7 +30,7 @@ pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Resul
     })?;
     let all = RankSet::all(ranks);
     for (rank, known) in (0..).zip(&known) {
-        let heard = known.iter().fold(entered(rank), |set, step| set.union(step));
+        let heard = known.iter().fold(RankSet::one(rank), |set, step| set.union(step));
         if let Some(missing) = all.first_beyond(&heard) {
             return Err(VerifyError::Barrier { rank, missing });
         }
@@ -41,7 +40,7 @@ pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Resul
 
 /// Who has entered before a step starts.
 fn before(plan: &Plan, known: &[Vec<RankSet>], at: At) -> RankSet {
-    let own = RankSet::one(plan.ranks.0, at.rank);
+    let own = RankSet::one(at.rank);
     let deps = plan.programs[at.rank as usize].deps(at.step).iter();
     deps.fold(own, |set, &dep| set.union(&known[at.rank as usize][dep as usize]))
 }

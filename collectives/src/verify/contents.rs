@@ -1,96 +1,167 @@
 //! What every element of every buffer holds, followed through the plan.
 
+use super::contract::{given, promised};
 use super::error::{OutputFault, VerifyError};
-use super::intervals::IntervalMap;
 use super::matching::Matching;
+use super::order::Order;
 use super::rank_set::RankSet;
 use super::replay::{At, Event, replay};
-use crate::plan::{Buffer, Collective, Graph, Plan, Slice};
+use crate::pieces::Pieces;
+use crate::plan::{Buffer, Graph, Plan, Slice, StepKind};
 
-/// Checks that every rank's vector ends as all-reduce or broadcast promise.
+/// Checks that every rank ends with what the collective promises. Gives whether all contributions are combined in the
+/// canonical order.
 ///
 /// The plan has no races, so any legal order of its steps gives the same contents.
-pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<(), VerifyError> {
-    let ranks = plan.ranks.0;
-    let mut memory: Vec<Memory> = (0..ranks).map(|rank| Memory::new(plan, rank)).collect();
-    replay(plan, matching, graphs, |event| {
-        let (reader, writer) = match event {
-            Event::Local(at) => (at, at),
-            Event::Transfer { send, recv } => (send, recv),
-        };
-        apply(plan, &mut memory, reader, writer)
+pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<bool, VerifyError> {
+    let ranks = 0..plan.spec.ranks.0;
+    let mut all = All { plan, memory: ranks.clone().map(|rank| Memory::new(plan, rank)).collect(), parts: Vec::new() };
+    replay(plan, matching, graphs, |event| match event {
+        Event::Local(at) => match plan.programs[at.rank as usize].kind(at.step) {
+            Some(&StepKind::Finish { dst }) => all.finish(at, dst),
+            _ => all.apply(at, at),
+        },
+        Event::Transfer { send, recv } => all.apply(send, recv),
     })?;
-    let wanted = match plan.collective {
-        Collective::Broadcast { root } => RankSet::one(ranks, root),
-        _ => RankSet::all(ranks),
-    };
-    for (rank, memory) in (0..).zip(&mut memory) {
-        output(rank, memory, plan.elements.0, &wanted)?;
+    let canonical = Order::canonical(plan.spec.ranks.0);
+    let mut ordered = true;
+    for rank in ranks {
+        ordered &= all.output(rank, canonical)?;
     }
-    Ok(())
+    Ok(ordered)
 }
 
-/// What an element holds: the combination of some ranks' contributions to one element of the
-/// vector. `None` is undefined.
+/// What an element holds: the combination of some ranks' contributions to one element. `None` is undefined.
 type Value = Option<Combination>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Combination {
-    /// The element of the vector is the one held's position plus this, wrapping.
+    /// The element is the one held's position plus this, wrapping.
     shift: u64,
     ranks: RankSet,
+    order: Order,
+    finished: bool,
 }
 
 /// A rank's buffers.
 struct Memory {
-    data: IntervalMap<Value>,
-    scratch: IntervalMap<Value>,
+    input: Pieces<Value>,
+    data: Pieces<Value>,
+    scratch: Pieces<Value>,
 }
 
 impl Memory {
     fn new(plan: &Plan, rank: u32) -> Self {
-        let own = Combination { shift: 0, ranks: RankSet::one(plan.ranks.0, rank) };
-        Self { data: IntervalMap::new(plan.elements.0, Some(own)), scratch: IntervalMap::new(plan.scratch, None) }
+        let scratch = plan.programs[rank as usize].scratch();
+        let mut memory = Self {
+            input: Pieces::new(plan.spec.input_len(rank), None),
+            data: Pieces::new(plan.spec.data_len(rank), None),
+            scratch: Pieces::new(scratch, None),
+        };
+        let part = given(&plan.spec, rank);
+        let own = Combination { shift: part.shift, ranks: part.ranks, order: Order::of(rank), finished: false };
+        memory.buffer(part.slice.buffer).set(part.slice.offset, part.slice.offset + part.slice.len, Some(own));
+        memory
     }
 
-    fn buffer(&mut self, buffer: Buffer) -> &mut IntervalMap<Value> {
+    fn buffer(&mut self, buffer: Buffer) -> &mut Pieces<Value> {
         match buffer {
+            Buffer::Input => &mut self.input,
             Buffer::Data => &mut self.data,
             Buffer::Scratch => &mut self.scratch,
         }
     }
 }
 
-/// Moves what `reader` reads to where `writer` writes; the two are one step, or sides of a message.
-fn apply(plan: &Plan, memory: &mut [Memory], reader: At, writer: At) -> Result<(), VerifyError> {
-    let kind = |at: At| plan.programs[at.rank as usize].kind(at.step);
-    let src = kind(reader).and_then(|kind| kind.src());
-    let into = kind(writer).and_then(|kind| Some((kind.dst()?, kind.is_reduction())));
-    let (Some(src), Some((dst, reduce))) = (src, into) else {
-        return Ok(());
-    };
-    // What comes from position p goes to p - src.offset + dst.offset.
-    let moved = src.offset.wrapping_sub(dst.offset);
-    let mut parts = Vec::new();
-    let source = memory[reader.rank as usize].buffer(src.buffer);
-    for (from, to, value) in source.pieces(src.offset, src.offset + src.len) {
-        let Some(value) = value else {
-            return Err(VerifyError::Undefined { rank: reader.rank, step: reader.step, slice: part(src, from, to) });
+struct All<'a> {
+    plan: &'a Plan,
+    memory: Vec<Memory>,
+    /// What a step moves: from, to, and what it holds. Kept, so that it is not allocated each time.
+    parts: Vec<(u64, u64, Combination)>,
+}
+
+impl All<'_> {
+    /// Moves what `reader` reads to where `writer` writes; the two are one step, or sides of a message.
+    fn apply(&mut self, reader: At, writer: At) -> Result<(), VerifyError> {
+        let kind = |at: At| self.plan.programs[at.rank as usize].kind(at.step);
+        let src = kind(reader).and_then(|kind| kind.src());
+        let into = kind(writer).and_then(|kind| Some((kind.dst()?, kind.is_reduction())));
+        let (Some(src), Some((dst, reduce))) = (src, into) else {
+            return Ok(());
         };
-        let value = Combination { shift: value.shift.wrapping_add(moved), ranks: value.ranks.clone() };
-        parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), value));
-    }
-    let target = memory[writer.rank as usize].buffer(dst.buffer);
-    for (from, to, value) in parts {
-        if reduce {
-            for (from, to, held) in target.pieces(from, to) {
-                combine(writer, part(dst, from, to), held, &value)?;
+        // What comes from position p goes to p - src.offset + dst.offset.
+        let moved = src.offset.wrapping_sub(dst.offset);
+        let Self { memory, parts, .. } = self;
+        parts.clear();
+        let source = memory[reader.rank as usize].buffer(src.buffer);
+        source.visit(src.offset, src.offset + src.len, |from, to, value| {
+            let Some(value) = value else {
+                return Err(VerifyError::Undefined {
+                    rank: reader.rank,
+                    step: reader.step,
+                    slice: part(src, from, to),
+                });
+            };
+            let value = Combination { shift: value.shift.wrapping_add(moved), ..value.clone() };
+            parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), value));
+            Ok(())
+        })?;
+        let target = memory[writer.rank as usize].buffer(dst.buffer);
+        for (from, to, value) in parts.drain(..) {
+            if reduce {
+                target.visit(from, to, |from, to, held| combine(writer, part(dst, from, to), held, &value))?;
+            } else {
+                target.set(from, to, Some(value));
             }
-        } else {
-            target.set(from, to, Some(value));
         }
+        Ok(())
     }
-    Ok(())
+
+    fn finish(&mut self, at: At, dst: Slice) -> Result<(), VerifyError> {
+        let (wanted, all) = (self.plan.spec.finish, RankSet::all(self.plan.spec.ranks.0));
+        let target = self.memory[at.rank as usize].buffer(dst.buffer);
+        target.visit(dst.offset, dst.offset + dst.len, |from, to, held| {
+            let slice = part(dst, from, to);
+            match held {
+                None => Err(VerifyError::Undefined { rank: at.rank, step: at.step, slice }),
+                Some(held) if wanted && !held.finished && held.ranks == all => {
+                    held.finished = true;
+                    Ok(())
+                }
+                Some(_) => Err(VerifyError::Finish { rank: at.rank, step: at.step, slice }),
+            }
+        })
+    }
+
+    /// Checks a rank's result. Gives whether it is combined in the canonical order.
+    fn output(&mut self, rank: u32, canonical: Order) -> Result<bool, VerifyError> {
+        let (spec, memory) = (&self.plan.spec, &mut self.memory[rank as usize]);
+        let mut ordered = true;
+        for want in promised(spec, rank) {
+            let Slice { offset, len, buffer } = want.slice;
+            memory.buffer(buffer).visit(offset, offset + len, |from, to, value| {
+                let fault = match value {
+                    None => OutputFault::Undefined,
+                    Some(value) => {
+                        ordered &= !spec.collective.reduces() || value.order == canonical;
+                        if value.shift != want.shift {
+                            OutputFault::Misplaced
+                        } else if let Some(missing) = want.ranks.first_beyond(&value.ranks) {
+                            OutputFault::Missing(missing)
+                        } else if let Some(foreign) = value.ranks.first_beyond(&want.ranks) {
+                            OutputFault::Foreign(foreign)
+                        } else if value.finished != spec.finish {
+                            OutputFault::Unfinished
+                        } else {
+                            return Ok(());
+                        }
+                    }
+                };
+                Err(VerifyError::Output { rank, slice: part(want.slice, from, to), fault })
+            })?;
+        }
+        Ok(ordered)
+    }
 }
 
 fn combine(at: At, slice: Slice, held: &mut Value, new: &Combination) -> Result<(), VerifyError> {
@@ -104,24 +175,11 @@ fn combine(at: At, slice: Slice, held: &mut Value, new: &Combination) -> Result<
     if let Some(contributor) = held.ranks.first_common(&new.ranks) {
         return Err(VerifyError::Duplicate { rank, step, contributor, slice });
     }
-    held.ranks = held.ranks.union(&new.ranks);
-    Ok(())
-}
-
-fn output(rank: u32, memory: &mut Memory, len: u64, want: &RankSet) -> Result<(), VerifyError> {
-    for (from, to, value) in memory.data.pieces(0, len) {
-        let Some(value) = value else { continue };
-        let fault = if value.shift != 0 {
-            OutputFault::Misplaced
-        } else if let Some(missing) = want.first_beyond(&value.ranks) {
-            OutputFault::Missing(missing)
-        } else if let Some(foreign) = value.ranks.first_beyond(want) {
-            OutputFault::Foreign(foreign)
-        } else {
-            continue;
-        };
-        return Err(VerifyError::Output { rank, slice: Slice::data(from, to - from), fault });
+    if held.finished || new.finished {
+        return Err(VerifyError::Finish { rank, step, slice });
     }
+    held.ranks = held.ranks.union(&new.ranks);
+    held.order = held.order.with(new.order);
     Ok(())
 }
 

@@ -38,12 +38,22 @@ pub enum VerifyError {
         /// Bytes of one.
         element_size: u32,
     },
-    /// The plan asks for too much scratch.
-    #[error("scratch of {scratch} elements is above the limit of {limit}")]
+    /// Counts are not one per rank, or one per pair of ranks, as the collective needs them.
+    #[error("counts of {counts} do not fit the collective among {ranks} ranks: give what each rank, or pair, has")]
+    Counts {
+        /// The counts.
+        counts: String,
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// A rank needs too much scratch.
+    #[error("rank {rank}: scratch of {scratch} elements is above the limit of {limit}")]
     Scratch {
-        /// What it asks for.
+        /// The rank.
+        rank: u32,
+        /// What it needs.
         scratch: u64,
-        /// The limit: twice the vector.
+        /// The limit: three times all elements, and once more for each halving of the ranks.
         limit: u64,
     },
     /// A step waits for a step that is no earlier one.
@@ -89,6 +99,27 @@ pub enum VerifyError {
         src: Slice,
         /// The destination.
         dst: Slice,
+    },
+    /// A step writes into the vector that stays as it is.
+    #[error("rank {rank}, step {step}: writes {slice}, which is to stay as it is")]
+    InputWritten {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u32,
+        /// What it writes.
+        slice: Slice,
+    },
+    /// A step finishes elements before all contributions are in, or twice, or where nothing is to be finished; or it
+    /// combines finished elements.
+    #[error("rank {rank}, step {step}: {slice} is to be finished once, after the last contribution, if at all")]
+    Finish {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u32,
+        /// What it finishes.
+        slice: Slice,
     },
     /// A message has no counterpart.
     #[error("rank {rank}, step {step}: no step of rank {peer} is its other side")]
@@ -205,6 +236,12 @@ pub enum OutputFault {
     /// It is the value of other elements.
     #[error("as the value of other elements")]
     Misplaced,
+    /// Nothing was put there.
+    #[error("undefined")]
+    Undefined,
+    /// It was not finished.
+    #[error("unfinished")]
+    Unfinished,
 }
 
 struct Cycle<'a>(&'a [(u32, u32)]);

@@ -1,36 +1,35 @@
 //! No two steps of a rank touch the same elements at once, if one of them writes.
 
 use super::error::VerifyError;
-use super::intervals::IntervalMap;
-use crate::plan::{Buffer, Plan, Program, Slice};
+use crate::pieces::Pieces;
+use crate::plan::{Buffer, Program, Slice, Spec};
 
 /// Goes through a rank's program in order, and asks of each access whether it waits for the
 /// accesses before it that it must not overtake. Dependencies point back, so this order is a legal
 /// one; and a write that waits for the reads since the last write waits for that write too.
-pub(super) fn check(plan: &Plan, rank: u32, program: &Program) -> Result<(), VerifyError> {
-    let mut data = IntervalMap::new(plan.elements.0, Access::default());
-    let mut scratch = IntervalMap::new(plan.scratch, Access::default());
+pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
+    let mut input = Pieces::new(spec.input_len(rank), Access::default());
+    let mut data = Pieces::new(spec.data_len(rank), Access::default());
+    let mut scratch = Pieces::new(program.scratch(), Access::default());
     let mut order = Order::of(program);
     for (step, kind) in program.numbered() {
         let accesses = [(kind.src(), false), (kind.dst(), true)];
         for (slice, write) in accesses {
             let Some(slice) = slice else { continue };
             let map = match slice.buffer {
+                Buffer::Input => &mut input,
                 Buffer::Data => &mut data,
                 Buffer::Scratch => &mut scratch,
             };
             let end = slice.offset + slice.len;
-            for (from, to, access) in map.pieces(slice.offset, end) {
+            map.visit(slice.offset, end, |from, to, access| {
                 if let Some(other) = access.unordered(step, write, &mut order) {
-                    return Err(VerifyError::Race {
-                        rank,
-                        step,
-                        other,
-                        slice: Slice { offset: from, len: to - from, ..slice },
-                    });
+                    let slice = Slice { offset: from, len: to - from, ..slice };
+                    return Err(VerifyError::Race { rank, step, other, slice });
                 }
                 access.add(step, write);
-            }
+                Ok(())
+            })?;
             if write {
                 let writer = Some(step);
                 let readers = Vec::new();
@@ -86,7 +85,7 @@ impl<'a> Order<'a> {
         self.stack.push(late);
         while let Some(step) = self.stack.pop() {
             let deps = self.program.deps(step);
-            if deps.contains(&early) {
+            if deps.binary_search(&early).is_ok() {
                 return true;
             }
             for &dep in deps.iter().filter(|&&dep| dep > early) {

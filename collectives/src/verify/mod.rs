@@ -2,10 +2,11 @@
 
 mod barrier;
 mod contents;
+mod contract;
 mod error;
 mod hazards;
-mod intervals;
 mod matching;
+mod order;
 mod rank_set;
 mod replay;
 mod structure;
@@ -13,38 +14,65 @@ mod structure;
 pub use error::{OutputFault, VerifyError};
 pub(crate) use matching::Matching;
 
-use crate::plan::{Collective, Graph, Plan};
+use crate::plan::{Collective, Graph, Plan, Program, Spec};
+
+/// What one rank's program must satisfy by itself: bounds, and no races.
+///
+/// # Errors
+/// The first fault found.
+pub(crate) fn check_alone(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
+    structure::check_program(spec, rank, program)?;
+    hazards::check(spec, rank, program)
+}
+
+/// What was proved of a plan beside that it is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Proof {
+    /// Whether every element of every result is combined in the canonical order, so that its bits do not depend on which
+    /// plan makes it. The canonical order is a tree over the ranks: where their number is no power of two, the first ones
+    /// are combined in pairs, 0 with 1, 2 with 3, until it is; then neighbours, then pairs of neighbours, and so on. It
+    /// does not matter which of two comes first, since every operation commutes to the last bit.
+    pub canonical: bool,
+    /// The steps of all ranks.
+    pub steps: u64,
+    /// The most elements of scratch that a rank needs.
+    pub scratch: u64,
+}
 
 impl Plan {
     /// Proves that the plan does what its collective says, whatever the timing of the ranks:
     ///
-    /// - All-reduce: every rank's every output element holds each rank's contribution to that
-    ///   element exactly once. Broadcast: it holds the root's. Barrier: every rank's exit depends
-    ///   on every rank's entry.
-    /// - No deadlock, even where each send waits for its receive.
+    /// - Every element of every result holds each contribution that belongs to it exactly once, and nothing else, and is
+    ///   finished if it is to be. Barrier: every rank's exit depends on every rank's entry.
+    /// - No deadlock, even where each send waits for its receive, and there is room for one message at a time from one
+    ///   rank to another.
     /// - No race: of two steps of a rank that touch the same elements, one of them to write, the
     ///   later depends on the earlier, directly or through other steps of that rank. This is
     ///   stricter than need be, since an order that holds only by way of other ranks does not
     ///   count; so no rank's memory is at the mercy of another's program.
-    /// - Every message has its receive, of its length; slices lie within their buffers; scratch is
-    ///   at most twice the vector.
+    /// - Every message has its receive, of its length; slices lie within their buffers; the input stays as it is; scratch
+    ///   is bounded.
     ///
     /// Takes milliseconds for thousands of steps: time grows with steps, and with the pieces that
     /// vectors are cut into.
     ///
     /// # Errors
     /// The first fault found, with the rank and step to look at.
-    pub fn verify(&self) -> Result<(), VerifyError> {
+    pub fn verify(&self) -> Result<Proof, VerifyError> {
         structure::check(self)?;
         let matching = Matching::of(self)?;
         for (rank, program) in self.by_rank() {
-            hazards::check(self, rank, program)?;
+            hazards::check(&self.spec, rank, program)?;
         }
         let graphs: Vec<Graph> = self.programs.iter().map(Graph::of).collect();
-        if self.collective == Collective::Barrier {
-            barrier::check(self, &matching, &graphs)
+        let canonical = if self.spec.collective == Collective::Barrier {
+            barrier::check(self, &matching, &graphs)?;
+            true
         } else {
-            contents::check(self, &matching, &graphs)
-        }
+            contents::check(self, &matching, &graphs)?
+        };
+        let scratch = self.programs.iter().map(|program| program.scratch()).max().unwrap_or(0);
+        Ok(Proof { canonical, steps: self.total_steps() as u64, scratch })
     }
 }

@@ -2,52 +2,118 @@
 
 use std::rc::Rc;
 
-/// A set of ranks, one bit each; a clone shares the bits.
+/// A set of ranks. What algorithms combine are mostly ranks in a row, round the last: those are kept as two runs; other
+/// sets as one bit each, shared by clones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RankSet(Rc<[u64]>);
+pub(super) enum RankSet {
+    /// Runs from start up to end, ascending and apart; an empty one has start and end 0 and comes last.
+    Runs([Run; 2]),
+    Bits(Rc<[u64]>),
+}
+
+type Run = (u32, u32);
+
+const NO_RUN: Run = (0, 0);
 
 impl RankSet {
-    /// No ranks, of `ranks` possible ones.
-    pub(super) fn empty(ranks: u32) -> Self {
-        Self(vec![0; ranks.div_ceil(64) as usize].into())
-    }
-
     /// Only `rank`.
-    pub(super) fn one(ranks: u32, rank: u32) -> Self {
-        Self::empty(ranks).with(rank)
+    pub(super) fn one(rank: u32) -> Self {
+        Self::Runs([(rank, rank + 1), NO_RUN])
     }
 
-    /// All ranks.
+    /// All of `ranks` ranks.
     pub(super) fn all(ranks: u32) -> Self {
-        let words = (0..ranks.div_ceil(64)).map(|word| match ranks - 64 * word {
-            rest @ ..64 => (1 << rest) - 1,
-            _ => u64::MAX,
-        });
-        Self(words.collect())
-    }
-
-    fn with(&self, rank: u32) -> Self {
-        let bit = |word: usize| {
-            let here = word == rank as usize / 64;
-            u64::from(here) << (rank % 64)
-        };
-        Self((0..).zip(self.0.iter()).map(|(i, word)| word | bit(i)).collect())
+        Self::Runs([(0, ranks), NO_RUN])
     }
 
     /// The ranks of either.
     pub(super) fn union(&self, other: &Self) -> Self {
-        Self(self.0.iter().zip(other.0.iter()).map(|(a, b)| a | b).collect())
+        if let (Self::Runs(a), Self::Runs(b)) = (self, other)
+            && let Some(runs) = merged(a, b)
+        {
+            return Self::Runs(runs);
+        }
+        let (a, b) = (self.words(), other.words());
+        let word = |words: &[u64], at: usize| words.get(at).copied().unwrap_or(0);
+        let words: Vec<u64> = (0..a.len().max(b.len())).map(|at| word(&a, at) | word(&b, at)).collect();
+        Self::Bits(words.into()).normal()
     }
 
     /// The lowest rank that both have.
     pub(super) fn first_common(&self, other: &Self) -> Option<u32> {
-        first(self.0.iter().zip(other.0.iter()).map(|(a, b)| a & b))
+        if let (Self::Runs(a), Self::Runs(b)) = (self, other) {
+            let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a.0.max(b.0), a.1.min(b.1))));
+            return pairs.filter(|(start, end)| start < end).map(|(start, _)| start).min();
+        }
+        let (a, b) = (self.words(), other.words());
+        first(a.iter().zip(b.iter()).map(|(a, b)| a & b))
     }
 
     /// The lowest rank that this has and `other` has not.
     pub(super) fn first_beyond(&self, other: &Self) -> Option<u32> {
-        first(self.0.iter().zip(other.0.iter()).map(|(a, b)| a & !b))
+        if let (Self::Runs(a), Self::Runs(b)) = (self, other) {
+            return a.iter().filter(|run| run.0 < run.1).find_map(|&(start, end)| {
+                let after = b.iter().fold(start, |at, run| if run.0 <= at && at < run.1 { run.1 } else { at });
+                (after < end).then_some(after)
+            });
+        }
+        let (a, b) = (self.words(), other.words());
+        first(a.iter().enumerate().map(|(at, word)| word & !b.get(at).copied().unwrap_or(0)))
     }
+
+    fn words(&self) -> Rc<[u64]> {
+        match self {
+            Self::Bits(words) => words.clone(),
+            Self::Runs(runs) => {
+                let end = runs.iter().map(|run| run.1).max().unwrap_or(0);
+                let mut words = vec![0; end.div_ceil(64) as usize];
+                for rank in runs.iter().flat_map(|run| run.0..run.1) {
+                    words[rank as usize / 64] |= 1 << (rank % 64);
+                }
+                words.into()
+            }
+        }
+    }
+
+    /// As runs if that is possible, so that equal sets are equal.
+    fn normal(self) -> Self {
+        let Self::Bits(words) = &self else { return self };
+        let mut runs = [NO_RUN; 2];
+        let (mut found, mut at) = (0, 0);
+        let end = words.len() as u32 * 64;
+        while let Some(start) = (at..end).find(|&rank| has(words, rank)) {
+            let stop = (start..end).find(|&rank| !has(words, rank)).unwrap_or(end);
+            if found == 2 {
+                return self;
+            }
+            runs[found] = (start, stop);
+            (found, at) = (found + 1, stop);
+        }
+        Self::Runs(runs)
+    }
+}
+
+fn has(words: &[u64], rank: u32) -> bool {
+    words[rank as usize / 64] >> (rank % 64) & 1 == 1
+}
+
+/// The runs of either, if they are two at most.
+fn merged(a: &[Run; 2], b: &[Run; 2]) -> Option<[Run; 2]> {
+    let mut all = [a[0], a[1], b[0], b[1]];
+    all.sort_unstable_by_key(|run| if run.0 == run.1 { u32::MAX } else { run.0 });
+    let mut runs = [NO_RUN; 2];
+    let mut count = 0;
+    for run in all.into_iter().filter(|run| run.0 < run.1) {
+        if count > 0 && run.0 <= runs[count - 1].1 {
+            runs[count - 1].1 = runs[count - 1].1.max(run.1);
+        } else if count == 2 {
+            return None;
+        } else {
+            runs[count] = run;
+            count += 1;
+        }
+    }
+    Some(runs)
 }
 
 fn first(words: impl Iterator<Item = u64>) -> Option<u32> {
@@ -59,18 +125,36 @@ fn first(words: impl Iterator<Item = u64>) -> Option<u32> {
 mod tests {
     use super::*;
 
+    const EMPTY: RankSet = RankSet::Runs([NO_RUN; 2]);
+
     #[test]
-    fn holds_more_ranks_than_a_word_has_bits() {
+    fn all_is_the_union_of_each() {
         for ranks in [1, 63, 64, 65, 130] {
-            let last = RankSet::one(ranks, ranks - 1);
+            let last = RankSet::one(ranks - 1);
             let all = RankSet::all(ranks);
             assert_eq!(last.first_common(&all), Some(ranks - 1));
             assert_eq!(last.first_beyond(&all), None);
-            let built = (0..ranks).fold(RankSet::empty(ranks), |set, rank| set.with(rank));
-            assert_eq!(built, all);
+            let in_steps = |step: u32| (0..ranks).map(move |i| i * step % ranks);
+            for step in [1, 7] {
+                let built = in_steps(step).fold(EMPTY, |set, rank| set.union(&RankSet::one(rank)));
+                assert_eq!(built, all);
+            }
             assert_eq!(all.union(&last), all);
-            let missing = all.first_beyond(&last);
-            assert_eq!(missing, (ranks > 1).then_some(0));
+            assert_eq!(all.first_beyond(&last), (ranks > 1).then_some(0));
+        }
+    }
+
+    #[test]
+    fn sets_agree_with_lists() {
+        let lists: [&[u32]; 6] = [&[], &[3], &[0, 1, 2, 9], &[0, 2, 4, 6, 100], &[63, 64, 65, 200], &[2, 4, 5, 6, 130]];
+        let set = |list: &[u32]| list.iter().fold(EMPTY, |set, &rank| set.union(&RankSet::one(rank)));
+        for a in lists {
+            for b in lists {
+                let (one, other) = (set(a), set(b));
+                assert_eq!(one.first_common(&other), a.iter().copied().find(|rank| b.contains(rank)), "{a:?} {b:?}");
+                assert_eq!(one.first_beyond(&other), a.iter().copied().find(|rank| !b.contains(rank)), "{a:?} {b:?}");
+                assert_eq!(one.union(&other), set(&[a, b].concat()));
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Runs a plan without data, in one order that every timing allows, and finds deadlocks.
 
+use std::collections::HashMap;
+
 use super::error::VerifyError;
 use super::matching::Matching;
-use crate::plan::{Graph, Plan};
+use crate::plan::{Graph, Plan, Program};
 
 /// A step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +22,8 @@ pub(super) enum Event {
 }
 
 /// Calls `visit` with every event. A message is taken once both its steps have started, and both
-/// then complete: as late as a send can complete. So what does not deadlock here never does.
+/// then complete: as late as a send can complete; and a rank has one message under way to another at a time, in the order
+/// of its program. So what does not deadlock here never does, however little room there is.
 ///
 /// # Errors
 /// What `visit` returns; [`VerifyError::Deadlock`] if steps are left that wait for each other.
@@ -54,6 +57,23 @@ pub(super) fn replay(
     state.deadlock()
 }
 
+/// For a step that is no send, or the last or first to its peer.
+const NONE: u32 = u32::MAX;
+
+/// For each step that is a send: the next one to its peer, and the one before.
+fn sends_in_order(program: &Program) -> (Vec<u32>, Vec<u32>) {
+    let mut last: HashMap<u32, u32> = HashMap::new();
+    let (mut next, mut before) = (vec![NONE; program.len()], vec![NONE; program.len()]);
+    for (step, kind) in program.numbered().filter(|(_, kind)| kind.is_send()) {
+        let Some(peer) = kind.peer() else { continue };
+        if let Some(earlier) = last.insert(peer, step) {
+            next[earlier as usize] = step;
+            before[step as usize] = earlier;
+        }
+    }
+    (next, before)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Waiting,
@@ -67,12 +87,22 @@ struct State<'a> {
     graphs: &'a [Graph],
     counts: Vec<Vec<u32>>,
     phases: Vec<Vec<Phase>>,
+    /// By step: the next send to the same peer, if it is one; and the one before.
+    next: Vec<Vec<u32>>,
+    before: Vec<Vec<u32>>,
     ready: Vec<At>,
 }
 
 impl<'a> State<'a> {
     fn new(plan: &'a Plan, matching: &'a Matching, graphs: &'a [Graph]) -> Self {
-        let counts: Vec<_> = graphs.iter().map(|g| g.dep_counts().to_vec()).collect();
+        let mut counts: Vec<_> = graphs.iter().map(|g| g.dep_counts().to_vec()).collect();
+        let (mut next, mut before) = (Vec::new(), Vec::new());
+        for (program, counts) in plan.programs.iter().zip(&mut counts) {
+            let (after, behind) = sends_in_order(program);
+            behind.iter().zip(counts).for_each(|(&step, count)| *count += u32::from(step != NONE));
+            next.push(after);
+            before.push(behind);
+        }
         let mut ready = Vec::new();
         for (rank, counts) in (0..).zip(&counts) {
             let free = (0..).zip(counts).filter(|&(_, &count)| count == 0);
@@ -80,7 +110,7 @@ impl<'a> State<'a> {
         }
         ready.reverse();
         let phases = counts.iter().map(|c| vec![Phase::Waiting; c.len()]);
-        Self { plan, matching, graphs, phases: phases.collect(), counts, ready }
+        Self { plan, matching, graphs, phases: phases.collect(), counts, next, before, ready }
     }
 
     fn phase(&self, at: At) -> Phase {
@@ -90,7 +120,9 @@ impl<'a> State<'a> {
     fn complete(&mut self, at: At) {
         let rank = at.rank as usize;
         self.phases[rank][at.step as usize] = Phase::Complete;
-        for &step in self.graphs[rank].dependents(at.step) {
+        let next = self.next[rank][at.step as usize];
+        let next = (next != NONE).then_some(next);
+        for &step in self.graphs[rank].dependents(at.step).iter().chain(&next) {
             let count = &mut self.counts[rank][step as usize];
             *count -= 1;
             if *count == 0 {
@@ -132,7 +164,9 @@ impl<'a> State<'a> {
             let rank = at.rank;
             self.phase(At { rank, step }) != Phase::Complete
         };
-        let dep = program.deps(at.step).iter().find(incomplete);
+        let before = self.before[at.rank as usize][at.step as usize];
+        let before = (before != NONE).then_some(before);
+        let dep = program.deps(at.step).iter().chain(&before).find(incomplete);
         At { step: dep.copied().unwrap_or(at.step), ..at }
     }
 }

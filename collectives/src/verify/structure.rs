@@ -1,71 +1,105 @@
 //! What each step must satisfy by itself.
 
 use super::error::VerifyError;
-use crate::plan::{Buffer, Collective, FORMAT, Plan, Slice, StepKind};
+use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, Program, Slice, Spec, StepKind};
 
 pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     header(plan)?;
-    for (rank, program) in plan.by_rank() {
-        for (step, kind) in program.numbered() {
-            if let Some(&dep) = program.deps(step).iter().find(|&&dep| dep >= step) {
-                return Err(VerifyError::Dependency { rank, step, dep });
-            }
-            one_step(plan, rank, step, kind)?;
+    plan.by_rank().try_for_each(|(rank, program)| check_program(&plan.spec, rank, program))
+}
+
+/// What the program of one rank must satisfy by itself.
+pub(super) fn check_program(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
+    let (scratch, limit) = (program.scratch(), scratch_limit(spec));
+    if scratch > limit {
+        return Err(VerifyError::Scratch { rank, scratch, limit });
+    }
+    let sizes = Sizes { input: spec.input_len(rank), data: spec.data_len(rank), scratch };
+    for (step, kind) in program.numbered() {
+        if let Some(&dep) = program.deps(step).iter().find(|&&dep| dep >= step) {
+            return Err(VerifyError::Dependency { rank, step, dep });
         }
+        one_step(spec, &sizes, rank, step, kind)?;
     }
     Ok(())
 }
 
 fn header(plan: &Plan) -> Result<(), VerifyError> {
-    let (ranks, elements) = (plan.ranks.0, plan.elements.0);
+    let ranks = plan.spec.ranks.0;
     if plan.format != FORMAT {
         return Err(VerifyError::Format { format: plan.format });
     }
     if ranks == 0 || plan.programs.len() != ranks as usize {
         return Err(VerifyError::Programs { ranks, programs: plan.programs.len() });
     }
-    match plan.collective {
-        Collective::Broadcast { root } if root >= ranks => {
-            return Err(VerifyError::Root { root, ranks });
-        }
-        _ => {}
+    let named = match plan.spec.collective {
+        Collective::Transfer { from, to } => Some(from.max(to)),
+        collective => collective.root(),
+    };
+    if let Some(root) = named.filter(|&root| root >= ranks) {
+        return Err(VerifyError::Root { root, ranks });
     }
-    let fits = plan.bytes().is_some_and(|bytes| bytes <= MAX_BYTES);
-    let barrier = plan.collective == Collective::Barrier;
-    if plan.element_size == 0 || !fits || (barrier && elements > 0) {
-        return Err(VerifyError::Size { elements, element_size: plan.element_size });
-    }
-    let limit = elements.saturating_mul(2);
-    if plan.scratch > limit {
-        let scratch = plan.scratch;
-        return Err(VerifyError::Scratch { scratch, limit });
+    check_counts(&plan.spec)?;
+    let fits = plan.spec.bytes().is_some_and(|bytes| bytes <= MAX_BYTES);
+    let elements = plan.spec.total();
+    let barrier = plan.spec.collective == Collective::Barrier;
+    let element_size = plan.spec.element_size;
+    if element_size == 0 || !fits || (barrier && elements > 0) {
+        return Err(VerifyError::Size { elements, element_size });
     }
     Ok(())
 }
 
-fn one_step(plan: &Plan, rank: u32, step: u32, kind: &StepKind) -> Result<(), VerifyError> {
-    if let Some(peer) = kind.peer().filter(|&p| p == rank || p >= plan.ranks.0) {
+fn check_counts(spec: &Spec) -> Result<(), VerifyError> {
+    let (ranks, blocks) = (spec.ranks.0 as usize, spec.collective.has_blocks());
+    let all_to_all = spec.collective == Collective::AllToAll;
+    let fits = match &spec.counts {
+        Counts::Even(_) => true,
+        Counts::Ragged(counts) => blocks && !all_to_all && counts.len() == ranks,
+        Counts::Pairs(counts) => all_to_all && Some(counts.len()) == ranks.checked_mul(ranks),
+        Counts::Own { .. } => false,
+    };
+    if fits { Ok(()) } else { Err(VerifyError::Counts { counts: spec.counts.to_string(), ranks: spec.ranks.0 }) }
+}
+
+/// Three vectors, and one for each halving of the ranks.
+fn scratch_limit(spec: &Spec) -> u64 {
+    spec.total().saturating_mul(3 + u64::from(spec.ranks.0.max(1).ilog2()))
+}
+
+struct Sizes {
+    input: u64,
+    data: u64,
+    scratch: u64,
+}
+
+fn one_step(spec: &Spec, sizes: &Sizes, rank: u32, step: u32, kind: &StepKind) -> Result<(), VerifyError> {
+    if let Some(peer) = kind.peer().filter(|&p| p == rank || p >= spec.ranks.0) {
         return Err(VerifyError::Peer { rank, step, peer });
     }
     for slice in [kind.src(), kind.dst()].into_iter().flatten() {
-        let size = size(plan, slice);
+        let size = match slice.buffer {
+            Buffer::Input => sizes.input,
+            Buffer::Data => sizes.data,
+            Buffer::Scratch => sizes.scratch,
+        };
         if slice.end().is_none_or(|end| end > size) {
             return Err(VerifyError::Bounds { rank, step, slice, size });
         }
+    }
+    if let Some(slice) = kind.dst().filter(|dst| dst.buffer == Buffer::Input && dst.len > 0) {
+        return Err(VerifyError::InputWritten { rank, step, slice });
     }
     if let (Some(src), Some(dst)) = (kind.src(), kind.dst())
         && (src.len != dst.len || src.overlaps(&dst))
     {
         return Err(VerifyError::Operands { rank, step, src, dst });
     }
-    Ok(())
-}
-
-fn size(plan: &Plan, slice: Slice) -> u64 {
-    match slice.buffer {
-        Buffer::Data => plan.elements.0,
-        Buffer::Scratch => plan.scratch,
+    let finishes = matches!(kind, StepKind::Finish { .. });
+    if let Some(slice) = kind.dst().filter(|_| finishes && !spec.finish) {
+        return Err(VerifyError::Finish { rank, step, slice: Slice { ..slice } });
     }
+    Ok(())
 }
 
 /// No object of Rust is larger.

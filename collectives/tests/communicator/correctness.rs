@@ -1,6 +1,7 @@
 //! Results, for all types and operations, on many numbers of ranks and elements.
 
-use qpair_collectives::tune::{Algorithm, Tuning};
+use qpair_collectives::Algorithm;
+use qpair_collectives::tune::Tuning;
 use qpair_collectives::{Communicator, ReduceOp};
 
 use crate::random::{Random, seed};

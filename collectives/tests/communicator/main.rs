@@ -5,6 +5,7 @@ mod correctness;
 mod ends;
 mod environment;
 mod mismatch;
+mod operations;
 mod pending;
 mod port;
 mod processes;

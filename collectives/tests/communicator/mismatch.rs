@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use qpair_collectives::tune::{Algorithm, Tuning};
+use qpair_collectives::Algorithm;
+use qpair_collectives::tune::Tuning;
 use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 
 use crate::support::group;

@@ -2,13 +2,28 @@
 
 use qpair_collectives::cost::{CostModel, Work};
 
-use crate::catalog::{ALL, Case, plan};
+use qpair_collectives::{Algorithm, Collective, Elements, Plan, Ranks, Recipe, Shape, Spec};
 
 const MODEL: CostModel = CostModel { latency: 1.0, copy_byte: 0.5, reduce_byte: 2.0 };
 
 /// 64 elements of 8 B.
 const LEN: u64 = 64;
 const BYTES: f64 = 512.0;
+
+type Case = (Algorithm, Collective);
+
+const RING: Case = (Algorithm::Ring, Collective::AllReduce);
+const RECURSIVE_DOUBLING: Case = (Algorithm::RecursiveDoubling, Collective::AllReduce);
+const DIRECT: Case = (Algorithm::Direct, Collective::AllReduce);
+const BINOMIAL: Case = (Algorithm::BinomialTree, Collective::Broadcast { root: 1 });
+const CHAIN: Case = (Algorithm::Chain, Collective::Broadcast { root: 1 });
+const BARRIER: Case = (Algorithm::Dissemination, Collective::Barrier);
+const ALL: [Case; 6] = [RING, RECURSIVE_DOUBLING, DIRECT, BINOMIAL, CHAIN, BARRIER];
+
+fn plan((algorithm, collective): Case, n: u32, len: u64, segment: u64) -> Plan {
+    let spec = Spec::new(collective.with_root(n / 2), Ranks(n), Elements(len), 8);
+    Recipe::with(spec, algorithm, Shape { segment, ..Shape::default() }).unwrap().plan()
+}
 
 fn seconds(case: Case, n: u32, segment: u64) -> f64 {
     plan(case, n, LEN, segment).cost(&MODEL).unwrap().seconds
@@ -25,27 +40,27 @@ fn alone_is_free() {
 fn without_contention() {
     let (copy, reduce) = (BYTES * MODEL.copy_byte, BYTES * MODEL.reduce_byte);
     // Each round: copy to scratch, a message, reduce.
-    assert_eq!(seconds(Case::RecursiveDoubling, 4, LEN), 2.0 * (copy + 1.0 + reduce));
+    assert_eq!(seconds(RECURSIVE_DOUBLING, 4, LEN), 2.0 * (copy + 1.0 + reduce));
     // A half to reduce, a half to copy.
-    assert_eq!(seconds(Case::Direct, 2, LEN), 2.0 + reduce / 2.0 + copy / 2.0);
+    assert_eq!(seconds(DIRECT, 2, LEN), 2.0 + reduce / 2.0 + copy / 2.0);
     // Each block: N - 1 hops to reduce, N - 1 to copy.
-    assert_eq!(seconds(Case::Ring, 4, LEN), 3.0 * (1.0 + reduce / 4.0) + 3.0 * (1.0 + copy / 4.0));
-    assert_eq!(seconds(Case::Binomial, 4, LEN), 2.0 * (1.0 + copy));
-    assert_eq!(seconds(Case::Barrier, 5, LEN), 3.0);
+    assert_eq!(seconds(RING, 4, LEN), 3.0 * (1.0 + reduce / 4.0) + 3.0 * (1.0 + copy / 4.0));
+    assert_eq!(seconds(BINOMIAL, 4, LEN), 2.0 * (1.0 + copy));
+    assert_eq!(seconds(BARRIER, 5, LEN), 3.0);
 }
 
 #[test]
 fn a_chain_overlaps_its_segments() {
     let copy = BYTES * MODEL.copy_byte;
     // 3 hops of the first of 8 segments, then the other 7.
-    assert_eq!(seconds(Case::Chain, 4, LEN / 8), 3.0 * (1.0 + copy / 8.0) + 7.0 * copy / 8.0);
+    assert_eq!(seconds(CHAIN, 4, LEN / 8), 3.0 * (1.0 + copy / 8.0) + 7.0 * copy / 8.0);
 }
 
 #[test]
 fn one_rank_does_one_thing_at_a_time() {
     // Each rank pulls its block from three others, then three blocks.
     let (copy, reduce) = (BYTES * MODEL.copy_byte, BYTES * MODEL.reduce_byte);
-    let direct = seconds(Case::Direct, 4, LEN);
+    let direct = seconds(DIRECT, 4, LEN);
     assert_eq!(direct, 2.0 + 3.0 * reduce / 4.0 + 3.0 * copy / 4.0);
 }
 
@@ -60,11 +75,11 @@ fn the_parts_add_up_and_name_the_bottleneck() {
         }
     }
     let cost = |case| plan(case, 4, LEN, LEN).cost(&MODEL).unwrap();
-    assert_eq!(cost(Case::Barrier).bottleneck().1, Work::Latency);
-    assert_eq!(cost(Case::Binomial).bottleneck().1, Work::Copy);
-    assert_eq!(cost(Case::Direct).bottleneck().1, Work::Reduce);
+    assert_eq!(cost(BARRIER).bottleneck().1, Work::Latency);
+    assert_eq!(cost(BINOMIAL).bottleneck().1, Work::Copy);
+    assert_eq!(cost(DIRECT).bottleneck().1, Work::Reduce);
     assert_eq!(
-        cost(Case::Binomial).to_string(),
+        cost(BINOMIAL).to_string(),
         "514000000.00 us: latency 2000000.00, copies 512000000.00, reductions 0.00; most of it \
          Copy at rank 1"
     );

@@ -11,22 +11,30 @@ use qpair_collectives::{Buffer, Graph, Plan, Slice, StepKind};
 
 use crate::random::Random;
 
-/// Runs `plan` in place on every rank's vector. `poison` fills scratch.
+/// A rank's vectors.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vectors<T> {
+    pub input: Vec<T>,
+    pub data: Vec<T>,
+}
+
+/// Runs `plan` on every rank's vectors. `poison` fills scratch, `op` combines, `finish` finishes.
 ///
 /// # Errors
 /// What went wrong with the schedule: steps that never became possible, or a barrier left early.
 pub fn run<T: Copy>(
     plan: &Plan,
-    data: &mut [Vec<T>],
+    vectors: &mut [Vectors<T>],
     poison: T,
     op: impl Fn(T, T) -> T,
+    finish: impl Fn(T) -> T,
     seed: u64,
 ) -> Result<(), String> {
-    let mut machine = Machine::new(plan, data, poison, seed);
+    let mut machine = Machine::new(plan, vectors, poison, seed);
     while let Some(action) = machine.draw() {
         match action {
             Action::Enter(rank) => machine.enter(rank),
-            Action::Start(at) => machine.start(at),
+            Action::Start(at) => machine.start(at, &finish),
             Action::Move(running) => machine.advance(running, &op),
         }
         machine.check_barrier()?;
@@ -60,7 +68,7 @@ struct Machine<'a, T> {
     plan: &'a Plan,
     graphs: Vec<Graph>,
     counts: Vec<Vec<u32>>,
-    data: &'a mut [Vec<T>],
+    vectors: &'a mut [Vectors<T>],
     scratch: Vec<Vec<T>>,
     random: Random,
     outside: Vec<u32>,
@@ -74,16 +82,16 @@ struct Machine<'a, T> {
 }
 
 impl<'a, T: Copy> Machine<'a, T> {
-    fn new(plan: &'a Plan, data: &'a mut [Vec<T>], poison: T, seed: u64) -> Self {
+    fn new(plan: &'a Plan, vectors: &'a mut [Vectors<T>], poison: T, seed: u64) -> Self {
         let graphs: Vec<Graph> = plan.programs.iter().map(Graph::of).collect();
         Self {
             plan,
             counts: graphs.iter().map(|g| g.dep_counts().to_vec()).collect(),
             graphs,
-            data,
-            scratch: vec![vec![poison; plan.scratch as usize]; plan.programs.len()],
+            vectors,
+            scratch: plan.programs.iter().map(|p| vec![poison; p.scratch() as usize]).collect(),
             random: Random::new(seed),
-            outside: (0..plan.ranks.0).collect(),
+            outside: (0..plan.spec.ranks.0).collect(),
             ready: Vec::new(),
             running: Vec::new(),
             sends: HashMap::new(),
@@ -115,7 +123,7 @@ impl<'a, T: Copy> Machine<'a, T> {
         self.ready.extend(free.map(|(step, _)| (rank, step)));
     }
 
-    fn start(&mut self, at: At) {
+    fn start(&mut self, at: At, finish: &impl Fn(T) -> T) {
         let (rank, step) = at;
         let kind = *self.plan.programs[rank as usize].kind(step).unwrap();
         let number = self.graphs[rank as usize].messages()[step as usize];
@@ -127,6 +135,13 @@ impl<'a, T: Copy> Machine<'a, T> {
                     done: 0,
                     completes: vec![at],
                 });
+            }
+            StepKind::Finish { dst } => {
+                for i in dst.offset..dst.offset + dst.len {
+                    let place = &mut self.buffer(rank, dst.buffer)[i as usize];
+                    *place = finish(*place);
+                }
+                self.complete(at);
             }
             StepKind::Send { peer, src } => {
                 let eager = self.random.below(2) == 0;
@@ -196,7 +211,8 @@ impl<'a, T: Copy> Machine<'a, T> {
 
     fn buffer(&mut self, rank: u32, buffer: Buffer) -> &mut Vec<T> {
         match buffer {
-            Buffer::Data => &mut self.data[rank as usize],
+            Buffer::Input => &mut self.vectors[rank as usize].input,
+            Buffer::Data => &mut self.vectors[rank as usize].data,
             Buffer::Scratch => &mut self.scratch[rank as usize],
         }
     }
@@ -215,7 +231,7 @@ impl<'a, T: Copy> Machine<'a, T> {
 
     /// No rank is through a barrier while another is outside.
     fn check_barrier(&self) -> Result<(), String> {
-        let barrier = self.plan.collective == qpair_collectives::Collective::Barrier;
+        let barrier = self.plan.spec.collective == qpair_collectives::Collective::Barrier;
         let inside = |rank: usize| !self.outside.contains(&(rank as u32));
         if barrier && !self.outside.is_empty() {
             for (rank, &open) in self.open.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! One small plan for each thing that the verifier names.
 
 use qpair_collectives::{
-    Collective, Elements, FORMAT, OutputFault, Plan, Program, Ranks, Slice, StepKind, VerifyError,
+    Collective, Counts, Elements, FORMAT, OutputFault, Plan, Program, Ranks, Slice, Spec, StepKind, VerifyError,
 };
 
-use StepKind::{Copy, Recv, RecvReduce, Reduce, Send};
+use StepKind::{Copy, Finish, Recv, RecvReduce, Reduce, Send};
 
 const WHOLE: Slice = Slice::data(0, 4);
 
@@ -17,18 +17,8 @@ fn program<const N: usize>(steps: [(StepKind, &[u32]); N]) -> Program {
 }
 
 fn plan<const N: usize>(collective: Collective, programs: [Program; N]) -> Plan {
-    let elements = if collective == Collective::Barrier { 0 } else { 4 };
-    Plan {
-        format: FORMAT,
-        collective,
-        algorithm: "by hand".to_owned(),
-        ranks: Ranks(N as u32),
-        elements: Elements(elements),
-        element_size: 4,
-        segment: elements,
-        scratch: elements,
-        programs: programs.into(),
-    }
+    let spec = Spec::new(collective, Ranks(N as u32), Elements(4), 4);
+    Plan { format: FORMAT, spec, algorithm: "by hand".to_owned(), programs: programs.into() }
 }
 
 /// A sound all-reduce: rank 0 reduces, rank 1 gets the result.
@@ -46,7 +36,8 @@ fn fault_of(plan: Plan) -> VerifyError {
 
 #[test]
 fn the_sound_one_passes() {
-    assert_eq!(sound().verify(), Ok(()));
+    let proof = sound().verify().unwrap();
+    assert_eq!((proof.canonical, proof.steps, proof.scratch), (true, 4, 0));
 }
 
 #[test]
@@ -65,20 +56,26 @@ fn headers() {
     assert_eq!(fault_of(nobody), VerifyError::Programs { ranks, programs });
 
     let mut rootless = sound();
-    rootless.collective = Collective::Broadcast { root: 2 };
+    rootless.spec.collective = Collective::Broadcast { root: 2 };
     assert_eq!(fault_of(rootless), VerifyError::Root { root: 2, ranks: 2 });
 
     for (elements, element_size) in [(4, 0), (u64::MAX, 4)] {
         let mut sized = sound();
-        (sized.elements, sized.element_size) = (Elements(elements), element_size);
+        (sized.spec.counts, sized.spec.element_size) = (Counts::Even(elements), element_size);
         let expected = VerifyError::Size { elements, element_size };
         assert_eq!(fault_of(sized), expected);
     }
 
+    for counts in [Counts::Ragged(vec![4, 4].into()), Counts::Pairs(vec![1; 4].into())] {
+        let mut counted = sound();
+        counted.spec.counts = counts;
+        assert!(matches!(fault_of(counted), VerifyError::Counts { ranks: 2, .. }));
+    }
+
     let mut greedy = sound();
-    greedy.scratch = 9;
-    let (scratch, limit) = (9, 8);
-    assert_eq!(fault_of(greedy), VerifyError::Scratch { scratch, limit });
+    let far = Slice::scratch(16, 1);
+    greedy.programs[0].push(Copy { src: Slice::data(0, 1), dst: far }, [1]);
+    assert_eq!(fault_of(greedy), VerifyError::Scratch { rank: 0, scratch: 17, limit: 16 });
 }
 
 #[test]
@@ -95,11 +92,17 @@ fn single_steps() {
         let expected = VerifyError::Peer { rank, step, peer };
         assert_eq!(fault_of(one_rank(send, &[])), expected);
     }
-    for slice in [Slice::scratch(1, 4), Slice::scratch(u64::MAX, 2), Slice::scratch(5, 0)] {
+    for slice in [Slice::data(1, 4), Slice::data(u64::MAX, 2), Slice::data(5, 0)] {
         let size = 4;
         let expected = VerifyError::Bounds { rank, step, slice, size };
-        assert_eq!(fault_of(one_rank(Copy { src: WHOLE, dst: slice }, &[])), expected);
+        assert_eq!(fault_of(one_rank(Reduce { src: WHOLE, dst: slice }, &[])), expected);
     }
+    let mut separate = one_rank(Copy { src: WHOLE, dst: Slice::input(0, 4) }, &[]);
+    separate.spec.in_place = false;
+    let expected = VerifyError::InputWritten { rank, step, slice: Slice::input(0, 4) };
+    assert_eq!(fault_of(separate), expected);
+    let expected = VerifyError::Finish { rank, step, slice: WHOLE };
+    assert_eq!(fault_of(one_rank(Finish { dst: WHOLE }, &[])), expected);
     for (src, dst) in [(Slice::data(0, 2), Slice::data(1, 2)), (Slice::data(0, 2), Slice::data(2, 1))] {
         let expected = VerifyError::Operands { rank, step, src, dst };
         assert_eq!(fault_of(one_rank(Reduce { src, dst }, &[])), expected);
@@ -111,7 +114,7 @@ fn messages() {
     let send = |src| program([(Send { peer: 1, src }, &[])]);
     let recv = |dst| program([(Recv { peer: 0, dst }, &[])]);
     let broadcast = |programs| plan(Collective::Broadcast { root: 0 }, programs);
-    assert_eq!(broadcast([send(WHOLE), recv(WHOLE)]).verify(), Ok(()));
+    assert!(broadcast([send(WHOLE), recv(WHOLE)]).verify().is_ok());
     assert_eq!(
         fault_of(broadcast([send(WHOLE), Program::new()])),
         VerifyError::Unmatched { rank: 0, step: 0, peer: 1 }
@@ -152,7 +155,7 @@ fn order_through_other_steps_counts() {
         (Copy { src: WHOLE, dst: Slice::scratch(0, 4) }, &[0]),
         (Send { peer: 1, src: WHOLE }, &[1]),
     ]);
-    assert_eq!(relayed.verify(), Ok(()));
+    assert!(relayed.verify().is_ok());
 }
 
 #[test]
@@ -217,7 +220,7 @@ fn outputs() {
     assert_eq!(fault_of(nothing), VerifyError::Output { rank, slice, fault });
 
     let mut too_much = sound();
-    too_much.collective = Collective::Broadcast { root: 1 };
+    too_much.spec.collective = Collective::Broadcast { root: 1 };
     let fault = OutputFault::Foreign(0);
     assert_eq!(fault_of(too_much), VerifyError::Output { rank, slice, fault });
 
@@ -234,4 +237,51 @@ fn a_barrier_one_way_only() {
     let plan = plan(Collective::Barrier, [send, recv]);
     // With a rendezvous rank 0 would know of rank 1; with an eager message it does not.
     assert_eq!(fault_of(plan), VerifyError::Barrier { rank: 0, missing: 1 });
+}
+
+/// Sound where there is room for two messages of one pair: rank 0's first is taken only after its second has come.
+#[test]
+fn a_message_waits_for_the_one_before_it() {
+    let (send, recv) = (|src| Send { peer: 1, src }, |dst| Recv { peer: 0, dst });
+    let (first, second) = (Slice::data(0, 2), Slice::data(2, 2));
+    let zero = program([(send(first), &[]), (send(second), &[])]);
+    let one = program([(recv(first), &[]), (recv(second), &[])]);
+    let mut plan = plan(Collective::Broadcast { root: 0 }, [zero, one]);
+    assert!(plan.verify().is_ok());
+    // The third rank hears of the second message, and lets the first be taken.
+    let told = |peer| Send { peer, src: Slice::EMPTY };
+    let heard = |peer| Recv { peer, dst: Slice::EMPTY };
+    plan.spec.ranks = Ranks(3);
+    plan.spec.collective = Collective::Transfer { from: 0, to: 1 };
+    plan.spec.in_place = false;
+    let input = |slice: Slice| Slice { buffer: qpair_collectives::Buffer::Input, ..slice };
+    plan.programs = vec![
+        program([(send(input(first)), &[]), (send(input(second)), &[])]),
+        program([(heard(2), &[]), (recv(first), &[0]), (recv(second), &[]), (told(2), &[2])]),
+        program([(heard(1), &[]), (told(1), &[0])]),
+    ];
+    assert!(matches!(fault_of(plan), VerifyError::Deadlock { .. }));
+}
+
+#[test]
+fn a_finish_comes_once_and_last() {
+    let finished = |programs: [Program; 2]| {
+        let mut plan = plan(Collective::AllReduce, programs);
+        plan.spec.finish = true;
+        plan
+    };
+    let one = program([(Send { peer: 0, src: WHOLE }, &[]), (Recv { peer: 0, dst: WHOLE }, &[0])]);
+    let reduce = RecvReduce { peer: 1, dst: WHOLE };
+    let send = Send { peer: 1, src: WHOLE };
+    let right = program([(reduce, &[]), (Finish { dst: WHOLE }, &[0]), (send, &[1])]);
+    assert!(finished([right, one.clone()]).verify().is_ok());
+    let early = program([(Finish { dst: WHOLE }, &[]), (reduce, &[0]), (send, &[1])]);
+    let expected = VerifyError::Finish { rank: 0, step: 0, slice: WHOLE };
+    assert_eq!(fault_of(finished([early, one.clone()])), expected);
+    let twice = program([(reduce, &[]), (Finish { dst: WHOLE }, &[0]), (Finish { dst: WHOLE }, &[1]), (send, &[2])]);
+    let expected = VerifyError::Finish { rank: 0, step: 2, slice: WHOLE };
+    assert_eq!(fault_of(finished([twice, one.clone()])), expected);
+    let never = program([(reduce, &[]), (send, &[0])]);
+    let expected = VerifyError::Output { rank: 0, slice: WHOLE, fault: OutputFault::Unfinished };
+    assert_eq!(fault_of(finished([never, one])), expected);
 }

@@ -1,0 +1,78 @@
+//! In log2 N messages in a row, each of which carries what has been collected so far (Bruck and others: Efficient algorithms
+//! for all-to-all communications in multiport message-passing systems, 1997).
+//!
+//! All-gather: before round k a member has the blocks of the 2^k members from itself on, and fetches as many from the one
+//! 2^k places on. All-to-all: in round k a block that has to travel d places goes 2^k places if bit k of d is set; those that
+//! go are packed into one message.
+//!
+//! - Steps: log2 N messages in a row, rounded up; two where blocks go past the vector's end.
+//! - On the wire: S (N - 1) / N for an all-gather, the least there is; up to S log2 N / 2 for an all-to-all.
+//! - Scratch: two vectors for an all-to-all.
+//! - Wins: short blocks among many ranks.
+
+use super::Task;
+use super::builder::Builder;
+use super::parts::Parts;
+use crate::plan::{Buffer, Collective, Slice};
+
+pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
+    if task.spec.collective == Collective::AllGather { all_gather(b, task) } else { all_to_all(b, task) }
+}
+
+fn all_gather(b: &mut Builder, task: &Task<'_>) {
+    let (spec, group) = (task.spec, &task.group);
+    let into = Parts::blocks(spec, Buffer::Data, 0);
+    b.copy(spec.contribution(task.rank), into.part(task.rank));
+    let members = group.len();
+    let mut distance = 1;
+    while distance < members {
+        let count = distance.min(members - distance);
+        let (to, from) = (group.before(distance), group.after(distance));
+        for run in runs(&into, group.me(), count) {
+            b.send(group.rank(to), run);
+        }
+        for run in runs(&into, from, count) {
+            b.recv(group.rank(from), run);
+        }
+        distance *= 2;
+    }
+}
+
+/// The parts of `count` members from `first` on, round: one run, or two.
+fn runs(parts: &Parts, first: u32, count: u32) -> [Slice; 2] {
+    let members = parts.count();
+    let end = first + count;
+    [parts.range(first, end.min(members)), parts.range(0, end.saturating_sub(members))]
+}
+
+fn all_to_all(b: &mut Builder, task: &Task<'_>) {
+    let (spec, group) = (task.spec, &task.group);
+    let (members, block) = (group.len(), spec.block(0));
+    let from = if spec.in_place { Buffer::Data } else { Buffer::Input };
+    let (gives, gets) = (Parts::blocks(spec, from, 0), Parts::blocks(spec, Buffer::Data, 0));
+    // Scratch: the blocks by how far they have to go; then what is packed to be sent, and what came.
+    let blocks = Parts::Blocks { first: Slice::scratch(0, block), parts: members };
+    let half = u64::from(members.div_ceil(2)) * block;
+    let (sent, came) = (u64::from(members) * block, u64::from(members) * block + half);
+    for far in 0..members {
+        b.copy(gives.part(group.after(far)), blocks.part(far));
+    }
+    let mut distance = 1;
+    while distance < members {
+        let going: Vec<u32> = (0..members).filter(|far| far & distance != 0).collect();
+        let packed = |at: u64| Slice::scratch(at, going.len() as u64 * block);
+        let place = |at: u64, number: u64| Slice::scratch(at + number * block, block);
+        for (number, &far) in (0..).zip(&going) {
+            b.copy(blocks.part(far), place(sent, number));
+        }
+        b.send(group.rank(group.after(distance)), packed(sent));
+        b.recv(group.rank(group.before(distance)), packed(came));
+        for (number, &far) in (0..).zip(&going) {
+            b.copy(place(came, number), blocks.part(far));
+        }
+        distance *= 2;
+    }
+    for far in 0..members {
+        b.copy(blocks.part(far), gets.part(group.before(far)));
+    }
+}

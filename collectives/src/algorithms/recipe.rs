@@ -1,0 +1,177 @@
+//! The compact form of a plan: what is asked for, and by which algorithm. Each rank's program follows from it alone.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Algorithm;
+use crate::plan::{Counts, FORMAT, Plan, PlanHash, Program, Spec};
+
+/// A plan that an algorithm makes: some hundred bytes, whatever the number of ranks. Each rank's program is made when it is
+/// needed, by that rank alone.
+///
+/// ```
+/// use qpair_collectives::{Algorithm, Elements, Ranks, Recipe, Spec};
+///
+/// let spec = Spec::all_reduce(Ranks(16_384), Elements(1 << 24), 4);
+/// let recipe = Recipe::new(spec, Algorithm::HalvingDoubling)?;
+/// assert_eq!(recipe.program(9).steps().len(), recipe.program(16_383).steps().len());
+/// # Ok::<(), qpair_collectives::RecipeError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Recipe {
+    /// The version of the format: [`FORMAT`].
+    pub format: u32,
+    /// What the plan does.
+    pub spec: Spec,
+    /// By which algorithm.
+    pub algorithm: Algorithm,
+    /// With which parameters.
+    pub shape: Shape,
+}
+
+/// The parameters of algorithms. Each uses those that it knows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shape {
+    /// Elements of a segment, in which long vectors are pipelined; 0 counts as 1. An algorithm enlarges segments where there
+    /// would be thousands.
+    pub segment: u64,
+    /// Rings that share a vector, each over other neighbours; 0 counts as 1.
+    pub channels: u32,
+    /// Ranks that reduce for all in the parameter server's way; 0 counts as 1.
+    pub servers: u32,
+    /// Which ranks share a node.
+    pub nodes: Nodes,
+    /// Whether contributions are to be combined in [the canonical order](crate::Proof::canonical), where the algorithm can.
+    pub ordered: bool,
+}
+
+/// Which ranks share a node, for hierarchical algorithms.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nodes {
+    /// All.
+    #[default]
+    One,
+    /// So many ranks in a row on each; the last may have fewer.
+    Of(u32),
+    /// The node of each rank.
+    Listed(Arc<Vec<u32>>),
+}
+
+impl Nodes {
+    /// The node of `rank`.
+    pub fn of(&self, rank: u32) -> u32 {
+        match self {
+            Self::One => 0,
+            Self::Of(ranks) => rank / ranks.max(&1),
+            Self::Listed(nodes) => nodes.get(rank as usize).copied().unwrap_or(0),
+        }
+    }
+}
+
+impl Default for Shape {
+    /// Segments of 32,768 elements, which are 128 KiB of 4 bytes each: a segment and its operand stay in the second-level
+    /// cache of current CPUs between being reduced and being pulled.
+    fn default() -> Self {
+        Self { segment: 32 << 10, channels: 1, servers: 1, nodes: Nodes::One, ordered: false }
+    }
+}
+
+impl Shape {
+    /// Segments of at most `bytes` of elements of `element_size`, but at least one element.
+    pub fn segments(element_size: u32, bytes: u64) -> Self {
+        Self { segment: (bytes / u64::from(element_size.max(1))).max(1), ..Self::default() }
+    }
+}
+
+/// Why an algorithm can not do what is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// The algorithm does other collectives.
+    #[error("{algorithm} does no {collective}: use one of {}", names(*collective))]
+    Collective {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// The collective, by name.
+        collective: &'static str,
+    },
+    /// The algorithm needs counts, or a placement, of another kind.
+    #[error("{algorithm} does no {spec}: {hint}")]
+    Spec {
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// What was asked for.
+        spec: String,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+fn names(collective: &str) -> String {
+    let does = Algorithm::ALL.iter().filter(|algorithm| {
+        let all = crate::plan::Collective::ALL.into_iter();
+        all.filter(|other| other.name() == collective).any(|other| algorithm.does(other))
+    });
+    does.map(|algorithm| algorithm.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl Recipe {
+    /// With the default [`Shape`].
+    ///
+    /// # Errors
+    /// [`RecipeError`] if the algorithm does not do that.
+    pub fn new(spec: Spec, algorithm: Algorithm) -> Result<Self, RecipeError> {
+        Self::with(spec, algorithm, Shape::default())
+    }
+
+    /// With these parameters.
+    ///
+    /// # Errors
+    /// [`RecipeError`] if the algorithm does not do that.
+    pub fn with(spec: Spec, algorithm: Algorithm, shape: Shape) -> Result<Self, RecipeError> {
+        let recipe = Self { format: FORMAT, spec, algorithm, shape };
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// Whether the algorithm does that. A recipe that was read from a file may ask for anything.
+    ///
+    /// # Errors
+    /// [`RecipeError`] if it does not.
+    pub fn check(&self) -> Result<(), RecipeError> {
+        let (algorithm, spec) = (self.algorithm, &self.spec);
+        if !algorithm.does(spec.collective) {
+            return Err(RecipeError::Collective { algorithm, collective: spec.collective.name() });
+        }
+        match algorithm.objection(spec) {
+            None => Ok(()),
+            Some(hint) => Err(RecipeError::Spec { algorithm, spec: spec.to_string(), hint }),
+        }
+    }
+
+    /// What `rank` does; nothing if there is no such rank.
+    pub fn program(&self, rank: u32) -> Program {
+        if rank < self.spec.ranks.0 { super::program(self, rank) } else { Program::new() }
+    }
+
+    /// The whole plan, step by step. Takes memory in proportion to the number of steps of all ranks.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            format: self.format,
+            spec: self.spec.clone(),
+            algorithm: self.algorithm.name().to_owned(),
+            programs: (0..self.spec.ranks.0).map(|rank| self.program(rank)).collect(),
+        }
+    }
+
+    /// The recipe's hash, which is the same on all ranks: what one rank alone knows of an all-to-all does not count.
+    pub fn hash(&self) -> PlanHash {
+        match self.spec.counts {
+            Counts::Own { .. } => PlanHash::of(&(&self.algorithm, &self.shape, "own counts")),
+            _ => PlanHash::of(self),
+        }
+    }
+}

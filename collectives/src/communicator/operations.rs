@@ -1,0 +1,419 @@
+//! The operations that return when they are done.
+//!
+//! Those that end in `_into` take what is given from one vector, which stays as it is, and put the result into another.
+
+use std::ops::Range;
+
+use qpair_verbs::calc::{Element, ReduceOp};
+
+use super::buffer::CommBuffer;
+use super::comm::Communicator;
+use super::core::{Ended, Operands};
+use crate::error::CollectiveError;
+use crate::execute::Key;
+use crate::plan::{Collective, Counts, Spec};
+
+impl Communicator {
+    /// Combines the vectors of all ranks, element by element: each rank's becomes the result, with the same bits on all.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; what is then in the vector is not specified. So with all operations.
+    #[inline]
+    pub fn all_reduce<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
+        let key = self.whole::<T>(Collective::AllReduce, vector.len(), true, Some(op));
+        self.operate(&key, vector)
+    }
+
+    /// Combines the `input` of all ranks, element by element: each rank's `output`, of the same length, becomes the result.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    #[inline]
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let key = self.whole::<T>(Collective::AllReduce, input.len(), false, Some(op));
+        self.operate_into(&key, input, output)
+    }
+
+    /// The part of a vector of `len` elements that is `rank`'s, where it is cut into one block per rank.
+    ///
+    /// ```
+    /// let comm = &qpair_collectives::Communicator::group(4)?[1];
+    /// assert_eq!(comm.block(100, comm.rank()), 25..50);
+    /// # Ok::<(), qpair_collectives::BootstrapError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If `len` is not a multiple of the number of ranks, or there is no such rank.
+    pub fn block(&self, len: usize, rank: usize) -> Range<usize> {
+        assert!(len.is_multiple_of(self.size()), "{len} elements are not cut evenly among {} ranks", self.size());
+        assert!(rank < self.size(), "there is no rank {rank} among {}", self.size());
+        let block = len / self.size();
+        rank * block..(rank + 1) * block
+    }
+
+    /// Combines the vectors of all ranks, element by element: each rank's own [block](Self::block) becomes that of the
+    /// result. What is in the other blocks afterwards is not specified.
+    ///
+    /// ```
+    /// # use qpair_collectives::{Communicator, ReduceOp};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let mut gradient = comm.buffer::<f32>(1 << 10)?;
+    /// comm.reduce_scatter(&mut gradient, ReduceOp::Sum)?;
+    /// let own = comm.block(gradient.len(), comm.rank());
+    /// println!("{:?}", gradient[own].first());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
+    #[inline]
+    pub fn reduce_scatter<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T>(Collective::ReduceScatter, vector.len(), true, Some(op))?;
+        self.operate(&key, vector)
+    }
+
+    /// Combines the `input` of all ranks, element by element: each rank's `output` becomes its block of the result.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the input is not as long as all outputs.
+    #[inline]
+    pub fn reduce_scatter_into<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let counts = Counts::Even(output.len() as u64);
+        let key = self.key::<T>(Collective::ReduceScatter, counts, false, Some(op));
+        self.operate_into(&key, input, output)
+    }
+
+    /// [`reduce_scatter_into`](Self::reduce_scatter_into) with blocks of these lengths, by rank, the same on all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let key = self.key::<T>(Collective::ReduceScatter, self.ragged(counts)?, false, Some(op));
+        self.operate_into(&key, input, output)
+    }
+
+    /// Collects the blocks of all ranks: each gives its own [block](Self::block) of the vector, and gets those of the
+    /// others.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
+    #[inline]
+    pub fn all_gather<T: Element>(&self, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T>(Collective::AllGather, vector.len(), true, None)?;
+        self.operate(&key, vector)
+    }
+
+    /// Collects the `input` of all ranks, one after the other, in `output`.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the output is not as long as all inputs.
+    #[inline]
+    pub fn all_gather_into<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+    ) -> Result<(), CollectiveError> {
+        let key = self.key::<T>(Collective::AllGather, Counts::Even(input.len() as u64), false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// [`all_gather_into`](Self::all_gather_into) with inputs of these lengths, by rank, the same on all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
+    pub fn all_gather_v<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let key = self.key::<T>(Collective::AllGather, self.ragged(counts)?, false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// Gives block b of the vector to rank b, and puts what rank b gives in its place.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
+    #[inline]
+    pub fn all_to_all<T: Element>(&self, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T>(Collective::AllToAll, vector.len(), true, None)?;
+        self.operate(&key, vector)
+    }
+
+    /// Gives block b of `input` to rank b, and puts what rank b gives into block b of `output`.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the two have not the same length, or that is not a
+    /// multiple of the number of ranks.
+    #[inline]
+    pub fn all_to_all_into<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+    ) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T>(Collective::AllToAll, input.len(), false, None)?;
+        self.operate_into(&key, input, output)
+    }
+
+    /// The same with blocks of any lengths: rank b is given `gives[b]` elements of `input`, one block after the other, and
+    /// gives `gets[b]`, which come one after the other in `output`. What one rank gives must be what the other gets.
+    ///
+    /// ```
+    /// # use qpair_collectives::Communicator;
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let (mut tokens, mut routed) = (comm.buffer::<f32>(3)?, comm.buffer::<f32>(3)?);
+    /// comm.all_to_all_v(&mut tokens, &[3], &mut routed, &[3])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as the counts say. If a rank
+    /// gives another number than is expected of it, both are named.
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        gives: &[usize],
+        output: &mut CommBuffer<T>,
+        gets: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let key = self.pairs::<T>(gives, gets)?;
+        self.operate_into(&key, input, output)
+    }
+
+    /// Gives the root's vector to all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    #[inline]
+    pub fn broadcast<T: Element>(&self, vector: &mut CommBuffer<T>, root: usize) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None);
+        self.operate(&key, vector)
+    }
+
+    /// Combines the vectors of all ranks, element by element: the root's becomes the result. What is in those of other ranks
+    /// afterwards is not specified.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    #[inline]
+    pub fn reduce<T: Element>(
+        &self,
+        vector: &mut CommBuffer<T>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.whole::<T>(Collective::Reduce { root }, vector.len(), true, Some(op));
+        self.operate(&key, vector)
+    }
+
+    /// Combines the `input` of all ranks, element by element: the root's `output` becomes the result; those of other ranks
+    /// are empty.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    #[inline]
+    pub fn reduce_into<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.whole::<T>(Collective::Reduce { root }, input.len(), false, Some(op));
+        self.operate_into(&key, input, output)
+    }
+
+    /// Gives each rank its block of the root's `input`, in `output`; the inputs of other ranks are empty.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the root's input is not as long as all outputs.
+    pub fn scatter<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.key::<T>(Collective::Scatter { root }, Counts::Even(output.len() as u64), false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// [`scatter`](Self::scatter) with blocks of these lengths, by rank, the same on all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
+    pub fn scatter_v<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.key::<T>(Collective::Scatter { root }, self.ragged(counts)?, false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// Collects the `input` of all ranks, one after the other, in the root's `output`; the outputs of other ranks are empty.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the root's output is not as long as all inputs.
+    pub fn gather<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.key::<T>(Collective::Gather { root }, Counts::Even(input.len() as u64), false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// [`gather`](Self::gather) with inputs of these lengths, by rank, the same on all ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
+    pub fn gather_v<T: Element>(
+        &self,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        let root = self.root(root)?;
+        let key = self.key::<T>(Collective::Gather { root }, self.ragged(counts)?, false, None);
+        self.operate_into(&key, input, output)
+    }
+
+    /// Returns once all ranks have called it.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        self.core().borrow_mut().operate(&self.barrier_key(), Operands::default()).result
+    }
+
+    /// The key of an operation on whole vectors of `len`.
+    #[inline]
+    pub(super) fn whole<T: Element>(
+        &self,
+        collective: Collective,
+        len: usize,
+        in_place: bool,
+        op: Option<ReduceOp>,
+    ) -> Key {
+        self.key::<T>(collective, Counts::Even(len as u64), in_place, op)
+    }
+
+    /// The key of an operation on vectors of one block per rank, of `len` together.
+    #[inline]
+    pub(super) fn blocks<T: Element>(
+        &self,
+        collective: Collective,
+        len: usize,
+        in_place: bool,
+        op: Option<ReduceOp>,
+    ) -> Result<Key, CollectiveError> {
+        let size = self.size();
+        if !len.is_multiple_of(size) {
+            return Err(CollectiveError::Length {
+                what: "vector",
+                len,
+                expected: len.next_multiple_of(size),
+                hint: "give each rank a block of one length, or use a variant with counts",
+            });
+        }
+        Ok(self.key::<T>(collective, Counts::Even((len / size) as u64), in_place, op))
+    }
+
+    /// The key of an all-to-all with blocks of any lengths.
+    pub(super) fn pairs<T: Element>(&self, gives: &[usize], gets: &[usize]) -> Result<Key, CollectiveError> {
+        let list = |counts: &[usize]| self.ragged(counts).map(|_| counts.iter().map(|&count| count as u64).collect());
+        let (gives, gets): (Vec<u64>, Vec<u64>) = (list(gives)?, list(gets)?);
+        let counts = Counts::Own { rank: self.rank() as u32, gives: gives.into(), gets: gets.into() };
+        Ok(self.key::<T>(Collective::AllToAll, counts, false, None))
+    }
+
+    fn ragged(&self, counts: &[usize]) -> Result<Counts, CollectiveError> {
+        if counts.len() != self.size() {
+            return Err(CollectiveError::Length {
+                what: "list of counts",
+                len: counts.len(),
+                expected: self.size(),
+                hint: "give one count per rank",
+            });
+        }
+        Ok(Counts::Ragged(counts.iter().map(|&count| count as u64).collect::<Vec<_>>().into()))
+    }
+
+    pub(super) fn root(&self, root: usize) -> Result<u32, CollectiveError> {
+        if root < self.size() { Ok(root as u32) } else { Err(CollectiveError::NoSuchRoot { root, ranks: self.size() }) }
+    }
+
+    #[inline]
+    pub(super) fn check_lengths(&self, spec: &Spec, input: usize, data: usize) -> Result<(), CollectiveError> {
+        let me = self.rank() as u32;
+        let lengths = [
+            ("input", input, spec.input_len(me)),
+            (if spec.in_place { "vector" } else { "output" }, data, spec.data_len(me)),
+        ];
+        match lengths.into_iter().find(|&(_, len, expected)| len as u64 != expected) {
+            None => Ok(()),
+            Some((what, len, expected)) => Err(CollectiveError::Length {
+                what,
+                len,
+                expected: expected as usize,
+                hint: "see what the operation expects of this rank",
+            }),
+        }
+    }
+
+    #[inline]
+    fn operate<T: Element>(&self, key: &Key, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
+        if vector.owner() != self.id() {
+            return Err(CollectiveError::ForeignBuffer);
+        }
+        let operands = Operands::in_place(vector.take());
+        let Ended { data, result, .. } = self.core().borrow_mut().operate(key, operands);
+        vector.put(data);
+        result
+    }
+
+    #[inline]
+    fn operate_into<T: Element>(
+        &self,
+        key: &Key,
+        input: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T>,
+    ) -> Result<(), CollectiveError> {
+        if input.owner() != self.id() || output.owner() != self.id() {
+            return Err(CollectiveError::ForeignBuffer);
+        }
+        self.check_lengths(&key.spec, input.len(), output.len())?;
+        let operands = Operands::separate(input.take(), output.take());
+        let ended = self.core().borrow_mut().operate(key, operands);
+        input.put(ended.input);
+        output.put(ended.data);
+        ended.result
+    }
+}

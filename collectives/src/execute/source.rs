@@ -1,0 +1,104 @@
+//! Where programs come from: a recipe, of which each is made when it is needed, or a plan that lists them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::algorithms::Recipe;
+use crate::plan::{Counts, Graph, Plan, PlanHash, Program, Spec};
+use crate::verify::{VerifyError, check_alone};
+
+/// Where programs come from.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Recipe(&'a Recipe),
+    Plan(&'a Plan),
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn spec(&self) -> &'a Spec {
+        match self {
+            Source::Recipe(recipe) => &recipe.spec,
+            Source::Plan(plan) => &plan.spec,
+        }
+    }
+
+    pub(super) fn hash(&self) -> PlanHash {
+        match self {
+            Source::Recipe(recipe) => recipe.hash(),
+            Source::Plan(plan) => plan.hash(),
+        }
+    }
+
+    pub(super) fn program(&self, rank: u32) -> Cow<'a, Program> {
+        match self {
+            Source::Recipe(recipe) => Cow::Owned(recipe.program(rank)),
+            Source::Plan(plan) => plan.program(rank).map_or_else(|| Cow::Owned(Program::new()), Cow::Borrowed),
+        }
+    }
+
+    /// Proves the plan before it runs. A plan that a user lists is proved by every rank. A recipe gives the same plan on all
+    /// ranks, so that where there are many, rank 0 proves it for all, and the others what their own program must satisfy by
+    /// itself; so does each rank where it alone knows its part.
+    pub(super) fn prove(&self, me: u32, program: &Program) -> Result<(), VerifyError> {
+        let spec = self.spec();
+        match self {
+            Source::Plan(plan) => plan.verify().map(drop),
+            Source::Recipe(recipe) => {
+                let steps = program.len().saturating_mul(spec.ranks.0 as usize);
+                let alone = matches!(spec.counts, Counts::Own { .. });
+                if !alone && (steps <= PROVED_BY_ALL || (me == 0 && steps <= PROVED_BY_ONE)) {
+                    recipe.plan().verify().map(drop)
+                } else {
+                    check_alone(spec, me, program)
+                }
+            }
+        }
+    }
+}
+
+/// Steps of all ranks: some ten milliseconds to prove, and some seconds.
+const PROVED_BY_ALL: usize = 1 << 16;
+const PROVED_BY_ONE: usize = 1 << 22;
+
+/// Programs that were looked at, with what they are looked up by.
+pub(super) struct Programs<'a> {
+    source: Source<'a>,
+    known: HashMap<u32, Known<'a>>,
+}
+
+/// A program, who waits for its steps, and its messages by direction and peer.
+pub(super) struct Known<'a> {
+    pub(super) program: Cow<'a, Program>,
+    pub(super) graph: Graph,
+    messages: HashMap<(bool, u32), Vec<u32>>,
+}
+
+impl<'a> Programs<'a> {
+    pub(super) fn new(source: Source<'a>) -> Self {
+        Self { source, known: HashMap::new() }
+    }
+
+    pub(super) fn of(&mut self, rank: u32) -> &Known<'a> {
+        let source = self.source;
+        self.known.entry(rank).or_insert_with(|| {
+            let program = source.program(rank);
+            let mut messages: HashMap<(bool, u32), Vec<u32>> = HashMap::new();
+            for (step, kind) in program.numbered() {
+                if let Some(peer) = kind.peer() {
+                    messages.entry((kind.is_send(), peer)).or_default().push(step);
+                }
+            }
+            Known { graph: Graph::of(&program), program, messages }
+        })
+    }
+
+    /// The other side of a message step of `rank`, as (rank, step).
+    pub(super) fn partner(&mut self, rank: u32, step: u32) -> Option<(u32, u32)> {
+        let own = self.of(rank);
+        let kind = *own.program.kind(step)?;
+        let number = own.graph.messages()[step as usize] as usize;
+        let peer = kind.peer()?;
+        let other = *self.of(peer).messages.get(&(!kind.is_send(), rank))?.get(number)?;
+        Some((peer, other))
+    }
+}

@@ -1,0 +1,45 @@
+//! In which order contributions are combined.
+
+/// The shape of a combination: which contributions were combined with which, whatever the side. A number that two shapes
+/// share only by chance, one in 2^64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Order(u64);
+
+impl Order {
+    /// The contribution of `rank`.
+    pub(super) fn of(rank: u32) -> Self {
+        Self(mix(u64::from(rank) + 1, 0))
+    }
+
+    /// Both combined. Every operation commutes to the last bit.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self(mix(self.0.min(other.0), self.0.max(other.0)))
+    }
+
+    /// All contributions in the canonical order.
+    pub(super) fn canonical(ranks: u32) -> Self {
+        let core = 1 << ranks.max(1).ilog2();
+        let folded = ranks.max(1) - core;
+        let mut level: Vec<Self> = (0..core)
+            .map(|place| {
+                if place < folded {
+                    Self::of(2 * place).with(Self::of(2 * place + 1))
+                } else {
+                    Self::of(place + folded)
+                }
+            })
+            .collect();
+        while level.len() > 1 {
+            level = level.chunks(2).map(|pair| pair[0].with(pair[1])).collect();
+        }
+        level[0]
+    }
+}
+
+/// Of the family of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b.rotate_left(32) ^ 0xd1b5_4a32_d192_ed03);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9).wrapping_add(b);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

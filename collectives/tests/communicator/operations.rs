@@ -1,0 +1,286 @@
+//! Every operation, by every algorithm that does it, in place and not, copied and straight from memory to memory.
+
+use qpair_collectives::tune::Tuning;
+use qpair_collectives::{Algorithm, Collective, CommBuffer, Communicator, ReduceOp};
+
+use crate::support::group as on_ranks;
+
+const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
+/// Blocks that are copied, and that go straight.
+const BLOCKS: [usize; 4] = [0, 1, 37, 5000];
+
+fn algorithms(collective: Collective) -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(move |algorithm| *algorithm != Algorithm::Listed && algorithm.does(collective))
+}
+
+/// What rank `rank` gives at `at`: whole numbers whose sums i64 holds.
+fn value(rank: usize, at: usize) -> i64 {
+    (rank * 1_000_003 + at * 7 + 1) as i64
+}
+
+fn filled(comm: &Communicator, len: usize) -> CommBuffer<i64> {
+    let mut vector = comm.buffer::<i64>(len).unwrap();
+    vector.iter_mut().enumerate().for_each(|(at, place)| *place = value(comm.rank(), at));
+    vector
+}
+
+fn sum(ranks: usize, at: usize) -> i64 {
+    (0..ranks).map(|rank| value(rank, at)).sum()
+}
+
+#[track_caller]
+fn holds(vector: &[i64], expected: impl Fn(usize) -> i64, what: &str) {
+    let wrong = vector.iter().enumerate().find(|&(at, &value)| value != expected(at));
+    assert_eq!(wrong.map(|(at, &value)| (at, value, expected(at))), None, "{what}");
+}
+
+/// Calls `check` on all ranks of groups of every size, with every algorithm and every block.
+fn each(collective: Collective, check: impl Fn(&Communicator, usize, &str) + Sync) {
+    for ranks in RANKS {
+        on_ranks(ranks, |comm: Communicator| {
+            for algorithm in algorithms(collective) {
+                comm.set_algorithm(algorithm);
+                for block in BLOCKS {
+                    check(&comm, block, &format!("{algorithm} {collective} of {block} among {ranks}"));
+                }
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn all_reduces() {
+    each(Collective::AllReduce, |comm, len, what| {
+        let ranks = comm.size();
+        let mut vector = filled(comm, len);
+        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+        holds(&vector, |at| sum(ranks, at), what);
+        let (mut input, mut output) = (filled(comm, len), comm.buffer::<i64>(len).unwrap());
+        comm.all_reduce_into(&mut input, &mut output, ReduceOp::Sum).unwrap();
+        holds(&output, |at| sum(ranks, at), what);
+        holds(&input, |at| value(comm.rank(), at), what);
+    });
+}
+
+#[test]
+fn reduce_scatters() {
+    each(Collective::ReduceScatter, |comm, block, what| {
+        let (ranks, me) = (comm.size(), comm.rank());
+        let mut vector = filled(comm, ranks * block);
+        comm.reduce_scatter(&mut vector, ReduceOp::Sum).unwrap();
+        holds(&vector[comm.block(ranks * block, me)], |at| sum(ranks, me * block + at), what);
+        let (mut input, mut output) = (filled(comm, ranks * block), comm.buffer::<i64>(block).unwrap());
+        comm.reduce_scatter_into(&mut input, &mut output, ReduceOp::Sum).unwrap();
+        holds(&output, |at| sum(ranks, me * block + at), what);
+        holds(&input, |at| value(me, at), what);
+        let counts: Vec<usize> = (0..ranks).map(|rank| block * (rank % 3) + rank % 2).collect();
+        let before: usize = counts[..me].iter().sum();
+        let (mut input, mut output) = (filled(comm, counts.iter().sum()), comm.buffer::<i64>(counts[me]).unwrap());
+        comm.reduce_scatter_v(&mut input, &mut output, &counts, ReduceOp::Sum).unwrap();
+        holds(&output, |at| sum(ranks, before + at), what);
+    });
+}
+
+#[test]
+fn all_gathers() {
+    each(Collective::AllGather, |comm, block, what| {
+        let (ranks, me) = (comm.size(), comm.rank());
+        let mut vector = filled(comm, ranks * block);
+        comm.all_gather(&mut vector).unwrap();
+        holds(&vector, |at| value(at / block, at), what);
+        let (mut input, mut output) = (filled(comm, block), comm.buffer::<i64>(ranks * block).unwrap());
+        comm.all_gather_into(&mut input, &mut output).unwrap();
+        holds(&output, |at| value(at / block, at % block), what);
+        let counts: Vec<usize> = (0..ranks).map(|rank| block * (rank % 3) + rank % 2).collect();
+        let (mut input, mut output) = (filled(comm, counts[me]), comm.buffer::<i64>(counts.iter().sum()).unwrap());
+        comm.all_gather_v(&mut input, &mut output, &counts).unwrap();
+        let expected: Vec<i64> = (0..ranks).flat_map(|rank| (0..counts[rank]).map(move |at| value(rank, at))).collect();
+        assert_eq!(output[..], expected, "{what}");
+    });
+}
+
+#[test]
+fn all_to_alls() {
+    each(Collective::AllToAll, |comm, block, what| {
+        let (ranks, me) = (comm.size(), comm.rank());
+        let mut vector = filled(comm, ranks * block);
+        comm.all_to_all(&mut vector).unwrap();
+        holds(&vector, |at| value(at / block, me * block + at % block), what);
+        let (mut input, mut output) = (filled(comm, ranks * block), comm.buffer::<i64>(ranks * block).unwrap());
+        comm.all_to_all_into(&mut input, &mut output).unwrap();
+        holds(&output, |at| value(at / block, me * block + at % block), what);
+    });
+}
+
+/// What `from` gives `to`: nothing, in some pairs.
+fn pair(block: usize, from: usize, to: usize) -> usize {
+    block * ((from * 5 + to * 3) % 4)
+}
+
+#[test]
+fn all_to_alls_of_any_lengths() {
+    for ranks in RANKS {
+        on_ranks(ranks, |comm: Communicator| {
+            for algorithm in [Algorithm::Auto, Algorithm::Direct, Algorithm::Pairwise] {
+                comm.set_algorithm(algorithm);
+                for block in BLOCKS {
+                    let me = comm.rank();
+                    let gives: Vec<usize> = (0..ranks).map(|to| pair(block, me, to)).collect();
+                    let gets: Vec<usize> = (0..ranks).map(|from| pair(block, from, me)).collect();
+                    let mut input = filled(&comm, gives.iter().sum());
+                    let mut output = comm.buffer::<i64>(gets.iter().sum()).unwrap();
+                    comm.all_to_all_v(&mut input, &gives, &mut output, &gets).unwrap();
+                    let given = |from| {
+                        let before: usize = (0..me).map(|to| pair(block, from, to)).sum();
+                        (before..before + pair(block, from, me)).map(move |at| value(from, at))
+                    };
+                    let expected: Vec<i64> = (0..ranks).flat_map(given).collect();
+                    assert_eq!(output[..], expected, "{algorithm}, {block} among {ranks}");
+                }
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_all_to_all_whose_ranks_disagree_names_both() {
+    on_ranks(3, |comm: Communicator| {
+        let (mut input, mut output) =
+            (filled(&comm, 30), comm.buffer::<i64>(if comm.rank() == 1 { 31 } else { 30 }).unwrap());
+        let gets: &[usize] = if comm.rank() == 1 { &[10, 10, 11] } else { &[10; 3] };
+        // A rank that has all it wants may hear of it later.
+        let all = comm.all_to_all_v(&mut input, &[10; 3], &mut output, gets).and_then(|()| comm.barrier());
+        let error = all.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "rank 2 failed: it gives rank 1 80 bytes in all-to-all, but rank 1 expects 88 of it: what one gives must be \
+             what the other expects"
+        );
+    });
+}
+
+#[test]
+fn rooted_operations() {
+    each(Collective::Reduce { root: 0 }, |comm, len, what| {
+        let (ranks, root) = (comm.size(), len % comm.size());
+        let mut vector = filled(comm, len);
+        comm.reduce(&mut vector, ReduceOp::Sum, root).unwrap();
+        if comm.rank() == root {
+            holds(&vector, |at| sum(ranks, at), what);
+        }
+        let own = if comm.rank() == root { len } else { 0 };
+        let (mut input, mut output) = (filled(comm, len), comm.buffer::<i64>(own).unwrap());
+        comm.reduce_into(&mut input, &mut output, ReduceOp::Sum, root).unwrap();
+        holds(&output, |at| sum(ranks, at), what);
+        holds(&input, |at| value(comm.rank(), at), what);
+    });
+    each(Collective::Broadcast { root: 0 }, |comm, len, what| {
+        let root = len % comm.size();
+        let mut vector = filled(comm, len);
+        comm.broadcast(&mut vector, root).unwrap();
+        holds(&vector, |at| value(root, at), what);
+    });
+    each(Collective::Scatter { root: 0 }, |comm, block, what| {
+        let (ranks, me, root) = (comm.size(), comm.rank(), block % comm.size());
+        let own = if me == root { ranks * block } else { 0 };
+        let (mut input, mut output) = (filled(comm, own), comm.buffer::<i64>(block).unwrap());
+        comm.scatter(&mut input, &mut output, root).unwrap();
+        holds(&output, |at| value(root, me * block + at), what);
+    });
+    each(Collective::Gather { root: 0 }, |comm, block, what| {
+        let (ranks, me, root) = (comm.size(), comm.rank(), block % comm.size());
+        let own = if me == root { ranks * block } else { 0 };
+        let (mut input, mut output) = (filled(comm, block), comm.buffer::<i64>(own).unwrap());
+        comm.gather(&mut input, &mut output, root).unwrap();
+        holds(&output, |at| value(at / block, at % block), what);
+        let counts: Vec<usize> = (0..ranks).map(|rank| block * (rank % 2) + 1).collect();
+        let own = if me == root { counts.iter().sum() } else { 0 };
+        let (mut input, mut output) = (filled(comm, counts[me]), comm.buffer::<i64>(own).unwrap());
+        comm.gather_v(&mut input, &mut output, &counts, root).unwrap();
+        let own = if me == root { output.len() } else { 0 };
+        let (mut whole, mut back) = (output, comm.buffer::<i64>(counts[me]).unwrap());
+        assert_eq!(whole.len(), own);
+        comm.scatter_v(&mut whole, &mut back, &counts, root).unwrap();
+        holds(&back, |at| value(me, at), what);
+    });
+}
+
+/// One result, to the bit, whatever the algorithm and however messages are split.
+#[test]
+fn deterministic_results_do_not_depend_on_the_algorithm() {
+    for ranks in [2, 3, 5, 8] {
+        on_ranks(ranks, |comm: Communicator| {
+            let rounds = |comm: &Communicator, len: usize| {
+                let mut vector = comm.buffer::<f32>(len).unwrap();
+                let one = |at: usize| 1.0 / (comm.rank() * 31 + at * 17 + 1) as f32;
+                vector.iter_mut().enumerate().for_each(|(at, place)| *place = one(at));
+                vector
+            };
+            let mut first: Option<Vec<u32>> = None;
+            for (algorithm, segment) in [
+                (Algorithm::Auto, 128 << 10),
+                (Algorithm::Exchange, 64),
+                (Algorithm::RecursiveDoubling, 64),
+                (Algorithm::HalvingDoubling, 512),
+                (Algorithm::Direct, 1 << 10),
+                (Algorithm::ParameterServer, 2 << 10),
+            ] {
+                comm.set_algorithm(algorithm);
+                for eager in [0, 16 << 10] {
+                    comm.set_tuning(Tuning { deterministic: true, segment, eager, ..Tuning::default() });
+                    let mut vector = rounds(&comm, 3001);
+                    comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                    let bits: Vec<u32> = vector.iter().map(|value| value.to_bits()).collect();
+                    assert_eq!(first.get_or_insert(bits.clone()), &bits, "{algorithm} among {ranks}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn operations_started_together_come_back_with_their_buffers() {
+    on_ranks(4, |comm: Communicator| {
+        let (ranks, me, block) = (comm.size(), comm.rank(), 3000);
+        let start = || comm.start();
+        let gathered = start().all_gather_into(filled(&comm, block), comm.buffer(ranks * block).unwrap()).unwrap();
+        let scattered = start()
+            .reduce_scatter_into(filled(&comm, ranks * block), comm.buffer(block).unwrap(), ReduceOp::Sum)
+            .unwrap();
+        let turned =
+            start().all_to_all_into(filled(&comm, ranks * block), comm.buffer(ranks * block).unwrap()).unwrap();
+        let reduced = start().reduce_scatter(filled(&comm, ranks * block), ReduceOp::Max).unwrap();
+        holds(&turned.wait().unwrap().1, |at| value(at / block, me * block + at % block), "all-to-all");
+        let (input, output) = gathered.wait().unwrap();
+        holds(&input, |at| value(me, at), "all-gather's input");
+        holds(&output, |at| value(at / block, at % block), "all-gather");
+        holds(&scattered.wait().unwrap().1, |at| sum(ranks, me * block + at), "reduce-scatter");
+        let own = comm.block(ranks * block, me);
+        holds(&reduced.wait().unwrap()[own], |at| value(ranks - 1, me * block + at), "maximum");
+        let failed = start().all_gather(filled(&comm, 4 * block + 1)).unwrap_err();
+        assert_eq!(failed.buffer.len(), 4 * block + 1);
+        assert!(failed.to_string().starts_with("the vector has 12001 where 12004 fit"), "{failed}");
+    });
+}
+
+/// A plan that a user supplies is run, once it is proved; one that is wrong is not.
+#[test]
+fn plans_of_the_users_own() {
+    use qpair_collectives::{Elements, Ranks, Recipe, Spec};
+    on_ranks(3, |comm: Communicator| {
+        let spec = Spec::all_reduce(Ranks(3), Elements(999), 8);
+        let plan = Recipe::new(spec, Algorithm::Chain).unwrap().plan();
+        let mut wrong = plan.clone();
+        wrong.programs.swap(0, 1);
+        let error = comm.set_plan(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("the plan is refused: "), "{error}");
+        comm.set_plan(plan).unwrap();
+        let mut vector = filled(&comm, 999);
+        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+        holds(&vector, |at| sum(3, at), "the user's own");
+        assert!(comm.explain().to_string().contains("by listed"), "{}", comm.explain());
+        comm.barrier().unwrap();
+    });
+}
