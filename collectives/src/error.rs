@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use qpair_transport::{ListenError, WorkerError};
 use qpair_verbs::MemoryError;
+use qpair_verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
 
 use crate::fault::{Fault, Mismatch, Place};
@@ -256,6 +257,17 @@ pub enum CollectiveError {
     /// A plan is wrong, and was not run.
     #[error("the plan is wrong, which is a bug of its algorithm: {0}; choose another with set_algorithm")]
     Plan(Arc<str>),
+    /// The operation is not for the type of the vector, or is one that is more than combining two vectors.
+    #[error(
+        "vectors of {data_type} can not be combined by {op}: see ReduceOp::supports; for an average or a pre-multiplied \
+         sum, sum, and use qpair_verbs::calc::scale"
+    )]
+    Unsupported {
+        /// The operation.
+        op: ReduceOp,
+        /// The type of the elements.
+        data_type: DataType,
+    },
 }
 
 impl CollectiveError {
@@ -317,8 +329,8 @@ mod tests {
     fn a_dead_rank_is_named_with_the_place() {
         let call = Call {
             collective: Collective::AllReduce,
-            data_type: Some(qpair_verbs::calc::DataType::F32),
-            op: Some(qpair_verbs::calc::ReduceOp::Sum),
+            data_type: Some(DataType::F32),
+            op: Some(ReduceOp::Sum),
             elements: 1 << 20,
             algorithm: Algorithm::Ring,
             hash: PlanHash(0),

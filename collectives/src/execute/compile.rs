@@ -98,6 +98,13 @@ pub(super) enum What {
     Reduce,
 }
 
+/// How two vectors are combined for `op`, where that is all there is to it.
+fn calc(data_type: DataType, op: ReduceOp) -> Result<Calc, CollectiveError> {
+    let scaled = op.scale_before().is_some() || op.scale_after(1).is_some();
+    let calc = Calc::new(data_type, op).ok().filter(|_| !scaled);
+    calc.ok_or(CollectiveError::Unsupported { op, data_type })
+}
+
 /// Bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
@@ -149,7 +156,7 @@ impl Compiled {
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
-        let calc = key.data_type.zip(key.op).map(|(data_type, op)| Calc { data_type, op });
+        let calc = key.data_type.zip(key.op).map(|(data_type, op)| calc(data_type, op)).transpose()?;
         let scratch = plan.scratch as usize * size;
         Ok(Compiled {
             key,
