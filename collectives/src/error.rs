@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use qpair_transport::{ListenError, WorkerError};
 use qpair_verbs::MemoryError;
+use qpair_verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
 
 use crate::algorithms::RecipeError;
@@ -271,6 +272,14 @@ pub enum CollectiveError {
     /// A plan is wrong, and was not run.
     #[error("the plan is wrong, which is a bug of its algorithm: {0}; choose another with set_algorithm")]
     Plan(Arc<str>),
+    /// The operation is not for the type of the vector.
+    #[error("vectors of {data_type} can not be combined by {op}: see ReduceOp::supports")]
+    Unsupported {
+        /// The operation.
+        op: ReduceOp,
+        /// The type of the elements.
+        data_type: DataType,
+    },
 }
 
 impl CollectiveError {
@@ -332,8 +341,8 @@ mod tests {
     fn a_dead_rank_is_named_with_the_place() {
         let call = Call {
             collective: Collective::AllReduce,
-            data_type: Some(qpair_verbs::calc::DataType::F32),
-            op: Some(qpair_verbs::calc::ReduceOp::Sum),
+            data_type: Some(DataType::F32),
+            op: Some(ReduceOp::Sum),
             elements: 1 << 20,
             in_place: true,
             algorithm: Algorithm::Ring,

@@ -41,7 +41,7 @@ pub enum BenchCommand {
 pub struct AllReduceArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Operation: sum, prod, min or max
+    /// Operation: sum, prod, min or max; of integers also land, lor, lxor, band, bor or bxor
     #[arg(long, default_value_t = ReduceOp::Sum)]
     op: ReduceOp,
 }
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Each size is this many times the one before
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
-    /// Type of the elements: f32, f64, i32 or i64
+    /// Type of the elements: f64, f32, f16, bf16, f8e4m3, f8e5m2, or i or u with 8, 32 or 64
     #[arg(long, value_name = "TYPE", default_value_t = DataType::F32)]
     pub dtype: DataType,
     /// Timed operations per size [default: as many as --time allows]

@@ -62,7 +62,7 @@ pub enum BenchError {
     #[error("results of {0} can not be checked; give --no-check")]
     NotCheckable(String),
     /// A type that the benchmark does not know.
-    #[error("vectors of {0} can not be measured; choose f32, f64, i32 or i64")]
+    #[error("vectors of {0} can not be measured; choose another --dtype")]
     NotMeasurable(DataType),
     /// The ranks did not find each other.
     #[error(transparent)]

@@ -121,9 +121,9 @@ impl<'a> Report<'a> {
     fn row(&self, point: &Point) -> Row<'a> {
         let size = point.count as u64 * self.workload.dtype.size() as u64;
         let algbw = size as f64 / point.seconds / 1e9;
-        let (op, root) = match self.workload.subject {
+        let (op, root) = match &self.workload.subject {
             Subject::AllReduce(op) => (op.name(), None),
-            Subject::Broadcast { root } => ("none", Some(root)),
+            Subject::Broadcast { root } => ("none", Some(*root)),
         };
         Row {
             collective: self.workload.subject.name(),

@@ -271,7 +271,8 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>, layout: &Layout) {
         for peer in local.others_back() {
             b.send(local.rank(peer), gives.part(layout.rank(node, peer)));
         }
-        b.copy(gives.part(layout.rank(node, layout.place)), place(0, node, layout.place));
+        let own = gives.part(layout.rank(node, layout.place));
+        b.copy(own, if node == layout.node { gets.part(task.rank) } else { place(0, node, layout.place) });
         for peer in local.others() {
             b.recv(local.rank(peer), place(0, node, peer));
         }
@@ -284,7 +285,7 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>, layout: &Layout) {
     }
     for node in 0..layout.count() {
         let round = u64::from(node != layout.node);
-        for member in 0..places {
+        for member in (0..places).filter(|&member| round == 1 || member != layout.place) {
             b.copy(place(round, node, member), gets.part(layout.rank(node, member)));
         }
     }

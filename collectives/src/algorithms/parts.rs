@@ -127,6 +127,6 @@ mod tests {
     #[test]
     fn long_parts_begin_at_cache_lines() {
         let parts = Parts::split(Slice::data(0, 10_001), 3, 4);
-        assert!((0..3).all(|index| parts.part(index).offset % 16 == 0));
+        assert!((0..3).all(|index| parts.part(index).offset.is_multiple_of(16)));
     }
 }

@@ -91,7 +91,7 @@ impl Shape {
 #[non_exhaustive]
 pub enum RecipeError {
     /// The algorithm does other collectives.
-    #[error("{algorithm} does no {collective}: use one of {}", names(*collective))]
+    #[error("{algorithm} does no {collective}: use one of {}", names(collective))]
     Collective {
         /// The algorithm.
         algorithm: Algorithm,

@@ -96,11 +96,9 @@ pub(super) fn down(b: &mut Builder, group: &Group, tree: &Tree, part: Slice) {
 
 /// Combines all members' `given` at the root, in `into`; others combine what their subtree gives there.
 pub(super) fn up(b: &mut Builder, group: &Group, tree: &Tree, given: Slice, into: Slice) {
-    if tree.children.is_empty() {
-        if let Some(parent) = tree.parent {
-            b.send(group.rank(parent), given);
-            return;
-        }
+    if let (Some(parent), true) = (tree.parent, tree.children.is_empty()) {
+        b.send(group.rank(parent), given);
+        return;
     }
     b.copy(given, into);
     for &child in &tree.children {

@@ -194,7 +194,7 @@ impl Communicator {
             counts,
             element_size: T::TYPE.size() as u32,
             in_place,
-            finish: false,
+            finish: op.is_some_and(|op| op.scale_after(self.size).is_some()),
         };
         Key { spec, data_type: Some(T::TYPE), op, wish: self.wish.borrow().of(collective) }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use qpair_verbs::calc::scale;
 use qpair_verbs::{Buffer, ProtectionDomain};
 
 use crate::algorithms::Nodes;
@@ -82,6 +83,20 @@ impl Operands {
     pub(super) fn separate(input: Option<Buffer>, data: Option<Buffer>) -> Self {
         let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
         Self { input, data }
+    }
+
+    /// Multiplies what this rank gives, for a pre-multiplied sum.
+    #[inline]
+    fn scale(&mut self, key: &Key, me: u32) -> Result<(), CollectiveError> {
+        let by = key.op.and_then(|op| op.scale_before());
+        let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(()) };
+        let memory = if key.spec.in_place { &mut self.data } else { &mut self.input };
+        let given = key.spec.contribution(me);
+        let size = data_type.size();
+        let Some(bytes) = memory.plain_mut(given.offset as usize * size, given.len as usize * size) else {
+            return Ok(());
+        };
+        scale(data_type, bytes, by).map_err(|_| CollectiveError::Unsupported { op, data_type })
     }
 
     /// The memory of an operation that was not started.
@@ -257,12 +272,15 @@ impl Core {
 
     /// Starts an operation.
     #[inline]
-    fn begin(&mut self, key: &Key, operands: Operands) -> Result<(), Ended> {
+    fn begin(&mut self, key: &Key, mut operands: Operands) -> Result<(), Ended> {
         if self.error.is_some() || self.watch.alarm().is_raised() {
             return Err(self.refuse(operands));
         }
         let eager = self.tuning.eager as usize;
         if let Err(error) = self.cache.find(key, self.me, &self.tuning, (&self.nodes, &self.own_plans), eager) {
+            return Err(operands.back(Err(error)));
+        }
+        if let Err(error) = operands.scale(key, self.me) {
             return Err(operands.back(Err(error)));
         }
         let Some(plan) = self.cache.current() else { return Err(operands.back(Err(self.unknown()))) };

@@ -1,7 +1,7 @@
 //! A plan made ready to run on one rank: byte ranges, slots for peers, and which receive takes which message.
 
 use qpair_transport::EndpointId;
-use qpair_verbs::calc::{Calc, DataType, ReduceOp};
+use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
@@ -45,6 +45,8 @@ pub(crate) struct Compiled {
     pub(super) named_apart: bool,
     pub(super) scratch: usize,
     pub(super) calc: Option<Calc>,
+    /// How elements are finished that all contributions are in.
+    pub(super) finish: Option<(DataType, Scale)>,
     /// The epoch of the connections in which all peers were connected and told what the number stands for; 0 for none.
     pub(super) introduced: u64,
 }
@@ -100,6 +102,11 @@ pub(super) enum What {
     Copy,
     Reduce,
     Finish,
+}
+
+/// How two vectors are combined for `op`.
+fn calc(data_type: DataType, op: ReduceOp) -> Result<Calc, CollectiveError> {
+    Calc::new(data_type, op).map_err(|_| CollectiveError::Unsupported { op, data_type })
 }
 
 /// Bytes of a buffer.
@@ -167,7 +174,9 @@ impl Compiled {
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
-        let calc = key.data_type.zip(key.op).map(|(data_type, op)| Calc { data_type, op });
+        let calc = key.data_type.zip(key.op).map(|(data_type, op)| calc(data_type, op)).transpose()?;
+        let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
+        let finish = key.data_type.zip(after);
         let scratch = program.scratch() as usize * size;
         Ok(Compiled {
             key,
@@ -184,6 +193,7 @@ impl Compiled {
             named_apart,
             scratch,
             calc,
+            finish,
             introduced: 0,
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use qpair_transport::{EndpointId, Event, Message, OpError, Tag};
-use qpair_verbs::calc::Calc;
+use qpair_verbs::calc::{Calc, scale};
 
 use super::compile::{Compiled, Step, What};
 use super::net::{Link, Net};
@@ -175,7 +175,9 @@ impl Exec<'_> {
     /// Finishes elements that all contributions are in.
     fn finish(&mut self, number: u32) -> Outcome<()> {
         let Step { dst, .. } = self.plan.steps[number as usize];
-        self.run.finish_span(dst, |_| Ok(())).map_err(|reason| self.failed(reason))
+        let Some((data_type, by)) = self.plan.finish else { return Ok(()) };
+        let finish = |bytes: &mut [u8]| scale(data_type, bytes, by).map_err(|error| error.to_string());
+        self.run.finish_span(dst, finish).map_err(|reason| self.failed(reason))
     }
 
     /// A step is done: those that waited for it alone are ready.

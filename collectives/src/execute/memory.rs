@@ -105,6 +105,14 @@ impl Memory {
         }
     }
 
+    /// Bytes from `start` on, if no peer can reach them.
+    pub(crate) fn plain_mut(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+        match self {
+            Memory::Plain(buffer) => buffer.get_mut(start..start + len),
+            Memory::None | Memory::Exposed(_) => None,
+        }
+    }
+
     /// The name of a part for peers, if they may reach it.
     pub(super) fn remote_part(&self, span: Span) -> Option<RemoteSlice> {
         match self {

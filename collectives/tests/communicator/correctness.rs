@@ -5,7 +5,7 @@ use qpair_collectives::tune::Tuning;
 use qpair_collectives::{Communicator, ReduceOp};
 
 use crate::random::{Random, seed};
-use crate::support::{all_reduce, broadcast, group};
+use crate::support::{OPERATIONS, all_reduce, broadcast, group};
 
 /// Messages longer than a few elements are read by their receiver, in short segments.
 fn all_read() -> Tuning {
@@ -16,7 +16,7 @@ fn every_type_and_operation(ranks: usize, lens: &[usize], tuning: Tuning) {
     group(ranks, |comm| {
         comm.set_tuning(tuning);
         for &len in lens {
-            for op in ReduceOp::ALL {
+            for op in OPERATIONS {
                 all_reduce::<f32>(&comm, len, op);
                 all_reduce::<f64>(&comm, len, op);
                 all_reduce::<i32>(&comm, len, op);

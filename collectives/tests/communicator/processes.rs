@@ -9,7 +9,7 @@ use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::port::Port;
-use crate::support::{all_reduce, broadcast};
+use crate::support::{OPERATIONS, all_reduce, broadcast};
 
 /// What a rank's process does; in the test run itself there is no role, and nothing to do.
 #[test]
@@ -26,7 +26,7 @@ fn rank() {
 }
 
 fn work(comm: &Communicator) {
-    for op in ReduceOp::ALL {
+    for op in OPERATIONS {
         for len in [0, 1, 5, 1000, 10_007, 300_007] {
             all_reduce::<f32>(comm, len, op);
         }

@@ -12,6 +12,9 @@ pub fn group<R: Send>(ranks: usize, rank: impl Fn(Communicator) -> R + Sync) -> 
     })
 }
 
+/// Operations that all types have.
+pub const OPERATIONS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
+
 /// Element types that take small whole numbers exactly.
 pub trait Number: Element {
     fn of(value: u8) -> Self;

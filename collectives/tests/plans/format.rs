@@ -46,7 +46,7 @@ fn hashes_are_stable() {
     assert_eq!(lines, HASHES);
 }
 
-const HASHES: [&str; 0] = [];
+const HASHES: [&str; 14] = [""; 14];
 
 #[test]
 fn hashes_differ_by_every_field() {

@@ -2,8 +2,18 @@
 
 use std::sync::OnceLock;
 
-use super::operation::{Arithmetic, Calc, Max, Min, Operation, Prod, ReduceOp, Sum};
-use super::types::{DataType, element_types};
+use half::{bf16, f16};
+
+#[cfg(target_arch = "x86_64")]
+use super::f16c;
+use super::fp8::{F8E4M3, F8E5M2};
+use super::operation::{
+    Arithmetic, BitAnd, BitOr, BitXor, Calc, Fixed, Integer, LogicalAnd, LogicalOr, LogicalXor, Max, Min, Narrow,
+    Operation, Prod, Sum, Way,
+};
+use super::reduce_op::{Factor, ReduceOp};
+use super::types::{DataType, Element, element_types};
+use super::user::UserOp;
 
 /// Combines two vectors: `dst[i] = dst[i] op src[i]` for each element.
 ///
@@ -26,8 +36,8 @@ pub fn combine(calc: Calc, dst: &mut [u8], src: &[u8]) -> Result<(), CalcError> 
     if dst.len() != src.len() {
         return Err(CalcError::LengthMismatch { dst: dst.len(), src: src.len() });
     }
-    if !dst.len().is_multiple_of(calc.data_type.size()) {
-        return Err(CalcError::PartialElement { len: dst.len(), data_type: calc.data_type });
+    if !dst.len().is_multiple_of(calc.data_type().size()) {
+        return Err(CalcError::PartialElement { len: dst.len(), data_type: calc.data_type() });
     }
     let (len, dst) = (dst.len(), dst.as_mut_ptr());
     // SAFETY: `dst` and `src` are live slices of `len` bytes, and the exclusive borrow of `dst`
@@ -48,15 +58,48 @@ pub fn combine(calc: Calc, dst: &mut [u8], src: &[u8]) -> Result<(), CalcError> 
 ///   break this in spite of its protocol, the values of the elements it wrote are unspecified;
 ///   no address or length in a kernel is computed from the data.
 pub(crate) unsafe fn combine_raw(calc: Calc, dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    let table = TABLE.get_or_init(|| Isa::detect().table());
-    let kernel = table[calc.data_type as usize][calc.op as usize];
-    // SAFETY: the caller keeps the contract of this function, which is the kernel's too; the table
+    // SAFETY: the caller keeps the contract of this function, which is the kernels' too; the table
     // holds only kernels of an instruction set that `detect` found on this CPU.
-    unsafe { kernel(dst, a, b, len) }
+    unsafe {
+        match calc.way() {
+            Way::Fixed(data_type, fixed) => {
+                let table = TABLE.get_or_init(|| Isa::detect().table());
+                // There is one: `Calc::new` refuses what has none.
+                if let Some(kernel) = table[data_type as usize][fixed as usize] {
+                    kernel(dst, a, b, len);
+                }
+            }
+            Way::User(function) => (function.kernel)(dst, a, b, len),
+        }
+    }
 }
 
-/// Why two vectors can not be combined.
+/// Replaces each whole element of a vector by what `f` makes of it.
+pub(super) fn map<T: Element>(bytes: &mut [u8], f: impl Fn(T) -> T) {
+    match Isa::detect() {
+        Isa::Baseline => map_each(bytes, f),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `detect` found AVX2 and F16C on this CPU.
+        Isa::Avx2 => unsafe { map_avx2(bytes, f) },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn map_avx2<T: Element>(bytes: &mut [u8], f: impl Fn(T) -> T) {
+    map_each(bytes, f);
+}
+
+#[inline(always)]
+fn map_each<T: Element>(bytes: &mut [u8], f: impl Fn(T) -> T) {
+    for element in bytes.chunks_exact_mut(size_of::<T>()) {
+        element.copy_from_slice(bytemuck::bytes_of(&f(bytemuck::pod_read_unaligned(element))));
+    }
+}
+
+/// Why vectors can not be combined or scaled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CalcError {
     /// The vectors differ in length.
     #[error("can not combine {src} bytes into {dst} bytes: pass slices of one length")]
@@ -74,13 +117,40 @@ pub enum CalcError {
         /// The element type.
         data_type: DataType,
     },
+    /// The operation is not for the type.
+    #[error(
+        "no {op} of {data_type}: logical and bitwise operations are for integers, a program's own for its own type"
+    )]
+    Unsupported {
+        /// The operation.
+        op: ReduceOp,
+        /// The element type.
+        data_type: DataType,
+    },
+    /// The operation is another process's own function, of which this one knows only the name.
+    #[error("`{0}` is a function of another process: make it here by UserOp::of")]
+    Foreign(UserOp),
+    /// Integers can not be multiplied by the factor.
+    #[error("can not multiply {data_type} by {factor}: give a whole number that {data_type} holds")]
+    Factor {
+        /// The factor.
+        factor: Factor,
+        /// The element type.
+        data_type: DataType,
+    },
+    /// A vector was to be divided by 0.
+    #[error("can not divide by 0: give the number of vectors that were summed")]
+    DivideByZero,
 }
 
 /// A kernel for one type, operation and instruction set; the contract is `combine_raw`'s.
 pub(super) type Kernel = unsafe fn(*mut u8, *const u8, *const u8, usize);
 
 /// Kernels by data type and operation, in declaration order of both.
-pub(super) type Table = [[Kernel; ReduceOp::ALL.len()]; DataType::ALL.len()];
+pub(super) type Table = [Row; DataType::ALL.len()];
+
+/// Kernels of one type; `None` for what it does not support.
+pub(super) type Row = [Option<Kernel>; Fixed::COUNT];
 
 /// Chosen at the first use.
 static TABLE: OnceLock<Table> = OnceLock::new();
@@ -90,6 +160,7 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 pub(super) enum Isa {
     /// What every CPU of the target has: SSE2 on x86-64, NEON on aarch64.
     Baseline,
+    /// And F16C, which every CPU with AVX2 has.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
@@ -98,7 +169,7 @@ impl Isa {
     /// The best one that this CPU has.
     pub(super) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
             return Self::Avx2;
         }
         Self::Baseline
@@ -108,33 +179,59 @@ impl Isa {
     pub(super) fn table(self) -> Table {
         macro_rules! rows {
             ($($variant:ident: $rust:ty, $kind:ident($bits:ty), $names:tt, $doc:literal;)+) => {
-                [$(self.row::<$rust>()),+]
+                [$(self.$kind::<$rust>()),+]
             };
         }
         element_types!(rows)
     }
 
-    fn row<T: Arithmetic>(self) -> [Kernel; ReduceOp::ALL.len()] {
+    fn integer<T: Integer>(self) -> Row {
+        let [sum, prod, min, max, ..] = self.float::<T>();
+        let (and, or, xor) =
+            (self.kernel::<T, LogicalAnd>(), self.kernel::<T, LogicalOr>(), self.kernel::<T, LogicalXor>());
+        let (bit_and, bit_or, bit_xor) =
+            (self.kernel::<T, BitAnd>(), self.kernel::<T, BitOr>(), self.kernel::<T, BitXor>());
+        [sum, prod, min, max, Some(and), Some(or), Some(xor), Some(bit_and), Some(bit_or), Some(bit_xor)]
+    }
+
+    fn float<T: Arithmetic>(self) -> Row {
+        let (sum, prod) = (self.kernel::<T, Sum>(), self.kernel::<T, Prod>());
+        let (min, max) = (self.kernel::<T, Min>(), self.kernel::<T, Max>());
+        [Some(sum), Some(prod), Some(min), Some(max), None, None, None, None, None, None]
+    }
+
+    fn narrow<T: Narrow>(self) -> Row {
+        let mut row = self.float::<T>();
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Avx2
+            && let Some([sum, prod]) = f16c::kernels(T::TYPE)
+        {
+            (row[Fixed::Sum as usize], row[Fixed::Prod as usize]) = (Some(sum), Some(prod));
+        }
+        row
+    }
+
+    fn kernel<T: Arithmetic, O: Operation<T>>(self) -> Kernel {
         match self {
-            Self::Baseline => [baseline::<T, Sum>, baseline::<T, Prod>, baseline::<T, Min>, baseline::<T, Max>],
+            Self::Baseline => baseline::<T, O>,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => [avx2::<T, Sum>, avx2::<T, Prod>, avx2::<T, Min>, avx2::<T, Max>],
+            Self::Avx2 => avx2::<T, O>,
         }
     }
 }
 
 /// # Safety
 /// As [`combine_raw`].
-unsafe fn baseline<T: Arithmetic, O: Operation>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
+unsafe fn baseline<T: Arithmetic, O: Operation<T>>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
     // SAFETY: the caller keeps the contract of `combine_raw`, which is the callee's too.
     unsafe { each::<T, O>(dst, a, b, len) }
 }
 
 /// # Safety
-/// As [`combine_raw`], and the CPU has AVX2.
+/// As [`combine_raw`], and the CPU has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<T: Arithmetic, O: Operation>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn avx2<T: Arithmetic, O: Operation<T>>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
     // SAFETY: the caller keeps the contract of `combine_raw`, which is the callee's too.
     unsafe { each::<T, O>(dst, a, b, len) }
 }
@@ -144,7 +241,7 @@ unsafe fn avx2<T: Arithmetic, O: Operation>(dst: *mut u8, a: *const u8, b: *cons
 /// # Safety
 /// As [`combine_raw`].
 #[inline(always)]
-unsafe fn each<T: Arithmetic, O: Operation>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
+unsafe fn each<T: Arithmetic, O: Operation<T>>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
     let count = len / size_of::<T>();
     let (dst, a, b) = (dst.cast::<T>(), a.cast::<T>(), b.cast::<T>());
     // Two loops, since the compiler's overlap check sends `dst == a` to the scalar loop unless it
@@ -166,7 +263,7 @@ unsafe fn each<T: Arithmetic, O: Operation>(dst: *mut u8, a: *const u8, b: *cons
 /// # Safety
 /// As [`combine_raw`], with `count` elements for `len` bytes.
 #[inline(always)]
-unsafe fn blocks<T: Arithmetic, O: Operation>(dst: *mut T, a: *const T, b: *const T, count: usize) {
+unsafe fn blocks<T: Arithmetic, O: Operation<T>>(dst: *mut T, a: *const T, b: *const T, count: usize) {
     let half = HALF_BLOCK / size_of::<T>();
     let mut at = 0;
     while T::HAS_NAN && count - at >= 2 * half {

@@ -3,23 +3,44 @@
 use std::fmt;
 use std::str::FromStr;
 
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+
+use super::fp8::{F8E4M3, F8E5M2};
 
 /// Calls a macro with the list of element types.
 ///
-/// A new type is one line here: its Rust type, whether it calculates as a float or an integer (and
-/// the unsigned integer of its size), its names (the first is the one printed) and its doc.
+/// A new type is one line here: its Rust type, how it calculates (`integer`, `float`, or `narrow`, a
+/// float that calculates in `f32`) with the unsigned integer of its size, its names (the first is the
+/// one printed) and its doc.
 macro_rules! element_types {
     ($then:ident) => {
         $then! {
+            I8: i8, integer(u8), ["i8", "int8", "char"], "8-bit two's complement; arithmetic wraps.";
+            U8: u8, integer(u8), ["u8", "uint8"], "8 bits without sign; arithmetic wraps.";
+            I32: i32, integer(u32), ["i32", "int32", "int"], "32-bit two's complement; arithmetic wraps.";
+            U32: u32, integer(u32), ["u32", "uint32"], "32 bits without sign; arithmetic wraps.";
+            I64: i64, integer(u64), ["i64", "int64"], "64-bit two's complement; arithmetic wraps.";
+            U64: u64, integer(u64), ["u64", "uint64"], "64 bits without sign; arithmetic wraps.";
+            F16: f16, narrow(u16), ["f16", "half", "float16"], "IEEE 754 half precision ([`f16`]).";
+            Bf16: bf16, narrow(u16), ["bf16", "bfloat16"], "The upper half of an IEEE 754 single ([`bf16`]).";
             F32: f32, float(u32), ["f32", "float", "float32"], "IEEE 754 single precision.";
             F64: f64, float(u64), ["f64", "double", "float64"], "IEEE 754 double precision.";
-            I32: i32, integer(u32), ["i32", "int32", "int"], "32-bit two's complement; arithmetic wraps.";
-            I64: i64, integer(u64), ["i64", "int64"], "64-bit two's complement; arithmetic wraps.";
+            F8E4M3: F8E4M3, narrow(u8), ["f8e4m3", "fp8_e4m3", "float8_e4m3fn"], "8 bits, 3 of mantissa ([`F8E4M3`]).";
+            F8E5M2: F8E5M2, narrow(u8), ["f8e5m2", "fp8_e5m2", "float8_e5m2"], "8 bits, 2 of mantissa ([`F8E5M2`]).";
         }
     };
 }
 pub(super) use element_types;
+
+macro_rules! is_integer {
+    (integer) => {
+        true
+    };
+    ($float:ident) => {
+        false
+    };
+}
 
 macro_rules! define_types {
     ($($variant:ident: $rust:ty, $kind:ident($bits:ty), [$($name:literal),+], $doc:literal;)+) => {
@@ -46,6 +67,11 @@ macro_rules! define_types {
             /// Bytes of one element.
             pub const fn size(self) -> usize {
                 match self { $(DataType::$variant => size_of::<$rust>(),)+ }
+            }
+
+            /// Whether its elements are integers; else they are floats.
+            pub const fn is_integer(self) -> bool {
+                match self { $(DataType::$variant => is_integer!($kind),)+ }
             }
 
             /// All names that parse, the printed one first.
@@ -80,8 +106,8 @@ impl fmt::Display for DataType {
 impl FromStr for DataType {
     type Err = UnknownName;
 
-    /// Reads a printed name, or the name that nccl-tests has for the type: `float`, `double`,
-    /// `int32`, `int64`.
+    /// Reads a printed name, or the name that nccl-tests or PyTorch has for the type: `float`, `half`,
+    /// `bfloat16`, `uint8`, `float8_e4m3fn` and the like.
     ///
     /// # Errors
     /// [`UnknownName`] for any other text.

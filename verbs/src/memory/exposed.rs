@@ -320,8 +320,8 @@ impl RegionSlice {
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::Elements`].
     pub fn combine(&self, offset: usize, calc: Calc, from: &[u8]) -> Result<(), MemoryError> {
-        if !from.len().is_multiple_of(calc.data_type.size()) {
-            return Err(MemoryError::Elements { len: from.len(), size: calc.data_type.size() });
+        if !from.len().is_multiple_of(calc.data_type().size()) {
+            return Err(MemoryError::Elements { len: from.len(), size: calc.data_type().size() });
         }
         let at = self.at(offset, from.len())?;
         // SAFETY: `at` spans `from.len()` bytes, a whole number of elements; `from` is ordinary memory and so elsewhere.

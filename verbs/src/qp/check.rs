@@ -68,7 +68,7 @@ impl Limits {
                 Err(PostError::NotSupported { what: "READ with reduction", qp_type })
             }
             Op::ReadReduce(remote, calc) => {
-                whole_elements(&wr.local, len, calc.data_type.size())?;
+                whole_elements(&wr.local, len, calc.data_type().size())?;
                 same(remote)
             }
             Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => same(remote),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qpair_verbs::calc::{Calc, ReduceOp, combine};
+use qpair_verbs::calc::{Calc, DataType, ReduceOp, combine};
 use qpair_verbs::{Access, GRH_BYTES, QpType, WcOpcode, WcStatus};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -199,7 +199,10 @@ fn reads_are_combined(env: &Env) {
     let sum = Calc::of::<i64>(ReduceOp::Sum);
     for len in [8, 4096, 65_536, 65_544, 400_000] {
         let source = expose(&mut far, len, Fill::Seed(1));
-        near.post(Work::new(Op::ReadReduce(source.remote, sum), vector(len, Fill::Seed(2))).signaled());
+        near.post(
+            Work::new(Op::ReadReduce(source.remote, DataType::I64, ReduceOp::Sum), vector(len, Fill::Seed(2)))
+                .signaled(),
+        );
         near.post(Work::read(source.remote).signaled());
         let mut want = Fill::Seed(2).bytes(len);
         combine(sum, &mut want, &Fill::Seed(1).bytes(len)).expect("whole elements");

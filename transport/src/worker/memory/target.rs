@@ -31,7 +31,7 @@ impl Target {
         if self.whole {
             return Fit { limit: u64::MAX, granule: 1 };
         }
-        let granule = self.calc.map_or(1, |calc| calc.data_type.size() as u32);
+        let granule = self.calc.map_or(1, |calc| calc.data_type().size() as u32);
         Fit { limit: self.memory.len() as u64, granule }
     }
 

@@ -153,7 +153,7 @@ fn not_up(stage: &Stage, ep: EndpointId) -> OneSidedFailure {
 /// Whether so many bytes can be combined with the memory.
 fn combinable(target: &Target, len: u64) -> Result<(), PostError> {
     let limit = target.memory.len();
-    let size = target.calc.map_or(1, |calc| calc.data_type.size());
+    let size = target.calc.map_or(1, |calc| calc.data_type().size());
     match usize::try_from(len) {
         Ok(len) if len <= limit && !len.is_multiple_of(size) => Err(PostError::PartialElement { len, size }),
         Ok(len) if len <= limit => {

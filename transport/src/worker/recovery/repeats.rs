@@ -27,14 +27,14 @@ pub(super) enum Repeat {
     /// A write of a copy.
     Write(RemoteMemory, Box<[u8]>),
     /// One-sided work with memory of its own.
-    Work(InFlight, Local),
+    Work(Box<InFlight>, Local),
 }
 
 impl Repeats {
     /// One-sided work among it.
     pub(in crate::worker) fn works(&mut self) -> impl Iterator<Item = &mut InFlight> + '_ {
         let due = self.due.iter_mut().filter_map(|repeat| match repeat {
-            Repeat::Work(work, _) => Some(work),
+            Repeat::Work(work, _) => Some(&mut **work),
             _ => None,
         });
         self.lost.iter_mut().map(|(work, _)| work).chain(due)
@@ -44,7 +44,7 @@ impl Repeats {
     pub(in crate::worker) fn abort(&mut self) -> Vec<(InFlight, Local)> {
         let mut works = std::mem::take(&mut self.lost);
         works.extend(self.due.drain(..).filter_map(|repeat| match repeat {
-            Repeat::Work(work, memory) => Some((work, memory)),
+            Repeat::Work(work, memory) => Some((*work, memory)),
             _ => None,
         }));
         works
@@ -57,7 +57,7 @@ impl Repeats {
             Again::Message(bytes) => (number, Repeat::Message(bytes)),
             Again::Write(remote, data) => (number, Repeat::Write(remote, data)),
         });
-        let works = works.into_iter().map(|(work, memory)| (work.order, Repeat::Work(work, memory)));
+        let works = works.into_iter().map(|(work, memory)| (work.order, Repeat::Work(Box::new(work), memory)));
         let mut first: Vec<_> = repeats.chain(works).collect();
         first.sort_by_key(|(number, _)| Reverse(posted.wrapping_sub(*number)));
         let rest = std::mem::replace(&mut self.due, first.into_iter().map(|(_, repeat)| repeat).collect());
@@ -136,7 +136,7 @@ impl Worker {
                 if !endpoint.link.has_slot() {
                     return Ok(Some(Repeat::Work(work, memory)));
                 }
-                return self.repeat_work(index, work, memory).map(|()| None);
+                return self.repeat_work(index, *work, memory).map(|()| None);
             }
         }
         Ok(None)

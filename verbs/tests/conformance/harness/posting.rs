@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use qpair_verbs::calc::Calc;
 use qpair_verbs::{
     Completion, CompletionQueue, CqError, Local, ProtectionDomain, Qpn, QueuePair, Rejected, RemoteSlice, SendRequest,
     WcOpcode, WcStatus, WorkCompletion,
@@ -170,7 +171,10 @@ fn connected<'a>(
             None => qp.write(local, remote),
         },
         Op::Read(remote) => qp.read(local, remote),
-        Op::ReadReduce(remote, calc) => qp.read_reduce(local, remote, calc),
+        Op::ReadReduce(remote, data_type, op) => {
+            let calc = Calc::new(data_type, op).expect("an operation of that type");
+            qp.read_reduce(local, remote, calc)
+        }
         Op::CompareSwap { remote, compare, swap } => qp.compare_swap(local, remote, compare, swap),
         Op::FetchAdd { remote, add } => qp.fetch_add(local, remote, add),
         Op::Invalidate(rkey) => qp.invalidate(rkey),

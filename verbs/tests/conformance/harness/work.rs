@@ -1,6 +1,6 @@
 //! Work requests, completions and events as plain values, which also travel to a peer process.
 
-use qpair_verbs::calc::Calc;
+use qpair_verbs::calc::{DataType, ReduceOp};
 use qpair_verbs::{Access, Qpn, RemoteSlice, Rkey, WcOpcode, WcStatus};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub enum Op {
     Send { invalidate: Option<Rkey>, to: Option<HandleId> },
     Write(RemoteSlice),
     Read(RemoteSlice),
-    ReadReduce(RemoteSlice, Calc),
+    ReadReduce(RemoteSlice, DataType, ReduceOp),
     CompareSwap { remote: RemoteSlice, compare: u64, swap: u64 },
     FetchAdd { remote: RemoteSlice, add: u64 },
     Bind { window: WindowId, region: RegionId, start: usize, end: usize, access: Access },
