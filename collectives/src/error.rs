@@ -234,6 +234,14 @@ pub enum CollectiveError {
         /// The number of ranks.
         ranks: usize,
     },
+    /// The other side of a transfer is no other rank.
+    #[error("rank {rank} is no other rank among {ranks}: name one to send to, or to receive from")]
+    NoSuchPeer {
+        /// The rank named.
+        rank: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
     /// A length does not fit the operation.
     #[error("the {what} has {len} where {expected} fit: {hint}")]
     Length {

@@ -226,7 +226,7 @@ impl Drop for Communicator {
         if let Some(net) = &mut core.net {
             net.say_goodbye();
         }
-        core.let_go();
+        core.let_go(None);
     }
 }
 

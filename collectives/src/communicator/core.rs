@@ -9,7 +9,7 @@ use qpair_verbs::{Buffer, ProtectionDomain};
 use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{Buffers, Compiled, Exec, Grace, Key, Memory, Net, Patience, PlanCache, Run};
+use crate::execute::{Buffers, Compiled, Engine, Grace, Key, Memory, Net, Patience, PlanCache, Run, Wait};
 use crate::fault::{Fault, Outcome};
 use crate::plan::Plan;
 use crate::tune::Tuning;
@@ -29,10 +29,14 @@ pub(super) struct Core {
     nodes: Nodes,
     /// Plans of the user's own, each for what its spec says.
     pub(super) own_plans: Vec<Plan>,
-    run: Run,
+    /// The operations under way, in the order in which they were started.
+    runs: Vec<Run>,
+    /// What served former operations, so that nothing is allocated once they have served the largest plans.
+    spare: Vec<Run>,
+    /// Scratch of former operations.
+    scratch: Option<Buffer>,
+    wait: Wait,
     error: Option<CollectiveError>,
-    /// The operation that runs, if it was started to be waited for later.
-    running: Option<Ticket>,
     waiting: VecDeque<Waiting>,
     done: Vec<Done>,
     forgotten: Vec<Ticket>,
@@ -109,7 +113,7 @@ impl Operands {
 
 impl Core {
     pub(super) fn new(net: Net, watch: Watch, patience: Patience, nodes: Nodes) -> Self {
-        let (me, ranks) = (net.me, net.ranks());
+        let me = net.me;
         Core {
             nodes,
             own_plans: Vec::new(),
@@ -121,9 +125,11 @@ impl Core {
             patience,
             limit: LIMIT,
             me,
-            run: Run::new(ranks),
+            runs: Vec::new(),
+            spare: Vec::new(),
+            scratch: None,
+            wait: Wait::default(),
             error: None,
-            running: None,
             waiting: VecDeque::new(),
             done: Vec::new(),
             forgotten: Vec::new(),
@@ -131,23 +137,24 @@ impl Core {
         }
     }
 
-    /// Runs an operation to its end, after those that were started before.
+    /// Runs an operation to its end.
     #[inline]
     pub(super) fn operate(&mut self, key: &Key, operands: Operands) -> Ended {
-        if self.run.is_active() || !self.waiting.is_empty() {
+        if !self.runs.is_empty() || !self.waiting.is_empty() {
             let ticket = self.enqueue(key.clone(), operands);
             return self.wait_for(ticket);
         }
-        if let Err(ended) = self.begin(key, operands) {
+        let ticket = self.ticket();
+        if let Err(ended) = self.begin(ticket, key, operands) {
             return ended;
         }
-        match self.exec().and_then(|mut exec| exec.complete_all()) {
-            Ok(()) => self.finish(),
-            Err(fault) => self.fail(*fault),
+        match self.engine().and_then(|mut engine| engine.complete(0)) {
+            Ok(()) => self.finish(0),
+            Err(fault) => self.fail_all(*fault, Some(ticket)),
         }
     }
 
-    /// Starts an operation, if none is before it.
+    /// Starts an operation, if there is room for it beside those under way.
     pub(super) fn start(&mut self, key: Key, operands: Operands) -> Ticket {
         let ticket = self.enqueue(key, operands);
         self.progress();
@@ -157,15 +164,18 @@ impl Core {
     /// Does what can be done at once.
     pub(super) fn progress(&mut self) {
         for _ in 0..ROUNDS {
-            if self.running.is_none() && !self.start_next() {
+            self.start_waiting();
+            if self.runs.is_empty() {
                 return;
             }
-            let advanced = self.exec().and_then(|mut exec| Ok((exec.advance()?, exec.is_complete())));
-            match advanced {
-                Ok((_, true)) => self.end_running(),
-                Ok((true, false)) => {}
-                Ok((false, false)) => return,
-                Err(fault) => self.fail_running(*fault),
+            match self.engine().and_then(|mut engine| engine.advance()) {
+                Ok(advanced) => {
+                    self.keep_complete();
+                    if !advanced {
+                        return;
+                    }
+                }
+                Err(fault) => _ = self.fail_all(*fault, None),
             }
         }
     }
@@ -176,16 +186,15 @@ impl Core {
             if let Some(ended) = self.take_done(ticket) {
                 return ended;
             }
-            if self.running.is_some() || self.start_next() {
-                self.run_to_end();
-            } else {
-                // None that waited could be started. It is among them, unless its end was taken before.
-                return self.take_done(ticket).unwrap_or_else(|| Ended {
-                    input: None,
-                    data: None,
-                    result: Err(self.unknown()),
-                });
+            self.start_waiting();
+            let own = self.runs.iter().position(|run| run.id == ticket.0);
+            if own.is_none() && self.runs.is_empty() {
+                // It could not be started, and is among those that are done, unless its end was taken before.
+                let ended = self.take_done(ticket);
+                return ended.unwrap_or_else(|| Ended { input: None, data: None, result: Err(self.unknown()) });
             }
+            // While it waits for room, the oldest goes first.
+            self.complete(own.unwrap_or(0));
         }
     }
 
@@ -201,8 +210,12 @@ impl Core {
 
     /// Runs what was started to its end.
     pub(super) fn run_all(&mut self) {
-        while self.running.is_some() || self.start_next() {
-            self.run_to_end();
+        loop {
+            self.start_waiting();
+            if self.runs.is_empty() {
+                return;
+            }
+            self.complete(0);
         }
     }
 
@@ -218,51 +231,79 @@ impl Core {
         self.error.as_ref()
     }
 
-    fn enqueue(&mut self, key: Key, operands: Operands) -> Ticket {
+    fn ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
+        ticket
+    }
+
+    fn enqueue(&mut self, key: Key, operands: Operands) -> Ticket {
+        let ticket = self.ticket();
         self.waiting.push_back(Waiting { ticket, key, operands });
         ticket
     }
 
-    /// Starts the next operation; those that can not start are done. False if none waits.
-    fn start_next(&mut self) -> bool {
-        while let Some(Waiting { ticket, key, operands }) = self.waiting.pop_front() {
-            match self.begin(&key, operands) {
-                Ok(()) => {
-                    self.running = Some(ticket);
-                    return true;
-                }
-                Err(ended) => self.keep(ticket, ended),
+    /// Starts what waits, in order, as long as there is room. Operations that can not start are done.
+    fn start_waiting(&mut self) {
+        while let Some(next) = self.waiting.pop_front() {
+            if !self.has_room(&next.key) {
+                self.waiting.push_front(next);
+                return;
+            }
+            let Waiting { ticket, key, operands } = next;
+            if let Err(ended) = self.begin(ticket, &key, operands) {
+                self.keep(ticket, ended);
             }
         }
-        false
     }
 
-    fn run_to_end(&mut self) {
-        if self.running.is_none() {
-            return;
+    /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not
+    /// begun takes up room there; so much is left that the oldest can always go on.
+    fn has_room(&mut self, key: &Key) -> bool {
+        if self.runs.is_empty() || self.error.is_some() {
+            return true;
         }
-        match self.exec().and_then(|mut exec| exec.complete_all()) {
-            Ok(()) => self.end_running(),
-            Err(fault) => self.fail_running(*fault),
+        let Ok(next) = self.find(key) else { return true };
+        let window = self.net.as_ref().map_or(0, Net::window) / 2;
+        let peers: Vec<_> = self.cache.plan(next).map(|plan| plan.ahead().collect()).unwrap_or_default();
+        peers.into_iter().all(|(rank, ahead)| {
+            let younger = self.runs.iter().skip(1).map(|run| run.plan);
+            let taken: u32 = younger.filter_map(|at| Some(self.cache.plan(at)?.ahead_of(rank))).sum();
+            taken + ahead <= window
+        })
+    }
+
+    /// The place of the plan for `key`.
+    #[inline]
+    fn find(&mut self, key: &Key) -> Result<usize, CollectiveError> {
+        let tuning = (&self.tuning, self.tuning.eager as usize);
+        let runs = &self.runs;
+        self.cache
+            .find(key, self.me, tuning, (&self.nodes, &self.own_plans), |at| runs.iter().any(|run| run.plan == at))
+    }
+
+    /// Runs the operation at a place to its end, and keeps how it ended; so with others that are complete then.
+    fn complete(&mut self, at: usize) {
+        match self.engine().and_then(|mut engine| engine.complete(at)) {
+            Ok(()) => self.keep_complete(),
+            Err(fault) => _ = self.fail_all(*fault, None),
         }
     }
 
-    fn end_running(&mut self) {
-        let Some(ticket) = self.running.take() else { return };
-        let ended = self.finish();
-        self.keep(ticket, ended);
-    }
-
-    fn fail_running(&mut self, fault: Fault) {
-        let ended = self.fail(fault);
-        if let Some(ticket) = self.running.take() {
-            self.keep(ticket, ended);
+    /// Keeps how the operations ended that are complete.
+    fn keep_complete(&mut self) {
+        let mut at = 0;
+        while at < self.runs.len() {
+            if self.engine().and_then(|mut engine| Ok(engine.exec(at)?.is_complete())).unwrap_or(false) {
+                let ticket = Ticket(self.runs[at].id);
+                let ended = self.finish(at);
+                self.keep(ticket, ended);
+            } else {
+                at += 1;
+            }
         }
     }
 
-    /// Keeps how an operation ended until someone asks.
     fn keep(&mut self, ticket: Ticket, ended: Ended) {
         match self.forgotten.iter().position(|forgotten| *forgotten == ticket) {
             Some(at) => drop(self.forgotten.swap_remove(at)),
@@ -272,52 +313,63 @@ impl Core {
 
     /// Starts an operation.
     #[inline]
-    fn begin(&mut self, key: &Key, mut operands: Operands) -> Result<(), Ended> {
+    fn begin(&mut self, ticket: Ticket, key: &Key, mut operands: Operands) -> Result<(), Ended> {
         if self.error.is_some() || self.watch.alarm().is_raised() {
             return Err(self.refuse(operands));
         }
-        let eager = self.tuning.eager as usize;
-        if let Err(error) = self.cache.find(key, self.me, &self.tuning, (&self.nodes, &self.own_plans), eager) {
-            return Err(operands.back(Err(error)));
-        }
+        let plan = match self.find(key) {
+            Ok(plan) => plan,
+            Err(error) => return Err(operands.back(Err(error))),
+        };
         if let Err(error) = operands.scale(key, self.me) {
             return Err(operands.back(Err(error)));
         }
-        let Some(plan) = self.cache.current() else { return Err(operands.back(Err(self.unknown()))) };
-        let domain = &self.domain;
-        let alloc = |len| domain.alloc(len).map_err(CollectiveError::from);
-        if let Err(error) = self.run.prepare(plan, (operands.input, operands.data), alloc) {
+        let Some(compiled) = self.cache.plan(plan) else { return Err(operands.back(Err(self.unknown()))) };
+        let mut run = self.spare.pop().unwrap_or_else(Run::new);
+        (run.id, run.plan) = (ticket.0, plan);
+        let (domain, spare) = (&self.domain, &mut self.scratch);
+        let alloc = |len| match spare.take() {
+            Some(buffer) if buffer.len() >= len => Ok(buffer),
+            _ => domain.alloc(len).map_err(CollectiveError::from),
+        };
+        let prepared = run.prepare(compiled, (operands.input, operands.data), alloc);
+        self.runs.push(run);
+        if let Err(error) = prepared {
             // The other ranks have begun, or will.
-            return Err(self.fail(Fault::Failed { rank: self.me, reason: error.to_string() }));
+            return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));
         }
-        match self.exec().and_then(|mut exec| exec.start()) {
+        match self.engine().and_then(|mut engine| engine.start()) {
             Ok(()) => Ok(()),
-            Err(fault) => Err(self.fail(*fault)),
+            Err(fault) => Err(self.fail_all(*fault, Some(ticket))),
         }
     }
 
-    /// The executor on the current operation.
+    /// What runs the operations under way.
     #[inline]
-    fn exec(&mut self) -> Outcome<Exec<'_>> {
-        match (&mut self.net, self.cache.current()) {
-            (Some(net), Some(plan)) => Ok(Exec {
+    fn engine(&mut self) -> Outcome<Engine<'_>> {
+        match &mut self.net {
+            Some(net) => Ok(Engine {
                 net,
-                plan,
-                run: &mut self.run,
+                cache: &mut self.cache,
+                runs: &mut self.runs,
+                wait: &mut self.wait,
                 alarm: self.watch.alarm(),
                 patience: self.patience,
                 limit: self.limit,
             }),
-            _ => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
+            None => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
         }
     }
 
-    /// Ends the operation that is complete.
+    /// Ends the operation at a place, which is complete.
     #[inline]
-    fn finish(&mut self) -> Ended {
-        let Buffers { input, data, scratch } = self.run.finish();
+    fn finish(&mut self, at: usize) -> Ended {
+        let mut run = self.runs.remove(at);
+        let Buffers { input, data, scratch } = run.finish();
+        self.spare.push(run);
         let mut grace = Grace::new(Some(self.watch.alarm()));
-        self.run.keep_scratch(scratch.into_plain(&mut grace));
+        self.keep_scratch(scratch.into_plain(&mut grace));
+        let mut grace = Grace::new(Some(self.watch.alarm()));
         let input = input.into_buffer(&self.domain, &mut grace);
         match (input, data.into_buffer(&self.domain, &mut grace)) {
             (Ok(input), Ok(data)) => Ended { input, data, result: Ok(()) },
@@ -326,35 +378,57 @@ impl Core {
         }
     }
 
-    /// Lets go of the connections, and of the operation that runs. Gives its input and data.
-    #[cold]
-    pub(super) fn let_go(&mut self) -> (Option<Buffer>, Option<Buffer>) {
-        let Buffers { input, data, scratch } = self.run.abandon();
-        let mut grace = Grace::new(None);
-        // While the queue pairs are there, which show the peers that are in the middle of reaching it.
-        let [input, data, scratch] = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
-        // Requests that are not done hold it too.
-        self.net = None;
-        drop(scratch.into_plain(&mut grace));
-        let [input, data] =
-            [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace).unwrap_or_default());
-        (input, data)
+    /// Keeps scratch for the next operation that needs some.
+    fn keep_scratch(&mut self, buffer: Option<Buffer>) {
+        let kept = self.scratch.as_ref().map_or(0, |buffer| buffer.len());
+        if let Some(buffer) = buffer.filter(|buffer| buffer.len() >= kept) {
+            self.scratch = Some(buffer);
+        }
     }
 
-    /// The communicator ends, here and on all ranks. Gives the memory of the operation.
+    /// Lets go of the connections, and of the operations under way, whose ends are kept but for that of `asked`, which it
+    /// gives.
     #[cold]
-    fn fail(&mut self, fault: Fault) -> Ended {
+    pub(super) fn let_go(&mut self, asked: Option<Ticket>) -> Option<Ended> {
+        let mut grace = Grace::new(None);
+        let mut withdrawn = Vec::new();
+        for mut run in self.runs.drain(..) {
+            let Buffers { input, data, scratch } = run.abandon();
+            // While the queue pairs are there, which show the peers that are in the middle of reaching it.
+            let memory = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
+            withdrawn.push((Ticket(run.id), memory));
+        }
+        // Requests that are not done hold it too.
+        self.net = None;
+        let mut found = None;
+        for (ticket, [input, data, scratch]) in withdrawn {
+            drop(scratch.into_plain(&mut grace));
+            let [input, data] =
+                [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace).unwrap_or_default());
+            let result = Err(self.error.clone().unwrap_or_else(|| self.unknown()));
+            let ended = Ended { input, data, result };
+            if asked == Some(ticket) {
+                found = Some(ended);
+            } else {
+                self.keep(ticket, ended);
+            }
+        }
+        found
+    }
+
+    /// The communicator ends, here and on all ranks, with all operations under way. Gives the end of `asked`.
+    #[cold]
+    fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
         let verdict = self.watch.report(fault);
         let rank = match &verdict {
             Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
             Fault::TimedOut { .. } | Fault::Differs(_) => None,
         };
-        let place = self.exec().ok().and_then(|exec| exec.place(rank));
+        let place = self.engine().ok().and_then(|mut engine| engine.place(rank));
         let error = CollectiveError::new(verdict, place);
         tracing::debug!(rank = self.me, %error, "the communicator ends");
         self.error = Some(error.clone());
-        let (input, data) = self.let_go();
-        Ended { input, data, result: Err(error) }
+        self.let_go(asked).unwrap_or(Ended { input: None, data: None, result: Err(error) })
     }
 
     /// The communicator has ended before.
@@ -367,7 +441,7 @@ impl Core {
                 let fault = fault.unwrap_or(Fault::Failed { rank: self.me, reason: "aborted".into() });
                 let error = CollectiveError::new(fault, None);
                 self.error = Some(error.clone());
-                self.let_go();
+                self.let_go(None);
                 error
             }
         };

@@ -305,12 +305,80 @@ impl Communicator {
         self.operate_into(&key, input, output)
     }
 
+    /// Sends a vector to another rank, which [receives](Self::recv) one of the same length. A short vector may be on its way
+    /// when it returns; a long one has been taken. Others have no part in it: only between the two does it count which
+    /// operation comes when.
+    ///
+    /// Two ranks that both send long vectors to each other first wait for each other: [start](Self::start) one of the two.
+    ///
+    /// ```
+    /// use qpair_collectives::Communicator;
+    ///
+    /// let mut ranks = Communicator::group(2)?.into_iter();
+    /// let (first, second) = (ranks.next().unwrap(), ranks.next().unwrap());
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut activations = first.buffer::<f32>(1000)?;
+    ///         activations.fill(0.5);
+    ///         first.send(&mut activations, 1)
+    ///     });
+    ///     let mut activations = second.buffer::<f32>(1000)?;
+    ///     second.recv(&mut activations, 0)?;
+    ///     assert_eq!(activations[..], [0.5; 1000]);
+    ///     Ok::<(), qpair_collectives::CollectiveError>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`NoSuchPeer`](CollectiveError::NoSuchPeer) if `to` is no other rank.
+    pub fn send<T: Element>(&self, vector: &mut CommBuffer<T>, to: usize) -> Result<(), CollectiveError> {
+        let key = self.transfer::<T>(vector.len(), Some(to), None)?;
+        if vector.owner() != self.id() {
+            return Err(CollectiveError::ForeignBuffer);
+        }
+        let ended = self.core().borrow_mut().operate(&key, Operands::separate(vector.take(), None));
+        vector.put(ended.input);
+        ended.result
+    }
+
+    /// Receives a vector that another rank [sends](Self::send).
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; [`NoSuchPeer`](CollectiveError::NoSuchPeer) if `from` is no other rank. If that sends another
+    /// length or type, both are named.
+    pub fn recv<T: Element>(&self, vector: &mut CommBuffer<T>, from: usize) -> Result<(), CollectiveError> {
+        let key = self.transfer::<T>(vector.len(), None, Some(from))?;
+        if vector.owner() != self.id() {
+            return Err(CollectiveError::ForeignBuffer);
+        }
+        let ended = self.core().borrow_mut().operate(&key, Operands::separate(None, vector.take()));
+        vector.put(ended.data);
+        ended.result
+    }
+
     /// Returns once all ranks have called it.
     ///
     /// # Errors
     /// [`CollectiveError`].
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         self.core().borrow_mut().operate(&self.barrier_key(), Operands::default()).result
+    }
+
+    /// The key of a transfer of `len` elements to or from another rank.
+    pub(super) fn transfer<T: Element>(
+        &self,
+        len: usize,
+        to: Option<usize>,
+        from: Option<usize>,
+    ) -> Result<Key, CollectiveError> {
+        let (from, to) = (from.unwrap_or(self.rank()), to.unwrap_or(self.rank()));
+        let other = if from == self.rank() { to } else { from };
+        if other >= self.size() || from == to {
+            return Err(CollectiveError::NoSuchPeer { rank: other, ranks: self.size() });
+        }
+        let collective = Collective::Transfer { from: from as u32, to: to as u32 };
+        Ok(self.key::<T>(collective, Counts::Even(len as u64), false, None))
     }
 
     /// The key of an operation on whole vectors of `len`.

@@ -77,8 +77,9 @@ mod sealed {
             Operands::in_place(self.take())
         }
 
-        fn from_memory(_: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
-            CommBuffer::new(data, owner)
+        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
+            // What was sent is what was given.
+            CommBuffer::new(data.or(input), owner)
         }
     }
 
@@ -237,6 +238,29 @@ impl<'a> Start<'a> {
         self.begin_if((input, output), key)
     }
 
+    /// Starts what [`Communicator::send`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffer, also if `to` is no other rank.
+    pub fn send<T: Element>(self, vector: CommBuffer<T>, to: usize) -> Started<'a, CommBuffer<T>> {
+        match self.comm.transfer::<T>(vector.len(), Some(to), None) {
+            Ok(key) => {
+                let lengths = (vector.len(), 0);
+                self.begin_with(vector, key, lengths, |mut vector| Operands::separate(vector.take(), None))
+            }
+            Err(error) => Err(OperationFailed { error, buffer: vector }),
+        }
+    }
+
+    /// Starts what [`Communicator::recv`] does.
+    ///
+    /// # Errors
+    /// [`OperationFailed`] with the buffer, also if `from` is no other rank.
+    pub fn recv<T: Element>(self, vector: CommBuffer<T>, from: usize) -> Started<'a, CommBuffer<T>> {
+        let key = self.comm.transfer::<T>(vector.len(), None, Some(from));
+        self.begin_if(vector, key)
+    }
+
     fn begin_if<B: Held>(self, buffers: B, key: Result<Key, CollectiveError>) -> Started<'a, B> {
         match key {
             Ok(key) => self.begin(buffers, key),
@@ -245,8 +269,18 @@ impl<'a> Start<'a> {
     }
 
     fn begin<B: Held>(self, buffers: B, key: Key) -> Started<'a, B> {
+        let lengths = buffers.lengths();
+        self.begin_with(buffers, key, lengths, B::into_operands)
+    }
+
+    fn begin_with<B: Held>(
+        self,
+        buffers: B,
+        key: Key,
+        (input, data): (usize, usize),
+        operands: impl FnOnce(B) -> Operands,
+    ) -> Started<'a, B> {
         let comm = self.comm;
-        let (input, data) = buffers.lengths();
         let fits = if buffers.belongs_to(comm.id()) {
             comm.check_lengths(&key.spec, input, data)
         } else {
@@ -255,7 +289,7 @@ impl<'a> Start<'a> {
         if let Err(error) = fits {
             return Err(OperationFailed { error, buffer: buffers });
         }
-        let ticket = Some(comm.core().borrow_mut().start(key, buffers.into_operands()));
+        let ticket = Some(comm.core().borrow_mut().start(key, operands(buffers)));
         Ok(Pending { comm, ticket, buffers: std::marker::PhantomData })
     }
 }

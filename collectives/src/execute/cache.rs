@@ -7,19 +7,24 @@ use crate::error::CollectiveError;
 use crate::plan::Plan;
 use crate::tune::Tuning;
 
-/// A short list of compiled plans. The last one used is found by one comparison.
+/// A short list of compiled plans, each in a place of its own while it is used. The last one used is found by one comparison.
 #[derive(Debug, Default)]
 pub(crate) struct PlanCache {
-    plans: Vec<Compiled>,
-    /// When each was used last.
-    used: Vec<u64>,
-    current: usize,
+    places: Vec<Place>,
+    last: usize,
     clock: u64,
     next: u16,
 }
 
+#[derive(Debug, Default)]
+struct Place {
+    plan: Option<Box<Compiled>>,
+    /// When it was used last.
+    used: u64,
+}
+
 impl PlanCache {
-    /// Makes the plan for `key` the current one, compiling it if need be.
+    /// The place of the plan for `key`, which is compiled if need be. Plans at places that are `busy` stay.
     ///
     /// # Errors
     /// As [`Compiled::new`].
@@ -28,53 +33,61 @@ impl PlanCache {
         &mut self,
         key: &Key,
         me: u32,
-        tuning: &Tuning,
-        nodes: (&Nodes, &[Plan]),
-        eager: usize,
-    ) -> Result<(), CollectiveError> {
-        if self.plans.get(self.current).is_none_or(|plan| plan.key != *key) {
-            self.current = match self.plans.iter().position(|plan| plan.key == *key) {
+        (tuning, eager): (&Tuning, usize),
+        own: (&Nodes, &[Plan]),
+        busy: impl Fn(usize) -> bool,
+    ) -> Result<usize, CollectiveError> {
+        if !self.places.get(self.last).is_some_and(|place| place.is(key)) {
+            self.last = match self.places.iter().position(|place| place.is(key)) {
                 Some(at) => at,
-                None => self.add(Compiled::new(key.clone(), me, tuning, nodes, eager)?),
+                None => self.add(Compiled::new(key.clone(), me, tuning, own, eager)?, busy),
             };
             self.clock += 1;
-            self.used[self.current] = self.clock;
+            self.places[self.last].used = self.clock;
         }
-        Ok(())
+        Ok(self.last)
     }
 
-    fn add(&mut self, mut plan: Compiled) -> usize {
-        let steps = |plans: &[Compiled]| plans.iter().map(Compiled::len).sum::<usize>();
-        while self.plans.len() >= MAX_CACHED || (!self.plans.is_empty() && steps(&self.plans) > MAX_STEPS) {
-            let oldest = (0..self.plans.len()).min_by_key(|&at| self.used[at]).unwrap_or(0);
-            self.plans.swap_remove(oldest);
-            self.used.swap_remove(oldest);
+    fn add(&mut self, mut plan: Compiled, busy: impl Fn(usize) -> bool) -> usize {
+        while self.iter().count() >= MAX_CACHED || self.iter().map(Compiled::len).sum::<usize>() > MAX_STEPS {
+            let kept = (0..self.places.len()).filter(|&at| self.places[at].plan.is_some() && !busy(at));
+            let Some(oldest) = kept.min_by_key(|&at| self.places[at].used) else { break };
+            self.places[oldest].plan = None;
         }
         // Numbers come round again; those of plans that are kept do not.
-        let is_free = |number: &u16| self.plans.iter().all(|plan| plan.number != *number);
+        let is_free = |number: &u16| self.iter().all(|plan| plan.number != *number);
         let mut numbers = (0..MAX_PLANS).map(|ahead| (self.next + ahead) % MAX_PLANS);
         plan.number = numbers.find(is_free).unwrap_or_default();
         self.next = plan.number + 1;
-        self.plans.push(plan);
-        self.used.push(0);
-        self.plans.len() - 1
+        let at = self.places.iter().position(|place| place.plan.is_none()).unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() - 1
+        });
+        self.places[at].plan = Some(Box::new(plan));
+        at
     }
 
-    /// The plan of the operation that runs.
+    /// The plan at a place.
     #[inline]
-    pub(crate) fn current(&mut self) -> Option<&mut Compiled> {
-        self.plans.get_mut(self.current)
+    pub(crate) fn plan(&mut self, at: usize) -> Option<&mut Compiled> {
+        self.places.get_mut(at)?.plan.as_deref_mut()
     }
 
     /// Forgets all plans, for a new tuning.
     pub(crate) fn clear(&mut self) {
-        self.plans.clear();
-        self.used.clear();
+        self.places.clear();
     }
 
     /// All plans.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Compiled> {
-        self.plans.iter()
+        self.places.iter().filter_map(|place| place.plan.as_deref())
+    }
+}
+
+impl Place {
+    #[inline]
+    fn is(&self, key: &Key) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.key == *key)
     }
 }
 
@@ -98,8 +111,8 @@ mod tests {
             let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
             let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
             let key = Key { spec, data_type, op, wish: Algorithm::Auto };
-            cache.find(&key, 0, &Tuning::default(), (&Nodes::One, &[]), 64).unwrap();
-            cache.current().unwrap().number
+            let at = cache.find(&key, 0, (&Tuning::default(), 64), (&Nodes::One, &[]), |_| false).unwrap();
+            cache.plan(at).unwrap().number
         };
         let most = u64::from(MAX_PLANS);
         for elements in 0..2 * most {

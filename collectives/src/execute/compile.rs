@@ -64,6 +64,8 @@ pub(super) struct PlanPeer {
     sends: (u32, u32),
     /// Words and messages that it sends in an operation.
     pub(super) expected: u32,
+    /// Those that this rank sends it, and that may come before it has begun.
+    pub(super) ahead: u32,
     /// How often this rank reads or writes its memory.
     pub(super) reaches: u32,
     /// Whether it reads or writes this rank's memory.
@@ -217,6 +219,16 @@ impl Compiled {
         if message < count { self.messages.get((start + message) as usize).copied() } else { None }
     }
 
+    /// The peers, and how much this rank sends each that may come before it has begun.
+    pub(crate) fn ahead(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.peers.iter().map(|peer| (peer.rank, peer.ahead))
+    }
+
+    /// How much this rank sends a rank that may come before that has begun.
+    pub(crate) fn ahead_of(&self, rank: u32) -> u32 {
+        self.slot(rank).map_or(0, |slot| self.peers[slot as usize].ahead)
+    }
+
     /// What it does.
     pub(crate) fn call(&self) -> &Call {
         &self.call
@@ -266,6 +278,7 @@ fn peers(program: &Program, ranks: u32) -> (Vec<PlanPeer>, Vec<u16>) {
                 receives: (0, 0),
                 sends: (0, 0),
                 expected: 0,
+                ahead: 0,
                 reaches: 0,
                 reached: false,
                 opened: Vec::new(),
@@ -306,6 +319,7 @@ fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
             Way::Written { .. } => (Some(true), false, true, false),
         };
         peer.expected += u32::from(word);
+        peer.ahead += u32::from(!receive && matches!(step.way, Way::Copied | Way::Read { told: true, .. }));
         peer.reaches += u32::from(ours == Some(true));
         peer.reached |= ours == Some(false);
         peer.opened.extend(opened.then_some(number));
@@ -313,6 +327,7 @@ fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
     }
     for peer in peers.iter_mut() {
         peer.expected += u32::from(peer.reaches > 0) + u32::from(peer.reached);
+        peer.ahead += u32::from(peer.reached);
     }
     messages
 }

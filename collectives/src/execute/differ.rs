@@ -1,65 +1,40 @@
-//! Messages that do not belong to the operation that runs: of another one, or of a rank that was asked for another.
+//! Messages that do not belong to what runs: of another operation, or of a rank that was asked for another.
 
-use qpair_transport::{EndpointId, Message};
+use qpair_transport::EndpointId;
 
 use super::call::Call;
 use super::exec::Exec;
-use super::net::Link;
+use super::net::Net;
 use super::stash::Early;
-use super::tag::{Fields, Kind};
+use super::tag::Fields;
 use crate::fault::{Fault, Mismatch, Outcome, Side};
 
 impl Exec<'_> {
-    /// Something came that is not for the operation that runs.
-    pub(super) fn arrived_other(&mut self, ep: EndpointId, fields: Fields, message: Message) -> Outcome<()> {
-        let known = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
-        match fields.kind {
-            Kind::Hello => self.net.hello(ep, fields.rank, &message),
-            _ if !known => self.net.turn_away(ep),
-            Kind::Announce => return self.announced(fields, &message),
-            _ => return self.of_another(fields, message),
-        }
-        Ok(())
-    }
-
-    fn announced(&mut self, fields: Fields, text: &[u8]) -> Outcome<()> {
-        if let Some(slot) = self.plan.slot(fields.rank) {
-            let theirs = &mut self.plan.peers[slot as usize].theirs;
-            *theirs = theirs.filter(|&theirs| theirs != fields.plan);
-        }
-        self.net.announced(fields.rank, fields.plan, text)
-    }
-
-    fn of_another(&mut self, fields: Fields, contents: Message) -> Outcome<()> {
-        let ahead = fields.sequence.wrapping_sub(self.run.sequence()) as i16;
-        // The operation that runs has no messages with a rank that lacks in its plan.
-        if ahead < 0 || (self.run.is_active() && (ahead == 0 || self.lacks(fields.rank))) {
-            return Err(self.differs(fields));
-        }
-        self.run.stash.push(Early { fields, contents });
-        Ok(())
+    /// The sender's slot, if that is for this operation.
+    #[inline]
+    pub(super) fn takes(&self, ep: EndpointId, fields: Fields) -> Option<u16> {
+        let slot = self.plan.slot(fields.rank)?;
+        let number = *self.run.numbers.get(slot as usize)?;
+        let due = self.run.active && number as u16 == fields.sequence;
+        (due && self.plan.peers[slot as usize].ep == Some(ep)).then_some(slot)
     }
 
     /// Delivers what came before the operation began.
     #[cold]
     pub(super) fn unstash(&mut self) -> Outcome<()> {
-        while let Some(Early { fields, contents }) = self.run.stash.take_due(self.run.sequence()) {
-            if fields.sequence != self.run.sequence() {
-                return Err(self.differs(fields));
+        for slot in 0..self.plan.peers.len() as u16 {
+            let (rank, number) = (self.plan.peers[slot as usize].rank, self.run.numbers[slot as usize]);
+            while let Some(Early { fields, contents }) = self.net.stash.take(rank, number as u16) {
+                self.deliver(slot, fields, contents)?;
             }
-            let Some(slot) = self.plan.slot(fields.rank) else { return Err(self.differs(fields)) };
-            self.deliver(slot, fields, contents)?;
         }
-        // A peer that is in a later operation has sent all that it has for this one.
-        let lacking = (0..self.net.ranks()).filter(|&rank| self.lacks(rank));
-        let ahead = lacking.filter_map(|rank| self.run.stash.first_of(rank)).next();
-        ahead.map_or(Ok(()), |early| Err(self.differs(early.fields)))
+        Ok(())
     }
 
-    /// Whether something of `rank` for the operation that runs has not come.
+    /// Whether something of `rank` for the operation has not come.
     pub(super) fn lacks(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
-        self.run.arrived[slot as usize] < self.plan.peers[slot as usize].expected
+        self.run.arrived.get(slot as usize).is_some_and(|&arrived| arrived < self.plan.peers[slot as usize].expected)
     }
 
     /// A peer's plan number comes for the first time: does it stand for the same?
@@ -74,27 +49,40 @@ impl Exec<'_> {
         }
     }
 
-    /// The fault that a peer does something else.
+    /// The fault that a peer does something else in this operation.
     #[cold]
     pub(super) fn differs(&self, fields: Fields) -> Box<Fault> {
-        let ahead = fields.sequence.wrapping_sub(self.run.sequence()) as i16;
-        let number = self.run.number.wrapping_add_signed(ahead.into());
-        let theirs = self.net.call(fields.rank, fields.plan).copied();
-        let ours: Option<(u64, Call)> = match ahead {
-            0.. if self.run.is_active() => Some((self.run.number, self.plan.call)),
-            0.. => None,
-            _ => self.run.past(number).map(|call| (number, call)),
-        };
+        let number = self.plan.slot(fields.rank).map(|slot| self.run.numbers[slot as usize]);
+        self.net.differs_from(fields, number.map(|number| (number, self.plan.call)))
+    }
+}
+
+impl Net {
+    /// Whether that number is one of an operation with a peer that this rank has not begun.
+    pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
+        self.peers.get(rank as usize).is_some_and(|peer| self.number(rank, sequence) >= peer.begun)
+    }
+
+    /// The fault that a peer sends something for an operation that was another here, or is over.
+    #[cold]
+    pub(super) fn differs(&self, fields: Fields) -> Box<Fault> {
+        let number = self.number(fields.rank, fields.sequence);
+        self.differs_from(fields, self.past(fields.rank, number).map(|call| (number, call)))
+    }
+
+    fn differs_from(&self, fields: Fields, ours: Option<(u64, Call)>) -> Box<Fault> {
+        let number = self.number(fields.rank, fields.sequence);
+        let theirs = self.call(fields.rank, fields.plan).copied();
         match (theirs, ours) {
             (Some(theirs), Some((own, ours))) if (own, ours) != (number, theirs) => {
-                let one = Side { rank: self.net.me, number: own, call: ours };
+                let one = Side { rank: self.me, number: own, call: ours };
                 let other = Side { rank: fields.rank, number, call: theirs };
                 Box::new(Fault::Differs(Mismatch { one, other }))
             }
             _ => {
                 let reason = format!(
-                    "it sent message {} of its plan {} for operation {number}, which rank {} has no use for",
-                    fields.message, fields.plan, self.net.me
+                    "it sent message {} of its plan {} for operation {number} with rank {}, which that has no use for",
+                    fields.message, fields.plan, self.me
                 );
                 Box::new(Fault::Failed { rank: fields.rank, reason })
             }

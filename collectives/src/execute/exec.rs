@@ -1,57 +1,38 @@
 //! Runs one operation: starts steps as their dependencies complete, and takes what comes for them.
 
-use std::time::Duration;
-
-use qpair_transport::{EndpointId, Event, Message, OpError, Tag};
+use qpair_transport::Message;
 use qpair_verbs::calc::{Calc, scale};
 
 use super::compile::{Compiled, Step, What};
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
 use super::tag::{Fields, Kind};
-use super::wait::{Patience, Pause};
-use crate::bootstrap::Alarm;
 use crate::fault::Outcome;
 
-/// What it takes to run an operation.
+/// One operation, and what it takes to run it.
 pub(crate) struct Exec<'a> {
     pub(crate) net: &'a mut Net,
     pub(crate) plan: &'a mut Compiled,
     pub(crate) run: &'a mut Run,
-    pub(crate) alarm: &'a Alarm,
-    pub(crate) patience: Patience,
-    /// How long nothing may happen.
-    pub(crate) limit: Duration,
 }
 
 impl Exec<'_> {
-    /// Starts the operation that was prepared.
+    /// Starts the operation that was prepared, whose peers are connected.
     #[inline]
-    pub(crate) fn start(&mut self) -> Outcome<()> {
-        if self.plan.introduced != self.net.epoch {
-            self.introduce()?;
-        }
+    pub(super) fn start(&mut self) -> Outcome<()> {
         self.run.active = true;
-        self.run.wait.reset();
+        self.run.numbers.clear();
+        for peer in &self.plan.peers {
+            self.run.numbers.push(self.net.enlist(peer.rank, self.plan.call));
+        }
         if self.plan.large {
             self.begin()?;
         }
         self.run.ready.extend(&self.plan.first);
-        if !self.run.stash.is_empty() {
+        if !self.net.stash.is_empty() {
             self.unstash()?;
         }
         self.start_ready()
-    }
-
-    /// Runs it to its end.
-    #[inline]
-    pub(crate) fn complete_all(&mut self) -> Outcome<()> {
-        while !self.is_complete() {
-            if !self.advance()? {
-                self.idle()?;
-            }
-        }
-        Ok(())
     }
 
     /// Whether it is complete.
@@ -60,66 +41,15 @@ impl Exec<'_> {
         self.run.open == 0 && self.run.blocked.is_empty()
     }
 
-    /// Does what can be done at once, once. False if that was nothing.
+    /// Does what had to wait for room.
     #[inline]
-    pub(crate) fn advance(&mut self) -> Outcome<bool> {
+    pub(super) fn push_on(&mut self) -> Outcome<()> {
         if !self.run.blocked.is_empty() {
             self.retry()?;
         }
         if !self.run.transfers.is_empty() {
             self.transfer()?;
         }
-        match self.net.worker.poll() {
-            Ok(Some(event)) => {
-                self.run.wait.reset();
-                self.handle(event)?;
-                self.start_ready()?;
-                Ok(true)
-            }
-            Ok(None) => Ok(false),
-            Err(error) => Err(self.broken(&error)),
-        }
-    }
-
-    /// Nothing could be done: waits a little for something to do.
-    #[inline]
-    fn idle(&mut self) -> Outcome<()> {
-        if self.alarm.is_raised() {
-            return Err(self.raised());
-        }
-        match self.run.wait.pause(self.patience, self.limit) {
-            Pause::Poll => Ok(()),
-            Pause::Sleep(limit) => self.sleep(limit),
-            Pause::Over => Err(self.timed_out()),
-        }
-    }
-
-    #[cold]
-    fn sleep(&mut self, limit: Duration) -> Outcome<()> {
-        match self.net.worker.wait(Some(limit)) {
-            Ok(Some(event)) => {
-                self.run.wait.reset();
-                self.handle(event)?;
-                self.start_ready()
-            }
-            Ok(None) => Ok(()),
-            Err(error) => Err(self.broken(&error)),
-        }
-    }
-
-    /// Connects to all peers of the plan, and tells them what its number stands for.
-    #[cold]
-    fn introduce(&mut self) -> Outcome<()> {
-        self.run.wait.reset();
-        while !self.net.connect(self.plan)? {
-            match self.net.worker.poll() {
-                Ok(Some(event)) => self.handle(event)?,
-                Ok(None) => self.idle()?,
-                Err(error) => return Err(self.broken(&error)),
-            }
-        }
-        self.net.announce(self.plan)?;
-        self.plan.introduced = self.net.epoch;
         Ok(())
     }
 
@@ -215,57 +145,7 @@ impl Exec<'_> {
         Ok(all)
     }
 
-    #[inline]
-    fn handle(&mut self, event: Event) -> Outcome<()> {
-        match event {
-            Event::Received { ep, tag, message } => self.arrived(ep, tag, message),
-            Event::Got { op, memory, .. } | Event::Put { op, memory, .. } => {
-                drop(memory);
-                self.transferred(op)
-            }
-            other => self.handle_other(other),
-        }
-    }
-
-    #[cold]
-    fn handle_other(&mut self, event: Event) -> Outcome<()> {
-        match event {
-            Event::Connected { ep } => self.net.connected(ep),
-            Event::Closed { ep, reason } => {
-                if let Some((rank, fault)) = self.net.closed(ep, &reason)
-                    && self.needs(rank)
-                {
-                    return Err(self.cause(rank, fault));
-                }
-            }
-            Event::Offered { ep, .. } => return self.foreign(ep),
-            // An operation on a connection that ends fails first; what it means is told by the end.
-            Event::Failed { ep: Some(ep), error, .. } if error != OpError::Closed => {
-                if let Some(rank) = self.net.rank_of(ep) {
-                    return Err(self.failed(format!("it could not go on with rank {rank}: {error}")));
-                }
-            }
-            Event::Rejected { peer, error, .. } => tracing::debug!(%peer, %error, "a connection was not made"),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Something came from a peer, or from a stranger.
-    #[inline]
-    fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<()> {
-        let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
-        let other = matches!(fields.kind, Kind::Hello | Kind::Announce);
-        if other || fields.sequence != self.run.sequence() || !self.run.active {
-            return self.arrived_other(ep, fields, message);
-        }
-        match self.plan.slot(fields.rank) {
-            Some(slot) if self.plan.peers[slot as usize].ep == Some(ep) => self.deliver(slot, fields, message),
-            _ => self.arrived_other(ep, fields, message),
-        }
-    }
-
-    /// Something came for the operation that runs, from the peer that it says it is from.
+    /// Something came for it, from the peer that it says it is from.
     #[inline]
     pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
         let peer = &self.plan.peers[slot as usize];

@@ -1,13 +1,9 @@
 //! What an operation waits for, and why it can not go on.
 
-use std::time::Duration;
-
-use qpair_transport::{EndpointId, WorkerError};
-
 use super::compile::{Step, What};
 use super::exec::Exec;
 use super::run::State;
-use crate::fault::{Fault, Outcome, Place};
+use crate::fault::{Fault, Place};
 
 impl Exec<'_> {
     /// Whether the operation still waits for something of `rank`.
@@ -40,19 +36,6 @@ impl Exec<'_> {
         Some(Place { rank, step, call: self.plan.call })
     }
 
-    #[cold]
-    pub(super) fn raised(&self) -> Box<Fault> {
-        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
-    }
-
-    #[cold]
-    pub(super) fn timed_out(&self) -> Box<Fault> {
-        match self.place(None) {
-            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit }),
-            None => self.failed("it waited for nothing".into()),
-        }
-    }
-
     /// A peer gives more, or less, than this rank expects of it.
     #[cold]
     pub(super) fn gives_other(&self, slot: u16, given: u64, expected: usize) -> Box<Fault> {
@@ -66,11 +49,6 @@ impl Exec<'_> {
     }
 
     #[cold]
-    pub(super) fn broken(&self, error: &WorkerError) -> Box<Fault> {
-        self.failed(error.to_string())
-    }
-
-    #[cold]
     pub(super) fn inconsistent(&self, number: u32) -> Box<Fault> {
         self.failed(format!("step {number} of {} does not fit what came for it", self.plan.call))
     }
@@ -79,35 +57,4 @@ impl Exec<'_> {
     pub(super) fn failed(&self, reason: String) -> Box<Fault> {
         Box::new(Fault::Failed { rank: self.net.me, reason })
     }
-
-    /// What ended the connection to a rank: where that is gone, or has left, others may know it before long.
-    #[cold]
-    pub(super) fn cause(&self, rank: u32, fault: Box<Fault>) -> Box<Fault> {
-        if !matches!(*fault, Fault::Failed { .. }) {
-            return fault;
-        }
-        match self.alarm.wait(MOMENT) {
-            Some(first) => Box::new(first),
-            None if self.alarm.has_left(rank) => Box::new(Fault::Left { rank }),
-            None => fault,
-        }
-    }
-
-    /// Something came that no rank of this release sends.
-    #[cold]
-    pub(super) fn foreign(&mut self, ep: EndpointId) -> Outcome<()> {
-        match self.net.rank_of(ep) {
-            Some(rank) => {
-                let reason = "it sent what no rank of this release sends: use one release for all ranks".into();
-                Err(Box::new(Fault::Failed { rank, reason }))
-            }
-            None => {
-                self.net.turn_away(ep);
-                Ok(())
-            }
-        }
-    }
 }
-
-/// How long to wait for the reason why a connection did not come up.
-const MOMENT: Duration = Duration::from_millis(300);

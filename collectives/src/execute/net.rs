@@ -11,6 +11,7 @@ use qpair_verbs::ProtectionDomain;
 
 use super::call::Call;
 use super::compile::Compiled;
+use super::stash::Stash;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
 use crate::error::BootstrapError;
@@ -28,6 +29,9 @@ pub(crate) struct Net {
     pub(super) epoch: u64,
     listener: Listener,
     eager: usize,
+    window: u32,
+    /// What came for operations that this rank has not begun.
+    pub(super) stash: Stash,
 }
 
 /// Another rank.
@@ -37,7 +41,14 @@ pub(super) struct Peer {
     pub(super) link: Link,
     /// What its plan numbers stand for.
     calls: Vec<Option<Call>>,
+    /// Operations with it that this rank has begun. Both number them alike.
+    pub(super) begun: u64,
+    /// What the last of them were, by number.
+    past: [Option<Call>; PAST],
 }
+
+/// Operations with a peer that are remembered, to tell what a late message was for.
+const PAST: usize = 4;
 
 /// How far the connection to a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +102,18 @@ impl Net {
             .patience(0, 0);
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
-        Ok(Net { worker, me, peers: Vec::new(), token: 0, epoch: 1, listener, eager: settings.eager })
+        let stash = Stash::new(64 * ranks as usize);
+        Ok(Net {
+            worker,
+            me,
+            peers: Vec::new(),
+            token: 0,
+            epoch: 1,
+            listener,
+            eager: settings.eager,
+            window: settings.window,
+            stash,
+        })
     }
 
     /// Where its worker listens.
@@ -101,7 +123,9 @@ impl Net {
 
     /// Takes note of the other ranks, and of the communicator's token.
     pub(crate) fn meet(&mut self, addresses: impl Iterator<Item = SocketAddr>, token: u64) {
-        self.peers = addresses.map(|address| Peer { address, link: Link::None, calls: Vec::new() }).collect();
+        self.peers = addresses
+            .map(|address| Peer { address, link: Link::None, calls: Vec::new(), begun: 0, past: [None; PAST] })
+            .collect();
         self.token = token;
     }
 
@@ -135,6 +159,11 @@ impl Net {
     /// Longest message that is copied.
     pub(crate) fn eager(&self) -> usize {
         self.eager
+    }
+
+    /// Messages that this rank may have under way to a peer.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
     }
 
     /// The connection to `rank` in words.
@@ -229,6 +258,29 @@ impl Net {
         let before = peer.calls[plan as usize].replace(call);
         self.epoch += u64::from(before.is_some_and(|before| before != call));
         Ok(())
+    }
+
+    /// Begins an operation with a peer. Gives its number.
+    #[inline]
+    pub(super) fn enlist(&mut self, rank: u32, call: Call) -> u64 {
+        let peer = &mut self.peers[rank as usize];
+        let number = peer.begun;
+        peer.past[number as usize % PAST] = Some(call);
+        peer.begun += 1;
+        number
+    }
+
+    /// The number of the operation with a peer that a message is for, of which it carries 16 bits: the closest to the next.
+    pub(super) fn number(&self, rank: u32, sequence: u16) -> u64 {
+        let next = self.peers.get(rank as usize).map_or(0, |peer| peer.begun);
+        next.wrapping_add_signed((sequence.wrapping_sub(next as u16) as i16).into())
+    }
+
+    /// What that operation with a peer was, if it was one of the last.
+    pub(super) fn past(&self, rank: u32, number: u64) -> Option<Call> {
+        let peer = self.peers.get(rank as usize)?;
+        let recent = number < peer.begun && peer.begun - number <= PAST as u64;
+        if recent { peer.past[number as usize % PAST] } else { None }
     }
 
     /// What a peer's plan number stands for.

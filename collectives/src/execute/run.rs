@@ -7,13 +7,10 @@ use qpair_transport::{Message, OpId};
 use qpair_verbs::Buffer;
 use qpair_verbs::calc::Calc;
 
-use super::call::Call;
 use super::compile::{Compiled, Span};
 use super::memory::Memory;
 use super::reach::Reach;
-use super::stash::Stash;
 use super::tag::Kind;
-use super::wait::Wait;
 use crate::error::CollectiveError;
 use crate::plan::Buffer as Named;
 
@@ -21,9 +18,13 @@ use crate::plan::Buffer as Named;
 /// served the largest plan.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The number of the operation that runs, or of the next.
-    pub(super) number: u64,
+    /// What it is known by to who started it.
+    pub(crate) id: u64,
+    /// Which plan it runs, in the cache.
+    pub(crate) plan: usize,
     pub(super) active: bool,
+    /// By slot: the number of the operation with that peer.
+    pub(super) numbers: Vec<u64>,
     /// By step: how many steps it still waits for.
     pub(super) counts: Vec<u32>,
     pub(super) states: Vec<State>,
@@ -53,12 +54,6 @@ pub(crate) struct Run {
     pub(super) input: Memory,
     pub(super) data: Memory,
     pub(super) scratch: Memory,
-    pub(super) stash: Stash,
-    pub(super) wait: Wait,
-    /// What the last operations were, by number.
-    history: [Option<Call>; HISTORY],
-    /// Scratch of former operations.
-    spare: Option<Buffer>,
     /// What is copied or combined within this rank, where peers may reach it meanwhile.
     part: Box<[u8]>,
 }
@@ -99,10 +94,12 @@ pub(super) enum State {
 }
 
 impl Run {
-    pub(crate) fn new(ranks: u32) -> Self {
+    pub(crate) fn new() -> Self {
         Run {
-            number: 0,
+            id: 0,
+            plan: 0,
             active: false,
+            numbers: Vec::new(),
             counts: Vec::new(),
             states: Vec::new(),
             messages: Vec::new(),
@@ -119,22 +116,8 @@ impl Run {
             input: Memory::None,
             data: Memory::None,
             scratch: Memory::None,
-            stash: Stash::new(64 * ranks as usize),
-            wait: Wait::default(),
-            history: [None; HISTORY],
-            spare: None,
             part: vec![0; PART].into(),
         }
-    }
-
-    /// Whether an operation runs.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active
-    }
-
-    #[inline]
-    pub(super) fn sequence(&self) -> u16 {
-        self.number as u16
     }
 
     #[inline]
@@ -236,15 +219,11 @@ impl Run {
         self.arrived.clear();
         self.arrived.resize(plan.peers.len(), 0);
         self.open = plan.len();
-        self.history[self.number as usize % HISTORY] = Some(plan.call);
         if self.messages.len() < plan.len() {
             self.reserve(plan);
         }
         if plan.scratch > 0 {
-            self.scratch = match self.spare.take() {
-                Some(buffer) if buffer.len() >= plan.scratch => Memory::Plain(buffer),
-                _ => Memory::Plain(alloc(plan.scratch)?),
-            };
+            self.scratch = Memory::Plain(alloc(plan.scratch)?);
         }
         if plan.large {
             self.input.expose()?;
@@ -276,7 +255,6 @@ impl Run {
     #[inline]
     pub(crate) fn finish(&mut self) -> Buffers {
         self.active = false;
-        self.number += 1;
         self.take_memory()
     }
 
@@ -285,25 +263,10 @@ impl Run {
         Buffers { input: take(&mut self.input), data: take(&mut self.data), scratch: take(&mut self.scratch) }
     }
 
-    /// Keeps scratch for the next operation that needs some.
-    pub(crate) fn keep_scratch(&mut self, buffer: Option<Buffer>) {
-        let kept = self.spare.as_ref().map_or(0, |buffer| buffer.len());
-        if let Some(buffer) = buffer.filter(|buffer| buffer.len() >= kept) {
-            self.spare = Some(buffer);
-        }
-    }
-
-    /// What operation `number` was, if it was one of the last.
-    pub(super) fn past(&self, number: u64) -> Option<Call> {
-        let recent = number <= self.number && self.number - number < HISTORY as u64;
-        if recent { self.history[number as usize % HISTORY] } else { None }
-    }
-
     /// Drops all that belongs to the operation but its memory, which it gives.
     pub(crate) fn abandon(&mut self) -> Buffers {
         self.active = false;
         self.messages.iter_mut().for_each(|message| *message = None);
-        self.stash.clear();
         self.ready.clear();
         self.blocked.clear();
         self.transfers.clear();
@@ -311,9 +274,6 @@ impl Run {
         self.take_memory()
     }
 }
-
-/// Operations that are remembered, to tell what a late message was for.
-const HISTORY: usize = 32;
 
 /// Bytes that stay in the first-level cache. A multiple of every element's size.
 const PART: usize = 8 << 10;

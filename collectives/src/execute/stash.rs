@@ -36,34 +36,10 @@ impl Stash {
         self.early.push_back(early);
     }
 
-    /// The first one that is due at operation `sequence`, or overdue.
-    pub(super) fn take_due(&mut self, sequence: u16) -> Option<Early> {
-        let at = self.early.iter().position(|early| is_due(sequence, early.fields.sequence))?;
+    /// The first one of `rank`'s for its operation `sequence` with this rank.
+    pub(super) fn take(&mut self, rank: u32, sequence: u16) -> Option<Early> {
+        let due = |early: &Early| early.fields.rank == rank && early.fields.sequence == sequence;
+        let at = self.early.iter().position(due)?;
         self.early.remove(at)
-    }
-
-    /// The first of `rank`'s.
-    pub(super) fn first_of(&self, rank: u32) -> Option<&Early> {
-        self.early.iter().find(|early| early.fields.rank == rank)
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.early.clear();
-    }
-}
-
-/// Whether what is for operation `other` is due at operation `sequence`, or overdue. The numbers wrap.
-fn is_due(sequence: u16, other: u16) -> bool {
-    sequence.wrapping_sub(other) < u16::MAX / 2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_due_is_seen_also_where_numbers_wrap() {
-        assert!(is_due(5, 5) && is_due(5, 4) && !is_due(5, 6));
-        assert!(is_due(0, u16::MAX) && !is_due(u16::MAX, 0) && !is_due(u16::MAX, 1));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Patience {
 
 /// How far a wait is.
 #[derive(Debug, Default)]
-pub(super) struct Wait {
+pub(crate) struct Wait {
     polls: u32,
     since: Option<Instant>,
 }

@@ -60,7 +60,7 @@ impl Exec<'_> {
 
     #[inline]
     fn send(&mut self, word: Word) -> Outcome<bool> {
-        let tag = self.tag(word.kind, word.message);
+        let tag = self.tag(word);
         let mut reach = [0; REACH];
         let contents: &[u8] = match (word.kind, word.step) {
             (Kind::Begin, _) => self.reach(word.slot).encode(&mut reach),
@@ -97,9 +97,9 @@ impl Exec<'_> {
 
     /// The tag of a message of this rank.
     #[inline]
-    fn tag(&self, kind: Kind, message: u32) -> Tag {
-        let (rank, plan, sequence) = (self.net.me, self.plan.number, self.run.sequence());
-        Fields { kind, rank, plan, sequence, message }.encode()
+    fn tag(&self, Word { slot, kind, message, .. }: Word) -> Tag {
+        let sequence = self.run.numbers[slot as usize] as u16;
+        Fields { kind, rank: self.net.me, plan: self.plan.number, sequence, message }.encode()
     }
 
     /// A peer has something to say about messages that are not copied. Each word is taken once, and where it is due.

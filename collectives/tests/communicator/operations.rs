@@ -265,6 +265,82 @@ fn operations_started_together_come_back_with_their_buffers() {
     });
 }
 
+#[test]
+fn transfers_pass_by_those_who_have_no_part_in_them() {
+    on_ranks(4, |comm: Communicator| {
+        let (me, ranks) = (comm.rank(), comm.size());
+        for len in [0, 1, 1000, 100_000] {
+            // Along the ranks, one after the other, while the others do nothing.
+            let mut vector = if me == 0 { filled(&comm, len) } else { comm.buffer(len).unwrap() };
+            if me > 0 {
+                comm.recv(&mut vector, me - 1).unwrap();
+            }
+            if me + 1 < ranks {
+                comm.send(&mut vector, me + 1).unwrap();
+            }
+            holds(&vector, |at| value(0, at), "along");
+            // All at once, each with each.
+            let sent: Vec<_> = (0..ranks)
+                .filter(|&to| to != me)
+                .map(|to| comm.start().send(filled(&comm, len), to).unwrap())
+                .collect();
+            let received: Vec<_> = (0..ranks)
+                .filter(|&from| from != me)
+                .map(|from| (from, comm.start().recv(comm.buffer(len).unwrap(), from).unwrap()))
+                .collect();
+            for (from, pending) in received {
+                holds(&pending.wait().unwrap(), |at| value(from, at), "each with each");
+            }
+            for pending in sent {
+                holds(&pending.wait().unwrap(), |at| value(me, at), "what was sent");
+            }
+            comm.barrier().unwrap();
+        }
+        let mut vector = filled(&comm, 5);
+        for other in [me, ranks] {
+            let error = comm.send(&mut vector, other).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("rank {other} is no other rank among 4")), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_transfer_of_another_length_names_both() {
+    for lens in [[10, 11], [100_000, 100_001]] {
+        on_ranks(3, |comm: Communicator| {
+            let mut vector = filled(&comm, lens[comm.rank() % 2]);
+            let result = match comm.rank() {
+                0 => comm.send(&mut vector, 1),
+                1 => comm.recv(&mut vector, 0),
+                _ => Ok(()),
+            };
+            let error = result.and_then(|()| comm.barrier()).unwrap_err().to_string();
+            assert!(
+                error.contains("on rank 0") && error.contains("on rank 1") && error.contains("transfer"),
+                "{error}"
+            );
+        });
+    }
+}
+
+/// Operations that were started are under way together: the first can not end before the last is started.
+#[test]
+fn operations_are_under_way_together() {
+    on_ranks(2, |comm: Communicator| {
+        let other = 1 - comm.rank();
+        let received: Vec<_> =
+            (0..12).map(|i| comm.start().recv(comm.buffer::<i64>(1000 * i).unwrap(), other).unwrap()).collect();
+        let reduced = comm.start().all_reduce(filled(&comm, 50_000), ReduceOp::Sum).unwrap();
+        for i in 0..12 {
+            comm.send(&mut filled(&comm, 1000 * i), other).unwrap();
+        }
+        for pending in received {
+            holds(&pending.wait().unwrap(), |at| value(other, at), "received");
+        }
+        holds(&reduced.wait().unwrap(), |at| sum(2, at), "reduced beside");
+    });
+}
+
 /// A plan that a user supplies is run, once it is proved; one that is wrong is not.
 #[test]
 fn plans_of_the_users_own() {

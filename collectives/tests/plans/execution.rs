@@ -114,7 +114,7 @@ fn check_one(case: Case, n: u32, len: u64, segment: u64, seed: u64) {
     if let Err(error) = plan.verify() {
         panic!("{context}: {error}\n{plan}");
     }
-    if let Err(error) = check(&plan, n % 2 == 0, seed) {
+    if let Err(error) = check(&plan, n.is_multiple_of(2), seed) {
         panic!("{context}: {error}\n{plan}");
     }
 }

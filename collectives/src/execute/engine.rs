@@ -1,0 +1,287 @@
+//! The operations under way: takes what comes for them, and moves them on.
+
+use std::time::Duration;
+
+use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerError};
+
+use super::cache::PlanCache;
+use super::exec::Exec;
+use super::net::{Link, Net};
+use super::run::Run;
+use super::stash::Early;
+use super::tag::{Fields, Kind};
+use super::wait::{Patience, Pause, Wait};
+use crate::bootstrap::Alarm;
+use crate::fault::{Fault, Outcome, Place};
+
+/// The operations under way, in the order in which they were started, and what it takes to run them.
+pub(crate) struct Engine<'a> {
+    pub(crate) net: &'a mut Net,
+    pub(crate) cache: &'a mut PlanCache,
+    pub(crate) runs: &'a mut Vec<Run>,
+    pub(crate) wait: &'a mut Wait,
+    pub(crate) alarm: &'a Alarm,
+    pub(crate) patience: Patience,
+    /// How long nothing may happen.
+    pub(crate) limit: Duration,
+}
+
+impl Engine<'_> {
+    /// The operation at a place.
+    #[inline]
+    pub(crate) fn exec(&mut self, at: usize) -> Outcome<Exec<'_>> {
+        match self.runs.get_mut(at) {
+            Some(run) => match self.cache.plan(run.plan) {
+                Some(plan) => Ok(Exec { net: self.net, plan, run }),
+                None => Err(no_operation(self.net.me)),
+            },
+            None => Err(no_operation(self.net.me)),
+        }
+    }
+
+    /// Starts the operation that was prepared last.
+    #[inline]
+    pub(crate) fn start(&mut self) -> Outcome<()> {
+        let at = self.runs.len().saturating_sub(1);
+        let epoch = self.net.epoch;
+        if self.exec(at)?.plan.introduced != epoch {
+            self.introduce(at)?;
+        }
+        self.wait.reset();
+        self.exec(at)?.start()
+    }
+
+    /// Runs the operation at a place to its end.
+    #[inline]
+    pub(crate) fn complete(&mut self, at: usize) -> Outcome<()> {
+        while !self.exec(at)?.is_complete() {
+            if !self.advance()? {
+                self.idle()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what can be done at once, once. False if that was nothing.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> Outcome<bool> {
+        for at in 0..self.runs.len() {
+            self.exec(at)?.push_on()?;
+        }
+        match self.net.worker.poll() {
+            Ok(Some(event)) => {
+                self.wait.reset();
+                self.handle(event)?;
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// Nothing could be done: waits a little for something to do.
+    #[inline]
+    fn idle(&mut self) -> Outcome<()> {
+        if self.alarm.is_raised() {
+            return Err(self.raised());
+        }
+        match self.wait.pause(self.patience, self.limit) {
+            Pause::Poll => Ok(()),
+            Pause::Sleep(limit) => self.sleep(limit),
+            Pause::Over => Err(self.timed_out()),
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self, limit: Duration) -> Outcome<()> {
+        match self.net.worker.wait(Some(limit)) {
+            Ok(Some(event)) => {
+                self.wait.reset();
+                self.handle(event)
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// Connects to all peers of the plan, and tells them what its number stands for.
+    #[cold]
+    fn introduce(&mut self, at: usize) -> Outcome<()> {
+        self.wait.reset();
+        loop {
+            let Exec { net, plan, .. } = self.exec(at)?;
+            if net.connect(plan)? {
+                net.announce(plan)?;
+                plan.introduced = net.epoch;
+                return Ok(());
+            }
+            if !self.advance()? {
+                self.idle()?;
+            }
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event) -> Outcome<()> {
+        match event {
+            Event::Received { ep, tag, message } => self.arrived(ep, tag, message),
+            Event::Got { op, memory, .. } | Event::Put { op, memory, .. } => {
+                drop(memory);
+                self.transferred(op)
+            }
+            other => self.handle_other(other),
+        }
+    }
+
+    #[inline]
+    fn transferred(&mut self, op: OpId) -> Outcome<()> {
+        let posted = |run: &Run| run.posted.iter().any(|(posted, _)| *posted == op);
+        let Some(at) = self.runs.iter().position(posted) else { return Ok(()) };
+        let mut exec = self.exec(at)?;
+        exec.transferred(op)?;
+        exec.start_ready()
+    }
+
+    #[cold]
+    fn handle_other(&mut self, event: Event) -> Outcome<()> {
+        match event {
+            Event::Connected { ep } => self.net.connected(ep),
+            Event::Closed { ep, reason } => {
+                if let Some((rank, fault)) = self.net.closed(ep, &reason) {
+                    for at in 0..self.runs.len() {
+                        if self.exec(at)?.needs(rank) {
+                            return Err(self.cause(rank, fault));
+                        }
+                    }
+                }
+            }
+            Event::Offered { ep, .. } => return self.foreign(ep),
+            // An operation on a connection that ends fails first; what it means is told by the end.
+            Event::Failed { ep: Some(ep), error, .. } if error != OpError::Closed => {
+                if let Some(rank) = self.net.rank_of(ep) {
+                    return Err(self.failed(format!("it could not go on with rank {rank}: {error}")));
+                }
+            }
+            Event::Rejected { peer, error, .. } => tracing::debug!(%peer, %error, "a connection was not made"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Something came from a peer, or from a stranger.
+    #[inline]
+    fn arrived(&mut self, ep: EndpointId, tag: Tag, message: Message) -> Outcome<()> {
+        let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
+        if matches!(fields.kind, Kind::Hello | Kind::Announce) {
+            return self.introduced(ep, fields, &message);
+        }
+        for at in 0..self.runs.len() {
+            let mut exec = self.exec(at)?;
+            if let Some(slot) = exec.takes(ep, fields) {
+                exec.deliver(slot, fields, message)?;
+                return exec.start_ready();
+            }
+        }
+        self.early(ep, fields, message)
+    }
+
+    #[cold]
+    fn introduced(&mut self, ep: EndpointId, fields: Fields, text: &[u8]) -> Outcome<()> {
+        if fields.kind == Kind::Hello {
+            self.net.hello(ep, fields.rank, text);
+        } else if !self.is_up(ep, fields.rank) {
+            self.net.turn_away(ep);
+        } else {
+            for at in 0..self.runs.len() {
+                let plan = self.exec(at)?.plan;
+                if let Some(slot) = plan.slot(fields.rank) {
+                    let theirs = &mut plan.peers[slot as usize].theirs;
+                    *theirs = theirs.filter(|&theirs| theirs != fields.plan);
+                }
+            }
+            self.net.announced(fields.rank, fields.plan, text)?;
+        }
+        Ok(())
+    }
+
+    fn is_up(&self, ep: EndpointId, rank: u32) -> bool {
+        self.net.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::Up(ep))
+    }
+
+    /// Something came for no operation under way: for one that this rank has not begun, or of a peer that does something
+    /// else.
+    fn early(&mut self, ep: EndpointId, fields: Fields, contents: Message) -> Outcome<()> {
+        if !self.is_up(ep, fields.rank) {
+            self.net.turn_away(ep);
+            return Ok(());
+        }
+        if self.net.is_to_come(fields.rank, fields.sequence) {
+            self.net.stash.push(Early { fields, contents });
+            return Ok(());
+        }
+        Err(self.net.differs(fields))
+    }
+
+    /// What ended the connection to a rank: where that is gone, or has left, others may know it before long.
+    #[cold]
+    fn cause(&self, rank: u32, fault: Box<Fault>) -> Box<Fault> {
+        if !matches!(*fault, Fault::Failed { .. }) {
+            return fault;
+        }
+        match self.alarm.wait(MOMENT) {
+            Some(first) => Box::new(first),
+            None if self.alarm.has_left(rank) => Box::new(Fault::Left { rank }),
+            None => fault,
+        }
+    }
+
+    /// Something came that no rank of this release sends.
+    #[cold]
+    fn foreign(&mut self, ep: EndpointId) -> Outcome<()> {
+        match self.net.rank_of(ep) {
+            Some(rank) => {
+                let reason = "it sent what no rank of this release sends: use one release for all ranks".into();
+                Err(Box::new(Fault::Failed { rank, reason }))
+            }
+            None => {
+                self.net.turn_away(ep);
+                Ok(())
+            }
+        }
+    }
+
+    #[cold]
+    fn raised(&self) -> Box<Fault> {
+        Box::new(self.alarm.fault().unwrap_or(Fault::Failed { rank: self.net.me, reason: "aborted".into() }))
+    }
+
+    /// Where the first operation that waits for a rank, or for `rank` if it waits for that, waits.
+    pub(crate) fn place(&mut self, rank: Option<u32>) -> Option<Place> {
+        (0..self.runs.len()).find_map(|at| self.exec(at).ok()?.place(rank))
+    }
+
+    #[cold]
+    fn timed_out(&mut self) -> Box<Fault> {
+        match self.place(None) {
+            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit }),
+            None => self.failed("it waited for nothing".into()),
+        }
+    }
+
+    #[cold]
+    fn broken(&self, error: &WorkerError) -> Box<Fault> {
+        self.failed(error.to_string())
+    }
+
+    #[cold]
+    fn failed(&self, reason: String) -> Box<Fault> {
+        Box::new(Fault::Failed { rank: self.net.me, reason })
+    }
+}
+
+fn no_operation(me: u32) -> Box<Fault> {
+    Box::new(Fault::Failed { rank: me, reason: "there is no operation".into() })
+}
+
+/// How long to wait for the reason why a connection did not come up.
+const MOMENT: Duration = Duration::from_millis(300);
