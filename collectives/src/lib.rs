@@ -51,6 +51,7 @@ mod execute;
 mod fault;
 mod pieces;
 mod plan;
+mod trace;
 pub mod tune;
 mod verify;
 
@@ -64,4 +65,5 @@ pub use plan::{
     Buffer, Collective, Counts, Elements, FORMAT, Graph, Plan, PlanHash, Program, Ranks, Slice, Spec, Step, StepKind,
 };
 pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
+pub use trace::{Activity, Event, Trace};
 pub use verify::{OutputFault, Proof, VerifyError};

@@ -16,6 +16,7 @@ use crate::error::{BootstrapError, CollectiveError};
 use crate::execute::{Key, Net, Patience};
 use crate::fault::Fault;
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
+use crate::trace::{Recorder, Trace};
 use crate::tune::Tuning;
 
 /// One rank of a group that works together. All ranks call the same operations in the same order.
@@ -172,6 +173,19 @@ impl Communicator {
     /// How long this rank waits for another before it gives up, 300 s unless set. Time in which nothing comes counts.
     pub fn set_timeout(&self, limit: Duration) {
         self.core.borrow_mut().limit = limit;
+    }
+
+    /// Records from now on what this rank does when, operation by operation and step by step, and keeps the last `events`.
+    /// It costs two readings of the clock per step. After an error the record tells what came before it.
+    pub fn record(&self, events: usize) {
+        if let Some(net) = &mut self.core.borrow_mut().net {
+            net.recorder = Some(Box::new(Recorder::new(events)));
+        }
+    }
+
+    /// What was [recorded](Self::record) so far, or up to the error that ended the communicator.
+    pub fn trace(&self) -> Trace {
+        self.core.borrow().trace()
     }
 
     /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.

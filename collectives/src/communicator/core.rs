@@ -12,6 +12,7 @@ use crate::error::CollectiveError;
 use crate::execute::{Buffers, Compiled, Engine, Grace, Key, Memory, Net, Patience, PlanCache, Run, Wait};
 use crate::fault::{Fault, Outcome};
 use crate::plan::Plan;
+use crate::trace::{Activity, Trace};
 use crate::tune::Tuning;
 
 /// The inside of a communicator.
@@ -36,6 +37,8 @@ pub(super) struct Core {
     /// Scratch of former operations.
     scratch: Option<Buffer>,
     wait: Wait,
+    /// What was recorded up to the end of the communicator.
+    last_trace: Trace,
     error: Option<CollectiveError>,
     waiting: VecDeque<Waiting>,
     done: Vec<Done>,
@@ -129,6 +132,7 @@ impl Core {
             spare: Vec::new(),
             scratch: None,
             wait: Wait::default(),
+            last_trace: Trace::default(),
             error: None,
             waiting: VecDeque::new(),
             done: Vec::new(),
@@ -223,6 +227,14 @@ impl Core {
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if self.take_done(ticket).is_none() {
             self.forgotten.push(ticket);
+        }
+    }
+
+    /// What was recorded; nothing unless that was asked for.
+    pub(super) fn trace(&self) -> Trace {
+        match &self.net {
+            Some(net) => net.recorder.as_ref().map_or_else(Trace::default, |recorder| recorder.trace(self.me)),
+            None => self.last_trace.clone(),
         }
     }
 
@@ -332,6 +344,9 @@ impl Core {
             Some(buffer) if buffer.len() >= len => Ok(buffer),
             _ => domain.alloc(len).map_err(CollectiveError::from),
         };
+        if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
+            recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
+        }
         let prepared = run.prepare(compiled, (operands.input, operands.data), alloc);
         self.runs.push(run);
         if let Err(error) = prepared {
@@ -365,6 +380,9 @@ impl Core {
     #[inline]
     fn finish(&mut self, at: usize) -> Ended {
         let mut run = self.runs.remove(at);
+        if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
+            recorder.end(run.id, None);
+        }
         let Buffers { input, data, scratch } = run.finish();
         self.spare.push(run);
         let mut grace = Grace::new(Some(self.watch.alarm()));
@@ -398,6 +416,7 @@ impl Core {
             let memory = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
             withdrawn.push((Ticket(run.id), memory));
         }
+        self.last_trace = self.trace();
         // Requests that are not done hold it too.
         self.net = None;
         let mut found = None;

@@ -255,6 +255,17 @@ impl Span {
 }
 
 impl What {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            What::Send => "send",
+            What::Recv => "recv",
+            What::RecvReduce => "recv-reduce",
+            What::Copy => "copy",
+            What::Reduce => "reduce",
+            What::Finish => "finish",
+        }
+    }
+
     #[inline]
     pub(super) fn is_message(self) -> bool {
         matches!(self, What::Send | What::Recv | What::RecvReduce)

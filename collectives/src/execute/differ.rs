@@ -14,8 +14,8 @@ impl Exec<'_> {
     #[inline]
     pub(super) fn takes(&self, ep: EndpointId, fields: Fields) -> Option<u16> {
         let slot = self.plan.slot(fields.rank)?;
-        let number = *self.run.numbers.get(slot as usize)?;
-        let due = self.run.active && number as u16 == fields.sequence;
+        let number = self.run.numbers.get(slot as usize)?;
+        let due = self.run.active && number.sequence() == fields.sequence;
         (due && self.plan.peers[slot as usize].ep == Some(ep)).then_some(slot)
     }
 
@@ -24,7 +24,7 @@ impl Exec<'_> {
     pub(super) fn unstash(&mut self) -> Outcome<()> {
         for slot in 0..self.plan.peers.len() as u16 {
             let (rank, number) = (self.plan.peers[slot as usize].rank, self.run.numbers[slot as usize]);
-            while let Some(Early { fields, contents }) = self.net.stash.take(rank, number as u16) {
+            while let Some(Early { fields, contents }) = self.net.stash.take(rank, number.sequence()) {
                 self.deliver(slot, fields, contents)?;
             }
         }
@@ -53,21 +53,16 @@ impl Exec<'_> {
     #[cold]
     pub(super) fn differs(&self, fields: Fields) -> Box<Fault> {
         let number = self.plan.slot(fields.rank).map(|slot| self.run.numbers[slot as usize]);
-        self.net.differs_from(fields, number.map(|number| (number, self.plan.call)))
+        self.net.differs_from(fields, number.map(|number| (number.number, self.plan.call)))
     }
 }
 
 impl Net {
-    /// Whether that number is one of an operation with a peer that this rank has not begun.
-    pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
-        self.peers.get(rank as usize).is_some_and(|peer| self.number(rank, sequence) >= peer.begun)
-    }
-
     /// The fault that a peer sends something for an operation that was another here, or is over.
     #[cold]
     pub(super) fn differs(&self, fields: Fields) -> Box<Fault> {
         let number = self.number(fields.rank, fields.sequence);
-        self.differs_from(fields, self.past(fields.rank, number).map(|call| (number, call)))
+        self.differs_from(fields, self.past(fields.rank, fields.sequence).map(|call| (number, call)))
     }
 
     fn differs_from(&self, fields: Fields, ours: Option<(u64, Call)>) -> Box<Fault> {

@@ -8,6 +8,7 @@ use super::net::{Link, Net};
 use super::run::{Run, State, Word};
 use super::tag::{Fields, Kind};
 use crate::fault::Outcome;
+use crate::trace::Activity;
 
 /// One operation, and what it takes to run it.
 pub(crate) struct Exec<'a> {
@@ -64,6 +65,9 @@ impl Exec<'_> {
     #[inline]
     fn start_step(&mut self, number: u32) -> Outcome<()> {
         let Step { what, way, slot, message, sends, .. } = self.plan.steps[number as usize];
+        if self.net.recorder.is_some() {
+            self.record_start(number);
+        }
         match what {
             What::Send | What::Recv | What::RecvReduce if way.is_direct() => return self.start_direct(number),
             What::Send if self.run.states[number as usize] == State::Given => self.complete(number),
@@ -102,6 +106,16 @@ impl Exec<'_> {
         self.run.local(src, dst, calc).map_err(|reason| self.failed(reason))
     }
 
+    #[cold]
+    fn record_start(&mut self, number: u32) {
+        let Step { what, slot, src, dst, .. } = self.plan.steps[number as usize];
+        let peer = if what.is_message() { self.plan.peers.get(slot as usize).map(|peer| peer.rank) } else { None };
+        let activity = Activity::Step { step: number, kind: what.name(), peer, bytes: src.len.max(dst.len) };
+        if let Some(recorder) = &mut self.net.recorder {
+            recorder.begin(self.run.id, activity);
+        }
+    }
+
     /// Finishes elements that all contributions are in.
     fn finish(&mut self, number: u32) -> Outcome<()> {
         let Step { dst, .. } = self.plan.steps[number as usize];
@@ -118,6 +132,9 @@ impl Exec<'_> {
             return;
         }
         self.run.open -= 1;
+        if let Some(recorder) = &mut self.net.recorder {
+            recorder.end(self.run.id, Some(number));
+        }
         for &dependent in self.plan.graph.dependents(number) {
             let count = &mut self.run.counts[dependent as usize];
             *count -= 1;

@@ -16,6 +16,8 @@ use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
+use crate::plan::Collective;
+use crate::trace::Recorder;
 
 /// This rank's connections.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Net {
     listener: Listener,
     eager: usize,
     window: u32,
+    /// What is done when, if that is asked for.
+    pub(crate) recorder: Option<Box<Recorder>>,
     /// What came for operations that this rank has not begun.
     pub(super) stash: Stash,
 }
@@ -41,11 +45,36 @@ pub(super) struct Peer {
     pub(super) link: Link,
     /// What its plan numbers stand for.
     calls: Vec<Option<Call>>,
-    /// Operations with it that this rank has begun. Both number them alike.
-    pub(super) begun: u64,
+    /// The operations with it: collectives, transfers to the higher of the two ranks, and to the lower.
+    streams: [Stream; 3],
+}
+
+/// Operations with a peer of which one comes after the other. Both number them alike.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    /// How many this rank has begun.
+    begun: u64,
     /// What the last of them were, by number.
     past: [Option<Call>; PAST],
 }
+
+/// Which operation with a peer it is, in full. A message carries 16 bits of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    stream: u8,
+    pub(super) number: u64,
+}
+
+impl Number {
+    /// What messages carry of it: two bits of the stream, and the rest of the number.
+    #[inline]
+    pub(super) fn sequence(self) -> u16 {
+        u16::from(self.stream) << NUMBER_BITS | (self.number as u16 & NUMBER_MASK)
+    }
+}
+
+const NUMBER_BITS: u32 = 14;
+const NUMBER_MASK: u16 = (1 << NUMBER_BITS) - 1;
 
 /// Operations with a peer that are remembered, to tell what a late message was for.
 const PAST: usize = 4;
@@ -77,6 +106,10 @@ impl Default for NetSettings {
     fn default() -> Self {
         NetSettings { eager: 16 << 10, window: 32 }
     }
+}
+
+impl Stream {
+    const NEW: Stream = Stream { begun: 0, past: [None; PAST] };
 }
 
 impl Net {
@@ -112,6 +145,7 @@ impl Net {
             listener,
             eager: settings.eager,
             window: settings.window,
+            recorder: None,
             stash,
         })
     }
@@ -124,7 +158,7 @@ impl Net {
     /// Takes note of the other ranks, and of the communicator's token.
     pub(crate) fn meet(&mut self, addresses: impl Iterator<Item = SocketAddr>, token: u64) {
         self.peers = addresses
-            .map(|address| Peer { address, link: Link::None, calls: Vec::new(), begun: 0, past: [None; PAST] })
+            .map(|address| Peer { address, link: Link::None, calls: Vec::new(), streams: [Stream::NEW; 3] })
             .collect();
         self.token = token;
     }
@@ -262,25 +296,41 @@ impl Net {
 
     /// Begins an operation with a peer. Gives its number.
     #[inline]
-    pub(super) fn enlist(&mut self, rank: u32, call: Call) -> u64 {
-        let peer = &mut self.peers[rank as usize];
-        let number = peer.begun;
-        peer.past[number as usize % PAST] = Some(call);
-        peer.begun += 1;
-        number
+    pub(super) fn enlist(&mut self, rank: u32, call: Call) -> Number {
+        let stream = match call.collective {
+            Collective::Transfer { from, to } => 1 + u8::from(from > to),
+            _ => 0,
+        };
+        let Stream { begun, past } = &mut self.peers[rank as usize].streams[usize::from(stream)];
+        let number = *begun;
+        past[number as usize % PAST] = Some(call);
+        *begun += 1;
+        Number { stream, number }
     }
 
-    /// The number of the operation with a peer that a message is for, of which it carries 16 bits: the closest to the next.
+    fn stream(&self, rank: u32, sequence: u16) -> Option<&Stream> {
+        self.peers.get(rank as usize)?.streams.get(usize::from(sequence >> NUMBER_BITS))
+    }
+
+    /// The number of the operation with a peer that a message is for: the closest to the next of its stream.
     pub(super) fn number(&self, rank: u32, sequence: u16) -> u64 {
-        let next = self.peers.get(rank as usize).map_or(0, |peer| peer.begun);
-        next.wrapping_add_signed((sequence.wrapping_sub(next as u16) as i16).into())
+        let next = self.stream(rank, sequence).map_or(0, |stream| stream.begun);
+        let unused = u16::BITS - NUMBER_BITS;
+        let ahead = (sequence.wrapping_sub(next as u16) << unused) as i16 >> unused;
+        next.wrapping_add_signed(ahead.into())
     }
 
-    /// What that operation with a peer was, if it was one of the last.
-    pub(super) fn past(&self, rank: u32, number: u64) -> Option<Call> {
-        let peer = self.peers.get(rank as usize)?;
-        let recent = number < peer.begun && peer.begun - number <= PAST as u64;
-        if recent { peer.past[number as usize % PAST] } else { None }
+    /// Whether that is one that this rank has not begun.
+    pub(super) fn is_to_come(&self, rank: u32, sequence: u16) -> bool {
+        self.stream(rank, sequence).is_some_and(|stream| self.number(rank, sequence) >= stream.begun)
+    }
+
+    /// What that operation was, if it was one of the last of its stream.
+    pub(super) fn past(&self, rank: u32, sequence: u16) -> Option<Call> {
+        let stream = self.stream(rank, sequence)?;
+        let number = self.number(rank, sequence);
+        let recent = number < stream.begun && stream.begun - number <= PAST as u64;
+        if recent { stream.past[number as usize % PAST] } else { None }
     }
 
     /// What a peer's plan number stands for.

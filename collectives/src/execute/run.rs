@@ -9,6 +9,7 @@ use qpair_verbs::calc::Calc;
 
 use super::compile::{Compiled, Span};
 use super::memory::Memory;
+use super::net::Number;
 use super::reach::Reach;
 use super::tag::Kind;
 use crate::error::CollectiveError;
@@ -24,7 +25,7 @@ pub(crate) struct Run {
     pub(crate) plan: usize,
     pub(super) active: bool,
     /// By slot: the number of the operation with that peer.
-    pub(super) numbers: Vec<u64>,
+    pub(super) numbers: Vec<Number>,
     /// By step: how many steps it still waits for.
     pub(super) counts: Vec<u32>,
     pub(super) states: Vec<State>,

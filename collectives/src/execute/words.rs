@@ -98,7 +98,7 @@ impl Exec<'_> {
     /// The tag of a message of this rank.
     #[inline]
     fn tag(&self, Word { slot, kind, message, .. }: Word) -> Tag {
-        let sequence = self.run.numbers[slot as usize] as u16;
+        let sequence = self.run.numbers[slot as usize].sequence();
         Fields { kind, rank: self.net.me, plan: self.plan.number, sequence, message }.encode()
     }
 

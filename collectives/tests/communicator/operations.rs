@@ -360,3 +360,25 @@ fn plans_of_the_users_own() {
         comm.barrier().unwrap();
     });
 }
+
+#[test]
+fn what_is_recorded_tells_operations_and_steps() {
+    use qpair_collectives::Activity;
+    on_ranks(2, |comm: Communicator| {
+        let reduce = || comm.all_reduce(&mut filled(&comm, 5000), ReduceOp::Sum).unwrap();
+        reduce();
+        assert!(comm.trace().events().is_empty());
+        comm.record(1000);
+        reduce();
+        let trace = comm.trace();
+        let whole = trace.events()[0];
+        assert!(matches!(whole.what, Activity::Operation(call) if call.elements == 5000), "{whole:?}");
+        let steps = &trace.events()[1..];
+        assert!(!steps.is_empty());
+        for step in steps {
+            assert!(matches!(step.what, Activity::Step { peer: Some(peer), .. } if peer as usize == 1 - comm.rank()));
+            assert!(whole.begin <= step.begin && step.begin <= step.end.unwrap() && step.end <= whole.end, "{step:?}");
+        }
+        comm.barrier().unwrap();
+    });
+}
