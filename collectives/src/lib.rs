@@ -51,7 +51,7 @@ mod plan;
 pub mod tune;
 mod verify;
 
-pub use bootstrap::Environment;
+pub use bootstrap::{Environment, Meeting};
 pub use communicator::{CommBuffer, Communicator, Explanation, OperationFailed, Pending, Start};
 pub use error::{BootstrapError, CollectiveError};
 pub use execute::Call;
@@ -59,5 +59,6 @@ pub use fault::{Mismatch, Place, Side};
 pub use plan::{
     Buffer, Collective, Elements, FORMAT, Grain, Graph, Plan, PlanHash, Program, Ranks, Slice, Step, StepKind,
 };
+pub use qpair_transport::ClusterKey;
 pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
 pub use verify::{OutputFault, VerifyError};

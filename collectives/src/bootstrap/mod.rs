@@ -4,7 +4,11 @@
 mod alarm;
 mod client;
 mod environment;
+mod launchers;
+mod line;
+mod meeting;
 mod message;
+mod place;
 mod seating;
 mod server;
 mod visitor;
@@ -16,6 +20,7 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
+pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;
 pub(crate) use message::{Listening, Member};

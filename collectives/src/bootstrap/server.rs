@@ -1,7 +1,7 @@
 //! The store: a thread of rank 0 at which all ranks meet, and by which they hear of each other's end.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+use qpair_transport::ClusterKey;
 
-use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
+use super::meeting::{Hosting, Published};
+use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore, Whereabouts, encode};
 use super::visitor::{Heard, Visitor};
 use crate::deadline::Deadline;
 use crate::fault::Fault;
@@ -24,27 +26,49 @@ pub(crate) struct Server {
     waker: Waker,
 }
 
+/// Whom it lets in.
+pub(super) struct Terms {
+    /// The number of ranks.
+    pub(super) size: u32,
+    /// How long it waits for all to come, and then for all to be set up.
+    pub(super) limit: Duration,
+    /// What visitors must have.
+    pub(super) key: Option<ClusterKey>,
+    /// What ranks must show.
+    pub(super) ticket: Option<String>,
+    /// How many visitors there may be at once, for the descriptors that they take.
+    pub(super) places: usize,
+}
+
 impl Server {
-    /// Gathers `size` ranks.
+    /// Gathers the ranks.
     ///
     /// # Errors
     /// Those of the system.
-    pub(super) fn start(mut listener: TcpListener, size: u32, limit: Duration) -> io::Result<Server> {
+    pub(super) fn start(hosting: Hosting, terms: Terms) -> io::Result<Server> {
+        let Hosting { mut listener, published } = hosting;
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let stop = Arc::new(AtomicBool::new(false));
+        let size = terms.size as usize;
         let mut store = Store {
             poll,
             listener,
-            backlog: false,
+            published,
+            backlog: Backlog::Empty,
             stop: stop.clone(),
-            size,
             token: getrandom::u64().map_err(|_| io::Error::from(ErrorKind::Other))?,
-            limit,
-            stage: Stage::Gathering(Deadline::after(limit)),
+            places: terms.places.min(2 * size + STRANGERS),
+            stage: Stage::Gathering(Deadline::after(terms.limit)),
+            terms,
             visitors: Vec::new(),
-            left: vec![false; size as usize],
+            free: Vec::new(),
+            ranks: vec![None; size],
+            listening: 0,
+            left: vec![false; size],
+            leaving: Vec::new(),
+            turned_away: None,
         };
         let thread = std::thread::Builder::new().name("qpair-store".into()).spawn(move || store.run())?;
         Ok(Server { thread: Some(thread), stop, waker })
@@ -62,35 +86,40 @@ impl Drop for Server {
     }
 }
 
-/// Listens at the first of `addresses` that this host has.
-///
-/// # Errors
-/// Also if that port is taken at an address before: ranks would find what listens there.
-pub(super) fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    let mut last = ErrorKind::AddrNotAvailable.into();
-    for &address in addresses {
-        match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 struct Store {
     poll: Poll,
     listener: TcpListener,
-    /// Whether somebody may wait who could not be let in.
-    backlog: bool,
+    /// Until all have come.
+    published: Option<Published>,
+    backlog: Backlog,
     stop: Arc<AtomicBool>,
-    size: u32,
+    terms: Terms,
     token: u64,
-    limit: Duration,
+    /// How many visitors there may be at once.
+    places: usize,
     stage: Stage,
     visitors: Vec<Option<Visitor>>,
+    /// The numbers of visitors that are free.
+    free: Vec<usize>,
+    /// The visitor that each rank is.
+    ranks: Vec<Option<usize>>,
+    /// How many have said how they are reached.
+    listening: usize,
     /// By rank.
     left: Vec<bool>,
+    /// Those that have left, and of which the others are to be told.
+    leaving: Vec<u32>,
+    /// Why somebody was: the last one.
+    turned_away: Option<String>,
+}
+
+/// Whether somebody may wait at the listener, which does not tell of those again.
+enum Backlog {
+    Empty,
+    /// So many came that others were served first.
+    More,
+    /// The system has no room.
+    Full,
 }
 
 /// How far the ranks are.
@@ -107,7 +136,7 @@ enum Stage {
 
 impl Store {
     fn run(&mut self) {
-        let mut events = Events::with_capacity(64);
+        let mut events = Events::with_capacity(AT_ONCE);
         while !self.stop.load(Ordering::Acquire) {
             match self.poll.poll(&mut events, self.left()) {
                 Ok(()) => {}
@@ -117,7 +146,7 @@ impl Store {
                     return;
                 }
             }
-            let backlog = std::mem::take(&mut self.backlog);
+            let backlog = !matches!(std::mem::replace(&mut self.backlog, Backlog::Empty), Backlog::Empty);
             if backlog || events.iter().any(|event| event.token() == LISTENER) {
                 self.accept();
             }
@@ -126,15 +155,20 @@ impl Store {
                     self.serve(at);
                 }
             }
+            self.tell_who_left();
+            self.send_home();
             if self.deadline().is_some_and(Deadline::is_over) {
-                let missing = (0..self.size).filter(|&rank| !self.is_ready(rank)).collect();
-                self.end(FromStore::Absent { missing, limit: self.limit });
+                let missing = (0..self.terms.size).filter(|&rank| !self.is_ready(rank)).collect();
+                let (limit, turned_away) = (self.terms.limit, self.turned_away.clone());
+                self.end(FromStore::Absent { missing, limit, turned_away });
             }
         }
+        self.published = None;
         if self.deadline().is_some() {
             self.end(FromStore::Verdict(Fault::Gone { rank: 0 }));
         }
         self.leave(0);
+        self.tell_who_left();
         self.drain();
     }
 
@@ -149,34 +183,66 @@ impl Store {
     /// How long there is nothing to do unless something comes.
     fn left(&self) -> Option<Duration> {
         let deadline = self.deadline().and_then(Deadline::left);
-        let again = self.backlog.then_some(ACCEPT_PAUSE);
-        deadline.into_iter().chain(again).min()
+        let again = match self.backlog {
+            Backlog::Empty => None,
+            Backlog::More => Some(Duration::ZERO),
+            Backlog::Full => Some(ACCEPT_PAUSE),
+        };
+        let patience = self.visitors.iter().flatten().filter_map(|visitor| visitor.until?.left()).min();
+        deadline.into_iter().chain(again).chain(patience).min()
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..AT_ONCE {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
                 Err(error) => {
-                    // No descriptor is left, for example. The listener does not tell of those in line again.
+                    // No descriptor is left, for example.
                     tracing::warn!(%error, "the store can let nobody in now");
-                    self.backlog = true;
+                    self.backlog = Backlog::Full;
                     return;
                 }
             };
-            let at = self.visitors.iter().position(Option::is_none).unwrap_or(self.visitors.len());
-            // Strangers cost no more than this.
-            if at >= 2 * self.size as usize + 64 {
+            if self.visitors.len() - self.free.len() >= self.places && !self.make_room() {
                 continue;
             }
-            let Ok(visitor) = Visitor::new(stream, self.poll.registry(), Token(FIRST_VISITOR + at)) else { continue };
+            let at = self.free.pop().unwrap_or(self.visitors.len());
+            let token = Token(FIRST_VISITOR + at);
+            let visitor = Visitor::new(stream, self.terms.key.as_ref(), self.poll.registry(), token);
             if at == self.visitors.len() {
                 self.visitors.push(None);
             }
+            let Ok(visitor) = visitor else {
+                self.free.push(at);
+                continue;
+            };
             self.visitors[at] = Some(visitor);
             self.serve(at);
+        }
+        self.backlog = Backlog::More;
+    }
+
+    /// Sends the visitor home that has been here longest without joining: a rank joins at once, and comes again if it could not.
+    fn make_room(&mut self) -> bool {
+        let waiting = self.visitors.iter().enumerate().filter_map(|(at, visitor)| {
+            let until = visitor.as_ref()?.until?;
+            Some((until.left().unwrap_or(Duration::MAX), at))
+        });
+        let Some((_, oldest)) = waiting.min() else { return false };
+        self.turned_away.get_or_insert_with(|| "too many came that did not join".to_owned());
+        self.hang_up(oldest);
+        true
+    }
+
+    /// Sends those home that had time enough.
+    fn send_home(&mut self) {
+        for at in 0..self.visitors.len() {
+            let until = self.visitors[at].as_ref().and_then(|visitor| visitor.until);
+            if until.is_some_and(Deadline::is_over) {
+                self.hang_up(at);
+            }
         }
     }
 
@@ -190,6 +256,11 @@ impl Store {
                     Err(_) => self.refuse(at, "it does not speak this release's language: use one release for all"),
                 },
                 Heard::TooMuch => self.refuse(at, "it says more than any rank has to"),
+                Heard::Stranger(error) => {
+                    tracing::warn!(%error, "the store turned somebody away");
+                    self.turned_away = Some(error.to_string());
+                    visitor.dismiss();
+                }
                 Heard::Nothing => break false,
                 Heard::End => break true,
             }
@@ -203,8 +274,13 @@ impl Store {
         let Some(Some(visitor)) = self.visitors.get(at) else { return };
         let rank = visitor.joined.as_ref().map(|(rank, _)| *rank);
         match (message, rank) {
-            (ToStore::Join { protocol, size, rank, whereabouts }, None) => {
-                self.join(at, protocol, size, rank, whereabouts);
+            (ToStore::Join { protocol, size, rank, ticket, whereabouts }, None) => {
+                let reason = self.objection(protocol, size, rank, ticket);
+                match (reason, &self.stage) {
+                    (Some(reason), _) => self.refuse(at, &reason),
+                    (None, Stage::Over(verdict)) => self.dismiss(at, &verdict.clone()),
+                    (None, _) => self.join(at, rank, whereabouts),
+                }
             }
             (ToStore::Listening(listening), Some(_))
                 if matches!(self.stage, Stage::SettingUp(_)) && visitor.listening.is_none() =>
@@ -221,55 +297,68 @@ impl Store {
         }
     }
 
-    fn join(&mut self, at: usize, protocol: u32, size: u32, rank: u32, whereabouts: Whereabouts) {
-        let reason = if protocol != PROTOCOL {
-            format!("rank 0 speaks version {PROTOCOL}, this rank {protocol}: use one release for all ranks")
-        } else if size != self.size {
-            format!("WORLD_SIZE is {} at rank 0, and {size} at this rank: give all ranks the same", self.size)
-        } else if rank >= size {
-            format!("there is no rank {rank} among {size}")
-        } else if let Stage::Over(verdict) = &self.stage {
-            return self.dismiss(at, &verdict.clone());
-        } else if self.is_here(rank) || !matches!(self.stage, Stage::Gathering(_)) {
-            format!("there is another rank {rank} already: give each process its own RANK")
-        } else {
-            return self.admit(at, rank, whereabouts);
-        };
-        self.refuse(at, &reason);
+    /// Why it can not be a rank.
+    fn objection(&self, protocol: u32, size: u32, rank: u32, ticket: Option<String>) -> Option<String> {
+        if protocol != PROTOCOL {
+            return Some(format!(
+                "rank 0 speaks version {PROTOCOL}, this rank {protocol}: use one release for all ranks"
+            ));
+        }
+        if ticket != self.terms.ticket {
+            return Some("it is of another job: let each job have a port of its own".to_owned());
+        }
+        if size != self.terms.size {
+            return Some(format!(
+                "the number of ranks is {} at rank 0, and {size} at this rank: give all ranks the same",
+                self.terms.size
+            ));
+        }
+        (rank >= size).then(|| format!("there is no rank {rank} among {size}"))
     }
 
-    fn admit(&mut self, at: usize, rank: u32, whereabouts: Whereabouts) {
+    fn join(&mut self, at: usize, rank: u32, whereabouts: Whereabouts) {
+        let is_gathering = matches!(self.stage, Stage::Gathering(_));
+        match self.ranks.get_mut(rank as usize) {
+            Some(here @ None) if is_gathering => *here = Some(at),
+            _ => {
+                let reason = format!("there is another rank {rank} already: give each process its own RANK");
+                return self.refuse(at, &reason);
+            }
+        }
         if let Some(Some(visitor)) = self.visitors.get_mut(at) {
             visitor.joined = Some((rank, whereabouts));
+            visitor.until = None;
         }
-        if self.count(|visitor| visitor.joined.is_some()) == self.size as usize {
-            let members = self.by_rank(|visitor| visitor.joined.as_ref().map(|(_, whereabouts)| whereabouts.clone()));
-            self.stage = Stage::SettingUp(Deadline::after(self.limit));
-            self.tell_all(&FromStore::Roster { token: self.token, members });
+        if self.ranks.iter().all(Option::is_some) {
+            // Before anybody can meet the same ranks again, and would find this.
+            self.published = None;
+            let all = self.by_rank(|visitor| Some(visitor.joined.as_ref()?.1.clone()));
+            let members = Members::pack(&all);
+            let reached = self.by_rank(|visitor| visitor.reached).into_iter().find(|ip: &IpAddr| !ip.is_loopback());
+            self.stage = Stage::SettingUp(Deadline::after(self.terms.limit));
+            self.tell_all(&FromStore::Roster { token: self.token, members, reached });
         }
     }
 
     fn ready(&mut self, at: usize, listening: Listening) {
         if let Some(Some(visitor)) = self.visitors.get_mut(at) {
             visitor.listening = Some(listening);
+            self.listening += 1;
         }
-        if self.count(|visitor| visitor.listening.is_some()) == self.size as usize {
-            let all = self.by_rank(|visitor| visitor.listening.clone());
+        if self.listening == self.ranks.len() {
+            let all = Listeners::pack(&self.by_rank(|visitor| visitor.listening.clone()));
             self.stage = Stage::Complete;
             self.tell_all(&FromStore::Listening(all));
         }
     }
 
-    fn count(&self, which: impl Fn(&Visitor) -> bool) -> usize {
-        self.visitors.iter().flatten().filter(|visitor| which(visitor)).count()
+    fn visitor_of(&self, rank: usize) -> Option<&Visitor> {
+        self.visitors.get((*self.ranks.get(rank)?)?)?.as_ref()
     }
 
     /// What those ranks that said it have said, in order.
     fn by_rank<T>(&self, said: impl Fn(&Visitor) -> Option<T>) -> Vec<T> {
-        let ranks = self.visitors.iter().flatten();
-        let mut all: Vec<_> = ranks.filter_map(|rank| Some((rank.joined.as_ref()?.0, said(rank)?))).collect();
-        all.sort_by_key(|(rank, _)| *rank);
-        all.into_iter().map(|(_, said)| said).collect()
+        (0..self.ranks.len()).filter_map(|rank| said(self.visitor_of(rank)?)).collect()
     }
 
     /// A rank can not go on. The first fault counts.
@@ -284,6 +373,7 @@ impl Store {
     /// Tells all ranks what ended it, unless something did before.
     fn end(&mut self, verdict: FromStore) {
         if !matches!(self.stage, Stage::Over(_)) {
+            self.tell_who_left();
             self.tell_all(&verdict);
             self.stage = Stage::Over(verdict);
         }
@@ -292,21 +382,31 @@ impl Store {
     fn leave(&mut self, rank: u32) {
         if let Some(left) = self.left.get_mut(rank as usize).filter(|left| !**left) {
             *left = true;
-            self.tell_all(&FromStore::Left { rank });
+            self.leaving.push(rank);
+        }
+    }
+
+    /// Of all that left about the same time at once: they often do, and each that is here is told of each.
+    fn tell_who_left(&mut self) {
+        if !self.leaving.is_empty() {
+            let ranks = std::mem::take(&mut self.leaving);
+            self.tell_all(&FromStore::Left { ranks });
         }
     }
 
     /// A connection ended: without a word before, that is the end of the rank.
     fn hang_up(&mut self, at: usize) {
-        let visitor = self.visitors.get_mut(at).and_then(Option::take);
-        if let Some((rank, _)) = visitor.and_then(|visitor| visitor.joined)
-            && !self.has_left(rank)
-        {
+        let Some(visitor) = self.visitors.get_mut(at).and_then(Option::take) else { return };
+        self.free.push(at);
+        let Some((rank, _)) = visitor.joined else { return };
+        self.ranks[rank as usize] = None;
+        if !self.has_left(rank) {
             self.raise(Fault::Gone { rank });
         }
     }
 
     fn refuse(&mut self, at: usize, reason: &str) {
+        self.turned_away = Some(reason.to_owned());
         self.dismiss(at, &FromStore::Refused { reason: reason.to_owned() });
     }
 
@@ -317,15 +417,10 @@ impl Store {
         }
     }
 
-    fn is_here(&self, rank: u32) -> bool {
-        self.visitors.iter().flatten().any(|visitor| visitor.is(rank))
-    }
-
     /// True of a rank that is as far as all have to be.
     fn is_ready(&self, rank: u32) -> bool {
         let gathering = matches!(self.stage, Stage::Gathering(_));
-        let mut visitors = self.visitors.iter().flatten();
-        visitors.any(|visitor| visitor.is(rank) && (gathering || visitor.listening.is_some()))
+        self.visitor_of(rank as usize).is_some_and(|visitor| gathering || visitor.listening.is_some())
     }
 
     fn has_left(&self, rank: u32) -> bool {
@@ -334,10 +429,12 @@ impl Store {
 
     fn tell_all(&mut self, message: &FromStore) {
         let line = encode(message);
-        for visitor in self.visitors.iter_mut().flatten().filter(|visitor| visitor.joined.is_some()) {
-            visitor.tell(&line);
-            // One that can not be written to is found out when it is read.
-            visitor.flush();
+        for at in self.ranks.iter().flatten() {
+            if let Some(Some(visitor)) = self.visitors.get_mut(*at) {
+                visitor.tell(&line);
+                // One that can not be written to is found out when it is read.
+                visitor.flush();
+            }
         }
     }
 
@@ -363,6 +460,10 @@ impl Store {
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST_VISITOR: usize = 2;
+/// Events and new visitors between which the store looks at all that it has to do.
+const AT_ONCE: usize = 256;
+/// Visitors beside the ranks, which may all come twice.
+const STRANGERS: usize = 256;
 /// Between attempts to let somebody in where the system has no room.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const DRAIN_ATTEMPTS: u32 = 50;

@@ -31,5 +31,5 @@ fn from_env_names_a_rank_that_does_not_exist() {
         ("MASTER_ADDR", "localhost"),
         ("MASTER_PORT", "4242"),
     ]);
-    assert!(words.contains("RANK is 2, but WORLD_SIZE is 2: ranks are numbered from 0 to 1"), "{words}");
+    assert!(words.contains("RANK is 2, but there are 2 ranks: they are numbered from 0 to 1"), "{words}");
 }
