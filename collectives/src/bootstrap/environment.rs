@@ -81,7 +81,8 @@ impl Environment {
     /// ```
     /// use qpair_collectives::Environment;
     ///
-    /// let comm = Environment::at(0, 1, "127.0.0.1", 29_517).connect()?;
+    /// # let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// let comm = Environment::at(0, 1, "127.0.0.1", port).connect()?;
     /// assert_eq!((comm.rank(), comm.size()), (0, 1));
     /// # Ok::<(), qpair_collectives::BootstrapError>(())
     /// ```

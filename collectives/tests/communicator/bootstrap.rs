@@ -1,10 +1,10 @@
 //! Meeting at a store: who is missing, who does not belong, and who listens there instead.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use qpair_collectives::{BootstrapError, Communicator, Environment, ReduceOp};
+use qpair_collectives::{BootstrapError, Communicator, Environment, Meeting, ReduceOp};
 
 use qpair_transport::Guarded;
 
@@ -42,6 +42,33 @@ fn ranks_meet_whoever_comes_first() {
                 comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
                 assert_eq!(vector[..], [15; 3]);
             });
+        }
+    });
+}
+
+/// The address of this host that leads out of it, if it has one.
+fn outward() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback())
+}
+
+#[test]
+fn ranks_meet_beside_their_launcher_if_rank_0_is_there() {
+    let beside = |rank, host: String, port| {
+        let hosts = vec![host];
+        within(Duration::from_secs(20), Environment::meeting(rank, 2, Meeting::BesideLauncher { hosts, port }))
+    };
+    let error = beside(0, "192.0.2.77".into(), 4242).connect().unwrap_err();
+    assert!(matches!(error, BootstrapError::NotBesideLauncher { .. }), "{error}");
+    assert!(error.to_string().contains("pass -x MASTER_ADDR=HOST"), "{error}");
+    let Some(address) = outward() else { return println!("skipped: this host has loopback only") };
+    let port = Port::keep_everywhere();
+    // Rank 0 comes by loopback, and is reached where the other came.
+    let all = connect((0..2).map(|rank| beside(rank, address.to_string(), port.number)).collect());
+    std::thread::scope(|scope| {
+        for comm in all {
+            scope.spawn(|| comm.unwrap().barrier().unwrap());
         }
     });
 }
@@ -104,7 +131,7 @@ fn ranks_that_contradict_each_other_are_refused() {
     let all = ranks.map(|(rank, size)| within(limit, environment(rank, size, port.number)));
     let errors: Vec<_> = connect(all.to_vec()).into_iter().map(|end| end.unwrap_err().to_string()).collect();
     assert!(errors[0].contains("rank 2 of 3 did not arrive"), "{errors:?}");
-    let twice = errors[1..3].iter().filter(|words| words.contains("there is another rank 1")).count();
+    let twice = errors[1..3].iter().filter(|words| words.contains("refused rank 1: there is another rank 1")).count();
     assert_eq!(twice, 1, "{errors:?}");
     assert!(errors[3].contains("the number of ranks is 3 at rank 0, and 4 at this rank"), "{errors:?}");
 }

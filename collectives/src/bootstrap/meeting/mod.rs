@@ -39,7 +39,9 @@ pub enum Meeting {
     /// All ranks are on one host. Rank 0 chooses a port of loopback, and writes it into this file, which it makes, and removes once
     /// all have come. The file has a ticket too, without which nobody joins.
     File(PathBuf),
-    /// Rank 0 chooses a port, and tells the others by the process manager that started them, with the same kind of ticket.
+    /// Rank 0 chooses a port, and tells the others by the process manager that started them, with the same kind of ticket. It has to
+    /// be let to have a descriptor of its own by number (`pidfd_getfd`, Linux 5.6), which some containers forbid; the error then
+    /// says what to set instead.
     Pmi {
         /// The descriptor of this process that leads to the process manager, which speaks PMI-1 there.
         descriptor: i32,
