@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use qpair::collectives::Environment;
 
-use crate::ranks::{Job, JobError, Output, this_program};
+use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
 
 pub use args::BenchCommand;
 pub use error::BenchError;
@@ -49,7 +49,9 @@ fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let program = this_program().map_err(failed)?;
     let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
     let job = Job {
-        ranks,
+        seats: Seat::here(ranks),
+        remote: Remote::none(),
+        master: None,
         command,
         device: settings.device.clone(),
         port: settings.port,
