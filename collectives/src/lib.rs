@@ -59,6 +59,5 @@ pub use fault::{Mismatch, Place, Side};
 pub use plan::{
     Buffer, Collective, Elements, FORMAT, Grain, Graph, Plan, PlanHash, Program, Ranks, Slice, Step, StepKind,
 };
-pub use qpair_transport::ClusterKey;
 pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
 pub use verify::{OutputFault, VerifyError};

@@ -49,7 +49,7 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 ///
 /// # Who may join
 ///
-/// With a cluster key, only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
+/// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
 /// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Whoever connects and does not
 /// join is turned away after 10 s, or before if there are too many, and costs rank 0 up to 16 KiB until then.
 ///
@@ -71,8 +71,8 @@ pub struct Environment {
     pub limit: Duration,
     /// What this rank's data is near to, to choose its NICs by, instead of what [`connect`](Environment::connect) finds out.
     pub near: Option<Near>,
-    /// The key that all ranks must have to meet. By default the one in the file that QPAIR_CLUSTER_KEY_FILE names, else none.
-    pub cluster_key: Option<ClusterKey>,
+    /// Instead of the key in the file that QPAIR_CLUSTER_KEY_FILE names, for tests; the worker knows of that file alone.
+    pub(super) cluster_key: Option<ClusterKey>,
 }
 
 impl Environment {
