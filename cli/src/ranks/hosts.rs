@@ -88,7 +88,7 @@ impl Hosts {
             // Other words are options of other launchers, and none here.
             let slots = rest.split_whitespace().find_map(|word| word.strip_prefix("slots="));
             let other = rest.split_whitespace().find(|word| !word.contains('='));
-            (line, name, other.or(slots))
+            (line, name, other.map(|_| "").or(slots))
         }))
     }
 

@@ -51,7 +51,7 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 ///
 /// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
 /// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Whoever connects and does not
-/// join is turned away after 10 s, or before if there are too many, and costs rank 0 up to 16 KiB until then.
+/// join is turned away after 10 s, or before if there are too many, and costs rank 0 a descriptor and up to 64 KiB until then.
 ///
 /// # Limits
 ///
