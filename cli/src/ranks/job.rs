@@ -17,9 +17,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 use super::child::{TiedChild, tied};
 use super::error::JobError;
 use super::hosts::{Seat, own_name};
+use super::rank::{Lifeline, Started};
 use super::relay;
 use super::remote::{Remote, is_name, script};
-use super::supervise::{Lifeline, Started, Supervisor};
+use super::supervise::Supervisor;
 use crate::machine;
 
 /// Ranks of one command, which find each other by torchrun's variables.

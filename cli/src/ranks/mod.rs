@@ -6,6 +6,7 @@ mod enter;
 mod error;
 mod hosts;
 mod job;
+mod rank;
 mod relay;
 mod remote;
 mod supervise;

@@ -1,19 +1,18 @@
 //! Watches over the ranks of a job until all have ended: one thread per wait, one loop that decides.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, BufReader, Write};
-use std::process::ChildStdin;
+use std::io::{self, BufReader};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use super::child::TiedChild;
 use super::error::{JobError, RankEnd};
 use super::hosts::Seat;
+use super::rank::{Away, Lifeline, Rank, Started, signal_group};
 use super::relay::{copy, relay, wait_for};
 
 /// The ranks of a job, and the events that come from them and from the user.
@@ -32,46 +31,6 @@ pub struct Supervisor {
     failures: Vec<(u32, RankEnd)>,
     /// Ranks that were asked to end.
     asked: usize,
-}
-
-/// A rank that was just started.
-#[derive(Debug)]
-pub struct Started {
-    /// Its process, or that of ssh.
-    pub child: TiedChild,
-    /// What its output gets in front of each line; nothing, if the output is to pass as it is.
-    pub prefix: Option<String>,
-    /// Of a rank on another host.
-    pub remote: Option<Lifeline>,
-}
-
-/// What holds a rank of another host: see [`remote`](super::remote).
-#[derive(Debug)]
-pub struct Lifeline {
-    /// What takes signals, and ends the rank when it is closed.
-    pub input: ChildStdin,
-    /// The line of its output that says that the host has answered.
-    pub mark: String,
-}
-
-#[derive(Debug)]
-struct Rank {
-    number: u32,
-    child: TiedChild,
-    pid: Pid,
-    running: bool,
-    /// Of one on another host.
-    away: Option<Away>,
-}
-
-/// How it stands with a rank of another host.
-#[derive(Debug)]
-struct Away {
-    host: String,
-    /// Closed once it is to be killed.
-    input: Option<ChildStdin>,
-    /// Until when the host has to answer; `None` if it has.
-    until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -358,25 +317,6 @@ impl Drop for Supervisor {
     }
 }
 
-impl Rank {
-    fn signal(&mut self, signal: Signal) {
-        match &mut self.away {
-            // What stands for it here has to live to hear of its end.
-            Some(Away { input: Some(input), until: None, .. }) if signal != Signal::KILL => {
-                let name = signal_hook::low_level::signal_name(signal.as_raw());
-                let name = name.and_then(|name| name.strip_prefix("SIG")).unwrap_or("TERM");
-                // If that fails, its end is on the way.
-                let _ = writeln!(input, "{name}");
-            }
-            Some(away) => {
-                away.input = None;
-                signal_group(self.pid, Signal::KILL);
-            }
-            None => signal_group(self.pid, signal),
-        }
-    }
-}
-
 impl Phase {
     fn deadline(&self) -> Option<Instant> {
         match self {
@@ -391,11 +331,6 @@ impl Phase {
     fn is_free(&self) -> bool {
         matches!(self, Phase::Running { .. } | Phase::Settling { .. })
     }
-}
-
-fn signal_group(group: Pid, signal: Signal) {
-    // A group that is gone needs no signal.
-    let _ = kill_process_group(group, signal);
 }
 
 fn forwarded(signal: i32) -> Signal {

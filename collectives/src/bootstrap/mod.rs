@@ -11,6 +11,7 @@ mod message;
 mod place;
 mod seating;
 mod server;
+mod store;
 mod visitor;
 mod watch;
 mod whereabouts;
