@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded};
@@ -210,11 +211,17 @@ fn who_has_no_ticket_of_the_job_is_refused() {
     assert!(matches!(Guest::join_with(address, 0, 1, ticket).hear(), FromStore::Roster { .. }));
 }
 
+/// A port that was free just now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// Ranks with these keys at one port.
 fn keyed(keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
-    let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = held.local_addr().unwrap().port();
-    drop(held);
+    keyed_at(free_port(), keys, limit)
+}
+
+fn keyed_at(port: u16, keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
     let rank = |(rank, key): (u32, &Option<u8>)| Environment {
         limit,
         cluster_key: key.map(|byte| ClusterKey::from_bytes([byte; 32])),
@@ -232,6 +239,31 @@ fn ranks_that_have_the_same_key_meet() {
             scope.spawn(move || comm.barrier().unwrap());
         }
         first.barrier().unwrap();
+    });
+}
+
+#[test]
+fn strangers_that_claim_to_have_the_key_do_not_keep_ranks_out() {
+    let (port, is_over) = (free_port(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let stranger = || {
+            // Right up to what only the key gives.
+            let key = Some((ClusterKey::from_bytes([9; 32]), [3; 32]));
+            let preface = std::mem::take(Guarded::caller(PURPOSE, key).output());
+            let claim = [&preface[..], &[48, 0], &[b'x'; 48]].concat();
+            let mut turned_away = 0;
+            while turned_away == 0 || !is_over.load(Ordering::Relaxed) {
+                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let sent = stream.write_all(&claim);
+                turned_away += u32::from(sent.is_ok() && stream.read_to_end(&mut Vec::new()).is_ok());
+            }
+        };
+        let strangers = [(); 2].map(|()| scope.spawn(stranger));
+        let ranks: Vec<_> = keyed_at(port, &[Some(7); 4], LIMIT).into_iter().map(Result::unwrap).collect();
+        is_over.store(true, Ordering::Relaxed);
+        // Each has been turned away once at least: the store is there as long as its rank.
+        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+        assert_eq!(ranks.len(), 4);
     });
 }
 
