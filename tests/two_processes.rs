@@ -167,8 +167,8 @@ impl Side {
 }
 
 fn rank(rank: u32, port: u16) -> Communicator {
-    let environment =
-        Environment { rank, size: 2, local_rank: rank, host: "127.0.0.1".to_owned(), port, limit: LIMIT, near: None };
+    let mut environment = Environment::at(rank, 2, "127.0.0.1", port);
+    environment.limit = LIMIT;
     environment.connect().unwrap()
 }
 

@@ -159,7 +159,7 @@ fn variables_of_a_launcher_that_make_no_sense_start_nothing() {
         ("WORLD_SIZE", "banana", "WORLD_SIZE is `banana`"),
         ("WORLD_SIZE", "", "WORLD_SIZE is ``"),
         ("WORLD_SIZE", "0", "0 ranks are not possible"),
-        ("RANK", "7", "RANK is 7, but WORLD_SIZE is 2"),
+        ("RANK", "7", "RANK is 7, but there are 2 ranks"),
         ("MASTER_PORT", "banana", "MASTER_PORT is `banana`"),
     ] {
         let output = launched("all-reduce -b 8 -e 8", &[(name, value)]);

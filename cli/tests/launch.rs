@@ -231,6 +231,8 @@ fn a_command_that_is_not_there_is_one_error() {
 fn wrong_usage_exits_with_2() {
     for args in [
         &["launch", "-n", "2"][..],
+        &["launch", "-H", "a", "--hostfile", "b", "--", "true"],
+        &["launch", "-n", "2", "--no-prefix", "--tag-output", "--", "true"],
         &["launch", "-n", "0", "--", "true"],
         &["launch", "--", "true"],
         &["launch", "-n", "2", "--timeout", "10000000000000000000", "--", "true"],

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qpair_transport::{ListenError, WorkerError};
+use qpair_transport::{ClusterKeyError, HandshakeError, ListenError, WorkerError};
 use qpair_verbs::MemoryError;
 use qpair_verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
@@ -17,8 +18,16 @@ use crate::fault::{Fault, Mismatch, Place};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
+    /// No launcher started this process, as far as its variables tell.
+    #[error("{}", no_launcher(looked, *is_batch))]
+    NoLauncher {
+        /// The variables that were looked for, with the launchers that set them.
+        looked: String,
+        /// Whether this is a batch script of Slurm's.
+        is_batch: bool,
+    },
     /// A variable is not set.
-    #[error("{name} is not set: {hint}, as `qpair launch` and torchrun do")]
+    #[error("{name} is not set: {hint}")]
     Unset {
         /// The variable.
         name: &'static str,
@@ -36,13 +45,13 @@ pub enum BootstrapError {
         hint: &'static str,
     },
     /// There is no such rank.
-    #[error("{name} is {rank}, but WORLD_SIZE is {size}: ranks are numbered from 0 to {}", size - 1)]
+    #[error("{name} is {rank}, but there are {size} ranks: they are numbered from 0 to {}", size - 1)]
     NoSuchRank {
         /// The variable.
         name: &'static str,
         /// Its value.
         rank: u32,
-        /// WORLD_SIZE.
+        /// The number of ranks.
         size: u32,
     },
     /// Too many ranks, or none.
@@ -104,8 +113,79 @@ pub enum BootstrapError {
         /// What it said.
         what: String,
     },
+    /// What answers has another cluster key, or one side has none.
+    #[error("rank 0 does not answer this rank at {host}:{port}: {source}")]
+    Handshake {
+        /// The host of rank 0.
+        host: String,
+        /// Where it listens.
+        port: u16,
+        /// What does not go together.
+        source: HandshakeError,
+    },
+    /// The cluster key is not to be had.
+    #[error(transparent)]
+    ClusterKey(#[from] ClusterKeyError),
+    /// Rank 0 may not open as many files as there are ranks.
+    #[error(
+        "rank 0 needs {needed} open files to meet {size} ranks, and may have {limit}: raise the limit by `ulimit -n {needed}` before \
+         it starts, or LimitNOFILE= of its service"
+    )]
+    Descriptors {
+        /// The number of ranks.
+        size: u32,
+        /// What is needed, with what is open already.
+        needed: usize,
+        /// What the system allows.
+        limit: usize,
+    },
+    /// The file by which ranks of one host learn where to meet can not be written or read.
+    #[error(
+        "{path} is where ranks learn where to meet, and can not be used: {source}; set MASTER_PORT to a free port instead"
+    )]
+    Publish {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Other ranks of the same name meet there.
+    #[error("process {process} meets others by {path} already: set MASTER_PORT to a free port for one of the two")]
+    Meeting {
+        /// The file.
+        path: PathBuf,
+        /// Their rank 0.
+        process: u32,
+    },
+    /// Rank 0 does not say where it listens.
+    #[error("rank 0 has not said within {limit:?}, in {path}, where it listens: is it started?")]
+    Unpublished {
+        /// The file.
+        path: PathBuf,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The process manager is of no help.
+    #[error(
+        "the process manager does not tell ranks where to meet: {what}; or set MASTER_ADDR and MASTER_PORT for all ranks"
+    )]
+    Pmi {
+        /// What is wrong.
+        what: String,
+    },
+    /// Rank 0 does not run on the host of the launcher, and nobody has told where it does.
+    #[error(
+        "rank 0 does not run on {launcher}, where mpirun does: pass -x MASTER_ADDR=HOST to mpirun, with the host of rank 0"
+    )]
+    NotBesideLauncher {
+        /// The launcher's host.
+        launcher: String,
+    },
     /// Ranks are missing.
-    #[error("{} of {size} did not arrive within {limit:?}: start all ranks, or see why they ended", ranks(missing))]
+    #[error(
+        "{} of {size} did not arrive within {limit:?}{}: start all ranks, or see why they ended", ranks(missing),
+        and_turned_away(turned_away.as_deref())
+    )]
     Absent {
         /// The ranks that are missing.
         missing: Vec<u32>,
@@ -113,6 +193,8 @@ pub enum BootstrapError {
         size: u32,
         /// How long was waited.
         limit: Duration,
+        /// Why rank 0 turned somebody away meanwhile: the last one.
+        turned_away: Option<String>,
     },
     /// Rank 0 did not let this rank in.
     #[error("rank 0 refused rank {rank}: {reason}")]
@@ -330,6 +412,19 @@ fn waited(rank: u32, place: Option<&Place>) -> String {
     }
 }
 
+fn no_launcher(looked: &str, is_batch: bool) -> String {
+    let next = if is_batch {
+        "in a batch script, start the ranks by `srun`"
+    } else {
+        "start the ranks by one of those, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
+    };
+    format!("no launcher started this process, which has none of {looked}: {next}")
+}
+
+fn and_turned_away(why: Option<&str>) -> String {
+    why.map(|why| format!(", and somebody was turned away ({why})")).unwrap_or_default()
+}
+
 /// Ranks in words: at most eight of them.
 fn ranks(ranks: &[u32]) -> impl fmt::Display {
     let shown: Vec<_> = ranks.iter().take(8).map(u32::to_string).collect();
@@ -366,7 +461,7 @@ mod tests {
     #[test]
     fn missing_ranks_are_named() {
         let limit = Duration::from_secs(60);
-        let absent = |missing| BootstrapError::Absent { missing, size: 20, limit }.to_string();
+        let absent = |missing| BootstrapError::Absent { missing, size: 20, limit, turned_away: None }.to_string();
         assert!(absent(vec![3]).starts_with("rank 3 of 20 did not arrive within 60s"));
         assert!(absent((1..12).collect()).starts_with("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more of 20"));
     }

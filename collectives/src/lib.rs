@@ -56,7 +56,7 @@ pub mod tune;
 mod verify;
 
 pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};
-pub use bootstrap::Environment;
+pub use bootstrap::{Environment, Meeting};
 pub use communicator::{CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
 pub use error::{BootstrapError, CollectiveError};
 pub use execute::Call;

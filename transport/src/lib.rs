@@ -51,7 +51,9 @@ pub mod guide;
 mod soak;
 mod worker;
 
-pub use cm::{ClusterKey, ClusterKeyError, HandshakeError, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions};
+pub use cm::{
+    ClusterKey, ClusterKeyError, Guarded, HandshakeError, PeerAddress, RdmaCm, RdmaCmError, ToPeer, Versions,
+};
 pub use engine::{
     Class, Envelope, HEADER_BYTES, Header, HeaderView, Kind, OFFER_BYTES, OFFER_LIMIT, Offer, Origin, PROTOCOL_VERSION,
     RailKeys, RemoteMemory, Violation, WireError,

@@ -16,7 +16,7 @@ use crate::size::Size;
 /// The columns are those of nccl-tests: time of one operation on the slowest rank, algbw = size / time, and busbw,
 /// which counts the bytes that the links carry (all-reduce: algbw x 2(n-1)/n), in units of 10^9 B/s.
 ///
-/// Without a launcher it starts its own ranks on this machine; under `qpair launch` or torchrun it is one of them.
+/// Without a launcher it starts its own ranks on this machine; under `qpair launch`, torchrun, mpirun or srun it is one of them.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   qpair bench all-reduce                      4 local ranks, 8 B to 64 MiB

@@ -56,7 +56,7 @@ pub enum BenchError {
         launched: u32,
     },
     /// A launcher's variables are there, but make no sense.
-    #[error("{0}; or unset RANK and WORLD_SIZE to start local ranks")]
+    #[error("{0}; or unset RANK and WORLD_SIZE, or what another launcher has set, to start local ranks")]
     Environment(BootstrapError),
     /// The results of an operation are not known here.
     #[error("results of {0} can not be checked; give --no-check")]

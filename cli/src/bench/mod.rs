@@ -13,21 +13,22 @@ use std::time::Duration;
 
 use qpair::collectives::Environment;
 
-use crate::ranks::{Job, JobError, Output, this_program};
+use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
 
 pub use args::BenchCommand;
 pub use error::BenchError;
 
 use args::{Settings, Workload};
 
-/// Runs a benchmark: as a rank if a launcher set torchrun's variables, else with local ranks of its own.
+/// Runs a benchmark: as a rank if a launcher started this process, else with local ranks of its own. One of a launcher's
+/// variables tells: without the others it is an error, and no reason to start ranks from each of the launcher's processes.
 ///
 /// # Errors
 /// [`BenchError`] if the arguments do not fit, ranks can not be started, a collective fails or a result is wrong.
 pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     let settings = command.settings();
     let workload = Workload::new(command)?;
-    if !is_launched() {
+    if Environment::launcher().is_none() {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.
         workload.check_root(ranks as usize)?;
@@ -42,19 +43,15 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     sweep::run(&workload, &environment)
 }
 
-/// Whether a launcher started this process as one of its ranks. One of the variables tells: without the others it is an
-/// error, and no reason to start ranks from each of the launcher's processes.
-fn is_launched() -> bool {
-    ["RANK", "WORLD_SIZE"].into_iter().any(|name| std::env::var_os(name).is_some())
-}
-
 /// Runs this very command as local ranks. Rank 0 prints the table.
 fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let failed = |source| JobError::System { what: "find this program".to_owned(), source };
     let program = this_program().map_err(failed)?;
     let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
     let job = Job {
-        ranks,
+        seats: Seat::here(ranks),
+        remote: Remote::none(),
+        master: None,
         command,
         device: settings.device.clone(),
         port: settings.port,

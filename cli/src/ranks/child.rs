@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +44,11 @@ impl TiedChild {
     /// What the system says.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(TiedChild)
+    }
+
+    /// Its standard input, once, if that is a pipe.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.0.stdin.take()
     }
 
     /// Its standard output, once, if that is a pipe.

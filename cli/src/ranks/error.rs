@@ -1,5 +1,6 @@
 //! How a job ends other than well, and how a rank ended.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -7,6 +8,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use thiserror::Error;
+
+use super::hosts::HostsError;
 
 /// A job that did not end well. [`exit_code`](JobError::exit_code) is what the launcher shall exit with.
 #[derive(Debug, Error)]
@@ -39,11 +42,40 @@ pub enum JobError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The hosts make no sense.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// A variable can not be passed on.
+    #[error("{name} can not be passed on to the ranks: {why}")]
+    Variable {
+        /// Its name, as far as it is one.
+        name: String,
+        /// What is wrong, and what to do.
+        why: &'static str,
+    },
+    /// Something that is not possible on other hosts was asked for.
+    #[error("{what} is for ranks of this machine: leave it out where others run on other hosts")]
+    NotRemote {
+        /// The option.
+        what: &'static str,
+    },
+    /// A host does not answer.
+    #[error(
+        "{host} has not answered within {limit:?}, and the ranks were ended: see whether `ssh {host} true` ends well"
+    )]
+    Silent {
+        /// The host.
+        host: String,
+        /// How long was waited.
+        limit: Duration,
+    },
     /// Ranks failed, and the others were ended.
-    #[error("rank {rank} {end}{}{}", also_failed(also), were_ended(*ended))]
+    #[error("rank {rank}{} {end}{}{}{}", on(host.as_deref()), advice(*end, host.as_deref()), also_failed(also), were_ended(*ended))]
     RankFailed {
         /// The rank to blame.
         rank: u32,
+        /// Its host, if that is another.
+        host: Option<String>,
         /// How it ended.
         end: RankEnd,
         /// The ranks that failed about the same time, in the order of their ends.
@@ -77,6 +109,8 @@ pub enum RankEnd {
     Exited(i32),
     /// This signal killed it.
     Killed(i32),
+    /// Its host was not reached: what was to do that exited with this code.
+    NotReached(i32),
 }
 
 impl JobError {
@@ -87,12 +121,19 @@ impl JobError {
     /// failed. So the first is not simply to blame. A rank that a signal killed comes before ranks that exited, since
     /// no rank gets a signal because of another. Among equals the rarest end counts, since those that heard of it end
     /// alike; then the first.
-    pub fn failed(mut failures: Vec<(u32, RankEnd)>, ended: usize) -> Option<Self> {
+    ///
+    /// `hosts` are those of the ranks that are not on this machine. A rank whose host was not reached comes first of all.
+    pub fn failed(mut failures: Vec<(u32, RankEnd)>, ended: usize, hosts: &HashMap<u32, String>) -> Option<Self> {
         let alike = |end: RankEnd| failures.iter().filter(|(_, other)| *other == end).count();
-        let order = |at: &usize| (matches!(failures[*at].1, RankEnd::Exited(_)), alike(failures[*at].1), *at);
+        let kind = |end: RankEnd| match end {
+            RankEnd::NotReached(_) => 0,
+            RankEnd::Killed(_) => 1,
+            RankEnd::Exited(_) => 2,
+        };
+        let order = |at: &usize| (kind(failures[*at].1), alike(failures[*at].1), *at);
         let blamed = (0..failures.len()).min_by_key(order)?;
         let (rank, end) = failures.remove(blamed);
-        Some(JobError::RankFailed { rank, end, also: failures, ended })
+        Some(JobError::RankFailed { rank, host: hosts.get(&rank).cloned(), end, also: failures, ended })
     }
 
     /// The failed rank's own code; 128 + number after a signal; 124 after a time limit; else 1.
@@ -104,6 +145,10 @@ impl JobError {
             JobError::PortTaken { .. }
             | JobError::Port { .. }
             | JobError::NoSuchCommand { .. }
+            | JobError::Hosts(_)
+            | JobError::Variable { .. }
+            | JobError::NotRemote { .. }
+            | JobError::Silent { .. }
             | JobError::System { .. } => 1,
         }
     }
@@ -113,8 +158,19 @@ impl RankEnd {
     /// The code that a shell would show.
     pub fn exit_code(self) -> u8 {
         match self {
-            RankEnd::Exited(code) => u8::try_from(code).unwrap_or(1),
+            RankEnd::Exited(code) | RankEnd::NotReached(code) => u8::try_from(code).unwrap_or(1),
             RankEnd::Killed(signal) => u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)),
+        }
+    }
+}
+
+impl RankEnd {
+    /// The same of a rank whose end a shell on its host has told, or ssh in its place if that was never `reached`.
+    pub fn of_shell(self, reached: bool) -> Self {
+        match self {
+            RankEnd::Exited(code) if !reached => RankEnd::NotReached(code),
+            RankEnd::Exited(code @ 129..=192) => RankEnd::Killed(code - 128),
+            other => other,
         }
     }
 }
@@ -133,6 +189,7 @@ impl fmt::Display for RankEnd {
         match self {
             RankEnd::Exited(code) => write!(f, "ended with exit code {code}"),
             RankEnd::Killed(signal) => write!(f, "was killed by {}", signal_name(*signal)),
+            RankEnd::NotReached(code) => write!(f, "could not be started: its host was not reached (exit code {code})"),
         }
     }
 }
@@ -141,6 +198,19 @@ fn signal_name(signal: i32) -> String {
     match signal_hook::low_level::signal_name(signal) {
         Some(name) => format!("signal {signal} ({name})"),
         None => format!("signal {signal}"),
+    }
+}
+
+fn on(host: Option<&str>) -> String {
+    host.map(|host| format!(" on {host}")).unwrap_or_default()
+}
+
+/// What to look at on another host.
+fn advice(end: RankEnd, host: Option<&str>) -> String {
+    match (end, host) {
+        (RankEnd::NotReached(_), Some(host)) => format!("; see whether `ssh {host} true` ends well"),
+        (RankEnd::Exited(255), Some(host)) => format!(", as ssh does when it loses {host}"),
+        _ => String::new(),
     }
 }
 
@@ -189,7 +259,7 @@ mod tests {
 
     #[test]
     fn messages_name_the_rank_and_how_it_ended() {
-        let killed = JobError::failed(vec![(2, RankEnd::Killed(9))], 3).expect("a failure");
+        let killed = JobError::failed(vec![(2, RankEnd::Killed(9))], 3, &HashMap::new()).expect("a failure");
         assert_eq!(killed.to_string(), "rank 2 was killed by signal 9 (SIGKILL); the other 3 ranks were ended");
         let late = JobError::TimedOut { limit: Duration::from_secs(2), running: vec![0, 3] };
         assert!(late.to_string().contains("ranks 0, 3 still ran"), "{late}");
@@ -198,11 +268,12 @@ mod tests {
     #[test]
     fn a_rank_that_only_heard_of_a_failure_is_not_to_blame() {
         let one = RankEnd::Exited(1);
-        let failed =
-            JobError::failed(vec![(3, one), (0, one), (2, RankEnd::Exited(7)), (1, one)], 0).expect("a failure");
+        let failed = JobError::failed(vec![(3, one), (0, one), (2, RankEnd::Exited(7)), (1, one)], 0, &HashMap::new())
+            .expect("a failure");
         assert_eq!(failed.to_string(), "rank 2 ended with exit code 7, ranks 0, 1, 3 ended with exit code 1");
         assert_eq!(failed.exit_code(), 7);
-        let killed = JobError::failed(vec![(0, one), (1, RankEnd::Killed(11)), (2, RankEnd::Killed(11))], 1);
+        let killed =
+            JobError::failed(vec![(0, one), (1, RankEnd::Killed(11)), (2, RankEnd::Killed(11))], 1, &HashMap::new());
         let killed = killed.expect("a failure").to_string();
         assert!(
             killed.starts_with("rank 1 was killed by signal 11 (SIGSEGV), rank 0 ended with exit code 1, "),
@@ -212,9 +283,21 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_was_not_reached_is_to_blame_and_named() {
+        let hosts = HashMap::from([(1, "node1".to_owned()), (2, "node2".to_owned())]);
+        let failures = vec![(0, RankEnd::Killed(9)), (2, RankEnd::Exited(255).of_shell(false))];
+        let failed = JobError::failed(failures, 1, &hosts).expect("a failure").to_string();
+        let named = "rank 2 on node2 could not be started: its host was not reached (exit code 255); see whether `ssh node2 true`";
+        assert!(failed.starts_with(named), "{failed}");
+        let failed = JobError::failed(vec![(1, RankEnd::Exited(137).of_shell(true))], 0, &hosts).expect("a failure");
+        assert_eq!(failed.to_string(), "rank 1 on node1 was killed by signal 9 (SIGKILL)");
+    }
+
+    #[test]
     fn of_ranks_that_failed_alike_the_first_is_named() {
-        let failed = JobError::failed(vec![(3, RankEnd::Exited(1)), (0, RankEnd::Exited(1))], 2).expect("a failure");
+        let failed = JobError::failed(vec![(3, RankEnd::Exited(1)), (0, RankEnd::Exited(1))], 2, &HashMap::new())
+            .expect("a failure");
         assert!(matches!(failed, JobError::RankFailed { rank: 3, ended: 2, .. }), "{failed}");
-        assert!(JobError::failed(Vec::new(), 4).is_none());
+        assert!(JobError::failed(Vec::new(), 4, &HashMap::new()).is_none());
     }
 }

@@ -1,13 +1,14 @@
-//! A job: N ranks of one command on this machine.
+//! A job: ranks of one command, on this machine or on several.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_reuseaddr;
@@ -15,15 +16,22 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 use super::child::{TiedChild, tied};
 use super::error::JobError;
+use super::hosts::{Seat, own_name};
+use super::rank::{Lifeline, Started};
 use super::relay;
+use super::remote::{Remote, is_name, script};
 use super::supervise::Supervisor;
 use crate::machine;
 
-/// N ranks of one command, which find each other by torchrun's variables.
+/// Ranks of one command, which find each other by torchrun's variables.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Number of ranks, at least 1.
-    pub ranks: u32,
+    /// Where the ranks run, at least one.
+    pub seats: Vec<Seat>,
+    /// How hosts are reached that are not this machine, and what ranks there need of it.
+    pub remote: Remote,
+    /// The host at which ranks of several hosts meet; that of rank 0 if none is given.
+    pub master: Option<String>,
     /// The command with its arguments.
     pub command: Vec<OsString>,
     /// The device of the ranks' communicators; by their own environment if none is given.
@@ -59,20 +67,52 @@ impl Job {
     /// # Errors
     /// [`JobError`] if the job could not start, a rank failed, a signal came, or the time is over.
     pub fn run(&self) -> Result<(), JobError> {
-        self.check_command()?;
-        let meeting = Meeting::reserve(self.port)?;
-        let mut supervisor = Supervisor::new(self.limit, self.grace)?;
-        for rank in 0..self.ranks {
-            let child = self.start(rank, meeting.port)?;
-            supervisor.add(rank, child, &relay::prefix(rank, self.ranks))?;
+        let is_away = |seat: &Seat| seat.host.is_some();
+        if self.seats.iter().any(is_away) {
+            check_program(self.remote.ssh.first())?;
+            if self.pin {
+                return Err(JobError::NotRemote { what: "--pin" });
+            }
         }
-        supervisor.run()
+        if !self.seats.iter().all(is_away) {
+            check_program(self.command.first())?;
+        }
+        let (host, meeting) = self.meeting()?;
+        let supervisor = Supervisor::new(self.limit, self.grace, self.remote.answer)?;
+        supervisor.run(self.seats.clone(), |seat| {
+            let variables = self.variables(seat, &host, meeting.port);
+            match &seat.host {
+                None => self.start(seat, &variables),
+                Some(host) => self.start_on(host, seat, variables),
+            }
+        })
     }
 
-    fn start(&self, rank: u32, port: u16) -> Result<TiedChild, JobError> {
+    /// The host and the port at which the ranks meet.
+    fn meeting(&self) -> Result<(String, Meeting), JobError> {
+        let here = Ipv4Addr::LOCALHOST;
+        if self.seats.iter().all(|seat| seat.host.is_none()) {
+            return Ok((self.master.clone().unwrap_or_else(|| here.to_string()), Meeting::reserve(here, self.port)?));
+        }
+        match self.seats.first().and_then(|seat| seat.host.as_deref()) {
+            // What is free there, only rank 0 will see.
+            Some(host) => {
+                let host = self.master.as_deref().unwrap_or_else(|| host.rsplit('@').next().unwrap_or(host));
+                let port = self.port.unwrap_or_else(any_port);
+                Ok((host.to_owned(), Meeting { port, _kept: None }))
+            }
+            None => {
+                Ok((self.master.clone().unwrap_or_else(own_name), Meeting::reserve(Ipv4Addr::UNSPECIFIED, self.port)?))
+            }
+        }
+    }
+
+    fn start(&self, seat: &Seat, variables: &[(&str, String)]) -> Result<Started, JobError> {
+        let rank = seat.rank;
         let failed = |source| JobError::System { what: format!("start rank {rank}"), source };
         let mut command = tied(self.cpu_for(rank), &self.command).map_err(failed)?;
-        self.environment(&mut command, rank, port);
+        command.envs(self.remote.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         // A group of its own, so that signals reach what the rank itself starts. Such a group can not read the terminal.
         command.process_group(0).stdin(Stdio::null());
         if self.output == Output::Prefixed {
@@ -81,22 +121,52 @@ impl Job {
         if self.output != Output::Inherited {
             command.stderr(Stdio::piped());
         }
-        TiedChild::start(&mut command).map_err(failed)
+        let child = TiedChild::start(&mut command).map_err(failed)?;
+        Ok(Started { child, prefix: self.prefix(rank), remote: None })
+    }
+
+    /// Starts a rank on another host.
+    fn start_on(&self, host: &str, seat: &Seat, variables: Vec<(&str, String)>) -> Result<Started, JobError> {
+        let rank = seat.rank;
+        let failed = |source| JobError::System { what: format!("start rank {rank} on {host}"), source };
+        let shell = [OsString::from(host), "exec /bin/sh".into()];
+        let mut command = tied(None, self.remote.ssh.iter().chain(&shell)).map_err(failed)?;
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = TiedChild::start(&mut command).map_err(failed)?;
+        let folder = std::env::current_dir().map_err(failed)?;
+        let mut all = passed_on(std::env::vars_os());
+        all.extend(self.remote.variables.iter().cloned());
+        all.extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+        let mark = format!("qpair launch: rank {rank} of {}", RandomState::new().hash_one(rank));
+        let script = script(folder.as_os_str(), &all, &self.command, &mark);
+        let input = child.take_stdin().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
+        let mut remote = Lifeline { input, mark };
+        // One that has ended says by its end why.
+        let _ = remote.input.write_all(&script);
+        Ok(Started { child, prefix: self.prefix(rank), remote: Some(remote) })
+    }
+
+    fn prefix(&self, rank: u32) -> Option<String> {
+        (self.output != Output::Inherited).then(|| relay::prefix(rank, self.ranks()))
+    }
+
+    fn ranks(&self) -> u32 {
+        self.seats.len() as u32
     }
 
     /// The variables that torchrun sets.
-    fn environment(&self, command: &mut Command, rank: u32, port: u16) {
-        command
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", self.ranks.to_string())
-            .env("LOCAL_RANK", rank.to_string())
-            .env("LOCAL_WORLD_SIZE", self.ranks.to_string())
-            .env("GROUP_RANK", "0")
-            .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
-            .env("MASTER_PORT", port.to_string());
-        if let Some(device) = &self.device {
-            command.env("QPAIR_DEVICE", device);
-        }
+    fn variables(&self, seat: &Seat, host: &str, port: u16) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            ("RANK", seat.rank.to_string()),
+            ("WORLD_SIZE", self.ranks().to_string()),
+            ("LOCAL_RANK", seat.local_rank.to_string()),
+            ("LOCAL_WORLD_SIZE", seat.local_size.to_string()),
+            ("GROUP_RANK", seat.node.to_string()),
+            ("MASTER_ADDR", host.to_owned()),
+            ("MASTER_PORT", port.to_string()),
+        ];
+        variables.extend(self.device.iter().map(|device| ("QPAIR_DEVICE", device.clone())));
+        variables
     }
 
     fn cpu_for(&self, rank: u32) -> Option<usize> {
@@ -106,22 +176,33 @@ impl Job {
         }
         // Where there are more ranks than CPUs, neighbours share one: evenly from the start, which a scheduler takes a
         // while to find.
-        let (rank, ranks) = (rank as usize, self.ranks as usize);
+        let (rank, ranks) = (rank as usize, self.seats.len());
         let place = if ranks <= cpus.len() { rank } else { rank * cpus.len() / ranks };
         cpus.get(place).copied()
     }
+}
 
-    /// Finds the program as `exec` will, so that a typing error is one message and not one per rank.
-    fn check_command(&self) -> Result<(), JobError> {
-        let program: &OsStr = self.command.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let found = if program.as_encoded_bytes().contains(&b'/') {
-            is_program(Path::new(program))
-        } else {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
-        };
-        if found { Ok(()) } else { Err(JobError::NoSuchCommand { command: program.to_string_lossy().into_owned() }) }
-    }
+/// Finds the program as `exec` will, so that a typing error is one message and not one per rank.
+fn check_program(program: Option<&OsString>) -> Result<(), JobError> {
+    let program: &OsStr = program.map_or(OsStr::new(""), OsString::as_os_str);
+    let found = if program.as_encoded_bytes().contains(&b'/') {
+        is_program(Path::new(program))
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
+    };
+    if found { Ok(()) } else { Err(JobError::NoSuchCommand { command: program.to_string_lossy().into_owned() }) }
+}
+
+/// The variables of this process that ranks on other hosts have too.
+fn passed_on(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, OsString)> {
+    let named = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    named.filter(|(name, _)| name.starts_with("QPAIR_") && name != "QPAIR_SSH" && is_name(name)).collect()
+}
+
+/// A port of another host, where only rank 0 can see which are free: below those that systems give to programs by themselves.
+fn any_port() -> u16 {
+    20_000 + (RandomState::new().hash_one(0) % 10_000) as u16
 }
 
 fn is_program(path: &Path) -> bool {
@@ -134,24 +215,24 @@ struct Meeting {
     port: u16,
     /// Bound and not listening, with SO_REUSEADDR: as long as it is there, the system gives the port to nobody who does
     /// not ask for it, and lets one that does listen there.
-    _kept: OwnedFd,
+    _kept: Option<OwnedFd>,
 }
 
 impl Meeting {
     /// Makes sure that rank 0 will be able to listen at `port`, or finds a port where it will.
-    fn reserve(port: Option<u16>) -> Result<Self, JobError> {
+    fn reserve(address: Ipv4Addr, port: Option<u16>) -> Result<Self, JobError> {
         let asked = port.unwrap_or(0);
-        Self::bind(asked).map_err(|source| match source.kind() {
+        Self::bind(address, asked).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => JobError::PortTaken { port: asked },
             _ => JobError::Port { port: asked, source },
         })
     }
 
-    fn bind(port: u16) -> io::Result<Self> {
+    fn bind(address: Ipv4Addr, port: u16) -> io::Result<Self> {
         let kept = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         set_socket_reuseaddr(&kept, true)?;
-        bind(&kept, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
-        Ok(Meeting { port: SocketAddr::try_from(getsockname(&kept)?)?.port(), _kept: kept })
+        bind(&kept, &SocketAddrV4::new(address, port))?;
+        Ok(Meeting { port: SocketAddr::try_from(getsockname(&kept)?)?.port(), _kept: Some(kept) })
     }
 }
 
@@ -165,14 +246,14 @@ mod tests {
     fn a_taken_port_is_a_typed_error_that_says_what_to_do() {
         let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = holder.local_addr().expect("bound").port();
-        let error = Meeting::reserve(Some(port)).expect_err("taken");
+        let error = Meeting::reserve(Ipv4Addr::LOCALHOST, Some(port)).expect_err("taken");
         assert!(matches!(error, JobError::PortTaken { port: taken } if taken == port));
         assert!(error.to_string().contains("--port"), "{error}");
     }
 
     #[test]
     fn a_port_is_kept_until_a_rank_listens_at_it() {
-        let meeting = Meeting::reserve(None).expect("a free port");
+        let meeting = Meeting::reserve(Ipv4Addr::LOCALHOST, None).expect("a free port");
         let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, meeting.port);
         // Who does not know of the meeting does not ask for an address in use.
         let stranger =
@@ -186,7 +267,9 @@ mod tests {
     fn a_program_that_is_not_there_is_one_error() {
         for command in ["no-such-program-anywhere", "./no/such/program", "/dev/null"] {
             let job = Job {
-                ranks: 4,
+                seats: Seat::here(4),
+                remote: Remote::none(),
+                master: None,
                 command: vec![command.into()],
                 device: None,
                 port: None,

@@ -23,6 +23,43 @@ pub fn relay(from: impl Read, prefix: &str, mut to: impl Write) -> io::Result<()
     }
 }
 
+/// Copies `from` to `to` as it is, until it ends.
+///
+/// # Errors
+/// If reading or writing fails.
+pub fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+    let mut part = vec![0; BUFFER];
+    loop {
+        match from.read(&mut part) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                to.write_all(&part[..read])?;
+                to.flush()?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads lines until one is `mark`. Others, which a host says to whoever comes, are passed on.
+///
+/// # Errors
+/// If reading or writing fails, or it ends before.
+pub fn wait_for(mark: &str, from: &mut impl BufRead, prefix: &str, mut to: impl Write) -> io::Result<()> {
+    loop {
+        let mut line = Vec::new();
+        if from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if line.trim_ascii() == mark.as_bytes() {
+            return Ok(());
+        }
+        to.write_all(&[prefix.as_bytes(), &line].concat())?;
+        to.flush()?;
+    }
+}
+
 /// The prefix of rank `rank` among `ranks`: as wide for each.
 pub fn prefix(rank: u32, ranks: u32) -> String {
     let width = ranks.saturating_sub(1).to_string().len();
@@ -48,6 +85,14 @@ mod tests {
     fn each_line_gets_the_rank() {
         assert_eq!(relayed(b"a\n\nbc\n"), "[3] a\n[3] \n[3] bc\n");
         assert_eq!(relayed(b""), "");
+    }
+
+    #[test]
+    fn what_comes_before_the_mark_is_passed_on_and_what_follows_is_left() {
+        let (mut from, mut out) = (&b"Welcome!\nup 7\nrest"[..], Vec::new());
+        wait_for("up 7", &mut from, "[3] ", &mut out).expect("the mark");
+        assert_eq!((from, &out[..]), (&b"rest"[..], &b"[3] Welcome!\n"[..]));
+        assert!(wait_for("up 7", &mut from, "", &mut out).is_err());
     }
 
     #[test]

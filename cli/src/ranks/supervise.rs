@@ -1,17 +1,19 @@
 //! Watches over the ranks of a job until all have ended: one thread per wait, one loop that decides.
 
-use std::io;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, BufReader};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use super::child::TiedChild;
 use super::error::{JobError, RankEnd};
-use super::relay::relay;
+use super::hosts::Seat;
+use super::rank::{Away, Lifeline, Rank, Started, signal_group};
+use super::relay::{copy, relay, wait_for};
 
 /// The ranks of a job, and the events that come from them and from the user.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Supervisor {
     signals: Handle,
     limit: Option<Duration>,
     grace: Duration,
+    /// Time for another host to answer.
+    answer: Duration,
     streams: usize,
     /// Ranks that failed before any was asked to end, in the order of their ends.
     failures: Vec<(u32, RankEnd)>,
@@ -29,18 +33,12 @@ pub struct Supervisor {
     asked: usize,
 }
 
-#[derive(Debug)]
-struct Rank {
-    number: u32,
-    child: TiedChild,
-    pid: Pid,
-    running: bool,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The rank's process ended and waits to be reaped.
     Ended(u32),
+    /// The rank's host has answered.
+    Up(u32),
     /// An output stream was read to its end.
     Drained,
     /// The launcher got this signal.
@@ -69,7 +67,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// [`JobError::System`] if the system refuses a signal handler or thread.
-    pub fn new(limit: Option<Duration>, grace: Duration) -> Result<Self, JobError> {
+    pub fn new(limit: Option<Duration>, grace: Duration, answer: Duration) -> Result<Self, JobError> {
         let failed = |source| JobError::System { what: "listen for signals".to_owned(), source };
         let (sender, events) = channel();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
@@ -85,32 +83,51 @@ impl Supervisor {
             signals: handle,
             limit,
             grace,
+            answer,
             streams: 0,
             failures: Vec::new(),
             asked: 0,
         })
     }
 
-    /// Takes a rank that was just started; its piped output is relayed with `prefix`.
-    ///
-    /// # Errors
-    /// [`JobError::System`] if the system refuses a thread.
-    pub fn add(&mut self, number: u32, mut child: TiedChild, prefix: &str) -> Result<(), JobError> {
+    /// Takes a rank that was just started; its piped output is relayed.
+    fn add(&mut self, seat: &Seat, started: Started) -> Result<(), JobError> {
+        let (number, Started { mut child, prefix, remote }) = (seat.rank, started);
         let (out, err) = (child.take_stdout(), child.take_stderr());
         let pid = child.pid();
-        self.ranks.push(Rank { number, child, pid, running: true });
+        let (input, mark) = remote.map(|Lifeline { input, mark }| (input, mark)).unzip();
+        let host = seat.host.clone().filter(|_| input.is_some());
+        let away = host.map(|host| Away { host, input, until: Instant::now().checked_add(self.answer) });
+        self.ranks.push(Rank { number, child, pid, running: true, away });
+        // Closed once it is known whether the host has answered.
+        let (knowing, known) = channel::<()>();
         if let Some(out) = out {
-            let prefix = prefix.to_owned();
-            self.stream(number, move || relay(out, &prefix, io::stdout()))?;
+            let (prefix, sender) = (prefix.clone(), self.sender.clone());
+            self.stream(number, move || {
+                let mut out = BufReader::new(out);
+                if let Some(mark) = mark {
+                    wait_for(&mark, &mut out, prefix.as_deref().unwrap_or_default(), io::stdout())?;
+                    // Without a receiver nobody needs to know.
+                    let _ = sender.send(Event::Up(number));
+                }
+                drop(knowing);
+                match prefix {
+                    Some(prefix) => relay(out, &prefix, io::stdout()),
+                    None => copy(out, io::stdout()),
+                }
+            })?;
         }
         if let Some(err) = err {
-            let prefix = prefix.to_owned();
-            self.stream(number, move || relay(err, &prefix, io::stderr()))?;
+            self.stream(number, move || match prefix {
+                Some(prefix) => relay(err, &prefix, io::stderr()),
+                None => copy(err, io::stderr()),
+            })?;
         }
         let sender = self.sender.clone();
         spawn_thread("wait", move || {
             wait_until_ended(pid);
-            // Without a receiver nobody needs to know.
+            // An end before the host has answered means something else.
+            let _ = known.recv_timeout(DRAIN);
             let _ = sender.send(Event::Ended(number));
         })
     }
@@ -127,19 +144,29 @@ impl Supervisor {
         })
     }
 
-    /// Waits until all ranks have ended, and ends them when one fails, a signal comes, or the time is over.
+    /// Starts ranks, waits until all have ended, and ends them when one fails, a signal comes, or the time is over.
     ///
     /// # Errors
     /// [`JobError`] with the first cause.
-    pub fn run(mut self) -> Result<(), JobError> {
+    pub fn run(mut self, seats: Vec<Seat>, start: impl Fn(&Seat) -> Result<Started, JobError>) -> Result<(), JobError> {
         let mut cause = None;
         let mut phase = Phase::Running { until: self.limit.map(|limit| Instant::now() + limit) };
-        while self.ranks.iter().any(|rank| rank.running) {
-            match self.next_event(phase.deadline()) {
+        let mut waiting = VecDeque::from(seats);
+        loop {
+            match phase {
+                Phase::Running { .. } => self.start_more(&mut waiting, &start)?,
+                // None is started to fail with the others.
+                _ => waiting.clear(),
+            }
+            if waiting.is_empty() && !self.ranks.iter().any(|rank| rank.running) {
+                break;
+            }
+            match self.next_event(self.deadline(phase)) {
                 Some(Event::Ended(number)) => {
                     let end = self.reap(number)?;
                     phase = self.ended(phase, number, end);
                 }
+                Some(Event::Up(number)) => self.answered(number),
                 Some(Event::Drained) => self.streams -= 1,
                 Some(Event::Signal(signal)) if phase.is_free() => {
                     cause = Some(JobError::Interrupted { signal });
@@ -149,7 +176,7 @@ impl Supervisor {
                 Some(Event::Signal(_)) => phase = self.kill(),
                 None => match phase {
                     Phase::Running { .. } => {
-                        cause = Some(self.timed_out());
+                        cause = Some(self.silent_host().unwrap_or_else(|| self.timed_out()));
                         phase = self.end(Signal::TERM);
                     }
                     Phase::Settling { .. } => phase = self.end(Signal::TERM),
@@ -159,7 +186,56 @@ impl Supervisor {
         }
         self.drain();
         let failures = std::mem::take(&mut self.failures);
-        JobError::failed(failures, self.asked).or(cause).map_or(Ok(()), Err)
+        let hosts = self.ranks.iter().filter_map(|rank| Some((rank.number, rank.away.as_ref()?.host.clone())));
+        JobError::failed(failures, self.asked, &hosts.collect()).or(cause).map_or(Ok(()), Err)
+    }
+
+    /// Starts those of the ranks that can start now: here all, on another host so many at a time, since a server refuses more
+    /// that have not shown who they are.
+    fn start_more(
+        &mut self,
+        waiting: &mut VecDeque<Seat>,
+        start: impl Fn(&Seat) -> Result<Started, JobError>,
+    ) -> Result<(), JobError> {
+        let mut asked: HashMap<String, usize> = HashMap::new();
+        for away in self.ranks.iter().filter(|rank| rank.running).filter_map(|rank| rank.away.as_ref()) {
+            *asked.entry(away.host.clone()).or_default() += usize::from(away.until.is_some());
+        }
+        for seat in std::mem::take(waiting) {
+            if let Some(host) = &seat.host {
+                let asked = asked.entry(host.clone()).or_default();
+                if *asked >= AT_ONCE {
+                    waiting.push_back(seat);
+                    continue;
+                }
+                *asked += 1;
+            }
+            let started = start(&seat)?;
+            self.add(&seat, started)?;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, number: u32) {
+        let rank = self.ranks.iter_mut().find(|rank| rank.number == number);
+        if let Some(away) = rank.and_then(|rank| rank.away.as_mut()) {
+            away.until = None;
+        }
+    }
+
+    /// When there is something to do although nothing comes.
+    fn deadline(&self, phase: Phase) -> Option<Instant> {
+        let hosts = self.ranks.iter().filter(|rank| rank.running).filter_map(|rank| rank.away.as_ref()?.until);
+        let hosts = hosts.min().filter(|_| matches!(phase, Phase::Running { .. }));
+        phase.deadline().into_iter().chain(hosts).min()
+    }
+
+    /// The host that has not answered in time.
+    fn silent_host(&self) -> Option<JobError> {
+        let now = Instant::now();
+        let late = |away: &&Away| away.until.is_some_and(|until| until <= now);
+        let away = self.ranks.iter().filter(|rank| rank.running).filter_map(|rank| rank.away.as_ref()).find(late)?;
+        Some(JobError::Silent { host: away.host.clone(), limit: self.answer })
     }
 
     /// What the end of a rank means.
@@ -197,7 +273,11 @@ impl Supervisor {
         };
         rank.running = false;
         signal_group(rank.pid, Signal::KILL);
-        let end = RankEnd::from(rank.child.wait().map_err(failed)?);
+        let mut end = RankEnd::from(rank.child.wait().map_err(failed)?);
+        if let Some(away) = &mut rank.away {
+            end = end.of_shell(away.until.is_none());
+            away.input = None;
+        }
         tracing::debug!(rank = number, %end, "a rank ended");
         Ok(end)
     }
@@ -208,13 +288,13 @@ impl Supervisor {
         Phase::Ending { kill_at: Instant::now() + self.grace }
     }
 
-    fn kill(&self) -> Phase {
+    fn kill(&mut self) -> Phase {
         self.signal_all(Signal::KILL);
         Phase::Killed
     }
 
-    fn signal_all(&self, signal: Signal) {
-        self.ranks.iter().filter(|rank| rank.running).for_each(|rank| signal_group(rank.pid, signal));
+    fn signal_all(&mut self, signal: Signal) {
+        self.ranks.iter_mut().filter(|rank| rank.running).for_each(|rank| rank.signal(signal));
     }
 
     /// Lets the relays finish. Who left the rank's group may hold a stream open; that is not waited for.
@@ -233,7 +313,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.signals.close();
-        self.ranks.iter().filter(|rank| rank.running).for_each(|rank| signal_group(rank.pid, Signal::KILL));
+        self.signal_all(Signal::KILL);
     }
 }
 
@@ -253,11 +333,6 @@ impl Phase {
     }
 }
 
-fn signal_group(group: Pid, signal: Signal) {
-    // A group that is gone needs no signal.
-    let _ = kill_process_group(group, signal);
-}
-
 fn forwarded(signal: i32) -> Signal {
     Signal::from_named_raw(signal).unwrap_or(Signal::TERM)
 }
@@ -275,6 +350,8 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), J
 
 /// Time for ranks to fail because another did: far above what a broken connection takes to be noticed on one machine.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Ranks that are started on another host at a time. OpenSSH's server refuses some where more than 10 have not shown who they are.
+const AT_ONCE: usize = 4;
 /// Time for the last output to come through after all ranks have ended.
 const DRAIN: Duration = Duration::from_secs(1);
 /// The threads here only wait and copy.

@@ -1,6 +1,8 @@
 //! What ranks and the store say to each other: one line of JSON each.
 
-use std::net::SocketAddr;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use qpair_topology::{CpuSet, PciAddress};
@@ -12,7 +14,15 @@ use crate::fault::Fault;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum ToStore {
     /// The first message.
-    Join { protocol: u32, size: u32, rank: u32, whereabouts: Whereabouts },
+    Join {
+        protocol: u32,
+        size: u32,
+        rank: u32,
+        /// What shows that it is of this job, where the launcher passes such a thing on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ticket: Option<String>,
+        whereabouts: Whereabouts,
+    },
     /// The second: its worker is set up.
     Listening(Listening),
     /// Something ended the communicator.
@@ -27,15 +37,20 @@ pub(super) enum FromStore {
     /// The rank can not join.
     Refused { reason: String },
     /// All ranks have joined: where they run.
-    Roster { token: u64, members: Vec<Whereabouts> },
+    Roster {
+        token: u64,
+        members: Members,
+        /// The address of rank 0's host at which ranks of other hosts reached it: that of ranks that came by loopback.
+        reached: Option<IpAddr>,
+    },
     /// All ranks can be reached: where, by rank.
-    Listening(Vec<Listening>),
-    /// Not all ranks have come so far in time.
-    Absent { missing: Vec<u32>, limit: Duration },
+    Listening(Listeners),
+    /// Not all ranks have come so far in time. Who was turned away last, and why.
+    Absent { missing: Vec<u32>, limit: Duration, turned_away: Option<String> },
     /// What ended the communicator.
     Verdict(Fault),
-    /// A rank dropped its communicator.
-    Left { rank: u32 },
+    /// Ranks dropped their communicator.
+    Left { ranks: Vec<u32> },
 }
 
 /// How a rank is reached. It chooses its device by where all ranks run, and so says this after that is known.
@@ -72,6 +87,95 @@ pub(crate) struct Member {
     pub(crate) device: String,
 }
 
+/// Where all ranks run, with what several have in common said once: every rank is told of every other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Members {
+    /// Name and machine.
+    hosts: Vec<(String, String)>,
+    cores: Vec<CpuSet>,
+    /// By rank: its host, its cores, its GPU.
+    ranks: Vec<(u32, u32, Option<PciAddress>)>,
+}
+
+impl Members {
+    pub(super) fn pack(all: &[Whereabouts]) -> Self {
+        let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
+        let ranks = all.iter().map(|its| {
+            let host = hosts.number((its.host.clone(), its.machine.clone()));
+            // In words: a set has no order, and no hash.
+            (host, cores.number(its.cores.to_string()), its.gpu)
+        });
+        let ranks = ranks.collect();
+        let first = |words: &String| all.iter().map(|its| &its.cores).find(|cores| cores.to_string() == *words);
+        let cores = cores.all.iter().filter_map(|words| first(words).cloned()).collect();
+        Members { hosts: hosts.all, cores, ranks }
+    }
+
+    /// `None` if it contradicts itself.
+    pub(super) fn unpack(self) -> Option<Vec<Whereabouts>> {
+        let one = |&(host, cores, gpu): &(u32, u32, Option<PciAddress>)| {
+            let (host, machine) = self.hosts.get(host as usize)?.clone();
+            Some(Whereabouts { host, machine, cores: self.cores.get(cores as usize)?.clone(), gpu })
+        };
+        self.ranks.iter().map(one).collect()
+    }
+}
+
+/// How all ranks are reached, likewise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Listeners {
+    addresses: Vec<IpAddr>,
+    /// Their names, and whether they are on InfiniBand.
+    devices: Vec<(String, bool)>,
+    /// By rank: its address, port and device.
+    ranks: Vec<(u32, u16, u32)>,
+}
+
+impl Listeners {
+    pub(super) fn pack(all: &[Listening]) -> Self {
+        let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
+        let ranks = all.iter().map(|its| {
+            let device = devices.number((its.device.clone(), its.is_on_infiniband));
+            (addresses.number(its.address.ip()), its.address.port(), device)
+        });
+        let ranks = ranks.collect();
+        Listeners { addresses: addresses.all, devices: devices.all, ranks }
+    }
+
+    /// `None` if it contradicts itself.
+    pub(super) fn unpack(self) -> Option<Vec<Listening>> {
+        let one = |&(address, port, device): &(u32, u16, u32)| {
+            let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
+            let (device, is_on_infiniband) = self.devices.get(device as usize)?.clone();
+            Some(Listening { address, device, is_on_infiniband })
+        };
+        self.ranks.iter().map(one).collect()
+    }
+}
+
+/// Values, each once, in the order in which they came.
+struct Distinct<T> {
+    all: Vec<T>,
+    numbers: HashMap<T, u32>,
+}
+
+impl<T> Default for Distinct<T> {
+    fn default() -> Self {
+        Distinct { all: Vec::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Distinct<T> {
+    fn number(&mut self, value: T) -> u32 {
+        let next = self.all.len() as u32;
+        let number = *self.numbers.entry(value.clone()).or_insert(next);
+        if number == next {
+            self.all.push(value);
+        }
+        number
+    }
+}
+
 /// A message as a line.
 pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     // Only a type that refuses to be serialised could fail, and these do not.
@@ -80,11 +184,55 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// The version of these messages.
-pub(super) const PROTOCOL: u32 = 2;
+/// The version of these messages. Those before 3 had no preface before them.
+pub(super) const PROTOCOL: u32 = 3;
+
+/// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
+pub(super) const PURPOSE: &[u8] = b"qpair store";
 
 /// The longest line that a rank sends.
 pub(super) const LINE_LIMIT: usize = 64 << 10;
 
+/// The longest line of who has not joined yet, and may be anybody: every second core of 4096 takes 10 KiB.
+pub(super) const JOIN_LIMIT: usize = 16 << 10;
+
 /// The longest line that the store sends: a roster of as many ranks as there can be.
 pub(super) const ROSTER_LIMIT: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_have_in_common_is_said_once() {
+        let rank = |host: &str, cores: &str| Whereabouts {
+            host: host.into(),
+            machine: format!("machine-{host}"),
+            cores: cores.parse().unwrap(),
+            gpu: (host == "b").then(|| PciAddress::new(0, 1, 2, 0)),
+        };
+        let all: Vec<_> = (0..512).map(|at| rank(["a", "b"][at / 256], "0-63,128-191")).collect();
+        let packed = Members::pack(&all);
+        assert_eq!((packed.hosts.len(), packed.cores.len()), (2, 1));
+        let line = encode(&packed);
+        assert!(line.len() < 512 * 24, "{} bytes", line.len());
+        assert_eq!(serde_json::from_slice::<Members>(&line).unwrap().unpack().unwrap(), all);
+        let listening = |port: u16| Listening {
+            address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
+            device: "soft0".into(),
+            is_on_infiniband: false,
+        };
+        let all: Vec<_> = (0..512).map(listening).collect();
+        let line = encode(&Listeners::pack(&all));
+        assert!(line.len() < 512 * 12, "{} bytes", line.len());
+        assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack().unwrap(), all);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_nothing() {
+        let members = r#"{"hosts":[["h","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
+        assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
+        let listeners = r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]]}"#;
+        assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
+    }
+}

@@ -4,9 +4,14 @@
 mod alarm;
 mod client;
 mod environment;
+mod launchers;
+mod line;
+mod meeting;
 mod message;
+mod place;
 mod seating;
 mod server;
+mod store;
 mod visitor;
 mod watch;
 mod whereabouts;
@@ -16,6 +21,7 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
+pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;
 pub(crate) use message::{Listening, Member};

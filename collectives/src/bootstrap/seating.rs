@@ -21,19 +21,19 @@ pub(super) fn seating(rank: u32, all: &[Whereabouts]) -> Result<Near, BootstrapE
 }
 
 /// The GPU that a process uses which torchrun or another launcher gave that number on its host, as programs take it: of those
-/// that it may use, the one of its number, or the only one.
-pub(super) fn own_gpu(local_rank: u32) -> Option<PciAddress> {
+/// that it may use, the one of its number, or the only one. Without a number, the only one.
+pub(super) fn own_gpu(local_rank: Option<u32>) -> Option<PciAddress> {
     let has_some = Machine::this_without_driver().is_ok_and(|machine| !machine.gpus().is_empty());
     if Config::device_of_environment().is_some() || !has_some {
         return None;
     }
     let machine = Machine::this().ok()?;
     let gpus: Vec<PciAddress> = machine.gpus().iter().map(|gpu| gpu.address).collect();
-    gpu_of(local_rank as usize, gpus, |name| env::var(name).ok())
+    gpu_of(local_rank.map(|rank| rank as usize), gpus, |name| env::var(name).ok())
 }
 
 fn gpu_of(
-    local_rank: usize,
+    local_rank: Option<usize>,
     mut gpus: Vec<PciAddress>,
     variable: impl Fn(&'static str) -> Option<String>,
 ) -> Option<PciAddress> {
@@ -45,7 +45,7 @@ fn gpu_of(
     }
     match gpus[..] {
         [only] => Some(only),
-        _ => gpus.get(local_rank).copied(),
+        _ => gpus.get(local_rank?).copied(),
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
     fn a_process_has_the_gpu_that_its_variables_say() {
         let of = |local_rank, gpus: u8, variables: &'static [(&str, &str)]| {
             let gpus = (0..gpus).map(at).collect();
-            gpu_of(local_rank, gpus, |name| {
+            gpu_of(Some(local_rank), gpus, |name| {
                 variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             })
         };
@@ -200,9 +200,12 @@ mod tests {
         let both = &[("HIP_VISIBLE_DEVICES", "1"), ("ROCR_VISIBLE_DEVICES", "2,3")];
         assert_eq!(of(0, 4, both), Some(at(3)));
         for list in ["", "GPU-5a1b", "0,4", "-1"] {
-            let of = gpu_of(0, (0..4).map(at).collect(), |name| (name == "CUDA_VISIBLE_DEVICES").then(|| list.into()));
+            let of =
+                gpu_of(Some(0), (0..4).map(at).collect(), |name| (name == "CUDA_VISIBLE_DEVICES").then(|| list.into()));
             assert_eq!(of, None, "{list}");
         }
         assert_eq!(of(4, 4, &[]), None);
+        // Its number is not known.
+        assert_eq!(gpu_of(None, vec![at(0), at(1)], |_| None), None);
     }
 }

@@ -1,13 +1,18 @@
 //! The store, and visitors that are played by hand.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::message::{FromStore, Listening, PROTOCOL, ToStore, encode};
-use super::server::{Server, listen};
+use qpair_transport::{ClusterKey, Guarded};
+
+use super::meeting::Hosting;
+use super::message::{FromStore, Listeners, Listening, PROTOCOL, PURPOSE, ToStore, encode};
+use super::place::listen;
+use super::server::{Server, Terms};
 use super::whereabouts::whereabouts;
 use super::{Environment, Whereabouts};
 use crate::ReduceOp;
@@ -19,23 +24,35 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A store at a port that nobody else gets meanwhile.
 fn start(size: u32, limit: Duration) -> (Server, SocketAddr) {
-    let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
-    let address = listener.local_addr().unwrap();
-    (Server::start(listener, size, limit).unwrap(), address)
+    start_with(Terms { size, limit, key: None, ticket: None, places: usize::MAX })
 }
 
-struct Guest(BufReader<TcpStream>);
+fn start_with(terms: Terms) -> (Server, SocketAddr) {
+    let listener = listen(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+    let address = listener.local_addr().unwrap();
+    (Server::start(Hosting { listener, published: None }, terms).unwrap(), address)
+}
+
+/// One without a key, and what it has still to hear before anything is said.
+struct Guest(BufReader<TcpStream>, Vec<u8>);
 
 impl Guest {
     fn new(address: SocketAddr) -> Guest {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        Guest(BufReader::new(stream))
+        let preface = std::mem::take(Guarded::caller(PURPOSE, None).output());
+        let mut guest = Guest(BufReader::new(stream), preface.clone());
+        guest.say(&preface);
+        guest
     }
 
     fn join(address: SocketAddr, rank: u32, size: u32) -> Guest {
+        Guest::join_with(address, rank, size, None)
+    }
+
+    fn join_with(address: SocketAddr, rank: u32, size: u32, ticket: Option<String>) -> Guest {
         let mut guest = Guest::new(address);
-        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, whereabouts: whereabouts() }));
+        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts: whereabouts() }));
         guest
     }
 
@@ -43,8 +60,16 @@ impl Guest {
         self.0.get_mut().write_all(line).unwrap();
     }
 
+    /// Hears how the other side begins, which is as this one does.
+    fn greet(&mut self) {
+        let mut theirs = vec![0; self.1.len()];
+        self.0.read_exact(&mut theirs).unwrap();
+        assert_eq!(theirs, std::mem::take(&mut self.1));
+    }
+
     /// True if something came within `limit`.
     fn has_answer(&mut self, limit: Duration) -> bool {
+        self.greet();
         self.0.get_ref().set_read_timeout(Some(limit)).unwrap();
         let came = self.0.fill_buf().is_ok();
         self.0.get_ref().set_read_timeout(Some(LIMIT)).unwrap();
@@ -52,6 +77,7 @@ impl Guest {
     }
 
     fn hear(&mut self) -> FromStore {
+        self.greet();
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -61,7 +87,7 @@ impl Guest {
 #[test]
 fn who_comes_after_the_others_gave_up_hears_that() {
     let (_server, address) = start(3, Duration::from_millis(50));
-    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(50) };
+    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(50), turned_away: None };
     assert_eq!(Guest::join(address, 1, 3).hear(), absent);
     for late in [2, 1] {
         assert_eq!(Guest::join(address, late, 3).hear(), absent);
@@ -101,17 +127,6 @@ fn a_visitor_that_talks_on_and_on_is_refused() {
     assert!(heard.any(|said| matches!(said, FromStore::Refused { .. })));
 }
 
-#[test]
-fn a_port_that_is_taken_at_one_address_is_not_used_at_the_next() {
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = stranger.local_addr().unwrap();
-    let next = SocketAddr::new("127.0.0.2".parse().unwrap(), taken.port());
-    assert_eq!(listen(&[taken, next]).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
-    // An address that this host does not have is passed over.
-    let foreign = SocketAddr::new("192.0.2.1".parse().unwrap(), taken.port());
-    assert_eq!(listen(&[foreign, next]).unwrap().local_addr().unwrap(), next);
-}
-
 /// In a process of its own, since it uses up all descriptors.
 #[test]
 fn who_could_not_be_let_in_is_let_in_later() {
@@ -135,6 +150,140 @@ fn who_could_not_be_let_in_is_let_in_later() {
     assert!(matches!(guest.hear(), FromStore::Roster { .. }));
 }
 
+/// What came of ranks that connect at the same time.
+fn connect(environments: Vec<Environment>) -> Vec<Result<Communicator, BootstrapError>> {
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = environments.iter().map(|each| scope.spawn(|| each.connect())).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn strangers_that_hold_connections_open_make_room_for_ranks() {
+    let (_server, address) = start_with(Terms { size: 3, limit: LIMIT, key: None, ticket: None, places: 8 });
+    // Without a word, with a beginning, and with half a line.
+    let mut idle: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for (at, stream) in idle.iter_mut().enumerate() {
+        // Those that had to go can not be written to.
+        let _ = stream.write_all([&b""[..], b"QP", b"QPTR\x02\x02\0\0\0\0\0\0{\"Join\":"][at % 3]);
+    }
+    let mut guests: Vec<_> = (0..3).map(|rank| Guest::join(address, rank, 3)).collect();
+    for guest in &mut guests {
+        assert!(matches!(guest.hear(), FromStore::Roster { .. }));
+    }
+    // None of them is sent home for who comes later.
+    drop((0..20).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>());
+    assert!(guests.iter_mut().all(|guest| !guest.has_answer(Duration::from_millis(20))));
+}
+
+#[test]
+fn strangers_that_flood_the_store_cost_it_little_and_are_hung_up_on() {
+    let (_server, address) = start(2, LIMIT);
+    let mut first = Guest::join(address, 0, 2);
+    std::thread::scope(|scope| {
+        for flood in [&b"x"[..], b"QPTR\x02\x02\0\0\0\0\0\0", b"\n"] {
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    let mut stream = TcpStream::connect(address).unwrap();
+                    let mut sent = flood.len();
+                    stream.write_all(flood).unwrap();
+                    while stream.write_all(&[b'x'; 1 << 12]).is_ok() {
+                        sent += 1 << 12;
+                        // What the system keeps, and no more.
+                        assert!(sent < 64 << 20, "the store reads on and on");
+                    }
+                }
+            });
+        }
+    });
+    let mut second = Guest::join(address, 1, 2);
+    assert!(matches!(first.hear(), FromStore::Roster { .. }) && matches!(second.hear(), FromStore::Roster { .. }));
+}
+
+#[test]
+fn who_has_no_ticket_of_the_job_is_refused() {
+    let ticket = Some("sesame".to_owned());
+    let (_server, address) = start_with(Terms { size: 1, limit: LIMIT, key: None, ticket: ticket.clone(), places: 64 });
+    for wrong in [None, Some("barley".to_owned())] {
+        let said = Guest::join_with(address, 0, 1, wrong).hear();
+        assert!(matches!(&said, FromStore::Refused { reason } if reason.contains("another job")), "{said:?}");
+    }
+    assert!(matches!(Guest::join_with(address, 0, 1, ticket).hear(), FromStore::Roster { .. }));
+}
+
+/// A port that was free just now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Ranks with these keys at one port.
+fn keyed(keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
+    keyed_at(free_port(), keys, limit)
+}
+
+fn keyed_at(port: u16, keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
+    let rank = |(rank, key): (u32, &Option<u8>)| Environment {
+        limit,
+        cluster_key: key.map(|byte| ClusterKey::from_bytes([byte; 32])),
+        ..Environment::at(rank, keys.len() as u32, "127.0.0.1", port)
+    };
+    connect((0..).zip(keys).map(rank).collect())
+}
+
+#[test]
+fn ranks_that_have_the_same_key_meet() {
+    let mut ranks = keyed(&[Some(7); 3], LIMIT).into_iter().map(Result::unwrap);
+    let [first, second, third] = [(); 3].map(|()| ranks.next().unwrap());
+    std::thread::scope(|scope| {
+        for comm in [second, third] {
+            scope.spawn(move || comm.barrier().unwrap());
+        }
+        first.barrier().unwrap();
+    });
+}
+
+#[test]
+fn strangers_that_claim_to_have_the_key_do_not_keep_ranks_out() {
+    let (port, is_over) = (free_port(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let stranger = || {
+            // Right up to what only the key gives.
+            let key = Some((ClusterKey::from_bytes([9; 32]), [3; 32]));
+            let preface = std::mem::take(Guarded::caller(PURPOSE, key).output());
+            let claim = [&preface[..], &[48, 0], &[b'x'; 48]].concat();
+            let mut turned_away = 0;
+            while turned_away == 0 || !is_over.load(Ordering::Relaxed) {
+                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let sent = stream.write_all(&claim);
+                turned_away += u32::from(sent.is_ok() && stream.read_to_end(&mut Vec::new()).is_ok());
+            }
+        };
+        let strangers = [(); 2].map(|()| scope.spawn(stranger));
+        let ranks: Vec<_> = keyed_at(port, &[Some(7); 4], LIMIT).into_iter().map(Result::unwrap).collect();
+        is_over.store(true, Ordering::Relaxed);
+        // Each has been turned away once at least: the store is there as long as its rank.
+        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+        assert_eq!(ranks.len(), 4);
+    });
+}
+
+#[test]
+fn a_rank_with_another_key_or_none_is_not_let_in_and_named_to_the_others() {
+    for wrong in [Some(8), None] {
+        let ends = keyed(&[Some(7), wrong], Duration::from_millis(500));
+        let [zero, one] = ends.try_into().unwrap();
+        let (zero, one) = (zero.unwrap_err().to_string(), one.unwrap_err().to_string());
+        assert!(one.starts_with("rank 0 does not answer this rank") && one.contains("key"), "{one}");
+        assert!(zero.contains("rank 1 of 2 did not arrive") && zero.contains("turned away"), "{zero}");
+    }
+}
+
+#[test]
+fn ranks_that_are_not_told_their_number_on_the_host_are_counted() {
+    let ranks = meet(&["a", "b", "a"], LIMIT).into_iter().map(Result::unwrap);
+    assert_eq!(ranks.map(|comm| comm.local_rank()).collect::<Vec<_>>(), [0, 0, 1]);
+}
+
 fn listening(device: &str) -> Listening {
     Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into(), is_on_infiniband: false }
 }
@@ -144,13 +293,15 @@ fn ranks_hear_how_the_others_are_reached_in_order_once_all_have_said_it() {
     let (_server, address) = start(3, LIMIT);
     let mut guests: Vec<_> = [2, 0, 1].into_iter().map(|rank| Guest::join(address, rank, 3)).collect();
     for guest in &mut guests {
-        assert!(matches!(guest.hear(), FromStore::Roster { members, .. } if members.len() == 3));
+        assert!(
+            matches!(guest.hear(), FromStore::Roster { members, .. } if members.clone().unpack().unwrap().len() == 3)
+        );
     }
     let devices = ["of rank 2", "of rank 0", "of rank 1"];
     for (guest, device) in guests.iter_mut().zip(devices) {
         guest.say(&encode(&ToStore::Listening(listening(device))));
     }
-    let all = FromStore::Listening(["of rank 0", "of rank 1", "of rank 2"].map(listening).to_vec());
+    let all = FromStore::Listening(Listeners::pack(&["of rank 0", "of rank 1", "of rank 2"].map(listening)));
     for guest in &mut guests {
         assert_eq!(guest.hear(), all);
     }
@@ -173,12 +324,12 @@ fn ranks_that_are_not_set_up_in_time_are_named() {
     let mut guests: Vec<_> = (0..3).map(|rank| Guest::join(address, rank, 3)).collect();
     guests.iter_mut().for_each(|guest| drop(guest.hear()));
     guests[1].say(&encode(&ToStore::Listening(listening("soft0"))));
-    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(100) };
+    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(100), turned_away: None };
     guests.iter_mut().for_each(|guest| assert_eq!(guest.hear(), absent));
     // What it says then is too late, and no fault.
     guests[2].say(&encode(&ToStore::Listening(listening("soft0"))));
     guests[2].say(&encode(&ToStore::Leave));
-    assert_eq!(guests[0].hear(), FromStore::Left { rank: 2 });
+    assert_eq!(guests[0].hear(), FromStore::Left { ranks: vec![2] });
 }
 
 #[test]
@@ -211,8 +362,7 @@ fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, Bootstra
         let ranks: Vec<_> = (0..size)
             .zip(machines)
             .map(|(rank, machine)| {
-                let host = "127.0.0.1".to_owned();
-                let environment = Environment { rank, size, local_rank: 0, host, port, limit, near: None };
+                let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port) };
                 let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
                 scope.spawn(move || environment.connect_from(whereabouts))
             })

@@ -1,21 +1,30 @@
 //! A connection to the store, which carries lines and blocks nobody.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
-use super::message::{LINE_LIMIT, Listening, Whereabouts};
+use super::message::{JOIN_LIMIT, LINE_LIMIT, Listening, PURPOSE, Whereabouts};
+use crate::deadline::Deadline;
 
 /// A connection to the store: a rank's, or a stranger's.
 pub(super) struct Visitor {
     stream: TcpStream,
+    guarded: Guarded,
+    /// What it said, up to a line that is not whole.
     input: Vec<u8>,
-    output: Vec<u8>,
     /// Who it is, once it has said so and was let in.
     pub(super) joined: Option<(u32, Whereabouts)>,
     /// How it is reached, once it has said so.
     pub(super) listening: Option<Listening>,
+    /// Until when it has to be done: to say who it is, or to hear why it has to go. `None` of those that have joined.
+    pub(super) until: Option<Deadline>,
+    /// The address at which it reached this host.
+    pub(super) reached: Option<IpAddr>,
     /// Nothing more is read; it is closed once all is written.
     closing: bool,
     /// Lines that it may still say.
@@ -28,6 +37,8 @@ pub(super) enum Heard {
     Line(Vec<u8>),
     /// More than any rank has to say.
     TooMuch,
+    /// It is no rank of this job.
+    Stranger(HandshakeError),
     /// Nothing more for now.
     Nothing,
     /// It hung up.
@@ -35,28 +46,34 @@ pub(super) enum Heard {
 }
 
 impl Visitor {
-    pub(super) fn new(mut stream: TcpStream, registry: &Registry, token: Token) -> io::Result<Visitor> {
+    pub(super) fn new(
+        mut stream: TcpStream,
+        key: Option<&ClusterKey>,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Visitor> {
+        let key = key.map(with_entropy).transpose()?;
         // Only latency is at stake.
         let _ = stream.set_nodelay(true);
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        let reached = stream.local_addr().ok().map(|address| address.ip().to_canonical());
         Ok(Visitor {
             stream,
+            guarded: Guarded::listener(PURPOSE, key),
             input: Vec::new(),
-            output: Vec::new(),
             joined: None,
             listening: None,
+            until: Some(Deadline::after(PATIENCE)),
+            reached,
             closing: false,
             lines: LINES,
         })
     }
 
-    pub(super) fn is(&self, rank: u32) -> bool {
-        self.joined.as_ref().is_some_and(|(joined, _)| *joined == rank)
-    }
-
     /// The next line, if it has come.
     pub(super) fn hear(&mut self) -> Heard {
         let mut part = [0; 4096];
+        let limit = if self.joined.is_some() { LINE_LIMIT } else { JOIN_LIMIT };
         loop {
             if self.closing {
                 return Heard::Nothing;
@@ -68,12 +85,20 @@ impl Visitor {
                 self.lines -= 1;
                 return Heard::Line(self.input.drain(..=end).collect());
             }
-            if self.input.len() > LINE_LIMIT {
+            if self.input.len() > limit {
                 return Heard::TooMuch;
+            }
+            match self.guarded.hear() {
+                Ok(Some(more)) => {
+                    self.input.extend_from_slice(&more);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => return Heard::Stranger(error),
             }
             match self.stream.read(&mut part) {
                 Ok(0) => return Heard::End,
-                Ok(read) => self.input.extend_from_slice(&part[..read]),
+                Ok(read) => self.guarded.take_in(&part[..read]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
                 Err(_) => return Heard::End,
@@ -83,32 +108,53 @@ impl Visitor {
 
     /// Tells it something, once [`flush`](Self::flush) can write it.
     pub(super) fn tell(&mut self, line: &[u8]) {
-        self.output.extend_from_slice(line);
+        self.guarded.say(line);
     }
 
     /// Lets it go once it was told all.
     pub(super) fn dismiss(&mut self) {
         self.closing = true;
+        self.until = Some(Deadline::after(PATIENCE));
     }
 
     /// Writes what is possible. False if the connection is over.
     pub(super) fn flush(&mut self) -> bool {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(0) => return false,
-                Ok(written) => drop(self.output.drain(..written)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        let output = self.guarded.output();
+        let mut written = 0;
+        let goes_on = loop {
+            if written == output.len() {
+                break true;
             }
+            match self.stream.write(&output[written..]) {
+                Ok(0) => break false,
+                Ok(more) => written += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break error.kind() == ErrorKind::WouldBlock,
+            }
+        };
+        output.drain(..written);
+        if output.is_empty() {
+            output.shrink_to(KEPT);
         }
-        !self.closing
+        goes_on && !(self.closing && output.is_empty())
     }
 
     /// Whether something is left to write.
-    pub(super) fn is_behind(&self) -> bool {
-        !self.output.is_empty()
+    pub(super) fn is_behind(&mut self) -> bool {
+        !self.guarded.output().is_empty()
     }
+}
+
+/// The key, and random bytes for a stream.
+pub(super) fn with_entropy(key: &ClusterKey) -> io::Result<(ClusterKey, [u8; 32])> {
+    let mut entropy = [0; 32];
+    getrandom::fill(&mut entropy).map_err(|_| io::Error::from(ErrorKind::Other))?;
+    Ok((key.clone(), entropy))
 }
 
 /// A rank joins, listens, reports a fault, and leaves. One that says more than this keeps the store from the others.
 const LINES: u32 = 16;
+/// How long somebody may stay who has not joined. A rank says who it is at once; one whose host is too slow comes again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Room that is kept for what a visitor is told next.
+const KEPT: usize = 1 << 10;

@@ -79,8 +79,8 @@ impl Wish {
 }
 
 impl Communicator {
-    /// One of the ranks that a launcher started as processes. It reads torchrun's variables: RANK, WORLD_SIZE,
-    /// LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Waits for the other ranks, for 60 s at most; see [`Environment`].
+    /// One of the ranks that a launcher started as processes: `qpair launch`, torchrun, Slurm's srun, the mpirun of Open MPI
+    /// or MPICH. Waits for the other ranks, for 60 s at most; see [`Environment`].
     ///
     /// # Errors
     /// [`BootstrapError`], which says what to do.

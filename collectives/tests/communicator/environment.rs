@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::port::Port;
+
 /// What a process says that has these variables and no others of a launcher.
 fn says(variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -23,6 +25,18 @@ fn from_env_names_the_variable_that_is_missing() {
 }
 
 #[test]
+fn rank_0_says_in_time_that_it_may_not_open_as_many_files_as_there_are_ranks() {
+    let program = std::env::current_exe().unwrap();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 100; exec \"$0\" --exact processes::rank --nocapture"]).arg(program);
+    limited.env("QPAIR_TEST_ROLE", "meet").env("RANK", "0").env("LOCAL_RANK", "0").env("WORLD_SIZE", "512");
+    limited.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", Port::keep().number.to_string());
+    let output = limited.output().unwrap();
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(words.contains("to meet 512 ranks, and may have 100: raise the limit by `ulimit -n"), "{words}");
+}
+
+#[test]
 fn from_env_names_a_rank_that_does_not_exist() {
     let words = says(&[
         ("RANK", "2"),
@@ -31,5 +45,5 @@ fn from_env_names_a_rank_that_does_not_exist() {
         ("MASTER_ADDR", "localhost"),
         ("MASTER_PORT", "4242"),
     ]);
-    assert!(words.contains("RANK is 2, but WORLD_SIZE is 2: ranks are numbered from 0 to 1"), "{words}");
+    assert!(words.contains("RANK is 2, but there are 2 ranks: they are numbered from 0 to 1"), "{words}");
 }

@@ -4,6 +4,7 @@ mod bootstrap;
 mod correctness;
 mod ends;
 mod environment;
+mod launchers;
 mod mismatch;
 mod operations;
 mod pending;

@@ -14,9 +14,19 @@ pub struct Port {
 
 impl Port {
     pub fn keep() -> Port {
+        Port::keep_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same for all addresses.
+    #[allow(dead_code, reason = "some programs that have this file meet at loopback only")]
+    pub fn keep_everywhere() -> Port {
+        Port::keep_at(Ipv4Addr::UNSPECIFIED)
+    }
+
+    fn keep_at(address: Ipv4Addr) -> Port {
         let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        net::bind(&socket, &SocketAddrV4::new(address, 0)).unwrap();
         let address: SocketAddrAny = net::getsockname(&socket).unwrap();
         let number = SocketAddrV4::try_from(address).unwrap().port();
         Port { _socket: socket, number }

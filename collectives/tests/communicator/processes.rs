@@ -17,6 +17,7 @@ fn rank() {
     let Ok(role) = std::env::var("QPAIR_TEST_ROLE") else { return };
     match Communicator::from_env() {
         Err(error) => println!("bootstrap: {error}"),
+        Ok(_) if role == "meet" => println!("done"),
         Ok(comm) => match role.split_once(' ') {
             Some(("forever", size)) => forever(&comm, size.parse().expect("a size")),
             Some(("keep", size)) => keep(&comm, size.parse().expect("a size")),
@@ -137,6 +138,18 @@ fn results_are_right_between_processes() {
             assert!(process.child.wait().unwrap().success());
         }
     }
+}
+
+#[test]
+fn many_ranks_meet_in_seconds() {
+    let begin = Instant::now();
+    for (rank, process) in start(64, "meet").ranks.iter_mut().enumerate() {
+        let line = process.next();
+        assert!(line.as_ref().is_some_and(|line| line.contains("done")), "rank {rank}: {line:?}");
+        assert!(process.child.wait().unwrap().success());
+    }
+    // It takes less than one; some are for a machine that has other things to do.
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
 }
 
 /// Kills a rank in the middle of its work; all others name it within two seconds.

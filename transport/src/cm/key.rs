@@ -111,6 +111,14 @@ impl ClusterKey {
         parse(&contents).ok_or_else(|| ClusterKeyError::Form { path: path.to_owned() })
     }
 
+    /// The key in the file that QPAIR_CLUSTER_KEY_FILE in the environment names; none if that is not set.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read): without its key, this process would let in anybody.
+    pub fn from_env() -> Result<Option<Self>, ClusterKeyError> {
+        std::env::var_os("QPAIR_CLUSTER_KEY_FILE").map(ClusterKey::read).transpose()
+    }
+
     /// Writes the key to a new file, which its owner alone may read.
     ///
     /// # Errors

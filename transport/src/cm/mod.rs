@@ -27,6 +27,7 @@ mod turns;
 use rustix::io::Errno;
 
 pub use address::{PeerAddress, RdmaCm, ToPeer};
+pub use channel::Guarded;
 pub(crate) use dial::CallError;
 pub use error::{HandshakeError, Versions};
 pub(crate) use hello::{DatagramTerms, Fabric, Features, Hello, RAILS_LIMIT, RailNews, RailWord, Renewal};

@@ -1,6 +1,7 @@
 //! What is said over one stream, without the stream: bytes in, messages out, and the other way round. First a preface from
 //! each side in the clear, then keys if there is a cluster key, then messages in records, each when it is due.
 
+mod guarded;
 mod keys;
 mod talk;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use super::hello::Features;
 use super::key::ClusterKey;
 use super::message::{Kind, MESSAGE_LIMIT, Message};
 use super::preface::{PREFACE_BYTES, Preface};
+pub use guarded::Guarded;
 use keys::{Cipher, EXCHANGE_BYTES, Exchange, TAG_BYTES};
 use talk::Talk;
 

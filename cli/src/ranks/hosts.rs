@@ -1,0 +1,215 @@
+//! Which ranks run on which hosts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use thiserror::Error;
+
+/// Hosts, each with the number of ranks that it takes, in the order in which they are filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(Vec<(String, u32)>);
+
+/// The hosts make no sense.
+#[derive(Debug, Error)]
+pub enum HostsError {
+    /// The file can not be read.
+    #[error("the file of hosts {path} can not be read: {source}; give one with lines such as `node1 slots=4`")]
+    Read {
+        /// The file.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A host or its number of ranks can not be understood.
+    #[error("`{text}` is no host: write `NAME`, `NAME:RANKS`, or in a file `NAME slots=RANKS`")]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// There is none.
+    #[error("there is no host: name one at least")]
+    None,
+    /// The hosts do not take as many ranks.
+    #[error("the hosts take {slots} ranks and not {ranks}: name more hosts, or more ranks on each (`-H node1:8`)")]
+    TooFew {
+        /// How many they take.
+        slots: u32,
+        /// How many were asked for.
+        ranks: u32,
+    },
+}
+
+/// Where a rank runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The rank.
+    pub rank: u32,
+    /// Its number on its host.
+    pub local_rank: u32,
+    /// The number of ranks there.
+    pub local_size: u32,
+    /// The number of its host.
+    pub node: u32,
+    /// The host; `None` for this machine.
+    pub host: Option<String>,
+}
+
+impl Hosts {
+    /// `node1:4,node2`: hosts with numbers of ranks, 1 where none is given.
+    ///
+    /// # Errors
+    /// [`HostsError`].
+    pub fn parse(list: &str) -> Result<Self, HostsError> {
+        Self::collect(list.split(',').map(|text| {
+            // Addresses of IPv6 have colons, and stand in brackets if a number follows.
+            let (name, slots) = match text.trim().rsplit_once(':') {
+                Some((name, slots)) if !name.contains(':') || name.ends_with(']') => (name, Some(slots)),
+                _ => (text.trim(), None),
+            };
+            (text, name, slots)
+        }))
+    }
+
+    /// A line for each host: `node1 slots=4`. What follows a `#` is a comment.
+    ///
+    /// # Errors
+    /// [`HostsError`].
+    pub fn read(path: &Path) -> Result<Self, HostsError> {
+        let text = fs::read_to_string(path);
+        let text = text.map_err(|source| HostsError::Read { path: path.display().to_string(), source })?;
+        Self::parse_file(&text)
+    }
+
+    fn parse_file(text: &str) -> Result<Self, HostsError> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        Self::collect(lines.filter(|line| !line.is_empty()).map(|line| {
+            let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            // Other words are options of other launchers, and none here.
+            let slots = rest.split_whitespace().find_map(|word| word.strip_prefix("slots="));
+            let other = rest.split_whitespace().find(|word| !word.contains('='));
+            (line, name, other.map(|_| "").or(slots))
+        }))
+    }
+
+    fn collect<'a>(all: impl Iterator<Item = (&'a str, &'a str, Option<&'a str>)>) -> Result<Self, HostsError> {
+        let mut hosts: Vec<(String, u32)> = Vec::new();
+        for (text, name, slots) in all {
+            let name = name.trim_matches(['[', ']']);
+            // ssh would take it for an option.
+            let is_name = !name.is_empty() && !name.starts_with('-') && !name.contains(|c: char| c.is_whitespace());
+            let slots = slots.map_or(Some(1), |slots| slots.parse().ok().filter(|slots| (1..=MOST).contains(slots)));
+            let (true, Some(slots)) = (is_name, slots) else {
+                return Err(HostsError::Form { text: text.trim().to_owned() });
+            };
+            match hosts.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => *sum += slots,
+                None => hosts.push((name.to_owned(), slots)),
+            }
+        }
+        if hosts.is_empty() { Err(HostsError::None) } else { Ok(Hosts(hosts)) }
+    }
+
+    /// Places so many ranks, or as many as there is room for. Hosts that are this machine are `None`.
+    ///
+    /// # Errors
+    /// [`HostsError::TooFew`].
+    pub fn seat(&self, ranks: Option<u32>, is_here: impl Fn(&str) -> bool) -> Result<Vec<Seat>, HostsError> {
+        let slots = self.0.iter().map(|(_, slots)| slots).sum();
+        let ranks = ranks.unwrap_or(slots);
+        if ranks > slots {
+            return Err(HostsError::TooFew { slots, ranks });
+        }
+        let all = (0_u32..).zip(&self.0).flat_map(|(node, (name, slots))| (0..*slots).map(move |at| (node, name, at)));
+        let mut seats: Vec<_> = (0..ranks)
+            .zip(all)
+            .map(|(rank, (node, name, local_rank))| Seat {
+                rank,
+                local_rank,
+                local_size: 0,
+                node,
+                host: (!is_here(name)).then(|| name.clone()),
+            })
+            .collect();
+        let mut sizes = BTreeMap::new();
+        seats.iter().for_each(|seat| *sizes.entry(seat.node).or_default() += 1);
+        seats.iter_mut().for_each(|seat| seat.local_size = sizes[&seat.node]);
+        Ok(seats)
+    }
+}
+
+impl Seat {
+    /// All ranks on this machine.
+    pub fn here(ranks: u32) -> Vec<Seat> {
+        let seat = |rank| Seat { rank, local_rank: rank, local_size: ranks, node: 0, host: None };
+        (0..ranks).map(seat).collect()
+    }
+}
+
+/// Whether a host is this machine, of that name: its ranks need no ssh.
+pub fn is_here(host: &str, own_name: &str) -> bool {
+    let short = own_name.split('.').next().unwrap_or_default();
+    ["localhost", "127.0.0.1", "::1"].contains(&host) || (!host.is_empty() && (host == own_name || host == short))
+}
+
+/// This machine's name.
+pub fn own_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// Ranks on a host.
+const MOST: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(hosts: &[(&str, u32)]) -> Hosts {
+        Hosts(hosts.iter().map(|(name, slots)| ((*name).to_owned(), *slots)).collect())
+    }
+
+    #[test]
+    fn lists_and_files_name_hosts_and_their_ranks() {
+        let parse = |list| Hosts::parse(list).expect("hosts");
+        assert_eq!(parse("a:4, user@b ,a:2"), named(&[("a", 6), ("user@b", 1)]));
+        assert_eq!(parse("fd00::2,[fd00::3]:4"), named(&[("fd00::2", 1), ("fd00::3", 4)]));
+        let file = "# two\nnode1 slots=4 # the first\n\n  node2\tslots=2 max_slots=3\nnode3\n";
+        assert_eq!(Hosts::parse_file(file).expect("hosts"), named(&[("node1", 4), ("node2", 2), ("node3", 1)]));
+    }
+
+    #[test]
+    fn what_is_no_host_is_named() {
+        for list in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a:99999999"] {
+            assert!(matches!(Hosts::parse(list), Err(HostsError::Form { .. })), "{list}");
+        }
+        assert!(matches!(Hosts::parse_file("# none\n"), Err(HostsError::None)));
+        for file in ["a slots=x", "a 4"] {
+            let words = Hosts::parse_file(file).expect_err("no host").to_string();
+            assert!(words.contains(file) && words.contains("slots="), "{words}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_filled_in_order() {
+        let hosts = named(&[("a", 2), ("here", 3)]);
+        let seat = |rank, local_rank, local_size, node, host: Option<&str>| Seat {
+            rank,
+            local_rank,
+            local_size,
+            node,
+            host: host.map(str::to_owned),
+        };
+        let expected = [seat(0, 0, 2, 0, Some("a")), seat(1, 1, 2, 0, Some("a")), seat(2, 0, 1, 1, None)];
+        assert_eq!(hosts.seat(Some(3), |host| host == "here").expect("room"), expected);
+        assert_eq!(hosts.seat(None, |_| false).expect("room").len(), 5);
+        assert!(matches!(hosts.seat(Some(6), |_| false), Err(HostsError::TooFew { slots: 5, ranks: 6 })));
+    }
+
+    #[test]
+    fn this_machine_has_several_names() {
+        for name in ["localhost", "127.0.0.1", "node1", "node1.example.org"] {
+            assert!(is_here(name, "node1.example.org"), "{name}");
+        }
+        assert!(!is_here("node2", "node1") && !is_here("", ""));
+    }
+}

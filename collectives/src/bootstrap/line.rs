@@ -1,0 +1,140 @@
+//! A rank's end of the stream to the store, for two threads: one that says things, and one that hears.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use qpair_transport::{ClusterKey, Guarded, HandshakeError};
+
+use super::message::{FromStore, PURPOSE};
+use super::visitor::with_entropy;
+use crate::deadline::Deadline;
+
+/// What says things to the store.
+#[derive(Debug)]
+pub(super) struct Mouth {
+    stream: TcpStream,
+    guarded: Arc<Mutex<Guarded>>,
+}
+
+/// What hears the store.
+#[derive(Debug)]
+pub(super) struct Ear {
+    stream: TcpStream,
+    guarded: Arc<Mutex<Guarded>>,
+    /// Up to a line that is not whole; so much of it has no end of a line.
+    heard: Vec<u8>,
+    searched: usize,
+}
+
+/// Why nothing was heard.
+pub(super) enum Hearing {
+    /// The connection ended, or the time is over.
+    Over(io::Error),
+    /// The other side's key is not this one's, or it speaks something else.
+    Handshake(HandshakeError),
+    /// A line that is no message.
+    Strange(String),
+}
+
+/// Both ends of a stream that was just connected.
+pub(super) fn speak(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<(Mouth, Ear)> {
+    stream.set_nodelay(true)?;
+    let guarded = Guarded::caller(PURPOSE, key.map(with_entropy).transpose()?);
+    let guarded = Arc::new(Mutex::new(guarded));
+    let mouth = Mouth { stream: stream.try_clone()?, guarded: guarded.clone() };
+    Ok((mouth, Ear { stream, guarded, heard: Vec::new(), searched: 0 }))
+}
+
+impl Mouth {
+    /// Says a line, or keeps it until the store is known to have the key.
+    pub(super) fn say(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut guarded = lock(&self.guarded);
+        guarded.say(line);
+        flush(&mut guarded, &self.stream)
+    }
+
+    pub(super) fn hang_up(&mut self) {
+        // If that fails, the connection is over already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Ear {
+    /// The next message, until the deadline.
+    pub(super) fn message(&mut self, deadline: Option<Deadline>, limit: usize) -> Result<FromStore, Hearing> {
+        let mut part = vec![0; PART];
+        loop {
+            if let Some(end) = self.heard[self.searched..].iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=self.searched + end).collect();
+                self.searched = 0;
+                let strange = |_| Hearing::Strange(String::from_utf8_lossy(&line).trim_end().to_owned());
+                return serde_json::from_slice(&line).map_err(strange);
+            }
+            self.searched = self.heard.len();
+            if self.heard.len() >= limit {
+                self.heard.clear();
+                self.searched = 0;
+                return Err(Hearing::Strange("a line too long".into()));
+            }
+            if let Some(more) = self.listen()? {
+                self.heard.extend_from_slice(&more);
+                continue;
+            }
+            self.wait(deadline)?;
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(Hearing::Over(ErrorKind::UnexpectedEof.into())),
+                Ok(read) => {
+                    lock(&self.guarded).take_in(&part[..read]);
+                    match self.listen() {
+                        Ok(more) => self.heard.extend(more.unwrap_or_default()),
+                        // What it said, for people.
+                        Err(Hearing::Handshake(HandshakeError::Magic)) => {
+                            return Err(Hearing::Strange(String::from_utf8_lossy(&part[..read]).trim_end().to_owned()));
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(Hearing::Over(error)),
+            }
+        }
+    }
+
+    /// What was heard, after what both sides have to say before.
+    fn listen(&mut self) -> Result<Option<Vec<u8>>, Hearing> {
+        let mut guarded = lock(&self.guarded);
+        let heard = guarded.hear().map_err(Hearing::Handshake);
+        // If that fails, so will reading.
+        let _ = flush(&mut guarded, &self.stream);
+        heard
+    }
+
+    fn wait(&self, deadline: Option<Deadline>) -> Result<(), Hearing> {
+        let left = match deadline {
+            Some(deadline) if deadline.is_over() => return Err(Hearing::Over(ErrorKind::TimedOut.into())),
+            Some(deadline) => deadline.left().map(|left| left.max(LEAST)),
+            None => None,
+        };
+        self.stream.set_read_timeout(left).map_err(Hearing::Over)
+    }
+}
+
+fn lock(guarded: &Mutex<Guarded>) -> MutexGuard<'_, Guarded> {
+    guarded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes.
+fn flush(guarded: &mut Guarded, mut stream: &TcpStream) -> io::Result<()> {
+    let output = std::mem::take(guarded.output());
+    if output.is_empty() { Ok(()) } else { stream.write_all(&output) }
+}
+
+/// Bytes that are read at once.
+const PART: usize = 16 << 10;
+
+/// A socket takes no shorter limit than this.
+const LEAST: Duration = Duration::from_millis(1);

@@ -1,0 +1,189 @@
+//! A port of this host in a file that only its user can write and read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::deadline::Deadline;
+use crate::error::BootstrapError;
+
+/// What stands in the file.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Note {
+    port: u16,
+    ticket: String,
+    /// The process of rank 0, and when that started: so that what it leaves when it is killed is recognised.
+    process: u32,
+    started: Option<u64>,
+}
+
+/// The file, which is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Published(PathBuf);
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "where the ranks met can not be removed");
+        }
+    }
+}
+
+/// Makes the file. One that a process left which has ended is replaced.
+pub(super) fn publish(path: &Path, port: u16, ticket: &str) -> Result<Published, BootstrapError> {
+    let process = std::process::id();
+    let note = Note { port, ticket: ticket.to_owned(), process, started: started(process) };
+    let mut line = serde_json::to_vec(&note).unwrap_or_default();
+    line.push(b'\n');
+    let failed = |source| BootstrapError::Publish { path: path.to_owned(), source };
+    for _ in 0..ATTEMPTS {
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+            Ok(mut file) => {
+                let published = Published(path.to_owned());
+                return file.write_all(&line).map(|()| published).map_err(failed);
+            }
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(error)),
+            Err(_) => match read(path) {
+                Ok(Some(note)) if !note.is_stale() => {
+                    return Err(BootstrapError::Meeting { path: path.to_owned(), process: note.process });
+                }
+                // A file without a line is another's, who has not finished it, or never will.
+                Ok(_) => fs::remove_file(path).or_else(gone).map_err(failed)?,
+                Err(error) => gone(error).map_err(failed)?,
+            },
+        }
+    }
+    Err(failed(ErrorKind::AlreadyExists.into()))
+}
+
+/// Waits for the file; the port and ticket in it.
+pub(super) fn find(path: &Path, until: Deadline, limit: Duration) -> Result<(u16, String), BootstrapError> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match read(path) {
+            Ok(Some(note)) if !note.is_stale() => return Ok((note.port, note.ticket)),
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(BootstrapError::Publish { path: path.to_owned(), source });
+            }
+            _ if until.is_over() => return Err(BootstrapError::Unpublished { path: path.to_owned(), limit }),
+            _ => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl Note {
+    /// Whether the process that wrote it has ended.
+    fn is_stale(&self) -> bool {
+        started(self.process) != self.started
+    }
+}
+
+/// The note in the file, if it is whole.
+fn read(path: &Path) -> io::Result<Option<Note>> {
+    // Whoever may write to that folder could put a link there.
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    check_owner(&file)?;
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text.strip_suffix('\n').and_then(|line| serde_json::from_str(line).ok()))
+}
+
+fn check_owner(file: &File) -> io::Result<()> {
+    let meta = file.metadata()?;
+    if meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's, or open to others"))
+}
+
+fn gone(error: io::Error) -> io::Result<()> {
+    if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// When a process of this host started, in ticks since the host did; `None` if there is none of that number.
+fn started(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in parentheses, may have anything in it.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(19)?.parse().ok()
+}
+
+const ATTEMPTS: u32 = 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// More bytes than a note has.
+const LONGEST: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A path of this test's own, with nothing there before and after.
+    struct Spot(PathBuf);
+
+    impl Spot {
+        fn new(name: &str) -> Spot {
+            Spot(std::env::temp_dir().join(format!("qpair-note-{name}-{}", std::process::id())))
+        }
+    }
+
+    impl Drop for Spot {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn what_one_publishes_another_finds_until_it_is_dropped() {
+        let spot = Spot::new("found");
+        let finding = std::thread::spawn({
+            let path = spot.0.clone();
+            move || find(&path, Deadline::after(LIMIT), LIMIT).unwrap()
+        });
+        let published = publish(&spot.0, 4242, "ticket").unwrap();
+        assert_eq!(fs::metadata(&spot.0).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(finding.join().unwrap(), (4242, "ticket".to_owned()));
+        let error = publish(&spot.0, 1, "another").unwrap_err();
+        assert!(matches!(error, BootstrapError::Meeting { process, .. } if process == std::process::id()), "{error}");
+        drop(published);
+        let error = find(&spot.0, Deadline::after(Duration::ZERO), LIMIT).unwrap_err();
+        assert!(matches!(error, BootstrapError::Unpublished { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_a_process_left_that_has_ended_is_not_found_and_replaced() {
+        let spot = Spot::new("stale");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let (process, started) = (child.id(), started(child.id()));
+        child.wait().unwrap();
+        let note = Note { port: 1, ticket: "old".into(), process, started };
+        for left in [serde_json::to_string(&note).unwrap() + "\n", String::new()] {
+            fs::write(&spot.0, left).unwrap();
+            fs::set_permissions(&spot.0, fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(find(&spot.0, Deadline::after(Duration::ZERO), LIMIT).is_err());
+            drop(publish(&spot.0, 4242, "ticket").unwrap());
+        }
+    }
+
+    #[test]
+    fn what_others_may_have_written_is_not_trusted() {
+        let spot = Spot::new("open");
+        drop(publish(&spot.0, 1, "ticket").map(std::mem::forget));
+        fs::set_permissions(&spot.0, fs::Permissions::from_mode(0o622)).unwrap();
+        let error = find(&spot.0, Deadline::after(LIMIT), LIMIT).unwrap_err();
+        assert!(
+            matches!(&error, BootstrapError::Publish { source, .. } if source.kind() == ErrorKind::PermissionDenied)
+        );
+    }
+}
