@@ -259,9 +259,21 @@ pub enum BootstrapError {
     },
 }
 
+/// A communicator of some of the ranks did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// The communicator that was to be split.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The ranks of the new one did not find each other.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+}
+
 /// An operation did not come about.
 ///
-/// After the first five the communicator is of no use any more: each later call returns the same error at once.
+/// After the first six the communicator is of no use any more: each later call returns the same error at once.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
@@ -306,6 +318,14 @@ pub enum CollectiveError {
         /// The rank.
         rank: u32,
         /// Why.
+        reason: Arc<str>,
+    },
+    /// The communicator was ended by [`abort`](crate::Communicator::abort).
+    #[error("rank {rank} ended the communicator: {reason}")]
+    Aborted {
+        /// The rank that did.
+        rank: u32,
+        /// What it said.
         reason: Arc<str>,
     },
     /// The root is no rank.
@@ -381,6 +401,7 @@ impl CollectiveError {
             Fault::TimedOut { by, place, limit } => Self::TimedOut { by, place: Box::new(place), limit },
             Fault::Differs(mismatch) => Self::Mismatch(Box::new(mismatch)),
             Fault::Failed { rank, reason } => Self::RankFailed { rank, reason: reason.into() },
+            Fault::Aborted { rank, reason } => Self::Aborted { rank, reason: reason.into() },
         }
     }
 
@@ -393,6 +414,7 @@ impl CollectiveError {
                 | Self::TimedOut { .. }
                 | Self::Mismatch(_)
                 | Self::RankFailed { .. }
+                | Self::Aborted { .. }
         )
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     Differs(Mismatch),
     /// A rank can not go on by itself.
     Failed { rank: u32, reason: String },
+    /// A rank's program ended the communicator.
+    Aborted { rank: u32, reason: String },
 }
 
 /// Where a rank waits.

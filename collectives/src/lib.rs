@@ -57,8 +57,8 @@ mod verify;
 
 pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};
 pub use bootstrap::{Environment, Meeting};
-pub use communicator::{CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
-pub use error::{BootstrapError, CollectiveError};
+pub use communicator::{Cartesian, CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
+pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;
 pub use fault::{Mismatch, Place, Side};
 pub use plan::{

@@ -140,7 +140,18 @@ impl Environment {
             Some(key) => Some(key.clone()),
             None => ClusterKey::from_env()?,
         };
-        let Settled { place, hosting } = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
+        let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
+        self.join(settled, key, whereabouts)
+    }
+
+    /// Meets the other ranks where that is settled.
+    pub(super) fn join(
+        &self,
+        settled: Settled,
+        key: Option<ClusterKey>,
+        whereabouts: Whereabouts,
+    ) -> Result<Communicator, BootstrapError> {
+        let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
         let (joining, Roster { token, members, ip }) = Joining::new(place, ranks, whereabouts, server, self.limit)?;

@@ -9,6 +9,7 @@ mod line;
 mod meeting;
 mod message;
 mod place;
+mod regroup;
 mod seating;
 mod server;
 mod store;
@@ -25,5 +26,6 @@ pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;
 pub(crate) use message::{Listening, Member};
+pub(crate) use regroup::{Host, SPOT, Spot, regroup};
 pub(crate) use watch::Watch;
 pub(crate) use whereabouts::whereabouts;

@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use qpair_transport::Near;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
@@ -119,6 +121,46 @@ impl Communicator {
         self.local_rank as usize
     }
 
+    /// The number of ranks on this rank's host.
+    pub fn local_size(&self) -> usize {
+        let own = self.machine(self.rank());
+        (0..self.size()).filter(|&rank| self.machine(rank) == own).count()
+    }
+
+    /// The number of this rank's host among those of the communicator, in the order of their first ranks.
+    pub fn node(&self) -> usize {
+        self.node_of(self.rank())
+    }
+
+    /// The number of another rank's host.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn node_of(&self, rank: usize) -> usize {
+        let own = self.machine(rank);
+        let first = (0..self.size()).find(|&other| self.machine(other) == own).unwrap_or(rank);
+        (0..first).filter(|&other| (0..other).all(|before| self.machine(before) != self.machine(other))).count()
+    }
+
+    /// The number of hosts.
+    pub fn nodes(&self) -> usize {
+        (0..self.size()).filter(|&rank| (0..rank).all(|before| self.machine(before) != self.machine(rank))).count()
+    }
+
+    fn machine(&self, rank: usize) -> &str {
+        &self.members[rank].whereabouts.machine
+    }
+
+    /// Ends the communicator on all ranks, with what is under way: each gets [`CollectiveError::Aborted`], at once where it
+    /// waits, else from its next call.
+    pub fn abort(&self, reason: impl Into<String>) {
+        let fault = Fault::Aborted { rank: self.rank, reason: reason.into() };
+        let mut core = self.core.borrow_mut();
+        if core.error().is_none() {
+            core.fail_all(fault, None);
+        }
+    }
+
     /// A vector of `len` elements, all zero, in memory registered for this communicator.
     ///
     /// # Errors
@@ -216,6 +258,30 @@ impl Communicator {
     pub(super) fn barrier_key(&self) -> Key {
         let spec = Spec::new(Collective::Barrier, Ranks(self.size), Elements(0), 1);
         Key { spec, data_type: None, op: None, wish: self.wish.borrow().of(Collective::Barrier) }
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The address at which others reach this rank; `None` once the communicator is of no use any more.
+    pub(super) fn ip(&self) -> Option<IpAddr> {
+        self.core.borrow().net.as_ref().map(|net| net.address().ip())
+    }
+
+    /// What this rank's connections are near to.
+    pub(super) fn near(&self) -> Option<Near> {
+        self.core.borrow().net.as_ref().map(|net| net.near().clone())
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.core.borrow().limit
+    }
+
+    /// What ended the communicator.
+    pub(super) fn over(&self) -> CollectiveError {
+        let unknown = || Fault::Gone { rank: self.rank };
+        self.core.borrow().error().cloned().unwrap_or_else(|| CollectiveError::new(unknown(), None))
     }
 
     pub(super) fn core(&self) -> &RefCell<Core> {

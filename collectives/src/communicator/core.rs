@@ -437,11 +437,11 @@ impl Core {
 
     /// The communicator ends, here and on all ranks, with all operations under way. Gives the end of `asked`.
     #[cold]
-    fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
+    pub(super) fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
         let verdict = self.watch.report(fault);
         let rank = match &verdict {
             Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
-            Fault::TimedOut { .. } | Fault::Differs(_) => None,
+            Fault::TimedOut { .. } | Fault::Differs(_) | Fault::Aborted { .. } => None,
         };
         let place = self.engine().ok().and_then(|mut engine| engine.place(rank));
         let error = CollectiveError::new(verdict, place);

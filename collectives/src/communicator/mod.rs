@@ -2,14 +2,17 @@
 //! A communicator queues operations and gives each in turn to the executor.
 
 mod buffer;
+mod cartesian;
 mod comm;
 mod core;
 mod explain;
 mod group;
 mod operations;
 mod pending;
+mod split;
 
 pub use buffer::CommBuffer;
+pub use cartesian::Cartesian;
 pub use comm::Communicator;
 pub use explain::Explanation;
 pub use pending::{Held, OperationFailed, Pending, Start};

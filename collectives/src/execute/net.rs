@@ -32,6 +32,7 @@ pub(crate) struct Net {
     listener: Listener,
     eager: usize,
     window: u32,
+    near: Near,
     /// What is done when, if that is asked for.
     pub(crate) recorder: Option<Box<Recorder>>,
     /// What came for operations that this rank has not begun.
@@ -125,7 +126,7 @@ impl Net {
         near: Near,
     ) -> Result<Net, BootstrapError> {
         let config = Config::default()
-            .near(near)
+            .near(near.clone())
             .eager_limit(settings.eager)
             .window(settings.window)
             .endpoints(ranks.max(2) as usize)
@@ -145,6 +146,7 @@ impl Net {
             listener,
             eager: settings.eager,
             window: settings.window,
+            near,
             recorder: None,
             stash,
         })
@@ -193,6 +195,11 @@ impl Net {
     /// Longest message that is copied.
     pub(crate) fn eager(&self) -> usize {
         self.eager
+    }
+
+    /// What its device was chosen for.
+    pub(crate) fn near(&self) -> &Near {
+        &self.near
     }
 
     /// Messages that this rank may have under way to a peer.

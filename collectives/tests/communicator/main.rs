@@ -12,4 +12,5 @@ mod port;
 mod processes;
 #[path = "../random/mod.rs"]
 mod random;
+mod split;
 mod support;

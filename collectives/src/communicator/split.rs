@@ -1,0 +1,117 @@
+//! Communicators of some of the ranks.
+
+use std::time::Duration;
+
+use super::comm::Communicator;
+use crate::bootstrap::{Host, SPOT, Spot, regroup};
+use crate::error::{BootstrapError, CollectiveError, SplitError};
+
+impl Communicator {
+    /// A communicator of the ranks that name the same colour, numbered in the order of their keys, and by rank where those are
+    /// the same. `None` for a rank that names none. All ranks call it.
+    ///
+    /// The new one is independent: it has connections of its own, may be moved to another thread, and has operations under
+    /// way beside those of this one; neither's messages or errors reach the other.
+    ///
+    /// ```
+    /// use qpair_collectives::{Communicator, ReduceOp};
+    ///
+    /// # fn rank(comm: Communicator) -> Result<(), Box<dyn std::error::Error>> {
+    /// // Two rows of two, of a grid.
+    /// let row = comm.split(Some(comm.rank() as u32 / 2), 0)?.ok_or("in a row")?;
+    /// let mut vector = row.buffer::<i64>(10)?;
+    /// vector.fill(comm.rank() as i64);
+    /// row.all_reduce(&mut vector, ReduceOp::Sum)?;
+    /// assert_eq!(vector[0], [1, 1, 5, 5][comm.rank()]);
+    /// # Ok(())
+    /// # }
+    /// # std::thread::scope(|scope| {
+    /// #     for comm in Communicator::group(4).unwrap() {
+    /// #         scope.spawn(|| rank(comm).unwrap());
+    /// #     }
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// [`SplitError::Collective`] if this communicator ends; [`SplitError::Bootstrap`] if the ranks of a colour do not find
+    /// each other, which ends neither this one nor other colours'.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>, SplitError> {
+        let size = self.size();
+        let mut all = self.buffer::<i64>(2 * size)?;
+        let own = 2 * self.rank();
+        all[own..own + 2].copy_from_slice(&[color.map_or(NO_COLOR, i64::from), key]);
+        self.all_gather(&mut all)?;
+        let mut members: Vec<usize> = match color {
+            Some(color) => (0..size).filter(|&rank| all[2 * rank] == i64::from(color)).collect(),
+            None => Vec::new(),
+        };
+        members.sort_by_key(|&rank| (all[2 * rank + 1], rank));
+        let host = match members.first() {
+            Some(&first) if first == self.rank() => Some(Host::new(self.ip().ok_or(SplitError::from(self.over()))?)),
+            _ => None,
+        };
+        // Where it can not listen, the others hear that nobody does.
+        let (host, refused) = match host {
+            Some(Ok(host)) => (Some(host), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
+        let mut spots = self.buffer::<u64>(SPOT * size)?;
+        if let Some(host) = &host {
+            spots[SPOT * self.rank()..][..SPOT].copy_from_slice(&host.spot.encode());
+        }
+        self.all_gather(&mut spots)?;
+        let Some(&first) = members.first() else { return Ok(None) };
+        let place: [u64; SPOT] = std::array::from_fn(|at| spots[SPOT * first + at]);
+        let Some(spot) = Spot::decode(place) else {
+            let nobody = || BootstrapError::RankFailed { rank: first as u32, reason: "it could not listen".into() };
+            return Err(refused.unwrap_or_else(nobody).into());
+        };
+        let me = members.iter().position(|&rank| rank == self.rank()).unwrap_or(0) as u32;
+        let whereabouts = self.members()[self.rank()].whereabouts.clone();
+        // Those of one host go over its memory; others keep the NICs that were divided among all.
+        let one_host = members.iter().all(|&rank| self.node_of(rank) == self.node());
+        let near = if one_host { None } else { self.near() };
+        let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, LIMIT)?;
+        new.set_timeout(self.timeout());
+        Ok(Some(new))
+    }
+
+    /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it with the same
+    /// list.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split); [`CollectiveError::NoSuchPeer`] if one is no rank, or is named twice.
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>, SplitError> {
+        let wrong = ranks.iter().enumerate().find(|&(at, &rank)| rank >= self.size() || ranks[..at].contains(&rank));
+        if let Some((_, &rank)) = wrong {
+            return Err(CollectiveError::NoSuchPeer { rank, ranks: self.size() }.into());
+        }
+        let place = ranks.iter().position(|&rank| rank == self.rank());
+        self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
+    }
+
+    /// A communicator of the same ranks, for another thread or library. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split).
+    pub fn duplicate(&self) -> Result<Communicator, SplitError> {
+        let twin = self.split(Some(0), 0)?;
+        twin.ok_or_else(|| SplitError::Bootstrap(BootstrapError::RankGone { rank: self.rank() as u32 }))
+    }
+
+    /// A communicator of the ranks of this one's host, numbered as here. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split).
+    pub fn split_by_node(&self) -> Result<Communicator, SplitError> {
+        let local = self.split(Some(self.node() as u32), 0)?;
+        local.ok_or_else(|| SplitError::Bootstrap(BootstrapError::RankGone { rank: self.rank() as u32 }))
+    }
+}
+
+/// What a rank without a colour names.
+const NO_COLOR: i64 = -1;
+
+/// How long the ranks of a group may take to meet.
+const LIMIT: Duration = Duration::from_secs(60);
