@@ -5,7 +5,13 @@ from typing import List, Optional
 
 from jobs import KIB, MIB, QPAIR, Job, sized
 
-NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "tag-bw", "rates", "all-reduce-2", "all-reduce-4"]
+# Collectives beside all-reduce: qpair's name, mpibench's, and what 2 ranks are to reach from 1 MiB on.
+COLLECTIVES = [("reduce-scatter", "reduce_scatter", 0.5), ("all-gather", "allgather", 1), ("all-to-all", "alltoall", 1),
+               ("broadcast", "bcast", 1)]
+RANKS = [2, 4, 8]
+
+NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "tag-bw", "rates", "all-reduce-2", "all-reduce-4",
+         "all-reduce-8", *(f"{name}-{ranks}" for name, _, _ in COLLECTIVES for ranks in RANKS)]
 
 # What UCX may use between two processes of one machine.
 SHARED_MEMORY = ["posix,self", "sysv,cma,self"]
@@ -59,7 +65,8 @@ class Group:
 
 def all_groups(tools):
     built = [write_latency(tools), post_poll(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),
-             tag_bandwidth(tools), rates(tools), all_reduce_2(tools), all_reduce_4(tools)]
+             tag_bandwidth(tools), rates(tools), all_reduce_2(tools), all_reduce(tools, 4), all_reduce(tools, 8),
+             *(collective(tools, ranks, *names) for names in COLLECTIVES for ranks in RANKS)]
     assert [group.name for group in built] == NAMES
     return built
 
@@ -146,7 +153,7 @@ def all_reduce_2(tools):
     name, ranges = "2 ranks,", [(8, 8, 2), sweep(tools, KIB)]
     jobs = []
     for sizes in ranges:
-        jobs.append(tools.qpair_all_reduce(2, sizes, name))
+        jobs.append(tools.qpair_collective("all-reduce", 2, sizes, name, in_place=True))
         for operation, suffix in IN_TWO_FORMS:
             jobs += [tools.open_mpi(operation, sizes, name, program="Open MPI" + suffix),
                      tools.mpich(operation, sizes, name, program="MPICH" + suffix)]
@@ -154,20 +161,32 @@ def all_reduce_2(tools):
     return group("all-reduce-2", "All-reduce of float32, 2 ranks", points, jobs)
 
 
-def pair_targets(size):
-    if size < KIB:
-        return []
-    relation, ratio = ("<=", 0.4) if size >= MIB else ("<", 1)
+def pair_targets(size, large=0.33):
+    """Faster from 1 KiB on, within a tenth below; and so much from 1 MiB on."""
+    relation, ratio = ("<=", large) if size >= MIB and large < 1 else ("<", 1) if size >= KIB else ("<=", 1.1)
     return [Target(relation, ratio, "Open MPI"), Target(relation, ratio, "MPICH")]
 
 
-def all_reduce_4(tools):
-    name, sizes = "4 ranks,", sweep(tools, 16)
+def all_reduce(tools, ranks):
+    """More ranks than cores: Open MPI gives way, MPICH can not."""
+    name, sizes = f"{ranks} ranks,", sweep(tools, max(16, 4 * ranks))
     points = [Point(sized(name, size), "us", [Target("<=", 1, "Open MPI")]) for size in swept(sizes)]
-    jobs = [tools.qpair_all_reduce(4, sizes, name)]
-    jobs += [tools.open_mpi(operation, sizes, name, ranks=4, program="Open MPI" + suffix)
+    jobs = [tools.qpair_collective("all-reduce", ranks, sizes, name, in_place=True)]
+    jobs += [tools.open_mpi(operation, sizes, name, ranks=ranks, program="Open MPI" + suffix)
              for operation, suffix in IN_TWO_FORMS]
-    return group("all-reduce-4", "All-reduce of float32, 4 ranks on 2 cores; Open MPI yields", points, jobs)
+    title = f"All-reduce of float32, {ranks} ranks on 2 cores; Open MPI yields"
+    return group(f"all-reduce-{ranks}", title, points, jobs)
+
+
+def collective(tools, ranks, ours, theirs, large):
+    """From one vector into another, as benchmarks usually call it; a broadcast is in place, its root rotates."""
+    name, sizes = f"{ranks} ranks,", sweep(tools, 64)
+    points = [Point(sized(name, size), "us", pair_targets(size, large if ranks == 2 else 1)) for size in swept(sizes)]
+    jobs = [tools.qpair_collective(ours, ranks, sizes, name, in_place=ours == "broadcast"),
+            tools.open_mpi(theirs, sizes, name, ranks=ranks)]
+    jobs += [tools.mpich(theirs, sizes, name)] if ranks == 2 else []
+    beside = "" if ranks == 2 else " on 2 cores; Open MPI yields"
+    return group(f"{ours}-{ranks}", f"{ours.capitalize()} of float32, {ranks} ranks{beside}", points, jobs)
 
 
 def sweep(tools, least):

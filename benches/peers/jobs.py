@@ -169,14 +169,16 @@ class Tools:
     def perf(self, arguments, parse):
         return self.qpair_job(["perf", *arguments, "--local", "--json"], parse)
 
-    def qpair_all_reduce(self, ranks, sizes, named):
+    def qpair_collective(self, name, ranks, sizes, named, in_place):
+        """Sizes are those of whole vectors, as nccl-tests and mpibench count them."""
         least, most, factor = map(str, sizes)
+        rotate = ["--root", "all"] if name == "broadcast" else []
 
         def parse(text):
-            return {sized(named, size): us for size, us in outputs.qpair_collective(text).items()}
+            return {sized(named, size): us for size, us in outputs.qpair_collective(text, in_place).items()}
 
-        return self.qpair_job(["bench", "all-reduce", "-n", str(ranks), "-b", least, "-e", most, "-f", factor,
-                               "--json"], parse)
+        return self.qpair_job(["bench", name, "-n", str(ranks), "-b", least, "-e", most, "-f", factor, *rotate, "--json"],
+                              parse)
 
     def qpair_job(self, arguments, parse):
         if not self.qpair:

@@ -4,9 +4,11 @@
 //   mpirun -n 2 mpibench allreduce 1024 67108864 4 0.2
 //
 // Arguments: operation, least bytes, most bytes, factor between sizes, seconds for each size.
-// Operations: latency (two ranks, one way); allreduce, allreduce_in_place (float32).
-// Bytes are those of one rank's vector. A time is that of the slowest rank, per operation.
-// The results of all-reduces are checked once for each size, before it is timed.
+// Operations: latency (two ranks, one way); allreduce, allreduce_in_place, reduce_scatter, allgather, alltoall, bcast
+// (float32; the root of bcast is another rank each time, so that none runs ahead).
+// Bytes are those of one rank's whole vector: of what it gives to reduce_scatter and alltoall, of what it gets by
+// allgather. A time is that of the slowest rank, per operation.
+// The results of collectives are checked once for each size, before it is timed.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,10 +43,59 @@ static void allreduce_in_place(size_t bytes) {
     MPI_Allreduce(MPI_IN_PLACE, output, whole(bytes), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
+static int block(size_t bytes) { return whole(bytes) / ranks; }
+
+static void reduce_scatter(size_t bytes) {
+    MPI_Reduce_scatter_block(input, output, block(bytes), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void allgather(size_t bytes) {
+    MPI_Allgather(input, block(bytes), MPI_FLOAT, output, block(bytes), MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void alltoall(size_t bytes) {
+    MPI_Alltoall(input, block(bytes), MPI_FLOAT, output, block(bytes), MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static int root;
+
+static void bcast(size_t bytes) {
+    MPI_Bcast(output, whole(bytes), MPI_FLOAT, root, MPI_COMM_WORLD);
+    root = (root + 1) % ranks;
+}
+
+// What element i of the result is. Rank r gives r + i % 89 as element i.
+static float given(int from, int i) { return from + (float)(i % 89); }
+
+static float sum(int i) { return ranks * (ranks - 1) / 2 + ranks * (float)(i % 89); }
+
+static float summed(size_t bytes, int i) { (void)bytes; return sum(i); }
+
+static float own_sum(size_t bytes, int i) { return sum(rank * block(bytes) + i); }
+
+static float gathered(size_t bytes, int i) { return given(i / block(bytes), i % block(bytes)); }
+
+static float turned(size_t bytes, int i) {
+    return given(i / block(bytes), rank * block(bytes) + i % block(bytes));
+}
+
+static float from_root(size_t bytes, int i) { (void)bytes; return given(0, i); }
+
 static const struct kind {
     const char *name;
     operation *run;
-} kinds[] = {{"latency", latency}, {"allreduce", allreduce}, {"allreduce_in_place", allreduce_in_place}};
+    float (*expected)(size_t bytes, int i); // NULL: not checked
+    int of_blocks;                          // the result is one block, not the whole
+    int in_place;
+} kinds[] = {
+    {"latency", latency, NULL, 0, 0},
+    {"allreduce", allreduce, summed, 0, 0},
+    {"allreduce_in_place", allreduce_in_place, summed, 0, 1},
+    {"reduce_scatter", reduce_scatter, own_sum, 1, 0},
+    {"allgather", allgather, gathered, 0, 0},
+    {"alltoall", alltoall, turned, 0, 0},
+    {"bcast", bcast, from_root, 0, 1},
+};
 
 // ---- measuring ----
 
@@ -53,16 +104,17 @@ static void fail(const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Rank r's element i is r + i % 89.
 static void check(const struct kind *kind, size_t bytes) {
-    if (kind->run == latency) return;
+    if (!kind->expected) return;
     for (int i = 0; i < whole(bytes); i++) {
-        input[i] = rank + (float)(i % 89);
-        output[i] = kind->run == allreduce_in_place ? input[i] : -1;
+        input[i] = given(rank, i);
+        output[i] = kind->in_place ? input[i] : -1;
     }
+    root = 0;
     kind->run(bytes);
-    for (int i = 0; i < whole(bytes); i++)
-        if (output[i] != ranks * (ranks - 1) / 2 + ranks * (float)(i % 89)) fail("wrong result");
+    int results = kind->of_blocks ? block(bytes) : block(bytes) * ranks == whole(bytes) ? whole(bytes) : 0;
+    for (int i = 0; i < results; i++)
+        if (output[i] != kind->expected(bytes, i)) fail("wrong result");
     memset(output, 0, bytes); // sums in place stay finite
 }
 
@@ -84,6 +136,7 @@ static int ascending(const void *a, const void *b) {
 static void measure(const struct kind *kind, size_t bytes, double seconds) {
     double block = seconds / BLOCKS, each, times[BLOCKS];
     long turns = 1;
+    root = 0; // on all ranks
     while ((each = timed(kind, bytes, turns)) * turns < block / 4) turns *= 2; // warms up, too
     turns = (long)(block / each) + 1;
     for (int i = 0; i < BLOCKS; i++) times[i] = timed(kind, bytes, turns);

@@ -85,9 +85,12 @@ def qpair_post_poll(text):
     return {int(field(row, "signal_every")): field(row, "median_ns") for row in qpair_rows(text)}
 
 
-def qpair_collective(text):
-    """{bytes: microseconds}"""
-    return {int(field(row, "size")): field(row, "time_us") for row in qpair_rows(text)}
+def qpair_collective(text, in_place):
+    """{bytes: microseconds} of the rows that are in place, or of those that are not"""
+    rows = [row for row in qpair_rows(text) if row.get("in_place", in_place) == in_place]
+    if not rows:
+        raise JobFailed(f"qpair printed no row {'in place' if in_place else 'from one vector into another'}")
+    return {int(field(row, "size")): field(row, "time_us") for row in rows}
 
 
 def one_row(text):

@@ -54,7 +54,14 @@ class Outputs(unittest.TestCase):
         self.assertEqual(outputs.qpair_bandwidth(self.BANDWIDTH), 40.0005)
         self.assertEqual(outputs.qpair_rate(self.BANDWIDTH), 0.6)
         self.assertEqual(outputs.qpair_post_poll(self.POST_POLL), {1: 41.5, 64: 22.5})
-        self.assertEqual(outputs.qpair_collective(self.COLLECTIVE), {8: 0.5, 1024: 3.0})
+        self.assertEqual(outputs.qpair_collective(self.COLLECTIVE, True), {8: 0.5, 1024: 3.0})
+
+    def test_the_placement_of_a_collective_is_chosen(self):
+        text = '{"size":8,"in_place":false,"time_us":0.5}\n{"size":8,"in_place":true,"time_us":3}\n'
+        self.assertEqual(outputs.qpair_collective(text, False), {8: 0.5})
+        self.assertEqual(outputs.qpair_collective(text, True), {8: 3.0})
+        with self.assertRaisesRegex(JobFailed, "no row in place"):
+            outputs.qpair_collective(text.splitlines()[0], True)
 
     def test_other_output_of_qpair_fails(self):
         for text in ("", "error", "3", '{"size": 1024}', self.LATENCY * 2):
@@ -77,7 +84,15 @@ class Targets(unittest.TestCase):
     def test_targets_begin_where_they_are_stated(self):
         points = {point.name: point for point in self.groups(quick=False)["all-reduce-2"].points}
         stated = [str(points[f"2 ranks, {size}"].target("MPICH, in place")) for size in ("8 B", "1 KiB", "256 KiB", "1 MiB")]
-        self.assertEqual(stated, ["None", "< 1", "< 1", "<= 0.4"])
+        self.assertEqual(stated, ["<= 1.1", "< 1", "< 1", "<= 0.33"])
+
+    def test_collectives_beside_all_reduce(self):
+        built = self.groups(quick=False)
+        points = {point.name: point for point in built["reduce-scatter-2"].points}
+        stated = [str(points[f"2 ranks, {size}"].target("Open MPI")) for size in ("64 B", "1 KiB", "1 MiB")]
+        self.assertEqual(stated, ["<= 1.1", "< 1", "<= 0.5"])
+        self.assertEqual(str(built["broadcast-8"].points[-1].target("Open MPI")), "< 1")
+        self.assertEqual(len([name for name in built if name.startswith("all-to-all")]), 3)
 
     def test_absolute_targets_are_qpairs_own(self):
         each, seldom = self.groups(quick=True)["post-poll"].points

@@ -12,7 +12,7 @@ use qpair_verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
 
 use crate::algorithms::RecipeError;
-use crate::fault::{Fault, Mismatch, Place};
+use crate::fault::{Fault, Mismatch, Place, Waits};
 
 /// The ranks did not find each other.
 #[derive(Debug, Error)]
@@ -298,8 +298,8 @@ pub enum CollectiveError {
     },
     /// A rank waited too long for another.
     #[error(
-        "rank {by} gave up after {limit:?}: it waited for rank {} at {place}; see what that rank does, or raise the \
-         limit with set_timeout", place.rank
+        "rank {by} gave up after {limit:?}: it waited for rank {} at {place}{}; see what rank {} does, or raise the limit \
+         with set_timeout", place.rank, waits.tell(place.rank), waits.culprit(place.rank).unwrap_or(place.rank)
     )]
     TimedOut {
         /// The rank that waited.
@@ -308,6 +308,8 @@ pub enum CollectiveError {
         place: Box<Place>,
         /// The limit.
         limit: Duration,
+        /// What the others waited for then.
+        waits: Box<Waits>,
     },
     /// Two ranks were asked for different things.
     #[error("{0}")]
@@ -398,7 +400,9 @@ impl CollectiveError {
         match fault {
             Fault::Gone { rank } => Self::RankGone { rank, place },
             Fault::Left { rank } => Self::RankLeft { rank, place },
-            Fault::TimedOut { by, place, limit } => Self::TimedOut { by, place: Box::new(place), limit },
+            Fault::TimedOut { by, place, limit, waits } => {
+                Self::TimedOut { by, place: Box::new(place), limit, waits: Box::new(Waits::new(waits)) }
+            }
             Fault::Differs(mismatch) => Self::Mismatch(Box::new(mismatch)),
             Fault::Failed { rank, reason } => Self::RankFailed { rank, reason: reason.into() },
             Fault::Aborted { rank, reason } => Self::Aborted { rank, reason: reason.into() },

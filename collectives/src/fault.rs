@@ -14,8 +14,8 @@ pub(crate) enum Fault {
     Gone { rank: u32 },
     /// A rank dropped its communicator while others needed it.
     Left { rank: u32 },
-    /// Rank `by` waited too long.
-    TimedOut { by: u32, place: Place, limit: Duration },
+    /// Rank `by` waited too long. What the others waited for is gathered then.
+    TimedOut { by: u32, place: Place, limit: Duration, waits: Vec<(u32, Option<Place>)> },
     /// Two ranks were asked for different things.
     Differs(Mismatch),
     /// A rank can not go on by itself.
@@ -33,6 +33,57 @@ pub struct Place {
     pub step: u32,
     /// The operation.
     pub call: Call,
+}
+
+/// What ranks waited for when one of them gave up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Waits(Vec<(u32, Option<Place>)>);
+
+impl Waits {
+    pub(crate) fn new(mut waits: Vec<(u32, Option<Place>)>) -> Self {
+        waits.sort_by_key(|(rank, _)| *rank);
+        Self(waits)
+    }
+
+    /// Each rank that answered, and where it waited; `None` if it was in no operation.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Option<&Place>)> {
+        self.0.iter().map(|(rank, place)| (*rank, place.as_ref()))
+    }
+
+    /// The rank at the end of those that wait for each other, if one waits for `rank`: that which waits for none, or does not
+    /// answer. `None` where they wait in a circle.
+    pub fn culprit(&self, rank: u32) -> Option<u32> {
+        let mut seen = Vec::new();
+        let mut at = rank;
+        while !seen.contains(&at) {
+            seen.push(at);
+            match self.iter().find(|(rank, _)| *rank == at) {
+                Some((_, Some(place))) => at = place.rank,
+                Some((_, None)) | None => return Some(at),
+            }
+        }
+        None
+    }
+
+    /// From whom a rank waits for, to the culprit, in words.
+    pub(crate) fn tell(&self, rank: u32) -> String {
+        let mut words = String::new();
+        let mut seen = Vec::new();
+        let mut at = rank;
+        while !seen.contains(&at) {
+            seen.push(at);
+            match self.iter().find(|(rank, _)| *rank == at) {
+                Some((_, Some(place))) => {
+                    words += &format!("; rank {at} waits for rank {} at {place}", place.rank);
+                    at = place.rank;
+                }
+                Some((_, None)) => return words + &format!("; rank {at} is in no operation"),
+                None if self.0.is_empty() => return words,
+                None => return words + &format!("; rank {at} does not answer"),
+            }
+        }
+        words
+    }
 }
 
 /// Two ranks that were asked for different things.

@@ -60,10 +60,10 @@ pub use bootstrap::{Environment, Meeting};
 pub use communicator::{Cartesian, CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
 pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;
-pub use fault::{Mismatch, Place, Side};
+pub use fault::{Mismatch, Place, Side, Waits};
 pub use plan::{
     Buffer, Collective, Counts, Elements, FORMAT, Graph, Plan, PlanHash, Program, Ranks, Slice, Spec, Step, StepKind,
 };
-pub use qpair_verbs::calc::{DataType, Element, ReduceOp};
+pub use qpair_verbs::calc::{Combine, DataType, Element, F8E4M3, F8E5M2, ReduceOp, UserOp, bf16, f16};
 pub use trace::{Activity, Event, Trace};
 pub use verify::{OutputFault, Proof, VerifyError};

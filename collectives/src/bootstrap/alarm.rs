@@ -1,10 +1,11 @@
 //! What this process knows of the end of ranks. The first fault counts.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 
 /// The first fault, and the ranks that have left.
 #[derive(Debug)]
@@ -18,11 +19,13 @@ pub(crate) struct Alarm {
 struct State {
     fault: Option<Fault>,
     left: Vec<bool>,
+    /// Where ranks of this process wait, if they do so for long.
+    places: HashMap<u32, Place>,
 }
 
 impl Alarm {
     pub(crate) fn new(ranks: u32) -> Arc<Self> {
-        let state = State { fault: None, left: vec![false; ranks as usize] };
+        let state = State { fault: None, left: vec![false; ranks as usize], places: HashMap::new() };
         Arc::new(Alarm { raised: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -48,6 +51,26 @@ impl Alarm {
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();
         first
+    }
+
+    /// Where a rank waits that does so for long; `None` once it goes on.
+    pub(crate) fn waits(&self, rank: u32, place: Option<Place>) {
+        let places = &mut self.lock().places;
+        match place {
+            Some(place) => drop(places.insert(rank, place)),
+            None => drop(places.remove(&rank)),
+        }
+    }
+
+    /// Where a rank of this process waits.
+    pub(crate) fn place_of(&self, rank: u32) -> Option<Place> {
+        self.lock().places.get(&rank).cloned()
+    }
+
+    /// Where all ranks wait, where all are in this process.
+    pub(crate) fn all_places(&self) -> Vec<(u32, Option<Place>)> {
+        let state = self.lock();
+        (0..state.left.len() as u32).map(|rank| (rank, state.places.get(&rank).cloned())).collect()
     }
 
     /// A rank has dropped its communicator.

@@ -115,8 +115,10 @@ impl Joining {
         let alarm = Alarm::new(self.size);
         let heard = alarm.clone();
         let mut ear = self.ear;
+        let mut answers = self.mouth.twin().map_err(system("set up the connection to rank 0"))?;
+        let rank = self.rank;
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
-        let listener = listener.spawn(move || listen(&mut ear, &heard));
+        let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
         let listener = Some(listener.map_err(system("start a thread"))?);
         Ok((StoreClient { mouth: self.mouth, alarm, listener, server: self.server }, all))
     }
@@ -230,10 +232,12 @@ impl Drop for StoreClient {
 }
 
 /// Listens until the connection ends.
-fn listen(ear: &mut Ear, alarm: &Alarm) {
+fn listen(rank: u32, ear: &mut Ear, answers: &mut Mouth, alarm: &Alarm) {
     loop {
         match ear.message(None, LINE_LIMIT) {
             Ok(FromStore::Verdict(fault)) => drop(alarm.raise(fault)),
+            // If it can not be said, the store is gone.
+            Ok(FromStore::Ask) => drop(answers.say(&encode(&ToStore::Waits(alarm.place_of(rank))))),
             Ok(FromStore::Left { ranks }) => ranks.into_iter().for_each(|rank| alarm.leave(rank)),
             Ok(other) => tracing::warn!(?other, "the store said what it should not"),
             Err(Hearing::Strange(line)) => tracing::warn!(line, "the store said what is no message"),

@@ -55,6 +55,11 @@ impl Mouth {
         flush(&mut guarded, &self.stream)
     }
 
+    /// Another for the same stream.
+    pub(super) fn twin(&self) -> io::Result<Mouth> {
+        Ok(Mouth { stream: self.stream.try_clone()?, guarded: self.guarded.clone() })
+    }
+
     pub(super) fn hang_up(&mut self) {
         // If that fails, the connection is over already.
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use qpair_topology::{CpuSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 
 /// A rank to the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub(super) enum ToStore {
     Listening(Listening),
     /// Something ended the communicator.
     Report(Fault),
+    /// Where the rank waits, if it does, in answer to [`FromStore::Ask`].
+    Waits(Option<Place>),
     /// The communicator is dropped: the end of the connection that follows is no fault.
     Leave,
 }
@@ -47,6 +49,8 @@ pub(super) enum FromStore {
     Listening(Listeners),
     /// Not all ranks have come so far in time. Who was turned away last, and why.
     Absent { missing: Vec<u32>, limit: Duration, turned_away: Option<String> },
+    /// A rank waited too long: what does this one wait for?
+    Ask,
     /// What ended the communicator.
     Verdict(Fault),
     /// Ranks dropped their communicator.
@@ -185,7 +189,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 3;
+pub(super) const PROTOCOL: u32 = 4;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";

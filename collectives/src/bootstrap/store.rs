@@ -14,7 +14,7 @@ use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore
 use super::server::Terms;
 use super::visitor::{Heard, Visitor};
 use crate::deadline::Deadline;
-use crate::fault::Fault;
+use crate::fault::{Fault, Place};
 
 /// Where all ranks meet.
 pub(super) struct Store {
@@ -61,6 +61,8 @@ enum Stage {
     SettingUp(Deadline),
     /// All are.
     Complete,
+    /// One waited too long, and until then the others say what they wait for.
+    Asking { until: Deadline, fault: Fault },
     /// They did not, or a fault ended it: what all are told, also those that come later.
     Over(FromStore),
 }
@@ -119,6 +121,7 @@ impl Store {
             }
             self.tell_who_left();
             self.send_home();
+            self.tell_waits(false);
             if self.deadline().is_some_and(Deadline::is_over) {
                 let missing = (0..self.terms.size).filter(|&rank| !self.is_ready(rank)).collect();
                 let (limit, turned_away) = (self.terms.limit, self.turned_away.clone());
@@ -138,7 +141,7 @@ impl Store {
     fn deadline(&self) -> Option<Deadline> {
         match self.stage {
             Stage::Gathering(deadline) | Stage::SettingUp(deadline) => Some(deadline),
-            Stage::Complete | Stage::Over(_) => None,
+            Stage::Complete | Stage::Asking { .. } | Stage::Over(_) => None,
         }
     }
 
@@ -151,7 +154,8 @@ impl Store {
             Backlog::Full => Some(ACCEPT_PAUSE),
         };
         let patience = self.visitors.iter().flatten().filter_map(|visitor| visitor.until?.left()).min();
-        deadline.into_iter().chain(again).chain(patience).min()
+        let asking = if let Stage::Asking { until, .. } = &self.stage { until.left() } else { None };
+        deadline.into_iter().chain(asking).chain(again).chain(patience).min()
     }
 
     fn accept(&mut self) {
@@ -251,7 +255,13 @@ impl Store {
             }
             // It was ready too late, or while a fault ended it: it is told of that.
             (ToStore::Listening(_), Some(_)) if matches!(self.stage, Stage::Over(_)) => {}
+            (ToStore::Report(fault @ Fault::TimedOut { .. }), Some(_)) if matches!(self.stage, Stage::Complete) => {
+                self.ask(fault);
+            }
+            // Another gave up meanwhile.
+            (ToStore::Report(Fault::TimedOut { .. }), Some(_)) if matches!(self.stage, Stage::Asking { .. }) => {}
             (ToStore::Report(fault), Some(_)) => self.raise(fault),
+            (ToStore::Waits(place), Some(rank)) => self.hear_waits(rank, place),
             // The others count on it.
             (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
             (ToStore::Leave, Some(rank)) => self.leave(rank),
@@ -321,6 +331,33 @@ impl Store {
     /// What those ranks that said it have said, in order.
     fn by_rank<T>(&self, said: impl Fn(&Visitor) -> Option<T>) -> Vec<T> {
         (0..self.ranks.len()).filter_map(|rank| said(self.visitor_of(rank)?)).collect()
+    }
+
+    /// A rank waited too long: asks the others what they wait for, before all are told.
+    fn ask(&mut self, mut fault: Fault) {
+        if let Fault::TimedOut { by, place, waits, .. } = &mut fault {
+            *waits = vec![(*by, Some(place.clone()))];
+        }
+        self.stage = Stage::Asking { until: Deadline::after(ANSWERS), fault };
+        self.tell_all(&FromStore::Ask);
+    }
+
+    fn hear_waits(&mut self, rank: u32, place: Option<Place>) {
+        let Stage::Asking { fault: Fault::TimedOut { waits, .. }, .. } = &mut self.stage else { return };
+        if waits.iter().all(|(other, _)| *other != rank) {
+            waits.push((rank, place));
+        }
+        let complete = waits.len() >= self.ranks.iter().flatten().count();
+        self.tell_waits(complete);
+    }
+
+    /// Tells all what ended it, once all have said what they wait for, or had the time to.
+    fn tell_waits(&mut self, complete: bool) {
+        let Stage::Asking { until, fault } = &self.stage else { return };
+        if complete || until.is_over() {
+            let fault = fault.clone();
+            self.end(FromStore::Verdict(fault));
+        }
     }
 
     /// A rank can not go on. The first fault counts.
@@ -430,3 +467,5 @@ const STRANGERS: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const DRAIN_ATTEMPTS: u32 = 50;
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
+/// How long ranks have to say what they wait for: one that runs answers within milliseconds.
+const ANSWERS: Duration = Duration::from_millis(300);

@@ -27,7 +27,12 @@ impl Watch {
     /// Tells all ranks of a fault. Gives the one that counts, which may be another.
     pub(crate) fn report(&mut self, fault: Fault) -> Fault {
         match self {
-            Watch::Shared(alarm) => alarm.raise(fault),
+            Watch::Shared(alarm) => alarm.raise(match fault {
+                Fault::TimedOut { by, place, limit, .. } => {
+                    Fault::TimedOut { by, place, limit, waits: alarm.all_places() }
+                }
+                fault => fault,
+            }),
             Watch::Store(client) => client.report(fault),
         }
     }

@@ -383,6 +383,10 @@ impl Core {
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.end(run.id, None);
         }
+        if self.wait.told && self.runs.is_empty() {
+            self.wait.told = false;
+            self.watch.alarm().waits(self.me, None);
+        }
         let Buffers { input, data, scratch } = run.finish();
         self.spare.push(run);
         let mut grace = Grace::new(Some(self.watch.alarm()));

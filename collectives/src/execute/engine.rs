@@ -94,6 +94,9 @@ impl Engine<'_> {
 
     #[cold]
     fn sleep(&mut self, limit: Duration) -> Outcome<()> {
+        // For who wants to know what ranks wait for.
+        self.alarm.waits(self.net.me, self.place(None));
+        self.wait.told = true;
         match self.net.worker.wait(Some(limit)) {
             Ok(Some(event)) => {
                 self.wait.reset();
@@ -263,7 +266,7 @@ impl Engine<'_> {
     #[cold]
     fn timed_out(&mut self) -> Box<Fault> {
         match self.place(None) {
-            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit }),
+            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit, waits: Vec::new() }),
             None => self.failed("it waited for nothing".into()),
         }
     }

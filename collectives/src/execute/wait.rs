@@ -16,6 +16,8 @@ pub(crate) struct Patience {
 pub(crate) struct Wait {
     polls: u32,
     since: Option<Instant>,
+    /// Whether others were told where this rank waits.
+    pub(crate) told: bool,
 }
 
 /// What to do next.

@@ -102,9 +102,40 @@ fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
         let result = comm.all_reduce(&mut vector, ReduceOp::Sum);
         through.wait();
         let error = result.unwrap_err();
-        let CollectiveError::TimedOut { place, limit: waited, .. } = &error else { panic!("{error}") };
-        assert_eq!((place.rank, *waited), (1, limit));
+        let CollectiveError::TimedOut { place, limit: waited, waits, .. } = &error else { panic!("{error}") };
+        assert_eq!((place.rank, *waited, waits.culprit(0)), (1, limit, Some(1)));
+        assert!(error.to_string().contains("; rank 1 is in no operation; see what rank 1 does"), "{error}");
         assert!(error.to_string().contains("of direct all-reduce of 4 MiB"), "{error}");
+    });
+}
+
+/// Rank 3 waits for rank 2, that for rank 1, and that for rank 0, which does something else: it is found at the end.
+#[test]
+fn who_keeps_all_waiting_is_found_behind_those_who_wait() {
+    let limit = Duration::from_secs(3);
+    let through = Barrier::new(4);
+    group(4, |comm| {
+        let mut vector = comm.buffer::<f32>(100).unwrap();
+        comm.barrier().unwrap();
+        if comm.rank() == 0 {
+            through.wait();
+            return;
+        }
+        comm.set_timeout(if comm.rank() == 3 { limit } else { Duration::from_secs(60) });
+        let result = comm.recv(&mut vector, comm.rank() - 1);
+        through.wait();
+        let error = result.unwrap_err();
+        let CollectiveError::TimedOut { by: 3, place, waits, .. } = &error else { panic!("{error}") };
+        assert_eq!((place.rank, waits.culprit(2), waits.iter().count()), (2, Some(0), 4));
+        let words = error.to_string();
+        for part in [
+            "; rank 2 waits for rank 1 at step 0 of flat transfer",
+            "; rank 1 waits for rank 0 at",
+            "; rank 0 is in no",
+        ] {
+            assert!(words.contains(part), "{words}");
+        }
+        assert!(words.contains("see what rank 0 does"), "{words}");
     });
 }
 

@@ -14,3 +14,4 @@ mod processes;
 mod random;
 mod split;
 mod support;
+mod types;
