@@ -96,15 +96,16 @@ impl Recorder {
         self.events.push_back(Event { operation, what, begin: self.origin.elapsed(), end: None });
     }
 
-    /// A step of an operation ends, or without a step the operation itself.
-    pub(crate) fn end(&mut self, operation: u64, step: Option<u32>) {
-        let Some(at) = self.open.iter().rposition(|open| (open.0, open.1) == (operation, step)) else { return };
+    /// A step of an operation ends, or without a step the operation itself. False if it had not begun.
+    pub(crate) fn end(&mut self, operation: u64, step: Option<u32>) -> bool {
+        let Some(at) = self.open.iter().rposition(|open| (open.0, open.1) == (operation, step)) else { return false };
         let (_, _, number) = self.open.swap_remove(at);
         let end = self.origin.elapsed();
         let kept = number.checked_sub(self.dropped).and_then(|at| self.events.get_mut(at));
         if let Some(event) = kept {
             event.end = Some(end);
         }
+        true
     }
 
     pub(crate) fn trace(&self, rank: u32) -> Trace {

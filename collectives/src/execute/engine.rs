@@ -87,16 +87,25 @@ impl Engine<'_> {
         }
         match self.wait.pause(self.patience, self.limit) {
             Pause::Poll => Ok(()),
+            Pause::Tell => {
+                self.tell_place();
+                Ok(())
+            }
             Pause::Sleep(limit) => self.sleep(limit),
             Pause::Over => Err(self.timed_out()),
         }
     }
 
+    /// For who wants to know what ranks wait for.
     #[cold]
-    fn sleep(&mut self, limit: Duration) -> Outcome<()> {
-        // For who wants to know what ranks wait for.
+    fn tell_place(&mut self) {
         self.alarm.waits(self.net.me, self.place(None));
         self.wait.told = true;
+    }
+
+    #[cold]
+    fn sleep(&mut self, limit: Duration) -> Outcome<()> {
+        self.tell_place();
         match self.net.worker.wait(Some(limit)) {
             Ok(Some(event)) => {
                 self.wait.reset();

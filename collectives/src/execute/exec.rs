@@ -65,7 +65,7 @@ impl Exec<'_> {
     #[inline]
     fn start_step(&mut self, number: u32) -> Outcome<()> {
         let Step { what, way, slot, message, sends, .. } = self.plan.steps[number as usize];
-        if self.net.recorder.is_some() {
+        if self.net.recorder.is_some() && self.run.states[number as usize] != State::Done {
             self.record_start(number);
         }
         match what {
@@ -107,6 +107,19 @@ impl Exec<'_> {
     }
 
     #[cold]
+    fn record_end(&mut self, number: u32) {
+        let id = self.run.id;
+        let Some(recorder) = &mut self.net.recorder else { return };
+        // What a peer did before this rank came to it takes no time here.
+        if !recorder.end(id, Some(number)) {
+            self.record_start(number);
+            if let Some(recorder) = &mut self.net.recorder {
+                recorder.end(id, Some(number));
+            }
+        }
+    }
+
+    #[cold]
     fn record_start(&mut self, number: u32) {
         let Step { what, slot, src, dst, .. } = self.plan.steps[number as usize];
         let peer = if what.is_message() { self.plan.peers.get(slot as usize).map(|peer| peer.rank) } else { None };
@@ -132,8 +145,8 @@ impl Exec<'_> {
             return;
         }
         self.run.open -= 1;
-        if let Some(recorder) = &mut self.net.recorder {
-            recorder.end(self.run.id, Some(number));
+        if self.net.recorder.is_some() {
+            self.record_end(number);
         }
         for &dependent in self.plan.graph.dependents(number) {
             let count = &mut self.run.counts[dependent as usize];

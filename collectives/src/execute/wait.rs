@@ -25,6 +25,8 @@ pub(crate) struct Wait {
 pub(super) enum Pause {
     /// Poll again.
     Poll,
+    /// The same, after others were told where this rank waits.
+    Tell,
     /// Sleep for so long at most.
     Sleep(Duration),
     /// Give up.
@@ -67,7 +69,8 @@ impl Wait {
     fn give_way(&mut self, patience: Patience, limit: Duration) -> Pause {
         if self.polls < patience.spins + patience.yields {
             std::thread::yield_now();
-            return Pause::Poll;
+            // Where cores are shared by many, it may be seconds before it sleeps.
+            return if self.polls == patience.spins + TELL { Pause::Tell } else { Pause::Poll };
         }
         let waited = match self.since {
             Some(since) => since.elapsed(),
@@ -79,6 +82,9 @@ impl Wait {
         if waited >= limit { Pause::Over } else { Pause::Sleep(NAP.min(limit - waited)) }
     }
 }
+
+/// Times that a rank gives way before it tells where it waits.
+const TELL: u32 = 256;
 
 /// Between two looks at what the other ranks have to say about faults.
 const NAP: Duration = Duration::from_millis(20);

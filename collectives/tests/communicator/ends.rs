@@ -103,7 +103,7 @@ fn a_rank_that_keeps_others_waiting_is_named_with_the_step() {
         through.wait();
         let error = result.unwrap_err();
         let CollectiveError::TimedOut { place, limit: waited, waits, .. } = &error else { panic!("{error}") };
-        assert_eq!((place.rank, *waited, waits.culprit(0)), (1, limit, Some(1)));
+        assert_eq!((place.rank, *waited, waits.culprit(1)), (1, limit, Some(1)), "{error}");
         assert!(error.to_string().contains("; rank 1 is in no operation; see what rank 1 does"), "{error}");
         assert!(error.to_string().contains("of direct all-reduce of 4 MiB"), "{error}");
     });
