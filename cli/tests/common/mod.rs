@@ -15,6 +15,7 @@ use serde_json::Value;
 
 #[path = "../../../collectives/tests/communicator/port.rs"]
 pub mod port;
+pub mod svg;
 
 /// The command with these arguments.
 pub fn qpair(args: &[&str]) -> Command {
