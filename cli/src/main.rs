@@ -1,5 +1,5 @@
 //! The `qpair` command: launches ranks, measures collectives, verbs and transport, lists devices, finds
-//! out what is wrong.
+//! out what is wrong, shows what collectives do.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -10,6 +10,7 @@ mod machine;
 mod output;
 mod perf;
 mod period;
+mod plan;
 mod ranks;
 mod size;
 mod table;
@@ -31,6 +32,7 @@ use tracing_subscriber::EnvFilter;
   qpair doctor                           what is wrong with them, and what mends it
   qpair topo                             what hangs where, and which NIC serves which GPU
   qpair bench all-reduce -n 4            4 ranks on this machine, 8 B to 64 MiB
+  qpair plan compare all-reduce -n 8     which algorithm, at which size; plan show and draw: how it goes
   qpair perf write-lat --local           one-sided latency between two processes
   qpair launch -n 4 -- ./train           run a program as 4 ranks
 
@@ -49,6 +51,8 @@ enum Command {
     Devices(devices::DevicesArgs),
     Doctor(doctor::DoctorArgs),
     Topo(topo::TopoArgs),
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     #[command(name = "__rank", hide = true)]
     Rank(ranks::EnterArgs),
 }
@@ -68,6 +72,8 @@ enum CommandError {
     Doctor(#[from] doctor::DoctorError),
     #[error(transparent)]
     Topo(#[from] topo::TopoError),
+    #[error(transparent)]
+    Plan(#[from] plan::PlanError),
     #[error(transparent)]
     Enter(#[from] ranks::EnterError),
 }
@@ -94,6 +100,7 @@ fn run(command: Command) -> Result<ExitCode, CommandError> {
         Command::Perf(args) => perf::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
         Command::Topo(args) => topo::run(&args)?,
+        Command::Plan(command) => plan::run(command)?,
         Command::Doctor(args) => return Ok(doctor::run(&args)?),
         Command::Rank(args) => return Err(ranks::enter(&args).into()),
     }
@@ -113,6 +120,7 @@ impl CommandError {
             CommandError::Devices(devices::DevicesError::Print(error)) => error.is_closed(),
             CommandError::Doctor(error) => error.is_closed_output(),
             CommandError::Topo(topo::TopoError::Print(error)) => error.is_closed(),
+            CommandError::Plan(plan::PlanError::Print(error)) => error.is_closed(),
             _ => false,
         }
     }

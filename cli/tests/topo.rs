@@ -2,40 +2,8 @@
 
 mod common;
 
-use std::fs;
-use std::path::PathBuf;
-
-use common::{finish, qpair, stderr, stdout};
+use common::{File, finish, qpair, stderr, stdout};
 use serde_json::Value;
-
-/// A file of a test's own, which goes with it.
-struct File(PathBuf);
-
-impl File {
-    fn new(name: &str) -> File {
-        File(std::env::temp_dir().join(format!("qpair-topo-{}-{name}", std::process::id())))
-    }
-
-    fn with(name: &str, contents: &str) -> File {
-        let file = File::new(name);
-        fs::write(&file.0, contents).expect("a file of the test's own");
-        file
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a name in UTF-8")
-    }
-
-    fn text(&self) -> String {
-        fs::read_to_string(&self.0).expect("it was written")
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
 
 /// Two GPUs and two NICs below a switch each, as NCCL writes it.
 const NCCL: &str = r#"<system version="1">

@@ -1,7 +1,9 @@
 //! Runs the `qpair` command for tests: never longer than a limit, and never beyond the test that started it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,6 +15,7 @@ use serde_json::Value;
 
 #[path = "../../../collectives/tests/communicator/port.rs"]
 pub mod port;
+pub mod svg;
 
 /// The command with these arguments.
 pub fn qpair(args: &[&str]) -> Command {
@@ -143,6 +146,36 @@ pub fn assert_ended(pid: Pid) {
     let limit = Timespec::try_from(LIMIT).expect("in range");
     let ready = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit)).expect("poll works");
     assert_eq!(ready, 1, "process {pid:?} still runs");
+}
+
+/// A file of a test's own, which goes with it.
+pub struct File(PathBuf);
+
+impl File {
+    /// A name for one that is not there yet.
+    pub fn new(name: &str) -> File {
+        File(std::env::temp_dir().join(format!("qpair-test-{}-{name}", std::process::id())))
+    }
+
+    pub fn with(name: &str, contents: &str) -> File {
+        let file = File::new(name);
+        fs::write(&file.0, contents).expect("a file of the test's own");
+        file
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("a name in UTF-8")
+    }
+
+    pub fn text(&self) -> String {
+        fs::read_to_string(&self.0).expect("it was written")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// The objects that a command printed, which must have ended well.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::counts::Counts;
+use super::program::Program;
 use super::spec::{Collective, Spec};
 use super::step::{Buffer, Slice, StepKind};
 use super::whole::Plan;
@@ -70,19 +71,29 @@ impl fmt::Display for Spec {
     }
 }
 
+impl Program {
+    /// The line of the listing for `step`: what it does, and what it waits for. Empty past the end.
+    pub fn line(&self, step: u32) -> String {
+        let Some(kind) = self.kind(step) else { return String::new() };
+        let deps: Vec<String> = self.deps(step).iter().map(u32::to_string).collect();
+        let after = if deps.is_empty() { String::new() } else { format!("  after {}", deps.join(", ")) };
+        format!("{step:>6}  {kind}{after}")
+    }
+}
+
+/// The listing of one rank: a line for each step.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.len() as u32).try_for_each(|step| writeln!(f, "{}", self.line(step)))
+    }
+}
+
 /// The listing: a line for the whole, and one for each step of each rank.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} by {}, hash {}", self.spec, self.algorithm, self.hash())?;
         for (rank, program) in self.by_rank() {
-            writeln!(f, "rank {rank}, scratch of {}", program.scratch())?;
-            for (step, kind) in program.numbered() {
-                write!(f, "{step:>6}  {kind}")?;
-                for (i, dep) in program.deps(step).iter().enumerate() {
-                    write!(f, "{}{dep}", if i == 0 { "  after " } else { ", " })?;
-                }
-                writeln!(f)?;
-            }
+            write!(f, "rank {rank}, scratch of {}\n{program}", program.scratch())?;
         }
         Ok(())
     }

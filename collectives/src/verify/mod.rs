@@ -7,6 +7,7 @@ mod error;
 mod hazards;
 mod matching;
 mod order;
+mod places;
 mod rank_set;
 mod replay;
 mod structure;
@@ -38,6 +39,17 @@ pub struct Proof {
     pub steps: u64,
     /// The most elements of scratch that a rank needs.
     pub scratch: u64,
+}
+
+impl Spec {
+    /// Checks that there can be such a collective: that there are ranks, the root is one of them, and counts and sizes fit.
+    /// [`Plan::verify`] does that too; this is for what comes from elsewhere, before a plan is made of it.
+    ///
+    /// # Errors
+    /// The first fault found.
+    pub fn check(&self) -> Result<(), VerifyError> {
+        structure::check_spec(self)
+    }
 }
 
 impl Plan {

@@ -32,18 +32,27 @@ fn header(plan: &Plan) -> Result<(), VerifyError> {
     if ranks == 0 || plan.programs.len() != ranks as usize {
         return Err(VerifyError::Programs { ranks, programs: plan.programs.len() });
     }
-    let named = match plan.spec.collective {
+    check_spec(&plan.spec)
+}
+
+/// What must hold of what is asked for, whoever does it.
+pub(super) fn check_spec(spec: &Spec) -> Result<(), VerifyError> {
+    let ranks = spec.ranks.0;
+    if ranks == 0 {
+        return Err(VerifyError::Programs { ranks, programs: 0 });
+    }
+    let named = match spec.collective {
         Collective::Transfer { from, to } => Some(from.max(to)),
         collective => collective.root(),
     };
     if let Some(root) = named.filter(|&root| root >= ranks) {
         return Err(VerifyError::Root { root, ranks });
     }
-    check_counts(&plan.spec)?;
-    let fits = plan.spec.bytes().is_some_and(|bytes| bytes <= MAX_BYTES);
-    let elements = plan.spec.total();
-    let barrier = plan.spec.collective == Collective::Barrier;
-    let element_size = plan.spec.element_size;
+    check_counts(spec)?;
+    let fits = spec.bytes().is_some_and(|bytes| bytes <= MAX_BYTES);
+    let elements = spec.total();
+    let barrier = spec.collective == Collective::Barrier;
+    let element_size = spec.element_size;
     if element_size == 0 || !fits || (barrier && elements > 0) {
         return Err(VerifyError::Size { elements, element_size });
     }

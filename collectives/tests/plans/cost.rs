@@ -84,3 +84,57 @@ fn the_parts_add_up_and_name_the_bottleneck() {
          Copy at rank 1"
     );
 }
+
+#[test]
+fn a_timeline_says_when_each_step_runs_and_what_takes_its_message() {
+    let copy = BYTES * MODEL.copy_byte;
+    let plan = plan(CHAIN, 3, LEN, LEN / 2);
+    let timeline = plan.timeline(&MODEL).unwrap();
+    assert_eq!(timeline.cost(), &plan.cost(&MODEL).unwrap());
+    // From rank 1 by rank 2 to rank 0, in two segments.
+    let at = |rank: u32| timeline.steps(rank).iter().map(|step| (step.begin, step.end)).collect::<Vec<_>>();
+    let half = copy / 2.0;
+    assert_eq!(at(1), [(0.0, 1.0 + half), (0.0, 1.0 + copy)]);
+    let received = [(1.0, 1.0 + half), (1.0 + half, 1.0 + copy)];
+    let passed_on = [(1.0 + half, 2.0 + copy), (1.0 + copy, 2.0 + copy + half)];
+    let (mut all, mut expected) = (at(2), [received, passed_on].concat());
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    expected.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    assert_eq!(all, expected);
+    assert_eq!(at(0), [(2.0 + half, 2.0 + copy), (2.0 + copy, 2.0 + copy + half)]);
+    assert!(timeline.steps(3).is_empty());
+    let ends: Vec<_> = timeline.messages().iter().map(|message| (message.from, message.to)).collect();
+    assert_eq!(ends, [(1, 2), (1, 2), (2, 0), (2, 0)]);
+    assert!(timeline.messages().iter().all(|message| message.elements == LEN / 2));
+}
+
+#[test]
+fn a_rank_of_a_timeline_does_one_thing_at_a_time() {
+    for case in ALL {
+        let plan = plan(case, 8, 1000, 16);
+        let timeline = plan.timeline(&MODEL).unwrap();
+        let sends =
+            plan.programs.iter().map(|program| program.steps().iter().filter(|step| step.kind.is_send()).count());
+        assert_eq!(timeline.messages().len(), sends.sum::<usize>());
+        for (rank, program) in (0..).zip(&plan.programs) {
+            let steps = program.steps().iter().zip(timeline.steps(rank));
+            let mut work: Vec<_> = steps.filter(|(step, _)| !step.kind.is_send()).map(|(_, moment)| moment).collect();
+            work.sort_by(|a, b| (a.begin, a.end).partial_cmp(&(b.begin, b.end)).unwrap());
+            assert!(work.windows(2).all(|pair| pair[0].end <= pair[1].begin), "{case:?}: {work:?}");
+        }
+    }
+}
+
+#[test]
+fn messages_in_a_row_are_those_that_the_algorithms_tell() {
+    let in_a_row = |case, n| plan(case, n, LEN, LEN).messages_in_a_row().unwrap();
+    for n in [2, 3, 8, 13] {
+        assert_eq!(in_a_row(RING, n), 2 * (u64::from(n) - 1), "{n}");
+        assert_eq!(in_a_row(DIRECT, n), 2, "{n}");
+        assert_eq!(in_a_row(CHAIN, n), u64::from(n) - 1, "{n}");
+        assert_eq!(in_a_row(BARRIER, n), u64::from(n.next_power_of_two().ilog2()), "{n}");
+    }
+    assert_eq!(in_a_row(RECURSIVE_DOUBLING, 8), 3);
+    assert_eq!(in_a_row(BINOMIAL, 8), 3);
+    assert_eq!(in_a_row(RING, 1), 0);
+}

@@ -1,121 +1,20 @@
-//! What a plan takes, by the alpha-beta model: a latency per message and a time per byte.
+//! The clock of the cost model: runs a plan without data, in the order in which things become possible.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
-use crate::plan::{Graph, Plan};
-use crate::verify::{Matching, VerifyError};
-
-/// What a message and a byte cost. All in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CostModel {
-    /// From the start of a send until the receiver can take the message.
-    pub latency: f64,
-    /// To receive or copy a byte.
-    pub copy_byte: f64,
-    /// To receive and combine, or combine, a byte.
-    pub reduce_byte: f64,
-}
-
-impl Default for CostModel {
-    /// The size of things in shared memory: 0.3 us, 20 GB/s copied, 15 GB/s reduced.
-    fn default() -> Self {
-        Self { latency: 0.3e-6, copy_byte: 1.0 / 20e9, reduce_byte: 1.0 / 15e9 }
-    }
-}
-
-/// What a plan takes, and why.
-///
-/// ```
-/// use qpair_collectives::cost::{CostModel, Work};
-/// use qpair_collectives::{Algorithm, Elements, Ranks, Recipe, Spec};
-///
-/// let recipe = Recipe::new(Spec::all_reduce(Ranks(2), Elements(1 << 20), 4), Algorithm::Direct)?;
-/// let cost = recipe.plan().cost(&CostModel::default())?;
-/// assert_eq!(cost.bottleneck().1, Work::Reduce);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
-    /// From the common start to the last rank's end, in seconds.
-    pub seconds: f64,
-    /// Seconds of these that went for latency, copies and reductions: the sum along the chain of
-    /// steps, each of which held up the next, that ends last.
-    pub latency: f64,
-    /// See `latency`.
-    pub copy: f64,
-    /// See `latency`.
-    pub reduce: f64,
-    /// The rank at which most time of that chain was spent.
-    pub rank: u32,
-}
-
-/// What a rank spends time on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Work {
-    /// Waiting for messages to arrive.
-    Latency,
-    /// Copying bytes.
-    Copy,
-    /// Combining bytes.
-    Reduce,
-}
-
-impl Cost {
-    /// The rank and the work that most of the time is spent at.
-    pub fn bottleneck(&self) -> (u32, Work) {
-        let work = if self.latency >= self.copy.max(self.reduce) {
-            Work::Latency
-        } else if self.copy >= self.reduce {
-            Work::Copy
-        } else {
-            Work::Reduce
-        };
-        (self.rank, work)
-    }
-}
-
-impl fmt::Display for Cost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rank, work) = self.bottleneck();
-        let us = 1e6;
-        write!(
-            f,
-            "{:.2} us: latency {:.2}, copies {:.2}, reductions {:.2}; most of it {work:?} at rank \
-             {rank}",
-            self.seconds * us,
-            self.latency * us,
-            self.copy * us,
-            self.reduce * us,
-        )
-    }
-}
-
-impl Plan {
-    /// Predicts the plan's time. Each rank does one thing at a time, in the order in which things
-    /// become possible; the receiver does the work of a message, and a send ends with it.
-    ///
-    /// A plan that does not verify may give less than its time.
-    ///
-    /// # Errors
-    /// Messages that do not match, as [`Plan::verify`] would say.
-    pub fn cost(&self, model: &CostModel) -> Result<Cost, VerifyError> {
-        let matching = Matching::of(self)?;
-        let mut clock = Clock::new(self, &matching, model);
-        clock.run();
-        Ok(clock.cost())
-    }
-}
+use super::timeline::Moment;
+use super::{Cost, CostModel};
+use crate::plan::{Graph, Plan, StepKind};
+use crate::verify::Matching;
 
 /// A step of a rank, as (rank, step).
 type Node = (u32, u32);
 
-/// When a step ended, and what held it up.
+/// When a step began its work and ended, and what held it up. Of a send, the latter alone.
 #[derive(Clone, Copy, Default)]
 struct Record {
+    begin: f64,
     end: f64,
     latency: f64,
     work: f64,
@@ -149,7 +48,7 @@ impl PartialOrd for Possible {
     }
 }
 
-struct Clock<'a> {
+pub(super) struct Clock<'a> {
     plan: &'a Plan,
     matching: &'a Matching,
     model: &'a CostModel,
@@ -163,7 +62,7 @@ struct Clock<'a> {
 }
 
 impl<'a> Clock<'a> {
-    fn new(plan: &'a Plan, matching: &'a Matching, model: &'a CostModel) -> Self {
+    pub(super) fn new(plan: &'a Plan, matching: &'a Matching, model: &'a CostModel) -> Self {
         let graphs: Vec<_> = plan.programs.iter().map(Graph::of).collect();
         let counts: Vec<_> = graphs.iter().map(|g| g.dep_counts().to_vec()).collect();
         let started = counts.iter().map(|c| vec![None; c.len()]).collect();
@@ -193,7 +92,7 @@ impl<'a> Clock<'a> {
         self.queue.push(Reverse(Possible { time, node, start, cause, latency }));
     }
 
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         while let Some(Reverse(next)) = self.queue.pop() {
             let peer = self.kind(next.node).and_then(|kind| kind.peer());
             match peer {
@@ -203,7 +102,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    fn kind(&self, (rank, step): Node) -> Option<&'a crate::plan::StepKind> {
+    fn kind(&self, (rank, step): Node) -> Option<&'a StepKind> {
         self.plan.programs[rank as usize].kind(step)
     }
 
@@ -241,12 +140,30 @@ impl<'a> Clock<'a> {
             if free > next.time { (free, last, 0.0) } else { (next.time, next.cause, next.latency) };
         let end = begin + work;
         self.busy[rank as usize] = (end, Some(next.node));
-        self.records[rank as usize][step as usize] = Record { end, latency, work, cause };
+        self.records[rank as usize][step as usize] = Record { begin, end, latency, work, cause };
         self.complete(next.node, end, next.node);
         if let Some(peer) = kind.peer() {
             let send = (peer, self.matching.partner(rank, step));
             self.complete(send, end, next.node);
         }
+    }
+
+    /// When each step began and ended, by rank. A send lasts until its message is taken.
+    pub(super) fn moments(&self) -> Vec<Vec<Moment>> {
+        let moment = |node: Node| {
+            let (rank, step) = node;
+            let record = self.records[rank as usize][step as usize];
+            match self.kind(node) {
+                Some(&StepKind::Send { peer, .. }) => {
+                    let taken = self.records[peer as usize][self.matching.partner(rank, step) as usize];
+                    let begin = self.started[rank as usize][step as usize].unwrap_or(taken.end);
+                    Moment { begin: begin.min(taken.end), end: taken.end }
+                }
+                _ => Moment { begin: record.begin, end: record.end },
+            }
+        };
+        let ranks = (0..).zip(&self.records);
+        ranks.map(|(rank, records)| (0..records.len() as u32).map(|step| moment((rank, step))).collect()).collect()
     }
 
     fn complete(&mut self, (rank, step): Node, end: f64, cause: Node) {
@@ -261,7 +178,7 @@ impl<'a> Clock<'a> {
     }
 
     /// Adds up along the chain of causes that ends last.
-    fn cost(&self) -> Cost {
+    pub(super) fn cost(&self) -> Cost {
         let mut cost = Cost { seconds: 0.0, latency: 0.0, copy: 0.0, reduce: 0.0, rank: 0 };
         let mut last = None;
         for (rank, records) in (0..).zip(&self.records) {

@@ -1,0 +1,210 @@
+//! `qpair plan compare`: the algorithms for a collective, side by side.
+
+use clap::Args;
+use qpair::collectives::{Algorithm, Collective};
+use serde::Serialize;
+
+use super::args::{Terms, collective, collectives};
+use super::error::PlanError;
+use super::examined::{Known, refuted};
+use super::figures::Figures;
+use super::limits::{Limit, MAX_RANKS};
+use super::load::Loaded;
+use super::show::Predicted;
+use super::words::{Range, us};
+use crate::output::{print, print_object};
+use crate::period::Period;
+use crate::size::Size;
+use crate::table;
+
+/// Compares the algorithms that do a collective: steps, messages in a row, bytes, and predicted time at several sizes.
+///
+/// What communicators choose by default is marked. The model knows one kind of link; `qpair bench` measures.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  qpair plan compare all-reduce -n 8
+  qpair plan compare broadcast -n 16 -c 4K -c 16M --root 3
+  qpair plan compare all-to-all -n 8 -c 64,1K --json")]
+pub struct CompareArgs {
+    #[arg(value_parser = collective, help = collectives())]
+    collective: Collective,
+    /// Number of ranks
+    #[arg(short = 'n', long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+    ranks: u32,
+    /// Elements of the vector, or of each block where the collective is of blocks; takes K, M, G; may be several
+    #[arg(short, long, value_name = "COUNT", value_delimiter = ',', default_value = "1K,64K,1M,64M")]
+    count: Vec<Size>,
+    #[command(flatten)]
+    terms: Terms,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Give up after this time
+    #[arg(long, value_name = "TIME", default_value = "60")]
+    time_limit: Period,
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// [`PlanError`] if there is no such collective, or it takes too long.
+pub fn run(args: CompareArgs) -> Result<(), PlanError> {
+    let (limit, work) = (Limit(args.time_limit.0), args.clone());
+    let comparison = limit.within(move || Comparison::of(&work))?;
+    if args.json { Ok(print_object(&comparison)?) } else { Ok(print(&comparison.text(&args))?) }
+}
+
+/// All algorithms that do it.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    collective: &'static str,
+    ranks: u32,
+    element_size: u32,
+    /// Elements of the vector, or of each block.
+    counts: Vec<u64>,
+    algorithms: Vec<Row>,
+    /// What is not in the table, and why.
+    left_out: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    algorithm: &'static str,
+    canonical: bool,
+    /// By count.
+    points: Vec<Point>,
+}
+
+/// An algorithm at a count.
+#[derive(Debug, Serialize)]
+struct Point {
+    count: u64,
+    #[serde(flatten)]
+    figures: Figures,
+    predicted: Predicted,
+    /// Whether none is faster, by the model.
+    best: bool,
+    /// Whether communicators choose it.
+    auto: bool,
+}
+
+impl Comparison {
+    fn of(args: &CompareArgs) -> Result<Self, PlanError> {
+        let barrier = args.collective == Collective::Barrier;
+        let mut counts: Vec<u64> = args.count.iter().map(|count| if barrier { 0 } else { count.0 }).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let mut all = Self {
+            collective: args.collective.name(),
+            ranks: args.ranks,
+            element_size: 0,
+            counts,
+            algorithms: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let candidates = Algorithm::ALL.into_iter().filter(|algorithm| {
+            !matches!(algorithm, Algorithm::Auto | Algorithm::Listed) && algorithm.does(args.collective)
+        });
+        for algorithm in candidates {
+            match Row::of(args, algorithm, &all.counts) {
+                Ok(row) => all.algorithms.push(row),
+                // Of one algorithm; others may do.
+                Err(error @ (PlanError::Recipe(_) | PlanError::Steps)) => {
+                    all.left_out.push(format!("{algorithm}: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let first = args.terms.spec(args.collective, args.ranks, 0)?;
+        all.element_size = first.element_size;
+        all.mark_best();
+        Ok(all)
+    }
+
+    fn mark_best(&mut self) {
+        for at in 0..self.counts.len() {
+            let seconds = |row: &Row| row.points[at].predicted.seconds();
+            let least = self.algorithms.iter().map(seconds).fold(f64::INFINITY, f64::min);
+            self.algorithms.iter_mut().for_each(|row| row.points[at].best = seconds(row) <= least);
+        }
+    }
+
+    fn text(&self, args: &CompareArgs) -> String {
+        let times = self.counts.iter().map(|&count| match args.collective {
+            Collective::Barrier => "time (us)".to_owned(),
+            _ => format!("{} (us)", Size(count)),
+        });
+        let fixed = ["algorithm", "steps", "in a row", "sent", "scratch", "canonical"].map(str::to_owned);
+        let header: Vec<String> = fixed.into_iter().chain(times).collect();
+        let rows = self.algorithms.iter().map(Row::cells).collect();
+        let table = table::whole(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows);
+        let title = format!("{} among {} ranks, elements of {} B", self.collective, self.ranks, self.element_size);
+        format!("{title}\n\n{table}\n\n{}", self.remarks(args).join("\n"))
+    }
+
+    fn remarks(&self, args: &CompareArgs) -> Vec<String> {
+        let mut remarks = vec![
+            "*  the least time, by a model in which all links are alike; qpair bench measures".to_owned(),
+            "+  what auto takes, which is what communicators do unless told otherwise".to_owned(),
+            "steps of all ranks and messages in a row: from the least size to the greatest".to_owned(),
+        ];
+        if args.collective != Collective::Barrier {
+            let s = if args.collective.has_blocks() { "all blocks together" } else { "the vector" };
+            remarks.push(format!("sent by the rank that sends most, and scratch, at the greatest size: S is {s}"));
+        }
+        if !args.terms.has_nodes() && Algorithm::Hierarchical.does(args.collective) {
+            remarks.push("hierarchical: all ranks share a node here; --nodes says otherwise".to_owned());
+        }
+        remarks.extend(self.left_out.iter().map(|what| format!("left out: {what}")));
+        remarks
+    }
+}
+
+impl Row {
+    fn of(args: &CompareArgs, algorithm: Algorithm, counts: &[u64]) -> Result<Self, PlanError> {
+        let mut row = Row { algorithm: algorithm.name(), canonical: true, points: Vec::new() };
+        for (at, &count) in counts.iter().enumerate() {
+            let spec = args.terms.spec(args.collective, args.ranks, count)?;
+            let auto = args.terms.recipe(spec.clone(), Algorithm::Auto)?.algorithm == algorithm;
+            let loaded = Loaded::of(args.terms.recipe(spec, algorithm)?)?;
+            let known = Known::of(&loaded.plan).map_err(|fault| refuted(&loaded, fault))?;
+            // The order does not depend on the size, and a proof takes longer than all the rest.
+            if at == 0 {
+                row.canonical = loaded.plan.verify().map_err(|fault| refuted(&loaded, fault))?.canonical;
+            }
+            let predicted = Predicted::of(known.timeline.cost());
+            row.points.push(Point { count, figures: known.figures, predicted, best: false, auto });
+        }
+        Ok(row)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let range = |number: fn(&Figures) -> u64| {
+            let numbers = || self.points.iter().map(|point| number(&point.figures));
+            Range(numbers().min().unwrap_or(0), numbers().max().unwrap_or(0)).to_string()
+        };
+        let times = |bytes: u64, vector: u64| match (bytes, vector) {
+            (0, _) | (_, 0) => "0".to_owned(),
+            _ => format!("{:.2} S", bytes as f64 / vector as f64),
+        };
+        let greatest = |number: fn(&Figures) -> u64| {
+            let last = self.points.last();
+            last.map_or_else(String::new, |point| times(number(&point.figures), point.figures.vector))
+        };
+        let canonical = if self.canonical { "yes" } else { "no" };
+        let mut cells = vec![
+            self.algorithm.to_owned(),
+            range(|figures| figures.steps),
+            range(|figures| figures.messages_in_a_row),
+            greatest(|figures| figures.sent.max),
+            greatest(|figures| figures.scratch),
+            canonical.to_owned(),
+        ];
+        cells.extend(self.points.iter().map(|point| {
+            let marks = [(point.best, '*'), (point.auto, '+')];
+            let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+            format!("{} {marks}", us(point.predicted.seconds())).trim_end().to_owned()
+        }));
+        cells
+    }
+}
