@@ -1,14 +1,26 @@
 //! `qpair bench`: times collectives over a range of sizes and checks their results, as nccl-tests does.
-//! Without a launcher it starts its own local ranks; each rank runs `sweep`.
+//! Without a launcher it starts its own local ranks; each rank runs `sweep`. What can be measured is a table, `operation`.
 
 mod args;
-mod check;
+mod compare;
 mod error;
 mod measure;
+mod operation;
+mod pattern;
+mod plot;
+mod progress;
 mod report;
+mod row;
+mod scalar;
+mod sizes;
 mod sweep;
+mod vectors;
+mod wanted;
+mod workload;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use qpair::collectives::Environment;
@@ -18,19 +30,20 @@ use crate::ranks::{Job, JobError, Output, this_program};
 pub use args::BenchCommand;
 pub use error::BenchError;
 
-use args::{Settings, Workload};
+use args::Settings;
+use workload::Workload;
 
 /// Runs a benchmark: as a rank if a launcher set torchrun's variables, else with local ranks of its own.
 ///
 /// # Errors
 /// [`BenchError`] if the arguments do not fit, ranks can not be started, a collective fails or a result is wrong.
 pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
-    let settings = command.settings();
+    let settings = command.parts().settings;
     let workload = Workload::new(command)?;
     if !is_launched() {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.
-        workload.check_root(ranks as usize)?;
+        check(&workload, ranks)?;
         return Ok(spawn(settings, ranks)?);
     }
     let environment = Environment::from_env().map_err(BenchError::Environment)?;
@@ -38,8 +51,19 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     if let Some(asked) = settings.ranks.filter(|&asked| asked != launched) {
         return Err(BenchError::RankCount { asked, launched });
     }
-    workload.check_root(launched as usize)?;
+    check(&workload, launched)?;
     sweep::run(&workload, &environment)
+}
+
+/// Whether that can be measured with so many ranks, and drawn where it shall be: before it takes any time.
+fn check(workload: &Workload, ranks: u32) -> Result<(), BenchError> {
+    workload.check_root(ranks as usize)?;
+    let Some(path) = &workload.plot else { return Ok(()) };
+    if workload.operation.bus().factor(ranks as usize) == 0.0 {
+        return Err(BenchError::NothingToPlot);
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).map_err(|error| BenchError::Plot { path: path.clone(), reason: error.to_string() })
 }
 
 /// Whether a launcher started this process as one of its ranks. One of the variables tells: without the others it is an
@@ -52,7 +76,10 @@ fn is_launched() -> bool {
 fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let failed = |source| JobError::System { what: "find this program".to_owned(), source };
     let program = this_program().map_err(failed)?;
-    let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
+    // Standard error of ranks goes through this process, which puts their number in front of its lines.
+    let progress = io::stderr().is_terminal().then(|| OsString::from("--progress"));
+    let own = std::env::args_os().skip(1).chain(progress);
+    let command = std::iter::once(OsString::from(program)).chain(own).collect();
     let job = Job {
         ranks,
         command,
