@@ -47,7 +47,9 @@ class Outputs(unittest.TestCase):
                  '"mmsg_s":0.6,"memcpy_gb_s":44.0,"ratio":0.9}\n')
     POST_POLL = ('{"test":"post-poll","signal_every":1,"operations":1024,"min_ns":40.0,"median_ns":41.5,"p99_ns":50.0}\n'
                  '{"test":"post-poll","signal_every":64,"operations":1024,"min_ns":20.0,"median_ns":22.5,"p99_ns":30.0}\n')
-    COLLECTIVE = '{"collective":"all-reduce","size":8,"time_us":0.5}\n{"collective":"all-reduce","size":1024,"time_us":3}\n'
+    COLLECTIVE = ('{"collective":"all-reduce","size":8,"in_place":true,"time_us":0.5}\n'
+                  '{"collective":"all-reduce","size":8,"in_place":false,"time_us":0.7}\n'
+                  '{"collective":"all-reduce","size":1024,"in_place":true,"time_us":3}\n')
 
     def test_qpair(self):
         self.assertEqual(outputs.qpair_latency(self.LATENCY), (0.18, 0.2))

@@ -75,15 +75,4 @@ impl Results {
             Results::Objects => print_object(object),
         }
     }
-
-    /// Ends with a remark, if it is a table.
-    ///
-    /// # Errors
-    /// As [`print()`].
-    pub fn end(&self, remark: &str) -> Result<(), PrintError> {
-        match self {
-            Results::Table(_) => print(&format!("#\n# {remark}")),
-            Results::Objects => Ok(()),
-        }
-    }
 }

@@ -13,6 +13,12 @@ pub struct Column {
     pub width: usize,
 }
 
+impl Column {
+    fn width(&self) -> usize {
+        self.width.max(self.name.len()).max(self.unit.len())
+    }
+}
+
 /// A table whose rows are made one by one. The header starts with `#`, so that tools skip it.
 #[derive(Clone, Debug)]
 pub struct RowTable {
@@ -23,6 +29,14 @@ impl RowTable {
     /// A table with these columns.
     pub fn new(columns: &[Column]) -> Self {
         RowTable { columns: columns.to_vec() }
+    }
+
+    /// A line to stand above the header: names of groups of columns, each with the number of its first column.
+    pub fn groups(&self, groups: impl IntoIterator<Item = (usize, &'static str)>) -> String {
+        groups.into_iter().fold("#".to_owned(), |line, (first, name)| {
+            let width = self.columns.iter().take(first).map(|column| column.width() + 2).sum::<usize>() + 2;
+            format!("{line:width$}{name}")
+        })
     }
 
     /// Two lines: names, and units below them.
@@ -41,7 +55,7 @@ impl RowTable {
 
     fn line<'a>(&self, cells: impl Iterator<Item = Cow<'a, str>>) -> String {
         let padded = self.columns.iter().zip(cells).map(|(column, cell)| {
-            let width = column.width.max(column.name.len()).max(column.unit.len());
+            let width = column.width();
             format!("  {cell:>width$}")
         });
         padded.collect::<String>().trim_end().to_owned()
@@ -92,6 +106,12 @@ mod tests {
     fn a_trailing_empty_unit_leaves_no_blanks() {
         let columns = [Column { name: "wrong", unit: "", width: 7 }];
         assert_eq!(RowTable::new(&columns).header(), "#   wrong\n#");
+    }
+
+    #[test]
+    fn groups_stand_above_their_first_columns() {
+        let line = RowTable::new(&COLUMNS).groups([(1, "in"), (2, "time")]);
+        assert_eq!(line, "#         in    time");
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::process::Output;
 use common::{QPAIR, Running, finish, qpair, rows, stderr, stdout, tied};
 use qpair::collectives::Algorithm;
 use qpair::collectives::Collective;
+use qpair::verbs::calc::{DataType, ReduceOp};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 fn bench(args: &str) -> Output {
     let args: Vec<&str> = std::iter::once("bench").chain(args.split(' ')).collect();
@@ -16,7 +18,7 @@ fn bench(args: &str) -> Output {
 
 #[test]
 fn all_reduce_is_right_at_every_size() {
-    let rows = rows(&bench("all-reduce -n 3 -b 4 -e 256K -f 8 --iters 2 --json"));
+    let rows = rows(&bench("all-reduce -n 3 -b 4 -e 256K -f 8 --iters 2 --placement in --json"));
     let sizes: Vec<u64> = rows.iter().map(|row| row["size"].as_u64().expect("a number")).collect();
     assert_eq!(sizes, [4, 32, 256, 2048, 16384, 131_072, 262_144]);
     for row in &rows {
@@ -32,14 +34,161 @@ fn all_reduce_is_right_at_every_size() {
     }
 }
 
+/// Every element type, and the operations that are for it.
 #[test]
-fn every_type_and_operation_is_checked() {
-    for dtype in ["f32", "f64", "i32", "i64"] {
-        for op in ["sum", "prod", "min", "max"] {
-            let line = format!("all-reduce -n 2 -b 64 -e 4K -f 64 --iters 1 --dtype {dtype} --op {op} --json");
-            let rows = rows(&bench(&line));
-            assert_eq!(rows.len(), 2);
-            assert!(rows.iter().all(|row| row["wrong"] == 0 && row["type"] == dtype && row["op"] == op), "{line}");
+fn every_type_and_operation_is_checked_in_one_run() {
+    let all = || DataType::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)));
+    let expected: Vec<_> = all().filter(|(dtype, op)| op.supports(*dtype)).collect();
+    for (name, ranks) in [("all-reduce", 3), ("reduce-scatter", 2)] {
+        let line = format!("{name} -n {ranks} -b 600 -e 600 --iters 1 -w 0 --dtype all -o all --json");
+        let rows = rows(&bench(&line));
+        let kinds: Vec<_> = rows.iter().step_by(2).map(|row| (text(row, "type"), text(row, "op"))).collect();
+        let names: Vec<_> = expected.iter().map(|(dtype, op)| (dtype.name(), op.name())).collect();
+        assert_eq!(kinds, names, "{line}");
+        assert_eq!(rows.len(), 2 * expected.len(), "out of place, and in place");
+        assert!(rows.iter().all(|row| row["wrong"] == 0), "{line}");
+    }
+}
+
+#[test]
+fn multiples_are_summed_for_every_type() {
+    let rows =
+        rows(&bench("reduce -n 3 -b 600 -e 600 --iters 1 -w 0 --dtype all -o premul:2,premul:0.1 -r all --json"));
+    // Integers are multiplied by whole numbers only.
+    assert_eq!(rows.len(), 2 * (12 + 6));
+    assert!(rows.iter().all(|row| row["wrong"] == 0 && row["root"] == "all"), "{rows:?}");
+    assert!(rows.iter().any(|row| row["op"] == "premul:0.1" && row["type"] == "f8e5m2"));
+}
+
+fn text<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().expect("a text")
+}
+
+/// The operations, each with the factor from algbw to busbw among three ranks, and where results go.
+const OPERATIONS: [(&str, f64, &[bool]); 9] = [
+    ("all-reduce", 4.0 / 3.0, &[false, true]),
+    ("reduce-scatter", 2.0 / 3.0, &[false, true]),
+    ("all-gather", 2.0 / 3.0, &[false, true]),
+    ("all-to-all", 2.0 / 3.0, &[false, true]),
+    ("all-to-all-v", 2.0 / 3.0, &[false]),
+    ("broadcast", 1.0, &[true]),
+    ("reduce", 1.0, &[false, true]),
+    ("scatter", 2.0 / 3.0, &[false]),
+    ("gather", 2.0 / 3.0, &[false]),
+];
+
+#[test]
+fn every_operation_is_right_among_one_two_and_three_ranks() {
+    for ((name, factor, places), ranks) in OPERATIONS.into_iter().flat_map(|of| [1, 2, 3].map(|ranks| (of, ranks))) {
+        let rows = rows(&bench(&format!("{name} -n {ranks} -b 24 -e 96K -f 64 --iters 2 --json")));
+        let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_u64().expect("a number")).collect();
+        let each = |size| places.iter().map(move |_| size);
+        assert_eq!(sizes, [24, 1536, 98304].into_iter().flat_map(each).collect::<Vec<_>>(), "{name}");
+        for (row, &in_place) in rows.iter().zip(places.iter().cycle()) {
+            assert_eq!((&row["wrong"], &row["in_place"], &row["ranks"]), (&0.into(), &in_place.into(), &ranks.into()));
+            assert_eq!(text(row, "collective"), name);
+            let number = |name| row[name].as_f64().expect("a number");
+            let blocks = number("size") / number("count") / 4.0;
+            assert!(blocks == 1.0 || blocks == f64::from(ranks), "{row}");
+            assert!((number("algbw_gb_s") - number("size") / number("time_us") / 1e3).abs() < 1e-9, "{row}");
+            if ranks == 3 {
+                assert!((number("busbw_gb_s") - number("algbw_gb_s") * factor).abs() < 1e-9, "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_barrier_has_a_time_and_no_size() {
+    for ranks in [1, 2, 3] {
+        let rows = rows(&bench(&format!("barrier -n {ranks} --iters 2 --json")));
+        assert_eq!((rows.len(), &rows[0]["size"], &rows[0]["type"]), (1, &0.into(), &"none".into()));
+        assert!(rows[0]["wrong"].is_null() && rows[0]["time_us"].as_f64().expect("a number") > 0.0, "{rows:?}");
+    }
+    let text = stdout(&bench("barrier -n 2 --iters 2"));
+    assert!(text.contains("# there are no results to check"), "{text}");
+}
+
+#[test]
+fn each_rank_is_the_root_in_turn() {
+    for name in ["broadcast", "reduce", "scatter", "gather"] {
+        let rows = rows(&bench(&format!("{name} -n 3 --root all -b 12 -e 12K -f 1024 --iters 4 --json")));
+        assert!(rows.iter().all(|row| row["wrong"] == 0 && row["root"] == "all"), "{rows:?}");
+    }
+}
+
+#[test]
+fn sizes_grow_by_steps_too() {
+    let rows = rows(&bench("all-gather -n 2 -b 8 -e 30 -i 8 --iters 1 --placement out --json"));
+    let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_u64().expect("a number")).collect();
+    assert_eq!(sizes, [8, 16, 24], "of whole blocks");
+}
+
+#[test]
+fn algorithms_are_compared_and_the_best_and_the_choice_are_marked() {
+    let rows = rows(&bench("all-reduce -n 3 -b 64 -e 64K -f 1024 --iters 2 --algorithm all --json"));
+    for rows in rows.chunk_by(|a, b| (&a["size"], &a["in_place"]) == (&b["size"], &b["in_place"])) {
+        let names: Vec<_> = rows.iter().map(|row| text(row, "algorithm")).collect();
+        assert!(names.len() == 10 && names.contains(&"ring") && !names.contains(&"auto"), "{names:?}");
+        let least = rows.iter().map(|row| row["time_us"].as_f64().expect("a number")).fold(f64::MAX, f64::min);
+        let times = |row: &Value| row["times_best"].as_f64().expect("a number");
+        assert!(rows.iter().all(|row| row["wrong"] == 0 && (row["best"] == true) == (row["time_us"] == least)));
+        assert!(rows.iter().all(|row| times(row) >= 1.0), "{rows:?}");
+        let auto: Vec<_> = rows.iter().filter(|row| row["auto"] == true).map(|row| text(row, "algorithm")).collect();
+        assert_eq!(auto, [if rows[0]["size"] == 64 { "exchange" } else { "direct" }]);
+    }
+    assert_eq!(rows.len(), 40);
+}
+
+#[test]
+fn the_comparison_is_a_table_of_algorithms_and_sizes() {
+    let output = bench("all-to-all -n 2 -b 16 -e 4M -f 2 --iters 1 -w 0 --compare");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    // 19 sizes are three tables, for each of two placements.
+    for name in ["direct", "bruck", "pairwise", "hierarchical"] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(name)).count(), 6, "{text}");
+    }
+    assert!(text.contains("# out-of-place, f32: time (us) by size (B)"), "{text}");
+    let headers: Vec<_> = text.lines().filter(|line| line.starts_with("# ") && line.ends_with("4M")).collect();
+    assert_eq!(headers.len(), 2, "{text}");
+    assert_eq!(text.matches("# auto / best").count(), 6, "{text}");
+    assert_eq!((text.matches('*').count(), text.contains("# auto takes the best in")), (1 + 2 * 19, true), "{text}");
+    assert!(text.ends_with("# all results checked\n"), "{text}");
+}
+
+#[test]
+fn some_algorithms_are_compared_and_one_that_is_not_for_it_is_refused() {
+    let rows = rows(&bench("all-gather -n 2 -b 64 -e 64 --iters 1 --algorithm ring,bruck --json"));
+    assert_eq!(rows.iter().map(|row| text(row, "algorithm")).collect::<Vec<_>>(), ["ring", "bruck", "ring", "bruck"]);
+    assert!(rows.iter().all(|row| row["auto"] == false), "what it chooses is not among them");
+}
+
+#[test]
+fn tuning_is_passed_on_and_changes_no_result() {
+    let line = "all-reduce -n 3 -b 300 -e 300K -f 32 --iters 1 --segment 4K --eager 64 --deterministic --json";
+    assert!(rows(&bench(line)).iter().all(|row| row["wrong"] == 0));
+}
+
+#[test]
+fn a_picture_has_a_line_for_each_algorithm_and_placement() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("busbw.svg");
+    let file = path.to_str().expect("text");
+    for (line, labels) in [
+        ("all-reduce -n 2 -b 64 -e 64K --iters 1", &["auto, out-of-place", "auto, in-place"][..]),
+        (
+            "all-gather -n 2 -b 64 -e 64K --iters 1 --compare",
+            &["ring, in-place", "bruck, out-of-place", "what auto takes"],
+        ),
+        ("broadcast -n 2 -b 64 -e 64K --iters 1 --dtype u8,f64", &["u8, in-place", "f64, in-place"]),
+    ] {
+        let output = bench(&format!("{line} --plot {file}"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = std::fs::read_to_string(&path).expect("a picture");
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{text}");
+        for label in labels.iter().chain(&["size (B)", "busbw (GB/s)", "1K", "64K"]) {
+            assert!(text.contains(label), "{line}: {label} is not in {text}");
         }
     }
 }
@@ -56,14 +205,15 @@ fn every_algorithm_gives_the_same_result() {
     for (name, collective) in [("all-reduce", Collective::AllReduce), ("broadcast", Collective::Broadcast { root: 0 })]
     {
         let help = stdout(&bench(&format!("{name} --help")));
-        for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.does(collective)) {
-            let line = format!("{name} -n 3 -b 4 -e 64K -f 32 --iters 1 --algo {algorithm} --json");
+        let known = Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::Listed);
+        for algorithm in known.filter(|algorithm| algorithm.does(collective)) {
+            let line = format!("{name} -n 3 -b 4 -e 64K -f 32 --iters 1 --placement in --algo {algorithm} --json");
             let rows = rows(&bench(&line));
             assert_eq!(rows.len(), 4, "{line}");
             assert!(rows.iter().all(|row| row["wrong"] == 0), "{line}: {rows:?}");
             assert!(help.contains(algorithm.name()), "{algorithm}: {help}");
             // What ran is told, whatever was asked for.
-            let told = |row: &serde_json::Value| row["algorithm"].as_str() == Some(algorithm.name());
+            let told = |row: &Value| row["algorithm"].as_str() == Some(algorithm.name());
             assert_eq!(rows.iter().all(told), algorithm != Algorithm::Auto, "{line}: {rows:?}");
         }
     }
@@ -117,7 +267,7 @@ fn the_table_lines_up() {
 
 #[test]
 fn it_is_a_rank_of_a_launcher() {
-    let args = "launch -n 2 --no-prefix -- PROGRAM bench all-reduce -b 1K -e 1K --iters 1 --json";
+    let args = "launch -n 2 --no-prefix -- PROGRAM bench all-reduce -b 1K -e 1K --iters 1 --placement in --json";
     let args: Vec<&str> = args.split(' ').map(|arg| if arg == "PROGRAM" { QPAIR } else { arg }).collect();
     let rows = rows(&finish(qpair(&args)));
     assert_eq!(rows.len(), 1);
@@ -131,9 +281,23 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
         ("all-reduce -b 1M -e 1K", "begin with at least 1 byte"),
         ("all-reduce -f 1", "1 is not in 2.."),
         ("all-reduce --dtype f8", "f16, bf16, f32, f64"),
-        ("all-reduce --op mean", "sum, prod, min, max"),
+        ("all-reduce --op mean", "sum, prod, min, max, avg"),
         ("all-reduce --algo no-such", "unknown algorithm `no-such`"),
-        ("all-reduce --algo chain", "chain is no algorithm for all-reduce"),
+        ("all-reduce --algo bruck", "bruck is no algorithm for all-reduce; choose auto, all, or of: ring, "),
+        ("all-reduce --algo listed", "listed is no algorithm for all-reduce"),
+        ("all-to-all-v --algo bruck", "choose auto, all, or of: direct, pairwise"),
+        ("all-reduce --algo auto,ring", "leave auto out"),
+        ("all-reduce --op land", "land is not for f32; give an integer --dtype"),
+        ("all-reduce --dtype i32 --op premul:0.5", "premul:0.5 is not for i32; give a whole number"),
+        ("all-reduce --op premul:x", "write a finite number"),
+        ("all-reduce --root 0", "unexpected argument '--root'"),
+        ("broadcast --op sum", "unexpected argument '--op'"),
+        ("barrier -b 8", "unexpected argument '-b'"),
+        ("scatter --placement in", "scatter is not done in-place; leave --placement out"),
+        ("gather --root x", "write a number from 0, or all"),
+        ("all-reduce -i 0", "give larger --step-bytes, or a --factor instead"),
+        ("all-reduce -i 8 -f 2", "cannot be used with"),
+        ("all-reduce -n 1 --plot x.svg", "give -n at least 2"),
         ("all-reduce -n 0", "0 is not in 1..=4096"),
         ("all-reduce --time 10000000000000000000", "longer than 100 years"),
     ] {
@@ -141,6 +305,9 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
         assert_eq!(output.status.code(), Some(2), "{line}");
         assert!(stderr(&output).contains(part), "{line}: {}", stderr(&output));
     }
+    let output = bench("all-reduce --plot /nowhere/x.svg");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("can not write /nowhere/x.svg"), "{}", stderr(&output));
     let output = bench("broadcast -n 2 --root 2 -e 8");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("there is no rank 2 among 2"), "{}", stderr(&output));

@@ -1,70 +1,137 @@
-//! Arguments of the benchmarks, and the work that they amount to.
+//! Arguments of the benchmarks.
 
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use qpair::collectives::Algorithm;
-use qpair::collectives::Collective;
 use qpair::verbs::calc::{DataType, ReduceOp};
 
-use super::error::BenchError;
+use super::operation::{Operation, Placement};
+use super::wanted::{Root, Wanted, operations};
 use crate::period::Period;
 use crate::size::Size;
 
 /// Times collectives over a range of sizes and checks every result.
 ///
-/// The columns are those of nccl-tests: time of one operation on the slowest rank, algbw = size / time, and busbw,
-/// which counts the bytes that the links carry (all-reduce: algbw x 2(n-1)/n), in units of 10^9 B/s.
+/// Sizes and columns are those of nccl-tests: the size is that of all blocks together, the count that of one rank's block;
+/// time of one operation on the slowest rank, algbw = size / time, and busbw, which counts the bytes that the links carry
+/// (all-reduce: algbw x 2(n-1)/n), in units of 10^9 B/s; out of place and in place where the operation has both.
 ///
 /// Without a launcher it starts its own ranks on this machine; under `qpair launch`, torchrun, mpirun or srun it is one of them.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   qpair bench all-reduce                      4 local ranks, 8 B to 64 MiB
   qpair bench all-reduce -n 2 -b 1K -e 1M -f 2
+  qpair bench all-reduce --compare            every algorithm, and how well the choice is made
   qpair bench all-reduce --dtype f64 --op max --json
-  qpair bench broadcast -n 3 --root 2
+  qpair bench all-to-all --plot busbw.svg
   qpair launch -n 4 -- qpair bench all-reduce")]
 pub enum BenchCommand {
-    /// Combines the vectors of all ranks and gives each the result, in place.
-    AllReduce(AllReduceArgs),
-    /// Copies the vector of one rank to all others.
-    Broadcast(BroadcastArgs),
+    /// Combines the vectors of all ranks and gives each the result
+    #[command(after_help = help(Operation::AllReduce, &["", "-n 2 -b 1K -e 1M -f 2", "--dtype f64 --op max --json",
+        "--dtype all --op all -e 4K", "--compare -n 8 --plot all-reduce.svg"]))]
+    AllReduce(ReducingArgs),
+    /// Combines the vectors of all ranks and gives each its block of the result
+    #[command(after_help = help(Operation::ReduceScatter, &["", "-n 3 --dtype bf16 --op avg", "--compare"]))]
+    ReduceScatter(ReducingArgs),
+    /// Gives each rank the blocks of all
+    #[command(after_help = help(Operation::AllGather, &["", "-n 8 -e 1M", "--compare"]))]
+    AllGather(PlainArgs),
+    /// Gives block b of rank a to rank b
+    #[command(after_help = help(Operation::AllToAll, &["", "-n 8 -e 1M", "--compare"]))]
+    AllToAll(PlainArgs),
+    /// Gives each rank a block of another length: a rank gives others the more the further they are
+    #[command(name = "all-to-all-v",
+        after_help = help(Operation::AllToAllV, &["", "-n 8 -e 1M", "--compare"]))]
+    AllToAllV(PlainArgs),
+    /// Copies the vector of one rank to all others
+    #[command(after_help = help(Operation::Broadcast, &["", "-n 3 --root 2 -e 1M", "--compare"]))]
+    Broadcast(RootedArgs),
+    /// Combines the vectors of all ranks and gives the result to one
+    #[command(after_help = help(Operation::Reduce, &["", "-n 3 --root all --op min", "--compare"]))]
+    Reduce(ReducingRootedArgs),
+    /// Gives each rank its block of the vector of one
+    #[command(after_help = help(Operation::Scatter, &["", "-n 3 --root 2 -e 1M", "--compare"]))]
+    Scatter(RootedArgs),
+    /// Gives one rank the blocks of all
+    #[command(after_help = help(Operation::Gather, &["", "-n 3 --root 2 -e 1M", "--compare"]))]
+    Gather(RootedArgs),
+    /// Waits until all ranks have come
+    #[command(after_help = help(Operation::Barrier, &["", "-n 8 --time 1", "--compare"]))]
+    Barrier(BarrierArgs),
 }
 
-/// Arguments of `bench all-reduce`.
+/// Arguments of operations that combine elements.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  qpair bench all-reduce                      4 local ranks, 8 B to 64 MiB
-  qpair bench all-reduce -n 2 -b 1K -e 1M -f 2
-  qpair bench all-reduce --dtype f64 --op max --json
-  qpair launch -n 4 -- qpair bench all-reduce")]
-pub struct AllReduceArgs {
+pub struct ReducingArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Operation: sum, prod, min or max; of integers also land, lor, lxor, band, bor or bxor
-    #[arg(long, default_value_t = ReduceOp::Sum)]
-    op: ReduceOp,
+    #[command(flatten)]
+    vectors: VectorArgs,
+    #[command(flatten)]
+    op: OpArgs,
 }
 
-/// Arguments of `bench broadcast`.
+/// Arguments of operations that combine elements at a root.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  qpair bench broadcast                       4 local ranks, from rank 0
-  qpair bench broadcast -n 3 --root 2 -e 1M")]
-pub struct BroadcastArgs {
+pub struct ReducingRootedArgs {
     #[command(flatten)]
     settings: Settings,
-    /// The rank whose vector all get
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
-    root: usize,
+    #[command(flatten)]
+    vectors: VectorArgs,
+    #[command(flatten)]
+    op: OpArgs,
+    #[command(flatten)]
+    root: RootArgs,
 }
 
-/// What all benchmarks have in common.
+/// Arguments of operations that move elements from or to a root.
 #[derive(Debug, Args)]
-pub struct Settings {
-    /// Number of local ranks [default: 4, or what a launcher says]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub ranks: Option<u32>,
+pub struct RootedArgs {
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    vectors: VectorArgs,
+    #[command(flatten)]
+    root: RootArgs,
+}
+
+/// Arguments of operations that move elements.
+#[derive(Debug, Args)]
+pub struct PlainArgs {
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    vectors: VectorArgs,
+}
+
+/// Arguments of the barrier.
+#[derive(Debug, Args)]
+pub struct BarrierArgs {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// How elements are combined.
+#[derive(Debug, Args)]
+pub struct OpArgs {
+    /// Operation, or several with commas: sum, prod, min, max, avg, premul:FACTOR (a sum of multiples); of integers also
+    /// land, lor, lxor, band, bor or bxor; or all
+    #[arg(short, long, value_name = "OP", default_value = "sum", value_parser = operations)]
+    pub op: Wanted<ReduceOp>,
+}
+
+/// From where, or to where.
+#[derive(Debug, Args)]
+pub struct RootArgs {
+    /// The rank that has the vector, or gets the result; all: one after the other
+    #[arg(short, long, value_name = "RANK", default_value = "0")]
+    pub root: Root,
+}
+
+/// What operations on vectors have in common.
+#[derive(Debug, Args)]
+pub struct VectorArgs {
     /// Smallest size in bytes; takes K, M, G
     #[arg(short, long, value_name = "SIZE", default_value = "8")]
     pub begin: Size,
@@ -74,29 +141,61 @@ pub struct Settings {
     /// Each size is this many times the one before
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
-    /// Type of the elements: f64, f32, f16, bf16, f8e4m3, f8e5m2, or i or u with 8, 32 or 64
-    #[arg(long, value_name = "TYPE", default_value_t = DataType::F32)]
-    pub dtype: DataType,
+    /// Each size is so many bytes more than the one before; takes K, M, G
+    #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "factor")]
+    pub step_bytes: Option<Size>,
+    /// Type of the elements, or several with commas: f64, f32, f16, bf16, f8e4m3, f8e5m2, or i or u with 8, 32 or 64; or
+    /// all
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub dtype: Wanted<DataType>,
+    /// Where results go: into another vector, or the one that is given [default: both, where the operation has both]
+    #[arg(long, value_name = "WHERE")]
+    pub placement: Option<Placement>,
+    /// Draw busbw over size into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Check every result, bit by bit (the default)
+    #[arg(long, overrides_with = "no_check")]
+    pub check: bool,
+    /// Do not check results
+    #[arg(long)]
+    pub no_check: bool,
+}
+
+/// What all benchmarks have in common.
+#[derive(Debug, Args)]
+pub struct Settings {
+    /// Number of local ranks [default: 4, or what a launcher says]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: Option<u32>,
     /// Timed operations per size [default: as many as --time allows]
-    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, visible_alias = "iterations", value_name = "N", conflicts_with = "time",
+        value_parser = clap::value_parser!(u64).range(1..))]
     pub iters: Option<u64>,
     /// Time to spend on each size: 1, 200ms
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pub time: Period,
     /// Operations before the timed ones, per size
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(short, long, value_name = "N", default_value_t = 3)]
     pub warmup: u64,
-    #[arg(long, value_name = "NAME", default_value_t, help = algorithms())]
-    pub algo: Algorithm,
-    /// Print one JSON object per size instead of the table
+    /// Algorithm; auto goes by size and number of ranks. Several with commas, or all, are compared
+    #[arg(long, visible_alias = "algo", value_name = "NAME", default_value = "auto")]
+    pub algorithm: Wanted<Algorithm>,
+    /// Compare all algorithms: a table of their times, with the best and the automatic choice marked
+    #[arg(long)]
+    pub compare: bool,
+    /// Size of the segments in which long vectors go; takes K, M, G [default: the library's]
+    #[arg(long, value_name = "SIZE")]
+    pub segment: Option<Size>,
+    /// Size up to which vectors are copied instead of going from memory to memory; takes K, M, G [default: the library's]
+    #[arg(long, value_name = "SIZE")]
+    pub eager: Option<Size>,
+    /// Combine elements in one order, whatever the algorithm, the size and the timing
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Print one JSON object per measurement instead of the table
     #[arg(long)]
     pub json: bool,
-    /// Check every result (the default)
-    #[arg(long, overrides_with = "no_check")]
-    check: bool,
-    /// Do not check results
-    #[arg(long)]
-    no_check: bool,
     /// Device for local ranks; ranks that others start take the one of QPAIR_DEVICE, or what topology names [default: soft0]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
@@ -109,191 +208,78 @@ pub struct Settings {
     /// End local ranks after this time [default: none]
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<Period>,
+    /// Show the progress on the terminal, although standard error is none: it goes through the process that started this.
+    #[arg(long, hide = true)]
+    pub progress: bool,
 }
 
-/// What is measured: a collective with what it needs to be called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// All-reduce with an operation.
-    AllReduce(ReduceOp),
-    /// Broadcast from a root.
-    Broadcast {
-        /// The rank that has the data.
-        root: usize,
-    },
-}
-
-/// How often an operation is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// So many times.
-    Operations(u64),
-    /// As often as fits this time.
-    Time(Duration),
-}
-
-/// What a rank shall measure: equal on all ranks, since all have the same arguments.
-#[derive(Clone, Debug)]
-pub struct Workload {
+/// The arguments by what they are about. Those that the operation does not take are `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
     /// What is measured.
-    pub subject: Subject,
-    /// Type of the elements.
-    pub dtype: DataType,
-    /// Element counts in ascending order, each at least 1.
-    pub counts: Vec<usize>,
-    /// Operations before the timed ones.
-    pub warmup: u64,
-    /// How often an operation is timed.
-    pub effort: Effort,
-    /// The algorithm, or that the library chooses.
-    pub algorithm: Algorithm,
-    /// Whether results are checked.
-    pub check: bool,
-    /// Whether to print JSON.
-    pub json: bool,
+    pub operation: Operation,
+    /// What all take.
+    pub settings: &'a Settings,
+    /// Sizes, types, placements.
+    pub vectors: Option<&'a VectorArgs>,
+    /// How elements are combined.
+    pub op: Option<&'a OpArgs>,
+    /// From or to where.
+    pub root: Option<&'a RootArgs>,
 }
 
 impl BenchCommand {
-    /// The common arguments.
-    pub fn settings(&self) -> &Settings {
+    /// The arguments by what they are about.
+    pub fn parts(&self) -> Parts<'_> {
+        use Operation as O;
         match self {
-            BenchCommand::AllReduce(args) => &args.settings,
-            BenchCommand::Broadcast(args) => &args.settings,
-        }
-    }
-
-    fn subject(&self) -> Subject {
-        match self {
-            BenchCommand::AllReduce(args) => Subject::AllReduce(args.op),
-            BenchCommand::Broadcast(args) => Subject::Broadcast { root: args.root },
+            Self::AllReduce(args) => args.parts(O::AllReduce),
+            Self::ReduceScatter(args) => args.parts(O::ReduceScatter),
+            Self::AllGather(args) => args.parts(O::AllGather),
+            Self::AllToAll(args) => args.parts(O::AllToAll),
+            Self::AllToAllV(args) => args.parts(O::AllToAllV),
+            Self::Broadcast(args) => args.parts(O::Broadcast),
+            Self::Reduce(ReducingRootedArgs { settings, vectors, op, root }) => {
+                Parts { operation: O::Reduce, settings, vectors: Some(vectors), op: Some(op), root: Some(root) }
+            }
+            Self::Scatter(args) => args.parts(O::Scatter),
+            Self::Gather(args) => args.parts(O::Gather),
+            Self::Barrier(BarrierArgs { settings }) => {
+                Parts { operation: O::Barrier, settings, vectors: None, op: None, root: None }
+            }
         }
     }
 }
 
-impl Workload {
-    /// Checks the arguments against each other.
-    ///
-    /// # Errors
-    /// [`BenchError::Range`] if there is no size to measure, [`BenchError::Algorithm`] if the algorithm does another
-    /// collective.
-    pub fn new(command: &BenchCommand) -> Result<Self, BenchError> {
-        let settings = command.settings();
-        let subject = command.subject();
-        if !settings.algo.does(subject.collective()) {
-            return Err(BenchError::Algorithm { algorithm: settings.algo, collective: subject.name() });
-        }
-        Ok(Workload {
-            subject,
-            dtype: settings.dtype,
-            counts: counts(settings.begin, settings.end, settings.factor, settings.dtype.size())?,
-            warmup: settings.warmup,
-            effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
-            algorithm: settings.algo,
-            check: settings.check || !settings.no_check,
-            json: settings.json,
-        })
-    }
-
-    /// Whether the root is a rank.
-    ///
-    /// # Errors
-    /// [`BenchError::NoSuchRoot`] if not.
-    pub fn check_root(&self, ranks: usize) -> Result<(), BenchError> {
-        match self.subject {
-            Subject::Broadcast { root } if root >= ranks => Err(BenchError::NoSuchRoot { root, ranks }),
-            _ => Ok(()),
-        }
+impl ReducingArgs {
+    fn parts(&self, operation: Operation) -> Parts<'_> {
+        let (settings, vectors) = (&self.settings, Some(&self.vectors));
+        Parts { operation, settings, vectors, op: Some(&self.op), root: None }
     }
 }
 
-impl Subject {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Subject::AllReduce(_) => "all-reduce",
-            Subject::Broadcast { .. } => "broadcast",
-        }
-    }
-
-    /// Its collective.
-    pub fn collective(self) -> Collective {
-        match self {
-            Subject::AllReduce(_) => Collective::AllReduce,
-            // Which root makes no difference to what an algorithm does.
-            Subject::Broadcast { .. } => Collective::Broadcast { root: 0 },
-        }
-    }
-
-    /// Bytes that the busiest link carries, per byte of the vector.
-    pub fn bus_factor(self, ranks: usize) -> f64 {
-        match self {
-            Subject::AllReduce(_) => 2.0 * (ranks as f64 - 1.0) / ranks as f64,
-            Subject::Broadcast { .. } => 1.0,
-        }
+impl PlainArgs {
+    fn parts(&self, operation: Operation) -> Parts<'_> {
+        Parts { operation, settings: &self.settings, vectors: Some(&self.vectors), op: None, root: None }
     }
 }
 
-/// Help that names every algorithm there is for what can be measured.
-fn algorithms() -> String {
-    let of = |collective| {
-        let named = Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::Auto);
-        named.filter(|algorithm| algorithm.does(collective)).map(Algorithm::name).collect::<Vec<_>>().join(", ")
-    };
-    let (all_reduce, broadcast) = (of(Collective::AllReduce), of(Collective::Broadcast { root: 0 }));
-    format!("Algorithm: auto goes by size and rank count; all-reduce has {all_reduce}; broadcast has {broadcast}")
+impl RootedArgs {
+    fn parts(&self, operation: Operation) -> Parts<'_> {
+        let (settings, vectors) = (&self.settings, Some(&self.vectors));
+        Parts { operation, settings, vectors, op: None, root: Some(&self.root) }
+    }
 }
 
-/// The element counts: sizes rounded down to whole elements, but not to none.
-fn counts(begin: Size, end: Size, factor: u64, element: usize) -> Result<Vec<usize>, BenchError> {
-    if begin.0 == 0 || begin > end {
-        return Err(BenchError::Range { begin, end });
-    }
-    let sizes = std::iter::successors(Some(begin.0), |size| size.checked_mul(factor));
-    let sizes = sizes.take_while(|&size| size < end.0).chain([end.0]);
-    let too_large = |_| BenchError::TooLarge { size: end };
-    let count = |size: u64| usize::try_from(size).map(|size| (size / element).max(1)).map_err(too_large);
-    let mut counts = sizes.map(count).collect::<Result<Vec<_>, _>>()?;
-    counts.dedup();
-    Ok(counts)
+/// The algorithms there are for an operation, and examples.
+fn help(operation: Operation, examples: &[&str]) -> String {
+    let name = operation.name();
+    let examples = examples.iter().map(|args| format!("  qpair bench {name} {args}").trim_end().to_owned());
+    let examples = examples.chain([format!("  qpair launch -n 4 -- qpair bench {name}")]).collect::<Vec<_>>();
+    format!("Algorithms: auto, {}\n\nExamples:\n{}", names(operation), examples.join("\n"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_grow_by_the_factor_and_end_with_the_last() {
-        assert_eq!(counts(Size(8), Size(128), 4, 4).expect("a range"), [2, 8, 32]);
-        assert_eq!(counts(Size(8), Size(100), 4, 4).expect("a range"), [2, 8, 25]);
-        let default = counts(Size(8), Size(64 << 20), 4, 4).expect("a range");
-        assert_eq!((default.len(), default.last()), (13, Some(&(16 << 20))));
-    }
-
-    #[test]
-    fn a_size_below_one_element_is_one_element_once() {
-        assert_eq!(counts(Size(1), Size(16), 2, 8).expect("a range"), [1, 2]);
-    }
-
-    #[test]
-    fn sizes_do_not_overflow() {
-        let all = counts(Size(1), Size(u64::MAX), 2, 1).expect("a range");
-        assert_eq!(all.len(), 65);
-    }
-
-    #[test]
-    fn an_empty_range_is_a_typed_error() {
-        for (begin, end) in [(0, 8), (16, 8)] {
-            let error = counts(Size(begin), Size(end), 2, 4).expect_err("no range");
-            assert!(matches!(error, BenchError::Range { .. }), "{error}");
-        }
-    }
-
-    #[test]
-    fn bus_factors_are_those_of_nccl_tests() {
-        let all_reduce = Subject::AllReduce(ReduceOp::Sum);
-        assert_eq!(all_reduce.bus_factor(1), 0.0);
-        assert_eq!(all_reduce.bus_factor(2), 1.0);
-        assert_eq!(all_reduce.bus_factor(4), 1.5);
-        assert_eq!(Subject::Broadcast { root: 0 }.bus_factor(4), 1.0);
-    }
+/// The names of the algorithms there are for an operation.
+pub fn names(operation: Operation) -> String {
+    operation.algorithms().into_iter().map(Algorithm::name).collect::<Vec<_>>().join(", ")
 }

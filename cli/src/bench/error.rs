@@ -1,10 +1,14 @@
 //! What can go wrong in a benchmark.
 
+use std::path::PathBuf;
+
 use qpair::collectives::Algorithm;
 use qpair::collectives::{BootstrapError, CollectiveError};
-use qpair::verbs::calc::DataType;
+use qpair::verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
 
+use super::args;
+use super::operation::{Operation, Placement, op_name};
 use crate::output::{self, PrintError};
 use crate::ranks::{JobError, RankEnd};
 use crate::size::Size;
@@ -37,14 +41,55 @@ pub enum BenchError {
         /// Number of ranks.
         ranks: usize,
     },
-    /// The algorithm does another collective.
-    #[error("{algorithm} is no algorithm for {collective}; `qpair bench {collective} --help` names those there are")]
+    /// The sizes do not grow, or there are too many.
+    #[error("steps of {step} bytes are none, or more than {most}; give larger --step-bytes, or a --factor instead")]
+    Step {
+        /// From one size to the next.
+        step: Size,
+        /// The most steps there may be.
+        most: u64,
+    },
+    /// The algorithm does another operation.
+    #[error("{algorithm} is no algorithm for {}; choose auto, all, or of: {}", operation.name(), args::names(*operation))]
     Algorithm {
         /// The algorithm asked for.
         algorithm: Algorithm,
-        /// The collective.
-        collective: &'static str,
+        /// The operation.
+        operation: Operation,
     },
+    /// The automatic choice can not be compared with what it chooses from.
+    #[error("what auto takes is marked among the others; leave auto out of --algorithm")]
+    AutoCompared,
+    /// The operation is not for elements of that type.
+    #[error(
+        "{} is not for {dtype}; {}", op_name(Some(*op)),
+        if matches!(op, ReduceOp::PreMulSum(_)) { "give a whole number that it holds" } else { "give an integer --dtype" }
+    )]
+    Unsupported {
+        /// How elements are to be combined.
+        op: ReduceOp,
+        /// Their type.
+        dtype: DataType,
+    },
+    /// Communicators have the operation otherwise only.
+    #[error("{} is not done {}; leave --placement out", operation.name(), asked.name())]
+    Placement {
+        /// What was asked for.
+        asked: Placement,
+        /// The operation.
+        operation: Operation,
+    },
+    /// The picture could not be written.
+    #[error("can not write {}: {reason}; give --plot a file in a folder that you may write to", path.display())]
+    Plot {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// All values are 0.
+    #[error("there is no busbw to plot with 1 rank, which sends nothing; give -n at least 2")]
+    NothingToPlot,
     /// The arguments and the launcher disagree.
     #[error(
         "-n {asked} was given, but a launcher started {launched} ranks; leave -n out, or start it without a launcher"
@@ -76,13 +121,13 @@ pub enum BenchError {
         source: CollectiveError,
     },
     /// Results were wrong.
-    #[error("{wrong} elements were wrong, at {sizes} of {measured} sizes; the table shows where")]
+    #[error("{wrong} elements were wrong, in {failed} of {measured} measurements; the column #wrong shows where")]
     Wrong {
         /// Number of wrong elements, of all ranks.
         wrong: u64,
-        /// Sizes at which there were some.
-        sizes: usize,
-        /// Sizes in all.
+        /// Measurements in which there were some.
+        failed: usize,
+        /// Measurements in all.
         measured: usize,
     },
     /// The table could not be printed.
@@ -98,7 +143,12 @@ impl BenchError {
             BenchError::Range { .. }
             | BenchError::TooLarge { .. }
             | BenchError::NoSuchRoot { .. }
+            | BenchError::Step { .. }
             | BenchError::Algorithm { .. }
+            | BenchError::AutoCompared
+            | BenchError::Unsupported { .. }
+            | BenchError::Placement { .. }
+            | BenchError::NothingToPlot
             | BenchError::RankCount { .. }
             | BenchError::Environment(_) => 2,
             _ => 1,

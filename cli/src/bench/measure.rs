@@ -1,14 +1,16 @@
-//! Times one collective at one size: all ranks do the same number of operations, which the slowest decides.
+//! Times one operation at one size: all ranks do the same number of operations, which the slowest decides.
 
 use std::time::{Duration, Instant};
 
-use qpair::collectives::{CollectiveError, CommBuffer, Communicator};
+use qpair::collectives::{Algorithm, CollectiveError, Communicator};
 use qpair::verbs::calc::ReduceOp;
 
-use super::args::{Effort, Subject, Workload};
-use super::check::{Pattern, Scalar};
 use super::error::BenchError;
-use super::report::Point;
+use super::operation::Call;
+use super::pattern::Pattern;
+use super::scalar::Scalar;
+use super::vectors::Vectors;
+use super::workload::{Effort, Workload};
 
 /// One rank's side of the measurements.
 #[derive(Debug)]
@@ -18,76 +20,83 @@ pub struct Meter<'a, T: Scalar> {
     pattern: Option<Pattern<T>>,
 }
 
+/// The measurement of one operation at one size, equal on all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// What was called. The root is the first of them, if there are several.
+    pub call: Call,
+    /// The algorithm that was asked for.
+    pub asked: Algorithm,
+    /// The algorithm that ran.
+    pub algorithm: Algorithm,
+    /// Seconds that one operation took on the slowest rank, on average.
+    pub seconds: f64,
+    /// Operations that were timed.
+    pub operations: u64,
+    /// Wrong elements on all ranks; `None` if they were not checked.
+    pub wrong: Option<u64>,
+}
+
 impl<'a, T: Scalar> Meter<'a, T> {
+    /// For elements that are combined so, if they are.
+    ///
     /// # Errors
     /// [`BenchError::NotCheckable`] if results shall be checked and are not known.
-    pub fn new(comm: &'a Communicator, workload: &'a Workload) -> Result<Self, BenchError> {
+    pub fn new(comm: &'a Communicator, workload: &'a Workload, op: Option<ReduceOp>) -> Result<Self, BenchError> {
         let pattern = if workload.check {
-            let known = Pattern::new(workload.subject, comm.rank(), comm.size());
-            Some(known.ok_or_else(|| BenchError::NotCheckable(format!("{:?}", workload.subject)))?)
+            let known = Pattern::new(workload.operation, op, comm.rank(), comm.size());
+            Some(known.ok_or_else(|| BenchError::NotCheckable(format!("{op:?}")))?)
         } else {
             None
         };
         Ok(Meter { comm, workload, pattern })
     }
 
-    /// Measures vectors of `count` elements, and checks the result before and after timing.
+    /// Measures an operation, and checks the result before and after timing.
     ///
     /// # Errors
     /// [`BenchError::Collective`] if an operation fails, on this rank or another.
-    pub fn measure(&self, count: usize) -> Result<Point, BenchError> {
-        let mut vector = self.named("allocate", count, self.comm.buffer::<T>(count))?;
-        let mut wrong = self.check(&mut vector)?;
-        // Zeros and ones stay what they are, however often they are combined.
-        let rest = if self.workload.subject == Subject::AllReduce(ReduceOp::Prod) { 1 } else { 0 };
-        vector.fill(T::from_small(rest));
-        for _ in 0..self.workload.warmup {
-            self.operate(&mut vector)?;
-        }
-        let operations = self.operations(&mut vector)?;
-        let own = self.timed(&mut vector, operations)?;
-        wrong += self.check(&mut vector)?;
-        let seconds = self.over_ranks(own.as_secs_f64(), ReduceOp::Max)? / operations as f64;
-        let wrong = self.over_ranks(wrong as f64, ReduceOp::Sum)? as u64;
-        Ok(Point { count, seconds, operations, wrong: self.workload.check.then_some(wrong) })
+    pub fn measure(&self, call: Call, asked: Algorithm) -> Result<Point, BenchError> {
+        let ranks = self.comm.size();
+        let algorithm = self.workload.algorithm(asked, &call, ranks);
+        // What earlier ones asked for does not stay.
+        self.comm.set_algorithm(Algorithm::Auto);
+        self.comm.set_algorithm(asked);
+        let roots = self.workload.root.map_or(0..1, |root| root.ranks(ranks));
+        let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots);
+        let mut vectors = self.named(&call, vectors)?;
+        let mut wrong = self.check(&call, &mut vectors)?;
+        vectors.rest();
+        self.timed(&call, &mut vectors, self.workload.warmup)?;
+        let operations = self.operations(&call, &mut vectors)?;
+        let own = self.timed(&call, &mut vectors, operations)?;
+        wrong += self.check(&call, &mut vectors)?;
+        let seconds = over_ranks(self.comm, own.as_secs_f64(), ReduceOp::Max)? / operations as f64;
+        let wrong = over_ranks(self.comm, wrong as f64, ReduceOp::Sum)? as u64;
+        let wrong = self.workload.check.then_some(wrong);
+        Ok(Point { call, asked, algorithm, seconds, operations, wrong })
     }
 
-    /// Whether it holds on any rank.
-    ///
-    /// # Errors
-    /// As [`measure`](Meter::measure).
-    pub fn on_any(&self, here: bool) -> Result<bool, BenchError> {
-        Ok(self.over_ranks(f64::from(u8::from(here)), ReduceOp::Max)? != 0.0)
-    }
-
-    fn operate(&self, vector: &mut CommBuffer<T>) -> Result<(), BenchError> {
-        let count = vector.len();
-        let done = match self.workload.subject {
-            Subject::AllReduce(op) => self.comm.all_reduce(vector, op),
-            Subject::Broadcast { root } => self.comm.broadcast(vector, root),
-        };
-        self.named(self.workload.subject.name(), count, done)
-    }
-
-    /// Wrong elements on this rank, of one operation on fresh input.
-    fn check(&self, vector: &mut CommBuffer<T>) -> Result<u64, BenchError> {
+    /// Wrong elements on this rank, of one operation with each root on fresh input.
+    fn check(&self, call: &Call, vectors: &mut Vectors<'_, T>) -> Result<u64, BenchError> {
         let Some(pattern) = &self.pattern else { return Ok(0) };
-        pattern.fill(vector);
-        self.operate(vector)?;
-        Ok(pattern.wrong(vector))
+        let wrong = (0..vectors.roots()).map(|root| vectors.check(pattern, root)).sum();
+        self.named(call, wrong)
     }
 
-    fn timed(&self, vector: &mut CommBuffer<T>, operations: u64) -> Result<Duration, BenchError> {
-        self.named("barrier", 0, self.comm.barrier())?;
+    fn timed(&self, call: &Call, vectors: &mut Vectors<'_, T>, operations: u64) -> Result<Duration, BenchError> {
+        self.named(call, self.comm.barrier())?;
+        let (roots, mut root) = (vectors.roots(), 0);
         let start = Instant::now();
         for _ in 0..operations {
-            self.operate(vector)?;
+            self.named(call, vectors.operate(root))?;
+            root = if root + 1 == roots { 0 } else { root + 1 };
         }
         Ok(start.elapsed())
     }
 
     /// How often to operate so that the time is used: trials grow until one takes a fair part of it.
-    fn operations(&self, vector: &mut CommBuffer<T>) -> Result<u64, BenchError> {
+    fn operations(&self, call: &Call, vectors: &mut Vectors<'_, T>) -> Result<u64, BenchError> {
         let budget = match self.workload.effort {
             Effort::Operations(operations) => return Ok(operations),
             Effort::Time(budget) => budget.as_secs_f64(),
@@ -95,9 +104,9 @@ impl<'a, T: Scalar> Meter<'a, T> {
         let mut trial = 1;
         let mut each = f64::INFINITY;
         loop {
-            let own = self.timed(vector, trial)?.as_secs_f64();
+            let own = self.timed(call, vectors, trial)?.as_secs_f64();
             // All ranks must come to the same decision.
-            let seconds = self.over_ranks(own, ReduceOp::Max)?.max(1e-9);
+            let seconds = over_ranks(self.comm, own, ReduceOp::Max)?.max(1e-9);
             // A trial that was interrupted tells nothing.
             each = each.min(seconds / trial as f64);
             let fitting = (budget / each) as u64;
@@ -108,17 +117,29 @@ impl<'a, T: Scalar> Meter<'a, T> {
         }
     }
 
-    /// A number combined over all ranks.
-    fn over_ranks(&self, value: f64, op: ReduceOp) -> Result<f64, BenchError> {
-        let mut cell = self.named("allocate", 1, self.comm.buffer::<f64>(1))?;
-        cell[0] = value;
-        self.named("all-reduce", 1, self.comm.all_reduce(&mut cell, op))?;
-        Ok(cell[0])
+    fn named<R>(&self, call: &Call, done: Result<R, CollectiveError>) -> Result<R, BenchError> {
+        let what = || format!("{} of {} elements", self.workload.operation.name(), call.count);
+        done.map_err(|source| BenchError::Collective { what: what(), source })
     }
+}
 
-    fn named<R>(&self, what: &str, count: usize, done: Result<R, CollectiveError>) -> Result<R, BenchError> {
-        done.map_err(|source| BenchError::Collective { what: format!("{what} of {count} elements"), source })
-    }
+/// Whether it holds on any rank.
+///
+/// # Errors
+/// [`BenchError::Collective`].
+pub fn on_any(comm: &Communicator, here: bool) -> Result<bool, BenchError> {
+    Ok(over_ranks(comm, f64::from(u8::from(here)), ReduceOp::Max)? != 0.0)
+}
+
+/// A number combined over all ranks.
+fn over_ranks(comm: &Communicator, value: f64, op: ReduceOp) -> Result<f64, BenchError> {
+    let all = || -> Result<f64, CollectiveError> {
+        let mut cell = comm.buffer::<f64>(1)?;
+        cell[0] = value;
+        comm.all_reduce(&mut cell, op)?;
+        Ok(cell[0])
+    };
+    all().map_err(|source| BenchError::Collective { what: "all-reduce of 1 element".to_owned(), source })
 }
 
 /// A trial shall take at least this part of the time.

@@ -1,14 +1,26 @@
 //! `qpair bench`: times collectives over a range of sizes and checks their results, as nccl-tests does.
-//! Without a launcher it starts its own local ranks; each rank runs `sweep`.
+//! Without a launcher it starts its own local ranks; each rank runs `sweep`. What can be measured is a table, `operation`.
 
 mod args;
-mod check;
+mod compare;
 mod error;
 mod measure;
+mod operation;
+mod pattern;
+mod plot;
+mod progress;
 mod report;
+mod row;
+mod scalar;
+mod sizes;
 mod sweep;
+mod vectors;
+mod wanted;
+mod workload;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use qpair::collectives::Environment;
@@ -18,7 +30,8 @@ use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
 pub use args::BenchCommand;
 pub use error::BenchError;
 
-use args::{Settings, Workload};
+use args::Settings;
+use workload::Workload;
 
 /// Runs a benchmark: as a rank if a launcher started this process, else with local ranks of its own. One of a launcher's
 /// variables tells: without the others it is an error, and no reason to start ranks from each of the launcher's processes.
@@ -26,12 +39,12 @@ use args::{Settings, Workload};
 /// # Errors
 /// [`BenchError`] if the arguments do not fit, ranks can not be started, a collective fails or a result is wrong.
 pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
-    let settings = command.settings();
+    let settings = command.parts().settings;
     let workload = Workload::new(command)?;
     if Environment::launcher().is_none() {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.
-        workload.check_root(ranks as usize)?;
+        check(&workload, ranks)?;
         return Ok(spawn(settings, ranks)?);
     }
     let environment = Environment::from_env().map_err(BenchError::Environment)?;
@@ -39,15 +52,29 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     if let Some(asked) = settings.ranks.filter(|&asked| asked != launched) {
         return Err(BenchError::RankCount { asked, launched });
     }
-    workload.check_root(launched as usize)?;
+    check(&workload, launched)?;
     sweep::run(&workload, &environment)
+}
+
+/// Whether that can be measured with so many ranks, and drawn where it shall be: before it takes any time.
+fn check(workload: &Workload, ranks: u32) -> Result<(), BenchError> {
+    workload.check_root(ranks as usize)?;
+    let Some(path) = &workload.plot else { return Ok(()) };
+    if workload.operation.bus().factor(ranks as usize) == 0.0 {
+        return Err(BenchError::NothingToPlot);
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).map_err(|error| BenchError::Plot { path: path.clone(), reason: error.to_string() })
 }
 
 /// Runs this very command as local ranks. Rank 0 prints the table.
 fn spawn(settings: &Settings, ranks: u32) -> Result<(), JobError> {
     let failed = |source| JobError::System { what: "find this program".to_owned(), source };
     let program = this_program().map_err(failed)?;
-    let command = std::iter::once(OsString::from(program)).chain(std::env::args_os().skip(1)).collect();
+    // Standard error of ranks goes through this process, which puts their number in front of its lines.
+    let progress = io::stderr().is_terminal().then(|| OsString::from("--progress"));
+    let own = std::env::args_os().skip(1).chain(progress);
+    let command = std::iter::once(OsString::from(program)).chain(own).collect();
     let job = Job {
         seats: Seat::here(ranks),
         remote: Remote::none(),

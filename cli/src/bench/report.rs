@@ -1,73 +1,103 @@
-//! What rank 0 prints: the header, a row per size, and the summary; or a JSON object per size.
+//! What rank 0 prints: a header, rows or tables as results come, and a summary; or a JSON object per measurement.
 
-use qpair::collectives::tune::{self, Tuning};
-use qpair::collectives::{Elements, Ranks, Spec};
-use serde::Serialize;
-
-use super::args::{Subject, Workload};
+use super::compare::{Blocks, Standing};
 use super::error::BenchError;
+use super::measure::Point;
+use super::operation::op_name;
+use super::plot;
+use super::progress::Progress;
+use super::row::{MEASURED, Row, VALUES, columns};
+use super::wanted::Root;
+use super::workload::Workload;
 use crate::machine;
-use crate::output::{PrintError, Results};
-use crate::table::Column;
-
-/// The measurement of one size, equal on all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct Point {
-    /// Elements of the vector.
-    pub count: usize,
-    /// Seconds that one operation took on the slowest rank, on average.
-    pub seconds: f64,
-    /// Operations that were timed.
-    pub operations: u64,
-    /// Wrong elements on all ranks; `None` if they were not checked.
-    pub wrong: Option<u64>,
-}
+use crate::output::{PrintError, print, print_object};
+use crate::table::RowTable;
 
 /// Prints as rank 0, and keeps what the summary needs.
 #[derive(Debug)]
 pub struct Report<'a> {
     workload: &'a Workload,
     ranks: usize,
-    out: Option<Results>,
+    out: Option<Output>,
+    progress: Progress,
     failed: Option<PrintError>,
-    busbw: Vec<f64>,
-    wrong: Vec<u64>,
+    blocks: Blocks,
+    /// The measurements of each size.
+    sizes: Vec<Vec<Point>>,
 }
 
-/// A row as JSON.
-#[derive(Debug, Serialize)]
-struct Row<'a> {
-    collective: &'a str,
-    ranks: usize,
-    size: u64,
-    count: usize,
-    #[serde(rename = "type")]
-    dtype: &'a str,
-    op: &'a str,
-    root: Option<usize>,
-    algorithm: &'static str,
-    time_us: f64,
-    algbw_gb_s: f64,
-    busbw_gb_s: f64,
-    wrong: Option<u64>,
-    operations: u64,
+/// How results are printed.
+#[derive(Debug)]
+enum Output {
+    Rows(RowTable),
+    Comparison,
+    Objects,
 }
 
 impl<'a> Report<'a> {
     /// A report that prints on rank 0 only, header first.
     pub fn begin(workload: &'a Workload, rank: usize, ranks: usize) -> Self {
-        let mut report = Report { workload, ranks, out: None, failed: None, busbw: Vec::new(), wrong: Vec::new() };
+        let mut report = Report {
+            workload,
+            ranks,
+            out: None,
+            progress: Progress::none(),
+            failed: None,
+            blocks: Blocks::default(),
+            sizes: Vec::new(),
+        };
         if rank == 0 {
-            let remarks = [
-                machine::describe_launcher(),
-                format!("time: mean of one operation, on the slowest rank; 1 GB = 10^9 B; {}", bus(workload)),
-            ];
-            match Results::begin(workload.json, &COLUMNS, &title(workload, ranks), &remarks) {
-                Ok(out) => report.out = Some(out),
-                Err(error) => report.failed = Some(error),
-            }
+            report.out = Some(report.output());
+            report.failed = report.header().err();
+            report.progress = Progress::new(workload, ranks);
         }
         report
+    }
+
+    fn output(&self) -> Output {
+        match self.workload {
+            workload if workload.json => Output::Objects,
+            workload if workload.compare => Output::Comparison,
+            workload => Output::Rows(RowTable::new(&columns(workload))),
+        }
+    }
+
+    fn header(&self) -> Result<(), PrintError> {
+        let bus = self.workload.operation.bus();
+        match &self.out {
+            None | Some(Output::Objects) => return Ok(()),
+            Some(_) => print(&format!("# qpair {} {}", env!("CARGO_PKG_VERSION"), self.title()))?,
+        }
+        print(&format!("# {}", machine::describe_launcher()))?;
+        let time = "time: mean of one operation, on the slowest rank";
+        match &self.out {
+            Some(Output::Rows(table)) => {
+                print(&format!("# {time}; 1 GB = 10^9 B; {}", bus.formula()))?;
+                let groups = self.workload.placements.iter().enumerate();
+                let groups = groups.map(|(at, placement)| (MEASURED + at * VALUES, placement.name()));
+                let groups = if self.workload.operation.has_elements() { table.groups(groups) } else { "#".to_owned() };
+                print(&format!("#\n{groups}\n{}", table.header()))
+            }
+            _ => print(&format!("# {time}; * the best; a what auto takes")),
+        }
+    }
+
+    fn title(&self) -> String {
+        let Workload { operation, kinds, root, .. } = self.workload;
+        let kind = match &kinds[..] {
+            _ if !operation.has_elements() => None,
+            [(dtype, None)] => Some(dtype.to_string()),
+            [(dtype, op)] => Some(format!("{} of {dtype}", op_name(*op))),
+            kinds => Some(format!("{} types and operations", kinds.len())),
+        };
+        let root = root.map(|root| match root {
+            Root::Rank(rank) => format!("root {rank}"),
+            Root::All => "each rank as root".to_owned(),
+        });
+        let what = kind.into_iter().chain(root).collect::<Vec<_>>().join(", ");
+        let what = if what.is_empty() { what } else { format!(" ({what})") };
+        let ranks = if self.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", self.ranks) };
+        format!("bench {}{what}, {ranks}", operation.name())
     }
 
     /// Whether results can not be printed any more.
@@ -75,105 +105,92 @@ impl<'a> Report<'a> {
         self.failed.is_some()
     }
 
-    /// Takes the measurement of the next size.
-    pub fn add(&mut self, point: &Point) {
-        let row = self.row(point);
-        let cells = [
-            row.size.to_string(),
-            row.count.to_string(),
-            row.dtype.to_owned(),
-            row.op.to_owned(),
-            format!("{:.2}", row.time_us),
-            format!("{:.3}", row.algbw_gb_s),
-            format!("{:.3}", row.busbw_gb_s),
-            row.wrong.map_or("-".to_owned(), |wrong| wrong.to_string()),
-        ];
-        if let Some(out) = &self.out {
-            self.failed = out.row(&row, &cells).err();
-        }
-        self.busbw.push(row.busbw_gb_s);
-        self.wrong.push(point.wrong.unwrap_or_default());
+    /// One of the measurements of a size is done.
+    pub fn measured(&mut self) {
+        self.progress.step();
     }
 
-    /// Prints the summary.
+    /// Takes the measurements of the next size.
+    pub fn add(&mut self, points: Vec<Point>) {
+        self.sizes.push(points);
+        if self.failed.is_none() {
+            let progress = self.progress.clone();
+            self.failed = progress.aside(|| self.print_last()).err();
+        }
+    }
+
+    fn print_last(&mut self) -> Result<(), PrintError> {
+        let Some(points) = self.sizes.last() else { return Ok(()) };
+        let standings = || points.iter().map(|point| Standing::of(point, points, self.workload, self.ranks));
+        match &self.out {
+            None => Ok(()),
+            Some(Output::Rows(table)) => print(&table.row(&Row::cells(points, self.workload, self.ranks))),
+            Some(Output::Objects) => points.iter().zip(standings()).try_for_each(|(point, standing)| {
+                let standing = self.workload.compare.then_some(standing);
+                print_object(&Row::new(point, standing, self.workload, self.ranks))
+            }),
+            Some(Output::Comparison) => {
+                let standings = standings().collect();
+                let full = self.blocks.add(points, standings, self.workload, self.ranks);
+                full.map_or(Ok(()), |text| print(&text))
+            }
+        }
+    }
+
+    /// Prints the summary, and draws the picture.
     ///
     /// # Errors
-    /// [`BenchError::Print`] on rank 0 if anything could not be printed; [`BenchError::Wrong`] on every rank if any
-    /// element was wrong.
-    pub fn end(self) -> Result<(), BenchError> {
-        if let Some(error) = self.failed {
+    /// [`BenchError::Print`] or [`BenchError::Plot`] on rank 0 if anything could not be printed or drawn;
+    /// [`BenchError::Wrong`] on every rank if any element was wrong.
+    pub fn end(mut self) -> Result<(), BenchError> {
+        self.progress.end();
+        if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
-        let measured = self.busbw.len();
-        if let Some(out) = &self.out {
-            let average = self.busbw.iter().sum::<f64>() / measured.max(1) as f64;
-            let sizes = if measured == 1 { "size" } else { "sizes" };
-            let checked = if self.workload.check { "all results checked" } else { "results not checked" };
-            out.end(&format!("average busbw: {average:.3} GB/s over {measured} {sizes}; {checked}"))?;
+        if self.out.is_some() {
+            self.summary()?;
+            if let Some(path) = &self.workload.plot {
+                let drawn = plot::draw(path, &self.title(), &self.sizes, self.workload, self.ranks);
+                drawn.map_err(|reason| BenchError::Plot { path: path.clone(), reason })?;
+            }
         }
-        let sizes = self.wrong.iter().filter(|&&wrong| wrong != 0).count();
-        match self.wrong.iter().sum() {
+        let points = || self.sizes.iter().flatten();
+        let wrong = || points().filter_map(|point| point.wrong).filter(|&wrong| wrong != 0);
+        match wrong().sum() {
             0 => Ok(()),
-            wrong => Err(BenchError::Wrong { wrong, sizes, measured }),
+            sum => Err(BenchError::Wrong { wrong: sum, failed: wrong().count(), measured: points().count() }),
         }
     }
 
-    fn row(&self, point: &Point) -> Row<'a> {
-        let size = point.count as u64 * self.workload.dtype.size() as u64;
-        let algbw = size as f64 / point.seconds / 1e9;
-        let (op, root) = match &self.workload.subject {
-            Subject::AllReduce(op) => (op.name(), None),
-            Subject::Broadcast { root } => ("none", Some(*root)),
+    fn summary(&mut self) -> Result<(), PrintError> {
+        let checked = match (self.workload.operation.has_elements(), self.workload.check) {
+            (false, _) => "there are no results to check",
+            (true, true) => "all results checked",
+            (true, false) => "results not checked",
         };
-        Row {
-            collective: self.workload.subject.name(),
-            ranks: self.ranks,
-            size,
-            count: point.count,
-            dtype: self.workload.dtype.name(),
-            op,
-            root,
-            algorithm: self.algorithm(size),
-            time_us: point.seconds * 1e6,
-            algbw_gb_s: algbw,
-            busbw_gb_s: algbw * self.workload.subject.bus_factor(self.ranks),
-            wrong: point.wrong,
-            operations: point.operations,
+        match &self.out {
+            Some(Output::Rows(_)) if !self.workload.operation.has_elements() => print(&format!("#\n# {checked}")),
+            Some(Output::Rows(_)) => {
+                let points = || self.sizes.iter().flatten();
+                let sum: f64 = points().map(|point| Row::new(point, None, self.workload, self.ranks).busbw_gb_s).sum();
+                let (average, measured) = (sum / points().count().max(1) as f64, self.sizes.len());
+                let sizes = match (measured, self.workload.kinds.len()) {
+                    (1, _) => "size",
+                    (_, 1) => "sizes",
+                    _ => "rows",
+                };
+                print(&format!("#\n# average busbw: {average:.3} GB/s over {measured} {sizes}; {checked}"))
+            }
+            Some(Output::Comparison) => {
+                if let Some(text) = self.blocks.rest(self.workload) {
+                    print(&text)?;
+                }
+                self.blocks.summary(self.workload).map_or(Ok(()), |text| print(&format!("#\n# {text}")))?;
+                let wrong =
+                    self.sizes.iter().flatten().filter_map(|point| point.wrong).filter(|&wrong| wrong > 0).count();
+                print(&format!("# {}", if wrong == 0 { checked } else { "SOME RESULTS ARE WRONG; --json shows which" }))
+            }
+            _ => Ok(()),
         }
     }
-
-    /// The algorithm that ran: what was asked for, or what communicators choose.
-    fn algorithm(&self, size: u64) -> &'static str {
-        let (asked, ranks) = (self.workload.algorithm, Ranks(self.ranks as u32));
-        let spec = Spec::new(self.workload.subject.collective(), ranks, Elements(size), 1);
-        let ran = tune::choose(&spec, &Tuning::default(), asked);
-        ran.unwrap_or(asked).name()
-    }
 }
-
-fn title(workload: &Workload, ranks: usize) -> String {
-    let (name, dtype) = (workload.subject.name(), workload.dtype);
-    let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-    match workload.subject {
-        Subject::AllReduce(op) => format!("bench {name} ({op} of {dtype}, in place), {ranks}"),
-        Subject::Broadcast { root } => format!("bench {name} ({dtype} from rank {root}), {ranks}"),
-    }
-}
-
-fn bus(workload: &Workload) -> &'static str {
-    match workload.subject {
-        Subject::AllReduce(_) => "busbw = algbw x 2(n-1)/n",
-        Subject::Broadcast { .. } => "busbw = algbw",
-    }
-}
-
-const COLUMNS: [Column; 8] = [
-    Column { name: "size", unit: "(B)", width: 11 },
-    Column { name: "count", unit: "(elements)", width: 11 },
-    Column { name: "type", unit: "", width: 5 },
-    Column { name: "redop", unit: "", width: 5 },
-    Column { name: "time", unit: "(us)", width: 11 },
-    Column { name: "algbw", unit: "(GB/s)", width: 8 },
-    Column { name: "busbw", unit: "(GB/s)", width: 8 },
-    Column { name: "#wrong", unit: "", width: 6 },
-];

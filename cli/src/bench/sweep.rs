@@ -1,48 +1,68 @@
-//! One rank's run over all sizes.
+//! One rank's run over all types, operations, sizes, algorithms and placements.
 
 use qpair::collectives::{Communicator, Environment};
-use qpair::verbs::calc::{DataType, F8E4M3, F8E5M2, bf16, f16};
+use qpair::verbs::calc::{DataType, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
-use super::args::Workload;
-use super::check::Scalar;
 use super::error::BenchError;
-use super::measure::Meter;
+use super::measure::{Meter, on_any};
+use super::operation::Call;
 use super::report::Report;
+use super::scalar::Scalar;
+use super::workload::Workload;
 
-/// Joins the other ranks and measures all sizes; rank 0 prints.
+/// Joins the other ranks and measures everything; rank 0 prints.
 ///
 /// # Errors
 /// [`BenchError`] if the ranks do not find each other, an operation fails or a result is wrong.
 pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchError> {
     let comm = environment.connect()?;
-    comm.set_algorithm(workload.algorithm);
+    comm.set_tuning(workload.tuning);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
-    match workload.dtype {
-        DataType::I8 => sweep::<i8>(&comm, workload),
-        DataType::U8 => sweep::<u8>(&comm, workload),
-        DataType::I32 => sweep::<i32>(&comm, workload),
-        DataType::U32 => sweep::<u32>(&comm, workload),
-        DataType::I64 => sweep::<i64>(&comm, workload),
-        DataType::U64 => sweep::<u64>(&comm, workload),
-        DataType::F16 => sweep::<f16>(&comm, workload),
-        DataType::Bf16 => sweep::<bf16>(&comm, workload),
-        DataType::F8E4M3 => sweep::<F8E4M3>(&comm, workload),
-        DataType::F8E5M2 => sweep::<F8E5M2>(&comm, workload),
-        DataType::F32 => sweep::<f32>(&comm, workload),
-        DataType::F64 => sweep::<f64>(&comm, workload),
-        other => Err(BenchError::NotMeasurable(other)),
-    }
-}
-
-fn sweep<T: Scalar>(comm: &Communicator, workload: &Workload) -> Result<(), BenchError> {
-    let meter = Meter::<T>::new(comm, workload)?;
     let mut report = Report::begin(workload, comm.rank(), comm.size());
-    for &count in &workload.counts {
-        // Where nobody reads the results any more, all ranks stop together.
-        if meter.on_any(report.is_broken())? {
+    for &(dtype, op) in &workload.kinds {
+        let sweep = match dtype {
+            DataType::I8 => sweep::<i8>,
+            DataType::U8 => sweep::<u8>,
+            DataType::I32 => sweep::<i32>,
+            DataType::U32 => sweep::<u32>,
+            DataType::I64 => sweep::<i64>,
+            DataType::U64 => sweep::<u64>,
+            DataType::F16 => sweep::<f16>,
+            DataType::Bf16 => sweep::<bf16>,
+            DataType::F8E4M3 => sweep::<F8E4M3>,
+            DataType::F8E5M2 => sweep::<F8E5M2>,
+            DataType::F32 => sweep::<f32>,
+            DataType::F64 => sweep::<f64>,
+            other => return Err(BenchError::NotMeasurable(other)),
+        };
+        if !sweep(&comm, workload, op, &mut report)? {
             break;
         }
-        report.add(&meter.measure(count)?);
     }
     report.end()
+}
+
+/// All sizes of one type. False where nobody reads the results any more, so that all ranks stop together.
+fn sweep<T: Scalar>(
+    comm: &Communicator,
+    workload: &Workload,
+    op: Option<ReduceOp>,
+    report: &mut Report<'_>,
+) -> Result<bool, BenchError> {
+    let meter = Meter::<T>::new(comm, workload, op)?;
+    for count in workload.counts(T::TYPE, comm.size()) {
+        if on_any(comm, report.is_broken())? {
+            return Ok(false);
+        }
+        let mut points = Vec::new();
+        for &placement in &workload.placements {
+            for &algorithm in &workload.algorithms {
+                let call = Call { dtype: T::TYPE, op, placement, root: 0, count };
+                points.push(meter.measure(call, algorithm)?);
+                report.measured();
+            }
+        }
+        report.add(points);
+    }
+    Ok(true)
 }

@@ -1,0 +1,119 @@
+//! The memory of an operation, and the operation itself.
+
+use std::ops::Range;
+
+use qpair::collectives::{CollectiveError, CommBuffer, Communicator, Spec};
+use qpair::verbs::calc::{Element, ReduceOp};
+
+use super::operation::{Call, Operation, Placement};
+use super::pattern::Pattern;
+use super::scalar::Scalar;
+
+/// One rank's vectors for an operation of one size, for each root that it is to have.
+#[derive(Debug)]
+pub struct Vectors<'a, T: Element> {
+    comm: &'a Communicator,
+    operation: Operation,
+    call: Call,
+    /// What the operation is by root: what it is, and which of the pairs it is on.
+    by_root: Vec<(Spec, usize)>,
+    first_root: usize,
+    pairs: Vec<Pair<T>>,
+    gives: Vec<usize>,
+    gets: Vec<usize>,
+}
+
+/// What is given, if that stays as it is, and what the result is put into.
+#[derive(Debug)]
+struct Pair<T: Element> {
+    input: CommBuffer<T>,
+    data: CommBuffer<T>,
+}
+
+impl<'a, T: Scalar> Vectors<'a, T> {
+    /// Memory for `operation`, called so, with each of these roots.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`].
+    pub fn new(
+        comm: &'a Communicator,
+        operation: Operation,
+        call: Call,
+        roots: Range<usize>,
+    ) -> Result<Self, CollectiveError> {
+        let (rank, ranks) = (comm.rank(), comm.size());
+        let first_root = roots.start;
+        let (mut by_root, mut pairs) = (Vec::new(), Vec::<Pair<T>>::new());
+        for root in roots {
+            let spec = operation.spec(&Call { root, ..call }, rank, ranks);
+            let (input, data) = (spec.input_len(rank as u32) as usize, spec.data_len(rank as u32) as usize);
+            let fits = |pair: &Pair<T>| (pair.input.len(), pair.data.len()) == (input, data);
+            let at = pairs.iter().position(fits).unwrap_or(pairs.len());
+            if at == pairs.len() {
+                pairs.push(Pair { input: comm.buffer(input)?, data: comm.buffer(data)? });
+            }
+            by_root.push((spec, at));
+        }
+        let counts = |pair: &dyn Fn(usize) -> (usize, usize)| -> Vec<usize> {
+            (0..ranks).map(|other| operation.pair(call.count, pair(other), ranks)).collect()
+        };
+        let (gives, gets) = (counts(&|other| (rank, other)), counts(&|other| (other, rank)));
+        Ok(Vectors { comm, operation, call, by_root, first_root, pairs, gives, gets })
+    }
+
+    /// How many roots there are.
+    pub fn roots(&self) -> usize {
+        self.by_root.len()
+    }
+
+    /// Fills all vectors with one value, which the operation leaves as it is however often it is done.
+    pub fn rest(&mut self) {
+        let value = if self.call.op == Some(ReduceOp::Prod) { T::whole(1) } else { T::default() };
+        for pair in &mut self.pairs {
+            pair.input.fill(value);
+            pair.data.fill(value);
+        }
+    }
+
+    /// Does the operation on fresh input with the `root`-th of the roots, and counts wrong elements.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn check(&mut self, pattern: &Pattern<T>, root: usize) -> Result<u64, CollectiveError> {
+        let (spec, at) = &self.by_root[root];
+        let (spec, at) = (spec.clone(), *at);
+        let pair = &mut self.pairs[at];
+        pattern.fill(&spec, &mut pair.input, &mut pair.data);
+        self.operate(root)?;
+        Ok(pattern.wrong(&spec, &self.pairs[at].data))
+    }
+
+    /// Does the operation with the `root`-th of the roots.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn operate(&mut self, root: usize) -> Result<(), CollectiveError> {
+        use Operation as O;
+        let Pair { input, data } = &mut self.pairs[self.by_root[root].1];
+        let root = self.first_root + root;
+        let (comm, op) = (self.comm, self.call.op.unwrap_or(ReduceOp::Sum));
+        let in_place = self.call.placement == Placement::InPlace;
+        match self.operation {
+            O::AllReduce if in_place => comm.all_reduce(data, op),
+            O::AllReduce => comm.all_reduce_into(input, data, op),
+            O::ReduceScatter if in_place => comm.reduce_scatter(data, op),
+            O::ReduceScatter => comm.reduce_scatter_into(input, data, op),
+            O::AllGather if in_place => comm.all_gather(data),
+            O::AllGather => comm.all_gather_into(input, data),
+            O::AllToAll if in_place => comm.all_to_all(data),
+            O::AllToAll => comm.all_to_all_into(input, data),
+            O::AllToAllV => comm.all_to_all_v(input, &self.gives, data, &self.gets),
+            O::Broadcast => comm.broadcast(data, root),
+            O::Reduce if in_place => comm.reduce(data, op, root),
+            O::Reduce => comm.reduce_into(input, data, op, root),
+            O::Scatter => comm.scatter(input, data, root),
+            O::Gather => comm.gather(input, data, root),
+            O::Barrier => comm.barrier(),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The work that the arguments amount to: equal on all ranks, since all have the same arguments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use qpair::collectives::Algorithm;
+use qpair::collectives::tune::{self, Tuning};
+use qpair::verbs::calc::{DataType, ReduceOp};
+
+use super::args::{BenchCommand, Parts, VectorArgs};
+use super::error::BenchError;
+use super::operation::{Call, Operation, Placement};
+use super::sizes::Sizes;
+use super::wanted::{Root, Wanted};
+
+/// What a rank shall measure.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// What is measured.
+    pub operation: Operation,
+    /// Element types, each with how elements are combined, if they are.
+    pub kinds: Vec<Kind>,
+    /// The root, where there is one.
+    pub root: Option<Root>,
+    /// Where results go.
+    pub placements: Vec<Placement>,
+    /// The algorithms, or that the library chooses.
+    pub algorithms: Vec<Algorithm>,
+    /// Whether they are compared with each other.
+    pub compare: bool,
+    /// The sizes, unless there are no elements.
+    pub sizes: Option<Sizes>,
+    /// Operations before the timed ones.
+    pub warmup: u64,
+    /// How often an operation is timed.
+    pub effort: Effort,
+    /// Where algorithms give way to each other.
+    pub tuning: Tuning,
+    /// Whether results are checked.
+    pub check: bool,
+    /// Whether to print JSON.
+    pub json: bool,
+    /// The file to draw into.
+    pub plot: Option<PathBuf>,
+    /// Whether whoever started this process looks at a terminal.
+    pub progress: bool,
+}
+
+/// What the elements are, and how they are combined, if they are.
+pub type Kind = (DataType, Option<ReduceOp>);
+
+/// How often an operation is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// So many times.
+    Operations(u64),
+    /// As often as fits this time.
+    Time(Duration),
+}
+
+impl Workload {
+    /// Checks the arguments against each other.
+    ///
+    /// # Errors
+    /// [`BenchError`] that says which do not fit.
+    pub fn new(command: &BenchCommand) -> Result<Self, BenchError> {
+        let parts = command.parts();
+        let Parts { operation, settings, vectors, .. } = parts;
+        let default = Tuning::default();
+        let tuning = Tuning {
+            segment: settings.segment.map_or(default.segment, |size| size.0),
+            eager: settings.eager.map_or(default.eager, |size| size.0),
+            deterministic: settings.deterministic,
+            ..default
+        };
+        let (algorithms, compare) = algorithms(&parts)?;
+        Ok(Workload {
+            operation,
+            kinds: kinds(&parts)?,
+            root: parts.root.map(|args| args.root),
+            placements: placements(operation, vectors)?,
+            algorithms,
+            compare,
+            sizes: vectors.map(Sizes::new).transpose()?,
+            warmup: settings.warmup,
+            effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
+            tuning,
+            check: vectors.is_some_and(|vectors| vectors.check || !vectors.no_check),
+            json: settings.json,
+            plot: vectors.and_then(|vectors| vectors.plot.clone()),
+            progress: settings.progress,
+        })
+    }
+
+    /// Whether the root is a rank.
+    ///
+    /// # Errors
+    /// [`BenchError::NoSuchRoot`] if not.
+    pub fn check_root(&self, ranks: usize) -> Result<(), BenchError> {
+        match self.root {
+            Some(Root::Rank(root)) if root >= ranks => Err(BenchError::NoSuchRoot { root, ranks }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The counts of elements to measure, in ascending order: of the vector, or of each block.
+    pub fn counts(&self, dtype: DataType, ranks: usize) -> Vec<usize> {
+        let blocks = self.operation.blocks(ranks);
+        self.sizes.as_ref().map_or_else(|| vec![0], |sizes| sizes.counts(dtype.size() * blocks))
+    }
+
+    /// How many measurements there are.
+    pub fn measurements(&self, ranks: usize) -> usize {
+        let counts: usize = self.kinds.iter().map(|&(dtype, _)| self.counts(dtype, ranks).len()).sum();
+        counts * self.algorithms.len() * self.placements.len()
+    }
+
+    /// The algorithm that runs where that is asked for.
+    pub fn algorithm(&self, asked: Algorithm, call: &Call, ranks: usize) -> Algorithm {
+        tune::choose(&self.operation.spec(call, 0, ranks), &self.tuning, asked).unwrap_or(asked)
+    }
+}
+
+/// The algorithms, and whether they are compared.
+fn algorithms(parts: &Parts<'_>) -> Result<(Vec<Algorithm>, bool), BenchError> {
+    let (operation, there) = (parts.operation, parts.operation.algorithms());
+    let asked = match &parts.settings.algorithm {
+        Wanted::All => return Ok((there, true)),
+        Wanted::These(asked) => asked.clone(),
+    };
+    if parts.settings.compare && asked == [Algorithm::Auto] {
+        return Ok((there, true));
+    }
+    let compare = parts.settings.compare || asked.len() > 1;
+    let is_none = |named: &&Algorithm| !there.contains(named) && (compare || **named != Algorithm::Auto);
+    match asked.iter().find(is_none) {
+        Some(&Algorithm::Auto) => Err(BenchError::AutoCompared),
+        Some(&algorithm) => Err(BenchError::Algorithm { algorithm, operation }),
+        None => Ok((asked, compare)),
+    }
+}
+
+/// The types with the operations that are for them. Where all are asked for, those that do not fit are left out.
+fn kinds(parts: &Parts<'_>) -> Result<Vec<Kind>, BenchError> {
+    let types = match parts.vectors.map(|vectors| &vectors.dtype) {
+        None => return Ok(vec![(Call::default().dtype, None)]),
+        Some(Wanted::All) => DataType::ALL.to_vec(),
+        Some(Wanted::These(types)) => types.clone(),
+    };
+    let ops = match parts.op.map(|args| &args.op) {
+        None => return Ok(types.into_iter().map(|dtype| (dtype, None)).collect()),
+        Some(Wanted::All) => ReduceOp::ALL.to_vec(),
+        Some(Wanted::These(ops)) => ops.clone(),
+    };
+    let all_types = parts.vectors.is_some_and(|vectors| vectors.dtype == Wanted::All);
+    let all_ops = parts.op.is_some_and(|args| args.op == Wanted::All);
+    let mut kinds = Vec::new();
+    for &dtype in &types {
+        for &op in &ops {
+            if op.supports(dtype) {
+                kinds.push((dtype, Some(op)));
+            } else if !all_types && !all_ops {
+                return Err(BenchError::Unsupported { op, dtype });
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+fn placements(operation: Operation, vectors: Option<&VectorArgs>) -> Result<Vec<Placement>, BenchError> {
+    let there = operation.placements();
+    match vectors.and_then(|vectors| vectors.placement) {
+        None => Ok(there.to_vec()),
+        Some(asked) if there.contains(&asked) => Ok(vec![asked]),
+        Some(asked) => Err(BenchError::Placement { asked, operation }),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// The workload of a command line, for tests.
+    pub(in super::super) fn parsed(line: &str) -> Result<Workload, BenchError> {
+        #[derive(Parser)]
+        struct Command {
+            #[command(subcommand)]
+            command: BenchCommand,
+        }
+        let args = std::iter::once("bench").chain(line.split(' '));
+        Workload::new(&Command::try_parse_from(args).expect("arguments").command)
+    }
+
+    #[test]
+    fn all_types_and_operations_are_those_that_fit() {
+        let kinds = |line| parsed(line).expect("it fits").kinds;
+        let all = kinds("reduce --dtype all --op all");
+        assert_eq!(all.len(), 6 * 11 + 6 * 5);
+        assert!(all.iter().all(|(dtype, op)| op.is_some_and(|op| op.supports(*dtype))));
+        assert_eq!(kinds("reduce --dtype all --op band").len(), 6);
+        assert_eq!(kinds("reduce --dtype f16,i8 --op all").len(), 5 + 11);
+        assert_eq!(kinds("gather --dtype all").len(), 12);
+        let error = parsed("reduce --dtype f16,i8 --op band").expect_err("not for floats");
+        assert!(matches!(error, BenchError::Unsupported { op: ReduceOp::BitAnd, dtype: DataType::F16 }), "{error}");
+    }
+
+    #[test]
+    fn several_algorithms_are_compared() {
+        let of = |line| parsed(line).map(|workload| (workload.algorithms.len(), workload.compare));
+        assert_eq!(of("barrier").expect("auto"), (1, false));
+        assert_eq!(of("barrier --algo exchange").expect("one"), (1, false));
+        assert_eq!(of("barrier --algo exchange --compare").expect("one"), (1, true));
+        assert_eq!(of("barrier --algo exchange,dissemination").expect("two"), (2, true));
+        assert_eq!(of("barrier --compare").expect("all"), of("barrier --algo all").expect("all"));
+        assert!(matches!(of("barrier --algo auto,exchange"), Err(BenchError::AutoCompared)));
+        assert!(matches!(of("barrier --algo ring"), Err(BenchError::Algorithm { .. })));
+    }
+
+    #[test]
+    fn sizes_are_those_of_all_blocks_together() {
+        let workload = parsed("all-gather -b 8 -e 4K -f 8").expect("it fits");
+        assert_eq!(workload.counts(DataType::F32, 3), [1, 5, 42, 341]);
+        assert_eq!(workload.measurements(3), 2 * 4);
+        let workload = parsed("broadcast -b 8 -e 4K -f 8").expect("it fits");
+        assert_eq!(workload.counts(DataType::F32, 3), [2, 16, 128, 1024]);
+    }
+
+    #[test]
+    fn the_automatic_choice_follows_the_size() {
+        let workload = parsed("all-reduce").expect("it fits");
+        let choice = |count| {
+            let call = Call { dtype: DataType::F32, op: Some(ReduceOp::Sum), count, ..Call::default() };
+            workload.algorithm(Algorithm::Auto, &call, 4)
+        };
+        assert_ne!(choice(1), choice(1 << 20));
+    }
+}
