@@ -24,7 +24,7 @@ fn colours_and_keys_say_who_is_where() {
             return comm.barrier().unwrap();
         };
         assert_eq!((part.size(), part.rank()), (3, 2 - me / 2));
-        assert_eq!(sum(&part, me).unwrap(), if me % 2 == 0 { 6 } else { 9 });
+        assert_eq!(sum(&part, me).unwrap(), if me.is_multiple_of(2) { 6 } else { 9 });
         comm.barrier().unwrap();
     });
 }
