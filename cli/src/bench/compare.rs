@@ -79,7 +79,7 @@ impl Blocks {
             return Some("auto takes the best in every case".to_owned());
         }
         let what = match workload.operation.has_elements() {
-            true => format!("{} of {} B, {}", point.algorithm, Size(*size), point.call.placement.name()),
+            true => format!("{} at {}, {}", point.algorithm, Size(*size), point.call.placement.name()),
             false => point.algorithm.to_string(),
         };
         let cases = if count == 1 { "case" } else { "cases" };
@@ -141,3 +141,67 @@ fn table(columns: &[Column], placement: Placement, workload: &Workload) -> Strin
 const SIZES: usize = 8;
 const CELL: usize = 11;
 const LAST: &str = "auto / best";
+
+#[cfg(test)]
+mod tests {
+    use qpair::verbs::calc::{DataType, ReduceOp};
+
+    use super::super::operation::Call;
+    use super::super::workload::tests::parsed;
+    use super::*;
+
+    /// A size whose measurements took these times.
+    fn size(count: usize, workload: &Workload, us: &[f64]) -> Vec<Point> {
+        let call = Call { dtype: DataType::F32, op: Some(ReduceOp::Sum), count, ..Call::default() };
+        let point = |(&asked, us): (&Algorithm, &f64)| Point {
+            call,
+            asked,
+            algorithm: asked,
+            seconds: us / 1e6,
+            operations: 1,
+            wrong: Some(0),
+        };
+        workload.algorithms.iter().zip(us).map(point).collect()
+    }
+
+    #[test]
+    fn the_best_and_the_choice_are_marked() {
+        let line = "all-reduce --placement in --algorithm ring,exchange,direct";
+        let workload = parsed(line).expect("it fits");
+        let mut blocks = Blocks::default();
+        for (count, us) in [(2, [4.0, 2.5, 3.0]), (1 << 20, [12345.0, 20000.0, 15431.25])] {
+            let points = size(count, &workload, &us);
+            let standings = points.iter().map(|point| Standing::of(point, &points, &workload, 2)).collect();
+            assert_eq!(blocks.add(&points, standings, &workload, 2), None);
+        }
+        let expected = "\
+#
+# in-place, sum of f32: time (us) by size (B)
+#                    8         4M
+ring              4.00      12345*
+exchange          2.50*a    20000
+direct            3.00      15431 a
+# auto / best     1.00       1.25";
+        let is = blocks.rest(&workload).expect("two sizes");
+        assert_eq!(is, expected, "{is}");
+        let text = "auto takes the best in 1 of 2 cases, and at most 1.25 times its time (direct at 4M, in-place)";
+        assert_eq!(blocks.summary(&workload).as_deref(), Some(text));
+    }
+
+    #[test]
+    fn a_full_block_and_another_kind_begin_a_new_one() {
+        let workload = parsed("all-reduce --placement in --algorithm ring,direct").expect("it fits");
+        let mut blocks = Blocks::default();
+        let mut add = |count, dtype| {
+            let mut points = size(count, &workload, &[1.0, 2.0]);
+            points.iter_mut().for_each(|point| point.call.dtype = dtype);
+            let standings = points.iter().map(|point| Standing::of(point, &points, &workload, 2)).collect();
+            blocks.add(&points, standings, &workload, 2)
+        };
+        let texts: Vec<_> = (1..=2 * SIZES).map(|count| add(count, DataType::F32).is_some()).collect();
+        let full = |at: usize| at == SIZES || at == 2 * SIZES;
+        assert_eq!(texts, (1..=2 * SIZES).map(full).collect::<Vec<_>>());
+        assert_eq!(add(1, DataType::I8), None);
+        assert!(add(1, DataType::U8).expect("that of i8").contains("sum of i8"));
+    }
+}

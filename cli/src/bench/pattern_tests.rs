@@ -10,9 +10,9 @@ fn call<T: Element>(op: Option<ReduceOp>, root: usize) -> Call {
     Call { dtype: T::TYPE, op, placement: Placement::InPlace, root, count: LEN }
 }
 
-/// The all-reduce of all ranks' inputs, made by hand in an order of its own.
-fn reduced<T: Scalar>(op: ReduceOp, ranks: impl DoubleEndedIterator<Item = usize>, of: usize) -> Vec<T> {
-    let inputs = ranks.map(|rank| -> Vec<T> { (0..LEN).map(|at| contribution(op, rank, of, at % PERIOD)).collect() });
+/// The all-reduce of `len` elements of these of `of` ranks, made by hand in this order.
+fn reduced<T: Scalar>(op: ReduceOp, ranks: impl Iterator<Item = usize>, of: usize, len: usize) -> Vec<T> {
+    let inputs = ranks.map(|rank| -> Vec<T> { (0..len).map(|at| contribution(op, rank, of, at % PERIOD)).collect() });
     let scaled = inputs.map(|vector| match op {
         ReduceOp::PreMulSum(factor) => vector.into_iter().map(|value| value.times(factor.get())).collect(),
         _ => vector,
@@ -28,13 +28,14 @@ fn ops<T: Element>() -> impl Iterator<Item = ReduceOp> {
 }
 
 fn order_makes_no_difference<T: Scalar>() {
-    for (op, ranks) in ops::<T>().flat_map(|op| [1, 3, 4, 9].map(|ranks| (op, ranks))) {
+    for (op, ranks) in ops::<T>().flat_map(|op| [1, 3, 8].map(|ranks| (op, ranks))) {
         let pattern = Pattern::<T>::new(Operation::AllReduce, Some(op), 0, ranks).expect("known");
-        let spec = Operation::AllReduce.spec(&call::<T>(Some(op), 0), 0, ranks);
+        let len = 500;
+        let spec = Operation::AllReduce.spec(&Call { count: len, ..call::<T>(Some(op), 0) }, 0, ranks);
         let wrong = |result: &[T]| pattern.wrong(&spec, result);
-        assert_eq!(wrong(&reduced(op, (0..ranks).rev(), ranks)), 0, "{op} of {} among {ranks}, reversed", T::TYPE);
+        assert_eq!(wrong(&reduced(op, (0..ranks).rev(), ranks, len)), 0, "{op} of {} among {ranks}, reversed", T::TYPE);
         let halves = (0..ranks).step_by(2).chain((1..ranks).step_by(2));
-        assert_eq!(wrong(&reduced(op, halves, ranks)), 0, "{op} of {} among {ranks}, evens first", T::TYPE);
+        assert_eq!(wrong(&reduced(op, halves, ranks, len)), 0, "{op} of {} among {ranks}, evens first", T::TYPE);
     }
 }
 
@@ -57,13 +58,13 @@ fn mistakes_show<T: Scalar>() {
     for (op, ranks) in ops::<T>().flat_map(|op| [2, 4, 16].map(|ranks| (op, ranks))) {
         let pattern = Pattern::<T>::new(Operation::AllReduce, Some(op), 0, ranks).expect("known");
         let spec = Operation::AllReduce.spec(&call::<T>(Some(op), 0), 0, ranks);
-        let mut moved = reduced::<T>(op, 0..ranks, ranks);
+        let mut moved = reduced::<T>(op, 0..ranks, ranks, LEN);
         moved.rotate_left(LEN / 4);
         let wrong = pattern.wrong(&spec, &moved);
         assert!(wrong > LEN as u64 / 10, "{op} of {} among {ranks}: {wrong} show, moved", T::TYPE);
         let twice = std::iter::once(0).chain([0]).chain(2..ranks);
         let twice = twice.collect::<Vec<_>>().into_iter();
-        let wrong = pattern.wrong(&spec, &reduced(op, twice, ranks));
+        let wrong = pattern.wrong(&spec, &reduced(op, twice, ranks, LEN));
         assert!(wrong > LEN as u64 / 200, "{op} of {} among {ranks}: {wrong} show, one left out", T::TYPE);
     }
 }
@@ -80,7 +81,7 @@ fn blocks_in_the_wrong_place_and_of_the_wrong_rank_show() {
 fn each_wrong_element_counts_by_its_bits() {
     let pattern = Pattern::<f32>::new(Operation::AllReduce, Some(ReduceOp::Sum), 0, 1).expect("known");
     let spec = Operation::AllReduce.spec(&call::<f32>(Some(ReduceOp::Sum), 0), 0, 1);
-    let mut sum = reduced::<f32>(ReduceOp::Sum, 0..1, 1);
+    let mut sum = reduced::<f32>(ReduceOp::Sum, 0..1, 1, LEN);
     sum[0] += 1.0;
     sum[PERIOD] += 1.0;
     let zero = sum.iter().position(|&value| value == 0.0).expect("some are 0");

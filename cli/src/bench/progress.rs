@@ -71,7 +71,9 @@ impl Terminal {
 
 impl TermLike for Terminal {
     fn width(&self) -> u16 {
-        rustix::termios::tcgetwinsize(&*self.0).map_or(80, |size| size.ws_col.max(20))
+        // Some terminals do not know.
+        let columns = rustix::termios::tcgetwinsize(&*self.0).map_or(0, |size| size.ws_col);
+        if columns == 0 { 80 } else { columns }
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {

@@ -175,3 +175,65 @@ fn placements(operation: Operation, vectors: Option<&VectorArgs>) -> Result<Vec<
         Some(asked) => Err(BenchError::Placement { asked, operation }),
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// The workload of a command line, for tests.
+    pub(in super::super) fn parsed(line: &str) -> Result<Workload, BenchError> {
+        #[derive(Parser)]
+        struct Command {
+            #[command(subcommand)]
+            command: BenchCommand,
+        }
+        let args = std::iter::once("bench").chain(line.split(' '));
+        Workload::new(&Command::try_parse_from(args).expect("arguments").command)
+    }
+
+    #[test]
+    fn all_types_and_operations_are_those_that_fit() {
+        let kinds = |line| parsed(line).expect("it fits").kinds;
+        let all = kinds("reduce --dtype all --op all");
+        assert_eq!(all.len(), 6 * 11 + 6 * 5);
+        assert!(all.iter().all(|(dtype, op)| op.is_some_and(|op| op.supports(*dtype))));
+        assert_eq!(kinds("reduce --dtype all --op band").len(), 6);
+        assert_eq!(kinds("reduce --dtype f16,i8 --op all").len(), 5 + 11);
+        assert_eq!(kinds("gather --dtype all").len(), 12);
+        let error = parsed("reduce --dtype f16,i8 --op band").expect_err("not for floats");
+        assert!(matches!(error, BenchError::Unsupported { op: ReduceOp::BitAnd, dtype: DataType::F16 }), "{error}");
+    }
+
+    #[test]
+    fn several_algorithms_are_compared() {
+        let of = |line| parsed(line).map(|workload| (workload.algorithms.len(), workload.compare));
+        assert_eq!(of("barrier").expect("auto"), (1, false));
+        assert_eq!(of("barrier --algo exchange").expect("one"), (1, false));
+        assert_eq!(of("barrier --algo exchange --compare").expect("one"), (1, true));
+        assert_eq!(of("barrier --algo exchange,dissemination").expect("two"), (2, true));
+        assert_eq!(of("barrier --compare").expect("all"), of("barrier --algo all").expect("all"));
+        assert!(matches!(of("barrier --algo auto,exchange"), Err(BenchError::AutoCompared)));
+        assert!(matches!(of("barrier --algo ring"), Err(BenchError::Algorithm { .. })));
+    }
+
+    #[test]
+    fn sizes_are_those_of_all_blocks_together() {
+        let workload = parsed("all-gather -b 8 -e 4K -f 8").expect("it fits");
+        assert_eq!(workload.counts(DataType::F32, 3), [1, 5, 42, 341]);
+        assert_eq!(workload.measurements(3), 2 * 4);
+        let workload = parsed("broadcast -b 8 -e 4K -f 8").expect("it fits");
+        assert_eq!(workload.counts(DataType::F32, 3), [2, 16, 128, 1024]);
+    }
+
+    #[test]
+    fn the_automatic_choice_follows_the_size() {
+        let workload = parsed("all-reduce").expect("it fits");
+        let choice = |count| {
+            let call = Call { dtype: DataType::F32, op: Some(ReduceOp::Sum), count, ..Call::default() };
+            workload.algorithm(Algorithm::Auto, &call, 4)
+        };
+        assert_ne!(choice(1), choice(1 << 20));
+    }
+}
