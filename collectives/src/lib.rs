@@ -52,6 +52,7 @@ mod fault;
 mod pieces;
 mod plan;
 mod trace;
+pub mod training;
 pub mod tune;
 mod verify;
 

@@ -38,7 +38,6 @@
 //! - The run hangs at its start under a launcher: a rank is missing, or `MASTER_ADDR` names another machine.
 //! - It takes minutes: it was built without `--release`.
 
-mod buckets;
 mod data;
 mod model;
 mod options;

@@ -33,6 +33,12 @@ impl Network {
         self.output_parameters() + self.hidden * (PIXELS + 1)
     }
 
+    /// How many of them each neuron has, in their order: each is a piece of the gradient.
+    pub fn neurons(&self) -> impl Iterator<Item = usize> {
+        let output = std::iter::repeat_n(self.hidden + 1, CLASSES);
+        output.chain(std::iter::repeat_n(PIXELS + 1, self.hidden))
+    }
+
     /// Fills in first parameters: weights evenly distributed with variance 2 / inputs (He), biases 0.
     pub fn initialize(&self, parameters: &mut [f32], rng: &mut Rng) {
         let (output, hidden) = parameters.split_at_mut(self.output_parameters());
@@ -213,6 +219,7 @@ mod tests {
         let (network, mut parameters, images) = fixture();
         let (_, exact) = gradient(network, &parameters, &images, 1.0);
         assert_eq!(exact.len(), parameters.len());
+        assert_eq!(network.neurons().sum::<usize>(), parameters.len());
         for i in 0..parameters.len() {
             let value = parameters[i];
             let [above, below] = [value + STEP, value - STEP].map(|moved| {

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use qpair::collectives::training::{GradientBuckets, broadcast_parameters};
 use qpair::{CommBuffer, Communicator, ReduceOp};
 
 use crate::Result;
-use crate::buckets::Buckets;
 use crate::data::{Digits, Image};
 use crate::model::{Network, Workspace};
 use crate::report::{Epoch, Report};
@@ -100,7 +100,7 @@ pub fn train(comm: &Communicator, digits: &Digits, settings: &Settings) -> Resul
         settings: settings.clone(),
         held_out: digits.held_out.len(),
         parameters: trainer.parameters.len(),
-        buckets: trainer.buckets.count(),
+        buckets: trainer.buckets.buckets(),
         hash: agreed_hash(comm, &trainer.parameters)?,
         seconds: begin.elapsed().as_secs_f64(),
     })
@@ -111,9 +111,10 @@ struct Trainer<'a> {
     comm: &'a Communicator,
     settings: &'a Settings,
     network: Network,
-    parameters: CommBuffer<f32>,
+    parameters: Vec<f32>,
     velocity: Vec<f32>,
-    buckets: Buckets<'a>,
+    /// A neuron's gradient is a parameter's; the last layer's come first.
+    buckets: GradientBuckets<'a, f32>,
     sums: CommBuffer<f64>,
     work: Workspace,
 }
@@ -122,17 +123,19 @@ impl<'a> Trainer<'a> {
     /// Every rank starts with the parameters that rank 0 draws.
     fn new(comm: &'a Communicator, settings: &'a Settings) -> Result<Self> {
         let network = Network::new(settings.hidden);
-        let mut parameters = comm.buffer::<f32>(network.parameters())?;
+        let mut parameters = vec![0.0; network.parameters()];
         if comm.rank() == 0 {
             network.initialize(&mut parameters, &mut Rng::new(!settings.seed));
         }
-        comm.broadcast(&mut parameters, 0)?;
+        broadcast_parameters(comm, &mut [&mut parameters], 0)?;
+        let mut neurons: Vec<usize> = network.neurons().collect();
+        neurons.reverse(); // into forward order
         Ok(Self {
             comm,
             settings,
             network,
             velocity: vec![0.0; parameters.len()],
-            buckets: Buckets::new(comm, parameters.len(), settings.bucket_bytes)?,
+            buckets: GradientBuckets::with(comm, &neurons, settings.bucket_bytes, ReduceOp::Sum)?,
             sums: comm.buffer::<f64>(2)?,
             parameters,
             work: Workspace::default(),
@@ -147,7 +150,11 @@ impl<'a> Trainer<'a> {
         let mut loss = 0.0;
         for batch in order.chunks_exact(self.settings.batch) {
             let mine = &batch[self.comm.rank() * share..][..share];
-            let emit = |piece: &[f32]| self.buckets.push(piece);
+            let mut neurons = (0..self.network.neurons().count()).rev();
+            let emit = |piece: &[f32]| match neurons.next() {
+                Some(neuron) => self.buckets.add(neuron, piece),
+                None => Ok(()),
+            };
             loss += self.network.gradient(&self.parameters, mine, scale, &mut self.work, emit)?;
             self.descend(rate)?;
         }
@@ -156,8 +163,11 @@ impl<'a> Trainer<'a> {
 
     /// Stochastic gradient descent with momentum.
     fn descend(&mut self, rate: f32) -> Result<()> {
+        let neurons = (0..self.network.neurons().count()).rev();
+        let gradients = self.buckets.finish()?;
+        let sum = neurons.flat_map(|neuron| gradients.gradient(neuron));
         let state = self.parameters.iter_mut().zip(&mut self.velocity);
-        for ((parameter, velocity), gradient) in state.zip(self.buckets.sum()?) {
+        for ((parameter, velocity), gradient) in state.zip(sum) {
             *velocity = MOMENTUM * *velocity + gradient;
             *parameter -= rate * *velocity;
         }

@@ -92,18 +92,38 @@ impl Operands {
         Self { input, data }
     }
 
-    /// Multiplies what this rank gives, for a pre-multiplied sum.
+    /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
+    /// it is. Gives what is to be given back then.
     #[inline]
-    fn scale(&mut self, key: &Key, me: u32) -> Result<(), CollectiveError> {
+    fn scale(
+        &mut self,
+        key: &Key,
+        me: u32,
+        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
+    ) -> Result<Option<Buffer>, CollectiveError> {
         let by = key.op.and_then(|op| op.scale_before());
-        let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(()) };
-        let memory = if key.spec.in_place { &mut self.data } else { &mut self.input };
-        let given = key.spec.contribution(me);
-        let size = data_type.size();
-        let Some(bytes) = memory.plain_mut(given.offset as usize * size, given.len as usize * size) else {
-            return Ok(());
-        };
-        scale(data_type, bytes, by).map_err(|_| CollectiveError::Unsupported { op, data_type })
+        let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
+        let unsupported = |_| CollectiveError::Unsupported { op, data_type };
+        if key.spec.in_place {
+            let (given, size) = (key.spec.contribution(me), data_type.size());
+            let bytes = self.data.plain_mut(given.offset as usize * size, given.len as usize * size);
+            return bytes.map_or(Ok(()), |bytes| scale(data_type, bytes, by)).map_err(unsupported).map(|()| None);
+        }
+        let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
+        let scaled = alloc(own.len()).and_then(|mut copy| {
+            copy.copy_from_slice(&own);
+            scale(data_type, &mut copy, by).map_err(unsupported).map(|()| copy)
+        });
+        match scaled {
+            Ok(copy) => {
+                self.input = Memory::Plain(copy);
+                Ok(Some(own))
+            }
+            Err(error) => {
+                self.input = Memory::Plain(own);
+                Err(error)
+            }
+        }
     }
 
     /// The memory of an operation that was not started.
@@ -176,6 +196,12 @@ impl Core {
                 Ok(advanced) => {
                     self.keep_complete();
                     if !advanced {
+                        // Nobody waits, and so looks at the alarm.
+                        let alarm = self.watch.alarm();
+                        let fault = if alarm.is_raised() { alarm.fault() } else { None };
+                        if let Some(fault) = fault.filter(|_| !self.runs.is_empty()) {
+                            self.fail_all(fault, None);
+                        }
                         return;
                     }
                 }
@@ -333,12 +359,14 @@ impl Core {
             Ok(plan) => plan,
             Err(error) => return Err(operands.back(Err(error))),
         };
-        if let Err(error) = operands.scale(key, self.me) {
-            return Err(operands.back(Err(error)));
-        }
+        let domain = &self.domain;
+        let own = match operands.scale(key, self.me, |len| domain.alloc(len).map_err(CollectiveError::from)) {
+            Ok(own) => own,
+            Err(error) => return Err(operands.back(Err(error))),
+        };
         let Some(compiled) = self.cache.plan(plan) else { return Err(operands.back(Err(self.unknown()))) };
         let mut run = self.spare.pop().unwrap_or_else(Run::new);
-        (run.id, run.plan) = (ticket.0, plan);
+        (run.id, run.plan, run.own_input) = (ticket.0, plan, own);
         let (domain, spare) = (&self.domain, &mut self.scratch);
         let alloc = |len| match spare.take() {
             Some(buffer) if buffer.len() >= len => Ok(buffer),
@@ -388,13 +416,14 @@ impl Core {
             self.watch.alarm().waits(self.me, None);
         }
         let Buffers { input, data, scratch } = run.finish();
+        let own_input = run.own_input.take();
         self.spare.push(run);
         let mut grace = Grace::new(Some(self.watch.alarm()));
         self.keep_scratch(scratch.into_plain(&mut grace));
         let mut grace = Grace::new(Some(self.watch.alarm()));
         let input = input.into_buffer(&self.domain, &mut grace);
         match (input, data.into_buffer(&self.domain, &mut grace)) {
-            (Ok(input), Ok(data)) => Ended { input, data, result: Ok(()) },
+            (Ok(input), Ok(data)) => Ended { input: own_input.or(input), data, result: Ok(()) },
             (Err(error), data) => Ended { input: None, data: data.unwrap_or_default(), result: Err(error) },
             (Ok(input), Err(error)) => Ended { input, data: None, result: Err(error) },
         }
@@ -418,18 +447,18 @@ impl Core {
             let Buffers { input, data, scratch } = run.abandon();
             // While the queue pairs are there, which show the peers that are in the middle of reaching it.
             let memory = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
-            withdrawn.push((Ticket(run.id), memory));
+            withdrawn.push((Ticket(run.id), memory, run.own_input.take()));
         }
         self.last_trace = self.trace();
         // Requests that are not done hold it too.
         self.net = None;
         let mut found = None;
-        for (ticket, [input, data, scratch]) in withdrawn {
+        for (ticket, [input, data, scratch], own_input) in withdrawn {
             drop(scratch.into_plain(&mut grace));
             let [input, data] =
                 [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace).unwrap_or_default());
             let result = Err(self.error.clone().unwrap_or_else(|| self.unknown()));
-            let ended = Ended { input, data, result };
+            let ended = Ended { input: own_input.or(input), data, result };
             if asked == Some(ticket) {
                 found = Some(ended);
             } else {

@@ -21,6 +21,8 @@ use crate::plan::Buffer as Named;
 pub(crate) struct Run {
     /// What it is known by to who started it.
     pub(crate) id: u64,
+    /// What is to be given back for the input, where a copy of that is worked on.
+    pub(crate) own_input: Option<Buffer>,
     /// Which plan it runs, in the cache.
     pub(crate) plan: usize,
     pub(super) active: bool,
@@ -98,6 +100,7 @@ impl Run {
     pub(crate) fn new() -> Self {
         Run {
             id: 0,
+            own_input: None,
             plan: 0,
             active: false,
             numbers: Vec::new(),

@@ -101,6 +101,7 @@ fn check<T: Small>(comm: &Communicator, op: ReduceOp, algorithm: Algorithm, bloc
         let (mut input, mut output) = (filled(), comm.buffer::<T>(len).unwrap());
         comm.all_reduce_into(&mut input, &mut output, op).unwrap();
         holds(&output, 0);
+        assert!(input[..] == filled()[..], "{what} changed its input");
     }
     if algorithm.does(Collective::ReduceScatter) {
         let (mut input, mut output) = (filled(), comm.buffer::<T>(block).unwrap());

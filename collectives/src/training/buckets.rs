@@ -1,0 +1,225 @@
+//! Gradients that are reduced while the backward pass goes on.
+
+use std::fmt;
+
+use qpair_verbs::calc::{Element, ReduceOp};
+
+use super::assign::{Place, assign};
+use super::error::BucketError;
+use super::slot::Slot;
+use crate::communicator::{CommBuffer, Communicator};
+use crate::error::CollectiveError;
+
+/// The gradients of a model's parameters, gathered in buckets, each of which is reduced over all ranks as soon as it is full.
+///
+/// Parameters are numbered in forward order. The last ones are in the first bucket, since the backward pass finds their
+/// gradients first. Ranks may give gradients in any order, and not the same one: buckets start in one fixed order on all
+/// ranks, so a bucket that is full waits until those before it are. Each step gives each gradient once, by
+/// [`add`](Self::add), [`add_with`](Self::add_with) or [`skip`](Self::skip), and ends by [`finish`](Self::finish); the first
+/// gradient after that begins the next step. The memory is the same in each.
+///
+/// ```
+/// use qpair_collectives::Communicator;
+/// use qpair_collectives::training::GradientBuckets;
+///
+/// let comm = Communicator::group(1)?.remove(0);
+/// let mut buckets = GradientBuckets::<f32>::new(&comm, &[6, 2])?; // a layer's weights, and its biases
+/// for _step in 0..3 {
+///     buckets.add(1, &[0.5, 1.5])?;
+///     buckets.add_with(0, |gradient| gradient.fill(2.0))?;
+///     let gradients = buckets.finish()?; // the mean over all ranks
+///     assert_eq!(gradients.gradient(1), [0.5, 1.5]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct GradientBuckets<'a, T: Element> {
+    comm: &'a Communicator,
+    op: ReduceOp,
+    parameters: Vec<Parameter>,
+    buckets: Vec<Bucket<'a, T>>,
+    phase: Phase,
+}
+
+/// How far the step is.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// So many buckets are under way, of which the first `done` are reduced.
+    Filling { started: usize, done: usize },
+    /// All are reduced, and can be read.
+    Finished,
+}
+
+#[derive(Debug)]
+struct Parameter {
+    place: Place,
+    is_given: bool,
+}
+
+struct Bucket<'a, T: Element> {
+    vector: Slot<'a, CommBuffer<T>>,
+    parameters: usize,
+    missing: usize,
+}
+
+/// The reduced gradients of a step.
+#[derive(Debug)]
+pub struct Gradients<'b, 'a, T: Element> {
+    buckets: &'b GradientBuckets<'a, T>,
+}
+
+impl<'a, T: Element> GradientBuckets<'a, T> {
+    /// Buckets of [`BUCKET_BYTES`], for the mean of gradients of these lengths, which are in forward order and the same on all
+    /// ranks.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn new(comm: &'a Communicator, lengths: &[usize]) -> Result<Self, CollectiveError> {
+        Self::with(comm, lengths, BUCKET_BYTES, ReduceOp::Avg)
+    }
+
+    /// Buckets of at most so many bytes, unless one gradient alone has more.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`] if there is no memory.
+    pub fn with(
+        comm: &'a Communicator,
+        lengths: &[usize],
+        bucket_bytes: usize,
+        op: ReduceOp,
+    ) -> Result<Self, CollectiveError> {
+        let (places, buckets) = assign(lengths, bucket_bytes / T::TYPE.size());
+        let bucket = |(at, &len): (usize, &usize)| {
+            let parameters = places.iter().filter(|place| place.bucket == at).count();
+            Ok(Bucket { vector: Slot::Here(comm.buffer(len)?), parameters, missing: parameters })
+        };
+        let buckets = buckets.iter().enumerate().map(bucket).collect::<Result<_, CollectiveError>>()?;
+        let parameters = places.into_iter().map(|place| Parameter { place, is_given: false }).collect();
+        Ok(Self { comm, op, parameters, buckets, phase: Phase::Filling { started: 0, done: 0 } })
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Gives the gradient of a parameter. What is under way moves on.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    pub fn add(&mut self, param: usize, gradient: &[T]) -> Result<(), BucketError> {
+        let expected = self.parameter(param)?.place.range.len();
+        if gradient.len() != expected {
+            return Err(BucketError::Length { param, len: gradient.len(), expected });
+        }
+        self.add_with(param, |place| place.copy_from_slice(gradient))
+    }
+
+    /// The same, where `fill` writes the gradient to its place, which has what an earlier step left in it.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    pub fn add_with(&mut self, param: usize, fill: impl FnOnce(&mut [T])) -> Result<(), BucketError> {
+        self.parameter(param)?;
+        if let Phase::Finished = self.phase {
+            self.begin();
+        }
+        let Parameter { place, is_given } = &mut self.parameters[param];
+        if *is_given {
+            return Err(BucketError::Twice { param });
+        }
+        let bucket = &mut self.buckets[place.bucket];
+        fill(&mut bucket.vector.wait()?[place.range.clone()]);
+        *is_given = true;
+        bucket.missing -= 1;
+        self.start_full()?;
+        self.poll();
+        Ok(())
+    }
+
+    /// Gives zeros as the gradient of a parameter that this rank did not use in this step.
+    ///
+    /// # Errors
+    /// [`BucketError`].
+    pub fn skip(&mut self, param: usize) -> Result<(), BucketError> {
+        self.add_with(param, |place| place.fill(T::default()))
+    }
+
+    /// Does what can be done at once, for those who compute for long between two gradients. True if nothing is under way.
+    pub fn poll(&mut self) -> bool {
+        if let Phase::Filling { started, done } = &mut self.phase {
+            while done < started && self.buckets[*done].vector.test() {
+                *done += 1;
+            }
+            return done == started;
+        }
+        true
+    }
+
+    /// Waits until all gradients of the step are reduced.
+    ///
+    /// # Errors
+    /// [`BucketError::Missing`] if this rank has not given all; then the step goes on. Else those of an all-reduce.
+    pub fn finish(&mut self) -> Result<Gradients<'_, 'a, T>, BucketError> {
+        if let Phase::Filling { .. } = self.phase {
+            let missing = self.parameters.iter().enumerate().filter(|(_, parameter)| !parameter.is_given);
+            let params: Vec<_> = missing.map(|(param, _)| param).collect();
+            if !params.is_empty() {
+                return Err(BucketError::Missing { params });
+            }
+            for bucket in &mut self.buckets {
+                bucket.vector.wait()?;
+            }
+            self.phase = Phase::Finished;
+        }
+        Ok(Gradients { buckets: self })
+    }
+
+    /// Begins a step.
+    fn begin(&mut self) {
+        self.parameters.iter_mut().for_each(|parameter| parameter.is_given = false);
+        self.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.parameters);
+        self.phase = Phase::Filling { started: 0, done: 0 };
+    }
+
+    /// Starts the buckets that are full, unless one before them is not.
+    fn start_full(&mut self) -> Result<(), CollectiveError> {
+        let Phase::Filling { started, .. } = &mut self.phase else { return Ok(()) };
+        while let Some(bucket) = self.buckets.get_mut(*started).filter(|bucket| bucket.missing == 0) {
+            bucket.vector.start(|vector| self.comm.start().all_reduce(vector, self.op))?;
+            *started += 1;
+        }
+        Ok(())
+    }
+
+    fn parameter(&self, param: usize) -> Result<&Parameter, BucketError> {
+        let none = BucketError::NoSuchParameter { param, parameters: self.parameters.len() };
+        self.parameters.get(param).ok_or(none)
+    }
+}
+
+impl<T: Element> Gradients<'_, '_, T> {
+    /// The reduced gradient of a parameter.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    pub fn gradient(&self, param: usize) -> &[T] {
+        let Place { bucket, range } = &self.buckets.parameters[param].place;
+        self.buckets.buckets[*bucket].vector.here().map_or(&[], |vector| &vector[range.clone()])
+    }
+
+    /// The reduced gradients of all parameters, in forward order.
+    pub fn iter(&self) -> impl Iterator<Item = &[T]> {
+        (0..self.buckets.parameters.len()).map(|param| self.gradient(param))
+    }
+}
+
+impl<T: Element> fmt::Debug for GradientBuckets<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (parameters, buckets) = (self.parameters.len(), self.buckets.len());
+        write!(f, "GradientBuckets({parameters} parameters in {buckets} buckets, {:?})", self.phase)
+    }
+}
+
+/// As large as PyTorch's DistributedDataParallel has them: large enough that latency does not count, small enough that the
+/// first is under way early.
+pub const BUCKET_BYTES: usize = 25_000_000;

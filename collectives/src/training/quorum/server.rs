@@ -1,0 +1,205 @@
+//! The server.
+
+use std::time::Duration;
+
+use qpair_verbs::calc::Element;
+
+use super::{GIVE, JOIN};
+use crate::communicator::{CommBuffer, Communicator};
+use crate::error::CollectiveError;
+use crate::training::slot::Slot;
+
+/// A contribution that the server applies.
+#[derive(Debug)]
+pub struct Contribution<'v, T> {
+    /// The step that it is applied in, from 0.
+    pub step: u64,
+    /// Who gave it.
+    pub rank: usize,
+    /// How many steps closed since that rank got the parameters that it is for: 0 if none.
+    pub behind: u64,
+    /// What was given.
+    pub vector: &'v [T],
+}
+
+/// What a server did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// How many steps it closed.
+    pub steps: u64,
+    /// How many contributions it applied, by rank.
+    pub applied: Vec<u64>,
+    /// The greatest [`behind`](Contribution::behind).
+    pub behind: u64,
+}
+
+/// Serves on this rank, until all others have [ended](super::Worker::end): a step closes when `quorum` contributions have come, or
+/// one of each worker that is left. Then `apply` is called with each of them, by rank, and those who gave them get the
+/// parameters. Meanwhile this rank serves no other purpose.
+///
+/// ```
+/// use qpair_collectives::Communicator;
+/// use qpair_collectives::training::quorum::{Worker, serve};
+///
+/// let ranks = Communicator::group(3)?;
+/// std::thread::scope(|scope| {
+///     for comm in ranks {
+///         scope.spawn(move || {
+///             let mut parameters = [0.0_f32; 4];
+///             if comm.rank() == 0 {
+///                 let served = serve(&comm, &mut parameters, 1, |parameters, given| {
+///                     parameters.iter_mut().zip(given.vector).for_each(|(parameter, given)| *parameter += given);
+///                 })?;
+///                 assert_eq!((parameters, served.applied), ([2.0 * 5.0; 4], vec![0, 5, 5]));
+///                 return Ok(());
+///             }
+///             let mut worker = Worker::new(&comm, 0, 4)?;
+///             for _step in 0..5 {
+///                 worker.give(&[1.0; 4], &mut parameters)?;
+///             }
+///             worker.end()
+///         });
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`CollectiveError`].
+pub fn serve<T: Element>(
+    comm: &Communicator,
+    parameters: &mut [T],
+    quorum: usize,
+    mut apply: impl FnMut(&mut [T], Contribution<'_, T>),
+) -> Result<Served, CollectiveError> {
+    let others = (0..comm.size()).filter(|&rank| rank != comm.rank());
+    let mut clients = others.map(|rank| Client::new(comm, rank, parameters.len())).collect::<Result<Vec<_>, _>>()?;
+    let mut served = Served { steps: 0, applied: vec![0; comm.size()], behind: 0 };
+    let mut idle = 0;
+    loop {
+        let mut moved = false;
+        for client in &mut clients {
+            moved |= client.advance()?;
+        }
+        let left = clients.iter().filter(|client| client.turn != Turn::Ended).count();
+        let come = clients.iter().filter(|client| client.turn == Turn::Given).count();
+        if left == 0 {
+            drop(clients);
+            comm.barrier()?; // nobody leaves while others are served
+            return Ok(served);
+        }
+        if come >= quorum.clamp(1, left) {
+            close(parameters, &mut clients, &mut served, &mut apply)?;
+        } else if !moved {
+            pause(&mut idle);
+            continue;
+        }
+        idle = 0;
+    }
+}
+
+/// Applies the contributions that have come, and answers those who gave them.
+fn close<T: Element>(
+    parameters: &mut [T],
+    clients: &mut [Client<'_, T>],
+    served: &mut Served,
+    apply: &mut impl FnMut(&mut [T], Contribution<'_, T>),
+) -> Result<(), CollectiveError> {
+    for client in clients.iter_mut().filter(|client| client.turn == Turn::Given) {
+        let (step, rank, behind) = (served.steps, client.rank, served.steps - client.since);
+        let vector = client.vector.wait()?;
+        apply(parameters, Contribution { step, rank, behind, vector });
+        served.applied[rank] += 1;
+        served.behind = served.behind.max(behind);
+    }
+    served.steps += 1;
+    for client in clients.iter_mut().filter(|client| client.turn == Turn::Given) {
+        client.answer(parameters, served.steps)?;
+    }
+    Ok(())
+}
+
+/// What the server has of a worker.
+struct Client<'a, T: Element> {
+    comm: &'a Communicator,
+    rank: usize,
+    turn: Turn,
+    word: Slot<'a, CommBuffer<u64>>,
+    vector: Slot<'a, CommBuffer<T>>,
+    /// The steps that were closed when it got its parameters.
+    since: u64,
+}
+
+/// How far a worker's exchange with the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It is to say what it does next.
+    Word,
+    /// It gives a contribution, which is to come.
+    Giving,
+    /// Its contribution has come, and waits for the step to close.
+    Given,
+    /// The parameters are on their way to it.
+    Answering,
+    /// It gives no more.
+    Ended,
+}
+
+impl<'a, T: Element> Client<'a, T> {
+    fn new(comm: &'a Communicator, rank: usize, len: usize) -> Result<Self, CollectiveError> {
+        let (word, vector) = (Slot::Here(comm.buffer(1)?), Slot::Here(comm.buffer(len)?));
+        let mut client = Client { comm, rank, turn: Turn::Word, word, vector, since: 0 };
+        client.listen()?;
+        Ok(client)
+    }
+
+    fn listen(&mut self) -> Result<(), CollectiveError> {
+        let (comm, rank) = (self.comm, self.rank);
+        self.turn = Turn::Word;
+        self.word.start(|word| comm.start().recv(word, rank))
+    }
+
+    /// Goes on as far as can be at once, by one turn. False if that was nothing.
+    fn advance(&mut self) -> Result<bool, CollectiveError> {
+        match self.turn {
+            Turn::Word if self.word.test() => match self.word.wait()?[0] {
+                JOIN => self.listen()?,
+                GIVE => {
+                    let (comm, rank) = (self.comm, self.rank);
+                    self.vector.start(|vector| comm.start().recv(vector, rank))?;
+                    self.turn = Turn::Giving;
+                }
+                _ => self.turn = Turn::Ended,
+            },
+            Turn::Giving if self.vector.test() => {
+                self.vector.wait()?;
+                self.turn = Turn::Given;
+            }
+            Turn::Answering if self.vector.test() => {
+                self.vector.wait()?;
+                self.listen()?;
+            }
+            // Not yet; or it is not its turn.
+            Turn::Word | Turn::Giving | Turn::Answering | Turn::Given | Turn::Ended => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn answer(&mut self, parameters: &[T], steps: u64) -> Result<(), CollectiveError> {
+        let (comm, rank) = (self.comm, self.rank);
+        self.vector.wait()?.copy_from_slice(parameters);
+        self.vector.start(|vector| comm.start().send(vector, rank))?;
+        (self.turn, self.since) = (Turn::Answering, steps);
+        Ok(())
+    }
+}
+
+/// Yields at first, since an answer may come at once, and then sleeps: workers compute for long.
+fn pause(idle: &mut u32) {
+    *idle = idle.saturating_add(1);
+    if *idle < 1000 {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

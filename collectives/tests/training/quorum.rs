@@ -1,0 +1,98 @@
+use std::sync::Barrier;
+
+use qpair_collectives::CollectiveError;
+use qpair_collectives::training::quorum::{Worker, serve};
+
+use crate::support::{Rng, group};
+
+fn add(parameters: &mut [i64], vector: &[i64]) {
+    parameters.iter_mut().zip(vector).for_each(|(parameter, value)| *parameter += value);
+}
+
+/// Whatever the quorum: what is applied is what was given.
+#[test]
+fn nothing_is_lost_or_counted_twice() {
+    for ranks in [1, 2, 3, 5] {
+        for quorum in [1, 2, 4, 100] {
+            for len in [0, 3, 5000] {
+                let results = group(ranks, |comm| {
+                    let me = comm.rank();
+                    let mut parameters = vec![0; len];
+                    if me == 0 {
+                        let served = serve(&comm, &mut parameters, quorum, |parameters, given| {
+                            add(parameters, given.vector);
+                        });
+                        return (parameters, Some(served.unwrap()));
+                    }
+                    let mut rng = Rng(me as u64);
+                    let mut worker = Worker::new(&comm, 0, len).unwrap();
+                    let mut sum = vec![0; len];
+                    for step in 0..3 * me {
+                        for _turn in 0..rng.below(50) {
+                            std::thread::yield_now(); // workers are slow in turn
+                        }
+                        let contribution: Vec<i64> = (0..len).map(|at| (me * 1000 + step * 10 + at) as i64).collect();
+                        worker.give(&contribution, &mut parameters).unwrap();
+                        add(&mut sum, &contribution);
+                    }
+                    worker.end().unwrap();
+                    (sum, None)
+                });
+                let mut given = vec![0; len];
+                results[1..].iter().for_each(|(sum, _)| add(&mut given, sum));
+                let (applied, served) = &results[0];
+                assert_eq!(*applied, given, "quorum {quorum} of {ranks}");
+                let counts: Vec<u64> = (0..ranks).map(|rank| 3 * rank as u64).collect();
+                assert_eq!(served.as_ref().unwrap().applied, counts);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slow_worker_holds_up_nobody_and_comes_into_a_later_step() {
+    let others_are_done = Barrier::new(3);
+    let served = group(4, |comm| {
+        let mut parameters = [0];
+        if comm.rank() == 0 {
+            let served = serve(&comm, &mut parameters, 2, |parameters, given| add(parameters, given.vector)).unwrap();
+            assert_eq!(parameters, [1 + 10 * 2]);
+            return Some(served);
+        }
+        let mut worker = Worker::new(&comm, 0, 1).unwrap();
+        if comm.rank() == 3 {
+            others_are_done.wait();
+            worker.give(&[1], &mut parameters).unwrap();
+            assert_eq!(parameters, [21]);
+        } else {
+            for step in 1..=10 {
+                worker.give(&[1], &mut parameters).unwrap();
+                assert_eq!(parameters, [2 * step], "a step has the two that are fast");
+            }
+            others_are_done.wait();
+        }
+        worker.end().unwrap();
+        None
+    });
+    let served = served[0].as_ref().unwrap();
+    assert_eq!((served.steps, served.behind, &served.applied[..]), (11, 10, &[0, 10, 10, 1][..]));
+}
+
+#[test]
+fn a_worker_that_leaves_ends_the_service() {
+    let errors = group(3, |comm| {
+        let mut parameters = [0];
+        if comm.rank() == 0 {
+            return serve(&comm, &mut parameters, 2, |_, _| ()).err();
+        }
+        let mut worker = Worker::new(&comm, 0, 1).unwrap();
+        if comm.rank() == 1 {
+            return None; // without a word
+        }
+        worker.give(&[1], &mut parameters).err()
+    });
+    for rank in [0, 2] {
+        let error = errors[rank].as_ref().expect("it can not go on");
+        assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+    }
+}
