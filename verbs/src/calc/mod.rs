@@ -7,7 +7,7 @@
 //! | `i8`, `u8`, `i32`, `u32`, `i64`, `u64` | also logical and bitwise AND, OR, XOR |
 //! | one each | [`UserOp`], a function of the program's own |
 //!
-//! [`f16`] and [`bf16`] are those of the crate `half`; [`F8E4M3`] and [`F8E5M2`] are here. Sums and
+//! [`f16`](struct@f16) and [`bf16`] are those of the crate `half`; [`F8E4M3`] and [`F8E5M2`] are here. Sums and
 //! products of all four are calculated in `f32` and rounded once, to nearest even.
 
 #[cfg(target_arch = "x86_64")]

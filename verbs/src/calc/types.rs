@@ -22,7 +22,7 @@ macro_rules! element_types {
             U32: u32, integer(u32), ["u32", "uint32"], "32 bits without sign; arithmetic wraps.";
             I64: i64, integer(u64), ["i64", "int64"], "64-bit two's complement; arithmetic wraps.";
             U64: u64, integer(u64), ["u64", "uint64"], "64 bits without sign; arithmetic wraps.";
-            F16: f16, narrow(u16), ["f16", "half", "float16"], "IEEE 754 half precision ([`f16`]).";
+            F16: f16, narrow(u16), ["f16", "half", "float16"], "IEEE 754 half precision ([`f16`](struct@f16)).";
             Bf16: bf16, narrow(u16), ["bf16", "bfloat16"], "The upper half of an IEEE 754 single ([`bf16`]).";
             F32: f32, float(u32), ["f32", "float", "float32"], "IEEE 754 single precision.";
             F64: f64, float(u64), ["f64", "double", "float64"], "IEEE 754 double precision.";
