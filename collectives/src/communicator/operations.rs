@@ -314,18 +314,23 @@ impl Communicator {
     /// ```
     /// use qpair_collectives::Communicator;
     ///
-    /// let mut ranks = Communicator::group(2)?.into_iter();
-    /// let (first, second) = (ranks.next().unwrap(), ranks.next().unwrap());
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| {
-    ///         let mut activations = first.buffer::<f32>(1000)?;
+    /// fn rank(comm: Communicator) -> Result<(), qpair_collectives::CollectiveError> {
+    ///     let mut activations = comm.buffer::<f32>(1000)?;
+    ///     if comm.rank() == 0 {
     ///         activations.fill(0.5);
-    ///         first.send(&mut activations, 1)
-    ///     });
-    ///     let mut activations = second.buffer::<f32>(1000)?;
-    ///     second.recv(&mut activations, 0)?;
-    ///     assert_eq!(activations[..], [0.5; 1000]);
-    ///     Ok::<(), qpair_collectives::CollectiveError>(())
+    ///         comm.send(&mut activations, 1)?;
+    ///     } else {
+    ///         comm.recv(&mut activations, 0)?;
+    ///         assert_eq!(activations[..], [0.5; 1000]);
+    ///     }
+    ///     comm.barrier()
+    /// }
+    ///
+    /// std::thread::scope(|scope| {
+    ///     for comm in Communicator::group(2)? {
+    ///         scope.spawn(|| rank(comm).expect("a transfer"));
+    ///     }
+    ///     Ok::<(), qpair_collectives::BootstrapError>(())
     /// })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
