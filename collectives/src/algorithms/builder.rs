@@ -73,6 +73,16 @@ impl Builder {
         }
     }
 
+    /// Sends `src`, also where there are no elements: the other side is to hear that there are none.
+    pub(super) fn send_always(&mut self, peer: u32, src: Slice) -> u32 {
+        if src.len > 0 { self.append(StepKind::Send { peer, src }) } else { self.signal(peer) }
+    }
+
+    /// Receives what is sent [so](Self::send_always).
+    pub(super) fn recv_always(&mut self, peer: u32, dst: Slice) -> u32 {
+        if dst.len > 0 { self.append(StepKind::Recv { peer, dst }) } else { self.hear(peer) }
+    }
+
     /// Sends a signal, which is a message without elements.
     pub(super) fn signal(&mut self, peer: u32) -> u32 {
         self.append(StepKind::Send { peer, src: Slice::EMPTY })

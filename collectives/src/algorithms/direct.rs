@@ -18,7 +18,7 @@ use super::builder::Builder;
 use super::combine;
 use super::group::Group;
 use super::parts::Parts;
-use crate::plan::{Buffer, Collective, Slice, Spec};
+use crate::plan::{Buffer, Collective, Counts, Slice, Spec};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     let (spec, group) = (task.spec, &task.group);
@@ -101,9 +101,14 @@ pub(super) fn all_to_all(b: &mut Builder, task: &Task<'_>) {
     let given: Vec<Slice> = (0..group.len()).map(|peer| gives.part(peer)).collect();
     let given = outgoing(b, task.spec, group.me(), given);
     for (behind, peer) in (1..).zip(group.others_back()) {
-        b.send(group.rank(peer), given[peer as usize]);
         let from = group.after(behind);
-        b.recv(group.rank(from), gets.part(from));
+        if let Counts::Even(_) = task.spec.counts {
+            b.send(group.rank(peer), given[peer as usize]);
+            b.recv(group.rank(from), gets.part(from));
+        } else {
+            b.send_always(group.rank(peer), given[peer as usize]);
+            b.recv_always(group.rank(from), gets.part(from));
+        }
     }
     b.copy(gives.part(group.me()), gets.part(group.me()));
 }
@@ -121,7 +126,7 @@ pub(super) fn outgoing(b: &mut Builder, spec: &Spec, me: u32, mut given: Vec<Sli
 /// What a rank gives to each in an all-to-all, and what it gets.
 pub(super) fn pair_parts(spec: &Spec, rank: u32) -> (Parts, Parts) {
     let from = if spec.in_place { Buffer::Data } else { Buffer::Input };
-    if let crate::plan::Counts::Even(_) = spec.counts {
+    if let Counts::Even(_) = spec.counts {
         return (Parts::blocks(spec, from, 0), Parts::blocks(spec, Buffer::Data, 0));
     }
     let ranks = 0..spec.ranks.0;

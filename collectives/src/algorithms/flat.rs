@@ -21,9 +21,9 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
         Collective::Transfer { from, to } if from == to => _ = b.copy(given, data),
         Collective::Transfer { from, to } => {
             if task.rank == from {
-                b.send(to, given);
+                b.send_always(to, given);
             } else if task.rank == to {
-                b.recv(from, data);
+                b.recv_always(from, data);
             }
         }
         Collective::Broadcast { root } if task.rank == root => {

@@ -29,7 +29,7 @@ pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 use builder::Builder;
 use group::Group;
 
-use crate::plan::{Program, Spec};
+use crate::plan::{Counts, Program, Spec};
 
 /// What an algorithm is given.
 struct Task<'a> {
@@ -43,7 +43,11 @@ struct Task<'a> {
 /// The program of a rank.
 fn program(recipe: &Recipe, rank: u32) -> Program {
     let spec = &recipe.spec;
-    let segment = recipe.shape.segment.max(spec.total().div_ceil(MAX_SEGMENTS));
+    // What two ranks agree on alone goes in one message, since how much others give is not known to both.
+    let segment = match spec.counts {
+        Counts::Pairs(_) | Counts::Own { .. } => u64::MAX,
+        _ => recipe.shape.segment.max(spec.total().div_ceil(MAX_SEGMENTS)),
+    };
     let mut b = Builder::new(segment, spec.finish);
     let task = Task { recipe, spec, rank, group: Group::all(spec.ranks.0, rank) };
     let build = match recipe.algorithm {

@@ -9,7 +9,7 @@ use super::Task;
 use super::builder::Builder;
 use super::direct::{outgoing, pair_parts};
 use super::parts::Parts;
-use crate::plan::{Buffer, Collective, Slice};
+use crate::plan::{Buffer, Collective, Counts, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     let (spec, group) = (task.spec, &task.group);
@@ -53,20 +53,31 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
             // In place, before anything comes in its place.
             let given: Vec<Slice> = (0..group.len()).map(|peer| gives.part(peer)).collect();
             let given = outgoing(b, spec, task.rank, given);
-            rounds(
-                b,
-                task,
-                |peer| given[peer as usize],
-                |b, peer, segment, _| b.recv(peer, b.part(gets.part(peer), segment)),
-                |b, peer| b.segments(gets.part(peer)),
-            );
+            if let Counts::Even(_) = spec.counts {
+                rounds(
+                    b,
+                    task,
+                    |peer| given[peer as usize],
+                    |b, peer, segment, _| b.recv(peer, b.part(gets.part(peer), segment)),
+                    |b, peer| b.segments(gets.part(peer)),
+                );
+            } else {
+                let mut before = Vec::new();
+                for round in 1..group.len() {
+                    let (to, from) = (group.after(round), group.before(round));
+                    b.after(before.iter().copied());
+                    let sent = b.send_always(to, given[to as usize]);
+                    b.after(before);
+                    before = vec![sent, b.recv_always(from, gets.part(from))];
+                }
+            }
             b.copy(gives.part(task.rank), gets.part(task.rank));
         }
     }
 }
 
-/// The rounds, of which a segment goes when that of the round before is through. `gives` says what a rank is sent, `take` takes a segment of
-/// what comes from a rank, of which there are `segments`.
+/// The rounds, of which a segment goes when that of the round before is through. `gives` says what a rank is sent, `take`
+/// takes a segment of what comes from a rank, of which there are `segments`.
 fn rounds(
     b: &mut Builder,
     task: &Task<'_>,

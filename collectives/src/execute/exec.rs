@@ -188,7 +188,11 @@ impl Exec<'_> {
         }
         let Some(number) = self.plan.receive(slot, fields.message) else { return Err(self.differs(fields)) };
         match self.run.states[number as usize] {
-            _ if self.plan.steps[number as usize].way.is_direct() => self.told(slot, fields, &message),
+            _ if self.plan.steps[number as usize].way.is_direct() && !self.plan.named_apart => {
+                self.told(slot, fields, &message)
+            }
+            // Nothing, where something was expected.
+            _ if self.plan.steps[number as usize].way.is_direct() => Err(self.gives_other(slot, 0)),
             State::Started => self.take(number, &message),
             State::Waiting if self.run.messages[number as usize].is_none() => {
                 self.run.messages[number as usize] = Some(message);

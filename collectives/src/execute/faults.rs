@@ -36,10 +36,15 @@ impl Exec<'_> {
         Some(Place { rank, step, call: self.plan.call })
     }
 
+    /// Bytes that this rank expects of a peer, of which it knows its own part of the plan alone.
+    pub(super) fn expects(&self, slot: u16) -> u64 {
+        self.plan.receive(slot, 0).map_or(0, |number| self.plan.steps[number as usize].dst.len as u64)
+    }
+
     /// A peer gives more, or less, than this rank expects of it.
     #[cold]
-    pub(super) fn gives_other(&self, slot: u16, given: u64, expected: usize) -> Box<Fault> {
-        let (peer, me) = (self.plan.peers[slot as usize].rank, self.net.me);
+    pub(super) fn gives_other(&self, slot: u16, given: u64) -> Box<Fault> {
+        let (peer, me, expected) = (self.plan.peers[slot as usize].rank, self.net.me, self.expects(slot));
         let reason = format!(
             "it gives rank {me} {given} bytes in {}, but rank {me} expects {expected} of it: what one gives must be what \
              the other expects",

@@ -118,18 +118,17 @@ impl Exec<'_> {
     /// A peer has begun: its memory may be reached.
     fn begun(&mut self, slot: u16, contents: &[u8]) -> Outcome<bool> {
         let peer = &self.plan.peers[slot as usize];
-        if peer.reaches == 0 || self.run.begun[slot as usize].is_some() {
+        if self.run.begun[slot as usize].is_some() || (peer.reaches == 0 && !self.plan.named_apart) {
             return Ok(false);
         }
         let Some(reach) = Reach::decode(contents) else {
             let reason = "it told of its memory in a way that this release does not know".into();
             return Err(Box::new(Fault::Failed { rank: peer.rank, reason }));
         };
-        if let Some(expected) = self.plan.named_apart.then(|| self.plan.receive(slot, 0)).flatten() {
-            let (expected, given) =
-                (self.plan.steps[expected as usize].dst.len, reach.input.map_or(0, |input| input.len));
-            if given != expected as u64 {
-                return Err(self.gives_other(slot, given, expected));
+        if self.plan.named_apart {
+            let given = reach.input.map_or(0, |input| input.len);
+            if given != self.expects(slot) {
+                return Err(self.gives_other(slot, given));
             }
         }
         self.run.begun[slot as usize] = Some(reach);

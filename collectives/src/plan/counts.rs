@@ -57,7 +57,8 @@ impl Spec {
             Counts::Even(count) if self.collective.has_blocks() => count.saturating_mul(u64::from(self.ranks.0)),
             Counts::Even(count) => *count,
             Counts::Ragged(blocks) => sum(blocks.iter().copied()),
-            Counts::Pairs(_) | Counts::Own { .. } => {
+            Counts::Own { rank, .. } => self.given(*rank).max(self.gotten(*rank)),
+            Counts::Pairs(_) => {
                 let ranks = 0..self.ranks.0;
                 ranks.map(|rank| self.given(rank).max(self.gotten(rank))).max().unwrap_or(0)
             }
@@ -80,11 +81,21 @@ impl Spec {
 
     /// What `rank` gives to all in an all-to-all.
     fn given(&self, rank: u32) -> u64 {
+        if let Counts::Own { rank: own, gives, .. } = &self.counts
+            && *own == rank
+        {
+            return sum(gives.iter().copied());
+        }
         sum((0..self.ranks.0).map(|to| self.pair(rank, to)))
     }
 
     /// What `rank` gets of all in an all-to-all.
     fn gotten(&self, rank: u32) -> u64 {
+        if let Counts::Own { rank: own, gets, .. } = &self.counts
+            && *own == rank
+        {
+            return sum(gets.iter().copied());
+        }
         sum((0..self.ranks.0).map(|from| self.pair(from, rank)))
     }
 

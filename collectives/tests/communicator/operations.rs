@@ -148,21 +148,44 @@ fn all_to_alls_of_any_lengths() {
     }
 }
 
+/// Blocks of more than one segment, by the algorithm that goes round by round.
+#[test]
+fn all_to_alls_of_long_blocks_go_in_one_piece() {
+    on_ranks(3, |comm: Communicator| {
+        for algorithm in [Algorithm::Direct, Algorithm::Pairwise] {
+            comm.set_algorithm(algorithm);
+            let (me, block) = (comm.rank(), 40_000);
+            let (mut input, mut output) = (filled(&comm, 3 * block), comm.buffer::<i64>(3 * block).unwrap());
+            comm.all_to_all_v(&mut input, &[block; 3], &mut output, &[block; 3]).unwrap();
+            holds(&output, |at| value(at / block, me * block + at % block), algorithm.name());
+        }
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn an_all_to_all_whose_ranks_disagree_names_both() {
-    on_ranks(3, |comm: Communicator| {
-        let (mut input, mut output) =
-            (filled(&comm, 30), comm.buffer::<i64>(if comm.rank() == 1 { 31 } else { 30 }).unwrap());
-        let gets: &[usize] = if comm.rank() == 1 { &[10, 10, 11] } else { &[10; 3] };
-        // A rank that has all it wants may hear of it later.
-        let all = comm.all_to_all_v(&mut input, &[10; 3], &mut output, gets).and_then(|()| comm.barrier());
-        let error = all.unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "rank 2 failed: it gives rank 1 80 bytes in all-to-all, but rank 1 expects 88 of it: what one gives must be \
-             what the other expects"
-        );
-    });
+    for (gives, expects) in [(10, 11), (0, 11), (10, 0), (40_000, 39_000)] {
+        on_ranks(3, |comm: Communicator| {
+            // What rank 2 gives rank 1.
+            let odd = |from: usize, to: usize, count: usize| if (from, to) == (2, 1) { count } else { 10 };
+            let me = comm.rank();
+            let given: Vec<usize> = (0..3).map(|to| odd(me, to, gives)).collect();
+            let gotten: Vec<usize> = (0..3).map(|from| odd(from, me, expects)).collect();
+            let mut input = filled(&comm, given.iter().sum());
+            let mut output = comm.buffer::<i64>(gotten.iter().sum()).unwrap();
+            // A rank that has all it wants may hear of it later.
+            let all = comm.all_to_all_v(&mut input, &given, &mut output, &gotten).and_then(|()| comm.barrier());
+            let error = all.unwrap_err().to_string();
+            let words = format!(
+                "rank 2 failed: it gives rank 1 {} bytes in all-to-all, but rank 1 expects {} of it: what one gives must be \
+                 what the other expects",
+                8 * gives,
+                8 * expects
+            );
+            assert_eq!(error, words);
+        });
+    }
 }
 
 #[test]
@@ -310,7 +333,7 @@ fn transfers_pass_by_those_who_have_no_part_in_them() {
 
 #[test]
 fn a_transfer_of_another_length_names_both() {
-    for lens in [[10, 11], [100_000, 100_001]] {
+    for lens in [[10, 11], [100_000, 100_001], [0, 10], [10, 0]] {
         on_ranks(3, |comm: Communicator| {
             let mut vector = filled(&comm, lens[comm.rank() % 2]);
             let result = match comm.rank() {
