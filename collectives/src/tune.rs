@@ -25,7 +25,7 @@ pub struct Tuning {
     /// [`flat_to_ranks`](Self::flat_to_ranks).
     pub bruck_to: u64,
     /// Whether results are not to depend on the algorithm, on timing, or on how messages are split: reductions are then
-    /// combined in [the canonical order](crate::Proof::canonical).
+    /// combined in [the canonical order](crate::Proof::canonical). What can not is refused.
     pub deterministic: bool,
     /// Vectors of up to so many bytes are copied from rank to rank; what is longer goes straight from memory to memory.
     pub eager: u64,
@@ -72,9 +72,14 @@ impl Default for Tuning {
 /// Decides the algorithm for what is asked for.
 ///
 /// # Errors
-/// [`RecipeError`] if `wish` names an algorithm that does not do that.
+/// [`RecipeError`] if `wish` names an algorithm that does not do that, or not in the canonical order where results are to be
+/// deterministic.
 pub fn choose(spec: &Spec, tuning: &Tuning, wish: Algorithm) -> Result<Algorithm, RecipeError> {
     if wish != Algorithm::Auto {
+        if tuning.deterministic && spec.collective.reduces() && !wish.orders(spec.collective) {
+            let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
+            return Err(RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint });
+        }
         return Recipe::new(spec.clone(), wish).map(|recipe| recipe.algorithm);
     }
     let (ranks, bytes) = (spec.ranks.0, spec.bytes().unwrap_or(u64::MAX));

@@ -151,6 +151,17 @@ impl Algorithm {
         }
     }
 
+    /// Whether it can combine what all ranks give in [the canonical order](crate::Proof::canonical), where it does a
+    /// collective that reduces.
+    pub const fn orders(self, collective: Collective) -> bool {
+        match self {
+            Self::Auto | Self::Listed | Self::RecursiveDoubling | Self::Direct | Self::Exchange => true,
+            Self::Flat | Self::ParameterServer => true,
+            Self::HalvingDoubling => matches!(collective, Collective::AllReduce),
+            _ => false,
+        }
+    }
+
     /// What it needs that `spec`, whose collective it does, has not.
     pub(super) fn objection(self, spec: &Spec) -> Option<&'static str> {
         let even = matches!(spec.counts, Counts::Even(_));

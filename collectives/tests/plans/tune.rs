@@ -99,3 +99,26 @@ fn a_wish_is_granted_or_refused() {
     let words = "ring does no all-to-all: use one of auto, direct, bruck, pairwise, hierarchical, listed";
     assert_eq!(error.to_string(), words);
 }
+
+/// What can not have results that are the same whatever the algorithm is refused, and all else has them.
+#[test]
+fn deterministic_results_are_had_or_refused() {
+    let tuning = Tuning { deterministic: true, ..Tuning::default() };
+    for collective in Collective::ALL {
+        for wish in Algorithm::ALL {
+            let named = !matches!(wish, Algorithm::Auto | Algorithm::Listed);
+            if !named || !wish.does(collective) {
+                continue;
+            }
+            for ranks in [2, 6, 9] {
+                let recipe = recipe(Spec::new(collective, Ranks(ranks), Elements(50), 8), &tuning, Nodes::One, wish);
+                if wish.orders(collective) || !collective.reduces() {
+                    assert!(recipe.unwrap().plan().verify().unwrap().canonical, "{wish} {collective}");
+                } else {
+                    let error = recipe.unwrap_err().to_string();
+                    assert!(error.contains("name direct, or none, for deterministic ones"), "{error}");
+                }
+            }
+        }
+    }
+}
