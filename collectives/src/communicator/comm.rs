@@ -52,6 +52,8 @@ pub struct Communicator {
     size: u32,
     local_rank: u32,
     members: Vec<Member>,
+    /// Which of them are on one host.
+    nodes: Nodes,
     wish: RefCell<Wish>,
 }
 
@@ -96,12 +98,13 @@ impl Communicator {
         let patience = patience(rank, &members);
         let nodes = nodes(&members);
         Communicator {
-            core: RefCell::new(Core::new(net, watch, patience, nodes)),
+            core: RefCell::new(Core::new(net, watch, patience, nodes.clone())),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
             local_rank,
             members,
+            nodes,
             wish: RefCell::default(),
         }
     }
@@ -123,8 +126,8 @@ impl Communicator {
 
     /// The number of ranks on this rank's host.
     pub fn local_size(&self) -> usize {
-        let own = self.machine(self.rank());
-        (0..self.size()).filter(|&rank| self.machine(rank) == own).count()
+        let own = self.node();
+        (0..self.size()).filter(|&rank| self.node_of(rank) == own).count()
     }
 
     /// The number of this rank's host among those of the communicator, in the order of their first ranks.
@@ -137,18 +140,13 @@ impl Communicator {
     /// # Panics
     /// If there is no such rank.
     pub fn node_of(&self, rank: usize) -> usize {
-        let own = self.machine(rank);
-        let first = (0..self.size()).find(|&other| self.machine(other) == own).unwrap_or(rank);
-        (0..first).filter(|&other| (0..other).all(|before| self.machine(before) != self.machine(other))).count()
+        assert!(rank < self.size(), "there is no rank {rank} among {}", self.size());
+        self.nodes.of(rank as u32) as usize
     }
 
     /// The number of hosts.
     pub fn nodes(&self) -> usize {
-        (0..self.size()).filter(|&rank| (0..rank).all(|before| self.machine(before) != self.machine(rank))).count()
-    }
-
-    fn machine(&self, rank: usize) -> &str {
-        &self.members[rank].whereabouts.machine
+        1 + (0..self.size()).map(|rank| self.node_of(rank)).max().unwrap_or(0)
     }
 
     /// Ends the communicator on all ranks, with what is under way: each gets [`CollectiveError::Aborted`], at once where it

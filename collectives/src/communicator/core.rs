@@ -1,15 +1,17 @@
 //! The inside of a communicator: the operation that runs, those that wait, and what ended it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use qpair_verbs::calc::scale;
-use qpair_verbs::{Buffer, ProtectionDomain};
+use qpair_verbs::ProtectionDomain;
 
+use super::operands::{Ended, Operands, Ticket};
 use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{Buffers, Compiled, Engine, Grace, Key, Memory, Net, Patience, PlanCache, Run, Wait};
+use crate::execute::{
+    Buffers, Compiled, Deadline, Engine, Grace, Kept, Key, Net, Patience, PlanCache, Run, Runs, Wait,
+};
 use crate::fault::{Fault, Outcome};
 use crate::plan::Plan;
 use crate::trace::{Activity, Trace};
@@ -31,11 +33,9 @@ pub(super) struct Core {
     /// Plans of the user's own, each for what its spec says.
     pub(super) own_plans: Vec<Plan>,
     /// The operations under way, in the order in which they were started.
-    runs: Vec<Run>,
+    runs: Runs,
     /// What served former operations, so that nothing is allocated once they have served the largest plans.
-    spare: Vec<Run>,
-    /// Scratch of former operations.
-    scratch: Option<Buffer>,
+    spare: Runs,
     wait: Wait,
     /// What was recorded up to the end of the communicator.
     last_trace: Trace,
@@ -46,10 +46,6 @@ pub(super) struct Core {
     next: u64,
 }
 
-/// An operation that was started to be waited for later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
-
 #[derive(Debug)]
 struct Waiting {
     ticket: Ticket,
@@ -57,81 +53,10 @@ struct Waiting {
     operands: Operands,
 }
 
-/// The memory that an operation is on.
-#[derive(Debug, Default)]
-pub(super) struct Operands {
-    /// What is given, where that stays as it is.
-    pub(super) input: Memory,
-    /// What the result is put into; in place, what is given too.
-    pub(super) data: Memory,
-}
-
 #[derive(Debug)]
 struct Done {
     ticket: Ticket,
     ended: Ended,
-}
-
-/// How an operation ended, with its memory.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) input: Option<Buffer>,
-    pub(super) data: Option<Buffer>,
-    pub(super) result: Result<(), CollectiveError>,
-}
-
-impl Operands {
-    /// One vector that is given and gets the result.
-    pub(super) fn in_place(data: Option<Buffer>) -> Self {
-        Self { input: Memory::None, data: data.map_or(Memory::None, Memory::Plain) }
-    }
-
-    /// One vector that is given, and another for the result.
-    pub(super) fn separate(input: Option<Buffer>, data: Option<Buffer>) -> Self {
-        let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
-        Self { input, data }
-    }
-
-    /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
-    /// it is. Gives what is to be given back then.
-    #[inline]
-    fn scale(
-        &mut self,
-        key: &Key,
-        me: u32,
-        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
-    ) -> Result<Option<Buffer>, CollectiveError> {
-        let by = key.op.and_then(|op| op.scale_before());
-        let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
-        let unsupported = |_| CollectiveError::Unsupported { op, data_type };
-        if key.spec.in_place {
-            let (given, size) = (key.spec.contribution(me), data_type.size());
-            let bytes = self.data.plain_mut(given.offset as usize * size, given.len as usize * size);
-            return bytes.map_or(Ok(()), |bytes| scale(data_type, bytes, by)).map_err(unsupported).map(|()| None);
-        }
-        let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
-        let scaled = alloc(own.len()).and_then(|mut copy| {
-            copy.copy_from_slice(&own);
-            scale(data_type, &mut copy, by).map_err(unsupported).map(|()| copy)
-        });
-        match scaled {
-            Ok(copy) => {
-                self.input = Memory::Plain(copy);
-                Ok(Some(own))
-            }
-            Err(error) => {
-                self.input = Memory::Plain(own);
-                Err(error)
-            }
-        }
-    }
-
-    /// The memory of an operation that was not started.
-    fn back(self, result: Result<(), CollectiveError>) -> Ended {
-        let mut grace = Grace::new(None);
-        let [input, data] = [self.input, self.data].map(|memory| memory.into_plain(&mut grace));
-        Ended { input, data, result }
-    }
 }
 
 impl Core {
@@ -150,7 +75,6 @@ impl Core {
             me,
             runs: Vec::new(),
             spare: Vec::new(),
-            scratch: None,
             wait: Wait::default(),
             last_trace: Trace::default(),
             error: None,
@@ -169,7 +93,11 @@ impl Core {
             return self.wait_for(ticket);
         }
         let ticket = self.ticket();
-        if let Err(ended) = self.begin(ticket, key, operands) {
+        let begun = match self.find(key) {
+            Ok(plan) => self.begin(ticket, (key, plan), operands),
+            Err(error) => Err(self.decline(operands, error)),
+        };
+        if let Err(ended) = begun {
             return ended;
         }
         match self.engine().and_then(|mut engine| engine.complete(0)) {
@@ -196,17 +124,25 @@ impl Core {
                 Ok(advanced) => {
                     self.keep_complete();
                     if !advanced {
-                        // Nobody waits, and so looks at the alarm.
-                        let alarm = self.watch.alarm();
-                        let fault = if alarm.is_raised() { alarm.fault() } else { None };
-                        if let Some(fault) = fault.filter(|_| !self.runs.is_empty()) {
-                            self.fail_all(fault, None);
-                        }
+                        self.look_up();
                         return;
                     }
                 }
                 Err(fault) => _ = self.fail_all(*fault, None),
             }
+        }
+    }
+
+    /// Looks at the alarm and at the clock, as a rank does that waits.
+    fn look_up(&mut self) {
+        if self.runs.is_empty() {
+            return;
+        }
+        let alarm = self.watch.alarm();
+        let raised = if alarm.is_raised() { alarm.fault() } else { None };
+        let late = || self.engine().and_then(|mut engine| engine.check_deadlines()).err().map(|fault| *fault);
+        if let Some(fault) = raised.or_else(late) {
+            self.fail_all(fault, None);
         }
     }
 
@@ -284,12 +220,19 @@ impl Core {
     /// Starts what waits, in order, as long as there is room. Operations that can not start are done.
     fn start_waiting(&mut self) {
         while let Some(next) = self.waiting.pop_front() {
-            if !self.has_room(&next.key) {
+            let found = self.find(&next.key);
+            if let Ok(plan) = &found
+                && !self.has_room(*plan)
+            {
                 self.waiting.push_front(next);
                 return;
             }
             let Waiting { ticket, key, operands } = next;
-            if let Err(ended) = self.begin(ticket, &key, operands) {
+            let begun = match found {
+                Ok(plan) => self.begin(ticket, (&key, plan), operands),
+                Err(error) => Err(self.decline(operands, error)),
+            };
+            if let Err(ended) = begun {
                 self.keep(ticket, ended);
             }
         }
@@ -297,17 +240,15 @@ impl Core {
 
     /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not
     /// begun takes up room there; so much is left that the oldest can always go on.
-    fn has_room(&mut self, key: &Key) -> bool {
+    fn has_room(&self, plan: usize) -> bool {
         if self.runs.is_empty() || self.error.is_some() {
             return true;
         }
-        let Ok(next) = self.find(key) else { return true };
         let window = self.net.as_ref().map_or(0, Net::window) / 2;
-        let peers: Vec<_> = self.cache.plan(next).map(|plan| plan.ahead().collect()).unwrap_or_default();
-        peers.into_iter().all(|(rank, ahead)| {
-            let younger = self.runs.iter().skip(1).map(|run| run.plan);
-            let taken: u32 = younger.filter_map(|at| Some(self.cache.plan(at)?.ahead_of(rank))).sum();
-            taken + ahead <= window
+        let Some(next) = self.cache.get(plan) else { return true };
+        next.ahead().all(|(rank, ahead)| {
+            let younger = self.runs.iter().skip(1).filter_map(|run| self.cache.get(run.plan));
+            younger.map(|plan| plan.ahead_of(rank)).sum::<u32>() + ahead <= window
         })
     }
 
@@ -349,33 +290,28 @@ impl Core {
         }
     }
 
-    /// Starts an operation.
+    /// Starts an operation by the plan at a place.
     #[inline]
-    fn begin(&mut self, ticket: Ticket, key: &Key, mut operands: Operands) -> Result<(), Ended> {
+    fn begin(&mut self, ticket: Ticket, (key, plan): (&Key, usize), mut operands: Operands) -> Result<(), Ended> {
         if self.error.is_some() || self.watch.alarm().is_raised() {
             return Err(self.refuse(operands));
         }
-        let plan = match self.find(key) {
-            Ok(plan) => plan,
-            Err(error) => return Err(operands.back(Err(error))),
-        };
-        let domain = &self.domain;
-        let own = match operands.scale(key, self.me, |len| domain.alloc(len).map_err(CollectiveError::from)) {
-            Ok(own) => own,
-            Err(error) => return Err(operands.back(Err(error))),
-        };
-        let Some(compiled) = self.cache.plan(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        let mut run = self.spare.pop().unwrap_or_else(Run::new);
-        (run.id, run.plan, run.own_input) = (ticket.0, plan, own);
-        let (domain, spare) = (&self.domain, &mut self.scratch);
-        let alloc = |len| match spare.take() {
-            Some(buffer) if buffer.len() >= len => Ok(buffer),
-            _ => domain.alloc(len).map_err(CollectiveError::from),
-        };
+        let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
+        let mut run = self.spare.pop().unwrap_or_else(|| Box::new(Run::new()));
+        match operands.scale(key, self.me, |len| run.alloc(Kept::Input, len, &self.domain)) {
+            Ok(own) => run.own_input = own,
+            Err(error) => {
+                self.spare.push(run);
+                return Err(operands.back(Err(error)));
+            }
+        }
+        (run.id, run.plan) = (ticket.0, plan);
+        let deadline = |limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit });
+        run.deadline = operands.limit.and_then(deadline);
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
-        let prepared = run.prepare(compiled, (operands.input, operands.data), alloc);
+        let prepared = run.prepare(compiled, (operands.input, operands.data), &self.domain);
         self.runs.push(run);
         if let Err(error) = prepared {
             // The other ranks have begun, or will.
@@ -416,24 +352,22 @@ impl Core {
             self.watch.alarm().waits(self.me, None);
         }
         let Buffers { input, data, scratch } = run.finish();
-        let own_input = run.own_input.take();
+        let mut grace = Grace::new(Some(self.watch.alarm()));
+        run.keep(Kept::Scratch, scratch.into_plain(&mut grace));
+        let mut grace = Grace::new(Some(self.watch.alarm()));
+        let input = match run.own_input.take() {
+            Some(own) => {
+                run.keep(Kept::Input, input.into_plain(&mut grace));
+                Ok(Some(own))
+            }
+            None => input.into_buffer(&self.domain, &mut grace),
+        };
         self.spare.push(run);
-        let mut grace = Grace::new(Some(self.watch.alarm()));
-        self.keep_scratch(scratch.into_plain(&mut grace));
-        let mut grace = Grace::new(Some(self.watch.alarm()));
-        let input = input.into_buffer(&self.domain, &mut grace);
-        match (input, data.into_buffer(&self.domain, &mut grace)) {
-            (Ok(input), Ok(data)) => Ended { input: own_input.or(input), data, result: Ok(()) },
+        let data = data.into_buffer(&self.domain, &mut grace);
+        match (input, data) {
+            (Ok(input), Ok(data)) => Ended { input, data, result: Ok(()) },
             (Err(error), data) => Ended { input: None, data: data.unwrap_or_default(), result: Err(error) },
             (Ok(input), Err(error)) => Ended { input, data: None, result: Err(error) },
-        }
-    }
-
-    /// Keeps scratch for the next operation that needs some.
-    fn keep_scratch(&mut self, buffer: Option<Buffer>) {
-        let kept = self.scratch.as_ref().map_or(0, |buffer| buffer.len());
-        if let Some(buffer) = buffer.filter(|buffer| buffer.len() >= kept) {
-            self.scratch = Some(buffer);
         }
     }
 
@@ -455,10 +389,16 @@ impl Core {
         let mut found = None;
         for (ticket, [input, data, scratch], own_input) in withdrawn {
             drop(scratch.into_plain(&mut grace));
-            let [input, data] =
-                [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace).unwrap_or_default());
+            let input = match own_input {
+                Some(own) => {
+                    drop(input.into_plain(&mut grace));
+                    Some(own)
+                }
+                None => input.into_buffer(&self.domain, &mut grace).unwrap_or_default(),
+            };
+            let data = data.into_buffer(&self.domain, &mut grace).unwrap_or_default();
             let result = Err(self.error.clone().unwrap_or_else(|| self.unknown()));
-            let ended = Ended { input: own_input.or(input), data, result };
+            let ended = Ended { input, data, result };
             if asked == Some(ticket) {
                 found = Some(ended);
             } else {
@@ -471,6 +411,8 @@ impl Core {
     /// The communicator ends, here and on all ranks, with all operations under way. Gives the end of `asked`.
     #[cold]
     pub(super) fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
+        // Those have come about.
+        self.keep_complete();
         let verdict = self.watch.report(fault);
         let rank = match &verdict {
             Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
@@ -480,7 +422,17 @@ impl Core {
         let error = CollectiveError::new(verdict, place);
         tracing::debug!(rank = self.me, %error, "the communicator ends");
         self.error = Some(error.clone());
-        self.let_go(asked).unwrap_or(Ended { input: None, data: None, result: Err(error) })
+        let ended = self.let_go(asked).or_else(|| self.take_done(asked?));
+        ended.unwrap_or(Ended { input: None, data: None, result: Err(error) })
+    }
+
+    /// There is no plan for it; or the communicator has ended, which comes first.
+    #[cold]
+    fn decline(&mut self, operands: Operands, error: CollectiveError) -> Ended {
+        if self.error.is_some() || self.watch.alarm().is_raised() {
+            return self.refuse(operands);
+        }
+        operands.back(Err(error))
     }
 
     /// The communicator has ended before.

@@ -7,6 +7,7 @@ mod comm;
 mod core;
 mod explain;
 mod group;
+mod operands;
 mod operations;
 mod pending;
 mod split;

@@ -3,12 +3,13 @@
 //! Those that end in `_into` take what is given from one vector, which stays as it is, and put the result into another.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
-use super::core::{Ended, Operands};
+use super::operands::{Ended, Operands};
 use crate::error::CollectiveError;
 use crate::execute::Key;
 use crate::plan::{Collective, Counts, Spec};
@@ -339,12 +340,7 @@ impl Communicator {
     /// [`CollectiveError`]; [`NoSuchPeer`](CollectiveError::NoSuchPeer) if `to` is no other rank.
     pub fn send<T: Element>(&self, vector: &mut CommBuffer<T>, to: usize) -> Result<(), CollectiveError> {
         let key = self.transfer::<T>(vector.len(), Some(to), None)?;
-        if vector.owner() != self.id() {
-            return Err(CollectiveError::ForeignBuffer);
-        }
-        let ended = self.core().borrow_mut().operate(&key, Operands::separate(vector.take(), None));
-        vector.put(ended.input);
-        ended.result
+        self.operate(&key, vector)
     }
 
     /// Receives a vector that another rank [sends](Self::send).
@@ -354,12 +350,7 @@ impl Communicator {
     /// length or type, both are named.
     pub fn recv<T: Element>(&self, vector: &mut CommBuffer<T>, from: usize) -> Result<(), CollectiveError> {
         let key = self.transfer::<T>(vector.len(), None, Some(from))?;
-        if vector.owner() != self.id() {
-            return Err(CollectiveError::ForeignBuffer);
-        }
-        let ended = self.core().borrow_mut().operate(&key, Operands::separate(None, vector.take()));
-        vector.put(ended.data);
-        ended.result
+        self.operate(&key, vector)
     }
 
     /// Returns once all ranks have called it.
@@ -421,13 +412,17 @@ impl Communicator {
 
     /// The key of an all-to-all with blocks of any lengths.
     pub(super) fn pairs<T: Element>(&self, gives: &[usize], gets: &[usize]) -> Result<Key, CollectiveError> {
-        let list = |counts: &[usize]| self.ragged(counts).map(|_| counts.iter().map(|&count| count as u64).collect());
-        let (gives, gets): (Vec<u64>, Vec<u64>) = (list(gives)?, list(gets)?);
-        let counts = Counts::Own { rank: self.rank() as u32, gives: gives.into(), gets: gets.into() };
+        let (gives, gets) = (self.list(gives)?, self.list(gets)?);
+        let counts = Counts::Own { rank: self.rank() as u32, gives, gets };
         Ok(self.key::<T>(Collective::AllToAll, counts, false, None))
     }
 
     fn ragged(&self, counts: &[usize]) -> Result<Counts, CollectiveError> {
+        self.list(counts).map(Counts::Ragged)
+    }
+
+    /// Counts, one per rank.
+    fn list(&self, counts: &[usize]) -> Result<Arc<Vec<u64>>, CollectiveError> {
         if counts.len() != self.size() {
             return Err(CollectiveError::Length {
                 what: "list of counts",
@@ -436,7 +431,7 @@ impl Communicator {
                 hint: "give one count per rank",
             });
         }
-        Ok(Counts::Ragged(counts.iter().map(|&count| count as u64).collect::<Vec<_>>().into()))
+        Ok(Arc::new(counts.iter().map(|&count| count as u64).collect()))
     }
 
     pub(super) fn root(&self, root: usize) -> Result<u32, CollectiveError> {
@@ -466,9 +461,9 @@ impl Communicator {
         if vector.owner() != self.id() {
             return Err(CollectiveError::ForeignBuffer);
         }
-        let operands = Operands::in_place(vector.take());
-        let Ended { data, result, .. } = self.core().borrow_mut().operate(key, operands);
-        vector.put(data);
+        let [input, data] = roles(&key.spec, self.rank() as u32, [None, vector.take()]);
+        let Ended { input, data, result } = self.core().borrow_mut().operate(key, Operands::new(input, data));
+        vector.put(data.or(input));
         result
     }
 
@@ -483,10 +478,20 @@ impl Communicator {
             return Err(CollectiveError::ForeignBuffer);
         }
         self.check_lengths(&key.spec, input.len(), output.len())?;
-        let operands = Operands::separate(input.take(), output.take());
+        let operands = Operands::new(input.take(), output.take());
         let ended = self.core().borrow_mut().operate(key, operands);
         input.put(ended.input);
         output.put(ended.data);
         ended.result
+    }
+}
+
+/// Which of what a caller has is given, and which gets the result: a single vector does both, or gets it; but one that is sent
+/// is given.
+#[inline]
+pub(super) fn roles<T>(spec: &Spec, me: u32, [first, second]: [T; 2]) -> [T; 2] {
+    match spec.collective {
+        Collective::Transfer { from, .. } if from == me => [second, first],
+        _ => [first, second],
     }
 }

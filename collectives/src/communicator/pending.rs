@@ -1,13 +1,15 @@
 //! Operations that were started to be waited for later.
 
 use std::fmt;
+use std::time::Duration;
 
 use qpair_verbs::Buffer;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
-use super::core::{Ended, Operands, Ticket};
+use super::operands::{Ended, Operands, Ticket};
+use super::operations::roles;
 use crate::error::CollectiveError;
 use crate::execute::Key;
 use crate::plan::{Collective, Counts};
@@ -16,6 +18,7 @@ use crate::plan::{Collective, Counts};
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     comm: &'a Communicator,
+    limit: Option<Duration>,
 }
 
 /// An operation under way, with its buffers: a [`CommBuffer`] where the result replaces what is given, else a pair, of what
@@ -49,16 +52,15 @@ impl<T: Element> Held for CommBuffer<T> {}
 impl<T: Element> Held for (CommBuffer<T>, CommBuffer<T>) {}
 
 mod sealed {
-    use super::{Buffer, CommBuffer, Element, Operands};
+    use super::{Buffer, CommBuffer, Element};
 
     pub trait Held: Sized {
         #[doc(hidden)]
         fn belongs_to(&self, owner: u64) -> bool;
         #[doc(hidden)]
-        fn lengths(&self) -> (usize, usize);
+        fn lengths(&self) -> [usize; 2];
         #[doc(hidden)]
-        #[allow(private_interfaces)]
-        fn into_operands(self) -> Operands;
+        fn into_memory(self) -> [Option<Buffer>; 2];
         #[doc(hidden)]
         fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self;
     }
@@ -68,17 +70,16 @@ mod sealed {
             self.owner() == owner
         }
 
-        fn lengths(&self) -> (usize, usize) {
-            (0, self.len())
+        fn lengths(&self) -> [usize; 2] {
+            [0, self.len()]
         }
 
-        #[allow(private_interfaces)]
-        fn into_operands(mut self) -> Operands {
-            Operands::in_place(self.take())
+        fn into_memory(mut self) -> [Option<Buffer>; 2] {
+            [None, self.take()]
         }
 
         fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
-            // What was sent is what was given.
+            // What is sent was given.
             CommBuffer::new(data.or(input), owner)
         }
     }
@@ -88,13 +89,12 @@ mod sealed {
             self.0.owner() == owner && self.1.owner() == owner
         }
 
-        fn lengths(&self) -> (usize, usize) {
-            (self.0.len(), self.1.len())
+        fn lengths(&self) -> [usize; 2] {
+            [self.0.len(), self.1.len()]
         }
 
-        #[allow(private_interfaces)]
-        fn into_operands(mut self) -> Operands {
-            Operands::separate(self.0.take(), self.1.take())
+        fn into_memory(mut self) -> [Option<Buffer>; 2] {
+            [self.0.take(), self.1.take()]
         }
 
         fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
@@ -117,7 +117,7 @@ impl Communicator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start { comm: self }
+        Start { comm: self, limit: None }
     }
 }
 
@@ -125,6 +125,23 @@ impl Communicator {
 type Started<'a, B> = Result<Pending<'a, B>, OperationFailed<B>>;
 
 impl<'a> Start<'a> {
+    /// Gives the operation a time of its own, from its start to its end, beside what
+    /// [`set_timeout`](Communicator::set_timeout) says of a peer of which nothing comes. Where it is over and nothing comes,
+    /// the communicator ends on all ranks, with [`CollectiveError::TimedOut`], which says what each rank waits for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use qpair_collectives::{Communicator, ReduceOp};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let loss = comm.buffer::<f32>(1)?;
+    /// let loss = comm.start().within(Duration::from_secs(2)).all_reduce(loss, ReduceOp::Avg)?.wait()?;
+    /// # assert_eq!(loss[0], 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit: Some(limit), ..self }
+    }
+
     /// Starts what [`Communicator::all_reduce`] does.
     ///
     /// # Errors
@@ -154,13 +171,9 @@ impl<'a> Start<'a> {
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if there is no such root.
     pub fn broadcast<T: Element>(self, vector: CommBuffer<T>, root: usize) -> Started<'a, CommBuffer<T>> {
-        match self.comm.root(root) {
-            Ok(root) => {
-                let key = self.comm.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None);
-                self.begin(vector, key)
-            }
-            Err(error) => Err(OperationFailed { error, buffer: vector }),
-        }
+        let root = self.comm.root(root);
+        let key = root.map(|root| self.comm.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None));
+        self.begin_if(vector, key)
     }
 
     /// Starts what [`Communicator::reduce_scatter`] does.
@@ -243,13 +256,8 @@ impl<'a> Start<'a> {
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if `to` is no other rank.
     pub fn send<T: Element>(self, vector: CommBuffer<T>, to: usize) -> Started<'a, CommBuffer<T>> {
-        match self.comm.transfer::<T>(vector.len(), Some(to), None) {
-            Ok(key) => {
-                let lengths = (vector.len(), 0);
-                self.begin_with(vector, key, lengths, |mut vector| Operands::separate(vector.take(), None))
-            }
-            Err(error) => Err(OperationFailed { error, buffer: vector }),
-        }
+        let key = self.comm.transfer::<T>(vector.len(), Some(to), None);
+        self.begin_if(vector, key)
     }
 
     /// Starts what [`Communicator::recv`] does.
@@ -269,18 +277,8 @@ impl<'a> Start<'a> {
     }
 
     fn begin<B: Held>(self, buffers: B, key: Key) -> Started<'a, B> {
-        let lengths = buffers.lengths();
-        self.begin_with(buffers, key, lengths, B::into_operands)
-    }
-
-    fn begin_with<B: Held>(
-        self,
-        buffers: B,
-        key: Key,
-        (input, data): (usize, usize),
-        operands: impl FnOnce(B) -> Operands,
-    ) -> Started<'a, B> {
-        let comm = self.comm;
+        let (comm, me) = (self.comm, self.comm.rank() as u32);
+        let [input, data] = roles(&key.spec, me, buffers.lengths());
         let fits = if buffers.belongs_to(comm.id()) {
             comm.check_lengths(&key.spec, input, data)
         } else {
@@ -289,7 +287,9 @@ impl<'a> Start<'a> {
         if let Err(error) = fits {
             return Err(OperationFailed { error, buffer: buffers });
         }
-        let ticket = Some(comm.core().borrow_mut().start(key, operands(buffers)));
+        let [input, data] = roles(&key.spec, me, buffers.into_memory());
+        let operands = Operands { limit: self.limit, ..Operands::new(input, data) };
+        let ticket = Some(comm.core().borrow_mut().start(key, operands));
         Ok(Pending { comm, ticket, buffers: std::marker::PhantomData })
     }
 }

@@ -69,6 +69,12 @@ impl PlanCache {
 
     /// The plan at a place.
     #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&Compiled> {
+        self.places.get(at)?.plan.as_deref()
+    }
+
+    /// The same, to be changed.
+    #[inline]
     pub(crate) fn plan(&mut self, at: usize) -> Option<&mut Compiled> {
         self.places.get_mut(at)?.plan.as_deref_mut()
     }

@@ -12,13 +12,35 @@ use crate::error::CollectiveError;
 use crate::plan::{Buffer, Counts, Graph, Plan, Program, Slice, Spec, StepKind};
 use crate::tune::{self, Tuning};
 
-/// What a compiled plan is looked up by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
+/// is none of the plan's.
+#[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) spec: Spec,
     pub(crate) data_type: Option<DataType>,
     pub(crate) op: Option<ReduceOp>,
     pub(crate) wish: Algorithm,
+}
+
+impl Key {
+    /// What two vectors are combined by.
+    #[inline]
+    fn combined(&self) -> Option<ReduceOp> {
+        match self.op {
+            Some(ReduceOp::PreMulSum(_)) => Some(ReduceOp::Sum),
+            other => other,
+        }
+    }
+}
+
+impl PartialEq for Key {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.spec == other.spec
+            && self.data_type == other.data_type
+            && self.combined() == other.combined()
+            && self.wish == other.wish
+    }
 }
 
 /// One rank's part of a plan.
@@ -147,7 +169,7 @@ impl Compiled {
         let call = Call {
             collective: spec.collective,
             data_type: key.data_type,
-            op: key.op,
+            op: key.combined(),
             elements: if named_apart { 0 } else { spec.total() },
             in_place: spec.in_place,
             algorithm,
@@ -176,7 +198,7 @@ impl Compiled {
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
-        let calc = key.data_type.zip(key.op).map(|(data_type, op)| calc(data_type, op)).transpose()?;
+        let calc = key.data_type.zip(key.combined()).map(|(data_type, op)| calc(data_type, op)).transpose()?;
         let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
         let finish = key.data_type.zip(after);
         let scratch = program.scratch() as usize * size;

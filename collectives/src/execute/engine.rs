@@ -1,6 +1,6 @@
 //! The operations under way: takes what comes for them, and moves them on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerError};
 
@@ -18,13 +18,17 @@ use crate::fault::{Fault, Outcome, Place};
 pub(crate) struct Engine<'a> {
     pub(crate) net: &'a mut Net,
     pub(crate) cache: &'a mut PlanCache,
-    pub(crate) runs: &'a mut Vec<Run>,
+    pub(crate) runs: &'a mut Runs,
     pub(crate) wait: &'a mut Wait,
     pub(crate) alarm: &'a Alarm,
     pub(crate) patience: Patience,
     /// How long nothing may happen.
     pub(crate) limit: Duration,
 }
+
+/// Operations, which are moved from one list to another, each in a place of its own.
+#[expect(clippy::vec_box, reason = "a run is a kilobyte, and moves with each operation")]
+pub(crate) type Runs = Vec<Box<Run>>;
 
 impl Engine<'_> {
     /// The operation at a place.
@@ -39,16 +43,26 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts the operation that was prepared last.
+    /// Starts the operation that was prepared last, as far as that can be done at once.
     #[inline]
     pub(crate) fn start(&mut self) -> Outcome<()> {
-        let at = self.runs.len().saturating_sub(1);
-        let epoch = self.net.epoch;
-        if self.exec(at)?.plan.introduced != epoch {
-            self.introduce(at)?;
-        }
         self.wait.reset();
-        self.exec(at)?.start()
+        self.activate(self.runs.len().saturating_sub(1)).map(drop)
+    }
+
+    /// Starts the operation at a place, if its peers are connected and all before it have started: peers number them alike.
+    /// Whether it has started.
+    #[inline]
+    fn activate(&mut self, at: usize) -> Outcome<bool> {
+        let epoch = self.net.epoch;
+        if at > 0 && !self.exec(at - 1)?.is_active() {
+            return Ok(false);
+        }
+        if self.exec(at)?.plan.introduced != epoch && !self.introduce(at)? {
+            return Ok(false);
+        }
+        self.exec(at)?.start()?;
+        Ok(true)
     }
 
     /// Runs the operation at a place to its end.
@@ -66,7 +80,12 @@ impl Engine<'_> {
     #[inline]
     pub(crate) fn advance(&mut self) -> Outcome<bool> {
         for at in 0..self.runs.len() {
-            self.exec(at)?.push_on()?;
+            let mut exec = self.exec(at)?;
+            if exec.is_active() {
+                exec.push_on()?;
+            } else if !self.activate(at)? {
+                break;
+            }
         }
         match self.net.worker.poll() {
             Ok(Some(event)) => {
@@ -85,6 +104,7 @@ impl Engine<'_> {
         if self.alarm.is_raised() {
             return Err(self.raised());
         }
+        self.check_deadlines()?;
         match self.wait.pause(self.patience, self.limit) {
             Pause::Poll => Ok(()),
             Pause::Tell => {
@@ -92,7 +112,10 @@ impl Engine<'_> {
                 Ok(())
             }
             Pause::Sleep(limit) => self.sleep(limit),
-            Pause::Over => Err(self.timed_out()),
+            Pause::Over => {
+                let place = self.place(None);
+                Err(self.timed_out(place, self.limit))
+            }
         }
     }
 
@@ -116,21 +139,35 @@ impl Engine<'_> {
         }
     }
 
-    /// Connects to all peers of the plan, and tells them what its number stands for.
+    /// Whether all peers of the plan are connected. They are told then what its number stands for.
     #[cold]
-    fn introduce(&mut self, at: usize) -> Outcome<()> {
-        self.wait.reset();
-        loop {
-            let Exec { net, plan, .. } = self.exec(at)?;
-            if net.connect(plan)? {
-                net.announce(plan)?;
-                plan.introduced = net.epoch;
-                return Ok(());
-            }
-            if !self.advance()? {
-                self.idle()?;
-            }
+    fn introduce(&mut self, at: usize) -> Outcome<bool> {
+        let Exec { net, plan, .. } = self.exec(at)?;
+        if !net.connect(plan)? {
+            return Ok(false);
         }
+        net.announce(plan)?;
+        plan.introduced = net.epoch;
+        Ok(true)
+    }
+
+    /// Whether an operation has taken longer than it may, where nothing came for any.
+    #[inline]
+    pub(crate) fn check_deadlines(&mut self) -> Outcome<()> {
+        if self.runs.iter().all(|run| run.deadline.is_none()) {
+            return Ok(());
+        }
+        self.late()
+    }
+
+    #[cold]
+    fn late(&mut self) -> Outcome<()> {
+        let now = Instant::now();
+        let late = |run: &Run| run.deadline.filter(|deadline| deadline.at <= now);
+        let found = (0..).zip(self.runs.iter()).find_map(|(at, run)| Some((at, late(run)?.limit)));
+        let Some((at, limit)) = found else { return Ok(()) };
+        let place = self.exec(at)?.place(None).or_else(|| self.place(None));
+        Err(self.timed_out(place, limit))
     }
 
     #[inline]
@@ -148,7 +185,7 @@ impl Engine<'_> {
     #[inline]
     fn transferred(&mut self, op: OpId) -> Outcome<()> {
         let posted = |run: &Run| run.posted.iter().any(|(posted, _)| *posted == op);
-        let Some(at) = self.runs.iter().position(posted) else { return Ok(()) };
+        let Some(at) = self.runs.iter().position(|run| posted(run)) else { return Ok(()) };
         let mut exec = self.exec(at)?;
         exec.transferred(op)?;
         exec.start_ready()
@@ -273,9 +310,9 @@ impl Engine<'_> {
     }
 
     #[cold]
-    fn timed_out(&mut self) -> Box<Fault> {
-        match self.place(None) {
-            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit: self.limit, waits: Vec::new() }),
+    fn timed_out(&self, place: Option<Place>, limit: Duration) -> Box<Fault> {
+        match place {
+            Some(place) => Box::new(Fault::TimedOut { by: self.net.me, place, limit, waits: Vec::new() }),
             None => self.failed("it waited for nothing".into()),
         }
     }

@@ -36,10 +36,16 @@ impl Exec<'_> {
         self.start_ready()
     }
 
+    /// Whether it has started.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.run.active
+    }
+
     /// Whether it is complete.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.run.open == 0 && self.run.blocked.is_empty()
+        self.run.active && self.run.open == 0 && self.run.blocked.is_empty()
     }
 
     /// Does what had to wait for room.

@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
 
 use qpair_transport::{Message, OpId};
-use qpair_verbs::Buffer;
 use qpair_verbs::calc::Calc;
+use qpair_verbs::{Buffer, ProtectionDomain};
 
 use super::compile::{Compiled, Span};
 use super::memory::Memory;
@@ -23,8 +24,11 @@ pub(crate) struct Run {
     pub(crate) id: u64,
     /// What is to be given back for the input, where a copy of that is worked on.
     pub(crate) own_input: Option<Buffer>,
+    /// When it may not take any longer, if it has a limit of its own.
+    pub(crate) deadline: Option<Deadline>,
     /// Which plan it runs, in the cache.
     pub(crate) plan: usize,
+    /// Whether its peers are connected and its steps are under way.
     pub(super) active: bool,
     /// By slot: the number of the operation with that peer.
     pub(super) numbers: Vec<Number>,
@@ -59,6 +63,23 @@ pub(crate) struct Run {
     pub(super) scratch: Memory,
     /// What is copied or combined within this rank, where peers may reach it meanwhile.
     part: Box<[u8]>,
+    /// Memory that former operations had as scratch, and as a copy of their input.
+    kept: [Option<Buffer>; 2],
+}
+
+/// The end of the time of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    pub(crate) at: Instant,
+    /// How long it was to take at most.
+    pub(crate) limit: Duration,
+}
+
+/// Memory that a run keeps from one operation to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Scratch,
+    Input,
 }
 
 /// The memory of an operation.
@@ -101,6 +122,7 @@ impl Run {
         Run {
             id: 0,
             own_input: None,
+            deadline: None,
             plan: 0,
             active: false,
             numbers: Vec::new(),
@@ -121,6 +143,30 @@ impl Run {
             data: Memory::None,
             scratch: Memory::None,
             part: vec![0; PART].into(),
+            kept: [None, None],
+        }
+    }
+
+    /// Memory of at least `len` bytes, which was kept or is new.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`].
+    pub(crate) fn alloc(
+        &mut self,
+        which: Kept,
+        len: usize,
+        domain: &ProtectionDomain,
+    ) -> Result<Buffer, CollectiveError> {
+        match self.kept[which as usize].take() {
+            Some(buffer) if buffer.len() >= len => Ok(buffer),
+            _ => Ok(domain.alloc(len)?),
+        }
+    }
+
+    /// Keeps memory for the operations to come.
+    pub(crate) fn keep(&mut self, which: Kept, buffer: Option<Buffer>) {
+        if buffer.is_some() {
+            self.kept[which as usize] = buffer;
         }
     }
 
@@ -212,7 +258,7 @@ impl Run {
         &mut self,
         plan: &Compiled,
         (input, data): (Memory, Memory),
-        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
+        domain: &ProtectionDomain,
     ) -> Result<(), CollectiveError> {
         self.input = input;
         self.data = data;
@@ -227,7 +273,7 @@ impl Run {
             self.reserve(plan);
         }
         if plan.scratch > 0 {
-            self.scratch = Memory::Plain(alloc(plan.scratch)?);
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, plan.scratch, domain)?);
         }
         if plan.large {
             self.input.expose()?;

@@ -1,5 +1,8 @@
 //! Operations that are started, and waited for later.
 
+use std::sync::Barrier;
+use std::time::Duration;
+
 use qpair_collectives::tune::Tuning;
 use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 
@@ -87,5 +90,71 @@ fn after_an_error_the_buffers_come_back() {
             assert_eq!(failed.buffer.len(), len);
             failed.buffer.fill(1.0);
         }
+    });
+}
+
+/// A rank starts what it can and goes on, though peers have not even connected: one thread may hold several ranks.
+#[test]
+fn starting_waits_for_nobody() {
+    let comms = Communicator::group(3).expect("a group");
+    let started = |comm: &Communicator, len: usize| {
+        let mut vector = comm.buffer::<i64>(len).expect("a buffer");
+        vector.fill(comm.rank() as i64 + 1);
+        vector
+    };
+    let mut pending: Vec<_> = comms
+        .iter()
+        .flat_map(|comm| {
+            [10, 5000].map(|len| comm.start().all_reduce(started(comm, len), ReduceOp::Sum).expect("a start"))
+        })
+        .collect();
+    while !pending.iter_mut().fold(true, |all, one| one.test() && all) {}
+    for one in pending {
+        let vector = one.wait().expect("a sum");
+        assert!(vector.iter().all(|&element| element == 6));
+    }
+}
+
+#[test]
+fn an_operation_has_a_time_of_its_own() {
+    let through = Barrier::new(2);
+    group(2, |comm: Communicator| {
+        comm.barrier().unwrap();
+        let summed = |limit| comm.start().within(limit).all_reduce(comm.buffer::<f32>(10).unwrap(), ReduceOp::Sum);
+        summed(Duration::MAX).unwrap().wait().unwrap();
+        if comm.rank() == 0 {
+            let limit = Duration::from_millis(100);
+            let failed = summed(limit).unwrap().wait();
+            through.wait();
+            let failed = failed.unwrap_err();
+            assert_eq!(failed.buffer.len(), 10);
+            let CollectiveError::TimedOut { by: 0, limit: waited, .. } = failed.error else { panic!("{failed}") };
+            assert_eq!(waited, limit);
+        } else {
+            through.wait();
+            let error = comm.barrier().unwrap_err();
+            assert!(matches!(error, CollectiveError::TimedOut { by: 0, .. }), "{error}");
+        }
+    });
+}
+
+/// One that is only tested from time to time is over too.
+#[test]
+fn an_operation_that_is_tested_runs_out_of_time() {
+    let through = Barrier::new(2);
+    group(2, |comm: Communicator| {
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            through.wait();
+            return;
+        }
+        let vector = comm.buffer::<f32>(10).unwrap();
+        let mut pending = comm.start().within(Duration::from_millis(20)).all_reduce(vector, ReduceOp::Sum).unwrap();
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        let failed = pending.wait();
+        through.wait();
+        assert!(matches!(failed.unwrap_err().error, CollectiveError::TimedOut { by: 0, .. }));
     });
 }

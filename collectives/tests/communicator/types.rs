@@ -181,3 +181,21 @@ fn what_is_not_for_a_type_is_refused_before_anything_is_sent() {
         comm.barrier().unwrap();
     });
 }
+
+/// Each rank has a factor of its own, and may change it, for which no other plan is made.
+#[test]
+fn factors_differ_from_rank_to_rank_and_time_to_time() {
+    group(3, |comm: Communicator| {
+        let (mut given, mut sum) = (comm.buffer::<f32>(100).unwrap(), comm.buffer::<f32>(100).unwrap());
+        given.fill(1.0);
+        for round in 1..5 {
+            let factor = f64::from(round * (1 + comm.rank() as u32));
+            comm.all_reduce_into(&mut given, &mut sum, ReduceOp::pre_mul_sum(factor)).unwrap();
+            assert_eq!(given[..], [1.0; 100]);
+            assert_eq!(sum[..], [6.0 * round as f32; 100]);
+        }
+        let plans = comm.explain().to_string().matches("plan: ").count();
+        assert_eq!(plans, 1, "{}", comm.explain());
+        comm.barrier().unwrap();
+    });
+}

@@ -1,0 +1,83 @@
+//! What an operation is given, and what comes back of it.
+
+use std::time::Duration;
+
+use qpair_verbs::Buffer;
+use qpair_verbs::calc::scale;
+
+use crate::error::CollectiveError;
+use crate::execute::{Grace, Key, Memory};
+
+/// An operation that was started to be waited for later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(pub(super) u64);
+
+/// What a rank has for an operation, beside what all ranks say alike.
+#[derive(Debug, Default)]
+pub(super) struct Operands {
+    /// What is given, where that stays as it is.
+    pub(super) input: Memory,
+    /// What the result is put into; in place, what is given too.
+    pub(super) data: Memory,
+    /// How long it may take, if it has a limit of its own.
+    pub(super) limit: Option<Duration>,
+}
+
+/// How an operation ended, with its memory.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) input: Option<Buffer>,
+    pub(super) data: Option<Buffer>,
+    pub(super) result: Result<(), CollectiveError>,
+}
+
+impl Operands {
+    /// A vector that is given, if that stays as it is, and one for the result.
+    #[inline]
+    pub(super) fn new(input: Option<Buffer>, data: Option<Buffer>) -> Self {
+        let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
+        Self { input, data, limit: None }
+    }
+
+    /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
+    /// it is. Gives what is to be given back then.
+    #[inline]
+    pub(super) fn scale(
+        &mut self,
+        key: &Key,
+        me: u32,
+        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
+    ) -> Result<Option<Buffer>, CollectiveError> {
+        let by = key.op.and_then(|op| op.scale_before());
+        let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
+        let unsupported = |_| CollectiveError::Unsupported { op, data_type };
+        if key.spec.in_place {
+            let (given, size) = (key.spec.contribution(me), data_type.size());
+            let bytes = self.data.plain_mut(given.offset as usize * size, given.len as usize * size);
+            return bytes.map_or(Ok(()), |bytes| scale(data_type, bytes, by)).map_err(unsupported).map(|()| None);
+        }
+        let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
+        let scaled = alloc(own.len()).and_then(|mut copy| {
+            let part = &mut copy[..own.len()];
+            part.copy_from_slice(&own);
+            scale(data_type, part, by).map_err(unsupported).map(|()| copy)
+        });
+        match scaled {
+            Ok(copy) => {
+                self.input = Memory::Plain(copy);
+                Ok(Some(own))
+            }
+            Err(error) => {
+                self.input = Memory::Plain(own);
+                Err(error)
+            }
+        }
+    }
+
+    /// The memory of an operation that was not started.
+    pub(super) fn back(self, result: Result<(), CollectiveError>) -> Ended {
+        let mut grace = Grace::new(None);
+        let [input, data] = [self.input, self.data].map(|memory| memory.into_plain(&mut grace));
+        Ended { input, data, result }
+    }
+}
