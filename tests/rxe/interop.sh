@@ -104,7 +104,7 @@ interop() { # perf's test, options, port, the server's place, its command, the c
 
 # Runs a server and, once it listens, its client. Places are hosts by their numbers, and `here`: this machine.
 meet() { # TCP port, the server's place, its command, the client's place, its command: sets `why` if either fails
-  local ready server status=0 limit=${limit:-60}
+  local ready server status=0 limit=${limit:-180}
   ready=$RXE_STATE/shared/ready.$1
   at "$2" "$limit" "(until ${ready_when:-ss -ltnH 'sport = :$1' | grep -q .}; do kill -0 \$\$ || exit; sleep 0.05; done; >$(quoted "$ready")) &
     exec $3" >"$scratch/server.$1" 2>&1 &
