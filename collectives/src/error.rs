@@ -44,6 +44,14 @@ pub enum BootstrapError {
         /// What to set it to.
         hint: &'static str,
     },
+    /// A plan that was to be used can not be.
+    #[error("the plan {}, which QPAIR_PLANS names: {reason}; `qpair plan verify` tells more of it", path.display())]
+    PlanFile {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// There is no such rank.
     #[error("{name} is {rank}, but there are {size} ranks: they are numbered from 0 to {}", size - 1)]
     NoSuchRank {

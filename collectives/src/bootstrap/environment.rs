@@ -10,6 +10,7 @@ use super::client::{Joining, Roster};
 use super::launchers::{self, Variables};
 use super::meeting::{Hosting, Meeting, Settled};
 use super::message::{Listening, Member, Whereabouts};
+use super::overrides::Overrides;
 use super::seating::{own_gpu, seating};
 use super::server::{Server, Terms};
 use super::watch::Watch;
@@ -52,6 +53,13 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 /// With a cluster key (QPAIR_CLUSTER_KEY_FILE, see [`ClusterKey`]), only who has it too. Without one, whoever reaches the port and says what a rank says, but where rank 0
 /// publishes the port itself (a file, PMI): then a ticket is with it, that ranks have to show. Whoever connects and does not
 /// join is turned away after 10 s, or before if there are too many, and costs rank 0 a descriptor and up to 64 KiB until then.
+///
+/// # What to use
+///
+/// Whoever starts a program may decide what it leaves to the ranks, or decides otherwise. All ranks need the same.
+/// **QPAIR_ALGORITHM** names an algorithm, `ring`, or one for each collective, `all-reduce=ring,broadcast=chain`: it is used
+/// whatever [`set_algorithm`](Communicator::set_algorithm) says, also in communicators that are split off. **QPAIR_PLANS** names
+/// files of plans, with colons between, which are [set](Communicator::set_plan) for what their specs say.
 ///
 /// # Limits
 ///
@@ -154,6 +162,7 @@ impl Environment {
         let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
+        let overrides = Overrides::read(variable)?;
         let (joining, Roster { token, members, ip }) = Joining::new(place, ranks, whereabouts, server, self.limit)?;
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
         let set_up = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
@@ -171,7 +180,9 @@ impl Environment {
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
         let members = members.into_iter().zip(all);
         let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
-        Ok(Communicator::new(net, Watch::Store(client), local_rank, members))
+        let comm = Communicator::new(net, Watch::Store(client), local_rank, members);
+        overrides.apply(&comm)?;
+        Ok(comm)
     }
 
     fn check(&self) -> Result<(), BootstrapError> {

@@ -8,6 +8,7 @@ mod launchers;
 mod line;
 mod meeting;
 mod message;
+mod overrides;
 mod place;
 mod regroup;
 mod seating;

@@ -57,13 +57,20 @@ pub struct Communicator {
     wish: RefCell<Wish>,
 }
 
-/// The algorithms asked for, by collective.
+/// The algorithms asked for, by collective, and whether nothing else can be asked for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wish([Algorithm; Collective::ALL.len()]);
+pub(super) struct Wish([(Algorithm, bool); Collective::ALL.len()]);
 
 impl Wish {
     fn of(&self, collective: Collective) -> Algorithm {
-        self.0[Self::place(collective)]
+        self.0[Self::place(collective)].0
+    }
+
+    fn set(&mut self, collective: Collective, algorithm: Algorithm, fixed: bool) {
+        let wish = &mut self.0[Self::place(collective)];
+        if fixed || !wish.1 {
+            *wish = (algorithm, fixed);
+        }
     }
 
     fn place(collective: Collective) -> usize {
@@ -174,9 +181,30 @@ impl Communicator {
     /// Which algorithm to use for the collectives that it does; [`Algorithm::Auto`] for all. All ranks must ask for the
     /// same.
     pub fn set_algorithm(&self, algorithm: Algorithm) {
-        let mut wish = self.wish.borrow_mut();
         for collective in Collective::ALL.into_iter().filter(|&collective| algorithm.does(collective)) {
-            wish.0[Wish::place(collective)] = algorithm;
+            self.wish.borrow_mut().set(collective, algorithm, false);
+        }
+    }
+
+    /// Uses an algorithm for a collective, or for all that it does, whatever the program asks for later.
+    pub(crate) fn fix_algorithm(&self, collective: Option<Collective>, algorithm: Algorithm) {
+        let all = Collective::ALL.into_iter().filter(|&other| algorithm.does(other));
+        for collective in all.filter(|&other| collective.is_none_or(|collective| collective.name() == other.name())) {
+            self.wish.borrow_mut().set(collective, algorithm, true);
+        }
+    }
+
+    /// What algorithms it is to use.
+    pub(super) fn wish(&self) -> Wish {
+        *self.wish.borrow()
+    }
+
+    /// Uses the algorithms that another one was to use where the program has no say.
+    pub(super) fn inherit(&self, wish: Wish) {
+        for collective in Collective::ALL {
+            if let (algorithm, true) = wish.0[Wish::place(collective)] {
+                self.fix_algorithm(Some(collective), algorithm);
+            }
         }
     }
 

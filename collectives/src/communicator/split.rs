@@ -74,6 +74,7 @@ impl Communicator {
         let near = if one_host { None } else { self.near() };
         let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, LIMIT)?;
         new.set_timeout(self.timeout());
+        new.inherit(self.wish());
         Ok(Some(new))
     }
 
