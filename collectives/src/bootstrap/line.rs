@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
-use super::message::{FromStore, PURPOSE};
+use super::message::{ANSWER_LIMIT, FromStore, PURPOSE};
 use super::visitor::with_entropy;
 use crate::deadline::Deadline;
 
@@ -68,7 +68,7 @@ impl Mouth {
 
 impl Ear {
     /// The next message, until the deadline.
-    pub(super) fn message(&mut self, deadline: Option<Deadline>, limit: usize) -> Result<FromStore, Hearing> {
+    pub(super) fn message(&mut self, deadline: Option<Deadline>) -> Result<FromStore, Hearing> {
         let mut part = vec![0; PART];
         loop {
             if let Some(end) = self.heard[self.searched..].iter().position(|&byte| byte == b'\n') {
@@ -78,7 +78,7 @@ impl Ear {
                 return serde_json::from_slice(&line).map_err(strange);
             }
             self.searched = self.heard.len();
-            if self.heard.len() >= limit {
+            if self.heard.len() >= ANSWER_LIMIT {
                 self.heard.clear();
                 self.searched = 0;
                 return Err(Hearing::Strange("a line too long".into()));

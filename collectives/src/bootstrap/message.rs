@@ -200,8 +200,8 @@ pub(super) const LINE_LIMIT: usize = 64 << 10;
 /// The longest line of who has not joined yet, and may be anybody: every second core of 4096 takes 10 KiB.
 pub(super) const JOIN_LIMIT: usize = 16 << 10;
 
-/// The longest line that the store sends: a roster of as many ranks as there can be.
-pub(super) const ROSTER_LIMIT: usize = 64 << 20;
+/// The longest line that the store sends: a roster of as many ranks as there can be, or what all of them wait for.
+pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
