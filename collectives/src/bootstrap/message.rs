@@ -106,13 +106,10 @@ impl Members {
         let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let host = hosts.number((its.host.clone(), its.machine.clone()));
-            // In words: a set has no order, and no hash.
-            (host, cores.number(its.cores.to_string()), its.gpu)
+            (host, cores.number(its.cores.clone()), its.gpu)
         });
         let ranks = ranks.collect();
-        let first = |words: &String| all.iter().map(|its| &its.cores).find(|cores| cores.to_string() == *words);
-        let cores = cores.all.iter().filter_map(|words| first(words).cloned()).collect();
-        Members { hosts: hosts.all, cores, ranks }
+        Members { hosts: hosts.all, cores: cores.all, ranks }
     }
 
     /// `None` if it contradicts itself.
