@@ -158,6 +158,20 @@ fn a_host_that_does_not_answer_ends_the_job_and_is_named() {
 }
 
 #[test]
+fn a_script_longer_than_a_pipe_arrives_and_a_host_that_does_not_read_it_is_not_waited_for() {
+    let cluster = Cluster::new("long");
+    let launch = |options: &[&str], script| {
+        let mut command = cluster.launch(&[options, &["-x", "LONG"]].concat(), script);
+        command.env("LONG", "x".repeat(100_000));
+        finish(command)
+    };
+    let output = launch(&["-H", "silent", "--host-timeout", "500ms"], "exec sleep 1000");
+    assert!(stderr(&output).contains("silent has not answered within 500ms"), "{}", stderr(&output));
+    let output = launch(&["-H", "a:2"], "echo ${#LONG}");
+    assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] 100000", "[1] 100000"]), "{}", stderr(&output));
+}
+
+#[test]
 fn without_ssh_nothing_is_started() {
     let output = finish(qpair(&["launch", "-H", "a", "--ssh", "no-such-ssh -p 1", "--", "true"]));
     assert!(stderr(&output).contains("there is no program `no-such-ssh`"), "{}", stderr(&output));
