@@ -13,7 +13,7 @@ use common::{QPAIR, Running, assert_ended, finish, qpair, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What stands in for ssh: like it, it runs a command in a session of its own, ends as that does, and leaves it alone when it is
-/// killed. `nowhere` is no host, and `silent` one that does not answer.
+/// killed. `nowhere` is no host, `silent` one that does not answer, and `bare` one without the launcher's folder.
 const SSH: &str = r#"#!/bin/sh
 [ "$1" = -p ] && shift 2
 host=$1
@@ -21,6 +21,7 @@ shift
 case $host in
     nowhere) echo "ssh: Could not resolve hostname nowhere" >&2; exit 255 ;;
     silent) exec sleep 1000 ;;
+    bare) rmdir "$PWD"; cd /; exec setsid -w sh -c "$*" ;;
     *) echo "Welcome to $host!"; REACHED=$host; export REACHED; cd /; exec setsid -w sh -c "$*" ;;
 esac
 "#;
@@ -155,6 +156,33 @@ fn a_host_that_does_not_answer_ends_the_job_and_is_named() {
     let text = stderr(&output);
     assert!(text.contains("silent has not answered within 500ms, and the ranks were ended"), "{text}");
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_host_without_the_folder_is_not_taken_for_one_that_was_not_reached() {
+    let cluster = Cluster::new("bare");
+    let folder = cluster.0.join("here");
+    fs::create_dir(&folder).expect("a folder");
+    let mut command = cluster.launch(&["-H", "bare"], "true");
+    command.current_dir(&folder);
+    let output = finish(command);
+    let text = stderr(&output);
+    assert!(text.contains("cd: ") && text.contains(&folder.display().to_string()), "{text}");
+    assert!(text.contains("rank 0 on bare ended with exit code 1"), "{text}");
+}
+
+#[test]
+fn a_script_longer_than_a_pipe_arrives_and_a_host_that_does_not_read_it_is_not_waited_for() {
+    let cluster = Cluster::new("long");
+    let launch = |options: &[&str], script| {
+        let mut command = cluster.launch(&[options, &["-x", "LONG"]].concat(), script);
+        command.env("LONG", "x".repeat(100_000));
+        finish(command)
+    };
+    let output = launch(&["-H", "silent", "--host-timeout", "500ms"], "exec sleep 1000");
+    assert!(stderr(&output).contains("silent has not answered within 500ms"), "{}", stderr(&output));
+    let output = launch(&["-H", "a:2"], "echo ${#LONG}");
+    assert_eq!(lines(&stdout(&output)), BTreeSet::from(["[0] 100000", "[1] 100000"]), "{}", stderr(&output));
 }
 
 #[test]

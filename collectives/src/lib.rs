@@ -49,6 +49,7 @@ mod deadline;
 mod error;
 mod execute;
 mod fault;
+mod fnv;
 mod pieces;
 mod plan;
 mod trace;

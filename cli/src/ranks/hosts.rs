@@ -27,6 +27,9 @@ pub enum HostsError {
         /// What was given.
         text: String,
     },
+    /// They take more ranks than a job can have.
+    #[error("the hosts take more than {MOST} ranks, which is more than a job can have: name fewer")]
+    TooMany,
     /// There is none.
     #[error("there is no host: name one at least")]
     None,
@@ -92,16 +95,20 @@ impl Hosts {
         }))
     }
 
-    fn collect<'a>(all: impl Iterator<Item = (&'a str, &'a str, Option<&'a str>)>) -> Result<Self, HostsError> {
+    fn collect<'a>(named: impl Iterator<Item = (&'a str, &'a str, Option<&'a str>)>) -> Result<Self, HostsError> {
         let mut hosts: Vec<(String, u32)> = Vec::new();
-        for (text, name, slots) in all {
+        let mut all = 0_u32;
+        for (text, name, slots) in named {
             let name = name.trim_matches(['[', ']']);
             // ssh would take it for an option.
             let is_name = !name.is_empty() && !name.starts_with('-') && !name.contains(|c: char| c.is_whitespace());
-            let slots = slots.map_or(Some(1), |slots| slots.parse().ok().filter(|slots| (1..=MOST).contains(slots)));
+            let slots =
+                slots.map_or(Some(1), |slots| slots.parse().ok().filter(|slots| (1..=MOST_ON_HOST).contains(slots)));
             let (true, Some(slots)) = (is_name, slots) else {
                 return Err(HostsError::Form { text: text.trim().to_owned() });
             };
+            let sum = all.checked_add(slots).filter(|sum| *sum <= MOST);
+            all = sum.ok_or(HostsError::TooMany)?;
             match hosts.iter_mut().find(|(known, _)| known == name) {
                 Some((_, sum)) => *sum += slots,
                 None => hosts.push((name.to_owned(), slots)),
@@ -157,8 +164,10 @@ pub fn own_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Ranks on a host.
-const MOST: u32 = 4096;
+/// Ranks on a host, in one of its entries.
+const MOST_ON_HOST: u32 = 4096;
+/// Ranks of all hosts together: more than any job has, and few enough that a list of all of them takes little memory.
+const MOST: u32 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -187,6 +196,16 @@ mod tests {
             let words = Hosts::parse_file(file).expect_err("no host").to_string();
             assert!(words.contains(file) && words.contains("slots="), "{words}");
         }
+    }
+
+    #[test]
+    fn more_ranks_than_can_be_are_refused() {
+        let list = |entries| vec!["a:4096"; entries].join(",");
+        assert_eq!(Hosts::parse(&list(256)).expect("hosts"), named(&[("a", MOST)]));
+        assert!(matches!(Hosts::parse(&list(257)), Err(HostsError::TooMany)));
+        // As many as overflow a number of 32 bits.
+        let file = "a slots=4096\nb slots=4096\n".repeat(1 << 19);
+        assert!(matches!(Hosts::parse_file(&file), Err(HostsError::TooMany)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -132,18 +132,15 @@ impl Job {
         let shell = [OsString::from(host), "exec /bin/sh".into()];
         let mut command = tied(None, self.remote.ssh.iter().chain(&shell)).map_err(failed)?;
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = TiedChild::start(&mut command).map_err(failed)?;
         let folder = std::env::current_dir().map_err(failed)?;
         let mut all = passed_on(std::env::vars_os());
         all.extend(self.remote.variables.iter().cloned());
         all.extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
         let mark = format!("qpair launch: rank {rank} of {}", RandomState::new().hash_one(rank));
         let script = script(folder.as_os_str(), &all, &self.command, &mark);
+        let mut child = TiedChild::start(&mut command).map_err(failed)?;
         let input = child.take_stdin().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?;
-        let mut remote = Lifeline { input, mark };
-        // One that has ended says by its end why.
-        let _ = remote.input.write_all(&script);
-        Ok(Started { child, prefix: self.prefix(rank), remote: Some(remote) })
+        Ok(Started { child, prefix: self.prefix(rank), remote: Some(Lifeline { input, script, mark }) })
     }
 
     fn prefix(&self, rank: u32) -> Option<String> {

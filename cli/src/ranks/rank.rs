@@ -1,7 +1,8 @@
 //! A rank that runs: its process here, or that of ssh in its place, and what reaches it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ChildStdin;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -22,10 +23,22 @@ pub struct Started {
 /// What holds a rank of another host: see [`remote`](super::remote).
 #[derive(Debug)]
 pub struct Lifeline {
-    /// What takes signals, and ends the rank when it is closed.
+    /// What takes the script, then signals, and ends the rank when it is closed.
     pub input: ChildStdin,
+    /// What the host is to do.
+    pub script: Vec<u8>,
     /// The line of its output that says that the host has answered.
     pub mark: String,
+}
+
+/// Writes the script, then the names of signals as they come, until nobody can send more. A pipe takes 64 KiB, and more only as
+/// the host reads: whoever writes waits for the host, or for the end of what stands for it here.
+///
+/// # Errors
+/// If nobody reads any more.
+pub(super) fn write_to_host(mut input: impl Write, script: &[u8], signals: Receiver<&'static str>) -> io::Result<()> {
+    input.write_all(script)?;
+    signals.into_iter().try_for_each(|name| writeln!(input, "{name}"))
 }
 
 /// A rank that was started.
@@ -43,8 +56,8 @@ pub(super) struct Rank {
 #[derive(Debug)]
 pub(super) struct Away {
     pub(super) host: String,
-    /// Closed once it is to be killed.
-    pub(super) input: Option<ChildStdin>,
+    /// What takes the names of signals. Dropped once it is to be killed.
+    pub(super) signals: Option<Sender<&'static str>>,
     /// Until when the host has to answer; `None` if it has.
     pub(super) until: Option<Instant>,
 }
@@ -54,14 +67,14 @@ impl Rank {
     pub(super) fn signal(&mut self, signal: Signal) {
         match &mut self.away {
             // What stands for it here has to live to hear of its end.
-            Some(Away { input: Some(input), until: None, .. }) if signal != Signal::KILL => {
+            Some(Away { signals: Some(signals), until: None, .. }) if signal != Signal::KILL => {
                 let name = signal_hook::low_level::signal_name(signal.as_raw());
                 let name = name.and_then(|name| name.strip_prefix("SIG")).unwrap_or("TERM");
                 // If that fails, its end is on the way.
-                let _ = writeln!(input, "{name}");
+                let _ = signals.send(name);
             }
             Some(away) => {
-                away.input = None;
+                away.signals = None;
                 signal_group(self.pid, Signal::KILL);
             }
             None => signal_group(self.pid, signal),

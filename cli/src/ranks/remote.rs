@@ -26,9 +26,10 @@ impl Remote {
     }
 }
 
-/// What `/bin/sh` is to read: becomes `command` in `folder`, with these variables. It says `mark` when that is about to start.
+/// What `/bin/sh` is to read: becomes `command` in `folder`, with these variables. First it says `mark`:
+/// the host was reached, and what fails from there on is the rank's.
 pub fn script(folder: &OsStr, variables: &[(String, OsString)], command: &[OsString], mark: &str) -> Vec<u8> {
-    let mut script = b"{\ncd ".to_vec();
+    let mut script = format!("{{\necho '{mark}'\ncd ").into_bytes();
     quote(folder, &mut script);
     script.extend_from_slice(b" || exit 1\n");
     for (name, value) in variables {
@@ -36,7 +37,7 @@ pub fn script(folder: &OsStr, variables: &[(String, OsString)], command: &[OsStr
         quote(value, &mut script);
         script.push(b'\n');
     }
-    script.extend_from_slice(HEAD.replace("MARK", mark).as_bytes());
+    script.extend_from_slice(HEAD.as_bytes());
     for word in command {
         script.push(b' ');
         quote(word, &mut script);
@@ -63,8 +64,7 @@ fn quote(word: &OsStr, script: &mut Vec<u8>) {
 }
 
 /// A shell has what it starts in the background ignore SIGINT; newer `env` undoes that. Elsewhere SIGTERM stands in for it.
-const HEAD: &str = "echo 'MARK'
-exec 3<&0
+const HEAD: &str = "exec 3<&0
 if env --default-signal=INT true 2>/dev/null; then fresh='env --default-signal=INT,QUIT'; else fresh=; fi
 setsid $fresh";
 
@@ -95,8 +95,12 @@ mod tests {
     use super::*;
 
     fn start(shell: &str, variables: &[(String, OsString)], command: &[&str]) -> Child {
+        start_in("/", shell, variables, command)
+    }
+
+    fn start_in(folder: &str, shell: &str, variables: &[(String, OsString)], command: &[&str]) -> Child {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        let script = script(OsStr::new("/"), variables, &command, "up");
+        let script = script(OsStr::new(folder), variables, &command, "up");
         let mut child = Command::new(shell).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
         child.stdin.as_mut().expect("a pipe").write_all(&script).expect("it reads");
         child
@@ -122,6 +126,15 @@ mod tests {
                 start(shell, &variables, &["sh", "-c", "pwd; printf '%s|' \"$ODD\" \"$1\"; exit 7", "x", odd]);
             assert_eq!(said(&mut child), format!("up\n/\n{odd}|{odd}|"), "{shell}");
             assert_eq!(child.wait().expect("its end").code(), Some(7), "{shell}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_the_ranks_failure_and_not_the_hosts() {
+        for shell in shells() {
+            let mut child = start_in("/no/such/folder", shell, &[], &["echo", "run"]);
+            assert_eq!(said(&mut child), "up\n", "{shell}");
+            assert_eq!(child.wait().expect("its end").code(), Some(1), "{shell}");
         }
     }
 

@@ -12,7 +12,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 use super::error::{JobError, RankEnd};
 use super::hosts::Seat;
-use super::rank::{Away, Lifeline, Rank, Started, signal_group};
+use super::rank::{Away, Lifeline, Rank, Started, signal_group, write_to_host};
 use super::relay::{copy, relay, wait_for};
 
 /// The ranks of a job, and the events that come from them and from the user.
@@ -95,9 +95,16 @@ impl Supervisor {
         let (number, Started { mut child, prefix, remote }) = (seat.rank, started);
         let (out, err) = (child.take_stdout(), child.take_stderr());
         let pid = child.pid();
-        let (input, mark) = remote.map(|Lifeline { input, mark }| (input, mark)).unzip();
-        let host = seat.host.clone().filter(|_| input.is_some());
-        let away = host.map(|host| Away { host, input, until: Instant::now().checked_add(self.answer) });
+        let (mut away, mut mark) = (None, None);
+        if let (Some(host), Some(Lifeline { input, script, mark: line })) = (seat.host.clone(), remote) {
+            let (signals, to_pass_on) = channel();
+            spawn_thread("input", move || {
+                // One that does not read has ended, and says by its end why.
+                let _ = write_to_host(input, &script, to_pass_on);
+            })?;
+            away = Some(Away { host, signals: Some(signals), until: Instant::now().checked_add(self.answer) });
+            mark = Some(line);
+        }
         self.ranks.push(Rank { number, child, pid, running: true, away });
         // Closed once it is known whether the host has answered.
         let (knowing, known) = channel::<()>();
@@ -276,7 +283,7 @@ impl Supervisor {
         let mut end = RankEnd::from(rank.child.wait().map_err(failed)?);
         if let Some(away) = &mut rank.away {
             end = end.of_shell(away.until.is_none());
-            away.input = None;
+            away.signals = None;
         }
         tracing::debug!(rank = number, %end, "a rank ended");
         Ok(end)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::alarm::Alarm;
 use super::line::{Ear, Hearing, Mouth};
-use super::message::{FromStore, LINE_LIMIT, Listening, PROTOCOL, ROSTER_LIMIT, ToStore, Whereabouts, encode};
+use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
 use super::place::Place;
 use super::server::Server;
 use crate::deadline::Deadline;
@@ -115,7 +115,7 @@ impl Joining {
         let alarm = Alarm::new(self.size);
         let heard = alarm.clone();
         let mut ear = self.ear;
-        let mut answers = self.mouth.twin().map_err(system("set up the connection to rank 0"))?;
+        let mut answers = self.mouth.clone();
         let rank = self.rank;
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
         let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
@@ -139,7 +139,7 @@ impl Joining {
         let deadline = Deadline::after(limit.saturating_add(ANSWER));
         let failed = |error| Err(Attempt::Failed(error));
         let (rank, size) = (self.rank, self.size);
-        match self.ear.message(Some(deadline), ROSTER_LIMIT) {
+        match self.ear.message(Some(deadline)) {
             Ok(FromStore::Refused { reason }) => failed(BootstrapError::Refused { rank, reason }),
             Ok(FromStore::Absent { missing, limit, .. }) if self.met => {
                 failed(BootstrapError::NotSetUp { missing, size, limit })
@@ -234,7 +234,7 @@ impl Drop for StoreClient {
 /// Listens until the connection ends.
 fn listen(rank: u32, ear: &mut Ear, answers: &mut Mouth, alarm: &Alarm) {
     loop {
-        match ear.message(None, LINE_LIMIT) {
+        match ear.message(None) {
             Ok(FromStore::Verdict(fault)) => drop(alarm.raise(fault)),
             // If it can not be said, the store is gone.
             Ok(FromStore::Ask) => drop(answers.say(&encode(&ToStore::Waits(alarm.place_of(rank))))),
@@ -264,3 +264,53 @@ const VERDICT: Duration = Duration::from_millis(500);
 
 /// The listener only reads lines.
 const STACK: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    use qpair_transport::Guarded;
+
+    use super::*;
+    use crate::algorithms::Algorithm;
+    use crate::bootstrap::line::speak;
+    use crate::bootstrap::message::{LINE_LIMIT, PURPOSE};
+    use crate::execute::Call;
+    use crate::fault;
+    use crate::plan::{Collective, PlanHash};
+
+    #[test]
+    fn a_verdict_names_what_a_thousand_ranks_wait_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut answers, mut ear) = speak(stream, None).unwrap();
+        let (mut store, _) = listener.accept().unwrap();
+        let alarm = Alarm::new(1000);
+        let call = Call {
+            collective: Collective::AllReduce,
+            data_type: None,
+            op: None,
+            elements: 1 << 20,
+            in_place: true,
+            algorithm: Algorithm::Ring,
+            hash: PlanHash(u64::MAX),
+        };
+        let place = |rank| fault::Place { rank, step: 7, call };
+        let verdict = Fault::TimedOut {
+            by: 0,
+            place: place(1),
+            limit: Duration::from_secs(1),
+            waits: (1..1000).map(|rank| (rank, Some(place((rank + 1) % 1000)))).collect(),
+        };
+        let line = encode(&FromStore::Verdict(verdict.clone()));
+        assert!(line.len() > LINE_LIMIT);
+        std::thread::scope(|scope| {
+            scope.spawn(|| listen(0, &mut ear, &mut answers, &alarm));
+            store.write_all(&[&Guarded::caller(PURPOSE, None).output()[..], &line].concat()).unwrap();
+            // The listener ends with the stream.
+            store.shutdown(Shutdown::Write).unwrap();
+        });
+        assert_eq!(alarm.fault(), Some(verdict));
+    }
+}

@@ -7,25 +7,28 @@ use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded, HandshakeError};
 
-use super::message::{FromStore, PURPOSE};
+use super::message::{ANSWER_LIMIT, FromStore, PURPOSE};
 use super::visitor::with_entropy;
 use crate::deadline::Deadline;
 
-/// What says things to the store.
-#[derive(Debug)]
-pub(super) struct Mouth {
-    stream: TcpStream,
-    guarded: Arc<Mutex<Guarded>>,
-}
+/// What says things to the store. Clones say them over the same stream.
+#[derive(Clone, Debug)]
+pub(super) struct Mouth(Arc<Line>);
 
 /// What hears the store.
 #[derive(Debug)]
 pub(super) struct Ear {
-    stream: TcpStream,
-    guarded: Arc<Mutex<Guarded>>,
+    line: Arc<Line>,
     /// Up to a line that is not whole; so much of it has no end of a line.
     heard: Vec<u8>,
     searched: usize,
+}
+
+/// One descriptor for all who use the stream: where a process has many ranks, they are scarce.
+#[derive(Debug)]
+struct Line {
+    stream: TcpStream,
+    guarded: Mutex<Guarded>,
 }
 
 /// Why nothing was heard.
@@ -42,33 +45,27 @@ pub(super) enum Hearing {
 pub(super) fn speak(stream: TcpStream, key: Option<&ClusterKey>) -> io::Result<(Mouth, Ear)> {
     stream.set_nodelay(true)?;
     let guarded = Guarded::caller(PURPOSE, key.map(with_entropy).transpose()?);
-    let guarded = Arc::new(Mutex::new(guarded));
-    let mouth = Mouth { stream: stream.try_clone()?, guarded: guarded.clone() };
-    Ok((mouth, Ear { stream, guarded, heard: Vec::new(), searched: 0 }))
+    let line = Arc::new(Line { stream, guarded: Mutex::new(guarded) });
+    Ok((Mouth(line.clone()), Ear { line, heard: Vec::new(), searched: 0 }))
 }
 
 impl Mouth {
     /// Says a line, or keeps it until the store is known to have the key.
     pub(super) fn say(&mut self, line: &[u8]) -> io::Result<()> {
-        let mut guarded = lock(&self.guarded);
+        let mut guarded = self.0.lock();
         guarded.say(line);
-        flush(&mut guarded, &self.stream)
-    }
-
-    /// Another for the same stream.
-    pub(super) fn twin(&self) -> io::Result<Mouth> {
-        Ok(Mouth { stream: self.stream.try_clone()?, guarded: self.guarded.clone() })
+        self.0.flush(&mut guarded)
     }
 
     pub(super) fn hang_up(&mut self) {
         // If that fails, the connection is over already.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.0.stream.shutdown(Shutdown::Both);
     }
 }
 
 impl Ear {
     /// The next message, until the deadline.
-    pub(super) fn message(&mut self, deadline: Option<Deadline>, limit: usize) -> Result<FromStore, Hearing> {
+    pub(super) fn message(&mut self, deadline: Option<Deadline>) -> Result<FromStore, Hearing> {
         let mut part = vec![0; PART];
         loop {
             if let Some(end) = self.heard[self.searched..].iter().position(|&byte| byte == b'\n') {
@@ -78,7 +75,7 @@ impl Ear {
                 return serde_json::from_slice(&line).map_err(strange);
             }
             self.searched = self.heard.len();
-            if self.heard.len() >= limit {
+            if self.heard.len() >= ANSWER_LIMIT {
                 self.heard.clear();
                 self.searched = 0;
                 return Err(Hearing::Strange("a line too long".into()));
@@ -88,10 +85,10 @@ impl Ear {
                 continue;
             }
             self.wait(deadline)?;
-            match self.stream.read(&mut part) {
+            match (&self.line.stream).read(&mut part) {
                 Ok(0) => return Err(Hearing::Over(ErrorKind::UnexpectedEof.into())),
                 Ok(read) => {
-                    lock(&self.guarded).take_in(&part[..read]);
+                    self.line.lock().take_in(&part[..read]);
                     match self.listen() {
                         Ok(more) => self.heard.extend(more.unwrap_or_default()),
                         // What it said, for people.
@@ -111,10 +108,10 @@ impl Ear {
 
     /// What was heard, after what both sides have to say before.
     fn listen(&mut self) -> Result<Option<Vec<u8>>, Hearing> {
-        let mut guarded = lock(&self.guarded);
+        let mut guarded = self.line.lock();
         let heard = guarded.hear().map_err(Hearing::Handshake);
         // If that fails, so will reading.
-        let _ = flush(&mut guarded, &self.stream);
+        let _ = self.line.flush(&mut guarded);
         heard
     }
 
@@ -124,18 +121,20 @@ impl Ear {
             Some(deadline) => deadline.left().map(|left| left.max(LEAST)),
             None => None,
         };
-        self.stream.set_read_timeout(left).map_err(Hearing::Over)
+        self.line.stream.set_read_timeout(left).map_err(Hearing::Over)
     }
 }
 
-fn lock(guarded: &Mutex<Guarded>) -> MutexGuard<'_, Guarded> {
-    guarded.lock().unwrap_or_else(PoisonError::into_inner)
-}
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Guarded> {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes.
-fn flush(guarded: &mut Guarded, mut stream: &TcpStream) -> io::Result<()> {
-    let output = std::mem::take(guarded.output());
-    if output.is_empty() { Ok(()) } else { stream.write_all(&output) }
+    /// Under the lock, so that what two threads say does not mix. What is said is short, and the store reads all that comes.
+    fn flush(&self, guarded: &mut Guarded) -> io::Result<()> {
+        let output = std::mem::take(guarded.output());
+        if output.is_empty() { Ok(()) } else { (&self.stream).write_all(&output) }
+    }
 }
 
 /// Bytes that are read at once.

@@ -106,13 +106,10 @@ impl Members {
         let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let host = hosts.number((its.host.clone(), its.machine.clone()));
-            // In words: a set has no order, and no hash.
-            (host, cores.number(its.cores.to_string()), its.gpu)
+            (host, cores.number(its.cores.clone()), its.gpu)
         });
         let ranks = ranks.collect();
-        let first = |words: &String| all.iter().map(|its| &its.cores).find(|cores| cores.to_string() == *words);
-        let cores = cores.all.iter().filter_map(|words| first(words).cloned()).collect();
-        Members { hosts: hosts.all, cores, ranks }
+        Members { hosts: hosts.all, cores: cores.all, ranks }
     }
 
     /// `None` if it contradicts itself.
@@ -200,8 +197,8 @@ pub(super) const LINE_LIMIT: usize = 64 << 10;
 /// The longest line of who has not joined yet, and may be anybody: every second core of 4096 takes 10 KiB.
 pub(super) const JOIN_LIMIT: usize = 16 << 10;
 
-/// The longest line that the store sends: a roster of as many ranks as there can be.
-pub(super) const ROSTER_LIMIT: usize = 64 << 20;
+/// The longest line that the store sends: a roster of as many ranks as there can be, or what all of them wait for.
+pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {

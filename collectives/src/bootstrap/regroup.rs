@@ -35,10 +35,8 @@ impl Host {
         let refused = |source| BootstrapError::System { what: "listen for the ranks of a group", source };
         let listener = TcpListener::bind(SocketAddr::new(ip, 0)).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let ticket = getrandom::u64().map_err(|error| BootstrapError::System {
-            what: "draw a random number",
-            source: std::io::Error::other(error.to_string()),
-        })?;
+        let ticket = getrandom::u64()
+            .map_err(|error| BootstrapError::System { what: "draw a random number", source: error.into() })?;
         Ok(Self { listener, spot: Spot { address, ticket } })
     }
 }

@@ -1,6 +1,6 @@
 //! The store's thread at rank 0.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -46,7 +46,7 @@ impl Server {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let token = getrandom::u64().map_err(|_| io::Error::from(ErrorKind::Other))?;
+        let token = getrandom::u64()?;
         let mut store = Store::new(poll, listener, published, terms, token, stop.clone());
         let thread = std::thread::Builder::new().name("qpair-store".into()).spawn(move || store.run())?;
         Ok(Server { thread: Some(thread), stop, waker })

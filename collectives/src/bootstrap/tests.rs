@@ -1,13 +1,18 @@
 //! The store, and visitors that are played by hand.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Guarded};
+
+#[path = "../../tests/communicator/port.rs"]
+mod port;
+
+use port::Port;
 
 use super::meeting::Hosting;
 use super::message::{FromStore, Listeners, Listening, PROTOCOL, PURPOSE, ToStore, encode};
@@ -17,10 +22,17 @@ use super::whereabouts::whereabouts;
 use super::{Environment, Whereabouts};
 use crate::ReduceOp;
 use crate::communicator::Communicator;
+use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// What comes of the first of ever longer limits that is not too short for this machine, where an attempt gives `None`.
+fn in_time<T>(attempt: impl Fn(Duration) -> Option<T>) -> T {
+    let limits = [50, 500, 5_000, 50_000].map(Duration::from_millis);
+    limits.into_iter().find_map(attempt).expect("nobody came in time, however long that was")
+}
 
 /// A store at a port that nobody else gets meanwhile.
 fn start(size: u32, limit: Duration) -> (Server, SocketAddr) {
@@ -84,14 +96,26 @@ impl Guest {
     }
 }
 
+/// Whether the store says that it misses that rank.
+fn is_absent(rank: u32, said: &FromStore) -> bool {
+    matches!(said, FromStore::Absent { missing, .. } if missing.contains(&rank))
+}
+
 #[test]
 fn who_comes_after_the_others_gave_up_hears_that() {
-    let (_server, address) = start(3, Duration::from_millis(50));
-    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(50), turned_away: None };
-    assert_eq!(Guest::join(address, 1, 3).hear(), absent);
-    for late in [2, 1] {
-        assert_eq!(Guest::join(address, late, 3).hear(), absent);
-    }
+    in_time(|limit| {
+        let (_server, address) = start(3, limit);
+        let absent = FromStore::Absent { missing: vec![0, 2], limit, turned_away: None };
+        let heard = Guest::join(address, 1, 3).hear();
+        if is_absent(1, &heard) {
+            return None;
+        }
+        assert_eq!(heard, absent);
+        for late in [2, 1] {
+            assert_eq!(Guest::join(address, late, 3).hear(), absent);
+        }
+        Some(())
+    });
 }
 
 #[test]
@@ -111,7 +135,9 @@ fn a_store_that_ends_while_ranks_gather_says_so() {
     assert!(matches!(refused.hear(), FromStore::Refused { .. }));
     // Two ranks of one number: that one is refused shows that the other was let in, whichever comes first.
     let mut twins = [Guest::join(address, 1, 3), Guest::join(address, 1, 3)];
-    let refused = (0..).map(|turn| turn % 2).find(|&at| twins[at].has_answer(Duration::from_millis(5))).unwrap();
+    let until = Deadline::after(LIMIT);
+    let mut turns = (0..).map(|turn| turn % 2).take_while(|_| !until.is_over());
+    let refused = turns.find(|&at| twins[at].has_answer(Duration::from_millis(5))).expect("neither was refused");
     assert!(matches!(twins[refused].hear(), FromStore::Refused { .. }));
     drop(server);
     assert_eq!(twins[1 - refused].hear(), FromStore::Verdict(Fault::Gone { rank: 0 }));
@@ -185,13 +211,18 @@ fn strangers_that_flood_the_store_cost_it_little_and_are_hung_up_on() {
             scope.spawn(move || {
                 for _ in 0..20 {
                     let mut stream = TcpStream::connect(address).unwrap();
+                    stream.set_write_timeout(Some(LIMIT)).unwrap();
                     let mut sent = flood.len();
                     stream.write_all(flood).unwrap();
-                    while stream.write_all(&[b'x'; 1 << 12]).is_ok() {
-                        sent += 1 << 12;
+                    let end = loop {
+                        match stream.write_all(&[b'x'; 1 << 12]) {
+                            Ok(()) => sent += 1 << 12,
+                            Err(error) => break error,
+                        }
                         // What the system keeps, and no more.
                         assert!(sent < 64 << 20, "the store reads on and on");
-                    }
+                    };
+                    assert_ne!(end.kind(), ErrorKind::WouldBlock, "the store neither reads on nor hangs up");
                 }
             });
         }
@@ -211,21 +242,16 @@ fn who_has_no_ticket_of_the_job_is_refused() {
     assert!(matches!(Guest::join_with(address, 0, 1, ticket).hear(), FromStore::Roster { .. }));
 }
 
-/// A port that was free just now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Ranks with these keys at one port.
 fn keyed(keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
-    keyed_at(free_port(), keys, limit)
+    keyed_at(&Port::keep(), keys, limit)
 }
 
-fn keyed_at(port: u16, keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
+fn keyed_at(port: &Port, keys: &[Option<u8>], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
     let rank = |(rank, key): (u32, &Option<u8>)| Environment {
         limit,
         cluster_key: key.map(|byte| ClusterKey::from_bytes([byte; 32])),
-        ..Environment::at(rank, keys.len() as u32, "127.0.0.1", port)
+        ..Environment::at(rank, keys.len() as u32, "127.0.0.1", port.number)
     };
     connect((0..).zip(keys).map(rank).collect())
 }
@@ -244,35 +270,45 @@ fn ranks_that_have_the_same_key_meet() {
 
 #[test]
 fn strangers_that_claim_to_have_the_key_do_not_keep_ranks_out() {
-    let (port, is_over) = (free_port(), AtomicBool::new(false));
+    let (port, is_over) = (Port::keep(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let stranger = || {
             // Right up to what only the key gives.
             let key = Some((ClusterKey::from_bytes([9; 32]), [3; 32]));
             let preface = std::mem::take(Guarded::caller(PURPOSE, key).output());
             let claim = [&preface[..], &[48, 0], &[b'x'; 48]].concat();
-            let mut turned_away = 0;
-            while turned_away == 0 || !is_over.load(Ordering::Relaxed) {
-                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            let (mut turned_away, until) = (0, Deadline::after(LIMIT));
+            while (turned_away == 0 || !is_over.load(Ordering::Relaxed)) && !until.is_over() {
+                let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port.number)) else {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
                 let sent = stream.write_all(&claim);
                 turned_away += u32::from(sent.is_ok() && stream.read_to_end(&mut Vec::new()).is_ok());
             }
+            turned_away
         };
         let strangers = [(); 2].map(|()| scope.spawn(stranger));
-        let ranks: Vec<_> = keyed_at(port, &[Some(7); 4], LIMIT).into_iter().map(Result::unwrap).collect();
+        let ranks = keyed_at(&port, &[Some(7); 4], LIMIT);
         is_over.store(true, Ordering::Relaxed);
-        // Each has been turned away once at least: the store is there as long as its rank.
-        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
-        assert_eq!(ranks.len(), 4);
+        // The store is there as long as its rank.
+        let turned_away = strangers.map(|stranger| stranger.join().unwrap());
+        assert_eq!(ranks.into_iter().map(Result::unwrap).count(), 4);
+        assert!(!turned_away.contains(&0));
     });
 }
 
 #[test]
 fn a_rank_with_another_key_or_none_is_not_let_in_and_named_to_the_others() {
     for wrong in [Some(8), None] {
-        let ends = keyed(&[Some(7), wrong], Duration::from_millis(500));
-        let [zero, one] = ends.try_into().unwrap();
-        let (zero, one) = (zero.unwrap_err().to_string(), one.unwrap_err().to_string());
+        let (zero, one) = in_time(|limit| {
+            let ends = keyed(&[Some(7), wrong], limit).into_iter().map(Result::unwrap_err);
+            let [zero, one]: [BootstrapError; 2] = ends.collect::<Vec<_>>().try_into().unwrap();
+            let came = matches!(&zero, BootstrapError::Absent { turned_away: Some(_), .. })
+                && !matches!(one, BootstrapError::NoAnswer { .. });
+            came.then(|| (zero.to_string(), one.to_string()))
+        });
         assert!(one.starts_with("rank 0 does not answer this rank") && one.contains("key"), "{one}");
         assert!(zero.contains("rank 1 of 2 did not arrive") && zero.contains("turned away"), "{zero}");
     }
@@ -320,16 +356,27 @@ fn who_listens_before_all_have_come_is_refused() {
 
 #[test]
 fn ranks_that_are_not_set_up_in_time_are_named() {
-    let (_server, address) = start(3, Duration::from_millis(100));
-    let mut guests: Vec<_> = (0..3).map(|rank| Guest::join(address, rank, 3)).collect();
-    guests.iter_mut().for_each(|guest| drop(guest.hear()));
-    guests[1].say(&encode(&ToStore::Listening(listening("soft0"))));
-    let absent = FromStore::Absent { missing: vec![0, 2], limit: Duration::from_millis(100), turned_away: None };
-    guests.iter_mut().for_each(|guest| assert_eq!(guest.hear(), absent));
-    // What it says then is too late, and no fault.
-    guests[2].say(&encode(&ToStore::Listening(listening("soft0"))));
-    guests[2].say(&encode(&ToStore::Leave));
-    assert_eq!(guests[0].hear(), FromStore::Left { ranks: vec![2] });
+    in_time(|limit| {
+        let (_server, address) = start(3, limit);
+        let mut guests: Vec<_> = (0..3).map(|rank| Guest::join(address, rank, 3)).collect();
+        if guests.iter_mut().any(|guest| !matches!(guest.hear(), FromStore::Roster { .. })) {
+            return None;
+        }
+        guests[1].say(&encode(&ToStore::Listening(listening("soft0"))));
+        let absent = FromStore::Absent { missing: vec![0, 2], limit, turned_away: None };
+        for guest in &mut guests {
+            let heard = guest.hear();
+            if is_absent(1, &heard) {
+                return None;
+            }
+            assert_eq!(heard, absent);
+        }
+        // What it says then is too late, and no fault.
+        guests[2].say(&encode(&ToStore::Listening(listening("soft0"))));
+        guests[2].say(&encode(&ToStore::Leave));
+        assert_eq!(guests[0].hear(), FromStore::Left { ranks: vec![2] });
+        Some(())
+    });
 }
 
 #[test]
@@ -353,16 +400,13 @@ fn who_leaves_before_all_are_set_up_ends_it() {
 
 /// Ranks that each believe to be on that machine, and what their attempts came to.
 fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
-    // Kept until rank 0 has it.
-    let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = held.local_addr().unwrap().port();
-    drop(held);
+    let port = Port::keep();
     let size = machines.len() as u32;
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .zip(machines)
             .map(|(rank, machine)| {
-                let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port) };
+                let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port.number) };
                 let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
                 scope.spawn(move || environment.connect_from(whereabouts))
             })

@@ -148,7 +148,7 @@ impl Visitor {
 /// The key, and random bytes for a stream.
 pub(super) fn with_entropy(key: &ClusterKey) -> io::Result<(ClusterKey, [u8; 32])> {
     let mut entropy = [0; 32];
-    getrandom::fill(&mut entropy).map_err(|_| io::Error::from(ErrorKind::Other))?;
+    getrandom::fill(&mut entropy)?;
     Ok((key.clone(), entropy))
 }
 

@@ -28,10 +28,8 @@ impl Communicator {
         for rank in 0..size {
             nets.push(Net::new(rank, size, IpAddr::V4(Ipv4Addr::LOCALHOST), settings, Near::software())?);
         }
-        let token = getrandom::u64().map_err(|error| BootstrapError::System {
-            what: "draw a random number",
-            source: std::io::Error::other(error.to_string()),
-        })?;
+        let token = getrandom::u64()
+            .map_err(|error| BootstrapError::System { what: "draw a random number", source: error.into() })?;
         let addresses: Vec<_> = nets.iter().map(Net::address).collect();
         let alarm = Alarm::new(size);
         let whereabouts = whereabouts();

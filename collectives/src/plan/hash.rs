@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::whole::Plan;
+use crate::fnv::Fnv;
 
 /// A stable 64-bit hash of a plan or recipe: equal for equal ones, on every machine and in every build of a release.
 ///
@@ -22,10 +23,10 @@ impl fmt::Display for PlanHash {
 impl PlanHash {
     /// The hash of what `value` is serialised as.
     pub(crate) fn of(value: &impl Serialize) -> Self {
-        let mut fnv = Fnv(0xcbf2_9ce4_8422_2325);
+        let mut fnv = Fnv::new();
         // Only a type that refuses to be serialised could fail, and these do not.
         let _ = serde_json::to_writer(&mut fnv, value);
-        PlanHash(fnv.0)
+        PlanHash(fnv.sum())
     }
 }
 
@@ -33,20 +34,5 @@ impl Plan {
     /// The plan's hash. Takes time in proportion to the number of steps of all ranks.
     pub fn hash(&self) -> PlanHash {
         PlanHash::of(self)
-    }
-}
-
-struct Fnv(u64);
-
-impl std::io::Write for Fnv {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

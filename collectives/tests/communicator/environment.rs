@@ -3,16 +3,12 @@
 use std::process::Command;
 
 use crate::port::Port;
+use crate::processes::process;
 
 /// What a process says that has these variables and no others of a launcher.
 fn says(variables: &[(&str, &str)]) -> String {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "processes::rank", "--nocapture"]).env("QPAIR_TEST_ROLE", "connect");
-    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
-        command.env_remove(name);
-    }
-    command.envs(variables.iter().copied());
-    let output = command.output().unwrap();
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    let output = process("connect", &variables).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

@@ -2,24 +2,20 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Barrier, Mutex};
-
-use rustix::io::{FdFlags, fcntl_setfd};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use crate::port::Port;
+use crate::processes::process;
 
-/// A rank's process, with these variables and no others of a launcher.
+/// A rank's process that works.
 fn rank(variables: &[(&str, String)]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "processes::rank", "--nocapture"]).env("QPAIR_TEST_ROLE", "work");
-    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
-        command.env_remove(name);
-    }
-    command.envs(variables.iter().map(|(name, value)| (*name, value))).stdout(Stdio::piped());
+    let mut command = process("work", variables);
+    command.stdout(Stdio::piped());
     command
 }
 
@@ -72,22 +68,22 @@ fn ranks_of_slurm_meet_at_the_port_that_is_asked_for() {
 
 #[test]
 fn ranks_of_a_process_manager_ask_it() {
-    const RANKS: usize = 3;
     for local in [RANKS, 2] {
         let space = Mutex::new(HashMap::new());
-        let barrier = Barrier::new(RANKS);
+        let barrier = Barrier::default();
         std::thread::scope(|scope| {
             let start = |at: usize| {
                 let (ours, theirs) = UnixStream::pair().unwrap();
-                // It is inherited, by other tests' processes too, which do nothing with it.
-                fcntl_setfd(&theirs, FdFlags::empty()).unwrap();
+                ours.set_read_timeout(Some(LIMIT)).unwrap();
                 let variables = [
                     ("PMI_RANK", at.to_string()),
                     ("PMI_SIZE", RANKS.to_string()),
-                    ("PMI_FD", theirs.as_raw_fd().to_string()),
+                    // Its standard input: other descriptors would be inherited by other tests' processes too, and the end of
+                    // this one would not be seen.
+                    ("PMI_FD", "0".into()),
                     ("MPI_LOCALNRANKS", local.to_string()),
                 ];
-                let process = rank(&variables).spawn().unwrap();
+                let process = rank(&variables).stdin(OwnedFd::from(theirs)).spawn().unwrap();
                 let (space, barrier) = (&space, &barrier);
                 scope.spawn(move || manage(ours, space, barrier));
                 process
@@ -104,7 +100,7 @@ fn manage(stream: UnixStream, space: &Mutex<HashMap<String, String>>, barrier: &
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        stream.read_line(&mut line).unwrap();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the rank ended before it had finished");
         let fields: HashMap<&str, &str> = line.split_whitespace().filter_map(|field| field.split_once('=')).collect();
         let answer = match fields["cmd"] {
             "init" => "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1".to_owned(),
@@ -128,6 +124,27 @@ fn manage(stream: UnixStream, space: &Mutex<HashMap<String, String>>, barrier: &
         }
     }
 }
+
+/// Where all ranks wait for each other once, and not for ever: one may have failed.
+#[derive(Default)]
+struct Barrier {
+    come: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Barrier {
+    fn wait(&self) {
+        let mut come = self.come.lock().unwrap();
+        *come += 1;
+        self.changed.notify_all();
+        let (come, _) = self.changed.wait_timeout_while(come, LIMIT, |come| *come < RANKS).unwrap();
+        let come = *come;
+        assert!(come >= RANKS, "{come} of {RANKS} ranks came");
+    }
+}
+
+const RANKS: usize = 3;
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A folder of this test's own, gone when dropped.
 struct Folder(PathBuf);

@@ -86,6 +86,25 @@ fn keep(comm: &Communicator, len: usize) {
     println!("done: {}", if kept { "kept" } else { "overwritten" });
 }
 
+/// A rank's process, with these variables and no others of a launcher: one may have started the tests.
+pub fn process(role: &str, variables: &[(&str, String)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "processes::rank", "--nocapture"]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_launcher) {
+            command.env_remove(name);
+        }
+    }
+    command.env("QPAIR_TEST_ROLE", role).envs(variables.iter().map(|(name, value)| (*name, value)));
+    command
+}
+
+fn is_of_launcher(name: &str) -> bool {
+    let prefixes = ["MASTER_", "TORCHELASTIC_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPI_", "HYDRA_", "SLURM_"];
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "QPAIR_PORT"].contains(&name)
+        || prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// A rank's process, and what it prints.
 struct Rank {
     child: Child,
@@ -117,11 +136,14 @@ struct Job {
 fn start(ranks: usize, role: &str) -> Job {
     let port = Port::keep();
     let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::rank", "--nocapture"]);
-        command.env("QPAIR_TEST_ROLE", role).env("RANK", rank.to_string()).env("LOCAL_RANK", rank.to_string());
-        command.env("WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.number.to_string());
+        let variables = [
+            ("RANK", rank.to_string()),
+            ("LOCAL_RANK", rank.to_string()),
+            ("WORLD_SIZE", ranks.to_string()),
+            ("MASTER_ADDR", "127.0.0.1".into()),
+            ("MASTER_PORT", port.number.to_string()),
+        ];
+        let mut command = process(role, &variables);
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Rank { child, lines }

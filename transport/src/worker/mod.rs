@@ -175,13 +175,12 @@ impl Worker {
         let (completions, receives) = config.capacity();
         let cq = within("completion queue entries", completions, attributes.max_cqe)?;
         let cq = context.create_cq_on(cq, &channel)?;
-        let seed = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()));
         let settings = Settings {
             connect: config.connect_timeout,
             hello: config.hello_timeout,
             key,
             keepalive: Keepalive::new(config.keepalive, config.detection),
-            seed: seed.map_err(system("draw a random number"))?,
+            seed: getrandom::u64().map_err(|error| system("draw a random number")(error.into()))?,
         };
         let messages = (!config.recovery.is_zero()).then_some(completions);
         let mut rails = RailSet::new(&config.rails, (&context, &pd, &channel), config.endpoints, messages)?;

@@ -94,7 +94,7 @@ impl Worker {
 
 /// A session's number, unpredictable.
 pub(super) fn epoch() -> io::Result<u32> {
-    getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
+    Ok(getrandom::u32()?)
 }
 
 pub(super) fn terms(hello: &Hello) -> PeerTerms {

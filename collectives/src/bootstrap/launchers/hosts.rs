@@ -1,6 +1,6 @@
 //! Slurm's lists of hosts: `node[01-04,7],gpu-a[1,3-5]b2`.
 
-/// The hosts of a list, in its order. `None` if it is none, or names more than [`MOST`].
+/// The hosts of a list, in its order. `None` if it is none, names more than [`MOST`], or one longer than [`LONGEST`].
 pub(super) fn parse(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     for part in split(list)? {
@@ -29,21 +29,25 @@ fn split(list: &str) -> Option<Vec<&str>> {
     Some(parts).filter(|_| !is_inside)
 }
 
-/// What a part stands for, each after `before`.
+/// What a part stands for, each after `before`. Each bracket makes the name longer, whose limit thus is that of the depth.
 fn expand(part: &str, before: String, hosts: &mut Vec<String>) -> Option<()> {
     let Some((text, rest)) = part.split_once('[') else {
         let host = before + part;
-        let is_room = hosts.len() < MOST && !host.is_empty() && !host.contains(char::is_whitespace);
+        let is_room = hosts.len() < MOST && host.len() <= LONGEST;
+        let is_host = is_room && !host.is_empty() && !host.contains(char::is_whitespace);
         hosts.push(host);
-        return is_room.then_some(());
+        return is_host.then_some(());
     };
     let (ranges, rest) = rest.split_once(']')?;
+    if before.len() + text.len() >= LONGEST {
+        return None;
+    }
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         // Zeros in front are part of the name.
         let width = first.len();
         let (first, last) = (digits(first)?, digits(last)?);
-        if last < first || last - first >= MOST as u64 {
+        if last < first || last - first >= MOST as u64 || width > LONGEST {
             return None;
         }
         for number in first..=last {
@@ -59,6 +63,8 @@ fn digits(text: &str) -> Option<u64> {
 
 /// More hosts than a job has.
 const MOST: usize = 1 << 16;
+/// More bytes than the name of a host has: DNS allows 253.
+const LONGEST: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -91,6 +97,20 @@ mod tests {
         }
         // Numbers of numbers of numbers.
         assert_eq!(parse("a[0-999][0-999][0-999]"), None);
+    }
+
+    #[test]
+    fn what_takes_too_much_memory_is_nothing() {
+        let zeros = |digits: usize| format!("a[{}0-65535]", "0".repeat(digits));
+        assert_eq!(parse(&zeros(200)).unwrap().len(), MOST);
+        // Wide, deep, and many.
+        for list in [zeros(LONGEST), zeros(1 << 17), "a".repeat(1 << 17), "[0]".repeat(1 << 17), "a,".repeat(1 << 17)] {
+            assert_eq!(parse(&list), None, "{} bytes", list.len());
+        }
+        assert_eq!(parse("a[0-99999999999]"), None);
+        assert_eq!(parse("a[0-18446744073709551615]"), None);
+        assert_eq!(parse("a[0-65536]"), None);
+        assert_eq!(parse("[0-65535],a"), None);
     }
 
     proptest! {

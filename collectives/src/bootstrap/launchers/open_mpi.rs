@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{Launcher, Told, Variables, derived_port};
 use crate::bootstrap::meeting::Meeting;
 use crate::error::BootstrapError;
+use crate::fnv::Fnv;
 
 pub(super) const LAUNCHER: Launcher = Launcher {
     name: "Open MPI's mpirun",
@@ -34,7 +35,7 @@ fn meeting(variables: &Variables, one_host: bool) -> Result<Meeting, BootstrapEr
         };
         return Ok(Meeting::At { host, port });
     };
-    let derived = || derived_port(job.parse().unwrap_or_else(|_| hash(&job)), 0);
+    let derived = || derived_port(job.parse().unwrap_or_else(|_| Fnv::of(&job)), 0);
     match (host, port) {
         (Some(host), port) => Ok(Meeting::At { host, port: port.unwrap_or_else(derived) }),
         (None, Some(port)) if one_host => Ok(Meeting::At { host: "127.0.0.1".into(), port }),
@@ -74,11 +75,6 @@ fn addresses(uri: &str) -> Vec<String> {
     let lists = uri.split(';').filter_map(|part| part.split_once("://")?.1.rsplit_once(':')).map(|(list, _)| list);
     let each = lists.flat_map(|list| list.split(',').map(|address| address.trim_matches(['[', ']']).to_owned()));
     each.filter(|address| !address.starts_with("127.") && address != "::1").collect()
-}
-
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -86,17 +87,21 @@ impl Note {
 
 /// The note in the file, if it is whole.
 fn read(path: &Path) -> io::Result<Option<Note>> {
-    // Whoever may write to that folder could put a link there.
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    // Whoever may write to that folder could put a link there, or a pipe, which would be waited for.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    check_owner(&file)?;
+    check(&file)?;
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
     Ok(text.strip_suffix('\n').and_then(|line| serde_json::from_str(line).ok()))
 }
 
-fn check_owner(file: &File) -> io::Result<()> {
+/// What is there must be a file of this user's alone.
+fn check(file: &File) -> io::Result<()> {
     let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
     if meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0 {
         return Ok(());
     }
@@ -124,6 +129,9 @@ const LONGEST: u64 = 4096;
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc::channel;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -185,5 +193,28 @@ mod tests {
         assert!(
             matches!(&error, BootstrapError::Publish { source, .. } if source.kind() == ErrorKind::PermissionDenied)
         );
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for_and_named() {
+        let spot = Spot::new("pipe");
+        mknodat(CWD, &spot.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (says, heard) = channel();
+        // Where it is waited for, its thread does not end.
+        std::thread::spawn({
+            let path = spot.0.clone();
+            move || {
+                says.send(find(&path, Deadline::after(LIMIT), LIMIT).unwrap_err()).unwrap();
+                says.send(publish(&path, 4242, "ticket").unwrap_err()).unwrap();
+            }
+        });
+        for _ in 0..2 {
+            let error = heard.recv_timeout(LIMIT).unwrap();
+            assert!(
+                matches!(&error, BootstrapError::Publish { source, .. } if source.kind() == ErrorKind::InvalidInput)
+            );
+            assert!(error.to_string().contains("no regular file"), "{error}");
+        }
+        assert!(spot.0.exists(), "it is another's");
     }
 }

@@ -176,7 +176,7 @@ fn refused(host: &str, port: u16, source: std::io::Error) -> BootstrapError {
 /// What nobody can guess.
 fn new_ticket() -> Result<String, BootstrapError> {
     let mut bytes = [0; 16];
-    let filled = getrandom::fill(&mut bytes).map_err(|_| std::io::Error::from(ErrorKind::Other));
-    filled.map_err(|source| BootstrapError::System { what: "get random numbers", source })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| BootstrapError::System { what: "draw a random number", source: error.into() })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

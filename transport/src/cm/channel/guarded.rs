@@ -154,44 +154,19 @@ impl Guarded {
         }
     }
 
-    /// The peer's preface is there. With a key, both must have seen each other's as it was sent, and mean the same.
+    /// The peer's preface is there.
     fn greeted(&mut self, theirs: &Preface, bytes: &[u8], secret: Option<Secret>) -> Result<(), HandshakeError> {
-        let ours = Preface::ours(secret.is_some());
-        let prologue = match self.side {
-            Side::Caller => [self.purpose, &ours.encode(), bytes].concat(),
-            // It answers also who does not go with it, so that both can say why.
-            Side::Listener => {
-                self.output.extend_from_slice(&ours.encode());
-                [self.purpose, bytes, &ours.encode()].concat()
-            }
-        };
-        ours.agree(theirs)?;
-        let Some(secret) = secret else {
-            self.agreed(Stage::Open);
-            return Ok(());
-        };
-        let mut exchange = Exchange::new(self.side, &secret, &prologue)?;
-        if self.side == Side::Caller {
-            put_record(&mut self.output, &exchange.write()?);
+        match Exchange::begin(self.side, self.purpose, secret, (theirs, bytes), &mut self.output)? {
+            Some(exchange) => self.stage = Stage::Keys(Box::new(exchange)),
+            None => self.agreed(Stage::Open),
         }
-        self.stage = Stage::Keys(Box::new(exchange));
         Ok(())
     }
 
     /// The peer's part of the exchange of keys is there.
-    fn exchange(&mut self, record: &[u8]) -> Result<(), HandshakeError> {
-        let Stage::Keys(mut exchange) = std::mem::replace(&mut self.stage, Stage::Over) else { return Ok(()) };
-        match self.side {
-            Side::Caller => exchange.read(record)?,
-            Side::Listener => {
-                let read = exchange.read(record);
-                // Nothing instead of this side's part: the caller hears that it is the key.
-                let part = if read.is_ok() { exchange.write()? } else { Vec::new() };
-                put_record(&mut self.output, &part);
-                read?;
-            }
-        }
-        let cipher = exchange.finish()?;
+    fn exchange(&mut self, part: &[u8]) -> Result<(), HandshakeError> {
+        let Stage::Keys(exchange) = std::mem::replace(&mut self.stage, Stage::Over) else { return Ok(()) };
+        let cipher = exchange.end(part, &mut self.output)?;
         self.agreed(Stage::Sealed(Box::new(cipher)));
         Ok(())
     }

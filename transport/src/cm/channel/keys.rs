@@ -9,18 +9,61 @@ use snow::types::{Cipher as CipherType, Dh, Hash, Random};
 use snow::{Builder, HandshakeState, TransportState};
 use zeroize::Zeroizing;
 
-use super::{Secret, Side};
+use super::{Secret, Side, put_record};
 use crate::cm::error::HandshakeError;
+use crate::cm::preface::Preface;
 
 /// An exchange of keys under way. Each side writes one part and reads one, the caller first.
-pub(super) struct Exchange(HandshakeState);
+pub(super) struct Exchange {
+    side: Side,
+    state: HandshakeState,
+}
 
 /// What messages go through afterwards.
 pub(super) struct Cipher(TransportState);
 
 impl Exchange {
-    /// Begins. The `prologue` is what both sides must have seen alike.
-    pub(super) fn new(side: Side, secret: &Secret, prologue: &[u8]) -> Result<Self, HandshakeError> {
+    /// Begins, now that the peer's preface is there, and puts into `output` what that makes due. `None` if neither side has a
+    /// key. Both must have seen each other's preface as it was sent, bit by bit, and mean the stream for the same `purpose`.
+    pub(super) fn begin(
+        side: Side,
+        purpose: &[u8],
+        secret: Option<Secret>,
+        (theirs, bytes): (&Preface, &[u8]),
+        output: &mut Vec<u8>,
+    ) -> Result<Option<Self>, HandshakeError> {
+        let ours = Preface::ours(secret.is_some());
+        let prologue = match side {
+            Side::Caller => [purpose, &ours.encode(), bytes].concat(),
+            // It answers also who does not go with it, so that both can say why.
+            Side::Listener => {
+                output.extend_from_slice(&ours.encode());
+                [purpose, bytes, &ours.encode()].concat()
+            }
+        };
+        ours.agree(theirs)?;
+        let Some(secret) = secret else { return Ok(None) };
+        let mut exchange = Exchange::new(side, &secret, &prologue)?;
+        if side == Side::Caller {
+            put_record(output, &exchange.write()?);
+        }
+        Ok(Some(exchange))
+    }
+
+    /// Ends, now that the peer's part is there, and puts into `output` what that makes due.
+    pub(super) fn end(mut self, part: &[u8], output: &mut Vec<u8>) -> Result<Cipher, HandshakeError> {
+        let read = self.read(part);
+        if self.side == Side::Listener {
+            // Nothing instead of this side's part: the caller hears that it is the key.
+            let part = if read.is_ok() { self.write()? } else { Vec::new() };
+            put_record(output, &part);
+        }
+        read?;
+        self.state.into_transport_mode().map(Cipher).map_err(broken)
+    }
+
+    /// The `prologue` is what both sides must have seen alike.
+    fn new(side: Side, secret: &Secret, prologue: &[u8]) -> Result<Self, HandshakeError> {
         let build = || {
             let params: NoiseParams = PATTERN.parse()?;
             let resolver = Resolver { entropy: secret.entropy.clone() };
@@ -31,25 +74,21 @@ impl Exchange {
                 Side::Listener => builder.build_responder(),
             }
         };
-        build().map(Exchange).map_err(broken)
+        build().map(|state| Exchange { side, state }).map_err(broken)
     }
 
     /// This side's part.
-    pub(super) fn write(&mut self) -> Result<Vec<u8>, HandshakeError> {
+    fn write(&mut self) -> Result<Vec<u8>, HandshakeError> {
         let mut part = vec![0; EXCHANGE_BYTES];
-        let len = self.0.write_message(&[], &mut part).map_err(broken)?;
+        let len = self.state.write_message(&[], &mut part).map_err(broken)?;
         part.truncate(len);
         Ok(part)
     }
 
     /// The peer's part. It can not be read if the peer has another key, or saw other prefaces.
-    pub(super) fn read(&mut self, part: &[u8]) -> Result<(), HandshakeError> {
-        let read = self.0.read_message(part, &mut [0; EXCHANGE_BYTES]);
+    fn read(&mut self, part: &[u8]) -> Result<(), HandshakeError> {
+        let read = self.state.read_message(part, &mut [0; EXCHANGE_BYTES]);
         read.map(|_| ()).map_err(|_| HandshakeError::WrongKey)
-    }
-
-    pub(super) fn finish(self) -> Result<Cipher, HandshakeError> {
-        self.0.into_transport_mode().map(Cipher).map_err(broken)
     }
 }
 

@@ -175,55 +175,34 @@ impl Channel {
         }
     }
 
-    /// The peer's preface is there. With a key, both must have seen each other's as it was sent, bit by bit.
+    /// The peer's preface is there.
     fn greeted(
         &mut self,
         theirs: &Preface,
         bytes: &[u8],
         secret: Option<Secret>,
     ) -> Result<Option<Heard>, HandshakeError> {
-        let ours = Preface::ours(secret.is_some());
-        let prologue = match self.side {
-            Side::Caller => {
-                if let Some(wait) = theirs.busy {
-                    self.stage = Stage::Over;
-                    return Ok(Some(Heard::Busy(wait)));
-                }
-                [&ours.encode(), bytes].concat()
-            }
-            // It answers also who does not go with it, so that both can say why.
-            Side::Listener => {
-                self.output.extend_from_slice(&ours.encode());
-                [bytes, &ours.encode()].concat()
-            }
-        };
-        ours.agree(theirs)?;
-        let Some(secret) = secret else {
-            self.stage = Stage::Talk(Talk::first(self.side));
-            return Ok(Some(Heard::Agreed));
-        };
-        let mut exchange = Exchange::new(self.side, &secret, &prologue)?;
-        if self.side == Side::Caller {
-            put_record(&mut self.output, &exchange.write()?);
+        if let (Side::Caller, Some(wait)) = (self.side, theirs.busy) {
+            self.stage = Stage::Over;
+            return Ok(Some(Heard::Busy(wait)));
         }
-        self.stage = Stage::Keys(Box::new(exchange));
-        Ok(None)
+        let exchange = Exchange::begin(self.side, &[], secret, (theirs, bytes), &mut self.output)?;
+        Ok(match exchange {
+            Some(exchange) => {
+                self.stage = Stage::Keys(Box::new(exchange));
+                None
+            }
+            None => {
+                self.stage = Stage::Talk(Talk::first(self.side));
+                Some(Heard::Agreed)
+            }
+        })
     }
 
     /// The peer's part of the exchange of keys is there.
-    fn exchange(&mut self, record: &[u8]) -> Result<(), HandshakeError> {
-        let Stage::Keys(mut exchange) = std::mem::replace(&mut self.stage, Stage::Over) else { return Ok(()) };
-        match self.side {
-            Side::Caller => exchange.read(record)?,
-            Side::Listener => {
-                let read = exchange.read(record);
-                // Nothing instead of this side's part: the caller hears that it is the key.
-                let part = if read.is_ok() { exchange.write()? } else { Vec::new() };
-                put_record(&mut self.output, &part);
-                read?;
-            }
-        }
-        self.cipher = Some(exchange.finish()?);
+    fn exchange(&mut self, part: &[u8]) -> Result<(), HandshakeError> {
+        let Stage::Keys(exchange) = std::mem::replace(&mut self.stage, Stage::Over) else { return Ok(()) };
+        self.cipher = Some(exchange.end(part, &mut self.output)?);
         self.stage = Stage::Talk(Talk::first(self.side));
         Ok(())
     }

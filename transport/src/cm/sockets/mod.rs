@@ -252,7 +252,7 @@ impl Sockets {
     fn secret(&self) -> io::Result<Option<Secret>> {
         let Some(key) = self.settings.key.clone() else { return Ok(None) };
         let mut entropy = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut entropy[..]).map_err(|error| io::Error::other(error.to_string()))?;
+        getrandom::fill(&mut entropy[..])?;
         Ok(Some(Secret { key, entropy }))
     }
 

@@ -124,5 +124,5 @@ impl Worker {
 
 /// A number that no stranger can guess.
 pub(super) fn unpredictable() -> io::Result<u32> {
-    getrandom::u32().map_err(|error| io::Error::other(error.to_string()))
+    Ok(getrandom::u32()?)
 }
