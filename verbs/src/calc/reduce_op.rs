@@ -11,7 +11,7 @@ use super::user::UserOp;
 
 /// A reduction operation.
 ///
-/// Every operation but a program's own is commutative to the last bit, on every CPU:
+/// Every operation is commutative to the last bit, on every CPU; a program's own has to be. Of the others:
 /// - Integer sums and products wrap.
 /// - Sums and products of `f16`, `bf16` and the 8-bit floats are calculated in `f32` and rounded once, to nearest, of two
 ///   as near to even. Those of 8-bit floats saturate: what is beyond the greatest number becomes it, infinity too.

@@ -19,8 +19,9 @@ pub trait Combine: 'static {
 
     /// Combines two elements.
     ///
-    /// It must be associative and commutative, up to what rounding may cost, since nothing is said about which elements
-    /// come together first, or on which side. It runs on whichever thread moves data, so it should not wait. If it
+    /// It must be associative, up to what rounding may cost, since nothing is said about which elements come together first;
+    /// and commutative to the last bit, since nothing is said about who is on which side, and two ranks may differ in it: what
+    /// they get would differ too. It runs on whichever thread moves data, so it should not wait. If it
     /// panics, the process aborts: no call is there that could fail.
     fn combine(a: Self::Element, b: Self::Element) -> Self::Element;
 }
