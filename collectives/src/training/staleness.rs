@@ -83,6 +83,9 @@ impl<'a, T: Element> Staleness<'a, T> {
     pub fn step(&mut self, contribution: &[T], mut apply: impl FnMut(u64, &[T])) -> Result<(), CollectiveError> {
         let spent = self.resumed.elapsed().as_micros() as u64;
         let (comm, op) = (self.comm, self.op);
+        while self.under_way > self.bound {
+            self.take_oldest(&mut apply)?; // an earlier call failed at it
+        }
         let Step { vector, times } = &mut self.steps[self.under_way];
         let place = vector.wait()?;
         if place.len() != contribution.len() {

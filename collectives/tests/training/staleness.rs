@@ -67,6 +67,33 @@ fn the_slowest_is_known_to_all() {
 }
 
 #[test]
+fn a_rank_that_ends_is_named_at_each_later_step() {
+    for bound in [0, 1, 3] {
+        group(3, |comm| {
+            let mut steps = Staleness::<i64>::new(&comm, 5, bound, ReduceOp::Sum).unwrap();
+            steps.step(&[1; 5], |_, sum| assert_eq!(sum, [3; 5])).unwrap();
+            if comm.rank() == 1 {
+                steps.finish(|_, sum| assert_eq!(sum, [3; 5])).unwrap();
+                return;
+            }
+            let mut failed = 0;
+            for _step in 0..STEPS {
+                match steps.step(&[1; 5], |step, sum| assert_eq!((step, sum), (0, &[3; 5][..]))) {
+                    Ok(()) => assert_eq!(failed, 0, "it works again"),
+                    Err(error) => {
+                        assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+                        failed += 1;
+                    }
+                }
+            }
+            assert!(failed >= STEPS - bound as u64 - 1, "{failed} steps of {STEPS}");
+            let error = steps.finish(|step, _| assert_eq!(step, 0)).unwrap_err();
+            assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+        });
+    }
+}
+
+#[test]
 fn contributions_have_one_length() {
     group(2, |comm| {
         let mut steps = Staleness::<f32>::new(&comm, 3, 1, ReduceOp::Sum).unwrap();
