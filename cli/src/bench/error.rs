@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::args;
 use super::operation::{Operation, Placement, op_name};
-use crate::output::{self, PrintError};
+use crate::output::{self, PrintError, WriteError};
 use crate::ranks::{JobError, RankEnd};
 use crate::size::Size;
 
@@ -79,14 +79,17 @@ pub enum BenchError {
         /// The operation.
         operation: Operation,
     },
-    /// The picture could not be written.
-    #[error("can not write {}: {reason}; give --plot a file in a folder that you may write to", path.display())]
+    /// The picture could not be drawn.
+    #[error("can not draw {}: {reason}", path.display())]
     Plot {
         /// The file.
         path: PathBuf,
         /// Why.
         reason: String,
     },
+    /// The picture could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// All values are 0.
     #[error("there is no busbw to plot with 1 rank, which sends nothing; give -n at least 2")]
     NothingToPlot,

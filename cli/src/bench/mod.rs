@@ -19,12 +19,12 @@ mod wanted;
 mod workload;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use qpair::collectives::Environment;
 
+use crate::output::try_file;
 use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
 
 pub use args::BenchCommand;
@@ -72,9 +72,10 @@ fn check(workload: &Workload, ranks: u32) -> Result<(), BenchError> {
 /// Whether there can be a picture where it shall be: before it takes any time. For rank 0, which draws it, and who starts
 /// it; other ranks may be on hosts where there is no such folder.
 fn open_plot(workload: &Workload) -> Result<(), BenchError> {
-    let Some(path) = &workload.plot else { return Ok(()) };
-    let opened = File::options().append(true).create(true).open(path);
-    opened.map(drop).map_err(|error| BenchError::Plot { path: path.clone(), reason: error.to_string() })
+    match &workload.plot {
+        Some(path) => Ok(try_file(path)?),
+        None => Ok(()),
+    }
 }
 
 /// Runs this very command as local ranks. Rank 0 prints the table.

@@ -12,8 +12,7 @@ use super::error::PlanError;
 use super::examined::Examined;
 use super::figures::{Figures, Span};
 use super::words::{Range, bytes, printable, us};
-use super::write;
-use crate::output::{print, print_object};
+use crate::output::{print, print_object, write_file};
 
 /// Shows what a plan takes: steps, messages, bytes and time; and its steps if they are few.
 #[derive(Debug, Args)]
@@ -52,7 +51,7 @@ pub fn run(args: ShowArgs) -> Result<(), PlanError> {
         return Err(PlanError::Rank { rank, ranks });
     }
     if let Some(path) = &args.save {
-        write(path, &saved(&examined, args.recipe)?)?;
+        write_file(path, &saved(&examined, args.recipe)?)?;
     }
     if args.json {
         return Ok(print_object(&Object::of(&examined, args.rank))?);
