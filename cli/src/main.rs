@@ -14,6 +14,7 @@ mod plan;
 mod ranks;
 mod size;
 mod table;
+mod text;
 mod topo;
 
 use std::error::Error;

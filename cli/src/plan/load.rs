@@ -11,6 +11,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 
 use super::error::PlanError;
 use super::limits::{MAX_CHANNELS, MAX_FILE, MAX_RANKS, MAX_STEPS};
+use super::words;
 
 /// A plan, and where it comes from.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Loaded {
 
     /// What to call it in an error.
     pub fn name(&self) -> String {
-        let name = || super::words::printable(&self.plan.algorithm);
+        let name = || words::name(&self.plan.algorithm);
         self.path.as_ref().map_or_else(name, |path| path.display().to_string())
     }
 }
