@@ -2,6 +2,7 @@
 //! out what is wrong, shows what collectives do.
 #![forbid(unsafe_code)]
 
+mod algorithm;
 mod bench;
 mod devices;
 mod doctor;

@@ -50,12 +50,17 @@ pub enum BenchError {
         most: u64,
     },
     /// The algorithm does another operation.
-    #[error("{algorithm} is no algorithm for {}; choose auto, all, or of: {}", operation.name(), args::names(*operation))]
+    #[error(
+        "{algorithm} is no algorithm for {}; choose {}of: {}", operation.name(),
+        if *compare { "" } else { "auto, all, or " }, args::names(*operation)
+    )]
     Algorithm {
         /// The algorithm asked for.
         algorithm: Algorithm,
         /// The operation.
         operation: Operation,
+        /// Whether it was to be compared, as `auto` can not be.
+        compare: bool,
     },
     /// The automatic choice can not be compared with what it chooses from.
     #[error("what auto takes is marked among the others; leave auto out of --algorithm")]

@@ -4,7 +4,10 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 
+use qpair::collectives::Algorithm;
 use qpair::verbs::calc::{ReduceOp, UnknownName};
+
+use crate::algorithm;
 
 /// Things by name, or all there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +34,14 @@ impl<T> Wanted<T> {
             text.split(',').map(parse).collect::<Result<_, _>>().map(Self::These)
         }
     }
+}
+
+/// Reads algorithms. Which of them an operation has is another matter.
+///
+/// # Errors
+/// What there is, for any other text.
+pub fn algorithms(text: &str) -> Result<Wanted<Algorithm>, String> {
+    Wanted::parse(text, |name| name.parse().map_err(|_| format!("{}, or all", algorithm::unknown(name))))
 }
 
 /// Reads reductions: as they print, here or elsewhere, so that of a sum of multiples `premul:FACTOR` and `premulsum(FACTOR)`.
