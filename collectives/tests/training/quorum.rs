@@ -96,3 +96,25 @@ fn a_worker_that_leaves_ends_the_service() {
         assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
     }
 }
+
+#[test]
+fn what_is_no_worker_is_refused() {
+    let errors = group(3, |comm| {
+        let mut parameters = [0];
+        match comm.rank() {
+            0 => serve(&comm, &mut parameters, 2, |_, _| ()).err(),
+            1 => {
+                let mut word = comm.buffer::<u64>(1).unwrap();
+                word[0] = 77;
+                // The server may end before it is known to have come.
+                comm.send(&mut word, 0).and_then(|()| comm.barrier()).err()
+            }
+            _ => Worker::new(&comm, 0, 1).and_then(|mut worker| worker.give(&[1], &mut parameters)).err(),
+        }
+    });
+    for error in errors {
+        let error = error.expect("it can not go on");
+        assert!(matches!(error, CollectiveError::Aborted { rank: 0, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 sent 77"), "{error}");
+    }
+}
