@@ -3,7 +3,8 @@ use std::sync::Barrier;
 use qpair_collectives::CollectiveError;
 use qpair_collectives::training::quorum::{Worker, serve};
 
-use crate::support::{Rng, group};
+use crate::random::{Random, seed};
+use crate::support::group;
 
 fn add(parameters: &mut [i64], vector: &[i64]) {
     parameters.iter_mut().zip(vector).for_each(|(parameter, value)| *parameter += value);
@@ -12,6 +13,7 @@ fn add(parameters: &mut [i64], vector: &[i64]) {
 /// Whatever the quorum: what is applied is what was given.
 #[test]
 fn nothing_is_lost_or_counted_twice() {
+    let seed = seed();
     for ranks in [1, 2, 3, 5] {
         for quorum in [1, 2, 4, 100] {
             for len in [0, 3, 5000] {
@@ -24,11 +26,11 @@ fn nothing_is_lost_or_counted_twice() {
                         });
                         return (parameters, Some(served.unwrap()));
                     }
-                    let mut rng = Rng(me as u64);
+                    let mut random = Random::new(seed + me as u64);
                     let mut worker = Worker::new(&comm, 0, len).unwrap();
                     let mut sum = vec![0; len];
                     for step in 0..3 * me {
-                        for _turn in 0..rng.below(50) {
+                        for _turn in 0..random.below(50) {
                             std::thread::yield_now(); // workers are slow in turn
                         }
                         let contribution: Vec<i64> = (0..len).map(|at| (me * 1000 + step * 10 + at) as i64).collect();

@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use qpair_collectives::training::Staleness;
 use qpair_collectives::{CollectiveError, ReduceOp};
 
-use crate::support::{RANKS, Rng, group};
+use crate::random::{Random, seed};
+use crate::support::{RANKS, group};
 
 const STEPS: u64 = 30;
 
@@ -13,11 +14,12 @@ fn given(rank: usize, step: u64, at: usize) -> i64 {
 
 #[test]
 fn each_result_comes_once_and_no_rank_is_too_far_ahead() {
+    let seed = seed();
     for ranks in RANKS {
         for bound in [0, 1, 3] {
             let begun: Vec<AtomicU64> = (0..ranks).map(|_| AtomicU64::new(0)).collect();
             group(ranks, |comm| {
-                let mut rng = Rng(comm.rank() as u64);
+                let mut random = Random::new(seed + comm.rank() as u64);
                 let mut steps = Staleness::new(&comm, 200, bound, ReduceOp::Sum).unwrap();
                 let mut next = 0;
                 let mut check = |step: u64, sum: &[i64]| {
@@ -27,7 +29,7 @@ fn each_result_comes_once_and_no_rank_is_too_far_ahead() {
                     assert!(sum.iter().enumerate().all(|(at, &value)| value == expected(at)));
                 };
                 for step in 0..STEPS {
-                    for _turn in 0..rng.below(20) {
+                    for _turn in 0..random.below(20) {
                         std::thread::yield_now(); // ranks are slow in turn
                     }
                     let contribution: Vec<i64> = (0..200).map(|at| given(comm.rank(), step, at)).collect();
