@@ -1,7 +1,8 @@
 //! ZeRO: the optimizer's states, the gradients and the parameters of a model, each rank holding a shard of them.
 //!
 //! Three layers are trained with Adam, once with everything on all ranks, and once in each of the three stages of ZeRO. All
-//! have to come to the same parameters. The table tells what a rank holds between steps, in elements of f32.
+//! have to come to the same parameters. The table tells what a rank holds between steps, in elements of f32: by the stage and
+//! the length of its shards, it is not measured.
 //!
 //! # Run
 //!
@@ -98,7 +99,8 @@ fn unsharded(comm: &Communicator) -> Result<Vec<Vec<f32>>> {
     Ok(layers.into())
 }
 
-/// Gives the layers, and how many elements this rank held of parameters, gradients and states between steps.
+/// Gives the layers, and how many elements this rank held of parameters, gradients and states between steps, by what the stage
+/// says of them.
 fn sharded(comm: &Communicator, stage: u32) -> Result<(Vec<Vec<f32>>, [usize; 3])> {
     let first = |&len: &usize| Ok(Shards::new(comm, &first_parameters(len))?);
     let mut layers: Vec<Shards<'_, f32>> = LAYERS.iter().map(first).collect::<Result<_>>()?;

@@ -45,6 +45,8 @@ static void allreduce_in_place(size_t bytes) {
 
 static int block(size_t bytes) { return whole(bytes) / ranks; }
 
+static int blocks(size_t bytes) { return block(bytes) * ranks; }
+
 static void reduce_scatter(size_t bytes) {
     MPI_Reduce_scatter_block(input, output, block(bytes), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
@@ -85,16 +87,16 @@ static const struct kind {
     const char *name;
     operation *run;
     float (*expected)(size_t bytes, int i); // NULL: not checked
-    int of_blocks;                          // the result is one block, not the whole
+    int (*results)(size_t bytes);           // how many elements the result has
     int in_place;
 } kinds[] = {
-    {"latency", latency, NULL, 0, 0},
-    {"allreduce", allreduce, summed, 0, 0},
-    {"allreduce_in_place", allreduce_in_place, summed, 0, 1},
-    {"reduce_scatter", reduce_scatter, own_sum, 1, 0},
-    {"allgather", allgather, gathered, 0, 0},
-    {"alltoall", alltoall, turned, 0, 0},
-    {"bcast", bcast, from_root, 0, 1},
+    {"latency", latency, NULL, NULL, 0},
+    {"allreduce", allreduce, summed, whole, 0},
+    {"allreduce_in_place", allreduce_in_place, summed, whole, 1},
+    {"reduce_scatter", reduce_scatter, own_sum, block, 0},
+    {"allgather", allgather, gathered, blocks, 0},
+    {"alltoall", alltoall, turned, blocks, 0},
+    {"bcast", bcast, from_root, whole, 1},
 };
 
 // ---- measuring ----
@@ -112,8 +114,7 @@ static void check(const struct kind *kind, size_t bytes) {
     }
     root = 0;
     kind->run(bytes);
-    int results = kind->of_blocks ? block(bytes) : block(bytes) * ranks == whole(bytes) ? whole(bytes) : 0;
-    for (int i = 0; i < results; i++)
+    for (int i = 0; i < kind->results(bytes); i++)
         if (output[i] != kind->expected(bytes, i)) fail("wrong result");
     memset(output, 0, bytes); // sums in place stay finite
 }

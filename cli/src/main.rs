@@ -2,6 +2,7 @@
 //! out what is wrong, shows what collectives do.
 #![forbid(unsafe_code)]
 
+mod algorithm;
 mod bench;
 mod devices;
 mod doctor;
@@ -14,6 +15,7 @@ mod plan;
 mod ranks;
 mod size;
 mod table;
+mod text;
 mod topo;
 
 use std::error::Error;

@@ -1,6 +1,8 @@
-//! What goes to standard output: results as they come, for people or for programs.
+//! What goes to standard output: results as they come, for people or for programs; and to files that arguments name.
 
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thiserror::Error;
@@ -20,6 +22,32 @@ impl PrintError {
     pub fn is_closed(&self) -> bool {
         self.0.kind() == io::ErrorKind::BrokenPipe
     }
+}
+
+/// A file could not be written.
+#[derive(Debug, Error)]
+#[error("can not write {}: {source}; name another file, in a folder that you may write to", path.display())]
+pub struct WriteError {
+    path: PathBuf,
+    /// The system's reason.
+    source: io::Error,
+}
+
+/// Writes a file that an argument names.
+///
+/// # Errors
+/// [`WriteError`] with what the system says.
+pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
+    fs::write(path, text).map_err(|source| WriteError { path: path.to_owned(), source })
+}
+
+/// Whether [`write_file`] can write that file, which is there afterwards; what is in it stays.
+///
+/// # Errors
+/// [`WriteError`] if not.
+pub fn try_file(path: &Path) -> Result<(), WriteError> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
 /// Prints a line at once, whole.

@@ -194,6 +194,19 @@ fn a_picture_has_a_line_for_each_algorithm_and_placement() {
 }
 
 #[test]
+fn rank_0_alone_touches_the_file_of_the_picture() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("0")).expect("a folder");
+    // On the host of rank 1 there is no such folder.
+    let script = "exec \"$0\" bench all-reduce -b 64 -e 4K --iters 1 --plot \"$1/$RANK/x.svg\"";
+    let folder = folder.path().to_str().expect("text");
+    let output = finish(qpair(&["launch", "-n", "2", "--", "sh", "-c", script, QPAIR, folder]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(format!("{folder}/0/x.svg")).expect("a picture");
+    assert!(text.trim_end().ends_with("</svg>"), "{text}");
+}
+
+#[test]
 fn broadcast_comes_from_the_root() {
     let rows = rows(&bench("broadcast -n 3 --root 2 -b 8 -e 64K -f 16 --iters 2 --json"));
     assert!(rows.iter().all(|row| row["wrong"] == 0 && row["root"] == 2));
@@ -284,7 +297,9 @@ fn bad_arguments_are_errors_that_say_what_to_do() {
         ("all-reduce --op mean", "sum, prod, min, max, avg"),
         ("all-reduce --algo no-such", "unknown algorithm `no-such`"),
         ("all-reduce --algo bruck", "bruck is no algorithm for all-reduce; choose auto, all, or of: ring, "),
-        ("all-reduce --algo listed", "listed is no algorithm for all-reduce"),
+        ("all-reduce --algo no-such", "hierarchical, dissemination, or all"),
+        ("all-reduce --algo listed", "listed is no algorithm for all-reduce; choose auto, all, or of: ring, "),
+        ("all-reduce --algo ring,listed", "listed is no algorithm for all-reduce; choose of: ring, "),
         ("all-to-all-v --algo bruck", "choose auto, all, or of: direct, pairwise"),
         ("all-reduce --algo auto,ring", "leave auto out"),
         ("all-reduce --op land", "land is not for f32; give an integer --dtype"),

@@ -334,6 +334,7 @@ fn what_can_not_be_is_refused_with_what_to_do() {
         (&["show", "ring", "all-reduce"][..], "--ranks"),
         (&["show", "ring", "all-sum", "-n", "4"], "unknown collective `all-sum`: use one of all-reduce, "),
         (&["show", "rung", "all-reduce", "-n", "4"], "unknown algorithm `rung`: use one of"),
+        (&["show", "listed", "all-reduce", "-n", "4"], "unknown algorithm `listed`: use one of auto, ring, "),
         (&["show", "--from", file.path(), "-n", "4"], "cannot be used with"),
         (&["show", "--from", file.path(), "--ordered"], "cannot be used with"),
         (&["show", "ring", "all-reduce", "-n", "4", "--recipe"], "--save"),

@@ -2,7 +2,7 @@
 
 /// Text as it stands in an attribute or between tags of XML, SVG among it. What XML can not hold becomes a
 /// question mark: control characters, and the two code points that are no characters.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

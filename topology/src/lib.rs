@@ -26,6 +26,8 @@ mod this;
 
 pub use bandwidth::Bandwidth;
 pub use cpu_set::{CpuSet, ParseCpuSetError};
+#[doc(hidden)] // for the drawings of the command
+pub use escape::escape;
 pub use formats::{Format, HwlocError, JsonError, LoadError, NcclError, ReadError, XmlError, format_limits};
 pub use hints::Hint;
 pub use model::{

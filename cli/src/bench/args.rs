@@ -7,7 +7,7 @@ use qpair::collectives::Algorithm;
 use qpair::verbs::calc::{DataType, ReduceOp};
 
 use super::operation::{Operation, Placement};
-use super::wanted::{Root, Wanted, operations};
+use super::wanted::{Root, Wanted, algorithms, operations};
 use crate::period::Period;
 use crate::size::Size;
 
@@ -179,7 +179,7 @@ pub struct Settings {
     #[arg(short, long, value_name = "N", default_value_t = 3)]
     pub warmup: u64,
     /// Algorithm; auto goes by size and number of ranks. Several with commas, or all, are compared
-    #[arg(long, visible_alias = "algo", value_name = "NAME", default_value = "auto")]
+    #[arg(long, visible_alias = "algo", value_name = "NAME", default_value = "auto", value_parser = algorithms)]
     pub algorithm: Wanted<Algorithm>,
     /// Compare all algorithms: a table of their times, with the best and the automatic choice marked
     #[arg(long)]

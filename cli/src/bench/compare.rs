@@ -95,9 +95,8 @@ fn table(columns: &[Column], placement: Placement, workload: &Workload) -> Strin
     let Some((first, ..)) = columns.first().and_then(|column| column.first()) else { return String::new() };
     let names = workload.algorithms.iter().map(|algorithm| algorithm.name().len());
     let wide = names.max().unwrap_or_default().max(LAST.len() + 2).max(8);
-    let here = |column: &Column, algorithm| -> Option<(Point, Standing, u64)> {
-        let at =
-            |(point, ..): &&(Point, Standing, u64)| point.call.placement == placement && algorithm == Some(point.asked);
+    let here = |column: &Column, algorithm: Algorithm| -> Option<(Point, Standing, u64)> {
+        let at = |(point, ..): &&(Point, Standing, u64)| point.call.placement == placement && point.asked == algorithm;
         column.iter().find(at).copied()
     };
     let line = |name: &str, cells: &mut dyn Iterator<Item = String>| {
@@ -117,7 +116,7 @@ fn table(columns: &[Column], placement: Placement, workload: &Workload) -> Strin
         lines.push(format!("{:wide$}{:>CELL$}", "# time (us)", ""));
     }
     for &algorithm in &workload.algorithms {
-        let mut cells = columns.iter().map(|column| match here(column, Some(algorithm)) {
+        let mut cells = columns.iter().map(|column| match here(column, algorithm) {
             None => "-  ".to_owned(),
             Some((point, standing, _)) => {
                 let mark = |is, mark| if is { mark } else { ' ' };

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::args;
 use super::operation::{Operation, Placement, op_name};
-use crate::output::{self, PrintError};
+use crate::output::{self, PrintError, WriteError};
 use crate::ranks::{JobError, RankEnd};
 use crate::size::Size;
 
@@ -50,12 +50,17 @@ pub enum BenchError {
         most: u64,
     },
     /// The algorithm does another operation.
-    #[error("{algorithm} is no algorithm for {}; choose auto, all, or of: {}", operation.name(), args::names(*operation))]
+    #[error(
+        "{algorithm} is no algorithm for {}; choose {}of: {}", operation.name(),
+        if *compare { "" } else { "auto, all, or " }, args::names(*operation)
+    )]
     Algorithm {
         /// The algorithm asked for.
         algorithm: Algorithm,
         /// The operation.
         operation: Operation,
+        /// Whether it was to be compared, as `auto` can not be.
+        compare: bool,
     },
     /// The automatic choice can not be compared with what it chooses from.
     #[error("what auto takes is marked among the others; leave auto out of --algorithm")]
@@ -79,14 +84,17 @@ pub enum BenchError {
         /// The operation.
         operation: Operation,
     },
-    /// The picture could not be written.
-    #[error("can not write {}: {reason}; give --plot a file in a folder that you may write to", path.display())]
+    /// The picture could not be drawn.
+    #[error("can not draw {}: {reason}", path.display())]
     Plot {
         /// The file.
         path: PathBuf,
         /// Why.
         reason: String,
     },
+    /// The picture could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// All values are 0.
     #[error("there is no busbw to plot with 1 rank, which sends nothing; give -n at least 2")]
     NothingToPlot,

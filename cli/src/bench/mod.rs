@@ -19,12 +19,12 @@ mod wanted;
 mod workload;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use qpair::collectives::Environment;
 
+use crate::output::try_file;
 use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
 
 pub use args::BenchCommand;
@@ -45,6 +45,7 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.
         check(&workload, ranks)?;
+        open_plot(&workload)?;
         return Ok(spawn(settings, ranks)?);
     }
     let environment = Environment::from_env().map_err(BenchError::Environment)?;
@@ -53,18 +54,28 @@ pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
         return Err(BenchError::RankCount { asked, launched });
     }
     check(&workload, launched)?;
+    if environment.rank == 0 {
+        open_plot(&workload)?;
+    }
     sweep::run(&workload, &environment)
 }
 
-/// Whether that can be measured with so many ranks, and drawn where it shall be: before it takes any time.
+/// Whether that can be measured and drawn with so many ranks.
 fn check(workload: &Workload, ranks: u32) -> Result<(), BenchError> {
     workload.check_root(ranks as usize)?;
-    let Some(path) = &workload.plot else { return Ok(()) };
-    if workload.operation.bus().factor(ranks as usize) == 0.0 {
+    if workload.plot.is_some() && workload.operation.bus().factor(ranks as usize) == 0.0 {
         return Err(BenchError::NothingToPlot);
     }
-    let opened = File::options().append(true).create(true).open(path);
-    opened.map(drop).map_err(|error| BenchError::Plot { path: path.clone(), reason: error.to_string() })
+    Ok(())
+}
+
+/// Whether there can be a picture where it shall be: before it takes any time. For rank 0, which draws it, and who starts
+/// it; other ranks may be on hosts where there is no such folder.
+fn open_plot(workload: &Workload) -> Result<(), BenchError> {
+    match &workload.plot {
+        Some(path) => Ok(try_file(path)?),
+        None => Ok(()),
+    }
 }
 
 /// Runs this very command as local ranks. Rank 0 prints the table.

@@ -4,7 +4,7 @@ use qpair::collectives::{Algorithm, Collective, Counts, Recipe, Spec};
 use qpair::collectives::{Elements, Ranks};
 use qpair::verbs::calc::{DataType, ReduceOp};
 
-/// An operation of a communicator. Point-to-point transfers get a row here once communicators have them.
+/// An operation of all ranks of a communicator; transfers from one to another are not measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Each rank gets the combination of all vectors.

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::ops::Range;
-use std::path::Path;
 
 use plotters::prelude::*;
 
@@ -22,17 +21,20 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws the measurements of all sizes as SVG into the file `path`.
+/// The measurements of all sizes as SVG.
 ///
 /// # Errors
 /// What went wrong, in words.
-pub fn draw(path: &Path, title: &str, sizes: &[Vec<Point>], workload: &Workload, ranks: usize) -> Result<(), String> {
+pub fn draw(title: &str, sizes: &[Vec<Point>], workload: &Workload, ranks: usize) -> Result<String, String> {
     let mut lines = lines(sizes, workload, ranks);
     lines.retain(|line| !line.points.is_empty());
     if lines.is_empty() {
         return Err("there is nothing to draw".to_owned());
     }
-    page(path, title, &lines, &chosen(sizes, workload, ranks), workload).map_err(|error| error.to_string())
+    let mut svg = String::new();
+    let drawn = page(&mut svg, title, &lines, &chosen(sizes, workload, ranks), workload);
+    drawn.map_err(|error| error.to_string())?;
+    Ok(svg)
 }
 
 /// A line for each series. Its color is that of its algorithm and type, so that placements can be compared.
@@ -84,13 +86,13 @@ fn at(point: &Point, workload: &Workload, ranks: usize) -> (f64, f64) {
 }
 
 fn page(
-    path: &Path,
+    svg: &mut String,
     title: &str,
     lines: &[Line],
     chosen: &[(f64, f64)],
     workload: &Workload,
 ) -> Result<(), Box<dyn Error>> {
-    let page = SVGBackend::new(path, (1100, 640)).into_drawing_area();
+    let page = SVGBackend::with_string(svg, (1100, 640)).into_drawing_area();
     page.fill(&WHITE)?;
     let page = page.margin(8, 8, 8, 8).titled(&format!("qpair {title}"), ("sans-serif", 22))?;
     // The legend has a column of its own: lines go everywhere.

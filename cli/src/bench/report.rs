@@ -10,7 +10,7 @@ use super::row::{MEASURED, Row, VALUES, columns};
 use super::wanted::Root;
 use super::workload::Workload;
 use crate::machine;
-use crate::output::{PrintError, print, print_object};
+use crate::output::{PrintError, print, print_object, write_file};
 use crate::table::RowTable;
 
 /// Prints as rank 0, and keeps what the summary needs.
@@ -140,7 +140,8 @@ impl<'a> Report<'a> {
     /// Prints the summary, and draws the picture.
     ///
     /// # Errors
-    /// [`BenchError::Print`] or [`BenchError::Plot`] on rank 0 if anything could not be printed or drawn;
+    /// [`BenchError::Print`], [`BenchError::Plot`] or [`BenchError::Write`] on rank 0 if anything could not be printed, drawn
+    /// or written;
     /// [`BenchError::Wrong`] on every rank if any element was wrong.
     pub fn end(mut self) -> Result<(), BenchError> {
         self.progress.end();
@@ -150,8 +151,9 @@ impl<'a> Report<'a> {
         if self.out.is_some() {
             self.summary()?;
             if let Some(path) = &self.workload.plot {
-                let drawn = plot::draw(path, &self.title(), &self.sizes, self.workload, self.ranks);
-                drawn.map_err(|reason| BenchError::Plot { path: path.clone(), reason })?;
+                let drawn = plot::draw(&self.title(), &self.sizes, self.workload, self.ranks);
+                let svg = drawn.map_err(|reason| BenchError::Plot { path: path.clone(), reason })?;
+                write_file(path, &svg)?;
             }
         }
         let points = || self.sizes.iter().flatten();

@@ -1,9 +1,13 @@
 //! Arguments that name one thing, several or all.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
 
-use qpair::verbs::calc::ReduceOp;
+use qpair::collectives::Algorithm;
+use qpair::verbs::calc::{ReduceOp, UnknownName};
+
+use crate::algorithm;
 
 /// Things by name, or all there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +36,15 @@ impl<T> Wanted<T> {
     }
 }
 
-/// Reads reductions: as they print, and `premul:FACTOR`.
+/// Reads algorithms. Which of them an operation has is another matter.
+///
+/// # Errors
+/// What there is, for any other text.
+pub fn algorithms(text: &str) -> Result<Wanted<Algorithm>, String> {
+    Wanted::parse(text, |name| name.parse().map_err(|_| format!("{}, or all", algorithm::unknown(name))))
+}
+
+/// Reads reductions: as they print, here or elsewhere, so that of a sum of multiples `premul:FACTOR` and `premulsum(FACTOR)`.
 ///
 /// # Errors
 /// What there is, for any other text.
@@ -41,15 +53,18 @@ pub fn operations(text: &str) -> Result<Wanted<ReduceOp>, String> {
 }
 
 fn operation(text: &str) -> Result<ReduceOp, String> {
-    if let Some(number) = text.strip_prefix("premul:") {
+    let wrong = |factor: &dyn Display| format!("`{factor}` is no factor; write a finite number, as in premul:0.5");
+    let op = match text.strip_prefix("premul:") {
+        Some(factor) => factor.parse().map(ReduceOp::pre_mul_sum).map_err(|_| wrong(&factor))?,
+        None => text.parse().map_err(|unknown: UnknownName| format!("{unknown}, premul:FACTOR, or all"))?,
+    };
+    match op {
         // Beyond that, it is infinite for most types.
-        let factor = number.parse::<f64>().ok().filter(|factor| factor.abs() <= f32::MAX.into());
-        let wrong = || format!("`{number}` is no factor; write a finite number, as in premul:0.5");
-        return factor.map(ReduceOp::pre_mul_sum).ok_or_else(wrong);
+        ReduceOp::PreMulSum(factor) if factor.get().is_nan() || factor.get().abs() > f32::MAX.into() => {
+            Err(wrong(&factor))
+        }
+        op => Ok(op),
     }
-    let names = || ReduceOp::ALL.iter().map(|op| op.name().to_owned()).collect::<Vec<_>>().join(", ");
-    let known = ReduceOp::ALL.into_iter().find(|op| op.name() == text);
-    known.ok_or_else(|| format!("unknown operation `{text}`: use one of {}, premul:FACTOR, or all", names()))
 }
 
 /// The root of an operation.
@@ -88,6 +103,7 @@ impl FromStr for Root {
 mod tests {
     use qpair::verbs::calc::DataType;
 
+    use super::super::operation::op_name;
     use super::*;
 
     #[test]
@@ -100,10 +116,25 @@ mod tests {
     }
 
     #[test]
+    fn operations_are_read_as_they_print() {
+        for op in ReduceOp::ALL.into_iter().chain([0.5, -2.0, 1e-9].map(ReduceOp::pre_mul_sum)) {
+            for text in [op_name(Some(op)), op.to_string()] {
+                assert_eq!(operations(&text), Ok(Wanted::These(vec![op])), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn other_texts_are_errors_that_say_what_to_write() {
-        for (text, part) in
-            [("mean", "sum, prod"), ("premul:x", "finite number"), ("premul:1e300", "finite"), ("", "sum")]
-        {
+        for (text, part) in [
+            ("mean", "sum, prod"),
+            ("premul:x", "finite number"),
+            ("premul:1e300", "finite"),
+            ("premul:nan", "finite"),
+            ("premulsum(inf)", "finite"),
+            ("premulsum(x)", "premul:FACTOR, or all"),
+            ("", "sum"),
+        ] {
             let error = operations(text).expect_err(text);
             assert!(error.contains(part), "{error}");
         }

@@ -135,7 +135,7 @@ fn algorithms(parts: &Parts<'_>) -> Result<(Vec<Algorithm>, bool), BenchError> {
     let is_none = |named: &&Algorithm| !there.contains(named) && (compare || **named != Algorithm::Auto);
     match asked.iter().find(is_none) {
         Some(&Algorithm::Auto) => Err(BenchError::AutoCompared),
-        Some(&algorithm) => Err(BenchError::Algorithm { algorithm, operation }),
+        Some(&algorithm) => Err(BenchError::Algorithm { algorithm, operation, compare }),
         None => Ok((asked, compare)),
     }
 }

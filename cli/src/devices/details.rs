@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::listed::{Abilities, GidRow, Limits, Listed, Port};
-use crate::doctor::text::{amount, wrap};
 use crate::size::Size;
+use crate::text::{amount, wrap};
 
 /// The device with its abilities, limits and ports.
 pub fn details(device: &Listed) -> String {

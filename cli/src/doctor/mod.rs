@@ -7,7 +7,6 @@ mod fixture;
 mod peer;
 mod report;
 pub mod system;
-pub mod text;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;

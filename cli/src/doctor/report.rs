@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io;
 
 use super::finding::{Finding, Fix, Severity};
-use super::text::{count, printable, wrap};
+use crate::text::{count, printable, wrap};
 
 /// How a report looks.
 #[derive(Clone, Copy, Debug)]

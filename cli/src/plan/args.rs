@@ -9,13 +9,14 @@ use qpair::collectives::{Algorithm, Collective, Elements, Nodes, Ranks, Recipe, 
 
 use super::error::PlanError;
 use super::limits::{Limit, MAX_CHANNELS, MAX_RANKS};
+use crate::algorithm;
 use crate::period::Period;
 use crate::size::Size;
 
 /// A plan: an algorithm's, or a file's.
 #[derive(Debug, Clone, Args)]
 pub struct Asked {
-    #[arg(required_unless_present = "from", conflicts_with = "from", help = algorithms())]
+    #[arg(required_unless_present = "from", conflicts_with = "from", value_parser = algorithm::named, help = algorithms())]
     pub algorithm: Option<Algorithm>,
     #[arg(required_unless_present = "from", conflicts_with = "from", value_parser = collective, help = collectives())]
     pub collective: Option<Collective>,
@@ -150,6 +151,5 @@ fn collective_names() -> String {
 }
 
 fn algorithms() -> String {
-    let names = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Listed).map(Algorithm::name);
-    format!("Algorithm: {}; auto is what communicators choose", names.collect::<Vec<_>>().join(", "))
+    format!("Algorithm: {}; auto is what communicators choose", algorithm::names())
 }

@@ -8,7 +8,7 @@ use qpair::collectives::{FORMAT, RecipeError, VerifyError};
 use thiserror::Error;
 
 use super::limits::{MAX_CHANNELS, MAX_FILE, MAX_MEMORY, MAX_RANKS, MAX_STEPS};
-use crate::output::PrintError;
+use crate::output::{PrintError, WriteError};
 use crate::size::Size;
 
 /// There is no such plan, or it is not right.
@@ -99,13 +99,8 @@ pub enum PlanError {
         path: PathBuf,
     },
     /// A file could not be written.
-    #[error("could not write {}: {source}; name another file", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// It could not be printed.
     #[error(transparent)]
     Print(#[from] PrintError),

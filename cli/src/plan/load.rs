@@ -11,6 +11,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 
 use super::error::PlanError;
 use super::limits::{MAX_CHANNELS, MAX_FILE, MAX_RANKS, MAX_STEPS};
+use super::words;
 
 /// A plan, and where it comes from.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Loaded {
 
     /// What to call it in an error.
     pub fn name(&self) -> String {
-        let name = || super::words::printable(&self.plan.algorithm);
+        let name = || words::name(&self.plan.algorithm);
         self.path.as_ref().map_or_else(name, |path| path.display().to_string())
     }
 }
@@ -154,37 +155,11 @@ impl<'de> Visitor<'de> for Programs {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut programs: A) -> Result<Count, A::Error> {
         let mut count = Count::default();
-        while let Some(Steps(steps)) = programs.next_element()? {
+        // Of nothing: the lists take no memory, however long they are.
+        while let Some(steps) = programs.next_element::<Vec<IgnoredAny>>()? {
             count.ranks += 1;
-            count.steps += steps;
+            count.steps += steps.len() as u64;
         }
         Ok(count)
-    }
-}
-
-/// The length of a list.
-struct Steps(u64);
-
-impl<'de> Deserialize<'de> for Steps {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_seq(Program)
-    }
-}
-
-struct Program;
-
-impl<'de> Visitor<'de> for Program {
-    type Value = Steps;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of steps")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut steps: A) -> Result<Steps, A::Error> {
-        let mut count = 0;
-        while steps.next_element::<IgnoredAny>()?.is_some() {
-            count += 1;
-        }
-        Ok(Steps(count))
     }
 }

@@ -14,9 +14,6 @@ mod show;
 mod verify;
 mod words;
 
-use std::fs;
-use std::path::Path;
-
 use clap::Subcommand;
 
 pub use error::PlanError;
@@ -50,8 +47,4 @@ pub fn run(command: PlanCommand) -> Result<(), PlanError> {
         PlanCommand::Draw(args) => draw::run(args),
         PlanCommand::Compare(args) => compare::run(args),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), PlanError> {
-    fs::write(path, text).map_err(|source| PlanError::Write { path: path.to_owned(), source })
 }

@@ -11,9 +11,9 @@ use super::args::Asked;
 use super::error::PlanError;
 use super::examined::Examined;
 use super::figures::{Figures, Span};
-use super::words::{Range, bytes, printable, us};
-use super::write;
-use crate::output::{print, print_object};
+use super::words::{self, Range, us};
+use crate::output::{print, print_object, write_file};
+use crate::text::amount;
 
 /// Shows what a plan takes: steps, messages, bytes and time; and its steps if they are few.
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ pub fn run(args: ShowArgs) -> Result<(), PlanError> {
         return Err(PlanError::Rank { rank, ranks });
     }
     if let Some(path) = &args.save {
-        write(path, &saved(&examined, args.recipe)?)?;
+        write_file(path, &saved(&examined, args.recipe)?)?;
     }
     if args.json {
         return Ok(print_object(&Object::of(&examined, args.rank))?);
@@ -80,7 +80,7 @@ fn saved(examined: &Examined, recipe: bool) -> Result<String, PlanError> {
 /// What a plan takes, a line for each thing.
 pub fn summary(examined: &Examined) -> String {
     let (plan, figures, cost) = (examined.plan(), &examined.figures, examined.timeline.cost());
-    let mut lines = vec![format!("{} by {}", plan.spec, printable(&plan.algorithm))];
+    let mut lines = vec![format!("{} by {}", plan.spec, words::name(&plan.algorithm))];
     let mut line = |name: &str, text: String| lines.push(format!("  {name:<12}{text}"));
     if let Some(path) = &examined.loaded.path {
         line("from", format!("{}, a {}", path.display(), examined.loaded.origin()));
@@ -92,8 +92,8 @@ pub fn summary(examined: &Examined) -> String {
     line("messages", format!("{} of all ranks, {} in a row", figures.messages, figures.messages_in_a_row));
     line("sent", format!("{} by each rank", span(figures.sent)));
     line("received", format!("{} by each rank", span(figures.received)));
-    line("in all", format!("{} sent, {}", bytes(figures.total), least(figures)));
-    line("scratch", format!("{} at most", bytes(figures.scratch)));
+    line("in all", format!("{} sent, {}", amount(figures.total), least(figures)));
+    line("scratch", format!("{} at most", amount(figures.scratch)));
     let canonical = if examined.proof.canonical { "yes" } else { "no" };
     line("canonical", format!("{canonical}{}", canonical_means(plan, examined.proof.canonical)));
     line("predicted", predicted(cost));
@@ -101,14 +101,14 @@ pub fn summary(examined: &Examined) -> String {
 }
 
 fn span(span: Span) -> String {
-    if span.min == span.max { bytes(span.min) } else { format!("{} to {}", bytes(span.min), bytes(span.max)) }
+    Range(amount(span.min), amount(span.max)).to_string()
 }
 
 fn least(figures: &Figures) -> String {
     match figures.above_least() {
         None => "and there need be none".to_owned(),
         Some(_) if figures.total == figures.least_total => "the least there can be".to_owned(),
-        Some(times) => format!("{times:.2} times the least there can be, {}", bytes(figures.least_total)),
+        Some(times) => format!("{times:.2} times the least there can be, {}", amount(figures.least_total)),
     }
 }
 

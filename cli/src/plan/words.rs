@@ -5,16 +5,7 @@ use std::fmt;
 use qpair::collectives::Slice;
 
 use crate::size::Size;
-
-/// Bytes with a unit: exact where they are whole ones, else with two decimals.
-pub fn bytes(bytes: u64) -> String {
-    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| bytes >= 1 << shift);
-    match unit {
-        None => format!("{bytes} B"),
-        Some((shift, unit)) if bytes.is_multiple_of(1 << shift) => format!("{} {unit}", bytes >> shift),
-        Some((shift, unit)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
-    }
-}
+use crate::text::printable;
 
 /// Seconds as us, with as many decimals as tell something.
 pub fn us(seconds: f64) -> String {
@@ -27,16 +18,11 @@ pub fn us(seconds: f64) -> String {
     format!("{us:.decimals$}")
 }
 
-/// A text of anyone: on one line, of a length that can be read, and nothing that a terminal obeys.
-pub fn printable(text: &str) -> String {
-    let clean = |c: char| if c.is_control() { '?' } else { c };
-    let short: String = text.chars().take(LONGEST).map(clean).collect();
-    if text.chars().nth(LONGEST).is_some() { short + "..." } else { short }
-}
-
-/// A number of things.
-pub fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+/// A name of anyone: on one line, of a length that can be read, and nothing that a terminal obeys.
+pub fn name(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST).collect();
+    let rest = if short.len() < text.len() { "..." } else { "" };
+    printable(&short) + rest
 }
 
 /// The elements of a slice, in few characters: `16K..32K`.
@@ -46,9 +32,9 @@ pub fn elements(slice: Slice) -> String {
 }
 
 /// Least and greatest, or both in one where they are the same.
-pub struct Range(pub u64, pub u64);
+pub struct Range<T>(pub T, pub T);
 
-impl fmt::Display for Range {
+impl<T: fmt::Display + PartialEq> fmt::Display for Range<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == self.1 { write!(f, "{}", self.0) } else { write!(f, "{} to {}", self.0, self.1) }
     }
@@ -62,17 +48,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_exact_where_that_is_short() {
-        let all = [(0, "0 B"), (1000, "1000 B"), (1024, "1 KiB"), (384 << 10, "384 KiB"), (1536 << 10, "1.50 MiB")];
-        for (number, text) in all {
-            assert_eq!(bytes(number), text);
-        }
-    }
-
-    #[test]
     fn names_of_anyone_do_no_harm() {
-        assert_eq!(printable("ri\u{1b}[2Jng\n"), "ri?[2Jng?");
-        assert_eq!(printable(&"x".repeat(61)), "x".repeat(60) + "...");
+        assert_eq!(name("ri\u{1b}[2Jng\n"), "ri\u{fffd}[2Jng\u{fffd}");
+        assert_eq!(name(&"x".repeat(61)), "x".repeat(60) + "...");
         assert_eq!(elements(Slice::data(1 << 14, 1 << 14)), "16K..32K");
     }
 }

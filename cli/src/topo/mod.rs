@@ -4,9 +4,7 @@
 mod object;
 mod text;
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -15,7 +13,7 @@ use qpair::topology::{Consumer, GpuId, LoadError, Machine, SelectError, Selectio
 use qpair::transport::{Near, NearError};
 use thiserror::Error;
 
-use crate::output::{PrintError, print, print_object};
+use crate::output::{PrintError, WriteError, print, print_object, write_file};
 use object::Object;
 use text::text;
 
@@ -115,13 +113,8 @@ pub enum TopoError {
         path: PathBuf,
     },
     /// A file could not be written.
-    #[error("could not write {}: {source}; name another file", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// The list could not be printed.
     #[error(transparent)]
     Print(#[from] PrintError),
@@ -136,10 +129,10 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     let (selection, limits) = base(&machine, args)?;
     let choice = limited(selection, &machine, args)?.choose()?;
     if let Some(path) = &args.svg {
-        write(path, &draw(&machine, Some(&choice)))?;
+        write_file(path, &draw(&machine, Some(&choice)))?;
     }
     if let Some(path) = &args.nccl {
-        write(path, &machine.to_nccl_xml())?;
+        write_file(path, &machine.to_nccl_xml())?;
     }
     if args.json {
         return Ok(print_object(&Object::of(&machine, &choice))?);
@@ -168,7 +161,7 @@ fn machine(args: &TopoArgs) -> Result<Arc<Machine>, TopoError> {
         Some(file) => return Err(TopoError::Captured { path: file.clone() }),
     };
     let captured = sysfs.capture();
-    write(capture, &captured)?;
+    write_file(capture, &captured)?;
     // Not from the file: it may be a pipe.
     let read = Machine::read(captured.as_bytes());
     Ok(Arc::new(read.map_err(|source| LoadError::Content { path: capture.clone(), source })?))
@@ -194,10 +187,6 @@ fn limited<'a>(
     let selection = args.exclude.iter().fold(selection, Selection::exclude);
     let selection = args.only.iter().fold(selection, Selection::only);
     args.pin.iter().try_fold(selection, |selection, pin| Ok(selection.pin(pin.who.on(machine)?, &pin.nic)))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), TopoError> {
-    fs::write(path, text).map_err(|source| TopoError::Write { path: path.to_owned(), source })
 }
 
 impl FromStr for Pin {

@@ -3,6 +3,7 @@
 use qpair::topology::{Choice, LinkLayer, Machine, Matrix, Nic, Port, PortState};
 
 use crate::table;
+use crate::text::count;
 
 /// All of it: what there is, the NICs, the matrix, and the choice with its reasons and `limits`. `verbose`: with those that were
 /// not chosen.
@@ -109,10 +110,9 @@ fn matrix(machine: &Machine, choice: &Choice) -> String {
 /// Columns of a matrix, several times what a screen shows.
 const MATRIX: usize = 128;
 
-fn counted(count: usize, what: &str) -> String {
-    match count {
+fn counted(number: usize, what: &str) -> String {
+    match number {
         0 => format!("no {what}"),
-        1 => format!("1 {what}"),
-        many => format!("{many} {what}s"),
+        some => count(some, what),
     }
 }

@@ -110,10 +110,12 @@ pub enum RecipeError {
     },
 }
 
+/// Those that do it, less what is no recipe's.
 fn names(collective: &str) -> String {
     let does = Algorithm::ALL.iter().filter(|algorithm| {
-        let all = crate::plan::Collective::ALL.into_iter();
-        all.filter(|other| other.name() == collective).any(|other| algorithm.does(other))
+        let mut all = crate::plan::Collective::ALL.into_iter();
+        !matches!(algorithm, Algorithm::Auto | Algorithm::Listed)
+            && all.any(|other| other.name() == collective && algorithm.does(other))
     });
     does.map(|algorithm| algorithm.name()).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,7 @@
 //! Parameters of which each rank updates a shard.
 
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 
 use qpair_verbs::calc::{Element, ReduceOp};
@@ -55,15 +56,10 @@ pub struct Shards<'a, T: Element> {
     block: usize,
     /// `None` while it is released.
     gradient: Option<Slot<'a, CommBuffer<T>>>,
-    parameters: Parameters<'a, T>,
-}
-
-/// What this rank has of the parameters.
-enum Parameters<'a, T: Element> {
-    /// All, of which its own shard counts.
-    Whole(Slot<'a, CommBuffer<T>>),
-    /// Its own shard.
-    Own(Vec<T>),
+    /// All, of which this rank's shard counts. `None` while they are released.
+    parameters: Option<Slot<'a, CommBuffer<T>>>,
+    /// This rank's shard, with its padding, while they are released; else nothing.
+    shard: Vec<T>,
 }
 
 impl<'a, T: Element> Shards<'a, T> {
@@ -76,8 +72,8 @@ impl<'a, T: Element> Shards<'a, T> {
         let (len, block) = (parameters.len(), parameters.len().div_ceil(comm.size()));
         let mut whole = comm.buffer(block * comm.size())?;
         whole[..len].copy_from_slice(parameters);
-        let parameters = Parameters::Whole(Slot::Here(whole));
-        Ok(Self { comm, op: ReduceOp::Avg, len, block, gradient: None, parameters })
+        let parameters = Some(Slot::Here(whole));
+        Ok(Self { comm, op: ReduceOp::Avg, len, block, gradient: None, parameters, shard: Vec::new() })
     }
 
     /// The same, where gradients are combined by another operation.
@@ -124,12 +120,13 @@ impl<'a, T: Element> Shards<'a, T> {
     /// [`CollectiveError`].
     pub fn update(&mut self, update: impl FnOnce(&mut [T], &[T])) -> Result<(), CollectiveError> {
         let own = self.own();
-        self.gradient_slot()?.wait()?;
-        let gradient = self.gradient.as_ref().and_then(Slot::here).map_or(&[][..], |gradient| &gradient[own.clone()]);
-        match &mut self.parameters {
-            Parameters::Whole(whole) => update(&mut whole.wait()?[own], gradient),
-            Parameters::Own(shard) => update(&mut shard[..own.len()], gradient),
-        }
+        let (len, comm) = (self.block * self.comm.size(), self.comm);
+        let gradient = filled(&mut self.gradient, || comm.buffer(len))?.wait()?;
+        let parameters = match &mut self.parameters {
+            Some(whole) => &mut whole.wait()?[own.clone()],
+            None => &mut self.shard[..own.len()],
+        };
+        update(parameters, &gradient[own]);
         Ok(())
     }
 
@@ -139,15 +136,7 @@ impl<'a, T: Element> Shards<'a, T> {
     /// [`CollectiveError`].
     pub fn start_gather(&mut self) -> Result<(), CollectiveError> {
         let comm = self.comm;
-        if let Parameters::Own(shard) = &self.parameters {
-            let mut whole = comm.buffer(self.block * comm.size())?;
-            whole[comm.block(self.block * comm.size(), comm.rank())].copy_from_slice(shard);
-            self.parameters = Parameters::Whole(Slot::Here(whole));
-        }
-        match &mut self.parameters {
-            Parameters::Whole(whole) => whole.start(|whole| comm.start().all_gather(whole)),
-            Parameters::Own(_) => Ok(()),
-        }
+        self.parameters_slot()?.start(|whole| comm.start().all_gather(whole))
     }
 
     /// A whole step of ZeRO-2: reduces the gradient, calls `update`, and starts to collect the parameters.
@@ -165,13 +154,11 @@ impl<'a, T: Element> Shards<'a, T> {
     /// # Errors
     /// [`CollectiveError`].
     pub fn parameters(&mut self) -> Result<&[T], CollectiveError> {
-        if let Parameters::Own(_) = self.parameters {
+        if self.parameters.is_none() {
             self.start_gather()?;
         }
-        match &mut self.parameters {
-            Parameters::Whole(whole) => Ok(&whole.wait()?[..self.len]),
-            Parameters::Own(_) => Ok(&[]),
-        }
+        let len = self.len;
+        Ok(&self.parameters_slot()?.wait()?[..len])
     }
 
     /// Lets go of the gradient's memory until it is needed (ZeRO-2).
@@ -193,8 +180,9 @@ impl<'a, T: Element> Shards<'a, T> {
     pub fn release(&mut self) -> Result<(), CollectiveError> {
         self.release_gradient()?;
         let padded = self.comm.block(self.block * self.comm.size(), self.comm.rank());
-        if let Parameters::Whole(whole) = &mut self.parameters {
-            self.parameters = Parameters::Own(whole.wait()?[padded].to_vec());
+        if let Some(whole) = &mut self.parameters {
+            self.shard = whole.wait()?[padded].to_vec();
+            self.parameters = None;
         }
         Ok(())
     }
@@ -208,8 +196,8 @@ impl<'a, T: Element> Shards<'a, T> {
         let is_root = self.comm.rank() == root;
         let mut shard = self.comm.buffer(self.block)?;
         match &mut self.parameters {
-            Parameters::Whole(whole) => shard.copy_from_slice(&whole.wait()?[padded]),
-            Parameters::Own(own) => shard.copy_from_slice(own),
+            Some(whole) => shard.copy_from_slice(&whole.wait()?[padded]),
+            None => shard.copy_from_slice(&self.shard),
         }
         let mut whole = self.comm.buffer(if is_root { self.block * self.comm.size() } else { 0 })?;
         self.comm.gather(&mut shard, &mut whole, root)?;
@@ -217,12 +205,31 @@ impl<'a, T: Element> Shards<'a, T> {
     }
 
     fn gradient_slot(&mut self) -> Result<&mut Slot<'a, CommBuffer<T>>, CollectiveError> {
-        let slot = match self.gradient.take() {
-            Some(slot) => slot,
-            None => Slot::Here(self.comm.buffer(self.block * self.comm.size())?),
-        };
-        Ok(self.gradient.insert(slot))
+        let (len, comm) = (self.block * self.comm.size(), self.comm);
+        filled(&mut self.gradient, || comm.buffer(len))
     }
+
+    /// The place for all parameters, of which those of other ranks are not there yet where they were released.
+    fn parameters_slot(&mut self) -> Result<&mut Slot<'a, CommBuffer<T>>, CollectiveError> {
+        let (len, comm, shard) = (self.block * self.comm.size(), self.comm, &mut self.shard);
+        filled(&mut self.parameters, || {
+            let mut whole = comm.buffer(len)?;
+            whole[comm.block(len, comm.rank())].copy_from_slice(&mem::take(shard));
+            Ok(whole)
+        })
+    }
+}
+
+/// What a place has, or gets.
+fn filled<'s, 'a, T: Element>(
+    place: &'s mut Option<Slot<'a, CommBuffer<T>>>,
+    buffer: impl FnOnce() -> Result<CommBuffer<T>, CollectiveError>,
+) -> Result<&'s mut Slot<'a, CommBuffer<T>>, CollectiveError> {
+    let slot = match place.take() {
+        Some(slot) => slot,
+        None => Slot::Here(buffer()?),
+    };
+    Ok(place.insert(slot))
 }
 
 impl<T: Element> fmt::Debug for Shards<'_, T> {

@@ -83,6 +83,9 @@ impl<'a, T: Element> Staleness<'a, T> {
     pub fn step(&mut self, contribution: &[T], mut apply: impl FnMut(u64, &[T])) -> Result<(), CollectiveError> {
         let spent = self.resumed.elapsed().as_micros() as u64;
         let (comm, op) = (self.comm, self.op);
+        while self.under_way > self.bound {
+            self.take_oldest(&mut apply)?; // an earlier call failed at it
+        }
         let Step { vector, times } = &mut self.steps[self.under_way];
         let place = vector.wait()?;
         if place.len() != contribution.len() {
@@ -125,13 +128,7 @@ impl<'a, T: Element> Staleness<'a, T> {
     /// Who computes longest for a step, as far as the results that are there tell; all ranks are told the same for the same
     /// step. `None` before the first.
     pub fn slowest(&self) -> Option<Slowest> {
-        if self.oldest == 0 {
-            return None;
-        }
-        let (rank, &time) = self.times.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
-        let mean = self.times.iter().sum::<f64>() / self.times.len() as f64;
-        let [time, mean] = [time, mean].map(Duration::from_secs_f64);
-        Some(Slowest { rank, time, mean })
+        if self.oldest == 0 { None } else { Slowest::of(&self.times) }
     }
 
     fn is_oldest_done(&mut self) -> bool {
@@ -142,15 +139,30 @@ impl<'a, T: Element> Staleness<'a, T> {
     fn take_oldest(&mut self, apply: &mut impl FnMut(u64, &[T])) -> Result<(), CollectiveError> {
         let Step { vector, times } = &mut self.steps[0];
         let sum = vector.wait()?;
-        for (mean, &micros) in self.times.iter_mut().zip(times.wait()?.iter()) {
-            let time = micros as f64 / 1e6;
-            *mean = if self.oldest == 0 { time } else { *mean + (time - *mean) * RECENT };
-        }
+        average(&mut self.times, self.oldest, times.wait()?);
         apply(self.oldest, sum);
         self.steps.rotate_left(1);
         self.under_way -= 1;
         self.oldest += 1;
         Ok(())
+    }
+}
+
+impl Slowest {
+    /// Of the times of all ranks, in seconds.
+    fn of(times: &[f64]) -> Option<Self> {
+        let (rank, &time) = times.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let [time, mean] = [time, mean].map(Duration::from_secs_f64);
+        Some(Self { rank, time, mean })
+    }
+}
+
+/// Averages the times of ranks, in seconds, with those of a step, in microseconds. The first step has none before it.
+fn average(times: &mut [f64], step: u64, micros: &[u64]) {
+    for (mean, &micros) in times.iter_mut().zip(micros) {
+        let time = micros as f64 / 1e6;
+        *mean = if step == 0 { time } else { *mean + (time - *mean) * RECENT };
     }
 }
 
@@ -162,3 +174,24 @@ impl<T: Element> fmt::Debug for Staleness<'_, T> {
 
 /// What a step counts in the average: some four steps make it, so that one hiccup does not name a rank.
 const RECENT: f64 = 0.25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_named_once_it_is_slow_for_some_steps() {
+        let us = Duration::from_micros;
+        let mut times = [0.0; 3];
+        for (step, micros, slowest) in [
+            (0, [100, 300, 200], Slowest { rank: 1, time: us(300), mean: us(200) }),
+            (1, [500, 400, 300], Slowest { rank: 1, time: us(325), mean: us(250) }),
+            (2, [1000, 325, 25], Slowest { rank: 0, time: us(400), mean: us(300) }),
+            (3, [0, 25, 875], Slowest { rank: 2, time: us(350), mean: us(300) }),
+        ] {
+            average(&mut times, step, &micros);
+            assert_eq!(Slowest::of(&times), Some(slowest), "after step {step}");
+        }
+        assert_eq!(Slowest::of(&[]), None);
+    }
+}

@@ -4,6 +4,8 @@ mod bootstrap;
 mod correctness;
 mod ends;
 mod environment;
+#[path = "../group/mod.rs"]
+mod group;
 mod launchers;
 mod mismatch;
 mod operations;

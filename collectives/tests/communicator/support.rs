@@ -2,15 +2,7 @@
 
 use qpair_collectives::{Communicator, Element, ReduceOp};
 
-/// Runs `rank` on `ranks` threads, a communicator each; gives what they return, by rank.
-pub fn group<R: Send>(ranks: usize, rank: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let group = Communicator::group(ranks).expect("a group");
-    let rank = &rank;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = group.into_iter().map(|comm| scope.spawn(move || rank(comm))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    })
-}
+pub use crate::group::group;
 
 /// Operations that all types have.
 pub const OPERATIONS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];

@@ -1,7 +1,8 @@
 use qpair_collectives::training::{BucketError, GradientBuckets};
 use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
 
-use crate::support::{RANKS, Rng, group};
+use crate::random::{Random, seed};
+use crate::support::{RANKS, group, shuffle};
 
 /// Lengths of parameters in forward order; with none, and one that is larger than a bucket.
 const LENGTHS: [usize; 9] = [5, 300, 0, 17, 64, 64, 1, 90, 8];
@@ -21,14 +22,15 @@ fn buckets(comm: &Communicator, op: ReduceOp) -> GradientBuckets<'_, f64> {
 
 #[test]
 fn ranks_that_fill_in_other_orders_do_not_wait_for_ever() {
+    let seed = seed();
     for ranks in RANKS {
         group(ranks, |comm| {
-            let mut rng = Rng(7 + comm.rank() as u64);
+            let mut random = Random::new(seed + comm.rank() as u64);
             let mut buckets = buckets(&comm, ReduceOp::Sum);
             assert_eq!(buckets.buckets(), 5);
             for step in 0..20 {
                 let mut order: Vec<usize> = (0..LENGTHS.len()).collect();
-                rng.shuffle(&mut order);
+                shuffle(&mut order, &mut random);
                 for param in order {
                     buckets.add(param, &gradient(comm.rank(), step, param)).unwrap();
                 }

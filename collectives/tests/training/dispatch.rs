@@ -1,7 +1,8 @@
 use qpair_collectives::Communicator;
 use qpair_collectives::training::{Dispatch, DispatchError};
 
-use crate::support::{RANKS, Rng, group};
+use crate::random::{Random, seed};
+use crate::support::{RANKS, group};
 
 const WIDTH: usize = 5;
 
@@ -33,15 +34,16 @@ fn there_and_back(comm: &Communicator, dispatch: &mut Dispatch<'_, i64>, experts
 
 #[test]
 fn rows_come_back_in_order_by_any_route() {
+    let seed = seed();
     for ranks in RANKS {
         group(ranks, |comm| {
             let experts = 3 * ranks;
             let mut dispatch = Dispatch::new(&comm, experts, WIDTH).unwrap();
-            let mut rng = Rng(comm.rank() as u64);
+            let mut random = Random::new(seed + comm.rank() as u64);
             for step in 0..6 {
                 // Ranks give different numbers of tokens, and some none.
                 let count = [0, 1, 40, 333][(comm.rank() + step) % 4];
-                let route: Vec<usize> = (0..count).map(|_| rng.below(experts)).collect();
+                let route: Vec<usize> = (0..count).map(|_| random.below(experts as u64) as usize).collect();
                 assert!(there_and_back(&comm, &mut dispatch, &route).is_empty());
             }
         });

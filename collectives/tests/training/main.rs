@@ -2,8 +2,12 @@
 
 mod buckets;
 mod dispatch;
+#[path = "../group/mod.rs"]
+mod group;
 mod pipeline;
 mod quorum;
+#[path = "../random/mod.rs"]
+mod random;
 mod replicas;
 mod shards;
 mod staleness;

@@ -3,7 +3,8 @@ use std::sync::Barrier;
 use qpair_collectives::CollectiveError;
 use qpair_collectives::training::quorum::{Worker, serve};
 
-use crate::support::{Rng, group};
+use crate::random::{Random, seed};
+use crate::support::group;
 
 fn add(parameters: &mut [i64], vector: &[i64]) {
     parameters.iter_mut().zip(vector).for_each(|(parameter, value)| *parameter += value);
@@ -12,6 +13,7 @@ fn add(parameters: &mut [i64], vector: &[i64]) {
 /// Whatever the quorum: what is applied is what was given.
 #[test]
 fn nothing_is_lost_or_counted_twice() {
+    let seed = seed();
     for ranks in [1, 2, 3, 5] {
         for quorum in [1, 2, 4, 100] {
             for len in [0, 3, 5000] {
@@ -24,11 +26,11 @@ fn nothing_is_lost_or_counted_twice() {
                         });
                         return (parameters, Some(served.unwrap()));
                     }
-                    let mut rng = Rng(me as u64);
+                    let mut random = Random::new(seed + me as u64);
                     let mut worker = Worker::new(&comm, 0, len).unwrap();
                     let mut sum = vec![0; len];
                     for step in 0..3 * me {
-                        for _turn in 0..rng.below(50) {
+                        for _turn in 0..random.below(50) {
                             std::thread::yield_now(); // workers are slow in turn
                         }
                         let contribution: Vec<i64> = (0..len).map(|at| (me * 1000 + step * 10 + at) as i64).collect();
@@ -94,5 +96,27 @@ fn a_worker_that_leaves_ends_the_service() {
     for rank in [0, 2] {
         let error = errors[rank].as_ref().expect("it can not go on");
         assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_worker_is_refused() {
+    let errors = group(3, |comm| {
+        let mut parameters = [0];
+        match comm.rank() {
+            0 => serve(&comm, &mut parameters, 2, |_, _| ()).err(),
+            1 => {
+                let mut word = comm.buffer::<u64>(1).unwrap();
+                word[0] = 77;
+                // The server may end before it is known to have come.
+                comm.send(&mut word, 0).and_then(|()| comm.barrier()).err()
+            }
+            _ => Worker::new(&comm, 0, 1).and_then(|mut worker| worker.give(&[1], &mut parameters)).err(),
+        }
+    });
+    for error in errors {
+        let error = error.expect("it can not go on");
+        assert!(matches!(error, CollectiveError::Aborted { rank: 0, .. }), "{error}");
+        assert!(error.to_string().contains("rank 1 sent 77"), "{error}");
     }
 }

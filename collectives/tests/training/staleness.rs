@@ -1,10 +1,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use qpair_collectives::training::Staleness;
 use qpair_collectives::{CollectiveError, ReduceOp};
 
-use crate::support::{RANKS, Rng, group};
+use crate::random::{Random, seed};
+use crate::support::{RANKS, group};
 
 const STEPS: u64 = 30;
 
@@ -14,11 +14,12 @@ fn given(rank: usize, step: u64, at: usize) -> i64 {
 
 #[test]
 fn each_result_comes_once_and_no_rank_is_too_far_ahead() {
+    let seed = seed();
     for ranks in RANKS {
         for bound in [0, 1, 3] {
             let begun: Vec<AtomicU64> = (0..ranks).map(|_| AtomicU64::new(0)).collect();
             group(ranks, |comm| {
-                let mut rng = Rng(comm.rank() as u64);
+                let mut random = Random::new(seed + comm.rank() as u64);
                 let mut steps = Staleness::new(&comm, 200, bound, ReduceOp::Sum).unwrap();
                 let mut next = 0;
                 let mut check = |step: u64, sum: &[i64]| {
@@ -28,7 +29,7 @@ fn each_result_comes_once_and_no_rank_is_too_far_ahead() {
                     assert!(sum.iter().enumerate().all(|(at, &value)| value == expected(at)));
                 };
                 for step in 0..STEPS {
-                    for _turn in 0..rng.below(20) {
+                    for _turn in 0..random.below(20) {
                         std::thread::yield_now(); // ranks are slow in turn
                     }
                     let contribution: Vec<i64> = (0..200).map(|at| given(comm.rank(), step, at)).collect();
@@ -50,20 +51,45 @@ fn each_result_comes_once_and_no_rank_is_too_far_ahead() {
 
 #[test]
 fn the_slowest_is_known_to_all() {
-    group(3, |comm| {
+    let told = group(3, |comm| {
         let mut steps = Staleness::<f32>::new(&comm, 1, 2, ReduceOp::Avg).unwrap();
         assert_eq!(steps.slowest(), None);
         for _step in 0..5 {
-            if comm.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(30)); // what is measured
-            }
             steps.step(&[1.0], |_, mean| assert_eq!(mean, [1.0])).unwrap();
         }
         steps.finish(|_, _| ()).unwrap();
         let slowest = steps.slowest().unwrap();
-        assert_eq!(slowest.rank, 1);
-        assert!(slowest.time >= Duration::from_millis(25) && slowest.mean < slowest.time, "{slowest:?}");
+        assert!(slowest.rank < 3, "{slowest:?}");
+        slowest
     });
+    assert!(told.iter().all(|slowest| *slowest == told[0]), "{told:?}");
+}
+
+#[test]
+fn a_rank_that_ends_is_named_at_each_later_step() {
+    for bound in [0, 1, 3] {
+        group(3, |comm| {
+            let mut steps = Staleness::<i64>::new(&comm, 5, bound, ReduceOp::Sum).unwrap();
+            steps.step(&[1; 5], |_, sum| assert_eq!(sum, [3; 5])).unwrap();
+            if comm.rank() == 1 {
+                steps.finish(|_, sum| assert_eq!(sum, [3; 5])).unwrap();
+                return;
+            }
+            let mut failed = 0;
+            for _step in 0..STEPS {
+                match steps.step(&[1; 5], |step, sum| assert_eq!((step, sum), (0, &[3; 5][..]))) {
+                    Ok(()) => assert_eq!(failed, 0, "it works again"),
+                    Err(error) => {
+                        assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+                        failed += 1;
+                    }
+                }
+            }
+            assert!(failed >= STEPS - bound as u64 - 1, "{failed} steps of {STEPS}");
+            let error = steps.finish(|step, _| assert_eq!(step, 0)).unwrap_err();
+            assert!(matches!(error, CollectiveError::RankLeft { rank: 1, .. }), "{error}");
+        });
+    }
 }
 
 #[test]

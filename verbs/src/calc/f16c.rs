@@ -101,12 +101,7 @@ unsafe fn steps<T: Arithmetic, O: Operation<T>>(
         }
     }
     // SAFETY: as above; the caller keeps the rest of the contract, which is the callee's too.
-    unsafe {
-        let dst = dst.add(whole);
-        let same = dst.cast_const() == a.add(whole);
-        let a = if same { dst.cast_const() } else { a.add(whole) };
-        kernels::avx2::<T, O>(dst, a, b.add(whole), len - whole);
-    }
+    unsafe { kernels::avx2::<T, O>(dst.add(whole), a.add(whole), b.add(whole), len - whole) }
 }
 
 /// Sums, or products times `scale`, of 16 halves each, as halves.

@@ -2,7 +2,7 @@
 
 use super::super::finding::{Finding, Section, Severity};
 use super::super::system::{CAP_IPC_LOCK, Limit, System};
-use super::super::text::amount;
+use crate::text::amount;
 
 /// What the limits of this process allow.
 pub fn check(system: &System) -> Vec<Finding> {

@@ -2,7 +2,7 @@
 
 use super::super::finding::{Finding, Section, Severity};
 use super::super::system::System;
-use super::super::text::amount;
+use crate::text::amount;
 
 /// Whether there is memory, and of which sort.
 pub fn check(system: &System) -> Vec<Finding> {

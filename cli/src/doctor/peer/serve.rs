@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use super::exchange::{Patience, answer};
 use super::summary::Summary;
-use crate::doctor::text::{count, printable};
 use crate::output::{PrintError, print};
+use crate::text::{count, printable};
 
 /// Serving ended.
 #[derive(Debug, Error)]

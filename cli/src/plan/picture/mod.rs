@@ -5,7 +5,8 @@ mod lanes;
 mod svg;
 
 use super::examined::Examined;
-use super::words::{bytes, counted, printable, us};
+use super::words::{name, us};
+use crate::text::{amount, count};
 use lanes::{Class, Lane, Scale};
 use svg::{Anchor, Rect, SMALL, Svg, width};
 
@@ -26,13 +27,13 @@ pub fn draw(examined: &Examined, most: u32) -> Picture {
     let left = 2.0 * MARGIN + width(&format!("rank {drawn}"), 12);
     let scale = Scale { left, width: plot_width(examined, drawn), seconds };
     let mut svg = Svg::default();
-    let title = format!("{} by {}: {} us", plan.spec, printable(&plan.algorithm), us(seconds));
+    let title = format!("{} by {}: {} us", plan.spec, name(&plan.algorithm), us(seconds));
     svg.text("title", (MARGIN, 28.0), 14, Anchor::Start, &title);
     let below = format!(
         "{}, {} in a row; {} sent in all; time by the model, elements on arrows",
-        counted(figures.messages, "message"),
+        count(figures.messages, "message"),
         figures.messages_in_a_row,
-        bytes(figures.total)
+        amount(figures.total)
     );
     svg.text("subtitle", (MARGIN, 46.0), 11, Anchor::Start, &below);
     let legend_width = legend(&mut svg, 58.0);
@@ -80,7 +81,7 @@ fn beyond(examined: &Examined, drawn: u32) -> Vec<String> {
     }
     let messages = examined.timeline.messages().iter().filter(|message| (message.from < drawn) != (message.to < drawn));
     let ranks = if drawn + 1 == ranks { format!("rank {drawn}") } else { format!("ranks {drawn} to {}", ranks - 1) };
-    vec![format!("{ranks}, and {} between them and those above", counted(messages.count() as u64, "message"))]
+    vec![format!("{ranks}, and {} between them and those above", count(messages.count(), "message"))]
 }
 
 fn draw_lane(svg: &mut Svg, lane: &Lane) {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use qpair::topology::escape;
+
 /// A drawing. Lanes are under bars, bars under arrows, and arrows under text, whatever order they come in.
 #[derive(Debug, Default)]
 pub struct Svg {
@@ -110,22 +112,6 @@ pub fn width(text: &str, size: u32) -> f64 {
 fn place(rect: Rect) -> String {
     let Rect { x, y, w, h } = rect;
     format!(r#"x="{x:.1}" y="{y:.1}" width="{w:.1}" height="{h:.1}""#)
-}
-
-/// Text as it stands in an attribute or between tags; what XML can not hold becomes a question mark.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('?'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 /// The size of labels and of text in bars.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qpair_verbs::calc::Element;
 
-use super::{GIVE, JOIN};
+use super::{END, GIVE, JOIN};
 use crate::communicator::{CommBuffer, Communicator};
 use crate::error::CollectiveError;
 use crate::training::slot::Slot;
@@ -65,7 +65,8 @@ pub struct Served {
 /// ```
 ///
 /// # Errors
-/// [`CollectiveError`].
+/// [`CollectiveError`]; [`Aborted`](CollectiveError::Aborted) where another rank sends something else than a [`Worker`](super::Worker)
+/// does: the communicator is ended then.
 pub fn serve<T: Element>(
     comm: &Communicator,
     parameters: &mut [T],
@@ -169,7 +170,8 @@ impl<'a, T: Element> Client<'a, T> {
                     self.vector.start(|vector| comm.start().recv(vector, rank))?;
                     self.turn = Turn::Giving;
                 }
-                _ => self.turn = Turn::Ended,
+                END => self.turn = Turn::Ended,
+                other => return Err(self.refuse(other)),
             },
             Turn::Giving if self.vector.test() => {
                 self.vector.wait()?;
@@ -183,6 +185,13 @@ impl<'a, T: Element> Client<'a, T> {
             Turn::Word | Turn::Giving | Turn::Answering | Turn::Given | Turn::Ended => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Ends the communicator, so that nobody waits for a service that is over.
+    fn refuse(&self, word: u64) -> CollectiveError {
+        let what = format!("rank {} sent {word}, which is no word of a quorum::Worker: use that on each", self.rank);
+        self.comm.abort(what.clone());
+        CollectiveError::Aborted { rank: self.comm.rank() as u32, reason: what.into() }
     }
 
     fn answer(&mut self, parameters: &[T], steps: u64) -> Result<(), CollectiveError> {

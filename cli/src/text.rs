@@ -1,18 +1,20 @@
 //! Texts for people: sizes, counts, and paragraphs of a given width.
 
-/// Bytes with a binary unit: `8 MiB`, `1.5 GiB`, `220 B`.
+use std::fmt;
+
+/// Bytes with a binary unit: exact where they are whole ones, else with two decimals. `8 MiB`, `1.50 GiB`, `220 B`.
 pub fn amount(bytes: u64) -> String {
     let unit = UNITS.iter().find(|(shift, _)| bytes >> shift > 0);
     match unit {
         None => format!("{bytes} B"),
         Some((shift, name)) if bytes.is_multiple_of(1 << shift) => format!("{} {name}", bytes >> shift),
-        Some((shift, name)) => format!("{:.1} {name}", bytes as f64 / (1_u64 << shift) as f64),
+        Some((shift, name)) => format!("{:.2} {name}", bytes as f64 / (1_u64 << shift) as f64),
     }
 }
 
 /// A number of things: `1 warning`, `2 warnings`.
-pub fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+pub fn count(number: impl fmt::Display + From<u8> + PartialEq, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1.into() { "" } else { "s" })
 }
 
 /// What may be printed: strings that come from files or from a peer may hold codes that a terminal obeys.
@@ -50,11 +52,21 @@ mod tests {
 
     #[test]
     fn amounts_have_the_largest_unit_that_fits() {
-        let texts = [(0, "0 B"), (220, "220 B"), (8 << 20, "8 MiB"), (3 << 29, "1.5 GiB"), (1 << 40, "1 TiB")];
+        let texts = [
+            (0, "0 B"),
+            (220, "220 B"),
+            (1000, "1000 B"),
+            (1024, "1 KiB"),
+            (384 << 10, "384 KiB"),
+            (1536 << 10, "1.50 MiB"),
+            (8 << 20, "8 MiB"),
+            (3 << 29, "1.50 GiB"),
+            (1 << 40, "1 TiB"),
+        ];
         for (bytes, text) in texts {
             assert_eq!(amount(bytes), text);
         }
-        assert_eq!(amount(u64::MAX), "16777216.0 TiB");
+        assert_eq!(amount(u64::MAX), "16777216.00 TiB");
     }
 
     #[test]
