@@ -26,8 +26,7 @@ pub(crate) struct Engine<'a> {
     pub(crate) limit: Duration,
 }
 
-/// Operations, which are moved from one list to another, each in a place of its own.
-#[expect(clippy::vec_box, reason = "a run is a kilobyte, and moves with each operation")]
+/// Operations, each in a place of its own: a run is most of a kilobyte, and moves from one list to another with each operation.
 pub(crate) type Runs = Vec<Box<Run>>;
 
 impl Engine<'_> {

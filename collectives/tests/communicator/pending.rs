@@ -108,7 +108,7 @@ fn starting_waits_for_nobody() {
             [10, 5000].map(|len| comm.start().all_reduce(started(comm, len), ReduceOp::Sum).expect("a start"))
         })
         .collect();
-    while !pending.iter_mut().fold(true, |all, one| one.test() && all) {}
+    while pending.iter_mut().filter_map(|one| (!one.test()).then_some(())).count() > 0 {}
     for one in pending {
         let vector = one.wait().expect("a sum");
         assert!(vector.iter().all(|&element| element == 6));
