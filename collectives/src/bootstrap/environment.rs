@@ -59,7 +59,7 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 /// Whoever starts a program may decide what it leaves to the ranks, or decides otherwise. All ranks need the same.
 /// **QPAIR_ALGORITHM** names an algorithm, `ring`, or one for each collective, `all-reduce=ring,broadcast=chain`: it is used
 /// whatever [`set_algorithm`](Communicator::set_algorithm) says, also in communicators that are split off. **QPAIR_PLANS** names
-/// files of plans, with colons between, which are [set](Communicator::set_plan) for what their specs say.
+/// files of plans, with colons between, which are used for what their specs say: these come first.
 ///
 /// # Limits
 ///
@@ -149,7 +149,7 @@ impl Environment {
             None => ClusterKey::from_env()?,
         };
         let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
-        self.join(settled, key, whereabouts)
+        self.join(settled, key, whereabouts, || Overrides::read(variable))
     }
 
     /// Meets the other ranks where that is settled.
@@ -158,16 +158,17 @@ impl Environment {
         settled: Settled,
         key: Option<ClusterKey>,
         whereabouts: Whereabouts,
+        overrides: impl FnOnce() -> Result<Overrides, BootstrapError>,
     ) -> Result<Communicator, BootstrapError> {
         let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
-        let overrides = Overrides::read(variable)?;
         let (joining, Roster { token, members, ip }) = Joining::new(place, ranks, whereabouts, server, self.limit)?;
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
-        let set_up = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
-        let mut net = match set_up {
-            Ok(net) => net,
+        let net = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
+        let set_up = net.and_then(|net| Ok((net, overrides()?)));
+        let (mut net, overrides) = match set_up {
+            Ok(set_up) => set_up,
             Err(error) => {
                 joining.give_up(&error);
                 return Err(error);

@@ -42,7 +42,7 @@ impl Overrides {
             comm.fix_algorithm(collective, algorithm);
         }
         for (path, plan) in self.plans {
-            comm.set_plan(plan).map_err(|error| BootstrapError::PlanFile { path, reason: error.to_string() })?;
+            comm.use_plan(plan, true).map_err(|error| BootstrapError::PlanFile { path, reason: error.to_string() })?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use qpair_transport::{ClusterKey, Near};
 use super::environment::Environment;
 use super::meeting::{Hosting, Meeting, Settled};
 use super::message::Whereabouts;
+use super::overrides::Overrides;
 use super::place::Place;
 use crate::communicator::Communicator;
 use crate::error::BootstrapError;
@@ -79,7 +80,7 @@ pub(crate) fn regroup(
     let hosting = host.map(|host| Hosting { listener: host.listener, published: None });
     let mut environment = Environment::meeting(rank, size, Meeting::At { host: name, port });
     (environment.limit, environment.near) = (limit, near);
-    environment.join(Settled { place, hosting }, key, whereabouts)
+    environment.join(Settled { place, hosting }, key, whereabouts, || Ok(Overrides::default()))
 }
 
 /// Numbers of a [`Spot`].

@@ -15,7 +15,7 @@ use super::explain::Explanation;
 use crate::algorithms::{Algorithm, Nodes};
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::error::{BootstrapError, CollectiveError};
-use crate::execute::{Key, Net, Patience};
+use crate::execute::{Key, Net, OwnPlan, Patience};
 use crate::fault::Fault;
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
 use crate::trace::{Recorder, Trace};
@@ -54,22 +54,32 @@ pub struct Communicator {
     members: Vec<Member>,
     /// Which of them are on one host.
     nodes: Nodes,
-    wish: RefCell<Wish>,
+    wishes: RefCell<Wishes>,
 }
 
-/// The algorithms asked for, by collective, and whether nothing else can be asked for.
+/// The algorithms asked for, by collective.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wish([(Algorithm, bool); Collective::ALL.len()]);
+pub(super) struct Wishes([Wish; Collective::ALL.len()]);
 
-impl Wish {
-    fn of(&self, collective: Collective) -> Algorithm {
-        self.0[Self::place(collective)].0
+/// An algorithm that was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wish {
+    algorithm: Algorithm,
+    /// Whether nothing else can be asked for any more.
+    fixed: bool,
+    /// Whether another is taken where it does not do what is to be done.
+    lenient: bool,
+}
+
+impl Wishes {
+    fn of(&self, collective: Collective) -> Wish {
+        self.0[Self::place(collective)]
     }
 
-    fn set(&mut self, collective: Collective, algorithm: Algorithm, fixed: bool) {
-        let wish = &mut self.0[Self::place(collective)];
-        if fixed || !wish.1 {
-            *wish = (algorithm, fixed);
+    fn set(&mut self, collective: Collective, wish: Wish) {
+        let before = &mut self.0[Self::place(collective)];
+        if wish.fixed || !before.fixed {
+            *before = wish;
         }
     }
 
@@ -112,7 +122,7 @@ impl Communicator {
             local_rank,
             members,
             nodes,
-            wish: RefCell::default(),
+            wishes: RefCell::default(),
         }
     }
 
@@ -182,30 +192,27 @@ impl Communicator {
     /// same.
     pub fn set_algorithm(&self, algorithm: Algorithm) {
         for collective in Collective::ALL.into_iter().filter(|&collective| algorithm.does(collective)) {
-            self.wish.borrow_mut().set(collective, algorithm, false);
+            self.wishes.borrow_mut().set(collective, Wish { algorithm, ..Wish::default() });
         }
     }
 
-    /// Uses an algorithm for a collective, or for all that it does, whatever the program asks for later.
+    /// Uses an algorithm for a collective whatever the program asks for later; or for all that it does, as far as it can do what
+    /// they are to do.
     pub(crate) fn fix_algorithm(&self, collective: Option<Collective>, algorithm: Algorithm) {
+        let wish = Wish { algorithm, fixed: true, lenient: collective.is_none() };
         let all = Collective::ALL.into_iter().filter(|&other| algorithm.does(other));
         for collective in all.filter(|&other| collective.is_none_or(|collective| collective.name() == other.name())) {
-            self.wish.borrow_mut().set(collective, algorithm, true);
+            self.wishes.borrow_mut().set(collective, wish);
         }
     }
 
-    /// What algorithms it is to use.
-    pub(super) fn wish(&self) -> Wish {
-        *self.wish.borrow()
-    }
-
-    /// Uses the algorithms that another one was to use where the program has no say.
-    pub(super) fn inherit(&self, wish: Wish) {
-        for collective in Collective::ALL {
-            if let (algorithm, true) = wish.0[Wish::place(collective)] {
-                self.fix_algorithm(Some(collective), algorithm);
-            }
-        }
+    /// Uses what another communicator uses whatever the program asks for, as far as plans are for as many ranks.
+    pub(super) fn inherit(&self, from: &Communicator) {
+        let fixed = from.wishes.borrow().0.map(|wish| if wish.fixed { wish } else { Wish::default() });
+        self.wishes.replace(Wishes(fixed));
+        let plans = &from.core.borrow().own_plans;
+        let fitting = plans.iter().filter(|own| own.fixed && own.plan.spec.ranks.0 == self.size);
+        self.core.borrow_mut().own_plans.extend(fitting.cloned());
     }
 
     /// Runs that plan for operations that are what its [`spec`](Plan::spec) says, instead of one that an algorithm makes. It
@@ -214,15 +221,25 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, or is not [proved right](Plan::verify).
     pub fn set_plan(&self, plan: Plan) -> Result<(), CollectiveError> {
+        self.use_plan(plan, false)
+    }
+
+    /// The same; a plan that is `fixed` is used whatever the program asks for.
+    pub(crate) fn use_plan(&self, plan: Plan, fixed: bool) -> Result<(), CollectiveError> {
         let wrong = |why: String| CollectiveError::OwnPlan(why.into());
         if plan.spec.ranks.0 != self.size {
             return Err(wrong(format!("it is for {} ranks, and there are {}", plan.spec.ranks.0, self.size)));
         }
-        let _proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
+        let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
         let mut core = self.core.borrow_mut();
         core.run_all();
-        core.own_plans.retain(|other| other.spec != plan.spec);
-        core.own_plans.push(plan);
+        let before = core.own_plans.iter().position(|other| other.plan.spec == plan.spec);
+        let own = OwnPlan { plan, canonical: proof.canonical, fixed };
+        match before.and_then(|at| core.own_plans.get_mut(at)) {
+            Some(before) if before.fixed && !fixed => {}
+            Some(before) => *before = own,
+            None => core.own_plans.push(own),
+        }
         core.cache.clear();
         Ok(())
     }
@@ -278,12 +295,14 @@ impl Communicator {
             in_place,
             finish: op.is_some_and(|op| op.scale_after(self.size).is_some()),
         };
-        Key { spec, data_type: Some(T::TYPE), op, wish: self.wish.borrow().of(collective) }
+        let Wish { algorithm: wish, lenient, .. } = self.wishes.borrow().of(collective);
+        Key { spec, data_type: Some(T::TYPE), op, wish, lenient }
     }
 
     pub(super) fn barrier_key(&self) -> Key {
         let spec = Spec::new(Collective::Barrier, Ranks(self.size), Elements(0), 1);
-        Key { spec, data_type: None, op: None, wish: self.wish.borrow().of(Collective::Barrier) }
+        let Wish { algorithm: wish, lenient, .. } = self.wishes.borrow().of(Collective::Barrier);
+        Key { spec, data_type: None, op: None, wish, lenient }
     }
 
     pub(super) fn members(&self) -> &[Member] {

@@ -1,7 +1,7 @@
 //! The inside of a communicator: the operation that runs, those that wait, and what ended it.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qpair_verbs::ProtectionDomain;
 
@@ -9,11 +9,8 @@ use super::operands::{Ended, Operands, Ticket};
 use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{
-    Buffers, Compiled, Deadline, Engine, Grace, Kept, Key, Net, Patience, PlanCache, Run, Runs, Wait,
-};
+use crate::execute::{Buffers, Compiled, Engine, Grace, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, Wait};
 use crate::fault::{Fault, Outcome};
-use crate::plan::Plan;
 use crate::trace::{Activity, Trace};
 use crate::tune::Tuning;
 
@@ -31,7 +28,7 @@ pub(super) struct Core {
     me: u32,
     nodes: Nodes,
     /// Plans of the user's own, each for what its spec says.
-    pub(super) own_plans: Vec<Plan>,
+    pub(super) own_plans: Vec<OwnPlan>,
     /// The operations under way, in the order in which they were started.
     runs: Runs,
     /// What served former operations, so that nothing is allocated once they have served the largest plans.
@@ -92,10 +89,13 @@ impl Core {
             let ticket = self.enqueue(key.clone(), operands);
             return self.wait_for(ticket);
         }
+        if self.is_over() {
+            return self.refuse(operands);
+        }
         let ticket = self.ticket();
         let begun = match self.find(key) {
             Ok(plan) => self.begin(ticket, (key, plan), operands),
-            Err(error) => Err(self.decline(operands, error)),
+            Err(error) => Err(operands.back(Err(error))),
         };
         if let Err(ended) = begun {
             return ended;
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Looks at the alarm and at the clock, as a rank does that waits.
+    /// Looks at the alarm, and whether an operation has taken longer than it may.
     fn look_up(&mut self) {
         if self.runs.is_empty() {
             return;
@@ -205,6 +205,12 @@ impl Core {
         self.error.as_ref()
     }
 
+    /// Whether the communicator is of no use any more.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.error.is_some() || self.watch.alarm().is_raised()
+    }
+
     fn ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -220,6 +226,11 @@ impl Core {
     /// Starts what waits, in order, as long as there is room. Operations that can not start are done.
     fn start_waiting(&mut self) {
         while let Some(next) = self.waiting.pop_front() {
+            if self.is_over() {
+                let ended = self.refuse(next.operands);
+                self.keep(next.ticket, ended);
+                continue;
+            }
             let found = self.find(&next.key);
             if let Ok(plan) = &found
                 && !self.has_room(*plan)
@@ -230,7 +241,7 @@ impl Core {
             let Waiting { ticket, key, operands } = next;
             let begun = match found {
                 Ok(plan) => self.begin(ticket, (&key, plan), operands),
-                Err(error) => Err(self.decline(operands, error)),
+                Err(error) => Err(operands.back(Err(error))),
             };
             if let Err(ended) = begun {
                 self.keep(ticket, ended);
@@ -241,7 +252,7 @@ impl Core {
     /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not
     /// begun takes up room there; so much is left that the oldest can always go on.
     fn has_room(&self, plan: usize) -> bool {
-        if self.runs.is_empty() || self.error.is_some() {
+        if self.runs.is_empty() {
             return true;
         }
         let window = self.net.as_ref().map_or(0, Net::window) / 2;
@@ -293,11 +304,14 @@ impl Core {
     /// Starts an operation by the plan at a place.
     #[inline]
     fn begin(&mut self, ticket: Ticket, (key, plan): (&Key, usize), mut operands: Operands) -> Result<(), Ended> {
-        if self.error.is_some() || self.watch.alarm().is_raised() {
-            return Err(self.refuse(operands));
-        }
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        let mut run = self.spare.pop().unwrap_or_else(|| Box::new(Run::new()));
+        // One whose memory is large enough, if there is such a one.
+        let fits = |run: &Run| run.kept(Kept::Scratch) >= compiled.scratch();
+        let run = match self.spare.iter().rposition(|run| fits(run)) {
+            Some(at) => Some(self.spare.swap_remove(at)),
+            None => self.spare.pop(),
+        };
+        let mut run = run.unwrap_or_else(|| Box::new(Run::new()));
         match operands.scale(key, self.me, |len| run.alloc(Kept::Input, len, &self.domain)) {
             Ok(own) => run.own_input = own,
             Err(error) => {
@@ -305,9 +319,7 @@ impl Core {
                 return Err(operands.back(Err(error)));
             }
         }
-        (run.id, run.plan) = (ticket.0, plan);
-        let deadline = |limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit });
-        run.deadline = operands.limit.and_then(deadline);
+        (run.id, run.plan, run.deadline) = (ticket.0, plan, operands.deadline);
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
@@ -335,6 +347,7 @@ impl Core {
                 alarm: self.watch.alarm(),
                 patience: self.patience,
                 limit: self.limit,
+                waiting: self.waiting.iter().filter_map(|next| next.operands.deadline).min_by_key(|next| next.at),
             }),
             None => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
         }
@@ -362,6 +375,11 @@ impl Core {
             }
             None => input.into_buffer(&self.domain, &mut grace),
         };
+        // Large memory is kept once, not for each of those that were ever under way together.
+        let kept = run.kept(Kept::Scratch).max(run.kept(Kept::Input));
+        if kept > LARGE && !self.spare.is_empty() {
+            run.let_go();
+        }
         self.spare.push(run);
         let data = data.into_buffer(&self.domain, &mut grace);
         match (input, data) {
@@ -386,6 +404,7 @@ impl Core {
         self.last_trace = self.trace();
         // Requests that are not done hold it too.
         self.net = None;
+        self.spare.clear();
         let mut found = None;
         for (ticket, [input, data, scratch], own_input) in withdrawn {
             drop(scratch.into_plain(&mut grace));
@@ -426,15 +445,6 @@ impl Core {
         ended.unwrap_or(Ended { input: None, data: None, result: Err(error) })
     }
 
-    /// There is no plan for it; or the communicator has ended, which comes first.
-    #[cold]
-    fn decline(&mut self, operands: Operands, error: CollectiveError) -> Ended {
-        if self.error.is_some() || self.watch.alarm().is_raised() {
-            return self.refuse(operands);
-        }
-        operands.back(Err(error))
-    }
-
     /// The communicator has ended before.
     #[cold]
     fn refuse(&mut self, operands: Operands) -> Ended {
@@ -444,6 +454,7 @@ impl Core {
                 let fault = self.watch.alarm().fault();
                 let fault = fault.unwrap_or(Fault::Failed { rank: self.me, reason: "aborted".into() });
                 let error = CollectiveError::new(fault, None);
+                self.keep_complete();
                 self.error = Some(error.clone());
                 self.let_go(None);
                 error
@@ -469,6 +480,9 @@ impl Core {
 
 /// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Bytes of memory that each of the operations under way may keep for the next.
+const LARGE: usize = 4 << 20;
 
 /// Rounds of one call that does not wait.
 const ROUNDS: u32 = 64;

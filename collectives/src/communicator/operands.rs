@@ -1,12 +1,12 @@
 //! What an operation is given, and what comes back of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::Buffer;
 use qpair_verbs::calc::scale;
 
 use crate::error::CollectiveError;
-use crate::execute::{Grace, Key, Memory};
+use crate::execute::{Deadline, Grace, Key, Memory};
 
 /// An operation that was started to be waited for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(super) struct Operands {
     pub(super) input: Memory,
     /// What the result is put into; in place, what is given too.
     pub(super) data: Memory,
-    /// How long it may take, if it has a limit of its own.
-    pub(super) limit: Option<Duration>,
+    /// When it may not take any longer, if it has a limit of its own.
+    pub(super) deadline: Option<Deadline>,
 }
 
 /// How an operation ended, with its memory.
@@ -36,7 +36,13 @@ impl Operands {
     #[inline]
     pub(super) fn new(input: Option<Buffer>, data: Option<Buffer>) -> Self {
         let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
-        Self { input, data, limit: None }
+        Self { input, data, deadline: None }
+    }
+
+    /// Gives it a time of its own, from now on.
+    pub(super) fn within(self, limit: Option<Duration>) -> Self {
+        let end = |limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit });
+        Self { deadline: limit.and_then(end), ..self }
     }
 
     /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
@@ -53,8 +59,10 @@ impl Operands {
         let unsupported = |_| CollectiveError::Unsupported { op, data_type };
         if key.spec.in_place {
             let (given, size) = (key.spec.contribution(me), data_type.size());
-            let bytes = self.data.plain_mut(given.offset as usize * size, given.len as usize * size);
-            return bytes.map_or(Ok(()), |bytes| scale(data_type, bytes, by)).map_err(unsupported).map(|()| None);
+            return match self.data.plain_mut(given.offset as usize * size, given.len as usize * size) {
+                Some(bytes) => scale(data_type, bytes, by).map_err(unsupported).map(|()| None),
+                None => Ok(None), // of a vector without elements
+            };
         }
         let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
         let scaled = alloc(own.len()).and_then(|mut copy| {

@@ -288,7 +288,7 @@ impl<'a> Start<'a> {
             return Err(OperationFailed { error, buffer: buffers });
         }
         let [input, data] = roles(&key.spec, me, buffers.into_memory());
-        let operands = Operands { limit: self.limit, ..Operands::new(input, data) };
+        let operands = Operands::new(input, data).within(self.limit);
         let ticket = Some(comm.core().borrow_mut().start(key, operands));
         Ok(Pending { comm, ticket, buffers: std::marker::PhantomData })
     }
@@ -296,6 +296,8 @@ impl<'a> Start<'a> {
 
 impl<B: Held> Pending<'_, B> {
     /// Does what can be done at once. True if the operation is done, so that [`wait`](Self::wait) returns at once.
+    ///
+    /// Who only tests does not wait: an operation that is to end where nothing comes needs [a time of its own](Start::within).
     pub fn test(&mut self) -> bool {
         let mut core = self.comm.core().borrow_mut();
         core.progress();

@@ -74,7 +74,7 @@ impl Communicator {
         let near = if one_host { None } else { self.near() };
         let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, LIMIT)?;
         new.set_timeout(self.timeout());
-        new.inherit(self.wish());
+        new.inherit(self);
         Ok(Some(new))
     }
 

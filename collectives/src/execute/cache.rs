@@ -1,10 +1,10 @@
 //! The plans that were compiled.
 
 use super::compile::{Compiled, Key};
+use super::source::OwnPlan;
 use super::tag::MAX_PLANS;
 use crate::algorithms::Nodes;
 use crate::error::CollectiveError;
-use crate::plan::Plan;
 use crate::tune::Tuning;
 
 /// A short list of compiled plans, each in a place of its own while it is used. The last one used is found by one comparison.
@@ -34,7 +34,7 @@ impl PlanCache {
         key: &Key,
         me: u32,
         (tuning, eager): (&Tuning, usize),
-        own: (&Nodes, &[Plan]),
+        own: (&Nodes, &[OwnPlan]),
         busy: impl Fn(usize) -> bool,
     ) -> Result<usize, CollectiveError> {
         if !self.places.get(self.last).is_some_and(|place| place.is(key)) {
@@ -116,7 +116,7 @@ mod tests {
         let mut number = |elements| {
             let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
             let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
-            let key = Key { spec, data_type, op, wish: Algorithm::Auto };
+            let key = Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false };
             let at = cache.find(&key, 0, (&Tuning::default(), 64), (&Nodes::One, &[]), |_| false).unwrap();
             cache.plan(at).unwrap().number
         };

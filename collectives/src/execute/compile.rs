@@ -5,11 +5,11 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
-use super::source::{Programs, Source};
+use super::source::{OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::{Algorithm, Nodes};
 use crate::error::CollectiveError;
-use crate::plan::{Buffer, Counts, Graph, Plan, Program, Slice, Spec, StepKind};
+use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
 use crate::tune::{self, Tuning};
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -20,6 +20,8 @@ pub(crate) struct Key {
     pub(crate) data_type: Option<DataType>,
     pub(crate) op: Option<ReduceOp>,
     pub(crate) wish: Algorithm,
+    /// Whether another algorithm is taken where that one does not do it.
+    pub(crate) lenient: bool,
 }
 
 impl Key {
@@ -39,7 +41,7 @@ impl PartialEq for Key {
         self.spec == other.spec
             && self.data_type == other.data_type
             && self.combined() == other.combined()
-            && self.wish == other.wish
+            && (self.wish, self.lenient) == (other.wish, other.lenient)
     }
 }
 
@@ -147,14 +149,21 @@ impl Compiled {
         key: Key,
         me: u32,
         tuning: &Tuning,
-        (nodes, plans): (&Nodes, &[Plan]),
+        (nodes, plans): (&Nodes, &[OwnPlan]),
         eager: usize,
     ) -> Result<Self, CollectiveError> {
-        let own = plans.iter().find(|plan| plan.spec == key.spec);
-        if let Some(plan) = own.filter(|_| matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
-            return Compiled::of(key, Algorithm::Listed, Source::Plan(plan), me, eager);
+        let own = plans.iter().find(|own| own.plan.spec == key.spec);
+        if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
+            if tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
+                return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
+            }
+            return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, eager);
         }
-        let recipe = tune::recipe(key.spec.clone(), tuning, nodes.clone(), key.wish)?;
+        let recipe = |wish| tune::recipe(key.spec.clone(), tuning, nodes.clone(), wish);
+        let recipe = match recipe(key.wish) {
+            Err(_) if key.lenient => recipe(Algorithm::Auto)?,
+            other => other?,
+        };
         let algorithm = recipe.algorithm;
         Compiled::of(key, algorithm, Source::Recipe(&recipe), me, eager)
     }
@@ -251,9 +260,19 @@ impl Compiled {
         self.slot(rank).map_or(0, |slot| self.peers[slot as usize].ahead)
     }
 
+    /// Whether there is a rank that both have messages with.
+    pub(super) fn shares_peers(&self, other: &Compiled) -> bool {
+        self.peers.iter().any(|peer| other.slot(peer.rank).is_some())
+    }
+
     /// What it does.
     pub(crate) fn call(&self) -> &Call {
         &self.call
+    }
+
+    /// Bytes of scratch.
+    pub(crate) fn scratch(&self) -> usize {
+        self.scratch
     }
 
     /// The number of steps.
@@ -293,6 +312,9 @@ impl What {
         matches!(self, What::Send | What::Recv | What::RecvReduce)
     }
 }
+
+const NOT_CANONICAL: &str = "its own plan does not combine in the canonical order, and results are to be deterministic: set \
+                             another plan, or none";
 
 const NO_SLOT: u16 = u16::MAX;
 
@@ -424,7 +446,7 @@ mod tests {
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
         let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
-        let key = Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish };
+        let key = Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false };
         Compiled::new(key, me, &Tuning::default(), (&Nodes::One, &[]), eager).unwrap()
     }
 

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use qpair_transport::{OneSidedFailure, OpId};
 
-use super::compile::{PlanPeer, Step, What};
+use super::compile::{PlanPeer, Span, Step, What};
 use super::exec::Exec;
 use super::lower::Way;
-use super::run::{State, Word};
+use super::run::{Posted, State, Word};
 use super::tag::Kind;
 use crate::fault::{Fault, Outcome};
 
@@ -42,23 +42,32 @@ impl Exec<'_> {
     pub(super) fn transfer(&mut self) -> Outcome<()> {
         while let Some(&Reverse(number)) = self.run.transfers.peek() {
             let get = self.plan.steps[number as usize].what != What::Send;
-            if (get && self.run.gets >= GETS) || !self.post(number)? {
+            if get && self.run.gets >= GETS {
                 return Ok(());
             }
-            self.run.transfers.pop();
+            match self.post(number)? {
+                Progress::None => return Ok(()),
+                Progress::Piece => {}
+                Progress::All => _ = self.run.transfers.pop(),
+            }
         }
         Ok(())
     }
 
-    /// Posts the read or write of a step. False if there is no room for it now.
-    fn post(&mut self, number: u32) -> Outcome<bool> {
+    /// Posts the read or write of a step, or the next piece of it, if there is room for it now.
+    fn post(&mut self, number: u32) -> Outcome<Progress> {
         let step = &self.plan.steps[number as usize];
         let Step { slot, message, way, .. } = *step;
         let send = step.what == What::Send;
-        let span = if send { step.src } else { step.dst };
+        let whole = if send { step.src } else { step.dst };
+        let (span, remote, last) = if whole.len <= self.net.piece {
+            (whole, step.remote, true)
+        } else {
+            self.next_piece(number, whole, step.remote)
+        };
         let memory = self.run.memory(span.buffer);
         let PlanPeer { ep, rank, .. } = self.plan.peers[slot as usize];
-        let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(step.remote));
+        let remote = self.run.begun[slot as usize].and_then(|reach| reach.part(remote));
         let (Some(ep), Some(local), Some(remote)) = (ep, memory.local(span), remote) else {
             return Err(self.inconsistent(number));
         };
@@ -67,34 +76,63 @@ impl Exec<'_> {
         let posted = if send { worker.put(ep, local, remote) } else { worker.get(ep, remote, local, calc) };
         match posted {
             Ok(op) => {
-                self.run.posted.push_back((op, number));
+                self.run.posted.push_back(Posted { op, step: number, last });
                 self.run.gets += u32::from(!send);
-                if send {
+                if whole.len > span.len {
+                    self.piece_posted(number, span.len, last);
+                }
+                if send && last {
                     if way == (Way::Written { told: true }) {
                         self.say(Word { slot, kind: Kind::Data, message, step: None })?;
                     }
                     self.reached(slot)?;
                 }
-                Ok(true)
+                Ok(if last { Progress::All } else { Progress::Piece })
             }
             Err(refused) => match refused.error {
                 // Where it is closed, the event that says why is on its way.
-                OneSidedFailure::WouldBlock | OneSidedFailure::Closed(_) if self.is_up(slot) => Ok(false),
+                OneSidedFailure::WouldBlock | OneSidedFailure::Closed(_) if self.is_up(slot) => Ok(Progress::None),
                 OneSidedFailure::Closed(_) => Err(Box::new(Fault::Gone { rank })),
                 error => Err(self.failed(error.to_string())),
             },
         }
     }
 
+    /// What of a long message comes next, with the peer's memory of it, and whether it is the last.
+    #[cold]
+    fn next_piece(&self, number: u32, whole: Span, remote: Span) -> (Span, Span, bool) {
+        let posted = self.run.pieces.iter().find(|(step, _)| *step == number).map_or(0, |(_, posted)| *posted);
+        let len = self.net.piece.min(whole.len - posted);
+        let part = |span: Span| Span { start: span.start + posted, len, ..span };
+        (part(whole), part(remote), posted + len == whole.len)
+    }
+
+    #[cold]
+    fn piece_posted(&mut self, number: u32, len: usize, last: bool) {
+        let pieces = &mut self.run.pieces;
+        match pieces.iter_mut().find(|(step, _)| *step == number) {
+            Some((_, posted)) => *posted += len,
+            None => pieces.push((number, len)),
+        }
+        if last {
+            pieces.retain(|(step, _)| *step != number);
+        }
+    }
+
     /// A read or write is done.
     #[inline]
     pub(super) fn transferred(&mut self, op: OpId) -> Outcome<()> {
-        let at = self.run.posted.iter().position(|(posted, _)| *posted == op);
-        let Some((_, number)) = at.and_then(|at| self.run.posted.remove(at)) else { return Ok(()) };
+        let at = self.run.posted.iter().position(|posted| posted.op == op);
+        let Some(Posted { step: number, last, .. }) = at.and_then(|at| self.run.posted.remove(at)) else {
+            return Ok(());
+        };
         let Step { what, way, slot, message, .. } = self.plan.steps[number as usize];
+        self.run.gets -= u32::from(what != What::Send);
+        if !last {
+            return Ok(());
+        }
         self.complete(number);
         if what != What::Send {
-            self.run.gets -= 1;
             if matches!(way, Way::Read { acknowledged: true, .. }) {
                 self.say(Word { slot, kind: Kind::Read, message, step: None })?;
             }
@@ -112,6 +150,13 @@ impl Exec<'_> {
         }
         Ok(())
     }
+}
+
+/// How much of a step was posted.
+enum Progress {
+    None,
+    Piece,
+    All,
 }
 
 /// Reads under way.

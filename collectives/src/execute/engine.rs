@@ -7,7 +7,7 @@ use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerErro
 use super::cache::PlanCache;
 use super::exec::Exec;
 use super::net::{Link, Net};
-use super::run::Run;
+use super::run::{Deadline, Run};
 use super::stash::Early;
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause, Wait};
@@ -24,6 +24,8 @@ pub(crate) struct Engine<'a> {
     pub(crate) patience: Patience,
     /// How long nothing may happen.
     pub(crate) limit: Duration,
+    /// The first end of the time of those that have no room yet.
+    pub(crate) waiting: Option<Deadline>,
 }
 
 /// Operations, each in a place of its own: a run is most of a kilobyte, and moves from one list to another with each operation.
@@ -46,22 +48,38 @@ impl Engine<'_> {
     #[inline]
     pub(crate) fn start(&mut self) -> Outcome<()> {
         self.wait.reset();
-        self.activate(self.runs.len().saturating_sub(1)).map(drop)
+        self.activate(self.runs.len().saturating_sub(1))
     }
 
-    /// Starts the operation at a place, if its peers are connected and all before it have started: peers number them alike.
-    /// Whether it has started.
+    /// Starts the operation at a place, if its peers are connected, and the operations before it that have to do with any of
+    /// them have started: the two number those alike.
     #[inline]
-    fn activate(&mut self, at: usize) -> Outcome<bool> {
-        let epoch = self.net.epoch;
-        if at > 0 && !self.exec(at - 1)?.is_active() {
-            return Ok(false);
+    fn activate(&mut self, at: usize) -> Outcome<()> {
+        let (epoch, links) = (self.net.epoch, self.net.links);
+        if self.is_behind(at) {
+            return Ok(());
         }
-        if self.exec(at)?.plan.introduced != epoch && !self.introduce(at)? {
-            return Ok(false);
+        let exec = self.exec(at)?;
+        if exec.plan.introduced != epoch {
+            // Nothing has changed since it was looked at.
+            if exec.run.looked == links {
+                return Ok(());
+            }
+            exec.run.looked = links;
+            if !self.introduce(at)? {
+                return Ok(());
+            }
         }
-        self.exec(at)?.start()?;
-        Ok(true)
+        self.exec(at)?.start()
+    }
+
+    /// Whether an operation before it has to start first.
+    #[inline]
+    fn is_behind(&self, at: usize) -> bool {
+        let plan = |run: &Run| self.cache.get(run.plan);
+        let Some(own) = self.runs.get(at).and_then(|run| plan(run)) else { return false };
+        let mut waiting = self.runs.iter().take(at).filter(|run| !run.is_active());
+        waiting.any(|run| plan(run).is_some_and(|before| own.shares_peers(before)))
     }
 
     /// Runs the operation at a place to its end.
@@ -82,8 +100,8 @@ impl Engine<'_> {
             let mut exec = self.exec(at)?;
             if exec.is_active() {
                 exec.push_on()?;
-            } else if !self.activate(at)? {
-                break;
+            } else {
+                self.activate(at)?;
             }
         }
         match self.net.worker.poll() {
@@ -153,7 +171,7 @@ impl Engine<'_> {
     /// Whether an operation has taken longer than it may, where nothing came for any.
     #[inline]
     pub(crate) fn check_deadlines(&mut self) -> Outcome<()> {
-        if self.runs.iter().all(|run| run.deadline.is_none()) {
+        if self.waiting.is_none() && self.runs.iter().all(|run| run.deadline.is_none()) {
             return Ok(());
         }
         self.late()
@@ -162,11 +180,24 @@ impl Engine<'_> {
     #[cold]
     fn late(&mut self) -> Outcome<()> {
         let now = Instant::now();
-        let late = |run: &Run| run.deadline.filter(|deadline| deadline.at <= now);
-        let found = (0..).zip(self.runs.iter()).find_map(|(at, run)| Some((at, late(run)?.limit)));
-        let Some((at, limit)) = found else { return Ok(()) };
-        let place = self.exec(at)?.place(None).or_else(|| self.place(None));
-        Err(self.timed_out(place, limit))
+        for at in 0..self.runs.len() {
+            let Some(Deadline { limit, .. }) = self.runs[at].deadline.filter(|deadline| deadline.at <= now) else {
+                continue;
+            };
+            let exec = self.exec(at)?;
+            if !exec.is_complete() {
+                let place = exec.place(None);
+                let place = if place.is_some() { place } else { self.place(None) };
+                return Err(self.timed_out(place, limit));
+            }
+        }
+        match self.waiting.filter(|deadline| deadline.at <= now) {
+            Some(Deadline { limit, .. }) => {
+                let place = self.place(None);
+                Err(self.timed_out(place, limit))
+            }
+            None => Ok(()),
+        }
     }
 
     #[inline]
@@ -183,8 +214,7 @@ impl Engine<'_> {
 
     #[inline]
     fn transferred(&mut self, op: OpId) -> Outcome<()> {
-        let posted = |run: &Run| run.posted.iter().any(|(posted, _)| *posted == op);
-        let Some(at) = self.runs.iter().position(|run| posted(run)) else { return Ok(()) };
+        let Some(at) = self.runs.iter().position(|run| run.has_posted(op)) else { return Ok(()) };
         let mut exec = self.exec(at)?;
         exec.transferred(op)?;
         exec.start_ready()

@@ -39,7 +39,7 @@ impl Exec<'_> {
     /// Whether it has started.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        self.run.active
+        self.run.is_active()
     }
 
     /// Whether it is complete.
@@ -193,12 +193,12 @@ impl Exec<'_> {
             return self.told(slot, fields, &message);
         }
         let Some(number) = self.plan.receive(slot, fields.message) else { return Err(self.differs(fields)) };
+        if self.plan.steps[number as usize].way.is_direct() {
+            // Of a peer that knows its own part alone: nothing, where something was expected.
+            let nothing = self.plan.named_apart;
+            return if nothing { Err(self.gives_other(slot, 0)) } else { self.told(slot, fields, &message) };
+        }
         match self.run.states[number as usize] {
-            _ if self.plan.steps[number as usize].way.is_direct() && !self.plan.named_apart => {
-                self.told(slot, fields, &message)
-            }
-            // Nothing, where something was expected.
-            _ if self.plan.steps[number as usize].way.is_direct() => Err(self.gives_other(slot, 0)),
             State::Started => self.take(number, &message),
             State::Waiting if self.run.messages[number as usize].is_none() => {
                 self.run.messages[number as usize] = Some(message);

@@ -29,8 +29,9 @@ impl Exec<'_> {
         let waiting = (0..).zip(&self.plan.steps).filter(|(_, step)| step.what.is_message()).filter_map(waits);
         let found = waiting.min_by_key(|(preference, _)| *preference).map(|(_, place)| place);
         let unconnected = || {
-            let peer = self.plan.peers.iter().find(|peer| peer.ep.is_none());
-            peer.map(|peer| (peer.rank, 0))
+            let slots = 0..self.plan.peers.len() as u16;
+            let slot = slots.into_iter().find(|&slot| !self.run.active && !self.is_up(slot))?;
+            Some((self.plan.peers[slot as usize].rank, 0))
         };
         let (rank, step) = found.or_else(unconnected)?;
         Some(Place { rank, step, call: self.plan.call })

@@ -31,5 +31,6 @@ pub(crate) use engine::{Engine, Runs};
 pub(crate) use memory::{Grace, Memory};
 pub(crate) use net::{Net, NetSettings};
 pub(crate) use run::{Buffers, Deadline, Kept, Run};
+pub(crate) use source::OwnPlan;
 pub(crate) use tag::MAX_RANKS;
 pub(crate) use wait::{Patience, Wait};

@@ -29,6 +29,10 @@ pub(crate) struct Net {
     token: u64,
     /// Changes when a connection ends, or a plan number gets another meaning: plans then look at their peers again.
     pub(super) epoch: u64,
+    /// Changes when a connection comes up or ends.
+    pub(super) links: u64,
+    /// The longest read or write, in bytes.
+    pub(super) piece: usize,
     listener: Listener,
     eager: usize,
     window: u32,
@@ -100,12 +104,14 @@ pub(crate) struct NetSettings {
     pub(crate) eager: usize,
     /// Messages that a peer may have under way to this rank.
     pub(crate) window: u32,
+    /// Longest read or write, in bytes: a multiple of every element's size. What is longer is cut.
+    pub(crate) piece: usize,
 }
 
 impl Default for NetSettings {
     /// By measurement, see `Tuning`.
     fn default() -> Self {
-        NetSettings { eager: 16 << 10, window: 32 }
+        NetSettings { eager: 16 << 10, window: 32, piece: 1 << 30 }
     }
 }
 
@@ -143,6 +149,8 @@ impl Net {
             peers: Vec::new(),
             token: 0,
             epoch: 1,
+            links: 1,
+            piece: settings.piece,
             listener,
             eager: settings.eager,
             window: settings.window,
@@ -267,6 +275,7 @@ impl Net {
     pub(super) fn connected(&mut self, ep: EndpointId) {
         if let Some(peer) = self.peers.iter_mut().find(|peer| peer.link == Link::Dialing(ep)) {
             peer.link = Link::Up(ep);
+            self.links += 1;
         }
     }
 
@@ -274,7 +283,10 @@ impl Net {
     pub(super) fn hello(&mut self, ep: EndpointId, rank: u32, token: &[u8]) {
         let expected = token == self.token.to_le_bytes() && rank < self.me;
         match self.peers.get_mut(rank as usize) {
-            Some(peer) if expected && peer.link == Link::None => peer.link = Link::Up(ep),
+            Some(peer) if expected && peer.link == Link::None => {
+                peer.link = Link::Up(ep);
+                self.links += 1;
+            }
             _ => self.turn_away(ep),
         }
     }
@@ -357,6 +369,7 @@ impl Net {
         let peer = &mut self.peers[rank as usize];
         tracing::debug!(rank, %reason, "a connection ended");
         self.epoch += 1;
+        self.links += 1;
         let left = matches!(reason, CloseReason::Remote);
         peer.link = Link::Closed { left };
         let fault = match reason {

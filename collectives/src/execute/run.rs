@@ -30,6 +30,8 @@ pub(crate) struct Run {
     pub(crate) plan: usize,
     /// Whether its peers are connected and its steps are under way.
     pub(super) active: bool,
+    /// The connections at the last look at whether all are there that it needs.
+    pub(super) looked: u64,
     /// By slot: the number of the operation with that peer.
     pub(super) numbers: Vec<Number>,
     /// By step: how many steps it still waits for.
@@ -55,7 +57,9 @@ pub(crate) struct Run {
     /// while it is in the cache.
     pub(super) transfers: BinaryHeap<Reverse<u32>>,
     /// Reads and writes that the device does.
-    pub(super) posted: VecDeque<(OpId, u32)>,
+    pub(super) posted: VecDeque<Posted>,
+    /// Of steps that are read or written in pieces: how many bytes are posted.
+    pub(super) pieces: Vec<(u32, usize)>,
     /// Reads among them.
     pub(super) gets: u32,
     pub(super) input: Memory,
@@ -100,6 +104,15 @@ pub(super) struct Word {
     pub(super) step: Option<u32>,
 }
 
+/// A read or write that the device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Posted {
+    pub(super) op: OpId,
+    pub(super) step: u32,
+    /// Whether the step is done with it.
+    pub(super) last: bool,
+}
+
 /// How far a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -125,6 +138,7 @@ impl Run {
             deadline: None,
             plan: 0,
             active: false,
+            looked: 0,
             numbers: Vec::new(),
             counts: Vec::new(),
             states: Vec::new(),
@@ -138,6 +152,7 @@ impl Run {
             blocked: VecDeque::new(),
             transfers: BinaryHeap::new(),
             posted: VecDeque::new(),
+            pieces: Vec::new(),
             gets: 0,
             input: Memory::None,
             data: Memory::None,
@@ -168,6 +183,27 @@ impl Run {
         if buffer.is_some() {
             self.kept[which as usize] = buffer;
         }
+    }
+
+    /// Bytes that it keeps.
+    pub(crate) fn kept(&self, which: Kept) -> usize {
+        self.kept[which as usize].as_ref().map_or(0, |buffer| buffer.len())
+    }
+
+    /// Gives up what it keeps.
+    pub(crate) fn let_go(&mut self) {
+        self.kept = [None, None];
+    }
+
+    /// Whether its peers are connected and its steps are under way.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    #[inline]
+    pub(super) fn has_posted(&self, op: OpId) -> bool {
+        self.posted.iter().any(|posted| posted.op == op)
     }
 
     #[inline]
@@ -269,6 +305,7 @@ impl Run {
         self.arrived.clear();
         self.arrived.resize(plan.peers.len(), 0);
         self.open = plan.len();
+        self.looked = 0;
         if self.messages.len() < plan.len() {
             self.reserve(plan);
         }
@@ -321,6 +358,7 @@ impl Run {
         self.blocked.clear();
         self.transfers.clear();
         self.posted.clear();
+        self.pieces.clear();
         self.take_memory()
     }
 }

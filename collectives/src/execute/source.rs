@@ -7,6 +7,16 @@ use crate::algorithms::Recipe;
 use crate::plan::{Counts, Graph, Plan, PlanHash, Program, Spec};
 use crate::verify::{VerifyError, check_alone};
 
+/// A plan that a user lists, which was proved.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnPlan {
+    pub(crate) plan: Plan,
+    /// Whether it combines in the canonical order.
+    pub(crate) canonical: bool,
+    /// Whether it is used whatever the program asks for.
+    pub(crate) fixed: bool,
+}
+
 /// Where programs come from.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {

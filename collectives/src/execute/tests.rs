@@ -115,7 +115,7 @@ impl Forger {
 
 fn key(wish: Algorithm, elements: u64) -> Key {
     let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
-    Key { spec: Spec::all_reduce(Ranks(2), Elements(elements), 4), data_type, op, wish }
+    Key { spec: Spec::all_reduce(Ranks(2), Elements(elements), 4), data_type, op, wish, lenient: false }
 }
 
 type Reduced = Result<Vec<f32>, CollectiveError>;
@@ -249,6 +249,7 @@ fn who_does_not_know_the_token_is_turned_away() {
             data_type: None,
             op: None,
             wish: Algorithm::Auto,
+            lenient: false,
         };
         let mut right = Forger::rank_0(address, barrier);
         right.hear(Kind::Data);
@@ -350,4 +351,39 @@ fn broadcasts_and_rings(comm: &Communicator, seed: u64) {
         comm.all_reduce(&mut long, ReduceOp::Sum).unwrap();
         assert_eq!(long[..], [10.0; 2000]);
     }
+}
+
+/// Reads and writes, with reductions and without, and each way that a message can be told of.
+#[test]
+fn long_messages_go_in_pieces() {
+    let settings = NetSettings { piece: 808, ..NetSettings::default() };
+    let group = Communicator::group_with(3, settings).unwrap();
+    std::thread::scope(|scope| {
+        for comm in group {
+            scope.spawn(move || {
+                let (me, tuning) = (comm.rank(), Tuning { eager: 0, segment: u64::MAX, ..Tuning::default() });
+                comm.set_tuning(tuning);
+                for (algorithm, len) in
+                    [Algorithm::Direct, Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Chain]
+                        .into_iter()
+                        .flat_map(|algorithm| [1, 100, 101, 102, 5000].map(|len| (algorithm, len)))
+                {
+                    comm.set_algorithm(algorithm);
+                    let mut vector = comm.buffer::<f64>(len).unwrap();
+                    for round in 1..3 {
+                        (0..len).for_each(|at| vector[at] = (round * (me + 1) * at) as f64);
+                        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                        let right = |at: usize| vector[at] == (round * 6 * at) as f64;
+                        assert!((0..len).all(right), "{algorithm} of {len}");
+                    }
+                }
+                let (mut input, mut output) = (comm.buffer::<i64>(3003).unwrap(), comm.buffer::<i64>(3003).unwrap());
+                (0..3003).for_each(|at| input[at] = (me * 3003 + at) as i64);
+                comm.all_to_all_v(&mut input, &[1001; 3], &mut output, &[1001; 3]).unwrap();
+                let given = |at: usize| ((at / 1001) * 3003 + me * 1001 + at % 1001) as i64;
+                assert!((0..3003).all(|at| output[at] == given(at)));
+                comm.barrier().unwrap();
+            });
+        }
+    });
 }

@@ -4,7 +4,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use qpair_collectives::tune::Tuning;
-use qpair_collectives::{CollectiveError, Communicator, ReduceOp};
+use qpair_collectives::{
+    Algorithm, Collective, CollectiveError, Communicator, Elements, Ranks, Recipe, ReduceOp, Spec,
+};
 
 use crate::support::group;
 
@@ -157,4 +159,59 @@ fn an_operation_that_is_tested_runs_out_of_time() {
         through.wait();
         assert!(matches!(failed.unwrap_err().error, CollectiveError::TimedOut { by: 0, .. }));
     });
+}
+
+/// Its time is over long before that of the other, but so is the operation.
+#[test]
+fn the_time_of_one_that_is_done_does_not_count() {
+    let through = Barrier::new(2);
+    group(2, |comm: Communicator| {
+        comm.barrier().unwrap();
+        let limit = Duration::from_millis(50);
+        let first = comm.start().within(limit).all_reduce(comm.buffer::<f32>(10).unwrap(), ReduceOp::Sum).unwrap();
+        if comm.rank() == 0 {
+            let second = comm.start().all_reduce(comm.buffer::<f32>(20).unwrap(), ReduceOp::Sum).unwrap();
+            through.wait();
+            second.wait().unwrap();
+            first.wait().unwrap();
+        } else {
+            first.wait().unwrap();
+            through.wait();
+            // So that the other finds the time of the first over, and nothing to do.
+            std::thread::sleep(3 * limit);
+            comm.all_reduce(&mut comm.buffer::<f32>(20).unwrap(), ReduceOp::Sum).unwrap();
+        }
+    });
+}
+
+/// A rank sends to one with which it has nothing to do in a barrier, and goes on to that. The other connects to it when it
+/// receives, after the barrier.
+#[test]
+fn operations_with_other_ranks_do_not_wait_for_a_connection() {
+    group(8, |comm: Communicator| {
+        comm.set_algorithm(Algorithm::Dissemination);
+        let vector = comm.buffer::<i32>(3).unwrap();
+        let pairs = pairs_left_out(8);
+        let &(low, high) = pairs.first().expect("ranks that have nothing to do with each other");
+        if comm.rank() == high {
+            let sent = comm.start().send(vector, low).unwrap();
+            comm.barrier().unwrap();
+            sent.wait().unwrap();
+        } else {
+            comm.barrier().unwrap();
+            if comm.rank() == low {
+                comm.start().recv(vector, high).unwrap().wait().unwrap();
+            }
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+/// Pairs of ranks that send each other nothing in a barrier.
+fn pairs_left_out(ranks: u32) -> Vec<(usize, usize)> {
+    let spec = Spec::new(Collective::Barrier, Ranks(ranks), Elements(0), 1);
+    let recipe = Recipe::new(spec, Algorithm::Dissemination).unwrap();
+    let talk = |a: u32, b: u32| recipe.program(a).steps().iter().any(|step| step.kind.peer() == Some(b));
+    let pairs = (0..ranks).flat_map(|low| (low + 1..ranks).map(move |high| (low, high)));
+    pairs.filter(|&(low, high)| !talk(low, high)).map(|(low, high)| (low as usize, high as usize)).collect()
 }

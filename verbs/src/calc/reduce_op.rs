@@ -68,7 +68,8 @@ pub enum ReduceOp {
     #[serde(rename = "bxor")]
     BitXor,
     /// The sum of all after each was multiplied by this factor, which may differ from vector to vector. For integers the
-    /// factor must be a whole number that their type holds.
+    /// factor must be a whole number that their type holds: a rank whose factor is none is refused, and keeps the others
+    /// waiting.
     PreMulSum(Factor),
     /// A program's own function.
     User(UserOp),
