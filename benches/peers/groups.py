@@ -68,6 +68,8 @@ def all_groups(tools):
              tag_bandwidth(tools), rates(tools), all_reduce_2(tools), all_reduce(tools, 4), all_reduce(tools, 8),
              *(collective(tools, ranks, *names) for names in COLLECTIVES for ranks in RANKS)]
     assert [group.name for group in built] == NAMES
+    points = [point.name for group in built for point in group.points]
+    assert len(points) == len(set(points)), "samples are kept by the names of points"
     return built
 
 
@@ -180,7 +182,7 @@ def all_reduce(tools, ranks):
 
 def collective(tools, ranks, ours, theirs, large):
     """From one vector into another, as benchmarks usually call it; a broadcast is in place, its root rotates."""
-    name, sizes = f"{ranks} ranks,", sweep(tools, 64)
+    name, sizes = f"{ours}, {ranks} ranks,", sweep(tools, 64)
     points = [Point(sized(name, size), "us", pair_targets(size, large if ranks == 2 else 1)) for size in swept(sizes)]
     jobs = [tools.qpair_collective(ours, ranks, sizes, name, in_place=ours == "broadcast"),
             tools.open_mpi(theirs, sizes, name, ranks=ranks)]

@@ -91,7 +91,7 @@ class Targets(unittest.TestCase):
     def test_collectives_beside_all_reduce(self):
         built = self.groups(quick=False)
         points = {point.name: point for point in built["reduce-scatter-2"].points}
-        stated = [str(points[f"2 ranks, {size}"].target("Open MPI")) for size in ("64 B", "1 KiB", "1 MiB")]
+        stated = [str(points[f"reduce-scatter, 2 ranks, {size}"].target("Open MPI")) for size in ("64 B", "1 KiB", "1 MiB")]
         self.assertEqual(stated, ["<= 1.1", "< 1", "<= 0.5"])
         self.assertEqual(str(built["broadcast-8"].points[-1].target("Open MPI")), "< 1")
         self.assertEqual(len([name for name in built if name.startswith("all-to-all")]), 3)
