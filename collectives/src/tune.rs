@@ -27,7 +27,8 @@ pub struct Tuning {
     /// Whether results are not to depend on the algorithm, on timing, or on how messages are split: reductions are then
     /// combined in [the canonical order](crate::Proof::canonical). What can not is refused.
     pub deterministic: bool,
-    /// Vectors of up to so many bytes are copied from rank to rank; what is longer goes straight from memory to memory.
+    /// Messages of up to so many bytes are copied from rank to rank, if all of a plan are; what is longer goes straight from
+    /// memory to memory.
     pub eager: u64,
 }
 

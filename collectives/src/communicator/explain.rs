@@ -34,7 +34,7 @@ impl Explanation {
         ));
         let tuning = &core.tuning;
         lines.push(format!(
-            "vectors of up to {} bytes are copied; longer ones go from memory to memory, in segments of {} bytes",
+            "messages of up to {} bytes are copied; longer ones go from memory to memory, in segments of {} bytes",
             tuning.eager, tuning.segment
         ));
         lines.push(format!(

@@ -9,7 +9,7 @@ use super::source::{OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::{Algorithm, Nodes};
 use crate::error::CollectiveError;
-use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
+use crate::plan::{Buffer, Collective, Counts, Graph, Program, Slice, Spec, StepKind};
 use crate::tune::{self, Tuning};
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -189,8 +189,8 @@ impl Compiled {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
         let size = spec.element_size as usize;
-        // Of the length that all ranks know, so that all decide the same. No message is longer.
-        let large = named_apart || spec.bytes().is_none_or(|bytes| bytes > eager as u64);
+        // By what all ranks know, so that all decide the same.
+        let large = named_apart || longest(spec, algorithm).is_none_or(|bytes| bytes > eager as u64);
         let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);
@@ -318,6 +318,26 @@ const NOT_CANONICAL: &str = "its own plan does not combine in the canonical orde
 
 const NO_SLOT: u16 = u16::MAX;
 
+/// The most bytes that a message has on any rank; `None` if they are too many to count.
+fn longest(spec: &Spec, algorithm: Algorithm) -> Option<u64> {
+    let apart = match algorithm {
+        Algorithm::Direct | Algorithm::Ring | Algorithm::Pairwise => true,
+        Algorithm::Flat => matches!(spec.collective, Collective::Scatter { .. } | Collective::Gather { .. }),
+        _ => false,
+    };
+    if !apart {
+        return spec.bytes();
+    }
+    // A block, or a part of the vector.
+    let elements = match &spec.counts {
+        Counts::Even(len) if spec.collective.has_blocks() => *len,
+        Counts::Even(len) => len.div_ceil(u64::from(spec.ranks.0.max(1))),
+        Counts::Ragged(counts) | Counts::Pairs(counts) => counts.iter().copied().max().unwrap_or(0),
+        Counts::Own { .. } => return None,
+    };
+    elements.checked_mul(u64::from(spec.element_size))
+}
+
 /// The peers of a program, in order of their first step, and their slots by rank.
 fn peers(program: &Program, ranks: u32) -> (Vec<PlanPeer>, Vec<u16>) {
     let mut slots = vec![NO_SLOT; ranks as usize];
@@ -442,6 +462,7 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::Recipe;
     use crate::plan::{Elements, Ranks};
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
@@ -486,8 +507,38 @@ mod tests {
     #[test]
     fn whether_it_is_large_is_the_same_on_all_ranks() {
         for rank in 0..3 {
-            assert!(compiled(Algorithm::Direct, rank, 3, 7, 55).large);
-            assert!(!compiled(Algorithm::Direct, rank, 3, 7, 56).large);
+            // 3, 2 and 2 elements are the longest messages; and 7.
+            assert!(compiled(Algorithm::Direct, rank, 3, 7, 23).large);
+            assert!(!compiled(Algorithm::Direct, rank, 3, 7, 24).large);
+            assert!(compiled(Algorithm::RecursiveDoubling, rank, 3, 7, 55).large);
+            assert!(!compiled(Algorithm::RecursiveDoubling, rank, 3, 7, 56).large);
         }
+    }
+
+    #[test]
+    fn no_message_is_longer_than_the_longest() {
+        let mut longest_found = 0;
+        for (algorithm, collective) in
+            Algorithm::ALL.into_iter().flat_map(|a| Collective::ALL.into_iter().map(move |c| (a, c)))
+        {
+            for (ranks, elements) in [(2, 1), (2, 9), (3, 7), (5, 4), (5, 23), (8, 17)] {
+                for in_place in [true, false] {
+                    let even = Spec { in_place, ..Spec::new(collective, Ranks(ranks), Elements(elements), 4) };
+                    let counts = (0..ranks).map(|rank| u64::from(rank) * elements % 11).collect::<Vec<_>>();
+                    for spec in [even.clone(), even.with_counts(Counts::Ragged(counts.into()))] {
+                        let Ok(recipe) = Recipe::new(spec.clone(), algorithm) else { continue };
+                        let longest = longest(&spec, algorithm).expect("a few bytes");
+                        let programs: Vec<_> = (0..ranks).map(|rank| recipe.program(rank)).collect();
+                        let steps = programs.iter().flat_map(|program| program.steps());
+                        let found =
+                            steps.filter(|step| step.kind.peer().is_some()).map(|step| 4 * step.kind.elements());
+                        let found = found.max().unwrap_or(0);
+                        assert!(found <= longest, "{recipe:?}: {found} of {longest}");
+                        longest_found += u32::from(found == longest);
+                    }
+                }
+            }
+        }
+        assert!(longest_found > 100);
     }
 }
