@@ -251,6 +251,21 @@ pub enum BootstrapError {
         /// The rank.
         rank: u32,
     },
+    /// The ranks that were left went on without this one, see [`shrink`](crate::Communicator::shrink).
+    #[error(
+        "the other ranks went on without rank {rank}, which called shrink later than they waited for it: end it, or let ranks \
+         wait longer"
+    )]
+    LeftOut {
+        /// This rank.
+        rank: u32,
+    },
+    /// Rank 0, by which ranks that are left find each other, is not, see [`shrink`](crate::Communicator::shrink).
+    #[error(
+        "rank 0, by which the ranks that are left find each other, is gone or does not answer: start all ranks again; what \
+         operations gave before is right"
+    )]
+    RankZeroGone,
     /// The transport is not to be had.
     #[error(transparent)]
     Worker(#[from] WorkerError),

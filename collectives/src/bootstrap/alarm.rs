@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::muster::Remnant;
 use crate::fault::{Fault, Place};
 
-/// The first fault, and the ranks that have left.
+/// The first fault, the ranks that have left, and those that are left.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     raised: AtomicBool,
@@ -21,11 +22,16 @@ struct State {
     left: Vec<bool>,
     /// Where ranks of this process wait, if they do so for long.
     places: HashMap<u32, Place>,
+    /// What the store said last, and this rank has not looked at.
+    remnant: Option<Remnant>,
+    /// The store says nothing more.
+    is_deaf: bool,
 }
 
 impl Alarm {
     pub(crate) fn new(ranks: u32) -> Arc<Self> {
-        let state = State { fault: None, left: vec![false; ranks as usize], places: HashMap::new() };
+        let left = vec![false; ranks as usize];
+        let state = State { fault: None, left, places: HashMap::new(), remnant: None, is_deaf: false };
         Arc::new(Alarm { raised: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() })
     }
 
@@ -90,6 +96,25 @@ impl Alarm {
         waiting.unwrap_or_else(PoisonError::into_inner).0.fault.clone()
     }
 
+    /// The store said who is left.
+    pub(super) fn remains(&self, remnant: Remnant) {
+        self.lock().remnant = Some(remnant);
+        self.changed.notify_all();
+    }
+
+    /// The store says nothing more.
+    pub(super) fn go_deaf(&self) {
+        self.lock().is_deaf = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the store says who is left; `None` if it does not in that time, or can not.
+    pub(super) fn wait_for_remnant(&self, limit: Duration) -> Option<Remnant> {
+        let is_open = |state: &mut State| state.remnant.is_none() && !state.is_deaf;
+        let waiting = self.changed.wait_timeout_while(self.lock(), limit, is_open);
+        waiting.unwrap_or_else(PoisonError::into_inner).0.remnant.take()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,6 +123,7 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::Spot;
 
     #[test]
     fn the_first_fault_counts() {
@@ -108,5 +134,17 @@ mod tests {
         assert_eq!(alarm.raise(Fault::Gone { rank: 2 }), Fault::Left { rank: 1 });
         assert!(alarm.is_raised());
         assert_eq!(alarm.wait(Duration::ZERO), Some(Fault::Left { rank: 1 }));
+    }
+
+    #[test]
+    fn what_the_store_said_last_is_heard_though_it_is_gone() {
+        let alarm = Alarm::new(3);
+        assert_eq!(alarm.wait_for_remnant(Duration::ZERO), None);
+        let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 7 };
+        let remnant = Remnant { ranks: vec![0, 2], spot };
+        alarm.remains(remnant.clone());
+        alarm.go_deaf();
+        assert_eq!(alarm.wait_for_remnant(Duration::MAX), Some(remnant));
+        assert_eq!(alarm.wait_for_remnant(Duration::MAX), None);
     }
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::alarm::Alarm;
 use super::line::{Ear, Hearing, Mouth};
 use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
+use super::muster::Remnant;
 use super::place::Place;
+use super::regroup::Spot;
 use super::server::Server;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
@@ -208,6 +210,16 @@ impl StoreClient {
         }
     }
 
+    pub(super) fn ask_who_is_left(&mut self, spot: Spot, limit: Duration) {
+        // If that fails, the listener has seen, or will see, that the store is gone.
+        let _ = self.mouth.say(&encode(&ToStore::Shrink { spot, limit }));
+    }
+
+    /// Waits for the answer. `None` if the store is gone, or does not answer.
+    pub(super) fn who_is_left(&mut self, limit: Duration) -> Option<Remnant> {
+        self.alarm.wait_for_remnant(limit.saturating_add(ANSWER))
+    }
+
     pub(super) fn leave(&mut self) {
         // Nobody is left to be told if that fails.
         let _ = self.mouth.say(&encode(&ToStore::Leave));
@@ -239,6 +251,7 @@ fn listen(rank: u32, ear: &mut Ear, answers: &mut Mouth, alarm: &Alarm) {
             // If it can not be said, the store is gone.
             Ok(FromStore::Ask) => drop(answers.say(&encode(&ToStore::Waits(alarm.place_of(rank))))),
             Ok(FromStore::Left { ranks }) => ranks.into_iter().for_each(|rank| alarm.leave(rank)),
+            Ok(FromStore::Remain(remnant)) => alarm.remains(remnant),
             Ok(other) => tracing::warn!(?other, "the store said what it should not"),
             Err(Hearing::Strange(line)) => tracing::warn!(line, "the store said what is no message"),
             Err(Hearing::Over(_) | Hearing::Handshake(_)) => {
@@ -246,6 +259,7 @@ fn listen(rank: u32, ear: &mut Ear, answers: &mut Mouth, alarm: &Alarm) {
                 if !alarm.has_left(0) {
                     alarm.raise(Fault::Gone { rank: 0 });
                 }
+                alarm.go_deaf();
                 return;
             }
         }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use qpair_topology::{CpuSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
+use super::muster::Remnant;
+use super::regroup::Spot;
 use crate::fault::{Fault, Place};
 
 /// A rank to the store.
@@ -29,6 +31,8 @@ pub(super) enum ToStore {
     Report(Fault),
     /// Where the rank waits, if it does, in answer to [`FromStore::Ask`].
     Waits(Option<Place>),
+    /// The communicator is of no use to the rank any more; who is left? It listens there, and the others have that long to ask.
+    Shrink { spot: Spot, limit: Duration },
     /// The communicator is dropped: the end of the connection that follows is no fault.
     Leave,
 }
@@ -53,8 +57,10 @@ pub(super) enum FromStore {
     Ask,
     /// What ended the communicator.
     Verdict(Fault),
-    /// Ranks dropped their communicator.
+    /// Ranks dropped their communicator, or ask who is left.
     Left { ranks: Vec<u32> },
+    /// Those are left, and go on without the others.
+    Remain(Remnant),
 }
 
 /// How a rank is reached. It chooses its device by where all ranks run, and so says this after that is known.
@@ -186,7 +192,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 4;
+pub(super) const PROTOCOL: u32 = 5;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";

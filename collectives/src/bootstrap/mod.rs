@@ -8,6 +8,7 @@ mod launchers;
 mod line;
 mod meeting;
 mod message;
+mod muster;
 mod overrides;
 mod place;
 mod regroup;
@@ -27,6 +28,7 @@ pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;
 pub(crate) use message::{Listening, Member};
+pub(crate) use muster::Remnant;
 pub(crate) use regroup::{Host, SPOT, Spot, regroup};
-pub(crate) use watch::Watch;
+pub(crate) use watch::{Shared, Watch};
 pub(crate) use whereabouts::whereabouts;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mio::net::TcpListener;
 use qpair_transport::{ClusterKey, Near};
+use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::meeting::{Hosting, Meeting, Settled};
@@ -15,7 +16,7 @@ use crate::communicator::Communicator;
 use crate::error::BootstrapError;
 
 /// Where the ranks of a group meet: its first rank listens there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spot {
     pub(crate) address: SocketAddr,
     pub(crate) ticket: u64,

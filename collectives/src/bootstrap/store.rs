@@ -11,6 +11,7 @@ use mio::{Events, Poll, Token};
 
 use super::meeting::Published;
 use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore, Whereabouts, encode};
+use super::muster::Roll;
 use super::server::Terms;
 use super::visitor::{Heard, Visitor};
 use crate::deadline::Deadline;
@@ -40,6 +41,8 @@ pub(super) struct Store {
     left: Vec<bool>,
     /// Those that have left, and of which the others are to be told.
     leaving: Vec<u32>,
+    /// Who asks who is left.
+    roll: Roll,
     /// Why somebody was: the last one.
     turned_away: Option<String>,
 }
@@ -77,7 +80,7 @@ impl Store {
         token: u64,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        let size = terms.size as usize;
+        let (size, roll) = (terms.size as usize, Roll::new(terms.size));
         Store {
             poll,
             listener,
@@ -94,6 +97,7 @@ impl Store {
             listening: 0,
             left: vec![false; size],
             leaving: Vec::new(),
+            roll,
             turned_away: None,
         }
     }
@@ -122,6 +126,7 @@ impl Store {
             self.tell_who_left();
             self.send_home();
             self.tell_waits(false);
+            self.tell_who_is_left();
             if self.deadline().is_some_and(Deadline::is_over) {
                 let missing = (0..self.terms.size).filter(|&rank| !self.is_ready(rank)).collect();
                 let (limit, turned_away) = (self.terms.limit, self.turned_away.clone());
@@ -155,7 +160,7 @@ impl Store {
         };
         let patience = self.visitors.iter().flatten().filter_map(|visitor| visitor.until?.left()).min();
         let asking = if let Stage::Asking { until, .. } = &self.stage { until.left() } else { None };
-        deadline.into_iter().chain(asking).chain(again).chain(patience).min()
+        deadline.into_iter().chain(asking).chain(self.roll.left()).chain(again).chain(patience).min()
     }
 
     fn accept(&mut self) {
@@ -264,7 +269,14 @@ impl Store {
             (ToStore::Waits(place), Some(rank)) => self.hear_waits(rank, place),
             // The others count on it.
             (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
-            (ToStore::Leave, Some(rank)) => self.leave(rank),
+            (ToStore::Leave, Some(rank)) => {
+                self.roll.leave(rank);
+                self.leave(rank);
+            }
+            (ToStore::Shrink { spot, limit }, Some(rank)) if self.deadline().is_none() => {
+                self.roll.ask(rank, spot, limit);
+                self.leave(rank);
+            }
             _ => self.refuse(at, "it said what it should not"),
         }
     }
@@ -393,12 +405,20 @@ impl Store {
         }
     }
 
+    /// Once all have asked that can, or had the time to; also those that have not.
+    fn tell_who_is_left(&mut self) {
+        if let Some(remnant) = self.roll.settle() {
+            self.tell_all(&FromStore::Remain(remnant));
+        }
+    }
+
     /// A connection ended: without a word before, that is the end of the rank.
     fn hang_up(&mut self, at: usize) {
         let Some(visitor) = self.visitors.get_mut(at).and_then(Option::take) else { return };
         self.free.push(at);
         let Some((rank, _)) = visitor.joined else { return };
         self.ranks[rank as usize] = None;
+        self.roll.leave(rank);
         if !self.has_left(rank) {
             self.raise(Fault::Gone { rank });
         }

@@ -19,7 +19,7 @@ use super::message::{FromStore, Listeners, Listening, PROTOCOL, PURPOSE, ToStore
 use super::place::listen;
 use super::server::{Server, Terms};
 use super::whereabouts::whereabouts;
-use super::{Environment, Whereabouts};
+use super::{Environment, Spot, Whereabouts};
 use crate::ReduceOp;
 use crate::communicator::Communicator;
 use crate::deadline::Deadline;
@@ -320,6 +320,47 @@ fn ranks_that_are_not_told_their_number_on_the_host_are_counted() {
     assert_eq!(ranks.map(|comm| comm.local_rank()).collect::<Vec<_>>(), [0, 0, 1]);
 }
 
+/// One that ends after the others have counted it in.
+#[test]
+fn those_that_are_left_meet_again_without_one_that_ends_meanwhile() {
+    let port = Port::keep();
+    let address = SocketAddr::from(([127, 0, 0, 1], port.number));
+    let environments =
+        [0, 1].map(|rank| Environment { limit: LIMIT, ..Environment::at(rank, 3, "127.0.0.1", port.number) });
+    std::thread::scope(|scope| {
+        let others = scope.spawn(move || {
+            let ranks = connect(environments.into()).into_iter().map(Result::unwrap);
+            let ranks: Vec<_> = ranks.map(|comm| scope.spawn(|| comm.shrink(LIMIT).unwrap())).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        while TcpStream::connect(address).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut guest = Guest::join(address, 2, 3);
+        assert!(matches!(guest.hear(), FromStore::Roster { .. }));
+        guest.say(&encode(&ToStore::Listening(listening("soft0"))));
+        assert!(matches!(guest.hear(), FromStore::Listening(_)));
+        let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
+        guest.say(&encode(&ToStore::Shrink { spot, limit: LIMIT }));
+        let remnant = loop {
+            match guest.hear() {
+                FromStore::Left { .. } => {}
+                FromStore::Remain(remnant) => break remnant,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(remnant.ranks, [0, 1, 2]);
+        drop(guest);
+        // It comes to the others, and no further.
+        let mut again = Guest::join_with(remnant.spot.address, 2, 3, Some(format!("{:016x}", remnant.spot.ticket)));
+        // What it had not read would take back what it said.
+        again.greet();
+        drop(again);
+        let others = others.join().unwrap();
+        assert_eq!(others.iter().map(|comm| (comm.rank(), comm.size())).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+    });
+}
+
 fn listening(device: &str) -> Listening {
     Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into(), is_on_infiniband: false }
 }
@@ -347,11 +388,14 @@ fn ranks_hear_how_the_others_are_reached_in_order_once_all_have_said_it() {
 }
 
 #[test]
-fn who_listens_before_all_have_come_is_refused() {
-    let (_server, address) = start(2, LIMIT);
-    let mut hasty = Guest::join(address, 1, 2);
-    hasty.say(&encode(&ToStore::Listening(listening("soft0"))));
-    assert!(matches!(hasty.hear(), FromStore::Refused { .. }));
+fn who_listens_or_asks_who_is_left_before_all_have_come_is_refused() {
+    let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
+    for hasty in [ToStore::Listening(listening("soft0")), ToStore::Shrink { spot, limit: LIMIT }] {
+        let (_server, address) = start(2, LIMIT);
+        let mut guest = Guest::join(address, 1, 2);
+        guest.say(&encode(&hasty));
+        assert!(matches!(guest.hear(), FromStore::Refused { .. }));
+    }
 }
 
 #[test]

@@ -152,7 +152,7 @@ pub(super) fn with_entropy(key: &ClusterKey) -> io::Result<(ClusterKey, [u8; 32]
     Ok((key.clone(), entropy))
 }
 
-/// A rank joins, listens, reports a fault, and leaves. One that says more than this keeps the store from the others.
+/// A rank joins, listens, reports a fault, asks who is left, and leaves. One that says more than this keeps the store from the others.
 const LINES: u32 = 16;
 /// How long somebody may stay who has not joined. A rank says who it is at once; one whose host is too slow comes again.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -52,6 +52,10 @@ pub struct Communicator {
     size: u32,
     local_rank: u32,
     members: Vec<Member>,
+    /// The address at which others reach this rank.
+    ip: IpAddr,
+    /// What its connections are near to.
+    near: Near,
     /// Which of them are on one host.
     nodes: Nodes,
     wishes: RefCell<Wishes>,
@@ -114,6 +118,7 @@ impl Communicator {
         let (rank, size) = (net.me, net.ranks());
         let patience = patience(rank, &members);
         let nodes = nodes(&members);
+        let (ip, near) = (net.address().ip(), net.near().clone());
         Communicator {
             core: RefCell::new(Core::new(net, watch, patience, nodes.clone())),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -121,6 +126,8 @@ impl Communicator {
             size,
             local_rank,
             members,
+            ip,
+            near,
             nodes,
             wishes: RefCell::default(),
         }
@@ -309,28 +316,28 @@ impl Communicator {
         &self.members
     }
 
-    /// The address at which others reach this rank; `None` once the communicator is of no use any more.
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        self.core.borrow().net.as_ref().map(|net| net.address().ip())
+    /// The address at which others reach this rank.
+    pub(super) fn ip(&self) -> IpAddr {
+        self.ip
     }
 
-    /// What this rank's connections are near to.
-    pub(super) fn near(&self) -> Option<Near> {
-        self.core.borrow().net.as_ref().map(|net| net.near().clone())
+    /// What connections among these ranks are near to. Those of one host go over its memory; others keep the NICs that were
+    /// divided among all.
+    pub(super) fn near_among(&self, mut ranks: impl Iterator<Item = usize>) -> Option<Near> {
+        let one_host = ranks.all(|rank| self.node_of(rank) == self.node());
+        (!one_host).then(|| self.near.clone())
     }
 
     pub(super) fn timeout(&self) -> Duration {
         self.core.borrow().limit
     }
 
-    /// What ended the communicator.
-    pub(super) fn over(&self) -> CollectiveError {
-        let unknown = || Fault::Gone { rank: self.rank };
-        self.core.borrow().error().cloned().unwrap_or_else(|| CollectiveError::new(unknown(), None))
-    }
-
     pub(super) fn core(&self) -> &RefCell<Core> {
         &self.core
+    }
+
+    pub(super) fn core_mut(&mut self) -> &mut Core {
+        self.core.get_mut()
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -343,15 +350,11 @@ impl Drop for Communicator {
         let core = self.core.get_mut();
         if std::thread::panicking() {
             core.watch.report(Fault::Failed { rank: self.rank, reason: "it panicked".into() });
-        } else if core.error().is_none() {
-            core.limit = core.limit.min(LAST_LIMIT);
-            core.run_all();
+        } else {
+            core.run_last();
         }
         core.watch.leave(self.rank);
-        if let Some(net) = &mut core.net {
-            net.say_goodbye();
-        }
-        core.let_go(None);
+        core.say_goodbye();
     }
 }
 
@@ -376,6 +379,3 @@ fn patience(rank: u32, members: &[Member]) -> Patience {
     cores.dedup();
     Patience::new(beside.len(), cores.len())
 }
-
-/// How long operations that were started, and not waited for, may take when the communicator is dropped.
-const LAST_LIMIT: Duration = Duration::from_secs(5);

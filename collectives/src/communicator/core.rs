@@ -185,6 +185,22 @@ impl Core {
         }
     }
 
+    /// Runs what was started to its end, but not for long.
+    pub(super) fn run_last(&mut self) {
+        if self.error.is_none() {
+            self.limit = self.limit.min(LAST_LIMIT);
+            self.run_all();
+        }
+    }
+
+    /// Parts with the other ranks, which were told before.
+    pub(super) fn say_goodbye(&mut self) {
+        if let Some(net) = &mut self.net {
+            net.say_goodbye();
+        }
+        self.let_go(None);
+    }
+
     /// Nobody waits for that operation any more; it is carried out all the same.
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if self.take_done(ticket).is_none() {
@@ -483,6 +499,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Bytes of memory that each of the operations under way may keep for the next.
 const LARGE: usize = 4 << 20;
+
+/// How long operations that were started, and not waited for, may take when the communicator is dropped.
+const LAST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Rounds of one call that does not wait.
 const ROUNDS: u32 = 64;

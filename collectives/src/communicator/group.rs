@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use qpair_transport::Near;
 
 use super::comm::Communicator;
-use crate::bootstrap::{Alarm, Member, Watch, whereabouts};
+use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -31,14 +31,14 @@ impl Communicator {
         let token = getrandom::u64()
             .map_err(|error| BootstrapError::System { what: "draw a random number", source: error.into() })?;
         let addresses: Vec<_> = nets.iter().map(Net::address).collect();
-        let alarm = Alarm::new(size);
+        let shared = Shared::new(size);
         let whereabouts = whereabouts();
         let member = |net: &Net| Member { whereabouts: whereabouts.clone(), device: net.device().to_owned() };
         let members: Vec<_> = nets.iter().map(member).collect();
         let communicator = |mut net: Net| {
             net.meet(addresses.iter().copied(), token);
             let rank = net.me;
-            Communicator::new(net, Watch::Shared(alarm.clone()), rank, members.clone())
+            Communicator::new(net, Watch::Shared(shared.clone()), rank, members.clone())
         };
         Ok(nets.into_iter().map(communicator).collect())
     }

@@ -10,6 +10,7 @@ mod group;
 mod operands;
 mod operations;
 mod pending;
+mod shrink;
 mod split;
 
 pub use buffer::CommBuffer;

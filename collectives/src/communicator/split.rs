@@ -47,7 +47,7 @@ impl Communicator {
         };
         members.sort_by_key(|&rank| (all[2 * rank + 1], rank));
         let host = match members.first() {
-            Some(&first) if first == self.rank() => Some(Host::new(self.ip().ok_or(SplitError::from(self.over()))?)),
+            Some(&first) if first == self.rank() => Some(Host::new(self.ip())),
             _ => None,
         };
         // Where it can not listen, the others hear that nobody does.
@@ -69,9 +69,7 @@ impl Communicator {
         };
         let me = members.iter().position(|&rank| rank == self.rank()).unwrap_or(0) as u32;
         let whereabouts = self.members()[self.rank()].whereabouts.clone();
-        // Those of one host go over its memory; others keep the NICs that were divided among all.
-        let one_host = members.iter().all(|&rank| self.node_of(rank) == self.node());
-        let near = if one_host { None } else { self.near() };
+        let near = self.near_among(members.iter().copied());
         let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, LIMIT)?;
         new.set_timeout(self.timeout());
         new.inherit(self);
@@ -115,4 +113,4 @@ impl Communicator {
 const NO_COLOR: i64 = -1;
 
 /// How long the ranks of a group may take to meet.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);

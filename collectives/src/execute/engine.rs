@@ -128,11 +128,29 @@ impl Engine<'_> {
                 self.tell_place();
                 Ok(())
             }
-            Pause::Sleep(limit) => self.sleep(limit),
+            Pause::Sleep(limit) => {
+                self.check_absent()?;
+                self.sleep(limit)
+            }
             Pause::Over => {
                 let place = self.place(None);
                 Err(self.timed_out(place, self.limit))
             }
+        }
+    }
+
+    /// Whether a rank is waited for that was to connect to this one, and has left: there is no connection to tell of it.
+    #[cold]
+    fn check_absent(&mut self) -> Outcome<()> {
+        let Engine { net, cache, runs, alarm, .. } = self;
+        let mut peers = runs.iter().filter_map(|run| cache.get(run.plan)).flat_map(|plan| &plan.peers);
+        let absent = peers.find(|peer| net.awaits(peer.rank) && alarm.has_left(peer.rank)).map(|peer| peer.rank);
+        let since = self.wait.absent.filter(|(rank, _)| Some(*rank) == absent);
+        self.wait.absent = since.or_else(|| Some((absent?, Instant::now())));
+        match since {
+            // What it sent before it left may have been under way.
+            Some((rank, since)) if since.elapsed() >= MOMENT => Err(Box::new(Fault::Left { rank })),
+            _ => Ok(()),
         }
     }
 
@@ -361,5 +379,5 @@ fn no_operation(me: u32) -> Box<Fault> {
     Box::new(Fault::Failed { rank: me, reason: "there is no operation".into() })
 }
 
-/// How long to wait for the reason why a connection did not come up.
+/// How long to wait for the reason why a connection did not come up, or whether one does of a rank that has left.
 const MOMENT: Duration = Duration::from_millis(300);

@@ -229,6 +229,11 @@ impl Net {
         }
     }
 
+    /// Whether that rank is to connect to this one, and has not.
+    pub(super) fn awaits(&self, rank: u32) -> bool {
+        rank < self.me && self.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::None)
+    }
+
     /// Begins to connect to the peers of `plan` that this rank is to connect to. True once all are connected.
     ///
     /// Of two ranks the lower connects: both know from the plan that they need each other.

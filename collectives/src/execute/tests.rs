@@ -14,7 +14,7 @@ use super::net::{Net, NetSettings};
 use super::reach::{REACH, Reach};
 use super::tag::{Fields, Kind};
 use crate::algorithms::{Algorithm, Nodes};
-use crate::bootstrap::{Alarm, Member, Watch, whereabouts};
+use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::communicator::Communicator;
 use crate::error::CollectiveError;
 use crate::plan::{Collective, Elements, Ranks, Spec};
@@ -33,7 +33,7 @@ fn real() -> (Communicator, SocketAddr) {
     let address = net.address();
     // It never connects to rank 0, which is below it.
     net.meet([address; 2].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 1, members());
+    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 1, members());
     comm.set_timeout(LIMIT);
     (comm, address)
 }
@@ -267,7 +267,7 @@ fn why_a_connection_did_not_come_up_is_told() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Near::software()).unwrap();
     net.meet([net.address(), stranger.local_addr().unwrap()].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Alarm::new(2)), 0, members());
+    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 0, members());
     comm.set_timeout(LIMIT);
     std::thread::scope(|scope| {
         let rank = scope.spawn(move || comm.barrier().unwrap_err());

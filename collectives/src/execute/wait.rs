@@ -18,6 +18,8 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// Whether others were told where this rank waits.
     pub(crate) told: bool,
+    /// A rank that left before it connected to this one, and since when it is waited for all the same.
+    pub(super) absent: Option<(u32, Instant)>,
 }
 
 /// What to do next.

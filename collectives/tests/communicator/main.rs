@@ -14,6 +14,7 @@ mod port;
 mod processes;
 #[path = "../random/mod.rs"]
 mod random;
+mod shrink;
 mod split;
 mod support;
 mod types;

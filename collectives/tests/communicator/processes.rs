@@ -20,6 +20,11 @@ fn rank() {
         Ok(_) if role == "meet" => println!("done"),
         Ok(comm) => match role.split_once(' ') {
             Some(("forever", size)) => forever(&comm, size.parse().expect("a size")),
+            _ if role == "shrink" => shrink(comm, None, Duration::from_secs(60)),
+            Some(("shrink", seconds)) => {
+                let limit = Duration::from_secs(seconds.parse().expect("seconds"));
+                shrink(comm, Some(Duration::from_secs(2)), limit);
+            }
             Some(("keep", size)) => keep(&comm, size.parse().expect("a size")),
             _ => work(&comm),
         },
@@ -84,6 +89,29 @@ fn keep(comm: &Communicator, len: usize) {
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     let kept = vector.iter().all(|&element| element == -1.0);
     println!("done: {}", if kept { "kept" } else { "overwritten" });
+}
+
+/// All-reduces until an error, and goes on with those that are left as long as it can.
+fn shrink(mut comm: Communicator, timeout: Option<Duration>, limit: Duration) {
+    loop {
+        let mut vector = comm.buffer::<i32>(1000).expect("a buffer");
+        for round in 0_u64.. {
+            vector.fill(comm.rank() as i32 + 1);
+            if comm.all_reduce(&mut vector, ReduceOp::Sum).is_err() {
+                break;
+            }
+            let size = comm.size() as i32;
+            assert_eq!(vector[999], size * (size + 1) / 2);
+            if round == 20 {
+                timeout.into_iter().for_each(|timeout| comm.set_timeout(timeout));
+                println!("ready: {} of {size}", comm.rank());
+            }
+        }
+        match comm.shrink(limit) {
+            Ok(new) => comm = new,
+            Err(error) => return println!("gone: {error}"),
+        }
+    }
 }
 
 /// A rank's process, with these variables and no others of a launcher: one may have started the tests.
@@ -208,6 +236,38 @@ fn a_killed_rank_0_is_named_by_all() {
 fn a_killed_rank_is_named_by_those_that_never_talk_to_it() {
     // Recursive doubling on 8 ranks: each talks to 3.
     kill(8, 5, 1);
+}
+
+#[test]
+fn those_that_are_left_go_on_as_long_as_rank_0_lives() {
+    let mut job = start(4, "shrink");
+    let mut left = vec![0, 1, 2, 3];
+    for victim in [1, 2, 0] {
+        for (number, &rank) in left.iter().enumerate() {
+            let line = job.ranks[rank].next().unwrap_or_default();
+            assert!(line.contains(&format!("ready: {number} of {}", left.len())), "rank {rank}: {line}");
+        }
+        job.ranks[victim].child.kill().unwrap();
+        left.retain(|&rank| rank != victim);
+    }
+    assert_eq!(left, [3]);
+    let line = job.ranks[3].next().unwrap_or_default();
+    assert!(line.contains("gone: rank 0, by which the ranks that are left find each other, is gone"), "{line}");
+}
+
+#[test]
+fn a_stopped_rank_is_left_out_and_hears_of_it() {
+    let send = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
+    let mut job = start(3, "shrink 5");
+    assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains("of 3"))));
+    send(&job.ranks[1], Signal::STOP);
+    for (rank, number) in [(0, 0), (2, 1)] {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
+    }
+    send(&job.ranks[1], Signal::CONT);
+    let line = job.ranks[1].next().unwrap_or_default();
+    assert!(line.contains("gone: the other ranks went on without rank 1"), "{line}");
 }
 
 #[test]
