@@ -66,6 +66,10 @@ fn wish(part: &str, value: &str) -> Result<(Option<Collective>, Algorithm), Boot
 fn plan(path: &Path) -> Result<Plan, BootstrapError> {
     let wrong = |reason: String| BootstrapError::PlanFile { path: path.to_owned(), reason };
     let mut text = String::new();
+    // One that is a pipe might never be read.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(wrong("it is no regular file".to_owned()));
+    }
     let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
     read.map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > MAX_FILE {

@@ -266,7 +266,7 @@ impl Core {
     }
 
     /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not
-    /// begun takes up room there; so much is left that the oldest can always go on.
+    /// begun takes up room there; so much is left that the oldest with that peer can always go on.
     fn has_room(&self, plan: usize) -> bool {
         if self.runs.is_empty() {
             return true;
@@ -274,8 +274,10 @@ impl Core {
         let window = self.net.as_ref().map_or(0, Net::window) / 2;
         let Some(next) = self.cache.get(plan) else { return true };
         next.ahead().all(|(rank, ahead)| {
-            let younger = self.runs.iter().skip(1).filter_map(|run| self.cache.get(run.plan));
-            younger.map(|plan| plan.ahead_of(rank)).sum::<u32>() + ahead <= window
+            let with_it =
+                self.runs.iter().filter_map(|run| self.cache.get(run.plan)).filter(|plan| plan.has_peer(rank));
+            let mut younger = with_it.map(|plan| plan.ahead_of(rank));
+            younger.next().is_none() || younger.sum::<u32>() + ahead <= window
         })
     }
 

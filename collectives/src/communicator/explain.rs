@@ -34,7 +34,8 @@ impl Explanation {
         ));
         let tuning = &core.tuning;
         lines.push(format!(
-            "messages of up to {} bytes are copied; longer ones go from memory to memory, in segments of {} bytes",
+            "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \
+             {} bytes",
             tuning.eager, tuning.segment
         ));
         lines.push(format!(

@@ -20,7 +20,7 @@ impl Communicator {
     /// buffers are to be made anew. It can be shrunk again. Buffers of this one keep what is in them.
     ///
     /// Operations under way have ended with the error. Without one, those that were started and not waited for are run to their
-    /// end first, for 5 s at most, as when this one is dropped.
+    /// end first, until nothing has come for 5 s, as when this one is dropped. All ranks should give the same `limit`.
     ///
     /// Ranks that are processes find each other by rank 0, which has to live, though it need not call this: if it has ended, or
     /// dropped its communicator, the others get [`BootstrapError::RankZeroGone`], and have to be started again.
@@ -59,14 +59,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`]; others as of [`Environment::connect`] if a rank can not be
-    /// set up, or ranks end one after the other while the rest meet. It ends in any case: after `limit`, and a minute for
-    /// each of the two steps of a meeting, which is tried three times.
+    /// set up, or ranks end one after the other while the rest meet. It ends in any case: there are three tries at most, each
+    /// of which takes `limit`, a minute more after the first, and three minutes to meet.
     ///
     /// [`Environment::connect`]: crate::Environment::connect
     pub fn shrink(mut self, limit: Duration) -> Result<Communicator, BootstrapError> {
         let timeout = self.timeout();
         self.core_mut().run_last();
-        // All do not notice at the same time that they could not meet.
+        // Not all notice at the same time that they could not meet.
         let limits = [limit].into_iter().chain([limit.saturating_add(LIMIT); MEETINGS - 1]);
         let mut failed = BootstrapError::RankZeroGone;
         for limit in limits {

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
 use super::source::{OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
-use crate::algorithms::{Algorithm, Nodes};
+use crate::algorithms::{Algorithm, Nodes, Parts};
 use crate::error::CollectiveError;
 use crate::plan::{Buffer, Collective, Counts, Graph, Program, Slice, Spec, StepKind};
 use crate::tune::{self, Tuning};
@@ -190,7 +190,7 @@ impl Compiled {
         }
         let size = spec.element_size as usize;
         // By what all ranks know, so that all decide the same.
-        let large = named_apart || longest(spec, algorithm).is_none_or(|bytes| bytes > eager as u64);
+        let large = named_apart || longest(source, algorithm).is_none_or(|bytes| bytes > eager as u64);
         let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);
@@ -253,6 +253,11 @@ impl Compiled {
     /// The peers, and how much this rank sends each that may come before it has begun.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = (u32, u32)> {
         self.peers.iter().map(|peer| (peer.rank, peer.ahead))
+    }
+
+    /// Whether there are messages with that rank.
+    pub(crate) fn has_peer(&self, rank: u32) -> bool {
+        self.slot(rank).is_some()
     }
 
     /// How much this rank sends a rank that may come before that has begun.
@@ -318,22 +323,32 @@ const NOT_CANONICAL: &str = "its own plan does not combine in the canonical orde
 
 const NO_SLOT: u16 = u16::MAX;
 
-/// The most bytes that a message has on any rank; `None` if they are too many to count.
-fn longest(spec: &Spec, algorithm: Algorithm) -> Option<u64> {
-    let apart = match algorithm {
-        Algorithm::Direct | Algorithm::Ring | Algorithm::Pairwise => true,
-        Algorithm::Flat => matches!(spec.collective, Collective::Scatter { .. } | Collective::Gather { .. }),
-        _ => false,
-    };
-    if !apart {
-        return spec.bytes();
-    }
-    // A block, or a part of the vector.
-    let elements = match &spec.counts {
-        Counts::Even(len) if spec.collective.has_blocks() => *len,
-        Counts::Even(len) => len.div_ceil(u64::from(spec.ranks.0.max(1))),
-        Counts::Ragged(counts) | Counts::Pairs(counts) => counts.iter().copied().max().unwrap_or(0),
-        Counts::Own { .. } => return None,
+/// A bound on the bytes of a message, by what all ranks know; `None` if they are too many to count.
+fn longest(source: Source<'_>, algorithm: Algorithm) -> Option<u64> {
+    let spec = source.spec();
+    let elements = match (source, algorithm, &spec.counts) {
+        (Source::Plan(plan), ..) => {
+            let steps = plan.programs.iter().flat_map(Program::steps);
+            let messages = steps.filter(|step| step.kind.peer().is_some());
+            messages.map(|step| step.kind.elements()).max().unwrap_or(0)
+        }
+        (_, _, Counts::Own { .. }) => return None,
+        (_, Algorithm::Flat, _)
+            if !matches!(spec.collective, Collective::Scatter { .. } | Collective::Gather { .. }) =>
+        {
+            return spec.bytes();
+        }
+        // A block, or a part of the vector.
+        (_, Algorithm::Direct | Algorithm::Ring | Algorithm::Pairwise | Algorithm::Flat, counts) => match counts {
+            Counts::Even(len) if spec.collective.has_blocks() => *len,
+            Counts::Even(len) => {
+                let whole = Slice { buffer: Buffer::Data, offset: 0, len: *len };
+                Parts::split(whole, spec.ranks.0, spec.element_size).longest()
+            }
+            Counts::Ragged(counts) | Counts::Pairs(counts) => counts.iter().copied().max().unwrap_or(0),
+            Counts::Own { .. } => return None,
+        },
+        _ => return spec.bytes(),
     };
     elements.checked_mul(u64::from(spec.element_size))
 }
@@ -521,13 +536,13 @@ mod tests {
         for (algorithm, collective) in
             Algorithm::ALL.into_iter().flat_map(|a| Collective::ALL.into_iter().map(move |c| (a, c)))
         {
-            for (ranks, elements) in [(2, 1), (2, 9), (3, 7), (5, 4), (5, 23), (8, 17)] {
+            for (ranks, elements) in [(2, 1), (2, 9), (3, 7), (5, 4), (5, 23), (8, 17), (3, 1537), (5, 4097)] {
                 for in_place in [true, false] {
                     let even = Spec { in_place, ..Spec::new(collective, Ranks(ranks), Elements(elements), 4) };
                     let counts = (0..ranks).map(|rank| u64::from(rank) * elements % 11).collect::<Vec<_>>();
                     for spec in [even.clone(), even.with_counts(Counts::Ragged(counts.into()))] {
-                        let Ok(recipe) = Recipe::new(spec.clone(), algorithm) else { continue };
-                        let longest = longest(&spec, algorithm).expect("a few bytes");
+                        let Ok(recipe) = Recipe::new(spec, algorithm) else { continue };
+                        let longest = longest(Source::Recipe(&recipe), algorithm).expect("a few bytes");
                         let programs: Vec<_> = (0..ranks).map(|rank| recipe.program(rank)).collect();
                         let steps = programs.iter().flat_map(|program| program.steps());
                         let found =

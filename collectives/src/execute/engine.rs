@@ -149,7 +149,7 @@ impl Engine<'_> {
         self.wait.absent = since.or_else(|| Some((absent?, Instant::now())));
         match since {
             // What it sent before it left may have been under way.
-            Some((rank, since)) if since.elapsed() >= MOMENT => Err(Box::new(Fault::Left { rank })),
+            Some((rank, since)) if since.elapsed() >= ON_THE_WAY => Err(Box::new(Fault::Left { rank })),
             _ => Ok(()),
         }
     }
@@ -379,5 +379,8 @@ fn no_operation(me: u32) -> Box<Fault> {
     Box::new(Fault::Failed { rank: me, reason: "there is no operation".into() })
 }
 
-/// How long to wait for the reason why a connection did not come up, or whether one does of a rank that has left.
+/// How long what a rank sent before it left may be on its way: as long as its worker waits for that.
+const ON_THE_WAY: Duration = Duration::from_secs(6);
+
+/// How long to wait for the reason why a connection did not come up.
 const MOMENT: Duration = Duration::from_millis(300);

@@ -80,7 +80,8 @@ impl Exec<'_> {
             Err(SendCopyError::WouldBlock | SendCopyError::NoMemory { .. }) => Ok(false),
             // The event that says why is on its way.
             Err(SendCopyError::Closed(_)) if self.is_up(word.slot) => Ok(false),
-            Err(_) => Err(Box::new(Fault::Gone { rank: peer.rank })),
+            Err(SendCopyError::Closed(_)) => Err(Box::new(Fault::Gone { rank: peer.rank })),
+            Err(error) => Err(self.failed(format!("it could not send to rank {}: {error}", peer.rank))),
         }
     }
 
