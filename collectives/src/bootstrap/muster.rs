@@ -57,6 +57,10 @@ impl Roll {
         if let Some(standing) = self.ranks.get_mut(rank as usize) {
             *standing = Standing::Gone;
         }
+        // The time was for those that asked.
+        if !self.ranks.iter().any(|standing| matches!(standing, Standing::Asks(_))) {
+            self.until = None;
+        }
     }
 
     /// How long the others may still ask; `None` if nobody does, or for ever.
@@ -205,8 +209,9 @@ mod tests {
         // Nobody is left out by one that has ended since.
         let mut roll = asking(&[1], Duration::ZERO);
         roll.leave(1);
+        roll.ask(2, spot(200), LIMIT);
         assert_eq!(roll.settle(), None);
-        [0, 2, 3].into_iter().for_each(|rank| roll.ask(rank, spot(200), LIMIT));
+        [0, 3].into_iter().for_each(|rank| roll.ask(rank, spot(200), LIMIT));
         assert_eq!(roll.settle(), remnant(&[0, 2, 3], 200));
     }
 
