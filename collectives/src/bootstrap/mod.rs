@@ -12,6 +12,7 @@ mod muster;
 mod overrides;
 mod place;
 mod regroup;
+mod regular;
 mod seating;
 mod server;
 mod store;

@@ -1,9 +1,11 @@
 //! What whoever starts a program asks for, instead of what the program or the ranks would choose.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
+use super::regular;
 use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
 use crate::error::BootstrapError;
@@ -66,11 +68,8 @@ fn wish(part: &str, value: &str) -> Result<(Option<Collective>, Algorithm), Boot
 fn plan(path: &Path) -> Result<Plan, BootstrapError> {
     let wrong = |reason: String| BootstrapError::PlanFile { path: path.to_owned(), reason };
     let mut text = String::new();
-    // One that is a pipe might never be read.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return Err(wrong("it is no regular file".to_owned()));
-    }
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let read = regular::open(path, OFlags::empty());
+    let read = read.and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
     read.map_err(|error| wrong(error.to_string()))?;
     if text.len() as u64 > MAX_FILE {
         return Err(wrong(format!("it is longer than {} MiB", MAX_FILE >> 20)));
@@ -142,7 +141,8 @@ mod tests {
         assert!(comm.explain().to_string().contains("by listed"), "{}", comm.explain());
         let error = read(&["one", "two"]).unwrap().apply(&comm).unwrap_err().to_string();
         assert!(error.contains("two") && error.contains("it is for 2 ranks, and there are 1"), "{error}");
-        for (name, reason) in [("text", "it is no plan"), ("none", "No such file")] {
+        std::fs::create_dir(path("folder")).unwrap();
+        for (name, reason) in [("text", "it is no plan"), ("none", "No such file"), ("folder", "no regular file")] {
             let error = read(&[name]).unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains("QPAIR_PLANS"), "{error}");
         }

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::regular;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 
@@ -87,9 +88,8 @@ impl Note {
 
 /// The note in the file, if it is whole.
 fn read(path: &Path) -> io::Result<Option<Note>> {
-    // Whoever may write to that folder could put a link there, or a pipe, which would be waited for.
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    // Whoever may write to that folder could put a link there, or a pipe.
+    let file = regular::open(path, OFlags::NOFOLLOW)?;
     check(&file)?;
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
@@ -99,9 +99,6 @@ fn read(path: &Path) -> io::Result<Option<Note>> {
 /// What is there must be a file of this user's alone.
 fn check(file: &File) -> io::Result<()> {
     let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
-    }
     if meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0 {
         return Ok(());
     }
