@@ -24,7 +24,6 @@ mod ring;
 mod tree;
 
 pub use name::{Algorithm, UnknownAlgorithm};
-pub(crate) use parts::Parts;
 pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 
 use builder::Builder;

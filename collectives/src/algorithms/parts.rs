@@ -6,7 +6,7 @@ use crate::plan::{Buffer, Counts, Slice, Spec};
 
 /// The parts of a vector, one after the other.
 #[derive(Debug, Clone)]
-pub(crate) enum Parts {
+pub(super) enum Parts {
     /// Of lengths that differ by one unit at most.
     Split { whole: Slice, parts: u64, unit: u64 },
     /// Each of one length.
@@ -18,7 +18,7 @@ pub(crate) enum Parts {
 impl Parts {
     /// `whole` cut into `parts`. The unit is a cache line where parts are long, so that two ranks never write one line,
     /// else an element.
-    pub(crate) fn split(whole: Slice, parts: u32, element_size: u32) -> Self {
+    pub(super) fn split(whole: Slice, parts: u32, element_size: u32) -> Self {
         let (parts, size) = (u64::from(parts.max(1)), u64::from(element_size));
         let line = if size > 0 && CACHE_LINE.is_multiple_of(size) { CACHE_LINE / size } else { 1 };
         let long = whole.len / parts >= line * LONG_PART_LINES;
@@ -84,7 +84,7 @@ impl Parts {
     }
 
     /// The length of the longest.
-    pub(crate) fn longest(&self) -> u64 {
+    pub(super) fn longest(&self) -> u64 {
         match self {
             Self::Split { .. } | Self::Blocks { .. } => self.part(0).len,
             Self::Ragged { .. } => (0..self.count()).map(|i| self.part(i).len).max().unwrap_or(0),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Algorithm;
-use crate::plan::{Counts, FORMAT, Plan, PlanHash, Program, Spec};
+use super::parts::Parts;
+use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, PlanHash, Program, Slice, Spec};
 
 /// A plan that an algorithm makes: some hundred bytes, whatever the number of ranks. Each rank's program is made when it is
 /// needed, by that rank alone.
@@ -113,7 +114,7 @@ pub enum RecipeError {
 /// Those that do it, less what is no recipe's.
 fn names(collective: &str) -> String {
     let does = Algorithm::ALL.iter().filter(|algorithm| {
-        let mut all = crate::plan::Collective::ALL.into_iter();
+        let mut all = Collective::ALL.into_iter();
         !matches!(algorithm, Algorithm::Auto | Algorithm::Listed)
             && all.any(|other| other.name() == collective && algorithm.does(other))
     });
@@ -169,11 +170,60 @@ impl Recipe {
         }
     }
 
+    /// A bound on the elements of a message, of any rank, without a look at their programs.
+    pub(crate) fn longest_message(&self) -> u64 {
+        let Spec { collective, counts, ranks, element_size, .. } = &self.spec;
+        let apart = match self.algorithm {
+            Algorithm::Direct | Algorithm::Ring | Algorithm::Pairwise => true,
+            Algorithm::Flat => matches!(collective, Collective::Scatter { .. } | Collective::Gather { .. }),
+            _ => false,
+        };
+        match counts {
+            _ if !apart => self.spec.total(),
+            Counts::Even(len) if collective.has_blocks() => *len,
+            Counts::Even(len) => {
+                let whole = Slice { buffer: Buffer::Data, offset: 0, len: *len };
+                Parts::split(whole, ranks.0, *element_size).longest()
+            }
+            Counts::Ragged(counts) | Counts::Pairs(counts) => counts.iter().copied().max().unwrap_or(0),
+            Counts::Own { gives, gets, .. } => gives.iter().chain(gets.iter()).copied().max().unwrap_or(0),
+        }
+    }
+
     /// The recipe's hash, which is the same on all ranks: what one rank alone knows of an all-to-all does not count.
     pub fn hash(&self) -> PlanHash {
         match self.spec.counts {
             Counts::Own { .. } => PlanHash::of(&(&self.algorithm, &self.shape, "own counts")),
             _ => PlanHash::of(self),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Elements, Ranks};
+
+    #[test]
+    fn no_message_is_longer_than_the_longest() {
+        let mut longest_found = 0;
+        for (algorithm, collective) in
+            Algorithm::ALL.into_iter().flat_map(|a| Collective::ALL.into_iter().map(move |c| (a, c)))
+        {
+            for (ranks, elements) in [(2, 1), (2, 9), (3, 7), (5, 4), (5, 23), (8, 17), (3, 1537), (5, 4097)] {
+                for in_place in [true, false] {
+                    let even = Spec { in_place, ..Spec::new(collective, Ranks(ranks), Elements(elements), 4) };
+                    let counts = (0..ranks).map(|rank| u64::from(rank) * elements % 11).collect::<Vec<_>>();
+                    for spec in [even.clone(), even.with_counts(Counts::Ragged(counts.into()))] {
+                        let Ok(recipe) = Recipe::new(spec, algorithm) else { continue };
+                        let longest = recipe.longest_message();
+                        let found = recipe.plan().longest_message();
+                        assert!(found <= longest, "{recipe:?}: {found} of {longest}");
+                        longest_found += u32::from(found == longest);
+                    }
+                }
+            }
+        }
+        assert!(longest_found > 100);
     }
 }

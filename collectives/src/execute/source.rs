@@ -32,6 +32,14 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// A bound on the elements of a message.
+    pub(super) fn longest_message(&self) -> u64 {
+        match self {
+            Source::Recipe(recipe) => recipe.longest_message(),
+            Source::Plan(plan) => plan.longest_message(),
+        }
+    }
+
     pub(super) fn hash(&self) -> PlanHash {
         match self {
             Source::Recipe(recipe) => recipe.hash(),

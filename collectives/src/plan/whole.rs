@@ -46,6 +46,12 @@ impl Plan {
         self.programs.iter().map(Program::len).sum()
     }
 
+    /// The elements of the longest message.
+    pub(crate) fn longest_message(&self) -> u64 {
+        let steps = self.programs.iter().flat_map(Program::steps);
+        steps.filter(|step| step.kind.peer().is_some()).map(|step| step.kind.elements()).max().unwrap_or(0)
+    }
+
     /// All programs with their ranks.
     pub(crate) fn by_rank(&self) -> impl Iterator<Item = (u32, &Program)> {
         (0..).zip(&self.programs)

@@ -388,6 +388,35 @@ fn plans_of_the_users_own() {
     });
 }
 
+/// What it sends from scratch is longer than the vector, which is short enough to be copied.
+#[test]
+fn a_plan_of_the_users_own_may_send_more_than_its_vector() {
+    use qpair_collectives::{Buffer, Elements, FORMAT, Plan, Program, Ranks, Slice, Spec, StepKind};
+    const LEN: u64 = 1000;
+    let part = |buffer, number, len| Slice { buffer, offset: number * LEN, len };
+    let vector = part(Buffer::Data, 0, LEN);
+    let threefold = part(Buffer::Scratch, 0, 3 * LEN);
+    let mut root = Program::new();
+    let copies = [0, 1, 2].map(|number| {
+        root.push(StepKind::Copy { src: vector, dst: part(Buffer::Scratch, number, LEN) }, []);
+        number as u32
+    });
+    root.push(StepKind::Send { peer: 1, src: threefold }, copies);
+    let mut other = Program::new();
+    other.push(StepKind::Recv { peer: 0, dst: threefold }, []);
+    other.push(StepKind::Copy { src: part(Buffer::Scratch, 2, LEN), dst: vector }, [0]);
+    let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(2), Elements(LEN), 8);
+    let plan = Plan { format: FORMAT, spec, algorithm: "threefold".into(), programs: vec![root, other] };
+    on_ranks(2, |comm: Communicator| {
+        comm.set_plan(plan.clone()).unwrap();
+        let mut vector = filled(&comm, LEN as usize);
+        comm.broadcast(&mut vector, 0).unwrap();
+        holds(&vector, |at| value(0, at), "threefold");
+        assert!(comm.explain().to_string().contains("by listed"), "{}", comm.explain());
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn what_is_recorded_tells_operations_and_steps() {
     use qpair_collectives::Activity;
