@@ -174,9 +174,10 @@ impl Communicator {
     }
 
     /// Ends the communicator on all ranks, with what is under way: each gets [`CollectiveError::Aborted`], at once where it
-    /// waits, else from its next call.
+    /// waits, else from its next call. Of a reason longer than a page the beginning counts.
     pub fn abort(&self, reason: impl Into<String>) {
-        let fault = Fault::Aborted { rank: self.rank, reason: reason.into() };
+        let reason = reason.into().chars().take(REASON).collect();
+        let fault = Fault::Aborted { rank: self.rank, reason };
         let mut core = self.core.borrow_mut();
         if core.error().is_none() {
             core.fail_all(fault, None);
@@ -379,3 +380,6 @@ fn patience(rank: u32, members: &[Member]) -> Patience {
     cores.dedup();
     Patience::new(beside.len(), cores.len())
 }
+
+/// Characters of a reason that other ranks are told.
+const REASON: usize = 4096;
