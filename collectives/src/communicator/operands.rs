@@ -1,12 +1,12 @@
 //! What an operation is given, and what comes back of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qpair_verbs::Buffer;
 use qpair_verbs::calc::scale;
 
 use crate::error::CollectiveError;
-use crate::execute::{Deadline, Grace, Key, Memory};
+use crate::execute::{Grace, Key, Memory, TimeLimit};
 
 /// An operation that was started to be waited for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(super) struct Operands {
     pub(super) input: Memory,
     /// What the result is put into; in place, what is given too.
     pub(super) data: Memory,
-    /// When it may not take any longer, if it has a limit of its own.
-    pub(super) deadline: Option<Deadline>,
+    /// How long it may take, if it has a limit of its own.
+    pub(super) limit: Option<TimeLimit>,
 }
 
 /// How an operation ended, with its memory.
@@ -36,13 +36,12 @@ impl Operands {
     #[inline]
     pub(super) fn new(input: Option<Buffer>, data: Option<Buffer>) -> Self {
         let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
-        Self { input, data, deadline: None }
+        Self { input, data, limit: None }
     }
 
     /// Gives it a time of its own, from now on.
     pub(super) fn within(self, limit: Option<Duration>) -> Self {
-        let end = |limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit });
-        Self { deadline: limit.and_then(end), ..self }
+        Self { limit: limit.map(TimeLimit::new), ..self }
     }
 
     /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as

@@ -7,10 +7,10 @@ use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerErro
 use super::cache::PlanCache;
 use super::exec::Exec;
 use super::net::{Link, Net};
-use super::run::{Deadline, Run};
+use super::run::Run;
 use super::stash::Early;
 use super::tag::{Fields, Kind};
-use super::wait::{Patience, Pause, Wait};
+use super::wait::{Patience, Pause, TimeLimit, Wait};
 use crate::bootstrap::Alarm;
 use crate::fault::{Fault, Outcome, Place};
 
@@ -24,8 +24,8 @@ pub(crate) struct Engine<'a> {
     pub(crate) patience: Patience,
     /// How long nothing may happen.
     pub(crate) limit: Duration,
-    /// The first end of the time of those that have no room yet.
-    pub(crate) waiting: Option<Deadline>,
+    /// Of those that have no room yet: the one whose time is over first.
+    pub(crate) waiting: Option<TimeLimit>,
 }
 
 /// Operations, each in a place of its own: a run is most of a kilobyte, and moves from one list to another with each operation.
@@ -121,7 +121,7 @@ impl Engine<'_> {
         if self.alarm.is_raised() {
             return Err(self.raised());
         }
-        self.check_deadlines()?;
+        self.check_limits()?;
         match self.wait.pause(self.patience, self.limit) {
             Pause::Poll => Ok(()),
             Pause::Tell => {
@@ -143,7 +143,8 @@ impl Engine<'_> {
     #[cold]
     fn check_absent(&mut self) -> Outcome<()> {
         let Engine { net, cache, runs, alarm, .. } = self;
-        let mut peers = runs.iter().filter_map(|run| cache.get(run.plan)).flat_map(|plan| &plan.peers);
+        let unconnected = runs.iter().filter(|run| !run.is_active()).filter_map(|run| cache.get(run.plan));
+        let mut peers = unconnected.flat_map(|plan| &plan.peers);
         let absent = peers.find(|peer| net.awaits(peer.rank) && alarm.has_left(peer.rank)).map(|peer| peer.rank);
         let since = self.wait.absent.filter(|(rank, _)| Some(*rank) == absent);
         self.wait.absent = since.or_else(|| Some((absent?, Instant::now())));
@@ -186,10 +187,16 @@ impl Engine<'_> {
         Ok(true)
     }
 
+    /// Looks at what no event tells of, for who only looks now and then: the clock, and ranks that have left.
+    pub(crate) fn look_up(&mut self) -> Outcome<()> {
+        self.check_limits()?;
+        self.check_absent()
+    }
+
     /// Whether an operation has taken longer than it may, where nothing came for any.
     #[inline]
-    pub(crate) fn check_deadlines(&mut self) -> Outcome<()> {
-        if self.waiting.is_none() && self.runs.iter().all(|run| run.deadline.is_none()) {
+    fn check_limits(&mut self) -> Outcome<()> {
+        if self.waiting.is_none() && self.runs.iter().all(|run| run.limit.is_none()) {
             return Ok(());
         }
         self.late()
@@ -197,11 +204,9 @@ impl Engine<'_> {
 
     #[cold]
     fn late(&mut self) -> Outcome<()> {
-        let now = Instant::now();
+        let is_over = |limit: &TimeLimit| limit.is_over();
         for at in 0..self.runs.len() {
-            let Some(Deadline { limit, .. }) = self.runs[at].deadline.filter(|deadline| deadline.at <= now) else {
-                continue;
-            };
+            let Some(TimeLimit { limit, .. }) = self.runs[at].limit.filter(is_over) else { continue };
             let exec = self.exec(at)?;
             if !exec.is_complete() {
                 let place = exec.place(None);
@@ -209,8 +214,8 @@ impl Engine<'_> {
                 return Err(self.timed_out(place, limit));
             }
         }
-        match self.waiting.filter(|deadline| deadline.at <= now) {
-            Some(Deadline { limit, .. }) => {
+        match self.waiting.filter(is_over) {
+            Some(TimeLimit { limit, .. }) => {
                 let place = self.place(None);
                 Err(self.timed_out(place, limit))
             }

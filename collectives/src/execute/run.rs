@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::{Duration, Instant};
 
 use qpair_transport::{Message, OpId};
 use qpair_verbs::calc::Calc;
@@ -13,6 +12,7 @@ use super::memory::Memory;
 use super::net::Number;
 use super::reach::Reach;
 use super::tag::Kind;
+use super::wait::TimeLimit;
 use crate::error::CollectiveError;
 use crate::plan::Buffer as Named;
 
@@ -24,8 +24,8 @@ pub(crate) struct Run {
     pub(crate) id: u64,
     /// What is to be given back for the input, where a copy of that is worked on.
     pub(crate) own_input: Option<Buffer>,
-    /// When it may not take any longer, if it has a limit of its own.
-    pub(crate) deadline: Option<Deadline>,
+    /// How long it may take, if it has a limit of its own.
+    pub(crate) limit: Option<TimeLimit>,
     /// Which plan it runs, in the cache.
     pub(crate) plan: usize,
     /// Whether its peers are connected and its steps are under way.
@@ -71,14 +71,6 @@ pub(crate) struct Run {
     kept: [Option<Buffer>; 2],
 }
 
-/// The end of the time of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deadline {
-    pub(crate) at: Instant,
-    /// How long it was to take at most.
-    pub(crate) limit: Duration,
-}
-
 /// Memory that a run keeps from one operation to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
@@ -92,6 +84,8 @@ pub(crate) struct Buffers {
     pub(crate) input: Memory,
     pub(crate) data: Memory,
     pub(crate) scratch: Memory,
+    /// What was worked on instead of the input.
+    pub(crate) copy: Memory,
 }
 
 /// Something to say to a peer.
@@ -135,7 +129,7 @@ impl Run {
         Run {
             id: 0,
             own_input: None,
-            deadline: None,
+            limit: None,
             plan: 0,
             active: false,
             looked: 0,
@@ -188,6 +182,11 @@ impl Run {
     /// Bytes that it keeps.
     pub(crate) fn kept(&self, which: Kept) -> usize {
         self.kept[which as usize].as_ref().map_or(0, |buffer| buffer.len())
+    }
+
+    /// Whether it keeps more than is kept for each of the operations that are under way together.
+    pub(crate) fn keeps_large(&self) -> bool {
+        self.kept.iter().flatten().any(|buffer| buffer.len() > LARGE)
     }
 
     /// Gives up what it keeps.
@@ -346,8 +345,11 @@ impl Run {
     }
 
     fn take_memory(&mut self) -> Buffers {
-        let take = std::mem::take;
-        Buffers { input: take(&mut self.input), data: take(&mut self.data), scratch: take(&mut self.scratch) }
+        let [worked_on, data, scratch] = [&mut self.input, &mut self.data, &mut self.scratch].map(std::mem::take);
+        match self.own_input.take() {
+            Some(own) => Buffers { input: Memory::Plain(own), data, scratch, copy: worked_on },
+            None => Buffers { input: worked_on, data, scratch, copy: Memory::None },
+        }
     }
 
     /// Drops all that belongs to the operation but its memory, which it gives.
@@ -365,3 +367,6 @@ impl Run {
 
 /// Bytes that stay in the first-level cache. A multiple of every element's size.
 const PART: usize = 8 << 10;
+
+/// Bytes of memory that each of the operations under way together may keep for the next.
+const LARGE: usize = 4 << 20;

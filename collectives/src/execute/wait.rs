@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::deadline::Deadline;
+
 /// How long to do what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
@@ -9,6 +11,28 @@ pub(crate) struct Patience {
     pub(crate) spins: u32,
     /// Then, polls between which it gives way. Then it sleeps.
     pub(crate) yields: u32,
+}
+
+/// How long an operation may take, from when it was started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeLimit {
+    pub(super) limit: Duration,
+    until: Deadline,
+}
+
+impl TimeLimit {
+    /// So long from now on.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, until: Deadline::after(limit) }
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        self.until.left().unwrap_or(Duration::MAX)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_over()
+    }
 }
 
 /// How far a wait is.

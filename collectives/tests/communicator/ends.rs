@@ -38,6 +38,22 @@ fn a_rank_that_leaves_is_named_on_all_others() {
     }
 }
 
+/// So it is to a rank that only tests what it started.
+#[test]
+fn who_only_tests_hears_of_a_rank_that_left_before_it_was_ever_met() {
+    group(2, |comm| {
+        if comm.rank() == 0 {
+            return;
+        }
+        let mut pending = comm.start().recv(comm.buffer::<f32>(10).unwrap(), 0).unwrap();
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        let failed = pending.wait().unwrap_err();
+        assert!(matches!(failed.error, CollectiveError::RankLeft { rank: 0, .. }), "{failed}");
+    });
+}
+
 #[test]
 fn a_rank_that_leaves_before_it_was_ever_met_is_named() {
     // Of two ranks the lower connects.

@@ -1,4 +1,6 @@
-//! The inside of a communicator: the operation that runs, those that wait, and what ended it.
+//! The inside of a communicator: the operations that run, those that wait, and what ended it.
+
+mod ending;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use super::operands::{Ended, Operands, Ticket};
 use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
-use crate::execute::{Buffers, Compiled, Engine, Grace, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, Wait};
+use crate::execute::{Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait};
 use crate::fault::{Fault, Outcome};
 use crate::trace::{Activity, Trace};
 use crate::tune::Tuning;
@@ -93,11 +95,8 @@ impl Core {
             return self.refuse(operands);
         }
         let ticket = self.ticket();
-        let begun = match self.find(key) {
-            Ok(plan) => self.begin(ticket, (key, plan), operands),
-            Err(error) => Err(operands.back(Err(error))),
-        };
-        if let Err(ended) = begun {
+        let found = self.find(key);
+        if let Err(ended) = self.begin(ticket, (key, found), operands) {
             return ended;
         }
         match self.engine().and_then(|mut engine| engine.complete(0)) {
@@ -133,14 +132,14 @@ impl Core {
         }
     }
 
-    /// Looks at the alarm, and whether an operation has taken longer than it may.
+    /// Looks at what no event tells of: the alarm, the clock, and ranks that have left.
     fn look_up(&mut self) {
         if self.runs.is_empty() {
             return;
         }
         let alarm = self.watch.alarm();
         let raised = if alarm.is_raised() { alarm.fault() } else { None };
-        let late = || self.engine().and_then(|mut engine| engine.check_deadlines()).err().map(|fault| *fault);
+        let late = || self.engine().and_then(|mut engine| engine.look_up()).err().map(|fault| *fault);
         if let Some(fault) = raised.or_else(late) {
             self.fail_all(fault, None);
         }
@@ -183,22 +182,6 @@ impl Core {
             }
             self.complete(0);
         }
-    }
-
-    /// Runs what was started to its end, but not for long.
-    pub(super) fn run_last(&mut self) {
-        if self.error.is_none() {
-            self.limit = self.limit.min(LAST_LIMIT);
-            self.run_all();
-        }
-    }
-
-    /// Parts with the other ranks, which were told before.
-    pub(super) fn say_goodbye(&mut self) {
-        if let Some(net) = &mut self.net {
-            net.say_goodbye();
-        }
-        self.let_go(None);
     }
 
     /// Nobody waits for that operation any more; it is carried out all the same.
@@ -255,11 +238,7 @@ impl Core {
                 return;
             }
             let Waiting { ticket, key, operands } = next;
-            let begun = match found {
-                Ok(plan) => self.begin(ticket, (&key, plan), operands),
-                Err(error) => Err(operands.back(Err(error))),
-            };
-            if let Err(ended) = begun {
+            if let Err(ended) = self.begin(ticket, (&key, found), operands) {
                 self.keep(ticket, ended);
             }
         }
@@ -319,13 +298,23 @@ impl Core {
         }
     }
 
-    /// Starts an operation by the plan at a place.
+    /// Starts an operation by the plan at the place that was found.
     #[inline]
-    fn begin(&mut self, ticket: Ticket, (key, plan): (&Key, usize), mut operands: Operands) -> Result<(), Ended> {
+    fn begin(
+        &mut self,
+        ticket: Ticket,
+        (key, found): (&Key, Result<usize, CollectiveError>),
+        mut operands: Operands,
+    ) -> Result<(), Ended> {
+        let plan = match found {
+            Ok(plan) => plan,
+            Err(error) => return Err(operands.back(Err(error))),
+        };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        // One whose memory is large enough, if there is such a one.
-        let fits = |run: &Run| run.kept(Kept::Scratch) >= compiled.scratch();
-        let run = match self.spare.iter().rposition(|run| fits(run)) {
+        // The one whose memory is just large enough, if there is one.
+        let kept = |at: &usize| self.spare[*at].kept(Kept::Scratch);
+        let fitting = (0..self.spare.len()).filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
+        let run = match fitting {
             Some(at) => Some(self.spare.swap_remove(at)),
             None => self.spare.pop(),
         };
@@ -337,7 +326,7 @@ impl Core {
                 return Err(operands.back(Err(error)));
             }
         }
-        (run.id, run.plan, run.deadline) = (ticket.0, plan, operands.deadline);
+        (run.id, run.plan, run.limit) = (ticket.0, plan, operands.limit);
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
@@ -365,126 +354,10 @@ impl Core {
                 alarm: self.watch.alarm(),
                 patience: self.patience,
                 limit: self.limit,
-                waiting: self.waiting.iter().filter_map(|next| next.operands.deadline).min_by_key(|next| next.at),
+                waiting: self.waiting.iter().filter_map(|next| next.operands.limit).min_by_key(TimeLimit::left),
             }),
             None => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
         }
-    }
-
-    /// Ends the operation at a place, which is complete.
-    #[inline]
-    fn finish(&mut self, at: usize) -> Ended {
-        let mut run = self.runs.remove(at);
-        if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
-            recorder.end(run.id, None);
-        }
-        if self.wait.told && self.runs.is_empty() {
-            self.wait.told = false;
-            self.watch.alarm().waits(self.me, None);
-        }
-        let Buffers { input, data, scratch } = run.finish();
-        let mut grace = Grace::new(Some(self.watch.alarm()));
-        run.keep(Kept::Scratch, scratch.into_plain(&mut grace));
-        let mut grace = Grace::new(Some(self.watch.alarm()));
-        let input = match run.own_input.take() {
-            Some(own) => {
-                run.keep(Kept::Input, input.into_plain(&mut grace));
-                Ok(Some(own))
-            }
-            None => input.into_buffer(&self.domain, &mut grace),
-        };
-        // Large memory is kept once, not for each of those that were ever under way together.
-        let kept = run.kept(Kept::Scratch).max(run.kept(Kept::Input));
-        if kept > LARGE && !self.spare.is_empty() {
-            run.let_go();
-        }
-        self.spare.push(run);
-        let data = data.into_buffer(&self.domain, &mut grace);
-        match (input, data) {
-            (Ok(input), Ok(data)) => Ended { input, data, result: Ok(()) },
-            (Err(error), data) => Ended { input: None, data: data.unwrap_or_default(), result: Err(error) },
-            (Ok(input), Err(error)) => Ended { input, data: None, result: Err(error) },
-        }
-    }
-
-    /// Lets go of the connections, and of the operations under way, whose ends are kept but for that of `asked`, which it
-    /// gives.
-    #[cold]
-    pub(super) fn let_go(&mut self, asked: Option<Ticket>) -> Option<Ended> {
-        let mut grace = Grace::new(None);
-        let mut withdrawn = Vec::new();
-        for mut run in self.runs.drain(..) {
-            let Buffers { input, data, scratch } = run.abandon();
-            // While the queue pairs are there, which show the peers that are in the middle of reaching it.
-            let memory = [input, data, scratch].map(|memory| memory.withdraw(&mut grace));
-            withdrawn.push((Ticket(run.id), memory, run.own_input.take()));
-        }
-        self.last_trace = self.trace();
-        // Requests that are not done hold it too.
-        self.net = None;
-        self.spare.clear();
-        let mut found = None;
-        for (ticket, [input, data, scratch], own_input) in withdrawn {
-            drop(scratch.into_plain(&mut grace));
-            let input = match own_input {
-                Some(own) => {
-                    drop(input.into_plain(&mut grace));
-                    Some(own)
-                }
-                None => input.into_buffer(&self.domain, &mut grace).unwrap_or_default(),
-            };
-            let data = data.into_buffer(&self.domain, &mut grace).unwrap_or_default();
-            let result = Err(self.error.clone().unwrap_or_else(|| self.unknown()));
-            let ended = Ended { input, data, result };
-            if asked == Some(ticket) {
-                found = Some(ended);
-            } else {
-                self.keep(ticket, ended);
-            }
-        }
-        found
-    }
-
-    /// The communicator ends, here and on all ranks, with all operations under way. Gives the end of `asked`.
-    #[cold]
-    pub(super) fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
-        // Those have come about.
-        self.keep_complete();
-        let verdict = self.watch.report(fault);
-        let rank = match &verdict {
-            Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
-            Fault::TimedOut { .. } | Fault::Differs(_) | Fault::Aborted { .. } => None,
-        };
-        let place = self.engine().ok().and_then(|mut engine| engine.place(rank));
-        let error = CollectiveError::new(verdict, place);
-        tracing::debug!(rank = self.me, %error, "the communicator ends");
-        self.error = Some(error.clone());
-        let ended = self.let_go(asked).or_else(|| self.take_done(asked?));
-        ended.unwrap_or(Ended { input: None, data: None, result: Err(error) })
-    }
-
-    /// The communicator has ended before.
-    #[cold]
-    fn refuse(&mut self, operands: Operands) -> Ended {
-        let error = match &self.error {
-            Some(error) => error.clone(),
-            None => {
-                let fault = self.watch.alarm().fault();
-                let fault = fault.unwrap_or(Fault::Failed { rank: self.me, reason: "aborted".into() });
-                let error = CollectiveError::new(fault, None);
-                self.keep_complete();
-                self.error = Some(error.clone());
-                self.let_go(None);
-                error
-            }
-        };
-        operands.back(Err(error))
-    }
-
-    #[cold]
-    fn unknown(&self) -> CollectiveError {
-        let fault = Fault::Failed { rank: self.me, reason: "there is no such operation".into() };
-        CollectiveError::new(fault, None)
     }
 
     pub(super) fn domain(&self) -> &ProtectionDomain {
@@ -498,12 +371,6 @@ impl Core {
 
 /// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Bytes of memory that each of the operations under way may keep for the next.
-const LARGE: usize = 4 << 20;
-
-/// How long operations that were started, and not waited for, may take when the communicator is dropped.
-const LAST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Rounds of one call that does not wait.
 const ROUNDS: u32 = 64;
