@@ -273,6 +273,15 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_are_dropped_are_given_out_again() {
+        let pool = ArenaPool::new();
+        for turn in 0..3 * SHARED_ARENA / LARGEST_SHARED {
+            let block = pool.alloc(1, Reach::Nowhere, LARGEST_SHARED, HugePages::No).unwrap();
+            assert_eq!(block.arena().unwrap(), (1, 0), "in turn {turn}");
+        }
+    }
+
+    #[test]
     fn what_the_machine_does_not_have_is_refused() {
         let len = 1 << 40;
         match available::available() {

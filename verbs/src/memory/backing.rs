@@ -186,17 +186,18 @@ impl Backing {
             return Err(self);
         }
         let mut backing = Arc::try_unwrap(self)?;
-        Ok(backing.take_vec().unwrap_or_default())
+        let kind = std::mem::replace(&mut backing.kind, Kind::Gone);
+        let Kind::Vector { capacity, registered } = kind else { return Ok(Vec::new()) };
+        Ok(backing.take_vec(capacity, registered).unwrap_or_default())
     }
 
     /// The vector, once the device has let go of it.
-    fn take_vec(&mut self) -> Option<Vec<u8>> {
-        let Kind::Vector { capacity, registered } = std::mem::replace(&mut self.kind, Kind::Gone) else { return None };
+    fn take_vec(&self, capacity: usize, registered: Option<Registered>) -> Option<Vec<u8>> {
         if !let_go(registered, self.len) {
             return None;
         }
-        // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; the kind is `Gone` now, so
-        // that this is the only release, and no device reaches the memory any more.
+        // SAFETY: pointer, length and capacity come from a vector that `from_vec` took over; whoever has the capacity took
+        // it out of the kind, so that this is the only release, and no device reaches the memory any more.
         Some(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) })
     }
 }
@@ -214,15 +215,15 @@ fn let_go(registered: Option<Registered>, len: usize) -> bool {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        drop(self.take_vec());
         match std::mem::replace(&mut self.kind, Kind::Gone) {
             Kind::Arena { arena, offset, reserved } => arena.release(offset, reserved),
+            Kind::Vector { capacity, registered } => drop(self.take_vec(capacity, registered)),
             Kind::Foreign { owner, registered } => {
                 if !let_go(registered, self.len) {
                     std::mem::forget(owner);
                 }
             }
-            Kind::Vector { .. } | Kind::Bytes { .. } | Kind::Gone => {}
+            Kind::Bytes { .. } | Kind::Gone => {}
         }
     }
 }

@@ -131,3 +131,29 @@ fn a_region_that_is_not_given_back_can_be_revoked_again() {
         ground.close();
     });
 }
+
+#[test]
+fn memory_of_another_is_deregistered_before_its_owner_is_dropped() {
+    /// Memory that notes which registrations there are when it goes.
+    struct Owner(Vec<u8>, std::sync::mpsc::Sender<String>);
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            let left = Device::new(NAME).unwrap().live();
+            self.1.send(left.lines().filter(|object| object.starts_with("mr")).collect()).unwrap();
+        }
+    }
+
+    in_fake(|| {
+        let ground = Ground::new();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut owner = Box::new(Owner(vec![0; 4096], sender));
+        let base = std::ptr::NonNull::new(owner.0.as_mut_ptr()).unwrap();
+        // SAFETY: the owner keeps its vector, which nobody else touches.
+        let buffer = unsafe { ground.pd.register_raw(base, 4096, owner) }.unwrap();
+        assert!(ground.fake.live().contains("mr"), "{}", ground.fake.live());
+        drop(buffer);
+        assert_eq!(receiver.recv().unwrap(), "");
+        ground.close();
+    });
+}
