@@ -43,6 +43,7 @@ mod cq;
 mod device;
 mod error;
 mod events;
+mod gpu;
 mod ibv;
 mod memory;
 mod pd;
@@ -65,9 +66,11 @@ pub use device::{
 };
 pub use error::{
     BytesRevokeFailed, CmError, CompletionError, ConnectError, CqError, CreateError, DmabufRevokeFailed, ExposeFailed,
-    MemoryError, ModifyError, NetworkError, NoMemory, OpenError, PostError, Rejected, RevokeBlocked, RevokeFailed,
+    GpuError, GpuRegisterFailed, GpuRevokeFailed, MemoryError, ModifyError, NetworkError, NoMemory, OpenError,
+    PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
+pub use gpu::{Flush, FlushOptions, Gpu, GpuAttributes, GpuBuffer, GpuRegion, RegistrationPath};
 pub use ibv::{Library, LibraryError, library};
 pub use memory::{
     Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryPart,

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::cq::CompletionQueue;
-use crate::error::{CreateError, MemoryError};
+use crate::error::{CreateError, GpuRegisterFailed, MemoryError};
+use crate::gpu::{GpuBuffer, GpuRegion, RegistrationPath};
 use crate::ibv;
 use crate::memory::{
     Backing, Buffer, BytesRegion, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
@@ -154,6 +155,37 @@ impl ProtectionDomain {
             Provider::Ibv(pd) => {
                 let mr = pd.register_dmabuf(dmabuf.as_fd(), offset, (iova, len), access)?;
                 Ok(DmabufRegion::new(mr, dmabuf, self.id, (iova, len), access))
+            }
+        }
+    }
+
+    /// Registers memory of a GPU; peers may do what `access` says. [`GpuRegion::path`] tells how the device reaches it: the
+    /// software device does so itself, one of libibverbs by a DMA-buf of the memory or else by nvidia-peermem.
+    ///
+    /// # Errors
+    /// [`GpuRegisterFailed`] with the memory: [`MemoryError::GpuUnreachable`] if the device does not reach it in any way,
+    /// [`MemoryError::NoKeys`].
+    pub fn register_gpu(&self, buffer: GpuBuffer, access: Access) -> Result<GpuRegion, GpuRegisterFailed> {
+        let (reach, arena, registered, path) = match &self.provider {
+            Provider::Soft(node) => {
+                let home = node.home();
+                let arena = home.arenas().gpu(buffer.allocation());
+                (Reach::Soft(home.clone()), Some(arena), None, RegistrationPath::software())
+            }
+            Provider::Ibv(pd) => match pd.register_gpu(buffer.allocation(), Access::NONE) {
+                Ok((registered, path)) => (Reach::Ibv(pd.clone()), None, Some(registered), path),
+                Err(error) => return Err(GpuRegisterFailed { error, buffer }),
+            },
+        };
+        let backing = Backing::of_gpu(self.id, reach, buffer, arena, registered);
+        match ExposedRegion::new(Buffer::new(backing), access) {
+            Ok(region) => Ok(GpuRegion::new(region, path)),
+            Err(failed) => {
+                let error = failed.error;
+                match failed.buffer.into_gpu() {
+                    Some(buffer) => Err(GpuRegisterFailed { error, buffer }),
+                    None => unreachable!("nobody else holds the memory that was to be registered"),
+                }
             }
         }
     }

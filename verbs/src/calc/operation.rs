@@ -94,6 +94,17 @@ impl Calc {
         }
     }
 
+    /// How many operations there are beside a program's own.
+    pub(crate) const FIXED: usize = Fixed::COUNT;
+
+    /// Which of these it is, by a number below [`FIXED`](Calc::FIXED); `None` of a program's own.
+    pub(crate) const fn fixed(self) -> Option<usize> {
+        match self.0 {
+            Way::Fixed(_, fixed) => Some(fixed as usize),
+            Way::User(_) => None,
+        }
+    }
+
     pub(super) const fn way(self) -> Way {
         self.0
     }

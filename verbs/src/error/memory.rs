@@ -5,6 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
+use super::GpuError;
 use crate::memory::{Buffer, BytesRegion, DmabufRegion, ExposedRegion};
 
 /// Allocating, registering or exposing memory failed.
@@ -94,6 +95,28 @@ pub enum MemoryError {
         len: usize,
         /// Size of an element.
         size: usize,
+    },
+    /// What is copied or combined overlaps.
+    #[error("slices of {len} bytes overlap; copy between such that lie apart")]
+    Overlap {
+        /// Length of each.
+        len: usize,
+    },
+    /// A GPU or its driver refused.
+    #[error(transparent)]
+    Gpu(#[from] Box<GpuError>),
+    /// The device reaches no memory of GPUs.
+    #[error(
+        "{device} does not reach memory of GPU {ordinal}: {why}; load nvidia-peermem, use a driver and a kernel with DMA-buf, or \
+         copy through memory of the processor"
+    )]
+    GpuUnreachable {
+        /// The device.
+        device: String,
+        /// The GPU.
+        ordinal: usize,
+        /// Each way, and why it does not do.
+        why: String,
     },
     /// An atomic on an address that is not a multiple of 8.
     #[error("offset {offset} is not a multiple of 8, as atomics need")]

@@ -90,6 +90,12 @@ pub enum PostError {
         /// Its error number.
         errno: i32,
     },
+    /// Memory of a GPU where the processor has to reach it.
+    #[error("{what} can not be of GPU memory; copy it through memory of the processor")]
+    OnGpu {
+        /// The kind of request.
+        what: &'static str,
+    },
     /// Too many pieces.
     #[error("{count} pieces of memory exceed the limit of {limit}")]
     TooManyPieces {

@@ -29,7 +29,9 @@ impl Grant {
         // SAFETY: the region keeps the block until the registration is ended, and leaks it where that fails; while it
         // lasts all access to the block is by copies and atomics that bear the device's, or nobody writes it at all.
         let registered = unsafe {
-            if backing.is_read_only() {
+            if let Some(allocation) = backing.gpu() {
+                pd.register_gpu(allocation, access).map(|(registered, _)| registered)
+            } else if backing.is_read_only() {
                 pd.register_read_only(base, len)
             } else if backing.is_on_demand() {
                 pd.register_on_demand(base, len, access)

@@ -1,6 +1,6 @@
 //! Protection domains, the thread domains of single queue pairs beside them, and registering memory.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::mr::Mr;
 use super::pd_handle::PdHandle;
 use super::registered::{Registered, take_back};
 use crate::error::{CreateError, MemoryError};
+use crate::gpu::{self, Allocation, RegistrationPath, Way};
 use crate::memory::{ArenaPool, Registrar};
 use crate::types::Access;
 
@@ -126,6 +127,60 @@ impl Pd {
         }
     }
 
+    /// Registers memory of a GPU, also with the domains that this one spans: by a DMA-buf, or else by its address where
+    /// nvidia-peermem is loaded. Says by which, and why not by the other.
+    ///
+    /// # Errors
+    /// [`MemoryError::GpuUnreachable`] with the reason of each.
+    pub(crate) fn register_gpu(
+        &self,
+        allocation: &Allocation,
+        access: Access,
+    ) -> Result<(Registered, RegistrationPath), MemoryError> {
+        let flags = writable(access);
+        let each = |register: &dyn Fn(&Arc<PdHandle>) -> Result<Mr, MemoryError>| {
+            let mut mrs = Vec::with_capacity(1 + self.further.len());
+            let domains = [(self.id, &self.handle)].into_iter();
+            for (domain, handle) in domains.chain(self.further.iter().map(|(domain, handle)| (*domain, handle))) {
+                match register(handle) {
+                    Ok(mr) => mrs.push((domain, mr)),
+                    Err(error) => {
+                        take_back(mrs, NonNull::dangling());
+                        return Err(error);
+                    }
+                }
+            }
+            let (_, first) = mrs.remove(0);
+            Ok(Registered::new(first, mrs))
+        };
+        let attributes = allocation.attributes();
+        let mut why = String::new();
+        if attributes.dma_buf {
+            let registered = allocation.dmabuf().map_err(|error| error.to_string()).and_then(|(dmabuf, offset)| {
+                let range = (allocation.address(), allocation.len());
+                each(&|handle| dmabuf_mr(handle, dmabuf.as_fd(), offset, range, flags))
+                    .map_err(|error| error.to_string())
+            });
+            match registered {
+                Ok(registered) => return Ok((registered, RegistrationPath { way: Way::DmaBuf, why })),
+                Err(error) => why = format!("DMA-buf: {error}"),
+            }
+        } else {
+            why.push_str("DMA-buf: the GPU's driver exports none");
+        }
+        if !attributes.gpu_direct_rdma || !gpu::has_peermem() {
+            why.push_str("; peermem: the kernel module nvidia-peermem is not loaded");
+        } else if let Some(base) = NonNull::new(std::ptr::without_provenance_mut(allocation.address() as usize)) {
+            // SAFETY: the memory is the GPU's, which nobody here reaches but by its driver; who registers it keeps it.
+            match each(&|handle| unsafe { Mr::register(handle, base, allocation.len(), flags) }) {
+                Ok(registered) => return Ok((registered, RegistrationPath { way: Way::PeerMemory, why })),
+                Err(error) => why.push_str(&format!("; peermem: {error}")),
+            }
+        }
+        let device = self.device.name().to_owned();
+        Err(MemoryError::GpuUnreachable { device, ordinal: allocation.ordinal(), why })
+    }
+
     /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
     ///
     /// # Errors
@@ -138,24 +193,35 @@ impl Pd {
         (iova, len): (u64, usize),
         access: Access,
     ) -> Result<Mr, MemoryError> {
-        const WHAT: &str = "a DMA-buf";
-        let register = self.device.handle().library.ibv_reg_dmabuf_mr();
-        let register = register.map_err(|missing| self.not_supported(WHAT, Some(missing.to_string())))?;
-        let flags = writable(access);
-        // SAFETY: the domain is alive; the memory is the DMA-buf's, which the kernel keeps while it is registered.
-        let mr = unsafe { register(self.handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
-        match made(mr) {
-            Ok(mr) => Ok(Mr::new(mr, false, self.handle.clone())),
-            Err(source) if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
-                Err(self.not_supported(WHAT, None))
-            }
-            // Nothing is pinned for it: that is the exporter's to do.
-            Err(source) => Err(MemoryError::Refused { len, source }),
-        }
+        dmabuf_mr(&self.handle, dmabuf, offset, (iova, len), writable(access))
     }
 
     fn not_supported(&self, what: &'static str, why: Option<String>) -> MemoryError {
         MemoryError::NotSupported { device: self.device.name().to_owned(), what, why }
+    }
+}
+
+/// Registers part of a DMA-buf with one domain; see [`Pd::register_dmabuf`].
+fn dmabuf_mr(
+    handle: &Arc<PdHandle>,
+    dmabuf: BorrowedFd<'_>,
+    offset: u64,
+    (iova, len): (u64, usize),
+    flags: libc::c_int,
+) -> Result<Mr, MemoryError> {
+    const WHAT: &str = "a DMA-buf";
+    let not_supported = |why| MemoryError::NotSupported { device: handle.device().name.clone(), what: WHAT, why };
+    let register = handle.device().library.ibv_reg_dmabuf_mr();
+    let register = register.map_err(|missing| not_supported(Some(missing.to_string())))?;
+    // SAFETY: the domain is alive; the memory is the DMA-buf's, which the kernel keeps while it is registered.
+    let mr = unsafe { register(handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
+    match made(mr) {
+        Ok(mr) => Ok(Mr::new(mr, false, handle.clone())),
+        Err(source) if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+            Err(not_supported(None))
+        }
+        // Nothing is pinned for it: that is the exporter's to do.
+        Err(source) => Err(MemoryError::Refused { len, source }),
     }
 }
 

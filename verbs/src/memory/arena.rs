@@ -12,6 +12,7 @@ use super::buffer::HugePages;
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
+use crate::gpu::{ARENA_MASK, Allocation, Place};
 use crate::ibv::Registered;
 use crate::sync::lock;
 
@@ -66,10 +67,50 @@ struct PoolState {
     next_id: u32,
     /// All that are alive, for peers that ask.
     by_id: HashMap<u32, Weak<Arena>>,
+    /// The same of GPUs' memory.
+    gpus: HashMap<u32, Weak<Allocation>>,
     /// The ones that small blocks come from; kept for the life of the device.
     shared: Vec<(HugePages, Arc<Arena>)>,
     /// Numbers of arenas that are gone, until peers were told.
     gone: Vec<u32>,
+}
+
+/// Memory of a GPU as the peers of one device know it. They are told when it is dropped, with the memory.
+#[derive(Debug)]
+pub(crate) struct GpuArena {
+    id: u32,
+    pool: Weak<ArenaPool>,
+}
+
+impl GpuArena {
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn is_of(&self, pool: &Weak<ArenaPool>) -> bool {
+        self.pool.ptr_eq(pool)
+    }
+}
+
+impl Drop for GpuArena {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.forget(self.id);
+        }
+    }
+}
+
+impl PoolState {
+    /// A number that no arena has.
+    fn number(&mut self) -> u32 {
+        loop {
+            self.next_id = (self.next_id + 1) & ARENA_MASK;
+            let taken = |place: Place| self.gpus.contains_key(&place.arena(self.next_id));
+            if self.next_id != 0 && !self.by_id.contains_key(&self.next_id) && !Place::gpus().any(taken) {
+                return self.next_id;
+            }
+        }
+    }
 }
 
 impl Arena {
@@ -112,14 +153,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let mut state = pool.lock();
-            state.by_id.remove(&self.id);
-            state.gone.push(self.id);
-            let first = state.gone.len() == 1;
-            drop(state);
-            if first && let Some(Alarm(alarm)) = pool.alarm.get() {
-                alarm();
-            }
+            pool.forget(self.id);
         }
         if let Some(Err(error)) = self.registered.take().map(Registered::close) {
             tracing::error!(%error, len = self.len(), "the device keeps memory registered; it is leaked");
@@ -206,8 +240,7 @@ impl ArenaPool {
             self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
         let further = registered.as_ref().and_then(Registered::further_lkeys);
         let mut state = self.lock();
-        state.next_id += 1;
-        let id = state.next_id;
+        let id = state.number();
         let free = Mutex::new(Ranges::new(0, len));
         let arena = Arc::new(Arena {
             id,
@@ -224,6 +257,35 @@ impl ArenaPool {
     /// The arena of that number, if it is alive.
     pub(crate) fn get(&self, id: u32) -> Option<Arc<Arena>> {
         self.lock().by_id.get(&id).and_then(Weak::upgrade)
+    }
+
+    /// The number by which peers ask for memory of a GPU, from its first registration here until it is freed: so they map it
+    /// once, however often it is registered.
+    pub(crate) fn gpu(&self, allocation: &Arc<Allocation>) -> u32 {
+        allocation.arena_in(&self.me, || {
+            let mut state = self.lock();
+            let id = allocation.place().arena(state.number());
+            state.gpus.insert(id, Arc::downgrade(allocation));
+            GpuArena { id, pool: self.me.clone() }
+        })
+    }
+
+    /// The memory of a GPU of that number, if it is alive.
+    pub(crate) fn get_gpu(&self, id: u32) -> Option<Arc<Allocation>> {
+        self.lock().gpus.get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Notes that an arena is gone.
+    fn forget(&self, id: u32) {
+        let mut state = self.lock();
+        state.by_id.remove(&id);
+        state.gpus.remove(&id);
+        state.gone.push(id);
+        let first = state.gone.len() == 1;
+        drop(state);
+        if first && let Some(Alarm(alarm)) = self.alarm.get() {
+            alarm();
+        }
     }
 
     /// Numbers of arenas that went since the last call.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::arena::Arena;
+use crate::gpu::{Allocation, GpuBuffer, Place};
 use crate::ibv::{self, Registered};
 use crate::soft::Home;
 
@@ -17,6 +18,7 @@ pub(crate) struct Backing {
     len: usize,
     domain: u64,
     lkey: u32,
+    place: Place,
     /// The same on further devices, where the domain spans several.
     further: Option<Arc<[FurtherKey]>>,
     reach: Reach,
@@ -52,6 +54,8 @@ enum Kind {
     Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Registered> },
     /// Shared bytes, which nobody writes; registered for peers only.
     Bytes { _owner: Bytes },
+    /// Memory of a GPU. No slice of it may be made.
+    Gpu { buffer: GpuBuffer, arena: Option<u32>, registered: Option<Registered> },
     /// Given back, or to nobody.
     Gone,
 }
@@ -76,7 +80,8 @@ impl Backing {
         // SAFETY: `offset` lies within the arena's mapping; the arena's allocator gave it out.
         let base = unsafe { arena.base().add(offset) };
         let (lkey, further) = (arena.lkey(), arena.further());
-        Arc::new(Backing { base, len, domain, lkey, further, reach, kind: Kind::Arena { arena, offset, reserved } })
+        let (place, kind) = (Place::HOST, Kind::Arena { arena, offset, reserved });
+        Arc::new(Backing { base, len, domain, lkey, place, further, reach, kind })
     }
 
     /// A vector that the caller handed over; `register` makes it known to a device that has to be told.
@@ -95,7 +100,8 @@ impl Backing {
         let further = registered.as_ref().and_then(Registered::further_lkeys);
         let vector = ManuallyDrop::new(vector);
         let kind = Kind::Vector { capacity: vector.capacity(), registered };
-        Ok(Arc::new(Backing { base, len: vector.len(), domain, lkey, further, reach, kind }))
+        let (len, place) = (vector.len(), Place::HOST);
+        Ok(Arc::new(Backing { base, len, domain, lkey, place, further, reach, kind }))
     }
 
     /// Memory that `owner` keeps alive.
@@ -111,14 +117,46 @@ impl Backing {
     ) -> Arc<Self> {
         let lkey = registered.as_ref().map_or(0, Registered::lkey);
         let further = registered.as_ref().and_then(Registered::further_lkeys);
-        Arc::new(Backing { base, len, domain, lkey, further, reach, kind: Kind::Foreign { owner, registered } })
+        let (place, kind) = (Place::HOST, Kind::Foreign { owner, registered });
+        Arc::new(Backing { base, len, domain, lkey, place, further, reach, kind })
     }
 
     /// Shared bytes, to be read only.
     pub(crate) fn from_bytes(domain: u64, reach: Reach, bytes: Bytes) -> Self {
         let base = NonNull::new(bytes.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
         let kind = Kind::Bytes { _owner: bytes.clone() };
-        Backing { base, len: bytes.len(), domain, lkey: 0, further: None, reach, kind }
+        Backing { base, len: bytes.len(), domain, lkey: 0, place: Place::HOST, further: None, reach, kind }
+    }
+
+    /// Memory of a GPU. Whoever makes a [`Buffer`](super::Buffer) of it does not hand that out: it would yield slices.
+    pub(crate) fn of_gpu(
+        domain: u64,
+        reach: Reach,
+        buffer: GpuBuffer,
+        arena: Option<u32>,
+        registered: Option<Registered>,
+    ) -> Arc<Self> {
+        let base = std::ptr::without_provenance_mut(buffer.address() as usize);
+        let base = NonNull::new(base).unwrap_or(NonNull::dangling());
+        let (len, place) = (buffer.len(), buffer.allocation().place());
+        let lkey = registered.as_ref().map_or(0, Registered::lkey);
+        let further = registered.as_ref().and_then(Registered::further_lkeys);
+        let kind = Kind::Gpu { buffer, arena, registered };
+        Arc::new(Backing { base, len, domain, lkey, place, further, reach, kind })
+    }
+
+    /// The GPU's memory, if it is some.
+    pub(crate) fn gpu(&self) -> Option<&Arc<Allocation>> {
+        match &self.kind {
+            Kind::Gpu { buffer, .. } => Some(buffer.allocation()),
+            _ => None,
+        }
+    }
+
+    /// Whose memory it is.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -157,7 +195,7 @@ impl Backing {
             Kind::Vector { registered, .. } | Kind::Foreign { registered, .. } => {
                 registered.as_ref().is_some_and(Registered::is_on_demand)
             }
-            Kind::Arena { .. } | Kind::Bytes { .. } | Kind::Gone => false,
+            Kind::Arena { .. } | Kind::Bytes { .. } | Kind::Gpu { .. } | Kind::Gone => false,
         }
     }
 
@@ -175,6 +213,7 @@ impl Backing {
     pub(crate) fn arena(&self) -> Option<(u32, usize)> {
         match &self.kind {
             Kind::Arena { arena, offset, .. } => Some((arena.id(), *offset)),
+            Kind::Gpu { arena, .. } => arena.map(|arena| (arena, 0)),
             Kind::Vector { .. } | Kind::Foreign { .. } | Kind::Bytes { .. } | Kind::Gone => None,
         }
     }
@@ -189,6 +228,18 @@ impl Backing {
         let kind = std::mem::replace(&mut backing.kind, Kind::Gone);
         let Kind::Vector { capacity, registered } = kind else { return Ok(Vec::new()) };
         Ok(backing.take_vec(capacity, registered).unwrap_or_default())
+    }
+
+    /// The GPU's memory, if it is some and nobody else holds it. A device that does not let go of it keeps it.
+    pub(crate) fn into_gpu(self: Arc<Self>) -> Option<GpuBuffer> {
+        let mut backing = Arc::into_inner(self)?;
+        let kind = std::mem::replace(&mut backing.kind, Kind::Gone);
+        let Kind::Gpu { buffer, registered, .. } = kind else { return None };
+        if let_go(registered, backing.len) {
+            return Some(buffer);
+        }
+        std::mem::forget(buffer);
+        None
     }
 
     /// The vector, once the device has let go of it.
@@ -223,6 +274,11 @@ impl Drop for Backing {
                     std::mem::forget(owner);
                 }
             }
+            Kind::Gpu { buffer, registered, .. } => {
+                if !let_go(registered, self.len) {
+                    std::mem::forget(buffer);
+                }
+            }
             Kind::Bytes { .. } | Kind::Gone => {}
         }
     }
@@ -235,6 +291,7 @@ impl std::fmt::Debug for Backing {
             Kind::Vector { .. } => "vector",
             Kind::Foreign { .. } => "foreign",
             Kind::Bytes { .. } => "bytes",
+            Kind::Gpu { .. } => "gpu",
             Kind::Gone => "gone",
         };
         f.debug_struct("Backing").field("len", &self.len).field("kind", &kind).finish()

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::error::{ExposeFailed, PostError};
+use crate::gpu::GpuBuffer;
 use crate::memory::{Backing, ExposedRegion, RegionShared, Slab};
 use crate::types::Access;
 
@@ -64,6 +65,11 @@ impl Buffer {
         self.backing.into_vec().map_err(Buffer::new)
     }
 
+    /// The GPU's memory that it stands on; such a buffer is inside of a region only.
+    pub(crate) fn into_gpu(self) -> Option<GpuBuffer> {
+        self.backing.into_gpu()
+    }
+
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         &self.backing
     }
@@ -87,7 +93,8 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is initialised (zeroed pages or the caller's bytes) and lives as long as `backing`. A
+        // SAFETY: the block is the processor's (`Backing::of_gpu` says who sees to that), initialised (zeroed pages or the
+        // caller's bytes) and lives as long as `backing`. A
         // `Buffer` value exists only while no device holds the block: posting and exposing consume it.
         unsafe { std::slice::from_raw_parts(self.backing.base().as_ptr(), self.backing.len()) }
     }

@@ -7,6 +7,7 @@ use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
 use crate::error::{DmabufRevokeFailed, PostError, RevokeBlocked};
+use crate::gpu::Place;
 use crate::ibv::Mr;
 use crate::memory::{RemoteSlice, Sge};
 use crate::types::{Access, Rkey};
@@ -124,7 +125,8 @@ impl DmabufSlice {
     pub(crate) fn sge(&self) -> Sge {
         // A number for the device: nothing here follows it.
         let addr = self.shared.addr.wrapping_add(self.start as u64);
-        Sge { ptr: without_provenance_mut(addr as usize), len: self.len, lkey: self.shared.lkey, arena: None }
+        let (ptr, lkey) = (without_provenance_mut(addr as usize), self.shared.lkey);
+        Sge { ptr, len: self.len, lkey, place: Place::HOST, arena: None }
     }
 
     pub(crate) fn check_domain(&self, domain: u64) -> Result<(), PostError> {

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::calc::{self, Calc};
+use crate::calc::Calc;
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
-use crate::memory::{Backing, Buffer, Grant, RemoteSlice, Sge};
+use crate::gpu::Allocation;
+use crate::memory::{Backing, Buffer, Grant, RemoteSlice, Sge, Spot};
 use crate::pd::ProtectionDomain;
-use crate::soft;
 use crate::types::{Access, Rkey};
 
 /// A region that peers may access with its rkey.
@@ -114,9 +114,8 @@ impl ExposedRegion {
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         self.shared().grant.progress();
         let at = self.at(offset, into.len())?;
-        // SAFETY: `at` spans `into.len()` bytes of the region; `device_copy` bears concurrent writers.
-        unsafe { soft::device_copy(into.as_mut_ptr(), at, into.len()) };
-        Ok(())
+        // SAFETY: `at` spans `into.len()` bytes of the region; the copy bears concurrent writers.
+        Ok(unsafe { Spot::host(into.as_mut_ptr()).copy_from(self.shared().spot(at), into.len()) }?)
     }
 
     /// Copies `from` to `offset` on.
@@ -125,9 +124,8 @@ impl ExposedRegion {
     /// [`MemoryError::Range`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let at = self.at(offset, from.len())?;
-        // SAFETY: `at` spans `from.len()` bytes of the region; `device_copy` bears concurrent readers and writers.
-        unsafe { soft::device_copy(at, from.as_ptr(), from.len()) };
-        Ok(())
+        // SAFETY: `at` spans `from.len()` bytes of the region; the copy bears concurrent readers and writers.
+        Ok(unsafe { self.shared().spot(at).copy_from(Spot::host(from.as_ptr().cast_mut()), from.len()) }?)
     }
 
     /// Reads the 8 bytes at `offset` atomically (acquire), in the machine's byte order. Whoever waits so for a peer drives the
@@ -198,6 +196,11 @@ impl ExposedRegion {
         Ok(buffer)
     }
 
+    /// The GPU's memory that it stands on, if it is some.
+    pub(crate) fn gpu(&self) -> Option<&Allocation> {
+        self.shared().buffer().backing().gpu().map(|allocation| &**allocation)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<RegionShared> {
         match &self.shared {
             Some(shared) => shared,
@@ -208,10 +211,7 @@ impl ExposedRegion {
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, MemoryError> {
         let whole = self.len();
         match offset.checked_add(len) {
-            Some(end) if end <= whole => {
-                // SAFETY: `offset` was just found to lie within the region.
-                Ok(unsafe { self.shared().buffer().backing().base().as_ptr().add(offset) })
-            }
+            Some(end) if end <= whole => Ok(self.shared().buffer().backing().base().as_ptr().wrapping_add(offset)),
             _ => Err(MemoryError::Range { start: offset, end: offset.saturating_add(len), len: whole }),
         }
     }
@@ -262,6 +262,11 @@ impl RegionShared {
         }
     }
 
+    /// An address of the region, with whose memory it is.
+    fn spot(&self, at: *mut u8) -> Spot {
+        Spot::new(at, self.buffer().backing().place())
+    }
+
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -299,9 +304,8 @@ impl RegionSlice {
     /// [`MemoryError::Range`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         let at = self.at(offset, into.len())?;
-        // SAFETY: `at` spans `into.len()` bytes of the region; `device_copy` bears concurrent writers.
-        unsafe { soft::device_copy(into.as_mut_ptr(), at, into.len()) };
-        Ok(())
+        // SAFETY: `at` spans `into.len()` bytes of the region; the copy bears concurrent writers.
+        Ok(unsafe { Spot::host(into.as_mut_ptr()).copy_from(self.region.spot(at), into.len()) }?)
     }
 
     /// Copies `from` to `offset` of the slice on, as [`ExposedRegion::write`].
@@ -310,9 +314,8 @@ impl RegionSlice {
     /// [`MemoryError::Range`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let at = self.at(offset, from.len())?;
-        // SAFETY: `at` spans `from.len()` bytes of the region; `device_copy` bears concurrent readers and writers.
-        unsafe { soft::device_copy(at, from.as_ptr(), from.len()) };
-        Ok(())
+        // SAFETY: `at` spans `from.len()` bytes of the region; the copy bears concurrent readers and writers.
+        Ok(unsafe { self.region.spot(at).copy_from(Spot::host(from.as_ptr().cast_mut()), from.len()) }?)
     }
 
     /// Combines `from` into the bytes from `offset` of the slice on: `slice = slice op from`, element by element.
@@ -326,16 +329,48 @@ impl RegionSlice {
         let at = self.at(offset, from.len())?;
         // SAFETY: `at` spans `from.len()` bytes, a whole number of elements; `from` is ordinary memory and so elsewhere.
         // Bytes that a peer writes meanwhile may be old or new, as with a NIC; none is read twice.
-        unsafe { calc::combine_raw(calc, at, at, from.as_ptr(), from.len()) };
-        Ok(())
+        Ok(unsafe { self.region.spot(at).combine_from(Spot::host(from.as_ptr().cast_mut()), from.len(), calc) }?)
+    }
+
+    /// Copies another slice of as many bytes here, wherever the two are: memory of a GPU does not take the way through the
+    /// processor's.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`] if the lengths differ, [`MemoryError::Overlap`], [`MemoryError::Gpu`].
+    pub fn copy_from(&self, from: &RegionSlice) -> Result<(), MemoryError> {
+        let (to, from) = self.both(from)?;
+        // SAFETY: both span as many bytes of their regions and lie apart; the copy bears concurrent readers and writers.
+        Ok(unsafe { to.copy_from(from, self.len) }?)
+    }
+
+    /// Combines another slice of as many bytes into this one, wherever the two are: `self = self op from`, element by element.
+    ///
+    /// # Errors
+    /// As [`copy_from`](RegionSlice::copy_from), and [`MemoryError::Elements`].
+    pub fn combine_from(&self, from: &RegionSlice, calc: Calc) -> Result<(), MemoryError> {
+        let size = calc.data_type().size();
+        if !self.len.is_multiple_of(size) {
+            return Err(MemoryError::Elements { len: self.len, size });
+        }
+        let (to, from) = self.both(from)?;
+        // SAFETY: as in `copy_from`.
+        Ok(unsafe { to.combine_from(from, self.len, calc) }?)
+    }
+
+    /// Where this slice lies and another of the same length, apart from it.
+    fn both(&self, from: &RegionSlice) -> Result<(Spot, Spot), MemoryError> {
+        let (to_at, from_at) = (self.at(0, from.len)?, from.at(0, self.len)?);
+        if (to_at as usize).abs_diff(from_at as usize) < self.len {
+            return Err(MemoryError::Overlap { len: self.len });
+        }
+        Ok((self.region.spot(to_at), from.region.spot(from_at)))
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, MemoryError> {
         let end = offset.checked_add(len).filter(|&end| end <= self.len);
         let outside = MemoryError::Range { start: offset, end: offset.saturating_add(len), len: self.len };
         end.ok_or(outside)?;
-        // SAFETY: `offset` was just found to lie within the slice.
-        Ok(unsafe { self.sge().ptr.add(offset) })
+        Ok(self.sge().ptr.wrapping_add(offset))
     }
 
     /// Length in bytes.
@@ -350,12 +385,13 @@ impl RegionSlice {
 
     pub(crate) fn sge(&self) -> Sge {
         let backing = self.region.buffer().backing();
-        // SAFETY: `start` lies within the region, checked when the slice was made.
-        let ptr = unsafe { backing.base().as_ptr().add(self.start) };
+        // Within the region, checked when the slice was made; of a GPU it is a number that nothing here follows.
+        let ptr = backing.base().as_ptr().wrapping_add(self.start);
         Sge {
             ptr,
             len: self.len,
             lkey: backing.lkey(),
+            place: backing.place(),
             arena: backing.arena().map(|(id, offset)| (id, offset + self.start)),
         }
     }

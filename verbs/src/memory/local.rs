@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::error::PostError;
+use crate::gpu::Place;
 use crate::memory::{Backing, Buffer, DmabufSlice, MemoryPart, RegionSlice, Slab};
 
 /// Memory that is posted with a work request and comes back with its completion.
@@ -33,6 +34,8 @@ pub(crate) struct Sge {
     pub(crate) len: usize,
     /// The key by which the device knows it; 0 on the software device.
     pub(crate) lkey: u32,
+    /// Whose memory it is.
+    pub(crate) place: Place,
     /// Arena and offset in it, where peers can map the piece.
     pub(crate) arena: Option<(u32, usize)>,
 }
@@ -128,6 +131,12 @@ impl Local {
         }
     }
 
+    /// True if any of it is a GPU's.
+    #[inline]
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        matches!(self, Local::Region(slice) if !slice.backing().place().is_host())
+    }
+
     /// Whether it may be posted on a queue pair of `domain`, whose requests have `max_sge` pieces at most.
     #[inline]
     pub(crate) fn check(&self, domain: u64, range: Option<&Range<usize>>, max_sge: usize) -> Result<(), PostError> {
@@ -166,7 +175,8 @@ pub(crate) const MAX_SGE: usize = 4;
 #[inline(always)]
 pub(crate) fn sge(buffer: &Buffer) -> Sge {
     let backing = buffer.backing();
-    Sge { ptr: backing.base().as_ptr(), len: backing.len(), lkey: backing.lkey(), arena: backing.arena() }
+    let (len, lkey, place) = (backing.len(), backing.lkey(), Place::HOST);
+    Sge { ptr: backing.base().as_ptr(), len, lkey, place, arena: backing.arena() }
 }
 
 impl From<Buffer> for Local {

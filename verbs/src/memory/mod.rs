@@ -15,6 +15,7 @@ mod ranges;
 mod remote;
 mod segment;
 mod slab;
+mod spot;
 mod window;
 
 pub use buffer::{Buffer, HugePages};
@@ -27,11 +28,12 @@ pub use remote::RemoteSlice;
 pub use slab::{Slab, SlabView};
 pub use window::MemoryWindow;
 
-pub(crate) use arena::{Arena, ArenaPool, Registrar};
+pub(crate) use arena::{Arena, ArenaPool, GpuArena, Registrar};
 pub(crate) use backing::{Backing, FurtherKey, Reach};
 pub(crate) use exposed::RegionShared;
 pub(crate) use grant::Grant;
 pub(crate) use local::{MAX_SGE, Sge, sge};
 pub(crate) use ranges::Ranges;
 pub(crate) use segment::{Segment, Writers};
+pub(crate) use spot::Spot;
 pub(crate) use window::{Bound, Window, WindowShared};

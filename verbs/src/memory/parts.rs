@@ -125,6 +125,7 @@ impl MemoryPart {
             ptr,
             len: self.len,
             lkey: self.backing.lkey(),
+            place: self.backing.place(),
             arena: self.backing.arena().map(|(id, offset)| (id, offset + self.start)),
         }
     }

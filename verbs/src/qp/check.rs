@@ -60,12 +60,16 @@ impl Limits {
             Op::Send if with.to.is_some() && len > self.max_datagram => {
                 Err(PostError::TooLong { len, limit: self.max_datagram, what: "a datagram" })
             }
+            Op::Send if with.to.is_some() && wr.local.is_on_gpu() => Err(PostError::OnGpu { what: "a datagram" }),
             Op::Send => Ok(()),
             Op::Write(remote) => same(remote),
             _ if qp_type != QpType::Rc => Err(PostError::NotSupported { what: "this operation", qp_type }),
             Op::Read(remote) => same(remote),
             Op::ReadReduce(..) if !self.read_reduce => {
                 Err(PostError::NotSupported { what: "READ with reduction", qp_type })
+            }
+            Op::ReadReduce(_, calc) if calc.fixed().is_none() && wr.local.is_on_gpu() => {
+                Err(PostError::OnGpu { what: "a reduction by a function of the program's own" })
             }
             Op::ReadReduce(remote, calc) => {
                 whole_elements(&wr.local, len, calc.data_type().size())?;

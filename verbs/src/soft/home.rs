@@ -95,8 +95,8 @@ pub(crate) trait Member: Send + Sync {
     fn hazard(&self) -> &AtomicU32;
     /// A glance at its peer's hazard.
     fn sight_peer(&self) -> Option<PeerSighting>;
-    /// The piece of a posted receive that a peer may fill, as address and length; valid inside the engine's hazard.
-    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)>;
+    /// The piece of a posted receive that a peer may fill, as address, length and arena; valid inside the engine's hazard.
+    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64, u32)>;
     /// A peer's word that its own request was not valid.
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
     /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access.

@@ -89,6 +89,10 @@ impl WqeRing {
             total += piece.len;
         }
         wqe.describe(pieces as u32, total, receives);
+        if memory.is_on_gpu() {
+            // What travels inside the ring is copied by the processor.
+            tell_short(receives, RING_INLINE as u32);
+        }
         total
     }
 
@@ -114,14 +118,15 @@ impl WqeRing {
         copy(&to.len, &from.len);
     }
 
-    /// Address and length of a piece of receive `index`, as described.
-    pub(crate) fn piece(&self, index: u32, piece: u32) -> Option<(u64, u64)> {
+    /// Address, length and arena of a piece of receive `index`, as described.
+    pub(crate) fn piece(&self, index: u32, piece: u32) -> Option<(u64, u64, u32)> {
         let wqe = self.0.at(index);
         if piece >= wqe.pieces.load(Ordering::Relaxed) {
             return None;
         }
         let place = wqe.piece.get(piece as usize)?;
-        Some((place.addr.load(Ordering::Relaxed), place.len.load(Ordering::Relaxed).into()))
+        let len = place.len.load(Ordering::Relaxed).into();
+        Some((place.addr.load(Ordering::Relaxed), len, place.arena.load(Ordering::Relaxed)))
     }
 
     /// Gives the duty to give the ring back to another.
@@ -205,7 +210,7 @@ mod tests {
                 unsafe { Backing::foreign(1, Reach::Nowhere, (NonNull::dangling(), len), Box::new(()), None) };
             let memory = Local::Buffer(Buffer::new(backing));
             assert_eq!(ring.describe(0, &memory, receives.get()), len);
-            let (_, described) = ring.piece(0, 0).unwrap();
+            let (_, described, _) = ring.piece(0, 0).unwrap();
             assert!(described >= u64::from(crate::soft::MAX_MESSAGE), "{described} of {len}");
         }
         assert_eq!(ring.piece(0, 1), None);

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,10 +13,11 @@ use mio::{Registry, Token};
 use super::answers::{Answer, Answers, Bell};
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
-use super::peer_arenas::{PeerArenas, Reach};
+use super::peer_arenas::{Mapped, PeerArenas, Reach};
 use super::socket::{Packet, Socket};
 use crate::address::NodeId;
 use crate::error::ConnectError;
+use crate::gpu::{Allocation, Imported, Place};
 use crate::memory::Arena;
 use crate::memory::Segment;
 use crate::soft::eventfd::EventFd;
@@ -286,7 +287,8 @@ impl Link {
     pub(crate) fn reach(&self, arena: u32, offset: u64, len: u64, addr: u64) -> Reach {
         let remote = match &self.wire {
             Wire::Local(_) => {
-                return NonNull::new(addr as *mut u8).map_or(Reach::Unmapped, Reach::Mapped);
+                let place = Place::of_arena(arena);
+                return NonNull::new(addr as *mut u8).map_or(Reach::Unmapped, |at| Reach::Mapped(at, place));
             }
             Wire::Remote(remote) => remote,
         };
@@ -320,6 +322,31 @@ impl Link {
         if self.send(&Message::Arena { arena: id, len }, &[arena.segment().fd()]) {
             lock(&remote.lent).insert(id);
         }
+    }
+
+    /// Sends the peer memory of a GPU of ours; false if it can not be mapped. For the control thread.
+    pub(super) fn lend_gpu(&self, arena: u32, allocation: &Allocation) -> bool {
+        let (Wire::Remote(remote), Some((fd, len))) = (&self.wire, allocation.export()) else { return false };
+        if self.send(&Message::GpuArena { arena, len: len as u64, gpu: allocation.uuid() }, &[fd.as_fd()]) {
+            lock(&remote.lent).insert(arena);
+        }
+        true
+    }
+
+    /// Maps memory of a GPU that the peer sent.
+    pub(super) fn install_gpu_arena(&self, arena: u32, len: u64, gpu: [u8; 16], packet: &mut Packet) {
+        let (Wire::Remote(remote), Some(fd)) = (&self.wire, packet.fds.pop()) else { return };
+        remote.arenas.install_with(arena, || {
+            let opened = usize::try_from(len).map(|len| Imported::open(gpu, fd, len));
+            match opened {
+                Ok(Ok(imported)) => Some(Mapped::of_gpu(arena, imported)),
+                Ok(Err(error)) => {
+                    tracing::info!(%error, peer = %self.peer, "a peer's GPU memory is not mapped; its process copies");
+                    None
+                }
+                Err(_) => None,
+            }
+        });
     }
 
     /// An arena of ours is gone: the peer unmaps it, if it was sent it. For the control thread.

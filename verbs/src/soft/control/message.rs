@@ -21,6 +21,8 @@ pub(crate) enum Message {
     MapArena { arena: u32 },
     /// The answer to MapArena; length 0 if the arena is gone. Carries the arena.
     Arena { arena: u32, len: u64 },
+    /// The answer to MapArena of a GPU's memory, with the GPU's number. Carries what it is mapped by.
+    GpuArena { arena: u32, len: u64, gpu: [u8; 16] },
     /// An arena is gone; unmap it.
     ArenaGone { arena: u32 },
     /// Asks for an answer once all accesses are over that are under way.

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use crate::gpu::{Imported, Place};
 use crate::memory::Segment;
 use crate::sync::lock;
 
@@ -21,18 +22,43 @@ pub(super) struct PeerArenas {
 /// How to reach a range of the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// At this address of our own.
-    Mapped(NonNull<u8>),
+    /// At this address of our own, of the processor's memory or a GPU's.
+    Mapped(NonNull<u8>, Place),
     /// Soon: the arena was asked for.
     Pending,
     /// Not by mapping.
     Unmapped,
 }
 
+/// A mapped arena.
 #[derive(Debug)]
-struct Mapped {
+pub(super) struct Mapped {
     id: u32,
-    segment: Segment,
+    place: Place,
+    base: NonNull<u8>,
+    len: usize,
+    _memory: Memory,
+}
+
+/// What is unmapped on drop.
+#[derive(Debug)]
+#[allow(dead_code, reason = "kept to be dropped")]
+enum Memory {
+    Host(Segment),
+    Gpu(Imported),
+}
+
+impl Mapped {
+    fn of_host(id: u32, segment: Segment) -> Self {
+        let (base, len) = (segment.base(), segment.len());
+        Mapped { id, place: Place::HOST, base, len, _memory: Memory::Host(segment) }
+    }
+
+    pub(super) fn of_gpu(id: u32, imported: Imported) -> Self {
+        let base = std::ptr::without_provenance_mut(imported.address() as usize);
+        let (base, len, place) = (NonNull::new(base).unwrap_or(NonNull::dangling()), imported.len(), imported.place());
+        Mapped { id, place, base, len, _memory: Memory::Gpu(imported) }
+    }
 }
 
 impl PeerArenas {
@@ -51,9 +77,10 @@ impl PeerArenas {
         let mapped =
             unsafe { self.place(arena).load(Ordering::Acquire).as_ref() }.filter(|mapped| mapped.id == arena)?;
         Some(match offset.checked_add(len) {
-            Some(end) if end <= mapped.segment.len() as u64 => {
-                // SAFETY: `offset` was just found to lie within the mapping.
-                Reach::Mapped(unsafe { mapped.segment.base().add(offset as usize) })
+            Some(end) if end <= mapped.len as u64 => {
+                // SAFETY: `offset` was just found to lie within the mapping, so that the sum is no null pointer.
+                let at = unsafe { NonNull::new_unchecked(mapped.base.as_ptr().wrapping_add(offset as usize)) };
+                Reach::Mapped(at, mapped.place)
             }
             _ => Reach::Unmapped,
         })
@@ -77,16 +104,23 @@ impl PeerArenas {
 
     /// Maps an arena that the peer sent.
     pub(super) fn install(&self, arena: u32, len: u64, fd: Option<OwnedFd>) {
+        self.install_with(arena, || {
+            let segment = Segment::map_peer(fd?, usize::try_from(len).ok()?, true).ok()?;
+            segment.populate_start(POPULATE);
+            Some(Mapped::of_host(arena, segment))
+        });
+    }
+
+    /// The same as `map` does it, which is called only for an arena that was asked for.
+    pub(super) fn install_with(&self, arena: u32, map: impl FnOnce() -> Option<Mapped>) {
         let mut asked = self.asked();
         if asked.get(&arena) != Some(&false) {
             return;
         }
-        let mapped = fd.and_then(|fd| Segment::map_peer(fd, usize::try_from(len).ok()?, true).ok());
-        match mapped {
-            Some(segment) if self.place(arena).load(Ordering::Acquire).is_null() => {
-                segment.populate_start(POPULATE);
-                let mapped = Box::new(Mapped { id: arena, segment });
-                self.place(arena).store(Box::into_raw(mapped), Ordering::Release);
+        let is_free = self.place(arena).load(Ordering::Acquire).is_null();
+        match is_free.then(map).flatten() {
+            Some(mapped) => {
+                self.place(arena).store(Box::into_raw(Box::new(mapped)), Ordering::Release);
                 asked.remove(&arena);
             }
             // Not to be mapped, or its place in the table is taken: it is reached without mapping.

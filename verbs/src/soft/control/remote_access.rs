@@ -2,8 +2,10 @@
 
 use super::link::Link;
 use super::message::BounceOp;
+use crate::error::GpuError;
+use crate::gpu::Place;
+use crate::memory::Spot;
 use crate::soft::atomic::Atomic;
-use crate::soft::device_copy;
 use crate::soft::home::Home;
 use crate::sync::AtomicU64;
 use crate::types::{Access, Rkey};
@@ -21,36 +23,56 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
     };
     match op {
         BounceOp::Write { qpn, rkey, addr, len, slot } => {
-            granted(qpn, rkey, addr, len, Access::REMOTE_WRITE)?;
+            let grant = granted(qpn, rkey, addr, len, Access::REMOTE_WRITE)?;
             // SAFETY: the key grants `len` bytes at `addr` of this process until the engine's hazard is left.
-            unsafe { device_copy(addr as *mut u8, area(slot, len)?, len as usize) };
-            Some(0)
+            done(unsafe { here(addr, grant.arena).copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::Read { qpn, rkey, addr, len, slot } => {
-            granted(qpn, rkey, addr, len, Access::REMOTE_READ)?;
+            let grant = granted(qpn, rkey, addr, len, Access::REMOTE_READ)?;
             // SAFETY: as above.
-            unsafe { device_copy(area(slot, len)?, addr as *const u8, len as usize) };
-            Some(0)
+            done(unsafe { Spot::host(area(slot, len)?).copy_from(here(addr, grant.arena), len as usize) })
         }
         BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
             let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer()))?;
-            let (to, room) = qp.posted_piece(receive, piece)?;
+            let (to, room, arena) = qp.posted_piece(receive, piece)?;
             if u64::from(offset) + u64::from(len) > room {
                 return None;
             }
-            // SAFETY: the receive is posted and stays so until the engine's hazard is left; the range was checked.
-            unsafe { device_copy((to + u64::from(offset)) as *mut u8, area(slot, len)?, len as usize) };
-            Some(0)
+            // The receive is posted and stays so until the engine's hazard is left; the range was checked.
+            let to = here(to + u64::from(offset), arena);
+            // SAFETY: as the receive says.
+            done(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {
-            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|grant| is_word(addr, grant.arena))?;
             // SAFETY: the key grants 8 aligned bytes at `addr` until the engine's hazard is left.
             Some(Atomic::CompareSwap(compare, swap).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
         }
         BounceOp::FetchAdd { qpn, rkey, addr, add } => {
-            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
+            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|grant| is_word(addr, grant.arena))?;
             // SAFETY: as above.
             Some(Atomic::FetchAdd(add).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
         }
     }
+}
+
+/// An address of this process, in an arena of that number.
+fn here(addr: u64, arena: u32) -> Spot {
+    Spot::new(addr as *mut u8, Place::of_arena(arena))
+}
+
+/// What is answered to the peer.
+fn done(moved: Result<(), Box<GpuError>>) -> Option<u64> {
+    match moved {
+        Ok(()) => Some(0),
+        Err(error) => {
+            tracing::error!(%error, "GPU memory was not moved for a peer");
+            None
+        }
+    }
+}
+
+/// True of an address that atomics reach: aligned, and not of a GPU.
+fn is_word(addr: u64, arena: u32) -> bool {
+    addr.is_multiple_of(8) && Place::of_arena(arena).is_host()
 }

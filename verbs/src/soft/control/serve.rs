@@ -107,10 +107,14 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             };
             link.answered(request, Answer::Info(info.map(|info| (info, bell))));
         }
-        Message::MapArena { arena } => match home.arenas().get(arena) {
-            Some(found) => link.lend(&found),
-            None => drop(link.send(&Message::Arena { arena, len: 0 }, &[])),
-        },
+        Message::MapArena { arena } => {
+            if let Some(found) = home.arenas().get(arena) {
+                link.lend(&found);
+            } else if !home.arenas().get_gpu(arena).is_some_and(|found| link.lend_gpu(arena, &found)) {
+                link.send(&Message::Arena { arena, len: 0 }, &[]);
+            }
+        }
+        Message::GpuArena { arena, len, gpu } => link.install_gpu_arena(arena, len, gpu, &mut packet),
         Message::Arena { arena, len } => link.install_arena(arena, len, &mut packet),
         Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
         Message::Quiesce { turn } => {

@@ -5,10 +5,9 @@ use super::bounce_area::{AREA, Bouncing};
 use super::request::{LOST, Outcome, Own, Request, Wait};
 use super::sender::{Sender, take};
 use crate::calc::Calc;
-use crate::memory::RemoteSlice;
+use crate::memory::{RemoteSlice, Spot};
 use crate::soft::atomic::Atomic;
 use crate::soft::control::BounceOp;
-use crate::soft::device_copy;
 use crate::soft::layout::FaultKind;
 use crate::soft::peer::PeerView;
 use crate::status::WcStatus;
@@ -42,10 +41,16 @@ impl Sender {
             let Some((part, op)) = next(peer, bouncing.done, want, area as u32) else {
                 return Some(self.bounce_refused(own));
             };
+            let mut moved = Ok(());
             request.part(bouncing.done, part, |offset, piece| {
                 // SAFETY: the area holds `part` bytes and nobody uses it between parts; the piece is posted memory.
-                unsafe { device_copy(to.add(offset), piece.ptr, piece.len) };
+                let one = unsafe { Spot::host(to.wrapping_add(offset)).copy_from(piece.spot(), piece.len) };
+                moved = std::mem::replace(&mut moved, Ok(())).and(one);
             });
+            if let Err(error) = moved {
+                self.bounce_end();
+                return Some(self.gpu_failed(own, &error));
+            }
             bouncing.part = part;
             bouncing.request = peer.link.bounce(op);
         }
@@ -72,10 +77,16 @@ impl Sender {
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return LOST };
             let (Some(area), Some(from)) = (bouncing.area, bouncing.area_ptr()) else { return LOST };
             let part = std::mem::take(&mut bouncing.part);
+            let mut moved = Ok(());
             request.part(bouncing.done, part, |offset, piece| {
                 // SAFETY: the peer filled `part` bytes of the area; the piece is posted memory.
-                unsafe { take(piece, from.add(offset), calc) };
+                let one = unsafe { take(piece, Spot::host(from.wrapping_add(offset)), calc) };
+                moved = std::mem::replace(&mut moved, Ok(())).and(one);
             });
+            if let Err(error) = moved {
+                self.bounce_end();
+                return self.gpu_failed(own, &error);
+            }
             bouncing.done += part;
             if bouncing.done >= total {
                 self.bounce_end();

@@ -123,7 +123,7 @@ impl UdTarget {
             }
             left -= len;
             match find(&self.view, (piece, 0), len) {
-                (Reach::Mapped(_), _) => {}
+                (Reach::Mapped(..), _) => {}
                 (Reach::Pending, _) => return Within::Time,
                 (Reach::Unmapped, addr) if self.may_copy(addr) => {}
                 (Reach::Unmapped, _) => return Within::Nothing,
@@ -153,7 +153,7 @@ impl UdTarget {
         let head = Request::of_bytes(&with);
         let write = |to: (&_, u64), piece: Piece| {
             // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.
-            unsafe { put(&self.view, to, piece.ptr, piece.len) }
+            unsafe { put(&self.view, to, piece) }
         };
         let result = scatter(&self.view, receive, 0, &head, write)
             .and_then(|()| scatter(&self.view, receive, GRH_BYTES as u64, request, write));

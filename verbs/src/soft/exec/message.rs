@@ -2,7 +2,8 @@
 
 use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::Sender;
-use crate::memory::MAX_SGE;
+use crate::gpu::Place;
+use crate::memory::{MAX_SGE, Spot};
 use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
 use crate::soft::entry::{
@@ -55,7 +56,7 @@ impl Sender {
         }
         let short = peer.takes_inside(len) && peer.has_room_inside(lines_for(len));
         // What has begun by bounce goes on so: the peer may be about to copy a part into the receive.
-        let inside = short && self.bouncing.is_none();
+        let inside = short && self.bouncing.is_none() && !request.local.is_on_gpu();
         if !inside && !peer.has_room(1) {
             return own.or_dropped(Wait::Room);
         }
@@ -127,7 +128,7 @@ impl Sender {
             let result = scatter(peer, receive.slot, 0, request, |to, piece| {
                 // SAFETY: the receive is ours until we publish its completion, its owner waits for the hazard, and the
                 // local piece is posted memory.
-                unsafe { put(peer, to, piece.ptr, piece.len) }
+                unsafe { put(peer, to, piece) }
             });
             match result {
                 Ok(()) => return None,
@@ -191,12 +192,11 @@ pub(crate) fn scatter(
                 (index, used) = (index + 1, used.saturating_sub(size));
                 continue;
             }
-            if let Err(error) = put((to, used), Piece { ptr: piece.ptr, len: part }) {
+            if let Err(error) = put((to, used), Piece { len: part, ..piece }) {
                 return Some(error);
             }
             used += part as u64;
-            // SAFETY: `part` is at most the piece's length.
-            piece = Piece { ptr: unsafe { piece.ptr.add(part) }, len: piece.len - part };
+            piece = Piece { ptr: piece.ptr.wrapping_add(part), len: piece.len - part, ..piece };
         }
         None
     });
@@ -206,25 +206,23 @@ pub(crate) fn scatter(
 /// Copies into a piece of a receive, from `offset` on.
 ///
 /// # Safety
-/// `from` is readable for `len` bytes; the caller is inside its hazard and has taken the receive.
+/// `from` is readable; the caller is inside its hazard and has taken the receive.
 #[inline]
-pub(crate) unsafe fn put(
-    peer: &PeerView,
-    (piece, offset): (&RecvPiece, u64),
-    from: *const u8,
-    len: usize,
-) -> Result<(), NotPut> {
-    match find(peer, (piece, offset), len as u64) {
-        (Reach::Mapped(to), _) => {
+pub(crate) unsafe fn put(peer: &PeerView, (piece, offset): (&RecvPiece, u64), from: Piece) -> Result<(), NotPut> {
+    match find(peer, (piece, offset), from.len as u64) {
+        (Reach::Mapped(to, place), _) => {
             // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
-            unsafe { device_copy(to.as_ptr(), from, len) };
-            Ok(())
+            unsafe { Spot::new(to.as_ptr(), place).copy_from(from.spot(), from.len) }.map_err(|error| {
+                tracing::error!(%error, "a message was not put into GPU memory");
+                NotPut::Fault
+            })
         }
         (Reach::Pending, _) => Err(NotPut::Pending),
         (Reach::Unmapped, addr) => match peer.link.pid() {
-            Some(pid) if peer.link.vm_allowed() => {
+            // The system copies between memory of processors only.
+            Some(pid) if peer.link.vm_allowed() && from.place.is_host() && is_on_host(piece) => {
                 // SAFETY: by the caller's word.
-                unsafe { vm::write(pid, addr, from, len) }.map_err(|error| {
+                unsafe { vm::write(pid, addr, from.ptr, from.len) }.map_err(|error| {
                     if !vm::is_refused(&error) {
                         return NotPut::Fault;
                     }
@@ -235,6 +233,11 @@ pub(crate) unsafe fn put(
             _ => Err(NotPut::Bounce),
         },
     }
+}
+
+/// True if a piece of a receive is memory of the processor.
+fn is_on_host(piece: &RecvPiece) -> bool {
+    Place::of_arena(piece.arena.load(Ordering::Relaxed)).is_host()
 }
 
 /// Where `len` bytes of a piece of a receive lie, from `offset` on: here if they can be mapped, and at the peer.

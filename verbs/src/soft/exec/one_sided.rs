@@ -3,7 +3,8 @@
 use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::{Sender, take};
 use crate::calc::{self, Calc};
-use crate::memory::RemoteSlice;
+use crate::gpu::Place;
+use crate::memory::{RemoteSlice, Spot};
 use crate::soft::atomic::Atomic;
 use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
@@ -22,8 +23,12 @@ impl Sender {
     pub(crate) fn write_short(&mut self, hazard: &AtomicU32, piece: Piece, remote: RemoteSlice) -> bool {
         let Some(peer) = &self.peer else { return false };
         self.hazard.enter(hazard);
-        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE));
+        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, false));
         let Some(Found::At(to)) = found else {
+            self.hazard.leave(hazard);
+            return false;
+        };
+        let Some(to) = to.on_host() else {
             self.hazard.leave(hazard);
             return false;
         };
@@ -51,14 +56,17 @@ impl Sender {
             Err(NoClaim::Closed) => return self.leave(own, LOST),
         };
         if len > 0 {
-            match reach(peer, settled, remote, Access::REMOTE_WRITE) {
+            match reach(peer, settled, remote, Access::REMOTE_WRITE, request.local.is_on_gpu()) {
                 Found::At(to) => {
-                    request.pieces(|offset, piece| {
+                    let failed = request.pieces(|offset, piece| {
                         // SAFETY: the key granted `len` bytes at `to`, its owner waits for the hazard, and the pieces
                         // add up to `len` bytes of posted memory.
-                        unsafe { device_copy(to.add(offset), piece.ptr, piece.len) };
-                        None::<()>
+                        unsafe { to.add(offset).copy_from(piece.spot(), piece.len) }.err()
                     });
+                    if let Some(error) = failed {
+                        self.hazard.leave(own.hazard);
+                        return self.gpu_failed(own, &error);
+                    }
                 }
                 Found::Vm(pid) => {
                     if let Some(outcome) = self.write_by_call(own, request, remote, pid) {
@@ -132,15 +140,18 @@ impl Sender {
         if len == 0 {
             return self.leave(own, Outcome::Done(WcStatus::SUCCESS, 0));
         }
-        match reach(peer, settled, remote, Access::REMOTE_READ) {
+        match reach(peer, settled, remote, Access::REMOTE_READ, request.local.is_on_gpu()) {
             Found::At(from) => {
-                request.pieces(|offset, piece| {
+                let failed = request.pieces(|offset, piece| {
                     // SAFETY: the key granted `len` bytes at `from`, its owner waits for the hazard; the pieces are
                     // posted memory and add up to `len` bytes.
-                    unsafe { take(piece, from.add(offset), calc) };
-                    None::<()>
+                    unsafe { take(piece, from.add(offset), calc) }.err()
                 });
-                self.leave(own, Outcome::Done(WcStatus::SUCCESS, len))
+                self.hazard.leave(own.hazard);
+                match failed {
+                    Some(error) => self.gpu_failed(own, &error),
+                    None => Outcome::Done(WcStatus::SUCCESS, len),
+                }
             }
             Found::Vm(pid) => {
                 let failed = request.pieces(|offset, piece| {
@@ -177,8 +188,13 @@ impl Sender {
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
         };
-        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC) {
+        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, false) {
             Found::At(at) => {
+                // No atomics reach GPU memory from the processor.
+                let Some(at) = at.on_host() else {
+                    self.hazard.leave(own.hazard);
+                    return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
+                };
                 // SAFETY: the key granted 8 bytes at `at`; arenas and caller memory keep the alignment of the address,
                 // which was checked; all access to exposed memory is atomic or by `device_copy`.
                 let word = unsafe { AtomicU64::from_ptr(at.cast()) };
@@ -201,36 +217,41 @@ impl Sender {
             }
         };
         let old = old.to_ne_bytes();
-        request.pieces(|offset, piece| {
+        let failed = request.pieces(|offset, piece| {
             // SAFETY: the pieces are posted memory and add up to 8 bytes, checked when posting.
-            unsafe { device_copy(piece.ptr, old[offset..].as_ptr(), piece.len) };
-            None::<()>
+            unsafe { piece.spot().copy_from(Spot::host(old[offset..].as_ptr().cast_mut()), piece.len) }.err()
         });
-        Outcome::Done(WcStatus::SUCCESS, 8)
+        match failed {
+            Some(error) => self.gpu_failed(own, &error),
+            None => Outcome::Done(WcStatus::SUCCESS, 8),
+        }
     }
 }
 
 /// Where the memory that a key grants can be touched.
 enum Found {
-    At(*mut u8),
+    At(Spot),
     Vm(i32),
     Pending,
     Bounce,
     Refused,
 }
 
-/// Checks the key for one access. The caller is inside its hazard.
+/// Checks the key for one access, whose local side may be on a GPU. The caller is inside its hazard.
 #[inline(always)]
-fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access) -> Found {
+fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, from_gpu: bool) -> Found {
     let may = settled.access & right.bits() == right.bits();
     let keys = peer.link.keys();
     let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.qpn);
     let Some(grant) = granted.filter(|_| may) else { return Found::Refused };
     match peer.link.reach(grant.arena, grant.arena_offset, remote.len, remote.addr) {
-        Reach::Mapped(at) => Found::At(at.as_ptr()),
+        Reach::Mapped(at, place) => Found::At(Spot::new(at.as_ptr(), place)),
         Reach::Pending => Found::Pending,
         Reach::Unmapped => match peer.link.pid() {
-            Some(pid) if peer.link.vm_allowed() => Found::Vm(pid),
+            // The system copies between memory of processors only.
+            Some(pid) if peer.link.vm_allowed() && !from_gpu && Place::of_arena(grant.arena).is_host() => {
+                Found::Vm(pid)
+            }
             _ => Found::Bounce,
         },
     }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::Local;
+use crate::gpu::Place;
+use crate::memory::{Local, Spot};
 use crate::qp::{Borrowed, Op};
 use crate::soft::home::Home;
 use crate::soft::send_queue::Stalled;
@@ -60,6 +61,21 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Piece {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
+    pub(crate) place: Place,
+}
+
+impl Piece {
+    /// Memory of the processor.
+    #[inline(always)]
+    pub(crate) fn host(ptr: *mut u8, len: usize) -> Self {
+        Piece { ptr, len, place: Place::HOST }
+    }
+
+    /// Where it begins.
+    #[inline(always)]
+    pub(crate) fn spot(self) -> Spot {
+        Spot::new(self.ptr, self.place)
+    }
 }
 
 impl<'a> Request<'a> {
@@ -97,7 +113,7 @@ impl Request<'_> {
     #[inline(always)]
     pub(crate) fn pieces<R>(&self, mut f: impl FnMut(usize, Piece) -> Option<R>) -> Option<R> {
         if let Some(data) = self.with.inline {
-            return f(0, Piece { ptr: data.as_ptr().cast_mut(), len: data.len() });
+            return f(0, Piece::host(data.as_ptr().cast_mut(), data.len()));
         }
         let window = self.range.cloned().unwrap_or(0..usize::MAX);
         let (mut start, mut done) = (0, 0);
@@ -106,9 +122,8 @@ impl Request<'_> {
             let from = window.start.clamp(start, start + piece.len);
             let to = window.end.clamp(from, start + piece.len);
             if to > from {
-                // SAFETY: `from - start` lies within the piece.
-                let ptr = unsafe { piece.ptr.add(from - start) };
-                if let Some(result) = f(done, Piece { ptr, len: to - from }) {
+                let ptr = piece.ptr.wrapping_add(from - start);
+                if let Some(result) = f(done, Piece { ptr, len: to - from, place: piece.place }) {
                     return Some(result);
                 }
                 done += to - from;
@@ -127,9 +142,8 @@ impl Request<'_> {
             let start = from.clamp(offset, offset + piece.len);
             let stop = end.clamp(start, offset + piece.len);
             if stop > start {
-                // SAFETY: `start - offset` lies within the piece.
-                let ptr = unsafe { piece.ptr.add(start - offset) };
-                f(start - from, Piece { ptr, len: stop - start });
+                let ptr = piece.ptr.wrapping_add(start - offset);
+                f(start - from, Piece { ptr, len: stop - start, place: piece.place });
             }
             None::<()>
         });

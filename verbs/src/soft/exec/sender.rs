@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use super::bounce_area::Bouncing;
 use super::request::{Outcome, Own, Piece, Wait};
-use crate::calc::{self, Calc};
+use crate::calc::Calc;
+use crate::error::GpuError;
+use crate::memory::Spot;
 use crate::soft::hazard::Hazard;
 use crate::soft::layout::FaultKind;
 use crate::soft::peer::{Gate, PeerView};
-use crate::soft::{device_copy, vm};
+use crate::soft::vm;
 use crate::status::WcStatus;
 use crate::types::QpType;
 
@@ -45,6 +47,14 @@ impl Sender {
         Outcome::Wait(Wait::Memory)
     }
 
+    /// A GPU did not copy or combine.
+    #[cold]
+    pub(super) fn gpu_failed(&mut self, own: &Own, error: &GpuError) -> Outcome {
+        tracing::error!(%error, qpn = own.qpn, "GPU memory of a request was not moved");
+        let Some(peer) = &self.peer else { return super::request::LOST };
+        own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation))
+    }
+
     pub(crate) fn bounce_end(&mut self) {
         if let (Some(peer), Some(bouncing)) = (&self.peer, self.bouncing.take()) {
             bouncing.abandon(&peer.link);
@@ -78,15 +88,18 @@ impl Own<'_> {
 
 /// Takes bytes into a local piece: copied, or combined.
 ///
+/// # Errors
+/// What the driver of a GPU says.
+///
 /// # Safety
 /// `from` is readable and the piece writable for the piece's length, and they do not overlap.
 #[inline]
-pub(crate) unsafe fn take(piece: Piece, from: *const u8, calc: Option<Calc>) {
+pub(crate) unsafe fn take(piece: Piece, from: Spot, calc: Option<Calc>) -> Result<(), Box<GpuError>> {
     // SAFETY: passed on to the caller.
     unsafe {
         match calc {
-            None => device_copy(piece.ptr, from, piece.len),
-            Some(calc) => calc::combine_raw(calc, piece.ptr, piece.ptr, from, piece.len),
+            None => piece.spot().copy_from(from, piece.len),
+            Some(calc) => piece.spot().combine_from(from, piece.len, calc),
         }
     }
 }

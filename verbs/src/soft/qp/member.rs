@@ -72,7 +72,7 @@ impl Member for SoftQp {
         SoftQp::sight_peer(self)
     }
 
-    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64)> {
+    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64, u32)> {
         // The caller is inside the engine's hazard, which a queue pair that fails waits for.
         if self.has_failed() {
             return None;

@@ -49,13 +49,11 @@ impl SoftQp {
     #[inline(always)]
     fn short_piece(&self, local: &Local, inline: Option<&[u8]>) -> Option<Piece> {
         match (inline, local) {
-            (Some(data), _) if data.len() <= MAX_INLINE => {
-                Some(Piece { ptr: data.as_ptr().cast_mut(), len: data.len() })
-            }
+            (Some(data), _) if data.len() <= MAX_INLINE => Some(Piece::host(data.as_ptr().cast_mut(), data.len())),
             (None, Local::Buffer(buffer)) => {
                 let backing = buffer.backing();
                 let is_own = backing.domain() == self.spec.domain && backing.len() <= MAX_MESSAGE as usize;
-                is_own.then(|| Piece { ptr: backing.base().as_ptr(), len: backing.len() })
+                is_own.then(|| Piece::host(backing.base().as_ptr(), backing.len()))
             }
             _ => None,
         }

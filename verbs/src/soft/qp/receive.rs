@@ -286,7 +286,11 @@ fn scatter_local(memory: &Local, offset: usize, from: *const u8, len: usize) {
         let last = (offset + len).clamp(first, start + piece.len);
         // SAFETY: `first..last` lies within both the piece and the message.
         unsafe {
-            device_copy(piece.ptr.add(first - start), from.wrapping_add(first.saturating_sub(offset)), last - first)
+            device_copy(
+                piece.ptr.wrapping_add(first - start),
+                from.wrapping_add(first.saturating_sub(offset)),
+                last - first,
+            )
         };
         start += piece.len;
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use qpair_roce::{Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Send};
 
 use super::memory::{Memory, Place};
-use crate::memory::RemoteSlice;
+use crate::error::GpuError;
+use crate::memory::{RemoteSlice, Spot};
 use crate::qp::{Borrowed, Op};
 use crate::soft::control::Reach;
 use crate::soft::cq_shared::Seat;
-use crate::soft::device_copy;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::exec::{self, Own, Piece, Request, put, scatter, take};
 use crate::soft::home::Home;
@@ -214,23 +214,27 @@ impl Attached {
     /// Takes bytes of a request for a packet.
     pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8]) -> Option<()> {
         self.with(index, |request| {
+            let mut moved = true;
             request.part(offset as usize, to.len(), |at, piece| {
                 // SAFETY: the stretch lies within `to`, and the piece is posted memory, which a peer may write at most as
                 // `device_copy` bears it.
-                unsafe { device_copy(to[at..].as_mut_ptr(), piece.ptr, piece.len) };
+                moved &= is_moved(unsafe { Spot::host(to[at..].as_mut_ptr()).copy_from(piece.spot(), piece.len) });
             });
-        })
+            moved.then_some(())
+        })?
     }
 
     /// Puts bytes of an answer where a request wants them.
     pub(super) fn answer(&self, index: u32, offset: u32, bytes: &[u8]) -> Option<()> {
         self.with(index, |request| {
             let calc = if let Op::ReadReduce(_, calc) = request.op { Some(*calc) } else { None };
+            let mut moved = true;
             request.part(offset as usize, bytes.len(), |at, piece| {
                 // SAFETY: the stretch lies within `bytes`, and the piece is posted memory.
-                unsafe { take(piece, bytes[at..].as_ptr(), calc) };
+                moved &= is_moved(unsafe { take(piece, Spot::host(bytes[at..].as_ptr().cast_mut()), calc) });
             });
-        })
+            moved.then_some(())
+        })?
     }
 
     fn with<R>(&self, index: u32, f: impl FnOnce(&Request<'_>) -> R) -> Option<R> {
@@ -270,7 +274,7 @@ impl Attached {
         scatter(inbound, slot, offset.into(), &Request::of_bytes(&with), |to, piece: Piece| {
             // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; the
             // piece is part of `bytes`.
-            unsafe { put(inbound, to, piece.ptr, piece.len) }
+            unsafe { put(inbound, to, piece) }
         })
         .ok()
     }
@@ -314,11 +318,11 @@ impl Attached {
     }
 
     /// Where memory of this side lies that the peer may use so; `None` if it may not.
-    pub(super) fn reach(&self, home: &Home, at: Remote, len: u64, right: Access) -> Option<*mut u8> {
+    pub(super) fn reach(&self, home: &Home, at: Remote, len: u64, right: Access) -> Option<Spot> {
         let keys = home.keys().view();
         let grant = keys.check(at.rkey, at.va, len, right, self.join.domain, self.qpn.0)?;
         match self.join.inbound.link.reach(grant.arena, grant.arena_offset, len, at.va) {
-            Reach::Mapped(to) => Some(to.as_ptr()),
+            Reach::Mapped(to, place) => Some(Spot::new(to.as_ptr(), place)),
             // The link is the device's to itself.
             Reach::Pending | Reach::Unmapped => None,
         }
@@ -332,6 +336,11 @@ impl Attached {
     pub(super) fn may_withdraw(&self, home: &Home, rkey: Rkey) -> bool {
         home.keys().view().is_bound(rkey, self.qpn.0, self.join.domain)
     }
+}
+
+/// Whether bytes were moved; what a GPU's driver says otherwise is logged.
+pub(super) fn is_moved(moved: Result<(), Box<GpuError>>) -> bool {
+    moved.inspect_err(|error| tracing::error!(%error, "GPU memory of a packet was not moved")).is_ok()
 }
 
 /// True for what an atomic can be about.

@@ -7,10 +7,10 @@ use qpair_roce::{
     AccessError, Cause, Change, Completion, Host, NumberTable, Outcome, Qpn, Receive, Remote, Right, Rkey,
 };
 
-use super::attached::Attached;
+use super::attached::{Attached, is_moved};
 use super::memory::{Memory, Place};
+use crate::memory::Spot;
 use crate::soft::atomic::Atomic;
-use crate::soft::device_copy;
 use crate::soft::home::Home;
 use crate::status::WcStatus;
 use crate::types::Access;
@@ -31,7 +31,7 @@ impl Side {
     }
 
     /// Where memory lies that a peer may use so.
-    fn reach(&self, qpn: Qpn, at: Remote, len: u64, right: Access) -> Result<*mut u8, AccessError> {
+    fn reach(&self, qpn: Qpn, at: Remote, len: u64, right: Access) -> Result<Spot, AccessError> {
         let attached =
             self.attached.get(qpn).filter(|attached| attached.allows(right)).ok_or(AccessError::QueuePair)?;
         attached.reach(&self.home, at, len, right).ok_or(AccessError::Key)
@@ -75,19 +75,20 @@ impl Host for Side {
         let to = self.reach(qpn, at, bytes.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: the key grants as many bytes there, and stays granted; all access to exposed memory is by `device_copy`
         // or atomic.
-        unsafe { device_copy(to, bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        let moved = unsafe { to.copy_from(Spot::host(bytes.as_ptr().cast_mut()), bytes.len()) };
+        if is_moved(moved) { Ok(()) } else { Err(AccessError::Key) }
     }
 
     fn read(&self, qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
         let from = self.reach(qpn, at, to.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: as in `write`.
-        unsafe { device_copy(to.as_mut_ptr(), from, to.len()) };
-        Ok(())
+        let moved = unsafe { Spot::host(to.as_mut_ptr()).copy_from(from, to.len()) };
+        if is_moved(moved) { Ok(()) } else { Err(AccessError::Key) }
     }
 
     fn atomic(&mut self, qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
-        let word = self.reach(qpn, at, 8, Access::REMOTE_ATOMIC)?;
+        // No atomics reach GPU memory from the processor.
+        let word = self.reach(qpn, at, 8, Access::REMOTE_ATOMIC)?.on_host().ok_or(AccessError::QueuePair)?;
         if !at.va.is_multiple_of(8) {
             return Err(AccessError::QueuePair);
         }

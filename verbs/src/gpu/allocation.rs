@@ -1,0 +1,262 @@
+//! A piece of GPU memory, and how it is given back.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Mutex, Weak};
+
+use super::attributes::GpuAttributes;
+use super::device::Device;
+use super::driver::{Address, OUT_OF_MEMORY};
+use super::place::Place;
+use crate::error::GpuError;
+use crate::memory::{ArenaPool, GpuArena};
+use crate::sync::lock;
+
+/// Memory of one GPU, freed when it is dropped.
+pub(crate) struct Allocation {
+    device: &'static Device,
+    address: Address,
+    len: usize,
+    kind: Kind,
+    /// Its numbers at the software devices that it was registered with.
+    arenas: Mutex<Vec<GpuArena>>,
+}
+
+enum Kind {
+    /// Physical memory mapped at an address of its own, which can be passed on as a descriptor.
+    Mapped { physical: u64, mapped: usize },
+    /// Of `cuMemAlloc`.
+    Plain,
+    /// Memory that another keeps alive.
+    Foreign { _owner: Box<dyn Any + Send + Sync> },
+}
+
+impl Allocation {
+    /// # Errors
+    /// As [`Gpu::alloc`](super::Gpu::alloc).
+    pub(super) fn new(device: &'static Device, len: usize) -> Result<Self, GpuError> {
+        if len == 0 || len > crate::soft::MAX_REGION {
+            return Err(GpuError::Length { len });
+        }
+        let entered = device.enter()?;
+        let made = if device.attributes().shared_by_descriptor {
+            Self::mapped(device, len)
+        } else {
+            // SAFETY: the device's context is this thread's.
+            let address = unsafe { device.driver.alloc(len) };
+            address.map(|address| Self::with(device, address, len, Kind::Plain))
+        };
+        let made = made.map_err(|error| match error {
+            GpuError::Driver { code: OUT_OF_MEMORY, .. } => {
+                // SAFETY: the device's context is this thread's.
+                let free = unsafe { device.driver.free_memory() }.unwrap_or(0);
+                GpuError::OutOfMemory { len, ordinal: device.ordinal(), free }
+            }
+            other => other,
+        });
+        drop(entered);
+        made
+    }
+
+    fn mapped(device: &'static Device, len: usize) -> Result<Self, GpuError> {
+        let (driver, number) = (device.driver, device.number());
+        let rdma = device.attributes().gpu_direct_rdma_with_sharing;
+        // SAFETY: the device's context is this thread's; what was made is undone in the other order where a call fails.
+        unsafe {
+            let mapped = len.next_multiple_of(driver.granularity(number, rdma)?.max(1));
+            let physical = driver.create(number, rdma, mapped)?;
+            match map(device, physical, mapped) {
+                Ok(address) => Ok(Self::with(device, address, len, Kind::Mapped { physical, mapped })),
+                Err(error) => {
+                    let _ = driver.release(physical);
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// As [`Gpu::adopt`](super::Gpu::adopt).
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn foreign(
+        device: &'static Device,
+        address: Address,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self, GpuError> {
+        if len == 0 || len > crate::soft::MAX_REGION {
+            return Err(GpuError::Length { len });
+        }
+        let _entered = device.enter()?;
+        // The last byte too, so that what is no memory is not found out by a copy.
+        for address in [address, address.saturating_add(len as u64 - 1)] {
+            // SAFETY: the driver takes any address, and says what it does not know.
+            let kind = unsafe { device.driver.pointer_attribute(MEMORY_TYPE, address) };
+            if kind.map_or(true, |kind| kind & 0xffff_ffff != MEMORY_TYPE_DEVICE) {
+                return Err(GpuError::NotGpuMemory { address });
+            }
+            // SAFETY: as above.
+            let found = unsafe { device.driver.pointer_attribute(DEVICE_ORDINAL, address) }? as u32 as usize;
+            if found != device.ordinal() {
+                return Err(GpuError::OtherGpu { address, ordinal: device.ordinal(), found });
+            }
+        }
+        Ok(Self::with(device, address, len, Kind::Foreign { _owner: owner }))
+    }
+
+    fn with(device: &'static Device, address: Address, len: usize, kind: Kind) -> Self {
+        Allocation { device, address, len, kind, arenas: Mutex::default() }
+    }
+
+    /// Its number among the arenas of a device, given by `add` if it has none.
+    pub(crate) fn arena_in(&self, pool: &Weak<ArenaPool>, add: impl FnOnce() -> GpuArena) -> u32 {
+        let mut arenas = lock(&self.arenas);
+        if let Some(arena) = arenas.iter().find(|arena| arena.is_of(pool)) {
+            return arena.id();
+        }
+        let arena = add();
+        let id = arena.id();
+        arenas.push(arena);
+        id
+    }
+
+    pub(super) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    pub(crate) fn attributes(&self) -> &GpuAttributes {
+        self.device.attributes()
+    }
+
+    pub(crate) fn ordinal(&self) -> usize {
+        self.device.ordinal()
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.device.place()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.address
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The GPU's number among all there are.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.device.attributes().uuid
+    }
+
+    /// What another process can map of it, and how long that is; `None` of memory that was not made for that.
+    pub(crate) fn export(&self) -> Option<(OwnedFd, usize)> {
+        let Kind::Mapped { physical, mapped } = self.kind else { return None };
+        let exported = self.device.enter().and_then(|_entered| {
+            // SAFETY: the physical memory is this allocation's; the descriptor is new, and nobody else's.
+            unsafe { self.device.driver.export(physical).map(|fd| OwnedFd::from_raw_fd(fd)) }
+        });
+        match exported {
+            Ok(fd) => Some((fd, mapped)),
+            Err(error) => {
+                tracing::warn!(%error, "GPU memory is not passed to another process; it is reached by copies");
+                None
+            }
+        }
+    }
+
+    /// Makes what NICs have written visible to the GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub(super) fn flush(&self) -> Result<(), GpuError> {
+        let _entered = self.device.enter()?;
+        // SAFETY: the device's context is this thread's.
+        unsafe { self.device.driver.flush() }
+    }
+
+    /// A DMA-buf of the whole pages that the memory lies in, and where in it the memory begins.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub(crate) fn dmabuf(&self) -> Result<(OwnedFd, u64), GpuError> {
+        let page = rustix::param::page_size() as u64;
+        let start = self.address / page * page;
+        let end = (self.address + self.len as u64).next_multiple_of(page);
+        let _entered = self.device.enter()?;
+        // SAFETY: the pages are those of this memory; the descriptor is new, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(self.device.driver.dmabuf(start, (end - start) as usize)?) };
+        Ok((fd, self.address - start))
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let driver = self.device.driver;
+        let freed = self.device.enter().and_then(|_entered| match self.kind {
+            // SAFETY: made so by `mapped`; the last holder is gone, and whoever gave it to a device waited for that.
+            Kind::Mapped { physical, mapped } => unsafe {
+                let unmapped = unmap(self.device, self.address, mapped);
+                driver.release(physical).and(unmapped)
+            },
+            // SAFETY: as above, by `new`.
+            Kind::Plain => unsafe { driver.free(self.address) },
+            Kind::Foreign { .. } => Ok(()),
+        });
+        if let Err(error) = freed {
+            tracing::error!(%error, len = self.len, "GPU memory could not be given back");
+        }
+    }
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Mapped { .. } => "mapped",
+            Kind::Plain => "plain",
+            Kind::Foreign { .. } => "foreign",
+        };
+        write!(f, "Allocation({} bytes on GPU {}, {kind})", self.len, self.device.ordinal())
+    }
+}
+
+/// Maps physical memory at an address of the driver's choice, for its own device to read and write.
+///
+/// # Safety
+/// The physical memory is alive and has `len` bytes, a multiple of its granularity; the context is this thread's.
+pub(super) unsafe fn map(device: &Device, physical: u64, len: usize) -> Result<Address, GpuError> {
+    let driver = device.driver;
+    // SAFETY: by the caller's word; what was made is undone in the other order where a call fails.
+    unsafe {
+        let address = driver.reserve(len)?;
+        if let Err(error) = driver.map(address, len, physical) {
+            let _ = driver.unreserve(address, len);
+            return Err(error);
+        }
+        if let Err(error) = driver.allow(address, len, device.number()) {
+            let _ = unmap(device, address, len);
+            return Err(error);
+        }
+        Ok(address)
+    }
+}
+
+/// Undoes [`map`].
+///
+/// # Safety
+/// Nobody uses what is mapped any more; the context is this thread's.
+pub(super) unsafe fn unmap(device: &Device, address: Address, len: usize) -> Result<(), GpuError> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        device.driver.unmap(address, len)?;
+        device.driver.unreserve(address, len)
+    }
+}
+
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, `CU_MEMORYTYPE_DEVICE`, `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+const MEMORY_TYPE: u32 = 2;
+const MEMORY_TYPE_DEVICE: u64 = 2;
+const DEVICE_ORDINAL: u32 = 9;

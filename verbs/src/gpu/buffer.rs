@@ -1,0 +1,143 @@
+//! Memory of a GPU that this program alone has.
+
+use std::sync::Arc;
+
+use super::allocation::Allocation;
+use super::device::Gpu;
+use super::lane;
+use super::place::Place;
+use crate::calc::{Calc, Scale};
+use crate::error::GpuError;
+
+/// Memory of a GPU.
+///
+/// It yields no slice: the processor does not reach it. Bytes are copied in and out; kernels of other libraries take its
+/// [`address`](GpuBuffer::address). Registering moves it into a [`GpuRegion`](super::GpuRegion), which gives it back once no
+/// device and no peer reaches it any more, so that it can not be freed before:
+///
+/// ```compile_fail,E0382
+/// # use qpair_verbs::*;
+/// # fn f(pd: &ProtectionDomain, buffer: GpuBuffer) {
+/// let region = pd.register_gpu(buffer, Access::REMOTE_WRITE).unwrap();
+/// drop(buffer); // moved into the region
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct GpuBuffer {
+    allocation: Arc<Allocation>,
+}
+
+impl GpuBuffer {
+    pub(super) fn new(allocation: Allocation) -> Self {
+        GpuBuffer { allocation: Arc::new(allocation) }
+    }
+
+    /// Length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty, reason = "memory is never empty")]
+    pub fn len(&self) -> usize {
+        self.allocation.len()
+    }
+
+    /// The GPU whose memory it is.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`], which has succeeded before.
+    pub fn gpu(&self) -> Result<Gpu, GpuError> {
+        Gpu::open(self.allocation.device().ordinal())
+    }
+
+    /// Its address, for kernels. Whoever writes there is done, and has synchronised, before this value is used again.
+    pub fn address(&self) -> u64 {
+        self.allocation.address()
+    }
+
+    /// Copies `from` to `offset` on. It is there when this returns.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
+        let at = self.at(offset, from.len())?;
+        // SAFETY: `at` spans as many bytes of this memory, and `from` is a slice.
+        unsafe { lane::copy((at, self.place()), (from.as_ptr().cast_mut(), Place::HOST), from.len()) }
+    }
+
+    /// Copies from `offset` on into `into`.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuError> {
+        let at = self.at(offset, into.len())?;
+        // SAFETY: `at` spans as many bytes of this memory, and `into` is a slice.
+        unsafe { lane::copy((into.as_mut_ptr(), Place::HOST), (at, self.place()), into.len()) }
+    }
+
+    /// Copies `len` bytes from `start` of `from`, which may be another GPU's, to `offset` on.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn copy_from(&mut self, offset: usize, from: &GpuBuffer, start: usize, len: usize) -> Result<(), GpuError> {
+        let (to, from_at) = (self.at(offset, len)?, from.at(start, len)?);
+        // SAFETY: both span as many bytes; the two are different memory, since one is borrowed mutably.
+        unsafe { lane::copy((to, self.place()), (from_at, from.place()), len) }
+    }
+
+    /// Combines `len` bytes from `start` of `from` into those from `offset` on: `self = self op from`, element by element, with
+    /// the bits that the processor calculates.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Elements`], [`GpuError::NotCalculated`] of a program's own operation,
+    /// [`GpuError::Driver`].
+    pub fn combine_from(
+        &mut self,
+        (offset, from, start): (usize, &GpuBuffer, usize),
+        len: usize,
+        calc: Calc,
+    ) -> Result<(), GpuError> {
+        let (to, from_at) = (self.at(offset, len)?, from.at(start, len)?);
+        // SAFETY: as in `copy_from`.
+        unsafe { lane::combine((to, self.place()), (from_at, from.place()), len, calc) }
+    }
+
+    /// Scales `len` bytes from `offset` on, as [`calc::scale`](crate::calc::scale()) does.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Elements`], [`GpuError::NotCalculated`] of a division by zero or a factor that the
+    /// type does not hold, [`GpuError::Driver`].
+    pub fn scale(
+        &mut self,
+        offset: usize,
+        len: usize,
+        data_type: crate::calc::DataType,
+        scale: Scale,
+    ) -> Result<(), GpuError> {
+        let at = self.at(offset, len)?;
+        // SAFETY: `at` spans as many bytes of this memory.
+        unsafe { lane::scale((at, self.place()), len, data_type, scale) }
+    }
+
+    /// Sets all bytes.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub(super) fn fill(&self, value: u8) -> Result<(), GpuError> {
+        // SAFETY: the memory has as many bytes.
+        unsafe { lane::fill(self.allocation.device(), self.allocation.address(), value, self.len()) }
+    }
+
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+
+    fn place(&self) -> Place {
+        self.allocation.place()
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, GpuError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => {
+                Ok(std::ptr::without_provenance_mut(self.allocation.address() as usize + offset))
+            }
+            end => Err(GpuError::Range { start: offset, end: end.unwrap_or(usize::MAX), len: self.len() }),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! GPUs of this process, each opened once.
+
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use super::allocation::Allocation;
+use super::attributes::GpuAttributes;
+use super::buffer::GpuBuffer;
+use super::driver::{Driver, Handle};
+use super::kernels::Kernels;
+use super::place::{MAX_GPUS, Place};
+use crate::error::GpuError;
+use crate::sync::lock;
+
+/// One of the GPUs that this process sees. Clones name the same.
+///
+/// What is done on it is done in its primary context, the one that CUDA's runtime and the libraries above it use. It stays
+/// with the process once it was opened.
+#[derive(Clone, Copy)]
+pub struct Gpu(&'static Device);
+
+/// An opened GPU.
+pub(super) struct Device {
+    pub(super) driver: Driver,
+    ordinal: u8,
+    /// As the driver numbers it.
+    device: i32,
+    context: Handle,
+    attributes: GpuAttributes,
+    /// Streams that no thread uses.
+    streams: Mutex<Vec<Handle>>,
+    kernels: OnceLock<Result<Kernels, GpuError>>,
+    /// The GPUs whose memory this one may reach, a bit each.
+    peers: AtomicU64,
+}
+
+/// The opened ones, by ordinal. They are never closed.
+static OPENED: [AtomicPtr<Device>; MAX_GPUS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_GPUS];
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl Gpu {
+    /// How many GPUs this process sees.
+    ///
+    /// # Errors
+    /// [`GpuError`] where there is no driver that can be used. A driver that finds no GPU is such a case too.
+    pub fn count() -> Result<usize, GpuError> {
+        // SAFETY: the driver is loaded.
+        let count = unsafe { Driver::load()?.device_count() }?;
+        Ok(usize::try_from(count).unwrap_or(0).min(MAX_GPUS))
+    }
+
+    /// Opens a GPU by its ordinal, as CUDA counts those that this process sees.
+    ///
+    /// # Errors
+    /// [`GpuError`] where there is no driver or no such GPU, or the driver gives no context on it.
+    pub fn open(ordinal: usize) -> Result<Gpu, GpuError> {
+        let driver = Driver::load()?;
+        let count = Self::count()?;
+        if ordinal >= count {
+            return Err(GpuError::NoDevice { ordinal, count });
+        }
+        let _opening = lock(&OPENING);
+        let place = Place::gpu(ordinal as u8);
+        if let Some(device) = Device::of(place) {
+            return Ok(Gpu(device));
+        }
+        // SAFETY: the driver has as many devices.
+        let (device, context) = unsafe {
+            let device = driver.device(ordinal as i32)?;
+            (device, driver.retain_primary(device)?)
+        };
+        let opened = Box::leak(Box::new(Device {
+            driver,
+            ordinal: ordinal as u8,
+            device,
+            context,
+            attributes: GpuAttributes::of(driver, device)?,
+            streams: Mutex::default(),
+            kernels: OnceLock::new(),
+            peers: AtomicU64::new(0),
+        }));
+        OPENED[ordinal].store(opened, Ordering::Release);
+        Ok(Gpu(opened))
+    }
+
+    /// Opens a GPU by its number among all there are.
+    pub(super) fn by_uuid(uuid: [u8; 16]) -> Result<Gpu, GpuError> {
+        let driver = Driver::load()?;
+        let count = Self::count()?;
+        for ordinal in 0..count {
+            // SAFETY: the driver has as many devices.
+            if unsafe { driver.device_uuid(driver.device(ordinal as i32)?) }? == uuid {
+                return Gpu::open(ordinal);
+            }
+        }
+        Err(GpuError::NoDevice { ordinal: count, count })
+    }
+
+    /// Its ordinal.
+    pub fn ordinal(&self) -> usize {
+        self.0.ordinal.into()
+    }
+
+    /// What it can do.
+    pub fn attributes(&self) -> &GpuAttributes {
+        &self.0.attributes
+    }
+
+    /// Bytes of its memory that nobody uses now.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub fn free_memory(&self) -> Result<usize, GpuError> {
+        let _entered = self.0.enter()?;
+        // SAFETY: the context is this thread's.
+        unsafe { self.0.driver.free_memory() }
+    }
+
+    /// Allocates `len` zeroed bytes of its memory, which other processes of the host can map.
+    ///
+    /// # Errors
+    /// [`GpuError::Length`] of no bytes or too many, [`GpuError::OutOfMemory`], [`GpuError::Driver`].
+    pub fn alloc(&self, len: usize) -> Result<GpuBuffer, GpuError> {
+        let buffer = GpuBuffer::new(Allocation::new(self.0, len)?);
+        buffer.fill(0)?;
+        Ok(buffer)
+    }
+
+    /// Takes over memory of this GPU that another library allocated, such as a tensor's: `len` bytes at `address`, which
+    /// `owner` keeps alive.
+    ///
+    /// Other processes can not map it; on the software device their requests take the way through memory of the processor.
+    ///
+    /// # Errors
+    /// [`GpuError::Length`], [`GpuError::NotGpuMemory`], [`GpuError::OtherGpu`], [`GpuError::Driver`].
+    ///
+    /// # Safety
+    /// The bytes are memory of a GPU until `owner` is dropped, and until then nobody relies on what they hold or writes them
+    /// but through the value that is given.
+    pub unsafe fn adopt(
+        &self,
+        address: u64,
+        len: usize,
+        owner: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Result<GpuBuffer, GpuError> {
+        // SAFETY: passed on to the caller.
+        Ok(GpuBuffer::new(unsafe { Allocation::foreign(self.0, address, len, owner) }?))
+    }
+
+    pub(super) fn device(self) -> &'static Device {
+        self.0
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gpu({} {} {})", self.0.ordinal, self.0.attributes.name, self.0.attributes.pci_address)
+    }
+}
+
+impl PartialEq for Gpu {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ordinal == other.0.ordinal
+    }
+}
+
+impl Eq for Gpu {}
+
+impl Device {
+    /// The opened GPU that an address is of.
+    #[inline]
+    pub(super) fn of(place: Place) -> Option<&'static Device> {
+        let opened = OPENED.get(usize::from(place.ordinal()?))?.load(Ordering::Acquire);
+        // SAFETY: made by `Box::leak`, and never freed.
+        unsafe { opened.as_ref() }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        Place::gpu(self.ordinal)
+    }
+
+    pub(super) fn ordinal(&self) -> usize {
+        self.ordinal.into()
+    }
+
+    /// As the driver numbers it.
+    pub(super) fn number(&self) -> i32 {
+        self.device
+    }
+
+    pub(super) fn attributes(&self) -> &GpuAttributes {
+        &self.attributes
+    }
+
+    /// Makes its context this thread's, until the value is dropped.
+    pub(super) fn enter(&self) -> Result<Entered, GpuError> {
+        // SAFETY: the context stays with the process.
+        unsafe { self.driver.push(self.context) }?;
+        Ok(Entered(self.driver))
+    }
+
+    /// A stream of its own for a thread.
+    pub(super) fn take_stream(&self) -> Result<Handle, GpuError> {
+        if let Some(stream) = lock(&self.streams).pop() {
+            return Ok(stream);
+        }
+        let _entered = self.enter()?;
+        // SAFETY: the context is this thread's.
+        unsafe { self.driver.create_stream() }
+    }
+
+    /// Takes a stream back. Nothing is under way on it.
+    pub(super) fn give_stream(&self, stream: Handle) {
+        lock(&self.streams).push(stream);
+    }
+
+    /// The kernels, loaded at their first use.
+    pub(super) fn kernels(&self) -> Result<&Kernels, GpuError> {
+        self.kernels.get_or_init(|| Kernels::load(self)).as_ref().map_err(Clone::clone)
+    }
+
+    /// Lets this GPU reach another's memory, where the machine can.
+    pub(super) fn reach(&self, other: &Device) {
+        let bit = 1_u64 << other.ordinal;
+        if self.ordinal == other.ordinal || self.peers.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return;
+        }
+        // SAFETY: both contexts stay with the process.
+        let enabled = self.enter().and_then(|_entered| unsafe { self.driver.enable_peer_access(other.context) });
+        if let Err(error) = enabled {
+            tracing::debug!(%error, from = self.ordinal, to = other.ordinal, "copies go through the processor's memory");
+        }
+    }
+}
+
+/// A thread's stay in a GPU's context.
+pub(super) struct Entered(Driver);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // SAFETY: pushed when this was made, by this thread: the value is not sent.
+        if let Err(error) = unsafe { self.0.pop() } {
+            tracing::error!(%error, "a GPU's context could not be left");
+        }
+    }
+}

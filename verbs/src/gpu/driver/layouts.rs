@@ -1,0 +1,57 @@
+//! Structures and values of `cuda.h` for virtual memory, written out: those of the binding differ by version though their
+//! layout does not.
+
+use std::ffi::c_void;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Location {
+    pub(super) kind: i32,
+    pub(super) id: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllocationProp {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    metadata: *mut c_void,
+    compression: u8,
+    gpu_direct_rdma: u8,
+    usage: u16,
+    reserved: [u8; 4],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AccessDesc {
+    pub(super) location: Location,
+    pub(super) flags: i32,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ALLOCATION_TYPE_PINNED`.
+pub(super) const DEVICE: i32 = 1;
+const PINNED: i32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: i32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+pub(super) const READ_WRITE: i32 = 3;
+
+impl AllocationProp {
+    pub(super) fn of(device: i32, gpu_direct_rdma: bool) -> Self {
+        AllocationProp {
+            kind: PINNED,
+            handle_types: FILE_DESCRIPTOR,
+            location: Location { kind: DEVICE, id: device },
+            metadata: std::ptr::null_mut(),
+            compression: 0,
+            gpu_direct_rdma: gpu_direct_rdma.into(),
+            usage: 0,
+            reserved: [0; 4],
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The calls of CUDA's driver that are used, each as a function that says what went wrong. The driver is loaded when it is
+//! first asked for; a program that was built without the feature `cuda` has none.
+//!
+//! Names, values and structures are those of `cuda.h`.
+
+#[cfg(feature = "cuda")]
+mod layouts;
+#[cfg(feature = "cuda")]
+mod loading;
+
+use std::ffi::c_void;
+
+#[cfg(feature = "cuda")]
+use layouts::{AccessDesc, AllocationProp, DEVICE, Location, READ_WRITE};
+
+use crate::error::GpuError;
+
+/// The driver of this process. Only one that was loaded, initialised and found complete has this value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Driver {
+    #[cfg(not(feature = "cuda"))]
+    none: std::convert::Infallible,
+    #[cfg(feature = "cuda")]
+    _loaded: (),
+}
+
+/// An address of a GPU's memory, or of the processor's.
+pub(super) type Address = u64;
+
+/// A handle of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handle(pub(super) *mut c_void);
+
+// SAFETY: handles are names; the driver takes them from every thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// `CUresult` of memory that is used up, and of work that is under way.
+pub(super) const OUT_OF_MEMORY: i32 = 2;
+
+/// Defines the calls. Their bodies name the binding, which is not there without the feature; then nobody can make them,
+/// since there is no driver.
+macro_rules! calls {
+    ($($(#[$doc:meta])* unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block)+) => {
+        #[cfg(feature = "cuda")]
+        impl Driver {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// As `cuda.h` says of the call: handles are alive, ranges are those of memory that is allocated.
+                pub(super) unsafe fn $name(self $(, $arg: $type)*) -> Result<$ret, GpuError> $body
+            )+
+        }
+
+        #[cfg(not(feature = "cuda"))]
+        #[allow(clippy::missing_safety_doc, reason = "nobody can call them")]
+        impl Driver {
+            $(
+                $(#[$doc])*
+                pub(super) unsafe fn $name(self $(, $arg: $type)*) -> Result<$ret, GpuError> {
+                    $(let _ = $arg;)*
+                    match self.none {}
+                }
+            )+
+        }
+    };
+}
+
+impl Driver {
+    /// The driver, loaded now if it was not before.
+    ///
+    /// # Errors
+    /// [`GpuError::NotBuilt`], [`GpuError::NoDriver`], [`GpuError::OldDriver`], or what initialising it says.
+    pub(super) fn load() -> Result<Driver, GpuError> {
+        #[cfg(feature = "cuda")]
+        return loading::load();
+        #[cfg(not(feature = "cuda"))]
+        Err(GpuError::NotBuilt)
+    }
+}
+
+/// What the driver answered to a call.
+#[cfg(feature = "cuda")]
+fn check(call: &'static str, code: i32) -> Result<(), GpuError> {
+    if code == 0 {
+        return Ok(());
+    }
+    let name = loading::error_name(code).unwrap_or_else(|| format!("error {code}"));
+    Err(GpuError::Driver { call, code, name })
+}
+
+/// Makes a call of the binding.
+#[cfg(feature = "cuda")]
+macro_rules! cu {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: as the function that makes the call says; what it writes to are places of that function's own.
+        check(stringify!($name), unsafe { cudarc::driver::sys::$name($($arg),*) } as i32)
+    };
+}
+
+calls! {
+    /// Number of GPUs.
+    unsafe fn device_count() -> i32 {
+        let mut count = 0;
+        cu!(cuDeviceGetCount(&mut count))?;
+        Ok(count)
+    }
+
+    /// The device of an ordinal.
+    unsafe fn device(ordinal: i32) -> i32 {
+        let mut device = 0;
+        cu!(cuDeviceGet(&mut device, ordinal))?;
+        Ok(device)
+    }
+
+    /// Its name.
+    unsafe fn device_name(device: i32) -> String {
+        let mut name = [0; 256];
+        cu!(cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device))?;
+        Ok(text(&name))
+    }
+
+    /// Its number among all there are.
+    unsafe fn device_uuid(device: i32) -> [u8; 16] {
+        let mut uuid = [0_u8; 16];
+        cu!(cuDeviceGetUuid_v2(uuid.as_mut_ptr().cast(), device))?;
+        Ok(uuid)
+    }
+
+    /// Its PCI address, as `0000:3b:00.0`.
+    unsafe fn device_pci(device: i32) -> String {
+        let mut name = [0; 32];
+        cu!(cuDeviceGetPCIBusId(name.as_mut_ptr(), name.len() as i32, device))?;
+        Ok(text(&name).to_ascii_lowercase())
+    }
+
+    /// Bytes of its memory.
+    unsafe fn device_memory(device: i32) -> usize {
+        let mut bytes = 0;
+        cu!(cuDeviceTotalMem_v2(&mut bytes, device))?;
+        Ok(bytes)
+    }
+
+    /// An attribute, by its number in `cuda.h`; 0 of those that the driver does not know.
+    unsafe fn attribute(device: i32, attribute: u32) -> i32 {
+        let mut value = 0;
+        // SAFETY: the type of the function is that of `cuda.h`; the binding's has the attributes of one version only.
+        let get = unsafe {
+            cudarc::driver::sys::culib()
+                .get::<unsafe extern "C" fn(*mut i32, u32, i32) -> i32>(b"cuDeviceGetAttribute")
+        };
+        match get {
+            // SAFETY: by the caller's word; the driver takes any number of an attribute.
+            Ok(get) if unsafe { get(&mut value, attribute, device) } == 0 => Ok(value),
+            _ => Ok(0),
+        }
+    }
+
+    /// Its primary context, kept until the process ends.
+    unsafe fn retain_primary(device: i32) -> Handle {
+        let mut context = std::ptr::null_mut();
+        cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
+        Ok(Handle(context.cast()))
+    }
+
+    /// Makes a context this thread's.
+    unsafe fn push(context: Handle) -> () {
+        cu!(cuCtxPushCurrent_v2(context.0.cast()))
+    }
+
+    /// Gives the thread the context that it had before.
+    unsafe fn pop() -> () {
+        let mut context = std::ptr::null_mut();
+        cu!(cuCtxPopCurrent_v2(&mut context))
+    }
+
+    /// Lets the current context reach memory of another device's.
+    unsafe fn enable_peer_access(context: Handle) -> () {
+        cu!(cuCtxEnablePeerAccess(context.0.cast(), 0))
+    }
+
+    /// Allocates memory of the current context.
+    unsafe fn alloc(len: usize) -> Address {
+        let mut address = 0;
+        cu!(cuMemAlloc_v2(&mut address, len))?;
+        Ok(address)
+    }
+
+    /// Frees it.
+    unsafe fn free(address: Address) -> () {
+        cu!(cuMemFree_v2(address))
+    }
+
+    /// Bytes that are free on the current device.
+    unsafe fn free_memory() -> usize {
+        let (mut free, mut total) = (0, 0);
+        cu!(cuMemGetInfo_v2(&mut free, &mut total))?;
+        Ok(free)
+    }
+
+    /// Copies between any two addresses, in the order of the stream.
+    unsafe fn copy(to: Address, from: Address, len: usize, stream: Handle) -> () {
+        cu!(cuMemcpyAsync(to, from, len, stream.0.cast()))
+    }
+
+    /// Sets bytes, in the order of the stream.
+    unsafe fn set(to: Address, value: u8, len: usize, stream: Handle) -> () {
+        cu!(cuMemsetD8Async(to, value, len, stream.0.cast()))
+    }
+
+    /// A stream that does not wait for the default one.
+    unsafe fn create_stream() -> Handle {
+        let mut stream = std::ptr::null_mut();
+        // CU_STREAM_NON_BLOCKING
+        cu!(cuStreamCreate(&mut stream, 1))?;
+        Ok(Handle(stream.cast()))
+    }
+
+    /// Waits until all of a stream is done.
+    unsafe fn synchronize(stream: Handle) -> () {
+        cu!(cuStreamSynchronize(stream.0.cast()))
+    }
+
+    /// Loads a module into the current context. The text ends with 0.
+    unsafe fn load_module(text: *const c_void) -> Handle {
+        let mut module = std::ptr::null_mut();
+        cu!(cuModuleLoadData(&mut module, text))?;
+        Ok(Handle(module.cast()))
+    }
+
+    /// A kernel of a module.
+    unsafe fn function(module: Handle, name: &std::ffi::CStr) -> Handle {
+        let mut function = std::ptr::null_mut();
+        cu!(cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()))?;
+        Ok(Handle(function.cast()))
+    }
+
+    /// Starts a kernel on `grid` blocks of `block` threads, in the order of the stream.
+    unsafe fn launch(function: Handle, grid: u32, block: u32, stream: Handle, args: *mut *mut c_void) -> () {
+        let extra = std::ptr::null_mut();
+        cu!(cuLaunchKernel(function.0.cast(), grid, 1, 1, block, 1, 1, 0, stream.0.cast(), args, extra))
+    }
+
+    /// An attribute of an address, by its number in `cuda.h`, whose value has the size of `u64` or less.
+    unsafe fn pointer_attribute(attribute: u32, address: Address) -> u64 {
+        let mut value = 0_u64;
+        // SAFETY: as in `attribute`.
+        let get = unsafe {
+            cudarc::driver::sys::culib()
+                .get::<unsafe extern "C" fn(*mut c_void, u32, u64) -> i32>(b"cuPointerGetAttribute")
+        };
+        // SAFETY: the driver takes any address; the value is at most 8 bytes.
+        let code = get.map_or(-1, |get| unsafe { get((&raw mut value).cast(), attribute, address) });
+        check("cuPointerGetAttribute", code)?;
+        Ok(value)
+    }
+
+    /// A DMA-buf of whole pages.
+    unsafe fn dmabuf(address: Address, len: usize) -> i32 {
+        let mut fd = -1_i32;
+        let kind = cudarc::driver::sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        cu!(cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, len, kind, 0))?;
+        Ok(fd)
+    }
+
+    /// Makes what a NIC has written visible to the current device.
+    unsafe fn flush() -> () {
+        use cudarc::driver::sys::{CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target};
+        cu!(cuFlushGPUDirectRDMAWrites(
+            Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+            Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
+        ))
+    }
+
+    /// The unit of virtual memory of a device.
+    unsafe fn granularity(device: i32, gpu_direct_rdma: bool) -> usize {
+        let prop = AllocationProp::of(device, gpu_direct_rdma);
+        let mut bytes = 0;
+        let minimum = cudarc::driver::sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        cu!(cuMemGetAllocationGranularity(&mut bytes, (&raw const prop).cast(), minimum))?;
+        Ok(bytes)
+    }
+
+    /// Physical memory of a device, which can be passed to other processes.
+    unsafe fn create(device: i32, gpu_direct_rdma: bool, len: usize) -> u64 {
+        let prop = AllocationProp::of(device, gpu_direct_rdma);
+        let mut handle = 0;
+        cu!(cuMemCreate(&mut handle, len, (&raw const prop).cast(), 0))?;
+        Ok(handle)
+    }
+
+    /// Lets go of it; what is mapped stays until it is unmapped.
+    unsafe fn release(handle: u64) -> () {
+        cu!(cuMemRelease(handle))
+    }
+
+    /// Addresses that nothing is mapped at.
+    unsafe fn reserve(len: usize) -> Address {
+        let mut address = 0;
+        cu!(cuMemAddressReserve(&mut address, len, 0, 0, 0))?;
+        Ok(address)
+    }
+
+    /// Gives them back.
+    unsafe fn unreserve(address: Address, len: usize) -> () {
+        cu!(cuMemAddressFree(address, len))
+    }
+
+    /// Maps physical memory.
+    unsafe fn map(address: Address, len: usize, handle: u64) -> () {
+        cu!(cuMemMap(address, len, 0, handle, 0))
+    }
+
+    /// Unmaps it.
+    unsafe fn unmap(address: Address, len: usize) -> () {
+        cu!(cuMemUnmap(address, len))
+    }
+
+    /// Lets a device read and write what is mapped.
+    unsafe fn allow(address: Address, len: usize, device: i32) -> () {
+        let access = AccessDesc { location: Location { kind: DEVICE, id: device }, flags: READ_WRITE };
+        cu!(cuMemSetAccess(address, len, (&raw const access).cast(), 1))
+    }
+
+    /// A descriptor of physical memory for another process.
+    unsafe fn export(handle: u64) -> i32 {
+        let mut fd = -1_i32;
+        let kind = cudarc::driver::sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0))?;
+        Ok(fd)
+    }
+
+    /// The physical memory of a descriptor.
+    unsafe fn import(fd: i32) -> u64 {
+        let mut handle = 0;
+        let kind = cudarc::driver::sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let fd = std::ptr::without_provenance_mut(fd as usize);
+        cu!(cuMemImportFromShareableHandle(&mut handle, fd, kind))?;
+        Ok(handle)
+    }
+}
+
+/// A text that ends with 0.
+#[cfg(feature = "cuda")]
+fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,238 @@
+//! Work on GPU memory: copies, reductions and fills, each done when the call returns.
+//!
+//! Each thread has a stream of its own on each GPU, so that threads do not wait for each other's work.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use super::device::Device;
+use super::driver::{Address, Handle};
+use super::kernels::Kernels;
+use super::place::{MAX_GPUS, Place};
+use crate::calc::{self, Calc, DataType, Scale};
+use crate::error::GpuError;
+
+/// An address and whose memory it is.
+type Spot = (*mut u8, Place);
+
+/// A thread's streams, by the GPU's ordinal.
+struct Lanes([Option<Lane>; MAX_GPUS]);
+
+/// A thread's way to one GPU.
+#[derive(Clone, Copy)]
+struct Lane {
+    stream: Handle,
+    /// Memory of the GPU that what comes from the processor is combined from; 0 before it is needed.
+    scratch: Address,
+}
+
+thread_local! {
+    static LANES: RefCell<Lanes> = const { RefCell::new(Lanes([None; MAX_GPUS])) };
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        for (ordinal, lane) in self.0.iter_mut().enumerate() {
+            let (Some(lane), Some(device)) = (lane.take(), Device::of(Place::gpu(ordinal as u8))) else { continue };
+            if lane.scratch != 0 {
+                // SAFETY: allocated by `scratch`, and used by this thread alone, which waits for all that it starts.
+                let freed = device.enter().and_then(|_entered| unsafe { device.driver.free(lane.scratch) });
+                if let Err(error) = freed {
+                    tracing::debug!(%error, "a thread's memory on a GPU stays");
+                }
+            }
+            device.give_stream(lane.stream);
+        }
+    }
+}
+
+impl Lane {
+    /// This thread's way to a GPU.
+    fn of(device: &Device) -> Result<Lane, GpuError> {
+        LANES.with_borrow_mut(|lanes| match &mut lanes.0[device.ordinal()] {
+            Some(lane) => Ok(*lane),
+            none => Ok(*none.insert(Lane { stream: device.take_stream()?, scratch: 0 })),
+        })
+    }
+
+    /// The same, with [`SCRATCH`] bytes of the GPU's memory. The context is this thread's.
+    fn with_scratch(device: &Device) -> Result<Lane, GpuError> {
+        let mut lane = Self::of(device)?;
+        if lane.scratch == 0 {
+            // SAFETY: the context is this thread's.
+            lane.scratch = unsafe { device.driver.alloc(SCRATCH) }?;
+            LANES.with_borrow_mut(|lanes| lanes.0[device.ordinal()] = Some(lane));
+        }
+        Ok(lane)
+    }
+}
+
+/// Copies between memory of which at least one is a GPU's. All of it is there when this returns.
+///
+/// # Safety
+/// Both ranges are memory of their places for `len` bytes, and do not overlap.
+#[cold]
+pub(crate) unsafe fn copy((to, to_place): Spot, (from, from_place): Spot, len: usize) -> Result<(), GpuError> {
+    if len == 0 {
+        return Ok(());
+    }
+    let device = either(to_place, from_place)?;
+    let lane = Lane::of(device)?;
+    let _entered = device.enter()?;
+    // SAFETY: by the caller's word; the stream is this thread's.
+    unsafe {
+        device.driver.copy(to as Address, from as Address, len, lane.stream)?;
+        device.driver.synchronize(lane.stream)
+    }
+}
+
+/// Combines `len` bytes of `from` into `to`, of which at least one is a GPU's: `to = to op from`.
+///
+/// # Errors
+/// [`GpuError::NotCalculated`] of a program's own operation, [`GpuError::Elements`], [`GpuError::Driver`].
+///
+/// # Safety
+/// As [`copy`].
+#[cold]
+pub(crate) unsafe fn combine(to: Spot, from: Spot, len: usize, calc: Calc) -> Result<(), GpuError> {
+    let size = calc.data_type().size();
+    if !len.is_multiple_of(size) || !(to.0 as usize).is_multiple_of(size) {
+        return Err(GpuError::Elements { len, address: to.0 as u64, size });
+    }
+    if !to.1.is_host() {
+        // SAFETY: passed on to the caller.
+        return unsafe { combine_on_gpu(to, from, len, calc) };
+    }
+    // The result is the processor's: so is the arithmetic.
+    let mut part = [0_u64; PART / 8];
+    let part = part.as_mut_ptr().cast::<u8>();
+    for done in (0..len).step_by(PART) {
+        let len = PART.min(len - done);
+        // SAFETY: `part` has room for it, and both ranges go on as far, by the caller's word.
+        unsafe {
+            copy((part, Place::HOST), (from.0.wrapping_add(done), from.1), len)?;
+            let to = to.0.add(done);
+            calc::combine_raw(calc, to, to, part, len);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`combine`]; `to` is a GPU's.
+unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result<(), GpuError> {
+    let device = either(to.1, Place::HOST)?;
+    let kernels = device.kernels()?;
+    if let Some(other) = Device::of(from.1) {
+        device.reach(other);
+        let lane = Lane::of(device)?;
+        let _entered = device.enter()?;
+        // SAFETY: by the caller's word.
+        unsafe {
+            launch_combine(device, kernels, (to.0 as Address, from.0 as Address), len, calc, lane.stream)?;
+            return device.driver.synchronize(lane.stream);
+        }
+    }
+    let _entered = device.enter()?;
+    let lane = Lane::with_scratch(device)?;
+    for done in (0..len).step_by(SCRATCH) {
+        let len = SCRATCH.min(len - done);
+        let (to, from) = (to.0 as Address + done as Address, from.0 as Address + done as Address);
+        // SAFETY: the scratch has room for it and is this thread's; the stream keeps the order.
+        unsafe {
+            device.driver.copy(lane.scratch, from, len, lane.stream)?;
+            launch_combine(device, kernels, (to, lane.scratch), len, calc, lane.stream)?;
+        }
+    }
+    // SAFETY: the stream is this thread's.
+    unsafe { device.driver.synchronize(lane.stream) }
+}
+
+/// Starts a reduction.
+///
+/// # Safety
+/// Both ranges are memory that the device reaches; its context is this thread's.
+unsafe fn launch_combine(
+    device: &Device,
+    kernels: &Kernels,
+    (mut to, mut from): (Address, Address),
+    len: usize,
+    calc: Calc,
+    stream: Handle,
+) -> Result<(), GpuError> {
+    let mut count = (len / calc.data_type().size()) as u64;
+    let mut into = to;
+    let mut args: [*mut c_void; 4] =
+        [(&raw mut into).cast(), (&raw mut to).cast(), (&raw mut from).cast(), (&raw mut count).cast()];
+    let kernel = kernels.combine(device, calc)?;
+    // SAFETY: the kernel takes these four; the driver copies them before it returns.
+    unsafe { device.driver.launch(kernel, grid(device, len), BLOCK, stream, args.as_mut_ptr()) }
+}
+
+/// Scales GPU memory.
+///
+/// # Safety
+/// `at` is memory of its GPU for `len` bytes.
+pub(super) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Scale) -> Result<(), GpuError> {
+    let size = data_type.size();
+    if !len.is_multiple_of(size) || !(at.0 as usize).is_multiple_of(size) {
+        return Err(GpuError::Elements { len, address: at.0 as u64, size });
+    }
+    // What the processor refuses is refused here, by the same words.
+    calc::scale(data_type, &mut [], scale).map_err(|error| GpuError::NotCalculated { what: error.to_string() })?;
+    let device = either(at.1, Place::HOST)?;
+    let lane = Lane::of(device)?;
+    let kernel = device.kernels()?.scale(device, data_type, scale)?;
+    let (mut vector, mut count) = (at.0 as Address, (len / size) as u64);
+    let (mut divisor, mut factor, mut whole) = match scale {
+        Scale::Divide(count) => (count, 0.0, 0),
+        Scale::Multiply(factor) => (0, factor, factor as i128 as i64),
+    };
+    let third: *mut c_void = match scale {
+        Scale::Divide(_) => (&raw mut divisor).cast(),
+        Scale::Multiply(_) if data_type.is_integer() => (&raw mut whole).cast(),
+        Scale::Multiply(_) => (&raw mut factor).cast(),
+    };
+    let mut args = [(&raw mut vector).cast(), (&raw mut count).cast(), third];
+    let _entered = device.enter()?;
+    // SAFETY: the kernel takes these three; the driver copies them before it returns.
+    unsafe {
+        device.driver.launch(kernel, grid(device, len), BLOCK, lane.stream, args.as_mut_ptr())?;
+        device.driver.synchronize(lane.stream)
+    }
+}
+
+/// Sets bytes of GPU memory.
+///
+/// # Safety
+/// `to` is memory of the GPU for `len` bytes.
+pub(super) unsafe fn fill(device: &Device, to: Address, value: u8, len: usize) -> Result<(), GpuError> {
+    let lane = Lane::of(device)?;
+    let _entered = device.enter()?;
+    // SAFETY: by the caller's word; the stream is this thread's.
+    unsafe {
+        device.driver.set(to, value, len, lane.stream)?;
+        device.driver.synchronize(lane.stream)
+    }
+}
+
+/// The GPU that works where two places meet: that of the target if it is one.
+fn either(to: Place, from: Place) -> Result<&'static Device, GpuError> {
+    let device = Device::of(to).or_else(|| Device::of(from));
+    device.ok_or(GpuError::NoDevice { ordinal: to.ordinal().or(from.ordinal()).unwrap_or(0).into(), count: 0 })
+}
+
+/// Blocks for `len` bytes of a vector: each thread has 64 bytes to do, up to as many as the GPU runs at once.
+fn grid(device: &Device, len: usize) -> u32 {
+    let wanted = len.div_ceil(64 * BLOCK as usize).max(1);
+    wanted.min(device.attributes().multiprocessors.max(1) as usize * BLOCKS_AT_ONCE) as u32
+}
+
+/// Threads of a block.
+const BLOCK: u32 = 512;
+/// Blocks of that size that a multiprocessor runs at once.
+const BLOCKS_AT_ONCE: usize = 4;
+/// What goes to a GPU to be combined there: enough to hide that each part starts a kernel.
+const SCRATCH: usize = 4 << 20;
+/// What comes from a GPU to be combined here: of the stack.
+const PART: usize = 16 << 10;

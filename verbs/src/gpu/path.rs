@@ -1,0 +1,65 @@
+//! How a device reaches GPU memory.
+
+use std::fmt;
+use std::path::Path;
+
+/// The way by which a device reaches registered GPU memory, and why it is that one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistrationPath {
+    pub(crate) way: Way,
+    /// Why better ways were not taken; empty if there is none.
+    pub(crate) why: String,
+}
+
+/// See [`RegistrationPath`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Software,
+    DmaBuf,
+    PeerMemory,
+}
+
+impl RegistrationPath {
+    pub(crate) fn software() -> Self {
+        RegistrationPath { way: Way::Software, why: String::new() }
+    }
+
+    /// Its name: `software` for the software device, `dma-buf`, or `peermem` for the kernel module nvidia-peermem.
+    pub fn name(&self) -> &'static str {
+        match self.way {
+            Way::Software => "software",
+            Way::DmaBuf => "dma-buf",
+            Way::PeerMemory => "peermem",
+        }
+    }
+
+    /// Why a better way was not taken; empty if none is better.
+    pub fn reason(&self) -> &str {
+        &self.why
+    }
+}
+
+impl fmt::Display for RegistrationPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        if self.why.is_empty() { Ok(()) } else { write!(f, " ({})", self.why) }
+    }
+}
+
+/// How what a NIC wrote into GPU memory becomes visible to kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flush {
+    /// It is visible once its completion was polled.
+    NotNeeded,
+    /// It was made visible now.
+    Done,
+    /// Neither the driver nor the machine sees to it: a READ of one byte of the memory over a queue pair to itself does, once it
+    /// completes.
+    ReadBack,
+}
+
+/// Whether the kernel module is loaded that lets NICs register GPU memory by its address.
+pub(crate) fn has_peermem() -> bool {
+    Path::new("/sys/module/nvidia_peermem/version").exists()
+}
