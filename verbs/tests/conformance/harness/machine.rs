@@ -8,13 +8,14 @@ use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use qpair_verbs::{
     Access, AddressHandle, AsyncEvent, AsyncEvents, BytesRegion, CompletionChannel, CompletionQueue, ConnectError,
-    Context, DatagramQueuePair, ExposedRegion, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState,
+    Context, DatagramQueuePair, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState,
     QpType, QueuePair, ReadyToReceive, SharedReceiveQueue,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::exposed::Exposed;
 use super::{
     Abilities, BytesId, Command, Content, CqId, DomainId, Event, HandleId, Made, Piece, QpId, QpSpec, RegionId, SrqId,
     WindowId, digest,
@@ -30,7 +31,7 @@ pub struct Machine {
     pub(super) domains: Vec<ProtectionDomain>,
     pub(super) cqs: Vec<Cq>,
     pub(super) qps: Vec<Qp>,
-    pub(super) regions: Vec<Option<ExposedRegion>>,
+    pub(super) regions: Vec<Option<Exposed>>,
     bytes: Vec<Option<BytesRegion>>,
     pub(super) windows: Vec<Option<MemoryWindow>>,
     pub(super) srqs: Vec<SharedReceiveQueue>,
@@ -254,15 +255,15 @@ impl Machine {
             }
             Command::Look { region, start, end } => {
                 let mut bytes = vec![0; end - start];
-                self.region(region)?.read(start, &mut bytes).map_err(text)?;
+                self.region(region)?.read(start, &mut bytes)?;
                 answer(Content::found("part of an exposed region".to_owned(), &bytes, &[]))
             }
             Command::Fill { region, start, end, fill } => {
-                self.region(region)?.write(start, &fill.bytes(end - start)).map_err(text)?;
+                self.region(region)?.write(start, &fill.bytes(end - start))?;
                 answer(())
             }
             Command::HostAdd { region, offset, add, count } => {
-                let region = self.region(region)?;
+                let region = self.region(region)?.on_host()?;
                 let mut before = 0;
                 for _ in 0..count {
                     before = region.fetch_add(offset, add).map_err(text)?;
@@ -374,7 +375,7 @@ impl Machine {
     }
 
     fn expose(&mut self, DomainId(domain): DomainId, piece: Piece, access: Access) -> Answer {
-        let region = piece.make(&self.domains[domain])?.expose(access).map_err(text)?;
+        let region = Exposed::new(piece, &self.domains[domain], access)?;
         let remote = region.remote(0..region.len());
         self.regions.push(Some(region));
         answer((RegionId(self.regions.len() - 1), remote))
@@ -383,23 +384,23 @@ impl Machine {
     fn revoke(&mut self, RegionId(region): RegionId, watch: u64) -> Answer {
         let taken = self.regions[region].take().ok_or("the region was revoked")?;
         answer(match taken.revoke() {
-            Ok(buffer) => {
-                let (before, end) = (digest(&buffer), Instant::now() + Duration::from_millis(watch));
+            Ok(revoked) => {
+                let (before, end) = (digest(&revoked.bytes()), Instant::now() + Duration::from_millis(watch));
                 while watch > 0 && Instant::now() < end {
-                    if digest(std::hint::black_box(&buffer)) != before {
+                    if digest(&std::hint::black_box(&revoked).bytes()) != before {
                         return Err("memory changed after it was revoked".to_owned());
                     }
                 }
-                Ok(Content::of(buffer.into(), 0, None))
+                Ok(Content::found("a buffer".to_owned(), &revoked.bytes(), &[]))
             }
-            Err(failed) => {
-                self.regions[region] = Some(failed.region);
-                Err(format!("{:?}", failed.why))
+            Err((failed, why)) => {
+                self.regions[region] = Some(failed);
+                Err(format!("{why:?}"))
             }
         })
     }
 
-    pub(super) fn region(&self, RegionId(region): RegionId) -> Result<&ExposedRegion, String> {
+    pub(super) fn region(&self, RegionId(region): RegionId) -> Result<&Exposed, String> {
         self.regions[region].as_ref().ok_or_else(|| "the region was revoked".to_owned())
     }
 

@@ -3,6 +3,7 @@
 
 mod command;
 mod env;
+mod exposed;
 mod leeway;
 mod machine;
 mod peer;

@@ -4,6 +4,7 @@ use qpair_verbs::{Buffer, HugePages, Local, ProtectionDomain};
 use serde::{Deserialize, Serialize};
 
 use super::RegionId;
+use super::exposed::on_gpu;
 
 /// Bytes by description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,6 +159,11 @@ impl Content {
             Local::Buffer(buffer) => buffer.to_vec(),
             Local::Slab(slab) => slab.share(0..slab.len()).to_vec(),
             Local::List(list) => list.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
+            Local::Region(slice) if on_gpu() => {
+                let mut bytes = vec![0; slice.len()];
+                slice.read(0, &mut bytes).expect("its own memory");
+                bytes
+            }
             Local::Region(slice) => return Content { len: slice.len(), ..Content::found(form, &[], &[]) },
             Local::None => Vec::new(),
             other => panic!("no case posts {}", other.form()),
