@@ -10,7 +10,7 @@ use crate::values::every;
 /// The architectures that there is PTX for.
 const TARGETS: [&str; 2] = ["sm_60", "sm_90"];
 
-fn read(target: &str) -> String {
+pub fn read(target: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
     std::fs::read_to_string(folder.join(format!("combine.{target}.ptx"))).unwrap()
 }
@@ -19,6 +19,13 @@ fn read(target: &str) -> String {
 fn parts(ptx: &str) -> (&str, Vec<&str>) {
     let (head, kernels) = ptx.split_at(ptx.find(".visible .entry ").unwrap());
     (head, kernels.split(".visible .entry ").skip(1).collect())
+}
+
+/// One kernel as a module.
+pub fn alone(ptx: &str, name: &str) -> String {
+    let (head, kernels) = parts(ptx);
+    let kernel = kernels.into_iter().find(|kernel| kernel.split('(').next() == Some(name)).unwrap();
+    format!("{head}.visible .entry {kernel}")
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use qpair_verbs::calc::{DataType, Scale, scale};
 
-use crate::host::{Grid, Vector, kernels};
+use crate::run::{Grid, Vector, kernels};
 use crate::values::{Random, elements, special};
 
 /// Compares, where the crate does not refuse.
@@ -37,6 +37,9 @@ fn scales(random: &mut Random) -> Vec<Scale> {
     scales
 }
 
+/// Where the grid is not what is looked at.
+const GRID: Grid = (3, 64);
+
 #[test]
 fn each_byte_and_half_and_special_values() {
     let mut random = Random::new();
@@ -48,7 +51,7 @@ fn each_byte_and_half_and_special_values() {
         };
         let vector = elements(data_type, values);
         for by in scales(&mut random) {
-            check(data_type, &vector, by, 0, (1, 1));
+            check(data_type, &vector, by, 0, GRID);
         }
     }
 }
@@ -59,7 +62,7 @@ fn random_values() {
     for data_type in DataType::ALL {
         let vector = random.vector(data_type, 2_000);
         for by in scales(&mut random) {
-            check(data_type, &vector, by, 0, (1, 1));
+            check(data_type, &vector, by, 0, GRID);
         }
     }
 }
