@@ -25,16 +25,19 @@ pub trait Run: Send + Sync {
     fn run(&self, name: &str, into: &mut Vector, count: u64, arguments: Arguments<'_>, grid: Grid);
 }
 
-/// What runs them; `None`, and a line that says why, where there is no compiler for this host.
+/// What runs them; `None`, and a line that says why at the first call, where there is no compiler for this host.
 pub fn kernels() -> Option<Kernels> {
     static KERNELS: OnceLock<Option<Box<dyn Run>>> = OnceLock::new();
-    let run = KERNELS.get_or_init(|| match std::env::var("QPAIR_TEST_GPU") {
-        Ok(target) => Some(Box::new(gpu::Gpu::open(target))),
-        Err(_) => host::compile().map(|host| Box::new(host) as Box<dyn Run>),
+    let run = KERNELS.get_or_init(|| {
+        if let Ok(target) = std::env::var("QPAIR_TEST_GPU") {
+            return Some(Box::new(gpu::Gpu::open(target)));
+        }
+        let Some(host) = host::compile() else {
+            println!("SKIPPED: no C++ compiler `c++`; install one, for example with: apt install g++");
+            return None;
+        };
+        Some(Box::new(host))
     });
-    if run.is_none() {
-        println!("SKIPPED: no C++ compiler `c++`; install one, for example with: apt install g++");
-    }
     run.as_deref().map(Kernels)
 }
 
