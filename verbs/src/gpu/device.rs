@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use super::allocation::Allocation;
 use super::attributes::GpuAttributes;
@@ -31,7 +31,7 @@ pub(super) struct Device {
     attributes: GpuAttributes,
     /// Streams that no thread uses.
     streams: Mutex<Vec<Handle>>,
-    kernels: OnceLock<Result<Kernels, GpuError>>,
+    pub(super) kernels: Kernels,
     /// The GPUs whose memory this one may reach, a bit each.
     peers: AtomicU64,
 }
@@ -78,7 +78,7 @@ impl Gpu {
             context,
             attributes: GpuAttributes::of(driver, device)?,
             streams: Mutex::default(),
-            kernels: OnceLock::new(),
+            kernels: Kernels::new(),
             peers: AtomicU64::new(0),
         }));
         OPENED[ordinal].store(opened, Ordering::Release);
@@ -214,11 +214,6 @@ impl Device {
     /// Takes a stream back. Nothing is under way on it.
     pub(super) fn give_stream(&self, stream: Handle) {
         lock(&self.streams).push(stream);
-    }
-
-    /// The kernels, loaded at their first use.
-    pub(super) fn kernels(&self) -> Result<&Kernels, GpuError> {
-        self.kernels.get_or_init(|| Kernels::load(self)).as_ref().map_err(Clone::clone)
     }
 
     /// Lets this GPU reach another's memory, where the machine can.

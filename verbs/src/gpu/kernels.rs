@@ -1,7 +1,7 @@
-//! The kernels that combine and scale: loaded into a GPU's context when they are first used.
+//! The kernels that combine and scale, each loaded into a GPU's context when it is first used.
 //!
 //! Their text is PTX, which every later driver compiles for every later GPU. It is made by `verbs/kernels/regenerate` from
-//! the source beside that.
+//! the source beside that. A kernel is loaded alone: compiling one takes some tenths of a second, all of them several.
 
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -13,66 +13,78 @@ use crate::error::GpuError;
 
 /// The kernels of one GPU.
 pub(super) struct Kernels {
-    module: Handle,
     /// By type and operation.
     combine: [[OnceLock<Handle>; Calc::FIXED]; DataType::ALL.len()],
     /// Divisions and products, by type.
     scale: [[OnceLock<Handle>; 2]; DataType::ALL.len()],
 }
 
-/// For every GPU since Pascal.
-const EVERYWHERE: &str = concat!(include_str!("kernels/combine.sm_60.ptx"), "\0");
-/// With what Hopper converts by itself.
-const HOPPER: &str = concat!(include_str!("kernels/combine.sm_90.ptx"), "\0");
+/// For every GPU since Pascal, and with what Hopper converts by itself.
+#[cfg(feature = "cuda")]
+const TEXTS: [&str; 2] = [include_str!("kernels/combine.sm_60.ptx"), include_str!("kernels/combine.sm_90.ptx")];
+/// Where there is no GPU there is none to run them.
+#[cfg(not(feature = "cuda"))]
+const TEXTS: [&str; 2] = [""; 2];
+
+/// What each kernel begins with.
+const ENTRY: &str = ".visible .entry ";
 
 impl Kernels {
-    pub(super) fn load(device: &Device) -> Result<Self, GpuError> {
-        let text = if device.attributes().capability >= (9, 0) { HOPPER } else { EVERYWHERE };
-        let _entered = device.enter()?;
-        // SAFETY: the context is this thread's, and the text ends with 0.
-        let module = unsafe { device.driver.load_module(text.as_ptr().cast()) }?;
-        Ok(Kernels {
-            module,
+    pub(super) const fn new() -> Self {
+        Kernels {
             combine: [const { [const { OnceLock::new() }; Calc::FIXED] }; DataType::ALL.len()],
             scale: [const { [const { OnceLock::new() }; 2] }; DataType::ALL.len()],
-        })
+        }
     }
 
     /// The kernel of a reduction.
     ///
     /// # Errors
-    /// [`GpuError::NotCalculated`] of a program's own operation.
+    /// [`GpuError::NotCalculated`] of a program's own operation, [`GpuError::Driver`].
     pub(super) fn combine(&self, device: &Device, calc: Calc) -> Result<Handle, GpuError> {
         let Some(operation) = calc.fixed() else {
             return Err(GpuError::NotCalculated { what: calc.to_string() });
         };
         let place = &self.combine[calc.data_type() as usize][operation];
-        self.find(device, place, || format!("qpair_{}_{}", calc.name(), calc.data_type()))
+        find(device, place, || format!("qpair_{}_{}", calc.name(), calc.data_type()))
     }
 
     /// The kernel of a division or product.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
     pub(super) fn scale(&self, device: &Device, data_type: DataType, scale: Scale) -> Result<Handle, GpuError> {
         let (which, name) = match scale {
             Scale::Divide(_) => (0, "divide"),
             Scale::Multiply(_) => (1, "multiply"),
         };
         let place = &self.scale[data_type as usize][which];
-        self.find(device, place, || format!("qpair_{name}_{data_type}"))
+        find(device, place, || format!("qpair_{name}_{data_type}"))
     }
+}
 
-    fn find(
-        &self,
-        device: &Device,
-        place: &OnceLock<Handle>,
-        name: impl FnOnce() -> String,
-    ) -> Result<Handle, GpuError> {
-        if let Some(found) = place.get() {
-            return Ok(*found);
-        }
-        let name = CString::new(name()).unwrap_or_default();
-        let _entered = device.enter()?;
-        // SAFETY: the module stays with the context.
-        let found = unsafe { device.driver.function(self.module, &name) }?;
-        Ok(*place.get_or_init(|| found))
+/// A kernel, loaded now if it was not before.
+fn find(device: &Device, place: &OnceLock<Handle>, name: impl FnOnce() -> String) -> Result<Handle, GpuError> {
+    if let Some(found) = place.get() {
+        return Ok(*found);
     }
+    let name = name();
+    let text = TEXTS[usize::from(device.attributes().capability >= (9, 0))];
+    let Some(module) = alone(text, &name) else { return Err(GpuError::NotCalculated { what: name }) };
+    let name = CString::new(name).unwrap_or_default();
+    let _entered = device.enter()?;
+    // SAFETY: the context is this thread's, the text ends with 0, and the module stays with the context.
+    let found = unsafe {
+        let module = device.driver.load_module(module.as_ptr().cast())?;
+        device.driver.function(module, &name)?
+    };
+    Ok(*place.get_or_init(|| found))
+}
+
+/// One kernel of a text as a text of its own: what all have in front, and the kernel.
+fn alone(text: &str, name: &str) -> Option<CString> {
+    let mut parts = text.split(ENTRY);
+    let head = parts.next()?;
+    let kernel = parts.find(|kernel| kernel.split('(').next() == Some(name))?;
+    CString::new([head, ENTRY, kernel].concat()).ok()
 }

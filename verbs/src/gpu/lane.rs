@@ -7,7 +7,6 @@ use std::ffi::c_void;
 
 use super::device::Device;
 use super::driver::{Address, Handle};
-use super::kernels::Kernels;
 use super::place::{MAX_GPUS, Place};
 use crate::calc::{self, Calc, DataType, Scale};
 use crate::error::GpuError;
@@ -122,14 +121,14 @@ pub(crate) unsafe fn combine(to: Spot, from: Spot, len: usize, calc: Calc) -> Re
 /// As [`combine`]; `to` is a GPU's.
 unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result<(), GpuError> {
     let device = either(to.1, Place::HOST)?;
-    let kernels = device.kernels()?;
+    let kernel = device.kernels.combine(device, calc)?;
     if let Some(other) = Device::of(from.1) {
         device.reach(other);
         let lane = Lane::of(device)?;
         let _entered = device.enter()?;
         // SAFETY: by the caller's word.
         unsafe {
-            launch_combine(device, kernels, (to.0 as Address, from.0 as Address), len, calc, lane.stream)?;
+            launch_combine(device, kernel, (to.0 as Address, from.0 as Address), len, calc, lane.stream)?;
             return device.driver.synchronize(lane.stream);
         }
     }
@@ -141,20 +140,20 @@ unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result
         // SAFETY: the scratch has room for it and is this thread's; the stream keeps the order.
         unsafe {
             device.driver.copy(lane.scratch, from, len, lane.stream)?;
-            launch_combine(device, kernels, (to, lane.scratch), len, calc, lane.stream)?;
+            launch_combine(device, kernel, (to, lane.scratch), len, calc, lane.stream)?;
         }
     }
     // SAFETY: the stream is this thread's.
     unsafe { device.driver.synchronize(lane.stream) }
 }
 
-/// Starts a reduction.
+/// Starts a reduction by its kernel.
 ///
 /// # Safety
 /// Both ranges are memory that the device reaches; its context is this thread's.
 unsafe fn launch_combine(
     device: &Device,
-    kernels: &Kernels,
+    kernel: Handle,
     (mut to, mut from): (Address, Address),
     len: usize,
     calc: Calc,
@@ -164,7 +163,6 @@ unsafe fn launch_combine(
     let mut into = to;
     let mut args: [*mut c_void; 4] =
         [(&raw mut into).cast(), (&raw mut to).cast(), (&raw mut from).cast(), (&raw mut count).cast()];
-    let kernel = kernels.combine(device, calc)?;
     // SAFETY: the kernel takes these four; the driver copies them before it returns.
     unsafe { device.driver.launch(kernel, grid(device, len), BLOCK, stream, args.as_mut_ptr()) }
 }
@@ -182,7 +180,7 @@ pub(super) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Sca
     calc::scale(data_type, &mut [], scale).map_err(|error| GpuError::NotCalculated { what: error.to_string() })?;
     let device = either(at.1, Place::HOST)?;
     let lane = Lane::of(device)?;
-    let kernel = device.kernels()?.scale(device, data_type, scale)?;
+    let kernel = device.kernels.scale(device, data_type, scale)?;
     let (mut vector, mut count) = (at.0 as Address, (len / size) as u64);
     let (mut divisor, mut factor, mut whole) = match scale {
         Scale::Divide(count) => (count, 0.0, 0),

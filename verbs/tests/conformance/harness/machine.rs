@@ -8,8 +8,8 @@ use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use qpair_verbs::{
     Access, AddressHandle, AsyncEvent, AsyncEvents, BytesRegion, CompletionChannel, CompletionQueue, ConnectError,
-    Context, DatagramQueuePair, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState,
-    QpType, QueuePair, ReadyToReceive, SharedReceiveQueue,
+    Context, DatagramQueuePair, MemoryWindow, Prepared, ProtectionDomain, QpAddress, QpBuilder, QpState, QpType,
+    QueuePair, ReadyToReceive, SharedReceiveQueue,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
