@@ -95,7 +95,7 @@ pub(crate) unsafe fn copy((to, to_place): Spot, (from, from_place): Spot, len: u
 #[cold]
 pub(crate) unsafe fn combine(to: Spot, from: Spot, len: usize, calc: Calc) -> Result<(), GpuError> {
     let size = calc.data_type().size();
-    if !len.is_multiple_of(size) || !(to.0 as usize).is_multiple_of(size) {
+    if !len.is_multiple_of(size) {
         return Err(GpuError::Elements { len, address: to.0 as u64, size });
     }
     if !to.1.is_host() {
@@ -122,7 +122,11 @@ pub(crate) unsafe fn combine(to: Spot, from: Spot, len: usize, calc: Calc) -> Re
 unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result<(), GpuError> {
     let device = either(to.1, Place::HOST)?;
     let kernel = device.kernels.combine(device, calc)?;
-    if let Some(other) = Device::of(from.1) {
+    let is_aligned = |at: Spot| (at.0 as usize).is_multiple_of(calc.data_type().size());
+    if let Some(other) = Device::of(from.1)
+        && is_aligned(to)
+        && is_aligned(from)
+    {
         device.reach(other);
         let lane = Lane::of(device)?;
         let _entered = device.enter()?;
@@ -134,13 +138,21 @@ unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result
     }
     let _entered = device.enter()?;
     let lane = Lane::with_scratch(device)?;
-    for done in (0..len).step_by(SCRATCH) {
-        let len = SCRATCH.min(len - done);
-        let (to, from) = (to.0 as Address + done as Address, from.0 as Address + done as Address);
-        // SAFETY: the scratch has room for it and is this thread's; the stream keeps the order.
+    // What kernels do not take where it is goes by the scratch: one half for each side.
+    let (theirs, ours) = (lane.scratch, lane.scratch + PIECE as Address);
+    for done in (0..len).step_by(PIECE) {
+        let len = PIECE.min(len - done);
+        let (to_at, from_at) = (to.0 as Address + done as Address, from.0 as Address + done as Address);
+        // SAFETY: each half has room for it and is this thread's; the stream keeps the order.
         unsafe {
-            device.driver.copy(lane.scratch, from, len, lane.stream)?;
-            launch_combine(device, kernel, (to, lane.scratch), len, calc, lane.stream)?;
+            device.driver.copy(theirs, from_at, len, lane.stream)?;
+            if is_aligned(to) {
+                launch_combine(device, kernel, (to_at, theirs), len, calc, lane.stream)?;
+            } else {
+                device.driver.copy(ours, to_at, len, lane.stream)?;
+                launch_combine(device, kernel, (ours, theirs), len, calc, lane.stream)?;
+                device.driver.copy(to_at, ours, len, lane.stream)?;
+            }
         }
     }
     // SAFETY: the stream is this thread's.
@@ -230,7 +242,8 @@ fn grid(device: &Device, len: usize) -> u32 {
 const BLOCK: u32 = 512;
 /// Blocks of that size that a multiprocessor runs at once.
 const BLOCKS_AT_ONCE: usize = 4;
-/// What goes to a GPU to be combined there: enough to hide that each part starts a kernel.
-const SCRATCH: usize = 4 << 20;
+/// What goes by a GPU's scratch at once: enough to hide that each piece starts a kernel. A multiple of every element's size.
+const PIECE: usize = 2 << 20;
+const SCRATCH: usize = 2 * PIECE;
 /// What comes from a GPU to be combined here: of the stack.
 const PART: usize = 16 << 10;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use qpair_verbs::{Context, QpType};
 
+use super::exposed::on_gpu;
 use super::leeway::{device, far_device, is_rxe};
 use super::machine::Machine;
 use super::{Peer, Promise, QpId, QpSpec, Side};
@@ -113,6 +114,11 @@ impl Env {
     /// True if the device is no rdma_rxe, which has the hole that `what` names; otherwise says that the case is skipped.
     pub fn sounder_than_rxe(&self, what: &str) -> bool {
         self.able(&format!("{what} (rdma_rxe, seen in Linux 6.12)"), !is_rxe(self.ctx.attributes().vendor_id))
+    }
+
+    /// True if the memory of the cases is the processor's; otherwise says that the case is skipped.
+    pub fn on_host(&self, what: &str) -> bool {
+        self.able(&format!("{what} with memory of a GPU"), !on_gpu())
     }
 
     /// True if the device can do it; otherwise says, past the test harness's capture, that the case is skipped.
