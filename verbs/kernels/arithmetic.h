@@ -151,8 +151,9 @@ template <class T, class U, class Signed> struct Floats {
 
     static bool is_nan(U a) { return (a & MOST) > INFINITE; }
 
-    // As an integer, in the order of the floats, -0.0 before +0.0.
-    static Signed in_order(U a) { return Signed(a ^ (U(Signed(a) >> (sizeof(U) * 8 - 1)) & MOST)); }
+    // As an integer, in the order of the floats, -0.0 before +0.0. (A mask made by an arithmetic shift NVRTC 11.8 takes for a
+    // bit field, and fills it with zeros.)
+    static Signed in_order(U a) { return Signed(a) < 0 ? Signed(a ^ MOST) : Signed(a); }
 
     // Of NaN, which of them devices and processors differ in, the one.
     static U one_nan(T value) {
