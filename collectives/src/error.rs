@@ -398,6 +398,12 @@ pub enum CollectiveError {
         /// Why there is no other memory.
         source: Arc<MemoryError>,
     },
+    /// A function of the program's own on memory of GPUs.
+    #[error("{op} is a function of this program's, which GPUs do not run: copy the vectors to memory of the processor")]
+    NotOnGpu {
+        /// The operation.
+        op: ReduceOp,
+    },
     /// The algorithm does not do the collective.
     #[error(transparent)]
     Algorithm(#[from] RecipeError),
@@ -497,6 +503,7 @@ mod tests {
             op: Some(ReduceOp::Sum),
             elements: 1 << 20,
             in_place: true,
+            on_gpu: false,
             algorithm: Algorithm::Ring,
             hash: PlanHash(0),
         };

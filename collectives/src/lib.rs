@@ -59,7 +59,9 @@ mod verify;
 
 pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};
 pub use bootstrap::{Environment, Meeting};
-pub use communicator::{Cartesian, CommBuffer, Communicator, Explanation, Held, OperationFailed, Pending, Start};
+pub use communicator::{
+    Cartesian, CommBuffer, Communicator, Explanation, Held, Location, OnGpu, OnHost, OperationFailed, Pending, Start,
+};
 pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;
 pub use fault::{Mismatch, Place, Side, Waits};

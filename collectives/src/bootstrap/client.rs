@@ -307,6 +307,7 @@ mod tests {
             op: None,
             elements: 1 << 20,
             in_place: true,
+            on_gpu: false,
             algorithm: Algorithm::Ring,
             hash: PlanHash(u64::MAX),
         };

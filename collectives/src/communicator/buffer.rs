@@ -1,11 +1,13 @@
-//! Registered memory of a communicator, as a slice of elements.
+//! Registered memory of a communicator, as a slice of elements; or memory of a GPU.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use qpair_verbs::Buffer;
 use qpair_verbs::calc::Element;
+use qpair_verbs::{Buffer, GpuBuffer, GpuError};
+
+use super::location::{Location, OnGpu, OnHost};
 
 /// A vector in registered memory, for the operations of the communicator that made it. It derefs to `[T]`.
 ///
@@ -16,16 +18,30 @@ use qpair_verbs::calc::Element;
 /// vector[2] = 1.5;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct CommBuffer<T: Element> {
+///
+/// One that is [on a GPU](OnGpu), made by [`Communicator::gpu_buffer`](super::Communicator::gpu_buffer), yields no slice:
+/// elements are copied in and out, and kernels take its [address](CommBuffer::address).
+pub struct CommBuffer<T: Element, L: Location = OnHost> {
     /// `None` where there are no elements.
-    memory: Option<Buffer>,
+    memory: Option<L::Memory>,
     owner: u64,
     element: PhantomData<T>,
 }
 
-impl<T: Element> CommBuffer<T> {
-    pub(super) fn new(memory: Option<Buffer>, owner: u64) -> Self {
+impl<T: Element, L: Location> CommBuffer<T, L> {
+    pub(super) fn new(memory: Option<L::Memory>, owner: u64) -> Self {
         CommBuffer { memory, owner, element: PhantomData }
+    }
+
+    /// Its elements.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.memory.as_ref().map_or(0, L::len) / T::TYPE.size()
+    }
+
+    /// True if it has none.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_none()
     }
 
     /// Which communicator made it.
@@ -36,14 +52,54 @@ impl<T: Element> CommBuffer<T> {
 
     /// Takes the memory, for an operation. Until it is put back there are no elements.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Buffer> {
+    pub(super) fn take(&mut self) -> Option<L::Memory> {
         self.memory.take()
     }
 
     #[inline]
-    pub(super) fn put(&mut self, memory: Option<Buffer>) {
+    pub(super) fn put(&mut self, memory: Option<L::Memory>) {
         self.memory = memory;
     }
+}
+
+impl<T: Element> CommBuffer<T, OnGpu> {
+    /// The address of the first element, for kernels; 0 if there is none. Whoever starts one waits for it before an operation
+    /// takes the vector.
+    pub fn address(&self) -> u64 {
+        self.memory.as_ref().map_or(0, GpuBuffer::address)
+    }
+
+    /// Copies elements to `offset` on. They are there when this returns.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn write(&mut self, offset: usize, from: &[T]) -> Result<(), GpuError> {
+        match &mut self.memory {
+            Some(memory) => memory.write(offset * T::TYPE.size(), bytemuck::cast_slice(from)),
+            None => outside(offset, from.len()),
+        }
+    }
+
+    /// Copies elements from `offset` on into `into`.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn read(&self, offset: usize, into: &mut [T]) -> Result<(), GpuError> {
+        match &self.memory {
+            Some(memory) => memory.read(offset * T::TYPE.size(), bytemuck::cast_slice_mut(into)),
+            None => outside(offset, into.len()),
+        }
+    }
+
+    /// The memory, which is the program's again; `None` if there are no elements.
+    pub fn into_gpu_buffer(self) -> Option<GpuBuffer> {
+        self.memory
+    }
+}
+
+/// What is copied of a vector without elements.
+fn outside(offset: usize, len: usize) -> Result<(), GpuError> {
+    if offset == 0 && len == 0 { Ok(()) } else { Err(GpuError::Range { start: offset, end: offset + len, len: 0 }) }
 }
 
 impl<T: Element> Deref for CommBuffer<T> {
@@ -51,7 +107,7 @@ impl<T: Element> Deref for CommBuffer<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        self.memory.as_ref().map_or(&[], |memory| bytemuck::cast_slice(memory))
+        self.memory.as_ref().map_or(&[], |memory: &Buffer| bytemuck::cast_slice(memory))
     }
 }
 
@@ -62,8 +118,9 @@ impl<T: Element> DerefMut for CommBuffer<T> {
     }
 }
 
-impl<T: Element> fmt::Debug for CommBuffer<T> {
+impl<T: Element, L: Location> fmt::Debug for CommBuffer<T, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CommBuffer({} {})", self.len(), T::TYPE)
+        let place = if L::ON_GPU { " on a GPU" } else { "" };
+        write!(f, "CommBuffer({} {}{place})", self.len(), T::TYPE)
     }
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use qpair_transport::Near;
 use qpair_verbs::calc::{Element, ReduceOp};
+use qpair_verbs::{Gpu, GpuBuffer, MemoryError};
 
 use super::buffer::CommBuffer;
 use super::core::Core;
 use super::explain::Explanation;
+use super::location::{Location, OnGpu};
 use crate::algorithms::{Algorithm, Nodes};
 use crate::bootstrap::{Environment, Member, Watch};
 use crate::error::{BootstrapError, CollectiveError};
@@ -196,6 +198,24 @@ impl Communicator {
         Ok(CommBuffer::new(memory, self.id))
     }
 
+    /// A vector of `len` zeroes in memory of a GPU, for this communicator's operations on GPUs.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Memory`] if there is none.
+    pub fn gpu_buffer<T: Element>(&self, gpu: Gpu, len: usize) -> Result<CommBuffer<T, OnGpu>, CollectiveError> {
+        let memory = match len.saturating_mul(T::TYPE.size()) {
+            0 => None,
+            bytes => Some(gpu.alloc(bytes).map_err(|error| MemoryError::from(Box::new(error)))?),
+        };
+        Ok(CommBuffer::new(memory, self.id))
+    }
+
+    /// Memory of a GPU as a vector, such as another library's that was [adopted](Gpu::adopt). What is left at its end, less than
+    /// an element, takes no part.
+    pub fn gpu_vector<T: Element>(&self, memory: GpuBuffer) -> CommBuffer<T, OnGpu> {
+        CommBuffer::new(Some(memory), self.id)
+    }
+
     /// Which algorithm to use for the collectives that it does; [`Algorithm::Auto`] for all. All ranks must ask for the
     /// same.
     pub fn set_algorithm(&self, algorithm: Algorithm) {
@@ -288,7 +308,7 @@ impl Communicator {
 
     /// What an operation on elements `T` is looked up by.
     #[inline]
-    pub(super) fn key<T: Element>(
+    pub(super) fn key<T: Element, L: Location>(
         &self,
         collective: Collective,
         counts: Counts,
@@ -304,13 +324,13 @@ impl Communicator {
             finish: op.is_some_and(|op| op.scale_after(self.size).is_some()),
         };
         let Wish { algorithm: wish, lenient, .. } = self.wishes.borrow().of(collective);
-        Key { spec, data_type: Some(T::TYPE), op, wish, lenient }
+        Key { spec, data_type: Some(T::TYPE), op, wish, lenient, on_gpu: L::ON_GPU }
     }
 
     pub(super) fn barrier_key(&self) -> Key {
         let spec = Spec::new(Collective::Barrier, Ranks(self.size), Elements(0), 1);
         let Wish { algorithm: wish, lenient, .. } = self.wishes.borrow().of(Collective::Barrier);
-        Key { spec, data_type: None, op: None, wish, lenient }
+        Key { spec, data_type: None, op: None, wish, lenient, on_gpu: false }
     }
 
     pub(super) fn members(&self) -> &[Member] {

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use qpair_verbs::Buffer;
-use qpair_verbs::calc::scale;
-
 use crate::error::CollectiveError;
-use crate::execute::{Grace, Key, Memory, TimeLimit};
+use crate::execute::{Block, Grace, Key, Memory, Place, TimeLimit};
 
 /// An operation that was started to be waited for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +23,15 @@ pub(super) struct Operands {
 /// How an operation ended, with its memory.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) input: Option<Buffer>,
-    pub(super) data: Option<Buffer>,
+    pub(super) input: Option<Block>,
+    pub(super) data: Option<Block>,
     pub(super) result: Result<(), CollectiveError>,
 }
 
 impl Operands {
     /// A vector that is given, if that stays as it is, and one for the result.
     #[inline]
-    pub(super) fn new(input: Option<Buffer>, data: Option<Buffer>) -> Self {
+    pub(super) fn new(input: Option<Block>, data: Option<Block>) -> Self {
         let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
         Self { input, data, limit: None }
     }
@@ -51,23 +48,23 @@ impl Operands {
         &mut self,
         key: &Key,
         me: u32,
-        alloc: impl FnOnce(usize) -> Result<Buffer, CollectiveError>,
-    ) -> Result<Option<Buffer>, CollectiveError> {
+        alloc: impl FnOnce(Place, usize) -> Result<Block, CollectiveError>,
+    ) -> Result<Option<Block>, CollectiveError> {
         let by = key.op.and_then(|op| op.scale_before());
         let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
         let unsupported = |_| CollectiveError::Unsupported { op, data_type };
         if key.spec.in_place {
             let (given, size) = (key.spec.contribution(me), data_type.size());
-            return match self.data.plain_mut(given.offset as usize * size, given.len as usize * size) {
-                Some(bytes) => scale(data_type, bytes, by).map_err(unsupported).map(|()| None),
+            let (offset, len) = (given.offset as usize * size, given.len as usize * size);
+            return match self.data.plain_mut() {
+                Some(block) => block.scale(offset, len, data_type, by).map_err(unsupported).map(|()| None),
                 None => Ok(None), // of a vector without elements
             };
         }
         let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
-        let scaled = alloc(own.len()).and_then(|mut copy| {
-            let part = &mut copy[..own.len()];
-            part.copy_from_slice(&own);
-            scale(data_type, part, by).map_err(unsupported).map(|()| copy)
+        let scaled = alloc(own.place(), own.len()).and_then(|mut copy| {
+            copy.copy_from(&own)?;
+            copy.scale(0, own.len(), data_type, by).map_err(unsupported).map(|()| copy)
         });
         match scaled {
             Ok(copy) => {

@@ -9,6 +9,7 @@ use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
+use super::location::Location;
 use super::operands::{Ended, Operands};
 use crate::error::CollectiveError;
 use crate::execute::Key;
@@ -20,8 +21,12 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; what is then in the vector is not specified. So with all operations.
     #[inline]
-    pub fn all_reduce<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
-        let key = self.whole::<T>(Collective::AllReduce, vector.len(), true, Some(op));
+    pub fn all_reduce<T: Element, L: Location>(
+        &self,
+        vector: &mut CommBuffer<T, L>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let key = self.whole::<T, L>(Collective::AllReduce, vector.len(), true, Some(op));
         self.operate(&key, vector)
     }
 
@@ -30,13 +35,13 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`].
     #[inline]
-    pub fn all_reduce_into<T: Element>(
+    pub fn all_reduce_into<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let key = self.whole::<T>(Collective::AllReduce, input.len(), false, Some(op));
+        let key = self.whole::<T, L>(Collective::AllReduce, input.len(), false, Some(op));
         self.operate_into(&key, input, output)
     }
 
@@ -73,8 +78,12 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
     #[inline]
-    pub fn reduce_scatter<T: Element>(&self, vector: &mut CommBuffer<T>, op: ReduceOp) -> Result<(), CollectiveError> {
-        let key = self.blocks::<T>(Collective::ReduceScatter, vector.len(), true, Some(op))?;
+    pub fn reduce_scatter<T: Element, L: Location>(
+        &self,
+        vector: &mut CommBuffer<T, L>,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T, L>(Collective::ReduceScatter, vector.len(), true, Some(op))?;
         self.operate(&key, vector)
     }
 
@@ -83,14 +92,14 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the input is not as long as all outputs.
     #[inline]
-    pub fn reduce_scatter_into<T: Element>(
+    pub fn reduce_scatter_into<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
         let counts = Counts::Even(output.len() as u64);
-        let key = self.key::<T>(Collective::ReduceScatter, counts, false, Some(op));
+        let key = self.key::<T, L>(Collective::ReduceScatter, counts, false, Some(op));
         self.operate_into(&key, input, output)
     }
 
@@ -98,14 +107,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
-    pub fn reduce_scatter_v<T: Element>(
+    pub fn reduce_scatter_v<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<(), CollectiveError> {
-        let key = self.key::<T>(Collective::ReduceScatter, self.ragged(counts)?, false, Some(op));
+        let key = self.key::<T, L>(Collective::ReduceScatter, self.ragged(counts)?, false, Some(op));
         self.operate_into(&key, input, output)
     }
 
@@ -115,8 +124,8 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
     #[inline]
-    pub fn all_gather<T: Element>(&self, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
-        let key = self.blocks::<T>(Collective::AllGather, vector.len(), true, None)?;
+    pub fn all_gather<T: Element, L: Location>(&self, vector: &mut CommBuffer<T, L>) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T, L>(Collective::AllGather, vector.len(), true, None)?;
         self.operate(&key, vector)
     }
 
@@ -125,12 +134,12 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the output is not as long as all inputs.
     #[inline]
-    pub fn all_gather_into<T: Element>(
+    pub fn all_gather_into<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
     ) -> Result<(), CollectiveError> {
-        let key = self.key::<T>(Collective::AllGather, Counts::Even(input.len() as u64), false, None);
+        let key = self.key::<T, L>(Collective::AllGather, Counts::Even(input.len() as u64), false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -138,13 +147,13 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
-    pub fn all_gather_v<T: Element>(
+    pub fn all_gather_v<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let key = self.key::<T>(Collective::AllGather, self.ragged(counts)?, false, None);
+        let key = self.key::<T, L>(Collective::AllGather, self.ragged(counts)?, false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -153,8 +162,8 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the length is not a multiple of the number of ranks.
     #[inline]
-    pub fn all_to_all<T: Element>(&self, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
-        let key = self.blocks::<T>(Collective::AllToAll, vector.len(), true, None)?;
+    pub fn all_to_all<T: Element, L: Location>(&self, vector: &mut CommBuffer<T, L>) -> Result<(), CollectiveError> {
+        let key = self.blocks::<T, L>(Collective::AllToAll, vector.len(), true, None)?;
         self.operate(&key, vector)
     }
 
@@ -164,12 +173,12 @@ impl Communicator {
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the two have not the same length, or that is not a
     /// multiple of the number of ranks.
     #[inline]
-    pub fn all_to_all_into<T: Element>(
+    pub fn all_to_all_into<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
     ) -> Result<(), CollectiveError> {
-        let key = self.blocks::<T>(Collective::AllToAll, input.len(), false, None)?;
+        let key = self.blocks::<T, L>(Collective::AllToAll, input.len(), false, None)?;
         self.operate_into(&key, input, output)
     }
 
@@ -187,14 +196,14 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as the counts say. If a rank
     /// gives another number than is expected of it, both are named.
-    pub fn all_to_all_v<T: Element>(
+    pub fn all_to_all_v<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
         gives: &[usize],
-        output: &mut CommBuffer<T>,
+        output: &mut CommBuffer<T, L>,
         gets: &[usize],
     ) -> Result<(), CollectiveError> {
-        let key = self.pairs::<T>(gives, gets)?;
+        let key = self.pairs::<T, L>(gives, gets)?;
         self.operate_into(&key, input, output)
     }
 
@@ -203,9 +212,13 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`].
     #[inline]
-    pub fn broadcast<T: Element>(&self, vector: &mut CommBuffer<T>, root: usize) -> Result<(), CollectiveError> {
+    pub fn broadcast<T: Element, L: Location>(
+        &self,
+        vector: &mut CommBuffer<T, L>,
+        root: usize,
+    ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None);
+        let key = self.whole::<T, L>(Collective::Broadcast { root }, vector.len(), true, None);
         self.operate(&key, vector)
     }
 
@@ -215,14 +228,14 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`].
     #[inline]
-    pub fn reduce<T: Element>(
+    pub fn reduce<T: Element, L: Location>(
         &self,
-        vector: &mut CommBuffer<T>,
+        vector: &mut CommBuffer<T, L>,
         op: ReduceOp,
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.whole::<T>(Collective::Reduce { root }, vector.len(), true, Some(op));
+        let key = self.whole::<T, L>(Collective::Reduce { root }, vector.len(), true, Some(op));
         self.operate(&key, vector)
     }
 
@@ -232,15 +245,15 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`].
     #[inline]
-    pub fn reduce_into<T: Element>(
+    pub fn reduce_into<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         op: ReduceOp,
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.whole::<T>(Collective::Reduce { root }, input.len(), false, Some(op));
+        let key = self.whole::<T, L>(Collective::Reduce { root }, input.len(), false, Some(op));
         self.operate_into(&key, input, output)
     }
 
@@ -248,14 +261,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the root's input is not as long as all outputs.
-    pub fn scatter<T: Element>(
+    pub fn scatter<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.key::<T>(Collective::Scatter { root }, Counts::Even(output.len() as u64), false, None);
+        let key = self.key::<T, L>(Collective::Scatter { root }, Counts::Even(output.len() as u64), false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -263,15 +276,15 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
-    pub fn scatter_v<T: Element>(
+    pub fn scatter_v<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         counts: &[usize],
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.key::<T>(Collective::Scatter { root }, self.ragged(counts)?, false, None);
+        let key = self.key::<T, L>(Collective::Scatter { root }, self.ragged(counts)?, false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -279,14 +292,14 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if the root's output is not as long as all inputs.
-    pub fn gather<T: Element>(
+    pub fn gather<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.key::<T>(Collective::Gather { root }, Counts::Even(input.len() as u64), false, None);
+        let key = self.key::<T, L>(Collective::Gather { root }, Counts::Even(input.len() as u64), false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -294,15 +307,15 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`Length`](CollectiveError::Length) if vectors are not as long as `counts` say.
-    pub fn gather_v<T: Element>(
+    pub fn gather_v<T: Element, L: Location>(
         &self,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
         counts: &[usize],
         root: usize,
     ) -> Result<(), CollectiveError> {
         let root = self.root(root)?;
-        let key = self.key::<T>(Collective::Gather { root }, self.ragged(counts)?, false, None);
+        let key = self.key::<T, L>(Collective::Gather { root }, self.ragged(counts)?, false, None);
         self.operate_into(&key, input, output)
     }
 
@@ -338,8 +351,12 @@ impl Communicator {
     ///
     /// # Errors
     /// [`CollectiveError`]; [`NoSuchPeer`](CollectiveError::NoSuchPeer) if `to` is no other rank.
-    pub fn send<T: Element>(&self, vector: &mut CommBuffer<T>, to: usize) -> Result<(), CollectiveError> {
-        let key = self.transfer::<T>(vector.len(), Some(to), None)?;
+    pub fn send<T: Element, L: Location>(
+        &self,
+        vector: &mut CommBuffer<T, L>,
+        to: usize,
+    ) -> Result<(), CollectiveError> {
+        let key = self.transfer::<T, L>(vector.len(), Some(to), None)?;
         self.operate(&key, vector)
     }
 
@@ -348,8 +365,12 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError`]; [`NoSuchPeer`](CollectiveError::NoSuchPeer) if `from` is no other rank. If that sends another
     /// length or type, both are named.
-    pub fn recv<T: Element>(&self, vector: &mut CommBuffer<T>, from: usize) -> Result<(), CollectiveError> {
-        let key = self.transfer::<T>(vector.len(), None, Some(from))?;
+    pub fn recv<T: Element, L: Location>(
+        &self,
+        vector: &mut CommBuffer<T, L>,
+        from: usize,
+    ) -> Result<(), CollectiveError> {
+        let key = self.transfer::<T, L>(vector.len(), None, Some(from))?;
         self.operate(&key, vector)
     }
 
@@ -362,7 +383,7 @@ impl Communicator {
     }
 
     /// The key of a transfer of `len` elements to or from another rank.
-    pub(super) fn transfer<T: Element>(
+    pub(super) fn transfer<T: Element, L: Location>(
         &self,
         len: usize,
         to: Option<usize>,
@@ -374,24 +395,24 @@ impl Communicator {
             return Err(CollectiveError::NoSuchPeer { rank: other, ranks: self.size() });
         }
         let collective = Collective::Transfer { from: from as u32, to: to as u32 };
-        Ok(self.key::<T>(collective, Counts::Even(len as u64), false, None))
+        Ok(self.key::<T, L>(collective, Counts::Even(len as u64), false, None))
     }
 
     /// The key of an operation on whole vectors of `len`.
     #[inline]
-    pub(super) fn whole<T: Element>(
+    pub(super) fn whole<T: Element, L: Location>(
         &self,
         collective: Collective,
         len: usize,
         in_place: bool,
         op: Option<ReduceOp>,
     ) -> Key {
-        self.key::<T>(collective, Counts::Even(len as u64), in_place, op)
+        self.key::<T, L>(collective, Counts::Even(len as u64), in_place, op)
     }
 
     /// The key of an operation on vectors of one block per rank, of `len` together.
     #[inline]
-    pub(super) fn blocks<T: Element>(
+    pub(super) fn blocks<T: Element, L: Location>(
         &self,
         collective: Collective,
         len: usize,
@@ -407,14 +428,18 @@ impl Communicator {
                 hint: "give each rank a block of one length, or use a variant with counts",
             });
         }
-        Ok(self.key::<T>(collective, Counts::Even((len / size) as u64), in_place, op))
+        Ok(self.key::<T, L>(collective, Counts::Even((len / size) as u64), in_place, op))
     }
 
     /// The key of an all-to-all with blocks of any lengths.
-    pub(super) fn pairs<T: Element>(&self, gives: &[usize], gets: &[usize]) -> Result<Key, CollectiveError> {
+    pub(super) fn pairs<T: Element, L: Location>(
+        &self,
+        gives: &[usize],
+        gets: &[usize],
+    ) -> Result<Key, CollectiveError> {
         let (gives, gets) = (self.list(gives)?, self.list(gets)?);
         let counts = Counts::Own { rank: self.rank() as u32, gives, gets };
-        Ok(self.key::<T>(Collective::AllToAll, counts, false, None))
+        Ok(self.key::<T, L>(Collective::AllToAll, counts, false, None))
     }
 
     fn ragged(&self, counts: &[usize]) -> Result<Counts, CollectiveError> {
@@ -457,31 +482,35 @@ impl Communicator {
     }
 
     #[inline]
-    fn operate<T: Element>(&self, key: &Key, vector: &mut CommBuffer<T>) -> Result<(), CollectiveError> {
+    fn operate<T: Element, L: Location>(
+        &self,
+        key: &Key,
+        vector: &mut CommBuffer<T, L>,
+    ) -> Result<(), CollectiveError> {
         if vector.owner() != self.id() {
             return Err(CollectiveError::ForeignBuffer);
         }
-        let [input, data] = roles(&key.spec, self.rank() as u32, [None, vector.take()]);
+        let [input, data] = roles(&key.spec, self.rank() as u32, [None, vector.take().map(L::lend)]);
         let Ended { input, data, result } = self.core().borrow_mut().operate(key, Operands::new(input, data));
-        vector.put(data.or(input));
+        vector.put(data.or(input).and_then(L::back));
         result
     }
 
     #[inline]
-    fn operate_into<T: Element>(
+    fn operate_into<T: Element, L: Location>(
         &self,
         key: &Key,
-        input: &mut CommBuffer<T>,
-        output: &mut CommBuffer<T>,
+        input: &mut CommBuffer<T, L>,
+        output: &mut CommBuffer<T, L>,
     ) -> Result<(), CollectiveError> {
         if input.owner() != self.id() || output.owner() != self.id() {
             return Err(CollectiveError::ForeignBuffer);
         }
         self.check_lengths(&key.spec, input.len(), output.len())?;
-        let operands = Operands::new(input.take(), output.take());
+        let operands = Operands::new(input.take().map(L::lend), output.take().map(L::lend));
         let ended = self.core().borrow_mut().operate(key, operands);
-        input.put(ended.input);
-        output.put(ended.data);
+        input.put(ended.input.and_then(L::back));
+        output.put(ended.data.and_then(L::back));
         ended.result
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
-use qpair_verbs::Buffer;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
+use super::location::Location;
 use super::operands::{Ended, Operands, Ticket};
 use super::operations::roles;
 use crate::error::CollectiveError;
-use crate::execute::Key;
+use crate::execute::{Block, Key};
 use crate::plan::{Collective, Counts};
 
 /// Starts operations; see [`Communicator::start`].
@@ -48,11 +48,11 @@ pub struct OperationFailed<B> {
 /// The buffers of an operation under way: a [`CommBuffer`], or a pair of them.
 pub trait Held: sealed::Held {}
 
-impl<T: Element> Held for CommBuffer<T> {}
-impl<T: Element> Held for (CommBuffer<T>, CommBuffer<T>) {}
+impl<T: Element, L: Location> Held for CommBuffer<T, L> {}
+impl<T: Element, L: Location> Held for (CommBuffer<T, L>, CommBuffer<T, L>) {}
 
 mod sealed {
-    use super::{Buffer, CommBuffer, Element};
+    use super::{Block, CommBuffer, Element, Location};
 
     pub trait Held: Sized {
         #[doc(hidden)]
@@ -60,12 +60,12 @@ mod sealed {
         #[doc(hidden)]
         fn lengths(&self) -> [usize; 2];
         #[doc(hidden)]
-        fn into_memory(self) -> [Option<Buffer>; 2];
+        fn into_memory(self) -> [Option<Block>; 2];
         #[doc(hidden)]
-        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self;
+        fn from_memory(input: Option<Block>, data: Option<Block>, owner: u64) -> Self;
     }
 
-    impl<T: Element> Held for CommBuffer<T> {
+    impl<T: Element, L: Location> Held for CommBuffer<T, L> {
         fn belongs_to(&self, owner: u64) -> bool {
             self.owner() == owner
         }
@@ -74,17 +74,17 @@ mod sealed {
             [0, self.len()]
         }
 
-        fn into_memory(mut self) -> [Option<Buffer>; 2] {
-            [None, self.take()]
+        fn into_memory(mut self) -> [Option<Block>; 2] {
+            [None, self.take().map(L::lend)]
         }
 
-        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
+        fn from_memory(input: Option<Block>, data: Option<Block>, owner: u64) -> Self {
             // What is sent was given.
-            CommBuffer::new(data.or(input), owner)
+            CommBuffer::new(data.or(input).and_then(L::back), owner)
         }
     }
 
-    impl<T: Element> Held for (CommBuffer<T>, CommBuffer<T>) {
+    impl<T: Element, L: Location> Held for (CommBuffer<T, L>, CommBuffer<T, L>) {
         fn belongs_to(&self, owner: u64) -> bool {
             self.0.owner() == owner && self.1.owner() == owner
         }
@@ -93,12 +93,12 @@ mod sealed {
             [self.0.len(), self.1.len()]
         }
 
-        fn into_memory(mut self) -> [Option<Buffer>; 2] {
-            [self.0.take(), self.1.take()]
+        fn into_memory(mut self) -> [Option<Block>; 2] {
+            [self.0.take().map(L::lend), self.1.take().map(L::lend)]
         }
 
-        fn from_memory(input: Option<Buffer>, data: Option<Buffer>, owner: u64) -> Self {
-            (CommBuffer::new(input, owner), CommBuffer::new(data, owner))
+        fn from_memory(input: Option<Block>, data: Option<Block>, owner: u64) -> Self {
+            (CommBuffer::new(input.and_then(L::back), owner), CommBuffer::new(data.and_then(L::back), owner))
         }
     }
 }
@@ -146,8 +146,12 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, if it belongs to another communicator; so with all that follow.
-    pub fn all_reduce<T: Element>(self, vector: CommBuffer<T>, op: ReduceOp) -> Started<'a, CommBuffer<T>> {
-        let key = self.comm.whole::<T>(Collective::AllReduce, vector.len(), true, Some(op));
+    pub fn all_reduce<T: Element, L: Location>(
+        self,
+        vector: CommBuffer<T, L>,
+        op: ReduceOp,
+    ) -> Started<'a, CommBuffer<T, L>> {
+        let key = self.comm.whole::<T, L>(Collective::AllReduce, vector.len(), true, Some(op));
         self.begin(vector, key)
     }
 
@@ -156,13 +160,13 @@ impl<'a> Start<'a> {
     /// # Errors
     /// [`OperationFailed`] with the buffers, if they belong to another communicator, or lengths do not fit; so with all
     /// pairs that follow.
-    pub fn all_reduce_into<T: Element>(
+    pub fn all_reduce_into<T: Element, L: Location>(
         self,
-        input: CommBuffer<T>,
-        output: CommBuffer<T>,
+        input: CommBuffer<T, L>,
+        output: CommBuffer<T, L>,
         op: ReduceOp,
-    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
-        let key = self.comm.whole::<T>(Collective::AllReduce, input.len(), false, Some(op));
+    ) -> Started<'a, (CommBuffer<T, L>, CommBuffer<T, L>)> {
+        let key = self.comm.whole::<T, L>(Collective::AllReduce, input.len(), false, Some(op));
         self.begin((input, output), key)
     }
 
@@ -170,9 +174,13 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if there is no such root.
-    pub fn broadcast<T: Element>(self, vector: CommBuffer<T>, root: usize) -> Started<'a, CommBuffer<T>> {
+    pub fn broadcast<T: Element, L: Location>(
+        self,
+        vector: CommBuffer<T, L>,
+        root: usize,
+    ) -> Started<'a, CommBuffer<T, L>> {
         let root = self.comm.root(root);
-        let key = root.map(|root| self.comm.whole::<T>(Collective::Broadcast { root }, vector.len(), true, None));
+        let key = root.map(|root| self.comm.whole::<T, L>(Collective::Broadcast { root }, vector.len(), true, None));
         self.begin_if(vector, key)
     }
 
@@ -180,8 +188,12 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if its length is not a multiple of the number of ranks.
-    pub fn reduce_scatter<T: Element>(self, vector: CommBuffer<T>, op: ReduceOp) -> Started<'a, CommBuffer<T>> {
-        let key = self.comm.blocks::<T>(Collective::ReduceScatter, vector.len(), true, Some(op));
+    pub fn reduce_scatter<T: Element, L: Location>(
+        self,
+        vector: CommBuffer<T, L>,
+        op: ReduceOp,
+    ) -> Started<'a, CommBuffer<T, L>> {
+        let key = self.comm.blocks::<T, L>(Collective::ReduceScatter, vector.len(), true, Some(op));
         self.begin_if(vector, key)
     }
 
@@ -189,14 +201,14 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffers.
-    pub fn reduce_scatter_into<T: Element>(
+    pub fn reduce_scatter_into<T: Element, L: Location>(
         self,
-        input: CommBuffer<T>,
-        output: CommBuffer<T>,
+        input: CommBuffer<T, L>,
+        output: CommBuffer<T, L>,
         op: ReduceOp,
-    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+    ) -> Started<'a, (CommBuffer<T, L>, CommBuffer<T, L>)> {
         let counts = Counts::Even(output.len() as u64);
-        let key = self.comm.key::<T>(Collective::ReduceScatter, counts, false, Some(op));
+        let key = self.comm.key::<T, L>(Collective::ReduceScatter, counts, false, Some(op));
         self.begin((input, output), key)
     }
 
@@ -204,8 +216,8 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if its length is not a multiple of the number of ranks.
-    pub fn all_gather<T: Element>(self, vector: CommBuffer<T>) -> Started<'a, CommBuffer<T>> {
-        let key = self.comm.blocks::<T>(Collective::AllGather, vector.len(), true, None);
+    pub fn all_gather<T: Element, L: Location>(self, vector: CommBuffer<T, L>) -> Started<'a, CommBuffer<T, L>> {
+        let key = self.comm.blocks::<T, L>(Collective::AllGather, vector.len(), true, None);
         self.begin_if(vector, key)
     }
 
@@ -213,13 +225,13 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffers.
-    pub fn all_gather_into<T: Element>(
+    pub fn all_gather_into<T: Element, L: Location>(
         self,
-        input: CommBuffer<T>,
-        output: CommBuffer<T>,
-    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
+        input: CommBuffer<T, L>,
+        output: CommBuffer<T, L>,
+    ) -> Started<'a, (CommBuffer<T, L>, CommBuffer<T, L>)> {
         let counts = Counts::Even(input.len() as u64);
-        let key = self.comm.key::<T>(Collective::AllGather, counts, false, None);
+        let key = self.comm.key::<T, L>(Collective::AllGather, counts, false, None);
         self.begin((input, output), key)
     }
 
@@ -227,12 +239,12 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffers.
-    pub fn all_to_all_into<T: Element>(
+    pub fn all_to_all_into<T: Element, L: Location>(
         self,
-        input: CommBuffer<T>,
-        output: CommBuffer<T>,
-    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
-        let key = self.comm.blocks::<T>(Collective::AllToAll, input.len(), false, None);
+        input: CommBuffer<T, L>,
+        output: CommBuffer<T, L>,
+    ) -> Started<'a, (CommBuffer<T, L>, CommBuffer<T, L>)> {
+        let key = self.comm.blocks::<T, L>(Collective::AllToAll, input.len(), false, None);
         self.begin_if((input, output), key)
     }
 
@@ -240,14 +252,14 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffers.
-    pub fn all_to_all_v<T: Element>(
+    pub fn all_to_all_v<T: Element, L: Location>(
         self,
-        input: CommBuffer<T>,
+        input: CommBuffer<T, L>,
         gives: &[usize],
-        output: CommBuffer<T>,
+        output: CommBuffer<T, L>,
         gets: &[usize],
-    ) -> Started<'a, (CommBuffer<T>, CommBuffer<T>)> {
-        let key = self.comm.pairs::<T>(gives, gets);
+    ) -> Started<'a, (CommBuffer<T, L>, CommBuffer<T, L>)> {
+        let key = self.comm.pairs::<T, L>(gives, gets);
         self.begin_if((input, output), key)
     }
 
@@ -255,8 +267,8 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if `to` is no other rank.
-    pub fn send<T: Element>(self, vector: CommBuffer<T>, to: usize) -> Started<'a, CommBuffer<T>> {
-        let key = self.comm.transfer::<T>(vector.len(), Some(to), None);
+    pub fn send<T: Element, L: Location>(self, vector: CommBuffer<T, L>, to: usize) -> Started<'a, CommBuffer<T, L>> {
+        let key = self.comm.transfer::<T, L>(vector.len(), Some(to), None);
         self.begin_if(vector, key)
     }
 
@@ -264,8 +276,8 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// [`OperationFailed`] with the buffer, also if `from` is no other rank.
-    pub fn recv<T: Element>(self, vector: CommBuffer<T>, from: usize) -> Started<'a, CommBuffer<T>> {
-        let key = self.comm.transfer::<T>(vector.len(), None, Some(from));
+    pub fn recv<T: Element, L: Location>(self, vector: CommBuffer<T, L>, from: usize) -> Started<'a, CommBuffer<T, L>> {
+        let key = self.comm.transfer::<T, L>(vector.len(), None, Some(from));
         self.begin_if(vector, key)
     }
 

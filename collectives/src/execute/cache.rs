@@ -116,7 +116,7 @@ mod tests {
         let mut number = |elements| {
             let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
             let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
-            let key = Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false };
+            let key = Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false, on_gpu: false };
             let at = cache.find(&key, 0, (&Tuning::default(), 64), (&Nodes::One, &[]), |_| false).unwrap();
             cache.plan(at).unwrap().number
         };

@@ -21,6 +21,9 @@ pub struct Call {
     pub elements: u64,
     /// Whether the result replaces what is given.
     pub in_place: bool,
+    /// Whether the vectors are memory of GPUs.
+    #[serde(default)]
+    pub on_gpu: bool,
     /// The algorithm that was decided.
     pub algorithm: Algorithm,
     /// The plan's hash.
@@ -45,6 +48,9 @@ impl fmt::Display for Call {
         }
         if !self.in_place && !matches!(self.collective, Collective::Transfer { .. }) {
             f.write_str(" into another vector")?;
+        }
+        if self.on_gpu {
+            f.write_str(" on GPUs")?;
         }
         write!(f, " by {} (plan {})", self.algorithm, self.hash)
     }
@@ -71,6 +77,7 @@ mod tests {
             op: Some(ReduceOp::Sum),
             elements: 1000,
             in_place: true,
+            on_gpu: false,
             algorithm: Algorithm::Ring,
             hash: PlanHash(1),
         };

@@ -22,6 +22,8 @@ pub(crate) struct Key {
     pub(crate) wish: Algorithm,
     /// Whether another algorithm is taken where that one does not do it.
     pub(crate) lenient: bool,
+    /// Whether the vectors are memory of GPUs.
+    pub(crate) on_gpu: bool,
 }
 
 impl Key {
@@ -41,7 +43,7 @@ impl PartialEq for Key {
         self.spec == other.spec
             && self.data_type == other.data_type
             && self.combined() == other.combined()
-            && (self.wish, self.lenient) == (other.wish, other.lenient)
+            && (self.wish, self.lenient, self.on_gpu) == (other.wish, other.lenient, other.on_gpu)
     }
 }
 
@@ -181,6 +183,7 @@ impl Compiled {
             op: key.combined(),
             elements: if named_apart { 0 } else { spec.total() },
             in_place: spec.in_place,
+            on_gpu: key.on_gpu,
             algorithm,
             hash: source.hash(),
         };
@@ -191,7 +194,8 @@ impl Compiled {
         let size = spec.element_size as usize;
         // By what all ranks know, so that all decide the same.
         let longest = source.longest_message().checked_mul(u64::from(spec.element_size));
-        let large = named_apart || longest.is_none_or(|bytes| bytes > eager as u64);
+        // What is on a GPU is not copied by the processor.
+        let large = named_apart || key.on_gpu || longest.is_none_or(|bytes| bytes > eager as u64);
         let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| &step.kind);
@@ -209,6 +213,9 @@ impl Compiled {
         let messages = number(&steps, &mut peers);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
         let calc = key.data_type.zip(key.combined()).map(|(data_type, op)| calc(data_type, op)).transpose()?;
+        if let (true, Some(op @ ReduceOp::User(_))) = (key.on_gpu, key.op) {
+            return Err(CollectiveError::NotOnGpu { op });
+        }
         let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
         let finish = key.data_type.zip(after);
         let scratch = program.scratch() as usize * size;
@@ -452,7 +459,8 @@ mod tests {
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
         let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
-        let key = Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false };
+        let key =
+            Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false, on_gpu: false };
         Compiled::new(key, me, &Tuning::default(), (&Nodes::One, &[]), eager).unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! Runs one operation: starts steps as their dependencies complete, and takes what comes for them.
 
 use qpair_transport::Message;
-use qpair_verbs::calc::{Calc, scale};
+use qpair_verbs::calc::Calc;
 
 use super::compile::{Compiled, Step, What};
 use super::net::{Link, Net};
@@ -139,8 +139,7 @@ impl Exec<'_> {
     fn finish(&mut self, number: u32) -> Outcome<()> {
         let Step { dst, .. } = self.plan.steps[number as usize];
         let Some((data_type, by)) = self.plan.finish else { return Ok(()) };
-        let finish = |bytes: &mut [u8]| scale(data_type, bytes, by).map_err(|error| error.to_string());
-        self.run.finish_span(dst, finish).map_err(|reason| self.failed(reason))
+        self.run.finish_span(dst, data_type, by).map_err(|reason| self.failed(reason))
     }
 
     /// A step is done: those that waited for it alone are ready.

@@ -2,9 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use qpair_verbs::calc::{Calc, combine};
-use qpair_verbs::{Access, Buffer, ExposedRegion, Local, MemoryError, ProtectionDomain, RemoteSlice, RevokeBlocked};
+use qpair_verbs::calc::{Calc, DataType, Scale, combine};
+use qpair_verbs::{
+    Access, ExposedRegion, GpuRegion, Local, MemoryError, ProtectionDomain, RegionSlice, RemoteSlice, RevokeBlocked,
+    Rkey,
+};
 
+use super::block::Block;
 use super::compile::Span;
 use crate::bootstrap::Alarm;
 use crate::error::CollectiveError;
@@ -16,20 +20,84 @@ pub(crate) enum Memory {
     #[default]
     None,
     /// Ours alone.
-    Plain(Buffer),
+    Plain(Block),
     /// Peers may read and write it.
-    Exposed(ExposedRegion),
+    Exposed(Region),
+}
+
+/// Memory that peers may read and write.
+#[derive(Debug)]
+pub(crate) enum Region {
+    Host(ExposedRegion),
+    Gpu(GpuRegion),
+}
+
+impl Region {
+    fn new(block: Block, domain: &ProtectionDomain) -> Result<Self, (MemoryError, Block)> {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        match block {
+            Block::Host(buffer) => {
+                buffer.expose(access).map(Region::Host).map_err(|failed| (failed.error, Block::Host(failed.buffer)))
+            }
+            Block::Gpu(buffer) => domain
+                .register_gpu(buffer, access)
+                .map(Region::Gpu)
+                .map_err(|failed| (failed.error, Block::Gpu(failed.buffer))),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Region::Host(region) => region.len(),
+            Region::Gpu(region) => region.len(),
+        }
+    }
+
+    fn rkey(&self) -> Rkey {
+        match self {
+            Region::Host(region) => region.rkey(),
+            Region::Gpu(region) => region.rkey(),
+        }
+    }
+
+    fn remote(&self) -> RemoteSlice {
+        match self {
+            Region::Host(region) => region.remote(0..region.len()),
+            Region::Gpu(region) => region.remote(0..region.len()),
+        }
+    }
+
+    fn local(&self, start: usize, len: usize) -> RegionSlice {
+        match self {
+            Region::Host(region) => region.local(start..start + len),
+            Region::Gpu(region) => region.local(start..start + len),
+        }
+    }
+
+    /// The memory; the region, if a peer is in the middle of reaching it, or of what else it is held up; neither where a
+    /// device keeps it for ever.
+    fn try_revoke(self) -> Result<Block, Option<(RevokeBlocked, Region)>> {
+        match self {
+            Region::Host(region) => {
+                region.try_revoke().map(Block::Host).map_err(|failed| Some((failed.why, Region::Host(failed.region))))
+            }
+            Region::Gpu(region) => region
+                .try_revoke()
+                .map(Block::Gpu)
+                .map_err(|failed| failed.region.map(|region| (failed.why, Region::Gpu(region)))),
+        }
+    }
 }
 
 impl Memory {
     /// Lets peers read and write it.
-    pub(super) fn expose(&mut self) -> Result<(), MemoryError> {
+    pub(super) fn expose(&mut self, domain: &ProtectionDomain) -> Result<(), MemoryError> {
         *self = match std::mem::take(self) {
-            Memory::Plain(buffer) => match buffer.expose(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            Memory::Plain(block) => match Region::new(block, domain) {
                 Ok(region) => Memory::Exposed(region),
-                Err(failed) => {
-                    *self = Memory::Plain(failed.buffer);
-                    return Err(failed.error);
+                Err((error, block)) => {
+                    *self = Memory::Plain(block);
+                    return Err(error);
                 }
             },
             other => other,
@@ -42,14 +110,15 @@ impl Memory {
     pub(crate) fn withdraw(self, grace: &mut Grace<'_>) -> Memory {
         let Memory::Exposed(mut region) = self else { return self };
         loop {
-            let failed = match region.try_revoke() {
-                Ok(buffer) => return Memory::Plain(buffer),
-                Err(failed) => failed,
+            let (why, back) = match region.try_revoke() {
+                Ok(block) => return Memory::Plain(block),
+                Err(Some(failed)) => failed,
+                Err(None) => return Memory::None,
             };
-            if failed.why != RevokeBlocked::PeerAccess || !grace.pause() {
-                return Memory::Exposed(failed.region);
+            if why != RevokeBlocked::PeerAccess || !grace.pause() {
+                return Memory::Exposed(back);
             }
-            region = failed.region;
+            region = back;
         }
     }
 
@@ -62,23 +131,28 @@ impl Memory {
         self,
         domain: &ProtectionDomain,
         grace: &mut Grace<'_>,
-    ) -> Result<Option<Buffer>, CollectiveError> {
+    ) -> Result<Option<Block>, CollectiveError> {
         let region = match self.withdraw(grace) {
             Memory::None => return Ok(None),
-            Memory::Plain(buffer) => return Ok(Some(buffer)),
+            Memory::Plain(block) => return Ok(Some(block)),
             Memory::Exposed(region) => region,
         };
-        let copied = domain.alloc(region.len()).and_then(|mut copy| region.read(0, &mut copy).map(|()| copy));
         let len = region.len();
+        let copied = match &region {
+            Region::Host(region) => {
+                domain.alloc(len).and_then(|mut copy| region.read(0, &mut copy).map(|()| Block::Host(copy)))
+            }
+            Region::Gpu(region) => region.copy().map(Block::Gpu),
+        };
         withhold(region);
         copied.map(Some).map_err(|source| CollectiveError::Withheld { len, source: source.into() })
     }
 
     /// The same, without a copy.
-    pub(crate) fn into_plain(self, grace: &mut Grace<'_>) -> Option<Buffer> {
+    pub(crate) fn into_plain(self, grace: &mut Grace<'_>) -> Option<Block> {
         match self.withdraw(grace) {
             Memory::None => None,
-            Memory::Plain(buffer) => Some(buffer),
+            Memory::Plain(block) => Some(block),
             Memory::Exposed(region) => {
                 withhold(region);
                 None
@@ -90,9 +164,9 @@ impl Memory {
     #[inline]
     pub(super) fn bytes(&self, span: Span) -> Option<&[u8]> {
         match self {
-            Memory::Plain(buffer) => buffer.get(span.start..span.start + span.len),
+            Memory::Plain(Block::Host(buffer)) => buffer.get(span.start..span.start + span.len),
             Memory::None if span.len == 0 => Some(&[]),
-            Memory::None | Memory::Exposed(_) => None,
+            Memory::None | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
         }
     }
 
@@ -100,24 +174,43 @@ impl Memory {
     #[inline]
     pub(super) fn bytes_mut(&mut self, span: Span) -> Option<&mut [u8]> {
         match self {
-            Memory::Plain(buffer) => buffer.get_mut(span.start..span.start + span.len),
+            Memory::Plain(Block::Host(buffer)) => buffer.get_mut(span.start..span.start + span.len),
+            Memory::None | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
+        }
+    }
+
+    /// The memory, if no peer can reach it.
+    pub(crate) fn plain_mut(&mut self) -> Option<&mut Block> {
+        match self {
+            Memory::Plain(block) => Some(block),
             Memory::None | Memory::Exposed(_) => None,
         }
     }
 
-    /// Bytes from `start` on, if no peer can reach them.
-    pub(crate) fn plain_mut(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+    /// Whether it is a GPU's.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        matches!(self, Memory::Plain(Block::Gpu(_)) | Memory::Exposed(Region::Gpu(_)))
+    }
+
+    /// A span of it, if peers may reach it.
+    pub(super) fn slice(&self, span: Span) -> Option<RegionSlice> {
         match self {
-            Memory::Plain(buffer) => buffer.get_mut(start..start + len),
-            Memory::None | Memory::Exposed(_) => None,
+            Memory::Exposed(region) => Some(region.local(span.start, span.len)),
+            Memory::None | Memory::Plain(_) => None,
         }
+    }
+
+    /// Scales a span of a GPU's memory.
+    pub(super) fn scale(&self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
+        let slice = self.slice(span).ok_or("a span of memory that peers do not reach")?;
+        slice.scale(data_type, by).map_err(|error| error.to_string())
     }
 
     /// The name of a part for peers, if they may reach it.
     pub(super) fn remote_part(&self, span: Span) -> Option<RemoteSlice> {
         match self {
             Memory::Exposed(region) => {
-                let whole = region.remote(0..region.len());
+                let whole = region.remote();
                 let (start, end) = (span.start as u64, (span.start + span.len) as u64);
                 (end <= whole.len).then(|| whole.slice(start..end))
             }
@@ -128,7 +221,7 @@ impl Memory {
     /// Its name for peers, if they may reach it.
     pub(super) fn remote(&self) -> Option<RemoteSlice> {
         match self {
-            Memory::Exposed(region) => Some(region.remote(0..region.len())),
+            Memory::Exposed(region) => Some(region.remote()),
             Memory::None | Memory::Plain(_) => None,
         }
     }
@@ -136,17 +229,15 @@ impl Memory {
     /// A span as the local memory of a read or write, if peers may reach it.
     #[inline]
     pub(super) fn local(&self, span: Span) -> Option<Local> {
-        match self {
-            Memory::Exposed(region) => Some(Local::Region(region.local(span.start..span.start + span.len))),
-            Memory::None | Memory::Plain(_) => None,
-        }
+        self.slice(span).map(Local::Region)
     }
 
     /// Puts `from` into a span, or combines it with what is there. The lengths are equal.
     #[inline]
     pub(super) fn put(&mut self, span: Span, from: &[u8], calc: Option<Calc>) -> Result<(), String> {
         match self {
-            Memory::Plain(buffer) => {
+            Memory::Plain(Block::Gpu(_)) => Err(NOT_COPIED.into()),
+            Memory::Plain(Block::Host(buffer)) => {
                 let into = buffer.get_mut(span.start..span.start + span.len).ok_or("a span outside the buffer")?;
                 match calc {
                     Some(calc) => combine(calc, into, from).map_err(|error| error.to_string()),
@@ -158,7 +249,7 @@ impl Memory {
                 }
             }
             Memory::Exposed(region) => {
-                let slice = region.local(span.start..span.start + span.len);
+                let slice = region.local(span.start, span.len);
                 let done = match calc {
                     Some(calc) => slice.combine(0, calc, from),
                     None => slice.write(0, from),
@@ -173,12 +264,13 @@ impl Memory {
     /// Copies out a part of a span, which may be exposed.
     pub(super) fn read(&self, start: usize, into: &mut [u8]) -> Result<(), String> {
         match self {
-            Memory::Plain(buffer) => {
+            Memory::Plain(Block::Gpu(_)) => Err(NOT_COPIED.into()),
+            Memory::Plain(Block::Host(buffer)) => {
                 let from = buffer.get(start..start + into.len()).ok_or("a span outside the buffer")?;
                 into.copy_from_slice(from);
                 Ok(())
             }
-            Memory::Exposed(region) => region.read(start, into).map_err(|error| error.to_string()),
+            Memory::Exposed(region) => region.local(start, into.len()).read(0, into).map_err(|error| error.to_string()),
             Memory::None => Err("a copy from no memory".into()),
         }
     }
@@ -210,10 +302,13 @@ impl<'a> Grace<'a> {
 }
 
 /// Keeps memory from use for good: a peer may reach it at any time.
-fn withhold(region: ExposedRegion) {
+fn withhold(region: Region) {
     tracing::error!(rkey = %region.rkey(), "a peer sits in the middle of reaching memory; it is withheld");
     std::mem::forget(region);
 }
+
+/// Operations on GPUs' memory expose it, so that it never comes to this.
+const NOT_COPIED: &str = "a message that is copied, of memory of a GPU";
 
 /// A peer that runs is done long before, also where it shares its core with many.
 const GRACE: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! Runs plans over the transport: each plan is compiled once for this rank, then run by counting dependencies.
 //! In steady state a step costs no allocation, lock or look-up by hash.
 
+mod block;
 mod cache;
 mod call;
 mod compile;
@@ -23,6 +24,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use block::{Block, Place};
 pub(crate) use cache::PlanCache;
 pub use call::Call;
 pub(crate) use call::size;

@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
-use qpair_verbs::calc::Calc;
-use qpair_verbs::{Buffer, ProtectionDomain};
+use qpair_verbs::ProtectionDomain;
+use qpair_verbs::calc::{Calc, DataType, Scale, scale};
 
+use super::block::{Block, Place};
 use super::compile::{Compiled, Span};
 use super::memory::Memory;
 use super::net::Number;
@@ -23,7 +24,7 @@ pub(crate) struct Run {
     /// What it is known by to who started it.
     pub(crate) id: u64,
     /// What is to be given back for the input, where a copy of that is worked on.
-    pub(crate) own_input: Option<Buffer>,
+    pub(crate) own_input: Option<Block>,
     /// How long it may take, if it has a limit of its own.
     pub(crate) limit: Option<TimeLimit>,
     /// Which plan it runs, in the cache.
@@ -68,7 +69,7 @@ pub(crate) struct Run {
     /// What is copied or combined within this rank, where peers may reach it meanwhile.
     part: Box<[u8]>,
     /// Memory that former operations had as scratch, and as a copy of their input.
-    kept: [Option<Buffer>; 2],
+    kept: [Option<Block>; 2],
 }
 
 /// Memory that a run keeps from one operation to the next.
@@ -156,37 +157,37 @@ impl Run {
         }
     }
 
-    /// Memory of at least `len` bytes, which was kept or is new.
+    /// Memory of at least `len` bytes at a place, which was kept or is new.
     ///
     /// # Errors
     /// [`CollectiveError::Memory`].
     pub(crate) fn alloc(
         &mut self,
         which: Kept,
-        len: usize,
+        (place, len): (Place, usize),
         domain: &ProtectionDomain,
-    ) -> Result<Buffer, CollectiveError> {
+    ) -> Result<Block, CollectiveError> {
         match self.kept[which as usize].take() {
-            Some(buffer) if buffer.len() >= len => Ok(buffer),
-            _ => Ok(domain.alloc(len)?),
+            Some(block) if block.len() >= len && block.place() == place => Ok(block),
+            _ => Block::alloc(place, len, domain),
         }
     }
 
     /// Keeps memory for the operations to come.
-    pub(crate) fn keep(&mut self, which: Kept, buffer: Option<Buffer>) {
-        if buffer.is_some() {
-            self.kept[which as usize] = buffer;
+    pub(crate) fn keep(&mut self, which: Kept, block: Option<Block>) {
+        if block.is_some() {
+            self.kept[which as usize] = block;
         }
     }
 
     /// Bytes that it keeps.
     pub(crate) fn kept(&self, which: Kept) -> usize {
-        self.kept[which as usize].as_ref().map_or(0, |buffer| buffer.len())
+        self.kept[which as usize].as_ref().map_or(0, Block::len)
     }
 
     /// Whether it keeps more than is kept for each of the operations that are under way together.
     pub(crate) fn keeps_large(&self) -> bool {
-        self.kept.iter().flatten().any(|buffer| buffer.len() > LARGE)
+        self.kept.iter().flatten().any(|block| block.len() > LARGE)
     }
 
     /// Gives up what it keeps.
@@ -231,6 +232,9 @@ impl Run {
 
     /// Copies or combines within this rank. The lengths are equal.
     pub(super) fn local(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
+        if self.memory(src.buffer).is_on_gpu() || self.memory(dst.buffer).is_on_gpu() {
+            return self.local_on_gpu(src, dst, calc);
+        }
         if src.buffer != dst.buffer {
             let Run { input, data, scratch, .. } = self;
             let (from, into) = match (src.buffer, dst.buffer) {
@@ -249,6 +253,20 @@ impl Run {
         done
     }
 
+    #[cold]
+    fn local_on_gpu(&self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
+        if src.len == 0 {
+            return Ok(());
+        }
+        let slices = self.memory(src.buffer).slice(src).zip(self.memory(dst.buffer).slice(dst));
+        let (from, into) = slices.ok_or("a span of memory that peers do not reach")?;
+        match calc {
+            Some(calc) => into.combine_from(&from, calc),
+            None => into.copy_from(&from),
+        }
+        .map_err(|error| error.to_string())
+    }
+
     fn by_parts(&mut self, src: Span, dst: Span, calc: Option<Calc>, part: &mut [u8]) -> Result<(), String> {
         for done in (0..src.len).step_by(PART) {
             let part = &mut part[..PART.min(src.len - done)];
@@ -259,12 +277,12 @@ impl Run {
         Ok(())
     }
 
-    /// Finishes a span.
-    pub(super) fn finish_span(
-        &mut self,
-        span: Span,
-        finish: impl Fn(&mut [u8]) -> Result<(), String>,
-    ) -> Result<(), String> {
+    /// Scales a span, as the elements of a result are finished.
+    pub(super) fn finish_span(&mut self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
+        let finish = |bytes: &mut [u8]| scale(data_type, bytes, by).map_err(|error| error.to_string());
+        if self.memory(span.buffer).is_on_gpu() {
+            return self.memory(span.buffer).scale(span, data_type, by);
+        }
         if let Some(bytes) = self.memory_mut(span.buffer).bytes_mut(span) {
             return finish(bytes);
         }
@@ -309,12 +327,13 @@ impl Run {
             self.reserve(plan);
         }
         if plan.scratch > 0 {
-            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, plan.scratch, domain)?);
+            let place = self.place();
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (place, plan.scratch), domain)?);
         }
         if plan.large {
-            self.input.expose()?;
-            self.data.expose()?;
-            self.scratch.expose()?;
+            self.input.expose(domain)?;
+            self.data.expose(domain)?;
+            self.scratch.expose(domain)?;
             self.gets = 0;
             self.begun.clear();
             self.begun.resize(plan.peers.len(), None);
@@ -325,6 +344,12 @@ impl Run {
             self.open += plan.peers.iter().filter(|peer| peer.reached).count();
         }
         Ok(())
+    }
+
+    /// Where the vectors are.
+    fn place(&self) -> Place {
+        let of = |memory: &Memory| if let Memory::Plain(block) = memory { Some(block.place()) } else { None };
+        of(&self.data).or_else(|| of(&self.input)).unwrap_or(Place::Host)
     }
 
     #[cold]

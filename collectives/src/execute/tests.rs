@@ -115,7 +115,7 @@ impl Forger {
 
 fn key(wish: Algorithm, elements: u64) -> Key {
     let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
-    Key { spec: Spec::all_reduce(Ranks(2), Elements(elements), 4), data_type, op, wish, lenient: false }
+    Key { spec: Spec::all_reduce(Ranks(2), Elements(elements), 4), data_type, op, wish, lenient: false, on_gpu: false }
 }
 
 type Reduced = Result<Vec<f32>, CollectiveError>;
@@ -250,6 +250,7 @@ fn who_does_not_know_the_token_is_turned_away() {
             op: None,
             wish: Algorithm::Auto,
             lenient: false,
+            on_gpu: false,
         };
         let mut right = Forger::rank_0(address, barrier);
         right.hear(Kind::Data);

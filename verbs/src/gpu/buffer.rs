@@ -32,6 +32,16 @@ impl GpuBuffer {
         GpuBuffer { allocation: Arc::new(allocation) }
     }
 
+    /// Other memory of the same GPU with the same contents.
+    pub(super) fn copy_of(allocation: &Allocation) -> Result<Self, GpuError> {
+        let copy = Self::new(Allocation::new(allocation.device(), allocation.len())?);
+        let (to, from) = (copy.allocation.address() as usize, allocation.address() as usize);
+        let at = |address, place| (std::ptr::without_provenance_mut(address), place);
+        // SAFETY: both have as many bytes and are different memory.
+        unsafe { lane::copy(at(to, copy.place()), at(from, allocation.place()), allocation.len()) }?;
+        Ok(copy)
+    }
+
     /// Length in bytes; never zero.
     #[allow(clippy::len_without_is_empty, reason = "memory is never empty")]
     pub fn len(&self) -> usize {
@@ -39,11 +49,8 @@ impl GpuBuffer {
     }
 
     /// The GPU whose memory it is.
-    ///
-    /// # Errors
-    /// As [`Gpu::open`], which has succeeded before.
-    pub fn gpu(&self) -> Result<Gpu, GpuError> {
-        Gpu::open(self.allocation.device().ordinal())
+    pub fn gpu(&self) -> Gpu {
+        Gpu::on(self.allocation.device())
     }
 
     /// Its address, for kernels. Whoever writes there is done, and has synchronised, before this value is used again.

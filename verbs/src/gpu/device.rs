@@ -152,6 +152,10 @@ impl Gpu {
     pub(super) fn device(self) -> &'static Device {
         self.0
     }
+
+    pub(super) fn on(device: &'static Device) -> Gpu {
+        Gpu(device)
+    }
 }
 
 impl fmt::Debug for Gpu {

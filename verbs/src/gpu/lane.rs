@@ -183,7 +183,7 @@ unsafe fn launch_combine(
 ///
 /// # Safety
 /// `at` is memory of its GPU for `len` bytes.
-pub(super) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Scale) -> Result<(), GpuError> {
+pub(crate) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Scale) -> Result<(), GpuError> {
     let size = data_type.size();
     if !len.is_multiple_of(size) || !(at.0 as usize).is_multiple_of(size) {
         return Err(GpuError::Elements { len, address: at.0 as u64, size });

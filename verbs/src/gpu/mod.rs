@@ -29,6 +29,6 @@ pub use region::GpuRegion;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use imported::Imported;
-pub(crate) use lane::{combine, copy};
+pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};
 pub(crate) use place::{ARENA_MASK, Place};

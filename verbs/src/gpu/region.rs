@@ -84,6 +84,15 @@ impl GpuRegion {
         self.region.write(offset, from)
     }
 
+    /// Other memory of the same GPU with what this holds now. Bytes that a peer writes meanwhile may be old or new.
+    ///
+    /// # Errors
+    /// [`MemoryError::Gpu`].
+    pub fn copy(&self) -> Result<GpuBuffer, MemoryError> {
+        let Some(allocation) = self.region.gpu() else { unreachable!("the region was made of GPU memory") };
+        GpuBuffer::copy_of(allocation).map_err(|error| Box::new(error).into())
+    }
+
     /// Makes what peers have written visible to kernels that start from now on, by the rule that holds on every machine
     /// ([GPUDirect RDMA](https://docs.nvidia.com/cuda/gpudirect-rdma/), "Synchronization and memory ordering"): to be called after
     /// polling the completions that tell of the writes.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::calc::Calc;
+use crate::calc::{Calc, DataType, Scale};
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
 use crate::gpu::Allocation;
 use crate::memory::{Backing, Buffer, Grant, RemoteSlice, Sge, Spot};
@@ -355,6 +355,19 @@ impl RegionSlice {
         let (to, from) = self.both(from)?;
         // SAFETY: as in `copy_from`.
         Ok(unsafe { to.combine_from(from, self.len, calc) }?)
+    }
+
+    /// Scales the slice, as [`calc::scale`](crate::calc::scale()) does.
+    ///
+    /// # Errors
+    /// [`MemoryError::Elements`], [`MemoryError::Gpu`], also of a division by zero or a factor that the type does not hold.
+    pub fn scale(&self, data_type: DataType, by: Scale) -> Result<(), MemoryError> {
+        let size = data_type.size();
+        if !self.len.is_multiple_of(size) {
+            return Err(MemoryError::Elements { len: self.len, size });
+        }
+        // SAFETY: the spot spans as many bytes of the region; bytes that a peer writes meanwhile may be old or new.
+        Ok(unsafe { self.region.spot(self.at(0, self.len)?).scale(self.len, data_type, by) }?)
     }
 
     /// Where this slice lies and another of the same length, apart from it.

@@ -1,6 +1,6 @@
 //! Where bytes are that a device moves: an address, and whose memory it is of.
 
-use crate::calc::{self, Calc};
+use crate::calc::{self, Calc, DataType, Scale};
 use crate::error::GpuError;
 use crate::gpu::{self, Place};
 use crate::soft::device_copy;
@@ -71,4 +71,33 @@ impl Spot {
         // SAFETY: passed on to the caller.
         unsafe { gpu::combine((self.ptr, self.place), (from.ptr, from.place), len, calc) }.map_err(Box::new)
     }
+
+    /// Scales the elements that are here.
+    ///
+    /// # Errors
+    /// As [`combine_from`](Spot::combine_from), and of a division by zero or a factor that the type does not hold.
+    ///
+    /// # Safety
+    /// It is memory of its place for `len` bytes, a whole number of elements.
+    pub(crate) unsafe fn scale(self, len: usize, data_type: DataType, by: Scale) -> Result<(), Box<GpuError>> {
+        if !self.place.is_host() {
+            // SAFETY: passed on to the caller.
+            return unsafe { gpu::scale((self.ptr, self.place), len, data_type, by) }.map_err(Box::new);
+        }
+        // Others may look at the memory: it is scaled beside it.
+        let mut part = [0_u8; PART];
+        for at in (0..len).step_by(PART) {
+            let part = &mut part[..PART.min(len - at)];
+            // SAFETY: the part of what the caller vouches for.
+            unsafe { device_copy(part.as_mut_ptr(), self.ptr.add(at), part.len()) };
+            let refused = |error: calc::CalcError| Box::new(GpuError::NotCalculated { what: error.to_string() });
+            calc::scale(data_type, part, by).map_err(refused)?;
+            // SAFETY: as above.
+            unsafe { device_copy(self.ptr.add(at), part.as_ptr(), part.len()) };
+        }
+        Ok(())
+    }
 }
+
+/// Bytes that stay in the first-level cache. A multiple of every element's size.
+const PART: usize = 8 << 10;

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use qpair_verbs::Buffer;
-
 use super::Core;
 use crate::communicator::operands::{Ended, Operands, Ticket};
 use crate::error::CollectiveError;
-use crate::execute::{Buffers, Grace, Kept};
+use crate::execute::{Block, Buffers, Grace, Kept};
 use crate::fault::Fault;
 
 impl Core {
@@ -129,8 +127,8 @@ impl Core {
 
 /// How an operation ended. Memory that a peer holds does not come back, which its owner has to know before anything else.
 fn ended(
-    input: Result<Option<Buffer>, CollectiveError>,
-    data: Result<Option<Buffer>, CollectiveError>,
+    input: Result<Option<Block>, CollectiveError>,
+    data: Result<Option<Block>, CollectiveError>,
     mut result: Result<(), CollectiveError>,
 ) -> Ended {
     let [input, data] = [input, data].map(|memory| {
