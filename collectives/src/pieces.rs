@@ -9,23 +9,17 @@ pub(crate) struct Pieces<T> {
     len: u64,
     /// Where each chunk begins.
     firsts: Vec<u64>,
-    #[expect(clippy::vec_box, reason = "a new chunk moves those after it: a pointer each, not two vectors")]
-    chunks: Vec<Box<Chunk<T>>>,
+    chunks: Vec<Chunk<T>>,
     last: usize,
 }
 
-/// Pieces in a row, at least one.
-#[derive(Debug, Clone)]
-struct Chunk<T> {
-    /// Where each piece begins; it ends where the next begins, the last of all at `len`.
-    starts: Vec<u64>,
-    values: Vec<T>,
-}
+/// Pieces in a row, at least one: where each begins, and its value. It ends where the next begins, the last of all at `len`.
+type Chunk<T> = Vec<(u64, T)>;
 
 impl<T> Pieces<T> {
     /// Pieces of a chunk, at most: those of half a KiB, since half of them are moved for a cut.
     const CHUNK: usize = {
-        let fit = 512 / (size_of::<u64>() + size_of::<T>());
+        let fit = 512 / size_of::<(u64, T)>();
         if fit < 8 { 8 } else { fit }
     };
 }
@@ -36,7 +30,7 @@ impl<T: Clone> Pieces<T> {
         let mut pieces = Self { len, firsts: Vec::new(), chunks: Vec::new(), last: 0 };
         if len > 0 {
             pieces.firsts.push(0);
-            pieces.chunks.push(Box::new(Chunk { starts: vec![0], values: vec![value] }));
+            pieces.chunks.push(vec![(0, value)]);
         }
         pieces
     }
@@ -55,13 +49,15 @@ impl<T: Clone> Pieces<T> {
         let (mut number, mut at) = self.cut_out(start, end);
         loop {
             let next = self.firsts.get(number + 1).copied().unwrap_or(self.len);
-            let Chunk { starts, values } = &mut *self.chunks[number];
-            while let (Some(&from), Some(value)) = (starts.get(at), values.get_mut(at)) {
-                if from >= end {
+            let chunk = &mut self.chunks[number];
+            while at < chunk.len() {
+                let to = chunk.get(at + 1).map_or(next, |piece| piece.0);
+                let (from, value) = &mut chunk[at];
+                if *from >= end {
                     return Ok(());
                 }
                 at += 1;
-                visit(from, starts.get(at).copied().unwrap_or(next), value)?;
+                visit(*from, to, value)?;
             }
             (number, at) = (number + 1, 0);
             if next >= end {
@@ -84,14 +80,14 @@ impl<T: Clone> Pieces<T> {
         let (mut number, mut at) = self.find(start);
         loop {
             let next = self.firsts.get(number + 1).copied().unwrap_or(self.len);
-            let Chunk { starts, values } = &*self.chunks[number];
-            while let (Some(&from), Some(value)) = (starts.get(at), values.get(at)) {
-                if from >= end {
+            let chunk = &self.chunks[number];
+            while let Some((from, value)) = chunk.get(at) {
+                if *from >= end {
                     return Ok(());
                 }
                 at += 1;
-                let to = starts.get(at).copied().unwrap_or(next);
-                read(from.max(start), to.min(end), value)?;
+                let to = chunk.get(at).map_or(next, |piece| piece.0);
+                read(start.max(*from), to.min(end), value)?;
             }
             (number, at) = (number + 1, 0);
             if next >= end {
@@ -107,15 +103,13 @@ impl<T: Clone> Pieces<T> {
             return;
         }
         let (number, at) = self.cut_out(start, end);
-        let Chunk { starts, values } = &mut *self.chunks[number];
-        values[at] = value;
-        let mut kept = at + 1;
-        while starts.get(kept).is_some_and(|&from| from < end) {
-            kept += 1;
+        let chunk = &mut self.chunks[number];
+        chunk[at].1 = value;
+        let covered = chunk[at + 1..].iter().take_while(|piece| piece.0 < end).count();
+        if covered > 0 {
+            chunk.drain(at + 1..at + 1 + covered);
         }
-        starts.drain(at + 1..kept);
-        values.drain(at + 1..kept);
-        if at + 1 == self.chunks[number].starts.len() {
+        if at + 1 == chunk.len() {
             self.drop_until(number + 1, end);
         }
     }
@@ -130,22 +124,20 @@ impl<T: Clone> Pieces<T> {
         self.firsts.drain(number..whole);
         self.chunks.drain(number..whole);
         let Some(chunk) = self.chunks.get_mut(number) else { return };
-        let Chunk { starts, values } = &mut **chunk;
-        let dropped = starts.partition_point(|&from| from < end);
         // A piece begins at `end`, where it was cut.
-        if dropped > 0 && dropped < starts.len() {
-            starts.drain(..dropped);
-            values.drain(..dropped);
-            self.firsts[number] = starts[0];
+        let dropped = chunk.partition_point(|piece| piece.0 < end);
+        if dropped > 0 && dropped < chunk.len() {
+            chunk.drain(..dropped);
+            self.firsts[number] = chunk[0].0;
         }
     }
 
     /// Cuts at both ends; where the first piece between is, by chunk and place.
     fn cut_out(&mut self, start: u64, end: u64) -> (usize, usize) {
         let (number, at) = self.find(start);
-        let starts = &self.chunks[number].starts;
+        let chunk = &self.chunks[number];
         let next = || self.firsts.get(number + 1).copied().unwrap_or(self.len);
-        if starts[at] == start && starts.get(at + 1).copied().unwrap_or_else(next) == end {
+        if chunk[at].0 == start && chunk.get(at + 1).map_or_else(next, |piece| piece.0) == end {
             return (number, at);
         }
         if end < self.len {
@@ -158,27 +150,25 @@ impl<T: Clone> Pieces<T> {
     #[inline]
     fn cut(&mut self, at: u64) -> (usize, usize) {
         let (mut number, mut place) = self.find(at);
-        if self.chunks[number].starts[place] == at {
+        if self.chunks[number][place].0 == at {
             return (number, place);
         }
-        if self.chunks[number].starts.len() >= Self::CHUNK {
+        if self.chunks[number].len() >= Self::CHUNK {
             self.split(number);
             (number, place) = self.find(at);
         }
-        let Chunk { starts, values } = &mut *self.chunks[number];
-        let value = values[place].clone();
-        starts.insert(place + 1, at);
-        values.insert(place + 1, value);
+        let chunk = &mut self.chunks[number];
+        let value = chunk[place].1.clone();
+        chunk.insert(place + 1, (at, value));
         (number, place + 1)
     }
 
     /// Makes two of a chunk.
     #[cold]
     fn split(&mut self, number: usize) {
-        let Chunk { starts, values } = &mut *self.chunks[number];
-        let half = starts.len() / 2;
-        let other = Box::new(Chunk { starts: starts.split_off(half), values: values.split_off(half) });
-        self.firsts.insert(number + 1, other.starts[0]);
+        let chunk = &mut self.chunks[number];
+        let other = chunk.split_off(chunk.len() / 2);
+        self.firsts.insert(number + 1, other[0].0);
         self.chunks.insert(number + 1, other);
     }
 
@@ -187,13 +177,15 @@ impl<T: Clone> Pieces<T> {
     fn find(&mut self, at: u64) -> (usize, usize) {
         let begins = |number: usize| self.firsts.get(number).copied().unwrap_or(self.len);
         let last = self.last;
-        let number = if last < self.chunks.len() && begins(last) <= at && at < begins(last + 1) {
+        let number = if self.chunks.len() == 1 {
+            0
+        } else if last < self.chunks.len() && begins(last) <= at && at < begins(last + 1) {
             last
         } else {
             self.firsts.partition_point(|&first| first <= at) - 1
         };
         self.last = number;
-        (number, self.chunks[number].starts.partition_point(|&from| from <= at) - 1)
+        (number, self.chunks[number].partition_point(|piece| piece.0 <= at) - 1)
     }
 }
 

@@ -11,10 +11,17 @@ pub(crate) struct Matching {
     ranks: Vec<Partners>,
 }
 
-/// The other sides of a rank's steps, by step; and of each send, the one before it to the same peer.
-struct Partners {
-    partners: Vec<u32>,
-    before: Vec<u32>,
+/// Of a rank, by step.
+type Partners = Vec<Side>;
+
+/// What a step of a message goes with. Steps are those of the peer, and of the rank itself.
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    /// The other side.
+    partner: u32,
+    /// Of a send: the one before it to the same peer, and the next.
+    before: u32,
+    next: u32,
 }
 
 impl Matching {
@@ -40,18 +47,25 @@ impl Matching {
     /// The other side of a message step.
     #[inline]
     pub(crate) fn partner(&self, rank: u32, step: u32) -> u32 {
-        self.ranks[rank as usize].partners[step as usize]
+        self.ranks[rank as usize][step as usize].partner
     }
 
     /// The send before a send to the same peer.
     #[inline]
     pub(super) fn before(&self, rank: u32, step: u32) -> Option<u32> {
-        let before = self.ranks[rank as usize].before[step as usize];
+        let before = self.ranks[rank as usize][step as usize].before;
         (before != NONE).then_some(before)
+    }
+
+    /// The send after a send to the same peer.
+    #[inline]
+    pub(super) fn next(&self, rank: u32, step: u32) -> Option<u32> {
+        let next = self.ranks[rank as usize][step as usize].next;
+        (next != NONE).then_some(next)
     }
 }
 
-/// For a step that is no message, or the first to its peer.
+/// For a step that is no message, or the first or last to its peer.
 const NONE: u32 = u32::MAX;
 
 /// A rank's messages by peer, in order.
@@ -102,7 +116,7 @@ impl<'a> Matcher<'a> {
         let (mut all, mut unheard) = (Vec::with_capacity(ranks.len()), None);
         for rank in ranks {
             let len = self.plan.programs[rank].len();
-            let mut partners = Partners { partners: vec![NONE; len], before: vec![NONE; len] };
+            let mut partners = vec![Side { partner: NONE, before: NONE, next: NONE }; len];
             self.receives(rank as u32, &mut partners)?;
             let left = self.sends(rank as u32, &mut partners);
             unheard = unheard.or(left);
@@ -111,7 +125,7 @@ impl<'a> Matcher<'a> {
         Ok((all, unheard))
     }
 
-    fn receives(&mut self, rank: u32, partners: &mut Partners) -> Result<(), VerifyError> {
+    fn receives(&mut self, rank: u32, partners: &mut [Side]) -> Result<(), VerifyError> {
         let messages = self.messages;
         // The first fault of the program, which need not be that of the first peer.
         let mut first: Option<(u32, VerifyError)> = None;
@@ -129,11 +143,11 @@ impl<'a> Matcher<'a> {
                     fault(step, VerifyError::Unmatched { rank, step, peer });
                     break;
                 };
-                partners.partners[step as usize] = peer_step;
+                partners[step as usize].partner = peer_step;
             }
         }
         for (step, kind) in (0..).zip(own.iter().map(|step| step.kind)).filter(|(_, kind)| kind.is_recv()) {
-            let (peer, peer_step) = (kind.peer().unwrap_or(rank), partners.partners[step as usize]);
+            let (peer, peer_step) = (kind.peer().unwrap_or(rank), partners[step as usize].partner);
             let Some(other) = self.plan.program(peer).and_then(|program| program.kind(peer_step)) else { continue };
             let (expected, sent) = (kind.elements(), other.elements());
             if sent != expected {
@@ -143,7 +157,7 @@ impl<'a> Matcher<'a> {
         first.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    fn sends(&mut self, rank: u32, partners: &mut Partners) -> Option<VerifyError> {
+    fn sends(&mut self, rank: u32, partners: &mut [Side]) -> Option<VerifyError> {
         let messages = self.messages;
         let mut left: Option<(u32, u32)> = None;
         for (peer, given) in by_peer(&messages[rank as usize].sends) {
@@ -151,9 +165,13 @@ impl<'a> Matcher<'a> {
             let taken = with(receives, self.receives.get_mut(peer as usize), rank);
             let mut before = NONE;
             for (place, &(_, step)) in given.iter().enumerate() {
-                partners.before[step as usize] = std::mem::replace(&mut before, step);
+                partners[step as usize].before = before;
+                if let Some(before) = partners.get_mut(before as usize) {
+                    before.next = step;
+                }
+                before = step;
                 match taken.get(place) {
-                    Some(&(_, peer_step)) => partners.partners[step as usize] = peer_step,
+                    Some(&(_, peer_step)) => partners[step as usize].partner = peer_step,
                     None => left = Some(left.map_or((step, peer), |first| first.min((step, peer)))),
                 }
             }

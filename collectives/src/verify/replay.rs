@@ -26,8 +26,9 @@ pub(super) enum Event {
 /// of its program. So what does not deadlock here never does, however little room there is.
 ///
 /// What an event waits for is the plan's, and no matter of time: whichever of those that may happen comes next, in the end
-/// all have happened that can. So each rank first goes through its program in order, and stops at a step that waits, for
-/// which next to nothing need be known; what can only go in another order, if anything, comes after that.
+/// all have happened that can. So each rank first goes through its program in order as far as it can, and stops at a step
+/// that waits: next to nothing need be known for that, and what it touches lies close to what it touched before. What can
+/// only go in another order, if anything, comes after.
 ///
 /// # Errors
 /// What `visit` returns; [`VerifyError::Deadlock`] if steps are left that wait for each other.
@@ -77,12 +78,20 @@ enum Phase {
 /// No step.
 const NONE: u32 = u32::MAX;
 
-/// All ranks, each at a step of its program that waits, with all steps before it started.
+/// Steps that a rank starts before others have their turn. Enough that it pays to come to a rank; and few enough that the next
+/// rank, which has to do with nearly the same peers, finds what is looked up of them in the cache.
+const TURN: u32 = 32;
+
+/// All ranks, each at a step of its program that waits for another of its own, with all steps before it started: here, a
+/// send has also started if the one before it to its peer is still under way, which must be taken first.
 struct InOrder<'a> {
     plan: &'a Plan,
     matching: &'a Matching,
     cursors: Vec<Cursor<'a>>,
     phases: Vec<Vec<Phase>>,
+    /// Ranks that may go on.
+    awake: VecDeque<u32>,
+    incomplete: usize,
 }
 
 struct Cursor<'a> {
@@ -96,41 +105,78 @@ struct Cursor<'a> {
 impl<'a> InOrder<'a> {
     fn new(plan: &'a Plan, matching: &'a Matching) -> Self {
         let cursor = |program: &'a Program| Cursor { steps: program.steps().iter(), number: 0, waits_for: NONE };
-        let phases = plan.programs.iter().map(|program| vec![Phase::Waiting; program.len()]);
-        Self { plan, matching, cursors: plan.programs.iter().map(cursor).collect(), phases: phases.collect() }
+        let phases = plan.programs.iter().map(|program| vec![Phase::Waiting; program.len()]).collect();
+        let cursors = plan.programs.iter().map(cursor).collect();
+        let awake = (0..plan.spec.ranks.0).collect();
+        Self { plan, matching, cursors, phases, awake, incomplete: plan.total_steps() }
     }
 
     /// Lets all ranks go as far as they can. Whether that is to the end.
     fn run(&mut self, visit: &mut impl FnMut(Event) -> Result<(), VerifyError>) -> Result<bool, VerifyError> {
-        // First come, first served: all ranks go on beside each other, so that what is touched lies close to what was
-        // touched before.
-        let mut awake: VecDeque<u32> = (0..self.plan.spec.ranks.0).collect();
-        let mut incomplete = self.plan.total_steps();
-        while let Some(rank) = awake.pop_front() {
-            while let Some((at, kind)) = self.next(rank) {
-                let Some(peer) = kind.peer() else {
-                    visit(Event::Local(at, kind))?;
-                    self.phases[rank as usize][at.step as usize] = Phase::Complete;
-                    incomplete -= 1;
-                    continue;
-                };
-                let partner = self.matching.partner(rank, at.step);
-                if self.phases[peer as usize][partner as usize] != Phase::Started {
-                    continue;
+        while let Some(rank) = self.awake.pop_front() {
+            for left in (0..TURN).rev() {
+                let Some((at, kind)) = self.next(rank) else { break };
+                if left == 0 {
+                    self.awake.push_back(rank);
                 }
-                let Some(transfer) = transfer(self.plan, self.matching, at, kind, peer) else { continue };
-                visit(transfer)?;
-                self.phases[rank as usize][at.step as usize] = Phase::Complete;
-                self.phases[peer as usize][partner as usize] = Phase::Complete;
-                incomplete -= 2;
-                let waits_for = &mut self.cursors[peer as usize].waits_for;
-                if *waits_for == partner {
-                    *waits_for = NONE;
-                    awake.push_back(peer);
+                match kind.peer() {
+                    Some(peer) => self.transfers(at, kind, peer, visit)?,
+                    None => {
+                        visit(Event::Local(at, kind))?;
+                        self.complete(at);
+                    }
                 }
             }
         }
-        Ok(incomplete == 0)
+        Ok(self.incomplete == 0)
+    }
+
+    /// Lets the message of a step be taken that has just started, if it may be; then those behind it.
+    fn transfers(
+        &mut self,
+        mut at: At,
+        mut kind: StepKind,
+        peer: u32,
+        visit: &mut impl FnMut(Event) -> Result<(), VerifyError>,
+    ) -> Result<(), VerifyError> {
+        let sends = kind.is_send();
+        loop {
+            let other = At { rank: peer, step: self.matching.partner(at.rank, at.step) };
+            if self.phase(at) != Phase::Started || self.phase(other) != Phase::Started {
+                return Ok(());
+            }
+            let send = if sends { at } else { other };
+            let before = self.matching.before(send.rank, send.step);
+            if before.is_some_and(|before| self.phase(At { step: before, ..send }) != Phase::Complete) {
+                return Ok(());
+            }
+            let Some(transfer) = transfer(self.plan, self.matching, at, kind, peer) else { return Ok(()) };
+            visit(transfer)?;
+            self.complete(other);
+            self.complete(at);
+            let Some(next) = self.matching.next(send.rank, send.step) else { return Ok(()) };
+            let step = if sends { next } else { self.matching.partner(send.rank, next) };
+            // The step that started may have been all that those behind it waited for.
+            if self.phase(At { step, ..at }) != Phase::Started {
+                return Ok(());
+            }
+            let Some(behind) = self.plan.programs[at.rank as usize].kind(step) else { return Ok(()) };
+            (at, kind) = (At { step, ..at }, behind);
+        }
+    }
+
+    fn phase(&self, at: At) -> Phase {
+        self.phases[at.rank as usize][at.step as usize]
+    }
+
+    fn complete(&mut self, at: At) {
+        self.phases[at.rank as usize][at.step as usize] = Phase::Complete;
+        self.incomplete -= 1;
+        let waits_for = &mut self.cursors[at.rank as usize].waits_for;
+        if *waits_for == at.step {
+            *waits_for = NONE;
+            self.awake.push_back(at.rank);
+        }
     }
 
     /// Starts the next step of a rank, if it waits for nothing.
@@ -140,9 +186,7 @@ impl<'a> InOrder<'a> {
         let mut steps = cursor.steps.clone();
         let Step { kind, deps } = steps.next()?;
         let incomplete = |step: &u32| phases[*step as usize] != Phase::Complete;
-        let open = deps.iter().copied().find(incomplete);
-        let open = open.or_else(|| self.matching.before(rank, cursor.number).filter(incomplete));
-        if let Some(open) = open {
+        if let Some(open) = deps.iter().copied().find(incomplete) {
             cursor.waits_for = open;
             return None;
         }
@@ -176,7 +220,17 @@ struct State<'a> {
 impl<'a> State<'a> {
     /// As far as they went in order.
     fn after(in_order: InOrder<'a>) -> Self {
-        let InOrder { plan, matching, phases, .. } = in_order;
+        let InOrder { plan, matching, mut phases, .. } = in_order;
+        for (rank, phases) in (0..).zip(&mut phases) {
+            for step in 0..phases.len() {
+                // Here, a send starts when the one before it is through.
+                let before = matching.before(rank, step as u32);
+                let behind = before.is_some_and(|before| phases[before as usize] != Phase::Complete);
+                if behind && phases[step] == Phase::Started {
+                    phases[step] = Phase::Waiting;
+                }
+            }
+        }
         let progress = |phases: Vec<Phase>| {
             let none = vec![NONE; phases.len()];
             Progress { phases, waiting: none.clone(), next: none }
