@@ -3,11 +3,12 @@
 //! ```text
 //! cargo bench -p qpair-collectives --bench plans              # 1,024 ranks proved, 16,384 made
 //! cargo bench -p qpair-collectives --bench plans -- 256 4096
+//! cargo bench -p qpair-collectives --bench plans -- ring direct  # some algorithms
 //! ```
 
 use std::time::Instant;
 
-use qpair_collectives::{Algorithm, Collective, Elements, Nodes, Ranks, Recipe, Shape, Spec, Step};
+use qpair_collectives::{Algorithm, Collective, Elements, Nodes, Ranks, Recipe, Shape, Spec};
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
@@ -23,7 +24,8 @@ fn main() {
         "{:<20} {:<15} {:>12} {:>10} {:>10} {:>18} {:>10} {:>10}",
         "algorithm", "collective", "steps of all", "made (s)", "proved (s)", "steps", "made (ms)", "KiB"
     );
-    for algorithm in Algorithm::ALL {
+    let named: Vec<Algorithm> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
+    for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| named.is_empty() || named.contains(algorithm)) {
         for collective in Collective::ALL {
             if let Some(recipe) = recipe(algorithm, collective, proved) {
                 one(&recipe, made);
@@ -61,7 +63,5 @@ fn one(whole: &Recipe, made: u32) {
     let start = Instant::now();
     let program = large.program(made / 3);
     let build = start.elapsed();
-    let deps: usize = (0..program.len() as u32).map(|step| program.deps(step).len()).sum();
-    let bytes = program.len() * size_of::<Step>() + deps * size_of::<u32>();
-    println!(" {:>18} {:>10.2} {:>10.1}", program.len(), build.as_secs_f64() * 1e3, bytes as f64 / 1024.0);
+    println!(" {:>18} {:>10.2} {:>10.1}", program.len(), build.as_secs_f64() * 1e3, program.bytes() as f64 / 1024.0);
 }

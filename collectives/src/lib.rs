@@ -50,8 +50,10 @@ mod error;
 mod execute;
 mod fault;
 mod fnv;
+mod parallel;
 mod pieces;
 mod plan;
+mod touched;
 mod trace;
 pub mod training;
 pub mod tune;
@@ -66,7 +68,8 @@ pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;
 pub use fault::{Mismatch, Place, Side, Waits};
 pub use plan::{
-    Buffer, Collective, Counts, Elements, FORMAT, Graph, Plan, PlanHash, Program, Ranks, Slice, Spec, Step, StepKind,
+    Buffer, Collective, Counts, Elements, FORMAT, Graph, Numbers, Plan, PlanHash, Program, Ranks, Slice, Spec, Step,
+    StepIter, StepKind, Steps,
 };
 pub use qpair_verbs::calc::{Combine, DataType, Element, F8E4M3, F8E5M2, ReduceOp, UserOp, bf16, f16};
 pub use trace::{Activity, Event, Trace};

@@ -55,21 +55,27 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
     let half = u64::from(members.div_ceil(2)) * block;
     let (sent, came) = (u64::from(members) * block, u64::from(members) * block + half);
     b.copy(gives.part(task.rank), gets.part(task.rank));
-    for far in 1..members {
-        b.copy(gives.part(group.after(far)), blocks.part(far));
-    }
+    // What is for those after this rank, then for those from the first on.
+    let (me, after) = (group.me(), members - group.me());
+    b.copy(gives.range(me + 1, members), blocks.range(1, after));
+    b.copy(gives.range(0, me), blocks.range(after, members));
     let mut distance = 1;
     while distance < members {
-        let going: Vec<u32> = (0..members).filter(|far| far & distance != 0).collect();
-        let packed = |at: u64| Slice::scratch(at, going.len() as u64 * block);
-        let place = |at: u64, number: u64| Slice::scratch(at + number * block, block);
-        for (number, &far) in (0..).zip(&going) {
-            b.copy(blocks.part(far), place(sent, number));
+        // Blocks that go this far lie together as many at a time.
+        let first = (distance..members).step_by(2 * distance as usize);
+        let going: Vec<Slice> = first.map(|far| blocks.range(far, members.min(far + distance))).collect();
+        let len = going.iter().map(|run| run.len).sum();
+        let mut place = sent;
+        for run in &going {
+            b.copy(*run, Slice::scratch(place, run.len));
+            place += run.len;
         }
-        b.send(group.rank(group.after(distance)), packed(sent));
-        b.recv(group.rank(group.before(distance)), packed(came));
-        for (number, &far) in (0..).zip(&going) {
-            b.copy(place(came, number), blocks.part(far));
+        b.send(group.rank(group.after(distance)), Slice::scratch(sent, len));
+        b.recv(group.rank(group.before(distance)), Slice::scratch(came, len));
+        place = came;
+        for run in &going {
+            b.copy(Slice::scratch(place, run.len), *run);
+            place += run.len;
         }
         distance *= 2;
     }

@@ -3,13 +3,15 @@
 
 use crate::pieces::Pieces;
 use crate::plan::{Buffer, Program, Slice, StepKind};
+use crate::touched::{Reads, Touched};
 
 /// A rank's program in the making.
 pub(super) struct Builder {
     program: Program,
-    input: Pieces<Access>,
-    data: Pieces<Access>,
-    scratch: Pieces<Access>,
+    input: Pieces<Touched>,
+    data: Pieces<Touched>,
+    scratch: Pieces<Touched>,
+    reads: Reads,
     /// Elements of a segment.
     pub(super) segment: u64,
     finish: bool,
@@ -17,30 +19,23 @@ pub(super) struct Builder {
     after: Vec<u32>,
 }
 
-/// Who touched a piece of a buffer.
-#[derive(Debug, Clone, Default)]
-struct Access {
-    /// The last step that wrote it.
-    writer: Option<u32>,
-    /// The steps that read it since.
-    readers: Vec<u32>,
-}
-
 impl Builder {
     pub(super) fn new(segment: u64, finish: bool) -> Self {
-        let pieces = || Pieces::new(u64::MAX, Access::default());
+        let pieces = || Pieces::new(u64::MAX, Touched::NEVER);
         Self {
             program: Program::new(),
             input: pieces(),
             data: pieces(),
             scratch: pieces(),
+            reads: Reads::default(),
             segment: segment.max(1),
             finish,
             after: Vec::new(),
         }
     }
 
-    pub(super) fn into_program(self) -> Program {
+    pub(super) fn into_program(mut self) -> Program {
+        self.program.shrink();
         self.program
     }
 
@@ -127,17 +122,18 @@ impl Builder {
         if let Some(dst) = kind.dst() {
             self.write(dst, step, &mut deps);
         }
-        self.program.push(kind, deps.iter().copied());
+        self.program.append(kind, &mut deps);
         deps.clear();
         self.after = deps;
         step
     }
 
     fn read(&mut self, slice: Slice, step: u32, deps: &mut Vec<u32>) {
+        let (pieces, reads) = self.buffer(slice);
         let visited: Result<(), Never> =
-            self.buffer(slice).visit(slice.offset, slice.offset.saturating_add(slice.len), |_, _, access| {
-                deps.extend(access.writer);
-                access.readers.push(step);
+            pieces.visit(slice.offset, slice.offset.saturating_add(slice.len), |_, _, touched| {
+                deps.extend(touched.writer());
+                touched.read(step, reads);
                 Ok(())
             });
         visited.unwrap_or_else(|never| match never {});
@@ -145,26 +141,27 @@ impl Builder {
 
     fn write(&mut self, slice: Slice, step: u32, deps: &mut Vec<u32>) {
         let end = slice.offset.saturating_add(slice.len);
-        let pieces = self.buffer(slice);
-        let visited: Result<(), Never> = pieces.visit(slice.offset, end, |_, _, access| {
+        let (pieces, reads) = self.buffer(slice);
+        let read: Result<(), Never> = pieces.read(slice.offset, end, |_, _, touched| {
             // Those that read it wait for its writer.
-            if access.readers.is_empty() {
-                deps.extend(access.writer);
+            if touched.is_read() {
+                deps.extend(touched.readers(reads).filter(|&reader| reader != step));
             } else {
-                deps.extend(access.readers.iter().filter(|&&reader| reader != step));
+                deps.extend(touched.writer());
             }
             Ok(())
         });
-        visited.unwrap_or_else(|never| match never {});
-        pieces.set(slice.offset, end, Access { writer: Some(step), readers: Vec::new() });
+        read.unwrap_or_else(|never| match never {});
+        pieces.set(slice.offset, end, Touched::by(step));
     }
 
-    fn buffer(&mut self, slice: Slice) -> &mut Pieces<Access> {
-        match slice.buffer {
+    fn buffer(&mut self, slice: Slice) -> (&mut Pieces<Touched>, &mut Reads) {
+        let pieces = match slice.buffer {
             Buffer::Input => &mut self.input,
             Buffer::Data => &mut self.data,
             Buffer::Scratch => &mut self.scratch,
-        }
+        };
+        (pieces, &mut self.reads)
     }
 }
 

@@ -70,6 +70,6 @@ fn program(recipe: &Recipe, rank: u32) -> Program {
     b.into_program()
 }
 
-/// The most segments of a vector. It keeps a rank's program within some 16,000 steps, about 1 MiB, however long the vector
-/// and short the segments asked for.
+/// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the
+/// segments asked for.
 const MAX_SEGMENTS: u64 = 4096;

@@ -1,11 +1,13 @@
 //! The compact form of a plan: what is asked for, and by which algorithm. Each rank's program follows from it alone.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Algorithm;
 use super::parts::Parts;
+use crate::parallel;
 use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, PlanHash, Program, Slice, Spec};
 
 /// A plan that an algorithm makes: some hundred bytes, whatever the number of ranks. Each rank's program is made when it is
@@ -166,8 +168,18 @@ impl Recipe {
             format: self.format,
             spec: self.spec.clone(),
             algorithm: self.algorithm.name().to_owned(),
-            programs: (0..self.spec.ranks.0).map(|rank| self.program(rank)).collect(),
+            programs: self.programs(),
         }
+    }
+
+    /// All programs, made on all cores if they are long.
+    fn programs(&self) -> Vec<Program> {
+        let Some(others) = self.spec.ranks.0.checked_sub(1) else { return Vec::new() };
+        let first = self.program(0);
+        let steps = first.len().saturating_mul(others as usize);
+        let some = |range: Range<usize>| range.map(|other| self.program(other as u32 + 1)).collect::<Vec<_>>();
+        let others = parallel::in_ranges(others as usize, steps, some);
+        [first].into_iter().chain(others.into_iter().flatten()).collect()
     }
 
     /// A bound on the elements of a message, of any rank, without a look at their programs.

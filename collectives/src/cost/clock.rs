@@ -79,10 +79,8 @@ impl<'a> Clock<'a> {
             counts,
         };
         for (rank, program) in plan.by_rank() {
-            for step in 0..program.len() as u32 {
-                if program.deps(step).is_empty() {
-                    clock.possible(0.0, (rank, step), true, None, 0.0);
-                }
+            for (step, _) in program.numbered().filter(|(_, step)| step.deps.is_empty()) {
+                clock.possible(0.0, (rank, step), true, None, 0.0);
             }
         }
         clock
@@ -102,7 +100,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    fn kind(&self, (rank, step): Node) -> Option<&'a StepKind> {
+    fn kind(&self, (rank, step): Node) -> Option<StepKind> {
         self.plan.programs[rank as usize].kind(step)
     }
 
@@ -130,7 +128,7 @@ impl<'a> Clock<'a> {
     /// A receive, a copy or a reduction is done, as soon as the rank is free.
     fn work(&mut self, next: Possible) {
         let (rank, step) = next.node;
-        let Some(&kind) = self.kind(next.node) else {
+        let Some(kind) = self.kind(next.node) else {
             return;
         };
         let bytes = kind.elements() as f64 * f64::from(self.plan.spec.element_size);
@@ -154,7 +152,7 @@ impl<'a> Clock<'a> {
             let (rank, step) = node;
             let record = self.records[rank as usize][step as usize];
             match self.kind(node) {
-                Some(&StepKind::Send { peer, .. }) => {
+                Some(StepKind::Send { peer, .. }) => {
                     let taken = self.records[peer as usize][self.matching.partner(rank, step) as usize];
                     let begin = self.started[rank as usize][step as usize].unwrap_or(taken.end);
                     Moment { begin: begin.min(taken.end), end: taken.end }

@@ -87,9 +87,9 @@ impl Plan {
 
 fn messages(plan: &Plan, matching: &Matching) -> Vec<Message> {
     let sends = plan.by_rank().flat_map(|(from, program)| {
-        let sends = program.numbered().filter(|(_, kind)| kind.is_send());
-        sends.filter_map(move |(send, kind)| {
-            let recv = matching.partner(from, send);
+        let sends = program.numbered().filter(|(_, step)| step.kind.is_send());
+        sends.filter_map(move |(send, step)| {
+            let (recv, kind) = (matching.partner(from, send), step.kind);
             Some(Message { from, send, to: kind.peer()?, recv, elements: kind.elements() })
         })
     });

@@ -198,9 +198,9 @@ impl Compiled {
         let large = named_apart || key.on_gpu || longest.is_none_or(|bytes| bytes > eager as u64);
         let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
-        let kinds = program.steps().iter().map(|step| &step.kind);
+        let kinds = program.steps().iter().map(|step| step.kind);
         let mut steps: Vec<Step> =
-            kinds.zip(graph.messages()).map(|(kind, &message)| step(kind, slot(kind), message, size)).collect();
+            kinds.zip(graph.messages()).map(|(kind, &message)| step(&kind, slot(&kind), message, size)).collect();
         if large {
             let lowered = if named_apart { lower_alone(&program) } else { lower(&mut programs, me)? };
             for (step, lowered) in steps.iter_mut().zip(lowered) {
@@ -296,15 +296,6 @@ impl Compiled {
     /// Whether peers read exposed memory, instead of taking copies.
     pub(crate) fn is_large(&self) -> bool {
         self.large
-    }
-}
-
-impl Span {
-    fn overlaps(&self, other: &Span) -> bool {
-        self.buffer == other.buffer
-            && self.len > 0
-            && self.start < other.start + other.len
-            && other.start < self.start + self.len
     }
 }
 
@@ -423,27 +414,36 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
     let is_copy =
         |step: &Step| step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch;
     // The copy that makes what a send gives away, if that is all the send waits for.
-    let copy_of = |number: u32, step: &Step| match program.deps(number) {
-        &[copy] if step.what == What::Send => {
+    let copy_of = |number: u32, step: &Step| match *program.deps(number) {
+        [copy] if step.what == What::Send => {
             let made = &steps[copy as usize];
             (is_copy(made) && made.dst == step.src).then_some(copy)
         }
         _ => None,
     };
-    let spoils = |(number, step): (u32, &Step), copy: &Step| {
-        let reads = step.src.overlaps(&copy.dst) && copy_of(number, step).is_none();
-        let writes = step.dst.overlaps(&copy.dst) && !is_copy(step);
-        reads || writes
-    };
+    // Sends that take what a copy makes, by copy; and scratch that is read or written in any other way.
+    let mut takers: Vec<(u32, u32)> = Vec::new();
+    let mut spoiled = Vec::new();
+    for (number, step) in (0..).zip(steps.iter()) {
+        match copy_of(number, step) {
+            Some(copy) => takers.push((copy, number)),
+            None => spoiled.push(step.src),
+        }
+        if !is_copy(step) {
+            spoiled.push(step.dst);
+        }
+    }
+    takers.sort_unstable();
+    let spoiled = Spoiled::of(spoiled);
     let mut given = Vec::new();
     let mut ranges = Vec::new();
-    for (copy, made) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step)) {
-        if (0..).zip(steps.iter()).any(|other| spoils(other, made)) {
-            continue;
-        }
+    let mut takers = takers.into_iter().peekable();
+    for (copy, _) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step) && !spoiled.overlap(&step.dst)) {
         let start = given.len() as u32;
-        let sends = (0..).zip(steps.iter()).filter(|&(number, step)| copy_of(number, step) == Some(copy));
-        given.extend(sends.map(|(number, _)| number));
+        while let Some((other, taker)) = takers.next_if(|&(other, _)| other <= copy) {
+            // Others are of copies that are spoiled.
+            given.extend((other == copy).then_some(taker));
+        }
         ranges.push((copy, (start, given.len() as u32)));
     }
     for (copy, range) in ranges {
@@ -452,10 +452,35 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
     given
 }
 
+/// Spans of scratch, by where they begin, each with the furthest end up to it: so that whether any of them overlaps another
+/// span is found without a look at each.
+struct Spoiled(Vec<(usize, usize)>);
+
+impl Spoiled {
+    /// Those of `spans` that are in scratch.
+    fn of(spans: Vec<Span>) -> Self {
+        let in_scratch = spans.into_iter().filter(|span| span.buffer == Buffer::Scratch && span.len > 0);
+        let mut spans: Vec<_> = in_scratch.map(|span| (span.start, span.start + span.len)).collect();
+        spans.sort_unstable();
+        let mut furthest = 0;
+        for (_, end) in &mut spans {
+            furthest = furthest.max(*end);
+            *end = furthest;
+        }
+        Self(spans)
+    }
+
+    fn overlap(&self, span: &Span) -> bool {
+        let begun = self.0.partition_point(|&(start, _)| start < span.start + span.len);
+        begun.checked_sub(1).is_some_and(|last| self.0[last].1 > span.start)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Elements, Ranks};
+    use crate::algorithms::{Recipe, Shape};
+    use crate::plan::{Collective, Elements, Ranks};
 
     fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
         let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
@@ -495,6 +520,62 @@ mod tests {
             let large = compiled(algorithm, 3, 4, 10, 79);
             assert!(large.large && large.given.is_empty());
         }
+    }
+
+    /// What `fuse` finds by a look at every pair of steps.
+    fn fused_by_pairs(steps: &[Step], program: &Program) -> Vec<(usize, Vec<u32>)> {
+        let overlap = |a: &Span, b: &Span| {
+            a.buffer == b.buffer && a.len > 0 && a.start < b.start + b.len && b.start < a.start + a.len
+        };
+        let is_copy = |step: &Step| {
+            step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch
+        };
+        let copy_of = |number: usize| match *program.deps(number as u32) {
+            [copy] if steps[number].what == What::Send => {
+                let made = &steps[copy as usize];
+                (is_copy(made) && made.dst == steps[number].src).then_some(copy as usize)
+            }
+            _ => None,
+        };
+        let spoils = |number: usize, copy: &Step| {
+            let step = &steps[number];
+            overlap(&step.src, &copy.dst) && copy_of(number).is_none()
+                || overlap(&step.dst, &copy.dst) && !is_copy(step)
+        };
+        let numbers = 0..steps.len();
+        let copies = numbers.clone().filter(|&copy| is_copy(&steps[copy]));
+        let kept = copies.filter(|&copy| !numbers.clone().any(|other| spoils(other, &steps[copy])));
+        kept.map(|copy| {
+            (copy, numbers.clone().filter(|&send| copy_of(send) == Some(copy)).map(|send| send as u32).collect())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn copies_that_only_sends_read_are_found_as_by_a_look_at_every_pair() {
+        let mut found = 0;
+        for algorithm in Algorithm::ALL {
+            for collective in Collective::ALL {
+                for ordered in [false, true] {
+                    let spec = Spec::new(collective, Ranks(6), Elements(9), 8);
+                    let shape = Shape { segment: 4, ordered, nodes: Nodes::Of(2), ..Shape::default() };
+                    let Ok(recipe) = Recipe::with(spec, algorithm, shape) else { continue };
+                    let program = recipe.program(3);
+                    let plain = program.steps().iter().map(|at| step(&at.kind, 0, 0, 8)).collect::<Vec<_>>();
+                    let mut steps = plain.clone();
+                    let given = fuse(&mut steps, &program);
+                    let sends = |at: usize| &given[steps[at].sends.0 as usize..steps[at].sends.1 as usize];
+                    let expected = fused_by_pairs(&plain, &program);
+                    assert_eq!(expected.iter().map(|(_, sends)| sends.len()).sum::<usize>(), given.len());
+                    assert!(
+                        expected.iter().all(|(copy, expected)| sends(*copy) == expected),
+                        "{algorithm} {collective}"
+                    );
+                    found += given.len();
+                }
+            }
+        }
+        assert!(found > 10, "{found}");
     }
 
     #[test]

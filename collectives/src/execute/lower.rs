@@ -117,7 +117,7 @@ impl Lowering<'_, '_> {
         let mut open = vec![late.1];
         let mut seen = Vec::new();
         while let Some(step) = open.pop() {
-            for &dep in program.deps(step) {
+            for &dep in program.deps(step).iter() {
                 if dep == early {
                     return true;
                 }
@@ -131,7 +131,7 @@ impl Lowering<'_, '_> {
     }
 
     fn kind(&mut self, (rank, step): At) -> Option<StepKind> {
-        self.programs.of(rank).program.kind(step).copied()
+        self.programs.of(rank).program.kind(step)
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
                     for (rank, steps) in (0_u32..).zip(&all) {
                         for (step, lowered) in (0_u32..).zip(steps) {
                             let Some(lowered) = lowered else { continue };
-                            let kind = *programs.of(rank).program.kind(step).unwrap();
+                            let kind = programs.of(rank).program.kind(step).unwrap();
                             let (peer, other) = programs.partner(rank, step).unwrap();
                             let other = all[peer as usize][other as usize].as_ref().unwrap();
                             assert_eq!(lowered.way, other.way);

@@ -101,9 +101,9 @@ impl<'a> Programs<'a> {
         self.known.entry(rank).or_insert_with(|| {
             let program = source.program(rank);
             let mut messages: HashMap<(bool, u32), Vec<u32>> = HashMap::new();
-            for (step, kind) in program.numbered() {
-                if let Some(peer) = kind.peer() {
-                    messages.entry((kind.is_send(), peer)).or_default().push(step);
+            for (number, step) in program.numbered() {
+                if let Some(peer) = step.kind.peer() {
+                    messages.entry((step.kind.is_send(), peer)).or_default().push(number);
                 }
             }
             Known { graph: Graph::of(&program), program, messages }
@@ -113,7 +113,7 @@ impl<'a> Programs<'a> {
     /// The other side of a message step of `rank`, as (rank, step).
     pub(super) fn partner(&mut self, rank: u32, step: u32) -> Option<(u32, u32)> {
         let own = self.of(rank);
-        let kind = *own.program.kind(step)?;
+        let kind = own.program.kind(step)?;
         let number = own.graph.messages()[step as usize] as usize;
         let peer = kind.peer()?;
         let other = *self.of(peer).messages.get(&(!kind.is_send(), rank))?.get(number)?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::program::Program;
+use super::program::{Program, Step};
 
 /// What an executor needs to run a program by counting dependencies, computed once per plan.
 ///
@@ -24,10 +24,9 @@ impl Graph {
         let len = program.len();
         let mut starts = vec![0_u32; len + 1];
         let mut dep_counts = Vec::with_capacity(len);
-        for step in 0..len as u32 {
-            let deps = program.deps(step);
-            dep_counts.push(deps.len() as u32);
-            for &dep in deps.iter().filter(|&&dep| (dep as usize) < len) {
+        for step in program.steps() {
+            dep_counts.push(step.deps.len() as u32);
+            for &dep in step.deps.iter().filter(|&&dep| (dep as usize) < len) {
                 starts[dep as usize + 1] += 1;
             }
         }
@@ -36,9 +35,9 @@ impl Graph {
         }
         let mut next = starts.clone();
         let mut dependents = vec![0; starts[len] as usize];
-        for step in 0..len as u32 {
-            for &dep in program.deps(step).iter().filter(|&&d| (d as usize) < len) {
-                dependents[next[dep as usize] as usize] = step;
+        for (number, step) in program.numbered() {
+            for &dep in step.deps.iter().filter(|&&dep| (dep as usize) < len) {
+                dependents[next[dep as usize] as usize] = number;
                 next[dep as usize] += 1;
             }
         }
@@ -67,12 +66,21 @@ impl Graph {
 }
 
 fn number_messages(program: &Program) -> Vec<u32> {
-    let mut next: HashMap<(bool, u32), u32> = HashMap::new();
-    let number = |(_, kind): (u32, &super::StepKind)| {
-        let Some(peer) = kind.peer() else { return 0 };
-        let next = next.entry((kind.is_send(), peer)).or_default();
+    let peers = || program.steps().iter().filter_map(|step| step.kind.peer());
+    // By direction and peer. Mostly a peer is a rank, of which there are not many more than steps; a program of anyone may
+    // name any number.
+    let dense = peers().max().map_or(0, |peer| peer as usize + 1);
+    let mut next = vec![0; if dense <= 8 * program.len() + MANY { 2 * dense } else { 0 }];
+    let mut others: HashMap<usize, u32> = HashMap::new();
+    let number = |step: Step<'_>| {
+        let Some(peer) = step.kind.peer() else { return 0 };
+        let place = 2 * peer as usize + usize::from(step.kind.is_send());
+        let next = next.get_mut(place).unwrap_or_else(|| others.entry(place).or_default());
         *next += 1;
         *next - 1
     };
-    program.numbered().map(number).collect()
+    program.steps().iter().map(number).collect()
 }
+
+/// Ranks of which a table is small, whatever the number of steps.
+const MANY: usize = 1 << 14;

@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::{self, Loops, Numbers};
 use super::step::{Buffer, StepKind};
 
 /// What one rank does: steps with dependencies on earlier steps of the same rank.
 ///
 /// A step may start when all its dependencies are complete, whatever the order in the program.
+///
+/// Steps that repeat regularly are kept as loops, so that what a ring or a direct exchange does among thousands of ranks
+/// takes some KiB.
 ///
 /// ```
 /// use qpair_collectives::{Program, Slice, StepKind};
@@ -14,23 +18,27 @@ use super::step::{Buffer, StepKind};
 /// let mut program = Program::new();
 /// let take = program.push(StepKind::Recv { peer: 0, dst: Slice::data(0, 8) }, []);
 /// program.push(StepKind::Send { peer: 2, src: Slice::data(0, 8) }, [take]);
-/// assert_eq!(program.deps(1), &[0]);
+/// assert_eq!(*program.deps(1), [0]);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<StepRecord>", from = "Vec<StepRecord>")]
 pub struct Program {
-    steps: Vec<Step>,
-    deps: Vec<u32>,
+    steps: Loops<StepKind>,
+    scratch: u64,
 }
 
 /// One step of a program; its number is its index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Step {
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
     /// What it does.
     pub kind: StepKind,
-    deps_start: u32,
-    deps_len: u32,
+    /// The steps that it waits for, ascending.
+    pub deps: Numbers<'a>,
 }
+
+/// All steps of a program, in order.
+#[derive(Debug, Clone, Copy)]
+pub struct Steps<'a>(Option<&'a Program>);
 
 impl Program {
     /// No steps.
@@ -43,65 +51,125 @@ impl Program {
     /// A dependency that is no earlier step is kept, for [`Plan::verify`](crate::Plan::verify) to
     /// refuse. One named twice is kept once.
     pub fn push(&mut self, kind: StepKind, deps: impl IntoIterator<Item = u32>) -> u32 {
-        let start = self.deps.len();
-        self.deps.extend(deps);
-        if self.deps.len() - start > 1 {
-            self.deps[start..].sort_unstable();
-            let mut kept = start + 1;
-            for at in start + 1..self.deps.len() {
-                if self.deps[at] != self.deps[kept - 1] {
-                    self.deps[kept] = self.deps[at];
-                    kept += 1;
-                }
-            }
-            self.deps.truncate(kept);
+        self.append(kind, &mut deps.into_iter().collect())
+    }
+
+    /// The same with a list that is put in order.
+    pub(crate) fn append(&mut self, kind: StepKind, deps: &mut Vec<u32>) -> u32 {
+        if deps.len() > 1 {
+            deps.sort_unstable();
+            deps.dedup();
         }
-        // 2^32 steps or dependencies would be 16 GiB at least: memory ends before the numbers.
-        self.steps.push(Step { kind, deps_start: start as u32, deps_len: (self.deps.len() - start) as u32 });
-        (self.steps.len() - 1) as u32
+        for slice in [kind.src(), kind.dst()].into_iter().flatten().filter(|slice| slice.buffer == Buffer::Scratch) {
+            self.scratch = self.scratch.max(slice.offset.saturating_add(slice.len));
+        }
+        self.steps.push(kind, deps);
+        self.steps.len() - 1
     }
 
     /// The number of steps.
     pub fn len(&self) -> usize {
-        self.steps.len()
+        self.steps.len() as usize
     }
 
     /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+        self.len() == 0
     }
 
     /// All steps, in order.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
+    pub fn steps(&self) -> Steps<'_> {
+        Steps(Some(self))
+    }
+
+    /// Step `step`; `None` past the end.
+    pub fn step(&self, step: u32) -> Option<Step<'_>> {
+        self.steps.get(step).map(|(kind, deps)| Step { kind, deps })
     }
 
     /// What step `step` does; `None` past the end.
-    pub fn kind(&self, step: u32) -> Option<&StepKind> {
-        self.steps.get(step as usize).map(|step| &step.kind)
+    pub fn kind(&self, step: u32) -> Option<StepKind> {
+        self.steps.get(step).map(|(kind, _)| kind)
     }
 
     /// The steps that `step` waits for, ascending; none past the end.
-    pub fn deps(&self, step: u32) -> &[u32] {
-        let range = self.steps.get(step as usize).and_then(|step| {
-            let start = step.deps_start as usize;
-            self.deps.get(start..start + step.deps_len as usize)
-        });
-        range.unwrap_or_default()
+    pub fn deps(&self, step: u32) -> Numbers<'_> {
+        self.steps.get(step).map_or(Numbers::NONE, |(_, deps)| deps)
     }
 
     /// Elements of scratch that its steps name.
     pub fn scratch(&self) -> u64 {
-        let slices = self.steps.iter().flat_map(|step| [step.kind.src(), step.kind.dst()]).flatten();
-        let scratch = slices.filter(|slice| slice.buffer == Buffer::Scratch);
-        scratch.map(|slice| slice.offset.saturating_add(slice.len)).max().unwrap_or(0)
+        self.scratch
+    }
+
+    /// Bytes of memory that its steps take.
+    pub fn bytes(&self) -> usize {
+        self.steps.bytes()
+    }
+
+    /// Gives back memory that is kept for more steps.
+    pub(crate) fn shrink(&mut self) {
+        self.steps.shrink();
     }
 
     /// All steps with their numbers.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, &StepKind)> {
-        (0..).zip(self.steps.iter().map(|step| &step.kind))
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, Step<'_>)> {
+        (0..).zip(self.steps())
     }
 }
+
+impl<'a> Steps<'a> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.map_or(0, Program::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> StepIter<'a> {
+        StepIter(self.0.map(|program| program.steps.iter()))
+    }
+}
+
+/// None.
+impl Default for Steps<'_> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<'a> IntoIterator for Steps<'a> {
+    type Item = Step<'a>;
+    type IntoIter = StepIter<'a>;
+
+    fn into_iter(self) -> StepIter<'a> {
+        self.iter()
+    }
+}
+
+/// Goes through the steps of a program.
+#[derive(Debug, Clone)]
+pub struct StepIter<'a>(Option<loops::Iter<'a, StepKind>>);
+
+impl<'a> Iterator for StepIter<'a> {
+    type Item = Step<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Step<'a>> {
+        let (kind, deps) = self.0.as_mut()?.next()?;
+        Some(Step { kind, deps })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.as_ref().map_or((0, Some(0)), loops::Iter::size_hint)
+    }
+}
+
+impl ExactSizeIterator for StepIter<'_> {}
 
 /// A step as it is serialised.
 #[derive(Serialize, Deserialize)]
@@ -113,8 +181,7 @@ struct StepRecord {
 
 impl From<Program> for Vec<StepRecord> {
     fn from(program: Program) -> Self {
-        let records = program.numbered().map(|(step, &kind)| StepRecord { kind, deps: program.deps(step).to_vec() });
-        records.collect()
+        program.steps().iter().map(|step| StepRecord { kind: step.kind, deps: step.deps.to_vec() }).collect()
     }
 }
 
@@ -124,6 +191,7 @@ impl From<Vec<StepRecord>> for Program {
         for record in records {
             program.push(record.kind, record.deps);
         }
+        program.shrink();
         program
     }
 }

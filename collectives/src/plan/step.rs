@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::loops::Regular;
+
 /// Memory of a rank that steps name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -164,5 +166,61 @@ impl StepKind {
     /// Whether the step calculates.
     pub const fn is_reduction(&self) -> bool {
         matches!(self, Self::RecvReduce { .. } | Self::Reduce { .. })
+    }
+}
+
+/// How far a step is from one that does the same elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Stride {
+    peer: u32,
+    src: u64,
+    dst: u64,
+}
+
+impl Slice {
+    /// How far `next` is, if it is the same elsewhere in the buffer.
+    fn stride(&self, next: &Slice) -> Option<u64> {
+        (self.buffer == next.buffer && self.len == next.len).then(|| next.offset.wrapping_sub(self.offset))
+    }
+
+    fn moved(&self, by: u64, times: u32) -> Self {
+        Self { offset: self.offset.wrapping_add(by.wrapping_mul(times.into())), ..*self }
+    }
+}
+
+impl Regular for StepKind {
+    type Stride = Stride;
+
+    #[inline]
+    fn stride(&self, next: &Self) -> Option<Stride> {
+        let apart = |a: u32, b: u32| b.wrapping_sub(a);
+        let (peer, src, dst) = match (self, next) {
+            (Self::Send { peer, src }, Self::Send { peer: to, src: next }) => (apart(*peer, *to), src.stride(next)?, 0),
+            (Self::Recv { peer, dst }, Self::Recv { peer: to, dst: next })
+            | (Self::RecvReduce { peer, dst }, Self::RecvReduce { peer: to, dst: next }) => {
+                (apart(*peer, *to), 0, dst.stride(next)?)
+            }
+            (Self::Copy { src, dst }, Self::Copy { src: next_src, dst: next_dst })
+            | (Self::Reduce { src, dst }, Self::Reduce { src: next_src, dst: next_dst }) => {
+                (0, src.stride(next_src)?, dst.stride(next_dst)?)
+            }
+            (Self::Finish { dst }, Self::Finish { dst: next }) => (0, 0, dst.stride(next)?),
+            _ => return None,
+        };
+        Some(Stride { peer, src, dst })
+    }
+
+    #[inline]
+    fn moved(&self, by: &Stride, times: u32) -> Self {
+        let to = |peer: u32| peer.wrapping_add(by.peer.wrapping_mul(times));
+        let (from, into) = (|src: &Slice| src.moved(by.src, times), |dst: &Slice| dst.moved(by.dst, times));
+        match self {
+            Self::Send { peer, src } => Self::Send { peer: to(*peer), src: from(src) },
+            Self::Recv { peer, dst } => Self::Recv { peer: to(*peer), dst: into(dst) },
+            Self::RecvReduce { peer, dst } => Self::RecvReduce { peer: to(*peer), dst: into(dst) },
+            Self::Copy { src, dst } => Self::Copy { src: from(src), dst: into(dst) },
+            Self::Reduce { src, dst } => Self::Reduce { src: from(src), dst: into(dst) },
+            Self::Finish { dst } => Self::Finish { dst: into(dst) },
+        }
     }
 }

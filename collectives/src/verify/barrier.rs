@@ -4,22 +4,22 @@ use super::error::VerifyError;
 use super::matching::Matching;
 use super::rank_set::RankSet;
 use super::replay::{At, Event, replay};
-use crate::plan::{Graph, Plan};
+use crate::plan::Plan;
 
 /// Follows who has entered before what. Only a message tells of another rank, and only the
 /// receiver: a send may complete before its receive starts.
-pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<(), VerifyError> {
+pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<(), VerifyError> {
     let ranks = plan.spec.ranks.0;
     // By rank and step: who has entered before the step is complete.
     let mut known: Vec<Vec<RankSet>> =
         plan.by_rank().map(|(rank, program)| vec![RankSet::one(rank); program.len()]).collect();
-    replay(plan, matching, graphs, |event| {
+    replay(plan, matching, |event| {
         match event {
-            Event::Local(at) => {
+            Event::Local(at, _) => {
                 let set = before(plan, &known, at);
                 known[at.rank as usize][at.step as usize] = set;
             }
-            Event::Transfer { send, recv } => {
+            Event::Transfer { send: (send, _), recv: (recv, _) } => {
                 let told = before(plan, &known, send);
                 let set = before(plan, &known, recv).union(&told);
                 known[send.rank as usize][send.step as usize] = told;
@@ -41,6 +41,6 @@ pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Resul
 /// Who has entered before a step starts.
 fn before(plan: &Plan, known: &[Vec<RankSet>], at: At) -> RankSet {
     let own = RankSet::one(at.rank);
-    let deps = plan.programs[at.rank as usize].deps(at.step).iter();
-    deps.fold(own, |set, &dep| set.union(&known[at.rank as usize][dep as usize]))
+    let deps = plan.programs[at.rank as usize].deps(at.step);
+    deps.iter().fold(own, |set, &dep| set.union(&known[at.rank as usize][dep as usize]))
 }

@@ -1,34 +1,27 @@
 //! What every element of every buffer holds, followed through the plan.
 
-use super::contract::{given, promised};
+use super::contract::{Part, Promises, given};
 use super::error::{OutputFault, VerifyError};
 use super::matching::Matching;
 use super::order::Order;
 use super::rank_set::RankSet;
 use super::replay::{At, Event, replay};
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Graph, Plan, Slice, StepKind};
+use crate::plan::{Buffer, Plan, Slice, Spec, StepKind};
 
 /// Checks that every rank ends with what the collective promises. Gives whether all contributions are combined in the
 /// canonical order.
 ///
 /// The plan has no races, so any legal order of its steps gives the same contents.
-pub(super) fn check(plan: &Plan, matching: &Matching, graphs: &[Graph]) -> Result<bool, VerifyError> {
+pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyError> {
     let ranks = 0..plan.spec.ranks.0;
     let mut all = All { plan, memory: ranks.clone().map(|rank| Memory::new(plan, rank)).collect(), parts: Vec::new() };
-    replay(plan, matching, graphs, |event| match event {
-        Event::Local(at) => match plan.programs[at.rank as usize].kind(at.step) {
-            Some(&StepKind::Finish { dst }) => all.finish(at, dst),
-            _ => all.apply(at, at),
-        },
+    replay(plan, matching, |event| match event {
+        Event::Local(at, StepKind::Finish { dst }) => all.finish(at, dst),
+        Event::Local(at, kind) => all.apply((at, kind), (at, kind)),
         Event::Transfer { send, recv } => all.apply(send, recv),
     })?;
-    let canonical = Order::canonical(plan.spec.ranks.0);
-    let mut ordered = true;
-    for rank in ranks {
-        ordered &= all.output(rank, canonical)?;
-    }
-    Ok(ordered)
+    all.outputs()
 }
 
 /// What an element holds: the combination of some ranks' contributions to one element. `None` is undefined.
@@ -82,11 +75,8 @@ struct All<'a> {
 
 impl All<'_> {
     /// Moves what `reader` reads to where `writer` writes; the two are one step, or sides of a message.
-    fn apply(&mut self, reader: At, writer: At) -> Result<(), VerifyError> {
-        let kind = |at: At| self.plan.programs[at.rank as usize].kind(at.step);
-        let src = kind(reader).and_then(|kind| kind.src());
-        let into = kind(writer).and_then(|kind| Some((kind.dst()?, kind.is_reduction())));
-        let (Some(src), Some((dst, reduce))) = (src, into) else {
+    fn apply(&mut self, (reader, read): (At, StepKind), (writer, write): (At, StepKind)) -> Result<(), VerifyError> {
+        let (Some(src), Some(dst), reduce) = (read.src(), write.dst(), write.is_reduction()) else {
             return Ok(());
         };
         // What comes from position p goes to p - src.offset + dst.offset.
@@ -94,7 +84,7 @@ impl All<'_> {
         let Self { memory, parts, .. } = self;
         parts.clear();
         let source = memory[reader.rank as usize].buffer(src.buffer);
-        source.visit(src.offset, src.offset + src.len, |from, to, value| {
+        source.read(src.offset, src.offset + src.len, |from, to, value| {
             let Some(value) = value else {
                 return Err(VerifyError::Undefined {
                     rank: reader.rank,
@@ -133,35 +123,51 @@ impl All<'_> {
         })
     }
 
-    /// Checks a rank's result. Gives whether it is combined in the canonical order.
-    fn output(&mut self, rank: u32, canonical: Order) -> Result<bool, VerifyError> {
-        let (spec, memory) = (&self.plan.spec, &mut self.memory[rank as usize]);
+    /// Checks all results. Gives whether they are combined in the canonical order.
+    fn outputs(self) -> Result<bool, VerifyError> {
+        let canonical = Order::canonical(self.plan.spec.ranks.0);
+        let mut promises = Promises::new(&self.plan.spec);
         let mut ordered = true;
-        for want in promised(spec, rank) {
-            let Slice { offset, len, buffer } = want.slice;
-            memory.buffer(buffer).visit(offset, offset + len, |from, to, value| {
-                let fault = match value {
-                    None => OutputFault::Undefined,
-                    Some(value) => {
-                        ordered &= !spec.collective.reduces() || value.order == canonical;
-                        if value.shift != want.shift {
-                            OutputFault::Misplaced
-                        } else if let Some(missing) = want.ranks.first_beyond(&value.ranks) {
-                            OutputFault::Missing(missing)
-                        } else if let Some(foreign) = value.ranks.first_beyond(&want.ranks) {
-                            OutputFault::Foreign(foreign)
-                        } else if value.finished != spec.finish {
-                            OutputFault::Unfinished
-                        } else {
-                            return Ok(());
-                        }
-                    }
-                };
-                Err(VerifyError::Output { rank, slice: part(want.slice, from, to), fault })
-            })?;
+        for (rank, memory) in (0..).zip(self.memory) {
+            ordered &= output(&self.plan.spec, rank, memory, promises.next(rank), canonical)?;
         }
         Ok(ordered)
     }
+}
+
+/// Checks a rank's result. Gives whether it is combined in the canonical order.
+fn output(
+    spec: &Spec,
+    rank: u32,
+    mut memory: Memory,
+    promised: Vec<Part>,
+    canonical: Order,
+) -> Result<bool, VerifyError> {
+    let mut ordered = true;
+    for want in promised {
+        let Slice { offset, len, buffer } = want.slice;
+        memory.buffer(buffer).read(offset, offset + len, |from, to, value| {
+            let fault = match value {
+                None => OutputFault::Undefined,
+                Some(value) => {
+                    ordered &= !spec.collective.reduces() || value.order == canonical;
+                    if value.shift != want.shift {
+                        OutputFault::Misplaced
+                    } else if let Some(missing) = want.ranks.first_beyond(&value.ranks) {
+                        OutputFault::Missing(missing)
+                    } else if let Some(foreign) = value.ranks.first_beyond(&want.ranks) {
+                        OutputFault::Foreign(foreign)
+                    } else if value.finished != spec.finish {
+                        OutputFault::Unfinished
+                    } else {
+                        return Ok(());
+                    }
+                }
+            };
+            Err(VerifyError::Output { rank, slice: part(want.slice, from, to), fault })
+        })?;
+    }
+    Ok(ordered)
 }
 
 fn combine(at: At, slice: Slice, held: &mut Value, new: &Combination) -> Result<(), VerifyError> {

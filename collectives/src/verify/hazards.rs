@@ -1,88 +1,104 @@
 //! No two steps of a rank touch the same elements at once, if one of them writes.
 
+use std::ops::Range;
+
 use super::error::VerifyError;
+use crate::parallel;
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Program, Slice, Spec};
+use crate::plan::{Buffer, Plan, Program, Slice, Spec, Step};
+use crate::touched::{Reads, Touched};
+
+/// No rank's program has races.
+pub(super) fn check_all(plan: &Plan) -> Result<(), VerifyError> {
+    let some = |range: Range<usize>| {
+        range.into_iter().try_for_each(|rank| check(&plan.spec, rank as u32, &plan.programs[rank]))
+    };
+    parallel::in_ranges(plan.programs.len(), plan.total_steps(), some).into_iter().collect()
+}
 
 /// Goes through a rank's program in order, and asks of each access whether it waits for the
 /// accesses before it that it must not overtake. Dependencies point back, so this order is a legal
 /// one; and a write that waits for the reads since the last write waits for that write too.
 pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
-    let mut input = Pieces::new(spec.input_len(rank), Access::default());
-    let mut data = Pieces::new(spec.data_len(rank), Access::default());
-    let mut scratch = Pieces::new(program.scratch(), Access::default());
-    let mut order = Order::of(program);
-    for (step, kind) in program.numbered() {
-        let accesses = [(kind.src(), false), (kind.dst(), true)];
-        for (slice, write) in accesses {
-            let Some(slice) = slice else { continue };
-            let map = match slice.buffer {
-                Buffer::Input => &mut input,
-                Buffer::Data => &mut data,
-                Buffer::Scratch => &mut scratch,
-            };
-            let end = slice.offset + slice.len;
-            map.visit(slice.offset, end, |from, to, access| {
-                if let Some(other) = access.unordered(step, write, &mut order) {
-                    let slice = Slice { offset: from, len: to - from, ..slice };
-                    return Err(VerifyError::Race { rank, step, other, slice });
+    let sizes = [spec.input_len(rank), spec.data_len(rank), program.scratch()];
+    let mut buffers = sizes.map(|size| Pieces::new(size, Touched::NEVER));
+    let (mut reads, mut order) = (Reads::default(), Order::of(program));
+    for (number, step) in program.numbered() {
+        order.come_to(number, step);
+        let race = |slice: Slice, (from, to), other| {
+            let slice = Slice { offset: from, len: to - from, ..slice };
+            Err(VerifyError::Race { rank, step: number, other, slice })
+        };
+        if let Some(src) = step.kind.src() {
+            buffers[index(&src)].visit(src.offset, src.offset + src.len, |from, to, touched| {
+                if let Some(writer) = touched.writer().filter(|&writer| !order.is_after(writer)) {
+                    return race(src, (from, to), writer);
                 }
-                access.add(step, write);
+                touched.read(number, &mut reads);
                 Ok(())
             })?;
-            if write {
-                let writer = Some(step);
-                let readers = Vec::new();
-                map.set(slice.offset, end, Access { writer, readers });
-            }
+        }
+        if let Some(dst) = step.kind.dst() {
+            let (pieces, end) = (&mut buffers[index(&dst)], dst.offset + dst.len);
+            pieces.read(dst.offset, end, |from, to, touched| {
+                let early = if touched.is_read() {
+                    touched.readers(&reads).filter(|&reader| !order.is_after(reader)).min()
+                } else {
+                    touched.writer().filter(|&writer| !order.is_after(writer))
+                };
+                early.map_or(Ok(()), |other| race(dst, (from, to), other))
+            })?;
+            pieces.set(dst.offset, end, Touched::by(number));
         }
     }
     Ok(())
 }
 
-/// Who touched a piece of a buffer.
-#[derive(Clone, Default)]
-struct Access {
-    /// The last step that wrote it.
-    writer: Option<u32>,
-    /// The steps that read it since.
-    readers: Vec<u32>,
-}
-
-impl Access {
-    /// A step that must be complete before `step` starts, but that `step` does not wait for.
-    fn unordered(&self, step: u32, write: bool, order: &mut Order<'_>) -> Option<u32> {
-        let waits_on = if write && !self.readers.is_empty() { &self.readers[..] } else { self.writer.as_slice() };
-        waits_on.iter().copied().find(|&other| !order.before(other, step))
-    }
-
-    fn add(&mut self, step: u32, write: bool) {
-        if !write {
-            self.readers.push(step);
-        }
+fn index(slice: &Slice) -> usize {
+    match slice.buffer {
+        Buffer::Input => 0,
+        Buffer::Data => 1,
+        Buffer::Scratch => 2,
     }
 }
 
-/// Answers whether one step of a program always completes before another starts.
+/// Answers whether a step of a program always completes before the one that it has come to starts.
 struct Order<'a> {
     program: &'a Program,
-    /// By step: the number of the query that last saw it.
+    number: u32,
+    step: Option<Step<'a>>,
+    /// By step: the number of the search that last saw it.
     seen: Vec<u32>,
-    query: u32,
+    search: u32,
     stack: Vec<u32>,
 }
 
 impl<'a> Order<'a> {
     fn of(program: &'a Program) -> Self {
-        Self { program, seen: vec![0; program.len()], query: 0, stack: Vec::new() }
+        Self { program, number: 0, step: None, seen: Vec::new(), search: 0, stack: Vec::new() }
     }
 
-    /// Whether `late` depends on `early`. Looks at direct dependencies first, which is where an
-    /// algorithm puts them; else searches the steps between the two.
-    fn before(&mut self, early: u32, late: u32) -> bool {
-        self.query = self.query.wrapping_add(1);
+    fn come_to(&mut self, number: u32, step: Step<'a>) {
+        (self.number, self.step) = (number, Some(step));
+    }
+
+    /// Whether the step depends on `early`. Looks at direct dependencies first, which is where an algorithm puts them.
+    #[inline]
+    fn is_after(&mut self, early: u32) -> bool {
+        let direct = self.step.is_some_and(|step| match *step.deps {
+            [] => false,
+            [one] => one == early,
+            ref all => all.binary_search(&early).is_ok(),
+        });
+        direct || self.finds(early)
+    }
+
+    /// Searches the steps between the two.
+    fn finds(&mut self, early: u32) -> bool {
+        self.seen.resize(self.program.len(), 0);
+        self.search = self.search.wrapping_add(1);
         self.stack.clear();
-        self.stack.push(late);
+        self.stack.push(self.number);
         while let Some(step) = self.stack.pop() {
             let deps = self.program.deps(step);
             if deps.binary_search(&early).is_ok() {
@@ -90,8 +106,8 @@ impl<'a> Order<'a> {
             }
             for &dep in deps.iter().filter(|&&dep| dep > early) {
                 let seen = &mut self.seen[dep as usize];
-                if *seen != self.query {
-                    *seen = self.query;
+                if *seen != self.search {
+                    *seen = self.search;
                     self.stack.push(dep);
                 }
             }

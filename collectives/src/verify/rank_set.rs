@@ -28,10 +28,16 @@ impl RankSet {
 
     /// The ranks of either.
     pub(super) fn union(&self, other: &Self) -> Self {
-        if let (Self::Runs(a), Self::Runs(b)) = (self, other)
-            && let Some(runs) = merged(a, b)
-        {
-            return Self::Runs(runs);
+        if let (Self::Runs(a), Self::Runs(b)) = (self, other) {
+            // Mostly one is grown by the next ranks, or those before.
+            match (a, b) {
+                (&[one, NO_RUN], &[next, NO_RUN]) if one.1 == next.0 => return Self::Runs([(one.0, next.1), NO_RUN]),
+                (&[next, NO_RUN], &[one, NO_RUN]) if one.1 == next.0 => return Self::Runs([(one.0, next.1), NO_RUN]),
+                _ => {}
+            }
+            if let Some(runs) = merged(a, b) {
+                return Self::Runs(runs);
+            }
         }
         let (a, b) = (self.words(), other.words());
         let word = |words: &[u64], at: usize| words.get(at).copied().unwrap_or(0);
@@ -80,9 +86,8 @@ impl RankSet {
         let Self::Bits(words) = &self else { return self };
         let mut runs = [NO_RUN; 2];
         let (mut found, mut at) = (0, 0);
-        let end = words.len() as u32 * 64;
-        while let Some(start) = (at..end).find(|&rank| has(words, rank)) {
-            let stop = (start..end).find(|&rank| !has(words, rank)).unwrap_or(end);
+        while let Some(start) = next(words, at, false) {
+            let stop = next(words, start, true).unwrap_or(words.len() as u32 * 64);
             if found == 2 {
                 return self;
             }
@@ -93,8 +98,13 @@ impl RankSet {
     }
 }
 
-fn has(words: &[u64], rank: u32) -> bool {
-    words[rank as usize / 64] >> (rank % 64) & 1 == 1
+/// The first rank from `from` on that is in the set; or, of `absent` ones, that is not.
+fn next(words: &[u64], from: u32, absent: bool) -> Option<u32> {
+    let wanted = |word: u64| if absent { !word } else { word };
+    let at = from as usize / 64;
+    let begun = wanted(*words.get(at)?) & (u64::MAX << (from % 64));
+    let rest = words[at + 1..].iter().map(|&word| wanted(word));
+    first([begun].into_iter().chain(rest)).map(|rank| at as u32 * 64 + rank)
 }
 
 /// The runs of either, if they are two at most.

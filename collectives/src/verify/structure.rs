@@ -1,25 +1,36 @@
 //! What each step must satisfy by itself.
 
+use std::ops::Range;
+
 use super::error::VerifyError;
-use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, Program, Slice, Spec, StepKind};
+use crate::parallel;
+use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, Program, Slice, Spec, Step, StepKind};
 
 pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     header(plan)?;
-    plan.by_rank().try_for_each(|(rank, program)| check_program(&plan.spec, rank, program))
+    let limit = scratch_limit(&plan.spec);
+    let some = |range: Range<usize>| {
+        range.into_iter().try_for_each(|rank| check_steps(&plan.spec, rank as u32, &plan.programs[rank], limit))
+    };
+    parallel::in_ranges(plan.programs.len(), plan.total_steps(), some).into_iter().collect()
 }
 
 /// What the program of one rank must satisfy by itself.
 pub(super) fn check_program(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
-    let (scratch, limit) = (program.scratch(), scratch_limit(spec));
+    check_steps(spec, rank, program, scratch_limit(spec))
+}
+
+fn check_steps(spec: &Spec, rank: u32, program: &Program, limit: u64) -> Result<(), VerifyError> {
+    let scratch = program.scratch();
     if scratch > limit {
         return Err(VerifyError::Scratch { rank, scratch, limit });
     }
     let sizes = Sizes { input: spec.input_len(rank), data: spec.data_len(rank), scratch };
-    for (step, kind) in program.numbered() {
-        if let Some(&dep) = program.deps(step).iter().find(|&&dep| dep >= step) {
+    for (step, Step { kind, deps }) in program.numbered() {
+        if let Some(&dep) = deps.iter().find(|&&dep| dep >= step) {
             return Err(VerifyError::Dependency { rank, step, dep });
         }
-        one_step(spec, &sizes, rank, step, kind)?;
+        one_step(spec, &sizes, rank, step, &kind)?;
     }
     Ok(())
 }
@@ -82,6 +93,7 @@ struct Sizes {
     scratch: u64,
 }
 
+#[inline]
 fn one_step(spec: &Spec, sizes: &Sizes, rank: u32, step: u32, kind: &StepKind) -> Result<(), VerifyError> {
     if let Some(peer) = kind.peer().filter(|&p| p == rank || p >= spec.ranks.0) {
         return Err(VerifyError::Peer { rank, step, peer });

@@ -125,7 +125,7 @@ impl<'a, T: Copy> Machine<'a, T> {
 
     fn start(&mut self, at: At, finish: &impl Fn(T) -> T) {
         let (rank, step) = at;
-        let kind = *self.plan.programs[rank as usize].kind(step).unwrap();
+        let kind = self.plan.programs[rank as usize].kind(step).unwrap();
         let number = self.graphs[rank as usize].messages()[step as usize];
         match kind {
             StepKind::Copy { src, dst } | StepKind::Reduce { src, dst } => {

@@ -180,6 +180,20 @@ fn each_receives_before_it_sends() {
     assert!(matches!(fault_of(plan), VerifyError::Deadlock { rank: 0, .. }));
 }
 
+/// Rank 0's last step goes first. In the order of its program, it would wait for rank 1, which waits for it.
+#[test]
+fn steps_may_go_in_another_order_than_they_are_written() {
+    let (send, recv) = (|peer| Send { peer, src: Slice::EMPTY }, |peer| Recv { peer, dst: Slice::EMPTY });
+    let nothing = Copy { src: Slice::EMPTY, dst: Slice::EMPTY };
+    let zero = program([(recv(1), &[]), (nothing, &[0]), (send(1), &[])]);
+    let one = |deps| program([(recv(0), &[]), (send(0), deps)]);
+    assert!(plan(Collective::Barrier, [zero.clone(), one(&[0])]).verify().is_ok());
+    let heard_first = program([(recv(1), &[]), (nothing, &[0]), (send(1), &[1])]);
+    let cycle = vec![(1, 1), (1, 0), (0, 2), (0, 1), (0, 0)];
+    let expected = VerifyError::Deadlock { rank: 0, step: 0, cycle };
+    assert_eq!(fault_of(plan(Collective::Barrier, [heard_first, one(&[0])])), expected);
+}
+
 #[test]
 fn contents() {
     let slice = Slice::scratch(0, 4);

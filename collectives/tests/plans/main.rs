@@ -10,4 +10,5 @@ mod format;
 mod mutations;
 #[path = "../random/mod.rs"]
 mod random;
+mod size;
 mod tune;

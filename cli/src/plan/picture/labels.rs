@@ -64,7 +64,7 @@ fn places(lanes: &[Lane], message: &Message, start: (f64, f64), end: (f64, f64),
 
 /// Which elements a message carries, by their place in a vector at one of its ends.
 fn carried(plan: &Plan, message: &Message) -> String {
-    let slice = |rank: u32, step: u32, of: fn(&StepKind) -> Option<Slice>| of(plan.program(rank)?.kind(step)?);
+    let slice = |rank: u32, step: u32, of: fn(&StepKind) -> Option<Slice>| of(&plan.program(rank)?.kind(step)?);
     let from = slice(message.from, message.send, StepKind::src);
     let to = slice(message.to, message.recv, StepKind::dst);
     let named = [from, to].into_iter().flatten().find(|slice| slice.buffer != Buffer::Scratch);

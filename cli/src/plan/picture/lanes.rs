@@ -91,15 +91,15 @@ impl Lane {
     pub fn of(examined: &Examined, rank: u32, scale: &Scale, top: f64) -> Self {
         let (mut work, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
         let steps = examined.plan().program(rank).map(|program| program.steps()).unwrap_or_default();
-        for (step, (kind, moment)) in steps.iter().map(|step| &step.kind).zip(examined.timeline.steps(rank)).enumerate()
+        for (step, (kind, moment)) in steps.iter().map(|step| step.kind).zip(examined.timeline.steps(rank)).enumerate()
         {
-            let class = Class::of(kind);
+            let class = Class::of(&kind);
             let tip = format!("step {step}: {kind}; {} to {} us", us(moment.begin), us(moment.end));
             let from = scale.x(moment.begin);
             let to = scale.x(moment.end).max(from + THIN);
-            let bar = Bar { class, from, to, tip, text: text(kind), steps: 1 };
+            let bar = Bar { class, from, to, tip, text: text(&kind), steps: 1 };
             match kind {
-                StepKind::Send { peer, .. } if *peer < rank => up.push(bar),
+                StepKind::Send { peer, .. } if peer < rank => up.push(bar),
                 StepKind::Send { .. } => down.push(bar),
                 _ => work.push(bar),
             }

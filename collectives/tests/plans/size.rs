@@ -1,0 +1,45 @@
+//! What plans of thousands of ranks take: memory of one rank's program.
+
+use qpair_collectives::{Algorithm, Collective, Elements, Nodes, Program, Ranks, Recipe, Shape, Spec};
+
+const RANKS: u32 = 16_384;
+
+fn program(algorithm: Algorithm, collective: Collective, in_place: bool, elements: u64, rank: u32) -> Option<Program> {
+    let spec = Spec { in_place, ..Spec::new(collective, Ranks(RANKS), Elements(elements), 4) };
+    let shape = Shape { nodes: Nodes::Of(8), ..Shape::default() };
+    Some(Recipe::with(spec, algorithm, shape).ok()?.program(rank))
+}
+
+/// Some steps for each of the other ranks, in a few loops.
+#[test]
+fn regular_programs_of_many_ranks_take_little_memory() {
+    let regular = [Algorithm::Ring, Algorithm::Direct, Algorithm::Pairwise];
+    let mut programs = 0;
+    for (algorithm, collective) in regular.into_iter().flat_map(|a| Collective::ALL.into_iter().map(move |c| (a, c))) {
+        for in_place in [true, false] {
+            // Parts of one length, and parts of which some are one longer.
+            for elements in [u64::from(RANKS), 3 * u64::from(RANKS) + 1234] {
+                for rank in [0, 1, RANKS / 3, RANKS - 1] {
+                    let Some(program) = program(algorithm, collective, in_place, elements, rank) else { continue };
+                    assert!(program.len() >= 2 * (RANKS as usize - 1), "{algorithm} {collective}: {}", program.len());
+                    assert!(program.bytes() < 16 << 10, "{algorithm} {collective}, rank {rank}: {}", program.bytes());
+                    programs += 1;
+                }
+            }
+        }
+    }
+    assert!(programs >= 100, "{programs}");
+}
+
+/// Those that repeat by nodes too, and no other takes more than its steps one by one.
+#[test]
+fn no_program_of_many_ranks_takes_more_than_its_steps() {
+    for algorithm in Algorithm::ALL {
+        for collective in Collective::ALL {
+            let Some(program) = program(algorithm, collective, true, u64::from(RANKS), RANKS / 3) else { continue };
+            let deps: usize = program.steps().iter().map(|step| step.deps.len()).sum();
+            let most = 72 * program.len() + 4 * deps + 1024;
+            assert!(program.bytes() <= most, "{algorithm} {collective}: {} of {most}", program.bytes());
+        }
+    }
+}
