@@ -41,7 +41,8 @@ fn main() -> Result {
     if env::args().any(|argument| argument == "--json") {
         println!("{}", json!({ "gpu": gpu.attributes().name, "rounds": ROUNDS, "rows": table.json() }));
     } else {
-        println!("{gpu:?}; medians of {ROUNDS} rounds, with least and greatest");
+        println!("{:#?}", gpu.attributes());
+        println!("medians of {ROUNDS} rounds, with least and greatest");
         table.print();
     }
     Ok(())

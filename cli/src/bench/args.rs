@@ -151,6 +151,9 @@ pub struct VectorArgs {
     /// Where results go: into another vector, or the one that is given [default: both, where the operation has both]
     #[arg(long, value_name = "WHERE")]
     pub placement: Option<Placement>,
+    /// Keep the vectors in memory of a GPU: ranks of one host take its GPUs in turn
+    #[arg(short, long)]
+    pub gpu: bool,
     /// Draw busbw over size into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,

@@ -19,6 +19,9 @@ pub enum BenchError {
     /// The local ranks could not be started, or one failed.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// A GPU is not to be had.
+    #[error(transparent)]
+    Gpu(#[from] qpair::verbs::GpuError),
     /// There is no size to measure.
     #[error("there is no size from {begin} to {end}; begin with at least 1 byte, and not beyond the end")]
     Range {

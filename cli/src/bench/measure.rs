@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use qpair::collectives::{Algorithm, CollectiveError, Communicator};
+use qpair::verbs::Gpu;
 use qpair::verbs::calc::ReduceOp;
 
 use super::error::BenchError;
@@ -18,6 +19,8 @@ pub struct Meter<'a, T: Scalar> {
     comm: &'a Communicator,
     workload: &'a Workload,
     pattern: Option<Pattern<T>>,
+    /// Where vectors are, if not in the processor's memory.
+    gpu: Option<Gpu>,
 }
 
 /// The measurement of one operation at one size, equal on all ranks.
@@ -38,18 +41,23 @@ pub struct Point {
 }
 
 impl<'a, T: Scalar> Meter<'a, T> {
-    /// For elements that are combined so, if they are.
+    /// For elements that are combined so, if they are, in memory of the GPU, if there is one.
     ///
     /// # Errors
     /// [`BenchError::NotCheckable`] if results shall be checked and are not known.
-    pub fn new(comm: &'a Communicator, workload: &'a Workload, op: Option<ReduceOp>) -> Result<Self, BenchError> {
+    pub fn new(
+        comm: &'a Communicator,
+        workload: &'a Workload,
+        op: Option<ReduceOp>,
+        gpu: Option<Gpu>,
+    ) -> Result<Self, BenchError> {
         let pattern = if workload.check {
             let known = Pattern::new(workload.operation, op, comm.rank(), comm.size());
             Some(known.ok_or_else(|| BenchError::NotCheckable(format!("{op:?}")))?)
         } else {
             None
         };
-        Ok(Meter { comm, workload, pattern })
+        Ok(Meter { comm, workload, pattern, gpu })
     }
 
     /// Measures an operation, and checks the result before and after timing.
@@ -63,10 +71,10 @@ impl<'a, T: Scalar> Meter<'a, T> {
         self.comm.set_algorithm(Algorithm::Auto);
         self.comm.set_algorithm(asked);
         let roots = self.workload.root.map_or(0..1, |root| root.ranks(ranks));
-        let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots);
+        let vectors = Vectors::<T>::new(self.comm, self.workload.operation, call, roots, self.gpu);
         let mut vectors = self.named(&call, vectors)?;
         let mut wrong = self.check(&call, &mut vectors)?;
-        vectors.rest();
+        self.named(&call, vectors.rest())?;
         self.timed(&call, &mut vectors, self.workload.warmup)?;
         let operations = self.operations(&call, &mut vectors)?;
         let own = self.timed(&call, &mut vectors, operations)?;

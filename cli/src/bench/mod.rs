@@ -23,6 +23,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use qpair::collectives::Environment;
+use qpair::verbs::Gpu;
 
 use crate::output::try_file;
 use crate::ranks::{Job, JobError, Output, Remote, Seat, this_program};
@@ -41,6 +42,9 @@ use workload::Workload;
 pub fn run(command: &BenchCommand) -> Result<(), BenchError> {
     let settings = command.parts().settings;
     let workload = Workload::new(command)?;
+    if workload.gpu {
+        Gpu::count()?;
+    }
     if Environment::launcher().is_none() {
         let ranks = settings.ranks.unwrap_or(DEFAULT_RANKS);
         // One message, and not one per rank.

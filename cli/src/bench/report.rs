@@ -1,5 +1,7 @@
 //! What rank 0 prints: a header, rows or tables as results come, and a summary; or a JSON object per measurement.
 
+use qpair::verbs::Gpu;
+
 use super::compare::{Blocks, Standing};
 use super::error::BenchError;
 use super::measure::Point;
@@ -18,6 +20,8 @@ use crate::table::RowTable;
 pub struct Report<'a> {
     workload: &'a Workload,
     ranks: usize,
+    /// Where vectors are, if not in the processor's memory.
+    gpu: Option<Gpu>,
     out: Option<Output>,
     progress: Progress,
     failed: Option<PrintError>,
@@ -36,10 +40,11 @@ enum Output {
 
 impl<'a> Report<'a> {
     /// A report that prints on rank 0 only, header first.
-    pub fn begin(workload: &'a Workload, rank: usize, ranks: usize) -> Self {
+    pub fn begin(workload: &'a Workload, rank: usize, ranks: usize, gpu: Option<Gpu>) -> Self {
         let mut report = Report {
             workload,
             ranks,
+            gpu,
             out: None,
             progress: Progress::none(),
             failed: None,
@@ -69,6 +74,13 @@ impl<'a> Report<'a> {
             Some(_) => print(&format!("# qpair {} {}", env!("CARGO_PKG_VERSION"), self.title()))?,
         }
         print(&format!("# {}", machine::describe_launcher()))?;
+        if let Some(gpu) = self.gpu {
+            print(&format!(
+                "# vectors on GPUs, of rank 0 on {} at {}",
+                gpu.attributes().name,
+                gpu.attributes().pci_address
+            ))?;
+        }
         let time = "time: mean of one operation, on the slowest rank";
         match &self.out {
             Some(Output::Rows(table)) => {

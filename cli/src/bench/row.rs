@@ -22,6 +22,7 @@ pub struct Row {
     root: RootCell,
     algorithm: &'static str,
     in_place: bool,
+    gpu: bool,
     time_us: f64,
     algbw_gb_s: f64,
     /// In units of 10^9 B/s.
@@ -59,6 +60,7 @@ impl Row {
             },
             algorithm: point.algorithm.name(),
             in_place: point.call.placement == super::operation::Placement::InPlace,
+            gpu: workload.gpu,
             time_us: point.seconds * 1e6,
             algbw_gb_s: algbw,
             busbw_gb_s: algbw * workload.operation.bus().factor(ranks),

@@ -1,6 +1,7 @@
 //! One rank's run over all types, operations, sizes, algorithms and placements.
 
 use qpair::collectives::{Communicator, Environment};
+use qpair::verbs::Gpu;
 use qpair::verbs::calc::{DataType, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
 use super::error::BenchError;
@@ -18,7 +19,8 @@ pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchEr
     let comm = environment.connect()?;
     comm.set_tuning(workload.tuning);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
-    let mut report = Report::begin(workload, comm.rank(), comm.size());
+    let gpu = if workload.gpu { Some(gpu_of(comm.local_rank())?) } else { None };
+    let mut report = Report::begin(workload, comm.rank(), comm.size(), gpu);
     for &(dtype, op) in &workload.kinds {
         let sweep = match dtype {
             DataType::I8 => sweep::<i8>,
@@ -35,21 +37,27 @@ pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchEr
             DataType::F64 => sweep::<f64>,
             other => return Err(BenchError::NotMeasurable(other)),
         };
-        if !sweep(&comm, workload, op, &mut report)? {
+        if !sweep(&comm, workload, (op, gpu), &mut report)? {
             break;
         }
     }
     report.end()
 }
 
+/// The GPU of a rank: those of a host are taken in turn.
+fn gpu_of(local_rank: usize) -> Result<Gpu, BenchError> {
+    let count = Gpu::count()?;
+    Ok(Gpu::open(local_rank % count.max(1))?)
+}
+
 /// All sizes of one type. False where nobody reads the results any more, so that all ranks stop together.
 fn sweep<T: Scalar>(
     comm: &Communicator,
     workload: &Workload,
-    op: Option<ReduceOp>,
+    (op, gpu): (Option<ReduceOp>, Option<Gpu>),
     report: &mut Report<'_>,
 ) -> Result<bool, BenchError> {
-    let meter = Meter::<T>::new(comm, workload, op)?;
+    let meter = Meter::<T>::new(comm, workload, op, gpu)?;
     for count in workload.counts(T::TYPE, comm.size()) {
         if on_any(comm, report.is_broken())? {
             return Ok(false);

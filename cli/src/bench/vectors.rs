@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use qpair::collectives::{CollectiveError, CommBuffer, Communicator, Spec};
+use qpair::collectives::{CollectiveError, CommBuffer, Communicator, Location, OnGpu, Spec};
 use qpair::verbs::calc::{Element, ReduceOp};
+use qpair::verbs::{Gpu, GpuError, MemoryError};
 
 use super::operation::{Call, Operation, Placement};
 use super::pattern::Pattern;
@@ -19,6 +20,8 @@ pub struct Vectors<'a, T: Element> {
     by_root: Vec<(Spec, usize)>,
     first_root: usize,
     pairs: Vec<Pair<T>>,
+    /// The same in memory of a GPU, if that is to be worked on.
+    on_gpu: Vec<OnGpuPair<T>>,
     gives: Vec<usize>,
     gets: Vec<usize>,
 }
@@ -30,8 +33,15 @@ struct Pair<T: Element> {
     data: CommBuffer<T>,
 }
 
+/// The same on a GPU.
+#[derive(Debug)]
+struct OnGpuPair<T: Element> {
+    input: CommBuffer<T, OnGpu>,
+    data: CommBuffer<T, OnGpu>,
+}
+
 impl<'a, T: Scalar> Vectors<'a, T> {
-    /// Memory for `operation`, called so, with each of these roots.
+    /// Memory for `operation`, called so, with each of these roots; of the GPU, if there is one.
     ///
     /// # Errors
     /// [`CollectiveError::Memory`].
@@ -40,10 +50,11 @@ impl<'a, T: Scalar> Vectors<'a, T> {
         operation: Operation,
         call: Call,
         roots: Range<usize>,
+        gpu: Option<Gpu>,
     ) -> Result<Self, CollectiveError> {
         let (rank, ranks) = (comm.rank(), comm.size());
         let first_root = roots.start;
-        let (mut by_root, mut pairs) = (Vec::new(), Vec::<Pair<T>>::new());
+        let (mut by_root, mut pairs, mut on_gpu) = (Vec::new(), Vec::<Pair<T>>::new(), Vec::new());
         for root in roots {
             let spec = operation.spec(&Call { root, ..call }, rank, ranks);
             let (input, data) = (spec.input_len(rank as u32) as usize, spec.data_len(rank as u32) as usize);
@@ -51,6 +62,9 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             let at = pairs.iter().position(fits).unwrap_or(pairs.len());
             if at == pairs.len() {
                 pairs.push(Pair { input: comm.buffer(input)?, data: comm.buffer(data)? });
+                if let Some(gpu) = gpu {
+                    on_gpu.push(OnGpuPair { input: comm.gpu_buffer(gpu, input)?, data: comm.gpu_buffer(gpu, data)? });
+                }
             }
             by_root.push((spec, at));
         }
@@ -58,7 +72,7 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             (0..ranks).map(|other| operation.pair(call.count, pair(other), ranks)).collect()
         };
         let (gives, gets) = (counts(&|other| (rank, other)), counts(&|other| (other, rank)));
-        Ok(Vectors { comm, operation, call, by_root, first_root, pairs, gives, gets })
+        Ok(Vectors { comm, operation, call, by_root, first_root, pairs, on_gpu, gives, gets })
     }
 
     /// How many roots there are.
@@ -67,12 +81,16 @@ impl<'a, T: Scalar> Vectors<'a, T> {
     }
 
     /// Fills all vectors with one value, which the operation leaves as it is however often it is done.
-    pub fn rest(&mut self) {
+    ///
+    /// # Errors
+    /// [`CollectiveError`] if a GPU's memory can not be written.
+    pub fn rest(&mut self) -> Result<(), CollectiveError> {
         let value = if self.call.op == Some(ReduceOp::Prod) { T::whole(1) } else { T::default() };
         for pair in &mut self.pairs {
             pair.input.fill(value);
             pair.data.fill(value);
         }
+        (0..self.on_gpu.len()).try_for_each(|at| self.upload(at))
     }
 
     /// Does the operation on fresh input with the `root`-th of the roots, and counts wrong elements.
@@ -84,7 +102,9 @@ impl<'a, T: Scalar> Vectors<'a, T> {
         let (spec, at) = (spec.clone(), *at);
         let pair = &mut self.pairs[at];
         pattern.fill(&spec, &mut pair.input, &mut pair.data);
+        self.upload(at)?;
         self.operate(root)?;
+        self.download(at)?;
         Ok(pattern.wrong(&spec, &self.pairs[at].data))
     }
 
@@ -93,10 +113,61 @@ impl<'a, T: Scalar> Vectors<'a, T> {
     /// # Errors
     /// [`CollectiveError`].
     pub fn operate(&mut self, root: usize) -> Result<(), CollectiveError> {
+        let at = self.by_root[root].1;
+        let task = Task {
+            comm: self.comm,
+            operation: self.operation,
+            call: &self.call,
+            root: self.first_root + root,
+            gives: &self.gives,
+            gets: &self.gets,
+        };
+        match self.on_gpu.get_mut(at) {
+            Some(OnGpuPair { input, data }) => task.run(input, data),
+            None => {
+                let Pair { input, data } = &mut self.pairs[at];
+                task.run(input, data)
+            }
+        }
+    }
+
+    /// Copies a pair to the GPU, if it is to be there.
+    fn upload(&mut self, at: usize) -> Result<(), CollectiveError> {
+        let Some(there) = self.on_gpu.get_mut(at) else { return Ok(()) };
+        let Pair { input, data } = &self.pairs[at];
+        there.input.write(0, input).and_then(|()| there.data.write(0, data)).map_err(refused)
+    }
+
+    /// Copies a result from the GPU, if it is there.
+    fn download(&mut self, at: usize) -> Result<(), CollectiveError> {
+        let Some(there) = self.on_gpu.get(at) else { return Ok(()) };
+        there.data.read(0, &mut self.pairs[at].data).map_err(refused)
+    }
+}
+
+/// What a GPU has refused.
+fn refused(error: GpuError) -> CollectiveError {
+    MemoryError::from(Box::new(error)).into()
+}
+
+/// One operation, on vectors wherever they are.
+struct Task<'a> {
+    comm: &'a Communicator,
+    operation: Operation,
+    call: &'a Call,
+    root: usize,
+    gives: &'a [usize],
+    gets: &'a [usize],
+}
+
+impl Task<'_> {
+    fn run<T: Element, L: Location>(
+        &self,
+        input: &mut CommBuffer<T, L>,
+        data: &mut CommBuffer<T, L>,
+    ) -> Result<(), CollectiveError> {
         use Operation as O;
-        let Pair { input, data } = &mut self.pairs[self.by_root[root].1];
-        let root = self.first_root + root;
-        let (comm, op) = (self.comm, self.call.op.unwrap_or(ReduceOp::Sum));
+        let (comm, root, op) = (self.comm, self.root, self.call.op.unwrap_or(ReduceOp::Sum));
         let in_place = self.call.placement == Placement::InPlace;
         match self.operation {
             O::AllReduce if in_place => comm.all_reduce(data, op),
@@ -107,7 +178,7 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             O::AllGather => comm.all_gather_into(input, data),
             O::AllToAll if in_place => comm.all_to_all(data),
             O::AllToAll => comm.all_to_all_into(input, data),
-            O::AllToAllV => comm.all_to_all_v(input, &self.gives, data, &self.gets),
+            O::AllToAllV => comm.all_to_all_v(input, self.gives, data, self.gets),
             O::Broadcast => comm.broadcast(data, root),
             O::Reduce if in_place => comm.reduce(data, op, root),
             O::Reduce => comm.reduce_into(input, data, op, root),

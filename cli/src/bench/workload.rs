@@ -38,6 +38,8 @@ pub struct Workload {
     pub tuning: Tuning,
     /// Whether results are checked.
     pub check: bool,
+    /// Whether the vectors are in memory of a GPU.
+    pub gpu: bool,
     /// Whether to print JSON.
     pub json: bool,
     /// The file to draw into.
@@ -86,6 +88,7 @@ impl Workload {
             effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
             tuning,
             check: vectors.is_some_and(|vectors| vectors.check || !vectors.no_check),
+            gpu: vectors.is_some_and(|vectors| vectors.gpu),
             json: settings.json,
             plot: vectors.and_then(|vectors| vectors.plot.clone()),
             progress: settings.progress,

@@ -1,7 +1,7 @@
 //! The PTX that is committed. That it is what the kernels compile to, `kernels/regenerate --check` says.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use qpair_verbs::calc::DataType;
 
@@ -11,7 +11,9 @@ use crate::values::every;
 const TARGETS: [&str; 2] = ["sm_60", "sm_90"];
 
 pub fn read(target: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels");
+    // Where the tests run elsewhere than they were built.
+    let moved = std::env::var_os("QPAIR_TEST_GPU_PTX").map(PathBuf::from);
+    let folder = moved.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels"));
     std::fs::read_to_string(folder.join(format!("combine.{target}.ptx"))).unwrap()
 }
 
