@@ -22,8 +22,20 @@ pub(crate) fn in_ranges<T: Send>(count: usize, steps: usize, work: impl Fn(Range
     })
 }
 
+/// Does two things, beside each other if `steps`, a measure of the work, makes that worth while.
+pub(crate) fn both<A: Send, B>(steps: usize, one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+    if threads(steps) == 1 {
+        return (one(), other());
+    }
+    thread::scope(|scope| {
+        let one = scope.spawn(one);
+        let other = other();
+        (one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), other)
+    })
+}
+
 /// How many threads so much work is worth.
-pub(crate) fn threads(steps: usize) -> usize {
+fn threads(steps: usize) -> usize {
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     if steps < 2 * WORTH_A_THREAD { 1 } else { cores().min(steps / WORTH_A_THREAD) }
 }

@@ -15,9 +15,6 @@ mod structure;
 pub use error::{OutputFault, VerifyError};
 pub(crate) use matching::Matching;
 
-use std::panic::resume_unwind;
-use std::thread;
-
 use crate::parallel;
 use crate::plan::{Collective, Plan, Program, Spec};
 
@@ -85,17 +82,9 @@ impl Plan {
             Collective::Barrier => barrier::check(self, &matching).map(|()| true),
             _ => contents::check(self, &matching),
         };
-        let canonical = if parallel::threads(self.total_steps()) == 1 {
-            hazards::check_all(self)?;
-            holds()?
-        } else {
-            thread::scope(|scope| {
-                let hazards = scope.spawn(|| hazards::check_all(self));
-                let held = holds();
-                hazards.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-                held
-            })?
-        };
+        let (races, held) = parallel::both(self.total_steps(), || hazards::check_all(self), holds);
+        races?;
+        let canonical = held?;
         let scratch = self.programs.iter().map(|program| program.scratch()).max().unwrap_or(0);
         Ok(Proof { canonical, steps: self.total_steps() as u64, scratch })
     }
