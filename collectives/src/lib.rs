@@ -52,6 +52,7 @@ mod fault;
 mod fnv;
 mod pieces;
 mod plan;
+mod regular;
 mod trace;
 pub mod training;
 pub mod tune;
