@@ -16,8 +16,9 @@ use super::workload::Workload;
 /// [`BenchError`] if the ranks do not find each other, an operation fails or a result is wrong.
 pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchError> {
     let comm = environment.connect()?;
-    comm.set_tuning(workload.tuning);
+    comm.set_tuning(workload.tuner.tuning);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
+    let workload = &Workload { tuner: comm.tuner(), ..workload.clone() };
     let mut report = Report::begin(workload, comm.rank(), comm.size());
     for &(dtype, op) in &workload.kinds {
         let sweep = match dtype {
