@@ -69,11 +69,11 @@ fn numbers_are_those_of_the_plan() {
 
 #[test]
 fn auto_is_what_communicators_choose() {
-    use qpair::collectives::tune::{Tuning, choose};
+    use qpair::collectives::tune::Tuner;
     use qpair::collectives::{Algorithm, Collective, Elements, Ranks, Spec};
     for (count, elements) in [("64", 64), ("1M", 1 << 20)] {
         let spec = Spec::new(Collective::AllReduce, Ranks(6), Elements(elements), 4);
-        let chosen = choose(&spec, &Tuning::default(), Algorithm::Auto).expect("a choice");
+        let chosen = Tuner::default().choose(&spec, Algorithm::Auto).expect("a choice");
         let shown = object(&["show", "auto", "all-reduce", "-n", "6", "-c", count]);
         assert_eq!(shown["algorithm"], chosen.name());
     }

@@ -82,10 +82,6 @@ impl Options {
                 "--algorithm" => options.algorithm = value()?.parse()?,
                 "--segment" => options.tuning.segment = size(&value()?)? as u64,
                 "--eager" => options.tuning.eager = size(&value()?)? as u64,
-                "--doubling" => options.tuning.recursive_doubling_to = size(&value()?)? as u64,
-                "--exchange-ranks" => options.tuning.exchange_to_ranks = value()?.parse()?,
-                "--flat-ranks" => options.tuning.flat_to_ranks = value()?.parse()?,
-                "--tree" => options.tuning.tree_to = size(&value()?)? as u64,
                 _ => return Err(format!("unknown argument {name}").into()),
             }
         }

@@ -52,6 +52,14 @@ pub enum BootstrapError {
         /// Why not.
         reason: String,
     },
+    /// A cost model that was to be used can not be.
+    #[error("the cost model {}: {reason}; `qpair plan model --json` prints one, for QPAIR_COST_MODEL or --model", path.display())]
+    CostModel {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// There is no such rank.
     #[error("{name} is {rank}, but there are {size} ranks: they are numbered from 0 to {}", size - 1)]
     NoSuchRank {

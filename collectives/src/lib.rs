@@ -53,6 +53,7 @@ mod fnv;
 mod parallel;
 mod pieces;
 mod plan;
+mod regular;
 mod touched;
 mod trace;
 pub mod training;

@@ -17,8 +17,10 @@ use super::workload::Workload;
 /// [`BenchError`] if the ranks do not find each other, an operation fails or a result is wrong.
 pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchError> {
     let comm = environment.connect()?;
-    comm.set_tuning(workload.tuning);
+    comm.set_tuning(workload.tuner.tuning);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
+    let tuner = if workload.gpu { comm.tuner().for_gpus() } else { comm.tuner() };
+    let workload = &Workload { tuner, ..workload.clone() };
     let gpu = if workload.gpu { Some(gpu_of(comm.local_rank())?) } else { None };
     let mut report = Report::begin(workload, comm.rank(), comm.size(), gpu);
     for &(dtype, op) in &workload.kinds {

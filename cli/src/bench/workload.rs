@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use qpair::collectives::Algorithm;
-use qpair::collectives::tune::{self, Tuning};
+use qpair::collectives::tune::{Tuner, Tuning};
 use qpair::verbs::calc::{DataType, ReduceOp};
 
 use super::args::{BenchCommand, Parts, VectorArgs};
@@ -34,8 +34,8 @@ pub struct Workload {
     pub warmup: u64,
     /// How often an operation is timed.
     pub effort: Effort,
-    /// Where algorithms give way to each other.
-    pub tuning: Tuning,
+    /// How algorithms are chosen: by the default cost model until there is a communicator.
+    pub tuner: Tuner,
     /// Whether results are checked.
     pub check: bool,
     /// Whether the vectors are in memory of a GPU.
@@ -73,7 +73,6 @@ impl Workload {
             segment: settings.segment.map_or(default.segment, |size| size.0),
             eager: settings.eager.map_or(default.eager, |size| size.0),
             deterministic: settings.deterministic,
-            ..default
         };
         let (algorithms, compare) = algorithms(&parts)?;
         Ok(Workload {
@@ -86,7 +85,7 @@ impl Workload {
             sizes: vectors.map(Sizes::new).transpose()?,
             warmup: settings.warmup,
             effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
-            tuning,
+            tuner: Tuner { tuning, ..Tuner::default() },
             check: vectors.is_some_and(|vectors| vectors.check || !vectors.no_check),
             gpu: vectors.is_some_and(|vectors| vectors.gpu),
             json: settings.json,
@@ -120,7 +119,7 @@ impl Workload {
 
     /// The algorithm that runs where that is asked for.
     pub fn algorithm(&self, asked: Algorithm, call: &Call, ranks: usize) -> Algorithm {
-        tune::choose(&self.operation.spec(call, 0, ranks), &self.tuning, asked).unwrap_or(asked)
+        self.tuner.choose(&self.operation.spec(call, 0, ranks), asked).unwrap_or(asked)
     }
 }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qpair::DataType;
-use qpair::collectives::tune::{self, Tuning};
+use qpair::collectives::tune::{Tuner, Tuning};
 use qpair::collectives::{Algorithm, Collective, Elements, Nodes, Ranks, Recipe, Spec};
 
 use super::error::PlanError;
 use super::limits::{Limit, MAX_CHANNELS, MAX_RANKS};
+use super::setting::Setting;
 use crate::algorithm;
 use crate::period::Period;
 use crate::size::Size;
@@ -32,6 +33,8 @@ pub struct Asked {
     count: Size,
     #[command(flatten)]
     pub terms: Terms,
+    #[command(flatten)]
+    setting: Setting,
     /// Give up after this time
     #[arg(long, value_name = "TIME", default_value = "60")]
     time_limit: Period,
@@ -53,7 +56,7 @@ pub struct Terms {
     /// Bytes of a segment, in which long vectors are pipelined; takes K, M, G [default: 128K]
     #[arg(long, value_name = "BYTES")]
     segment: Option<Size>,
-    /// So many ranks in a row share a node, for hierarchical [default: all]
+    /// So many ranks in a row share a node [default: all]
     #[arg(long, value_name = "RANKS_PER_NODE", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Rings that share the vector, for ring [default: 1]
@@ -80,10 +83,18 @@ impl Asked {
     ///
     /// # Errors
     /// [`PlanError`] if there is no such plan.
-    pub fn recipe(&self) -> Result<Option<Recipe>, PlanError> {
+    pub fn recipe(&self, tuner: &Tuner) -> Result<Option<Recipe>, PlanError> {
         let (Some(algorithm), Some(collective)) = (self.algorithm, self.collective) else { return Ok(None) };
         let spec = self.terms.spec(collective, self.ranks.unwrap_or(1), self.count.0)?;
-        self.terms.recipe(spec, algorithm).map(Some)
+        self.terms.recipe(spec, algorithm, tuner).map(Some)
+    }
+
+    /// What it is chosen and priced by.
+    ///
+    /// # Errors
+    /// [`PlanError::Model`] if there is no such model.
+    pub fn tuner(&self) -> Result<Tuner, PlanError> {
+        self.terms.tuner(&self.setting)
     }
 }
 
@@ -118,17 +129,24 @@ impl Terms {
         Ok(spec)
     }
 
-    /// The recipe for that, as communicators make it.
+    /// What recipes are chosen and priced by.
     ///
     /// # Errors
-    /// [`PlanError::Recipe`] if the algorithm does not do that.
-    pub fn recipe(&self, spec: Spec, algorithm: Algorithm) -> Result<Recipe, PlanError> {
+    /// [`PlanError::Model`] if there is no such model.
+    pub fn tuner(&self, setting: &Setting) -> Result<Tuner, PlanError> {
         let mut tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
         if let Some(segment) = self.segment {
             tuning.segment = segment.0;
         }
-        let nodes = self.nodes.map_or(Nodes::One, Nodes::Of);
-        let mut recipe = tune::recipe(spec, &tuning, nodes, algorithm)?;
+        setting.tuner(tuning, self.nodes.map_or(Nodes::One, Nodes::Of))
+    }
+
+    /// The recipe for that, as communicators make it.
+    ///
+    /// # Errors
+    /// [`PlanError::Recipe`] if the algorithm does not do that.
+    pub fn recipe(&self, spec: Spec, algorithm: Algorithm, tuner: &Tuner) -> Result<Recipe, PlanError> {
+        let mut recipe = tuner.recipe(spec, algorithm)?;
         recipe.shape.channels = self.channels.unwrap_or(recipe.shape.channels);
         recipe.shape.servers = self.servers.unwrap_or(recipe.shape.servers);
         Ok(recipe)

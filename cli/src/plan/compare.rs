@@ -1,6 +1,7 @@
 //! `qpair plan compare`: the algorithms for a collective, side by side.
 
 use clap::Args;
+use qpair::collectives::tune::Tuner;
 use qpair::collectives::{Algorithm, Collective};
 use serde::Serialize;
 
@@ -10,6 +11,7 @@ use super::examined::{Known, refuted};
 use super::figures::Figures;
 use super::limits::{Limit, MAX_RANKS};
 use super::load::Loaded;
+use super::setting::Setting;
 use super::show::Predicted;
 use super::words::{Range, us};
 use crate::output::{print, print_object};
@@ -19,7 +21,7 @@ use crate::table;
 
 /// Compares the algorithms that do a collective: steps, messages in a row, bytes, and predicted time at several sizes.
 ///
-/// What communicators choose by default is marked. The model knows one kind of link; `qpair bench` measures.
+/// What communicators choose by default is marked. --nodes, --cores and --model say for which machine; `qpair bench` measures.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8
@@ -36,6 +38,8 @@ pub struct CompareArgs {
     count: Vec<Size>,
     #[command(flatten)]
     terms: Terms,
+    #[command(flatten)]
+    setting: Setting,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -90,6 +94,7 @@ struct Point {
 
 impl Comparison {
     fn of(args: &CompareArgs) -> Result<Self, PlanError> {
+        let tuner = args.terms.tuner(&args.setting)?;
         let barrier = args.collective == Collective::Barrier;
         let mut counts: Vec<u64> = args.count.iter().map(|count| if barrier { 0 } else { count.0 }).collect();
         counts.sort_unstable();
@@ -106,7 +111,7 @@ impl Comparison {
             !matches!(algorithm, Algorithm::Auto | Algorithm::Listed) && algorithm.does(args.collective)
         });
         for algorithm in candidates {
-            match Row::of(args, algorithm, &all.counts) {
+            match Row::of(args, algorithm, &all.counts, &tuner) {
                 Ok(row) => all.algorithms.push(row),
                 // Of one algorithm; others may do.
                 Err(error @ (PlanError::Recipe(_) | PlanError::Steps)) => {
@@ -144,8 +149,9 @@ impl Comparison {
 
     fn remarks(&self, args: &CompareArgs) -> Vec<String> {
         let mut remarks = vec![
-            "*  the least time, by a model in which all links are alike; qpair bench measures".to_owned(),
-            "+  what auto takes, which is what communicators do unless told otherwise".to_owned(),
+            format!("*  the least time, step by step, by {}; qpair bench measures", args.setting.name()),
+            "+  what auto takes, by the same model in closed form, as communicators do unless told otherwise"
+                .to_owned(),
             "steps of all ranks and messages in a row: from the least size to the greatest".to_owned(),
         ];
         if args.collective != Collective::Barrier {
@@ -161,13 +167,13 @@ impl Comparison {
 }
 
 impl Row {
-    fn of(args: &CompareArgs, algorithm: Algorithm, counts: &[u64]) -> Result<Self, PlanError> {
+    fn of(args: &CompareArgs, algorithm: Algorithm, counts: &[u64], tuner: &Tuner) -> Result<Self, PlanError> {
         let mut row = Row { algorithm: algorithm.name(), canonical: true, points: Vec::new() };
         for (at, &count) in counts.iter().enumerate() {
             let spec = args.terms.spec(args.collective, args.ranks, count)?;
-            let auto = args.terms.recipe(spec.clone(), Algorithm::Auto)?.algorithm == algorithm;
-            let loaded = Loaded::of(args.terms.recipe(spec, algorithm)?)?;
-            let known = Known::of(&loaded.plan).map_err(|fault| refuted(&loaded, fault))?;
+            let auto = args.terms.recipe(spec.clone(), Algorithm::Auto, tuner)?.algorithm == algorithm;
+            let loaded = Loaded::of(args.terms.recipe(spec, algorithm, tuner)?)?;
+            let known = Known::of(&loaded.plan, tuner).map_err(|fault| refuted(&loaded, fault))?;
             // The order does not depend on the size, and a proof takes longer than all the rest.
             if at == 0 {
                 row.canonical = loaded.plan.verify().map_err(|fault| refuted(&loaded, fault))?.canonical;

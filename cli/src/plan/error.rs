@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use qpair::collectives::{FORMAT, RecipeError, VerifyError};
+use qpair::collectives::{BootstrapError, FORMAT, RecipeError, VerifyError};
 use thiserror::Error;
 
 use super::limits::{MAX_CHANNELS, MAX_FILE, MAX_MEMORY, MAX_RANKS, MAX_STEPS};
@@ -17,6 +17,9 @@ pub enum PlanError {
     /// The algorithm does not do that.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
+    /// There is no such cost model.
+    #[error(transparent)]
+    Model(BootstrapError),
     /// There is no such collective.
     #[error(transparent)]
     Spec(VerifyError),

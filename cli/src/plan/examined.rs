@@ -1,6 +1,7 @@
 //! A plan, and all that is known of it.
 
-use qpair::collectives::cost::{CostModel, Timeline};
+use qpair::collectives::cost::Timeline;
+use qpair::collectives::tune::Tuner;
 use qpair::collectives::{Plan, PlanHash, Program, Proof, Recipe, VerifyError};
 
 use super::args::Asked;
@@ -33,12 +34,12 @@ pub struct Known {
 }
 
 impl Known {
-    /// Works them out.
+    /// Works them out, by that cost model.
     ///
     /// # Errors
     /// Messages that do not match.
-    pub fn of(plan: &Plan) -> Result<Self, VerifyError> {
-        let timeline = plan.timeline(&CostModel::default())?;
+    pub fn of(plan: &Plan, tuner: &Tuner) -> Result<Self, VerifyError> {
+        let timeline = plan.timeline_at(&tuner.model, &tuner.seats, tuner.tuning.eager)?;
         Ok(Self { timeline, figures: Figures::of(plan, plan.messages_in_a_row()?) })
     }
 }
@@ -49,10 +50,11 @@ impl Examined {
     /// # Errors
     /// [`PlanError`] if there is no such plan, it is not right, or it is too large.
     pub fn asked(asked: &Asked) -> Result<Self, PlanError> {
-        let (recipe, from) = (asked.recipe()?, asked.from.clone());
+        let tuner = asked.tuner()?;
+        let (recipe, from) = (asked.recipe(&tuner)?, asked.from.clone());
         asked.limit().within(move || match (recipe, from) {
-            (Some(recipe), _) => Self::of(Loaded::of(recipe)?),
-            (None, path) => Self::of(Loaded::read(&path.unwrap_or_default())?),
+            (Some(recipe), _) => Self::of(Loaded::of(recipe)?, &tuner),
+            (None, path) => Self::of(Loaded::read(&path.unwrap_or_default())?, &tuner),
         })
     }
 
@@ -60,10 +62,10 @@ impl Examined {
     ///
     /// # Errors
     /// [`PlanError::Refuted`] if it is not right.
-    pub fn of(loaded: Loaded) -> Result<Self, PlanError> {
+    pub fn of(loaded: Loaded, tuner: &Tuner) -> Result<Self, PlanError> {
         let plan = &loaded.plan;
         let proof = plan.verify().map_err(|fault| refuted(&loaded, fault))?;
-        let Known { timeline, figures } = Known::of(plan).map_err(|fault| refuted(&loaded, fault))?;
+        let Known { timeline, figures } = Known::of(plan, tuner).map_err(|fault| refuted(&loaded, fault))?;
         Ok(Self { hash: plan.hash(), proof, timeline, figures, loaded })
     }
 

@@ -9,7 +9,9 @@ mod examined;
 mod figures;
 mod limits;
 mod load;
+mod model;
 mod picture;
+mod setting;
 mod show;
 mod verify;
 mod words;
@@ -20,20 +22,22 @@ pub use error::PlanError;
 
 /// Shows, proves, draws and compares the plans of collectives. Nothing runs.
 ///
-/// A plan is what each rank does for one collective, step by step. Times are predicted by a model in which all links are
-/// alike: 0.3 us a message, 20 GB/s copied, 15 GB/s reduced.
+/// A plan is what each rank does for one collective, step by step. Times are predicted by the cost model by which communicators
+/// choose: --model says which parameters, --nodes and --cores where ranks are.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8                     which algorithm, at which size
   qpair plan show ring all-reduce -n 4                   what it takes, and each step
   qpair plan draw ring all-reduce -n 4 --svg ring.svg    a lane per rank, time to the right
   qpair plan show auto broadcast -n 8 --save plan.json
+  qpair plan model                                       what messages and bytes cost here
   qpair plan verify plan.json")]
 pub enum PlanCommand {
     Show(show::ShowArgs),
     Verify(verify::VerifyArgs),
     Draw(draw::DrawArgs),
     Compare(compare::CompareArgs),
+    Model(model::ModelArgs),
 }
 
 /// Does what is asked for.
@@ -46,5 +50,6 @@ pub fn run(command: PlanCommand) -> Result<(), PlanError> {
         PlanCommand::Verify(args) => verify::run(args),
         PlanCommand::Draw(args) => draw::run(args),
         PlanCommand::Compare(args) => compare::run(args),
+        PlanCommand::Model(args) => model::run(args),
     }
 }

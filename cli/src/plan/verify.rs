@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use qpair::collectives::tune::Tuner;
 
 use super::error::PlanError;
 use super::examined::Examined;
@@ -33,7 +34,8 @@ pub struct VerifyArgs {
 /// # Errors
 /// [`PlanError`] if it is not right, or no plan.
 pub fn run(args: VerifyArgs) -> Result<(), PlanError> {
-    let examined = Limit(args.time_limit.0).within(move || Examined::of(Loaded::read(&args.file)?))?;
+    let examined =
+        Limit(args.time_limit.0).within(move || Examined::of(Loaded::read(&args.file)?, &Tuner::default()))?;
     let results = match examined.plan().spec.collective.reduces() {
         true => "each result holds each contribution once, and nothing else",
         false => "each result is what it is to be, and nothing else",

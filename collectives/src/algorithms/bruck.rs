@@ -12,7 +12,9 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -82,4 +84,27 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>) {
     for far in 1..members {
         b.copy(blocks.part(far), gets.part(group.before(far)));
     }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, block) = (extent.n(), extent.part());
+    let outline = Outline::with_peers(Extent::log2(extent.ranks));
+    let round = |distance: u32, blocks: u32, messages: f64| {
+        Phase::among(n, messages, f64::from(blocks) * block, Reach::Apart(distance)).passing_on()
+    };
+    if extent.collective() == Collective::AllGather {
+        let rounds = Extent::distances(extent.ranks);
+        return outline.then_all(rounds.map(|distance| {
+            let blocks = distance.min(extent.ranks - distance);
+            // Some go past the vector's end, and make two.
+            round(distance, blocks, 1.0 + f64::from(blocks - 1) / n)
+        }));
+    }
+    // Sorted by how far they have to go, and back; packed and unpacked in each round.
+    let sorted = Phase::local(n, 2.0 * extent.others() * block);
+    let rounds = Extent::distances(extent.ranks).flat_map(|distance| {
+        let going = (0..extent.ranks).filter(|far| far & distance != 0).count() as u32;
+        [Phase::local(n, 2.0 * f64::from(going) * block), round(distance, going, 1.0)]
+    });
+    outline.then(sorted).then_all(rounds)
 }

@@ -7,7 +7,10 @@
 
 use super::Task;
 use super::builder::Builder;
-use super::tree::{Tree, through};
+use super::extent::Extent;
+use super::tree::{Tree, down_outline, through};
+use crate::cost::{Outline, Phase, Reach};
+use crate::plan::Collective;
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     let members = task.group.len();
@@ -19,4 +22,15 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
         children: if at + 1 < members { vec![member(at + 1)] } else { Vec::new() },
     };
     through(b, task, &tree);
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let depth = extent.ranks.saturating_sub(1);
+    let down = Phase { reach: Reach::Apart(1), ..down_outline(extent, depth, 1.0) };
+    let outline = Outline::with_peers(extent.others().min(2.0));
+    match extent.collective() {
+        Collective::Broadcast { .. } => outline.then(down),
+        Collective::AllReduce => outline.then(down.combining()).then(down),
+        _ => outline.then(down.combining()),
+    }
 }

@@ -16,8 +16,10 @@
 use super::Task;
 use super::builder::Builder;
 use super::combine;
+use super::extent::Extent;
 use super::group::Group;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Counts, Slice, Spec};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -132,4 +134,25 @@ pub(super) fn pair_parts(spec: &Spec, rank: u32) -> (Parts, Parts) {
     let ranks = 0..spec.ranks.0;
     let gives = Parts::of_lengths(from, 0, ranks.clone().map(|to| spec.pair(rank, to)));
     (gives, Parts::of_lengths(Buffer::Data, 0, ranks.map(|from| spec.pair(from, rank))))
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, others, part) = (extent.n(), extent.others(), extent.part());
+    let messages = others * extent.segments(part);
+    let all = Phase::among(n, messages, others * part, Reach::All);
+    // What is not combined goes in one message to each.
+    let whole = Phase::among(n, others, others * part, Reach::All);
+    let reduce = [Phase::local(n, extent.sums(extent.ordered, others, part)), all.combining()];
+    let outline = Outline::with_peers(others);
+    match extent.collective() {
+        Collective::AllReduce => outline.then_all(reduce).then(all),
+        Collective::ReduceScatter => outline.then_all(reduce),
+        Collective::AllGather => outline.then(whole),
+        _ => outline.then(Phase::local(n, copied_before(extent))).then(whole),
+    }
+}
+
+/// Bytes that a rank copies in an all-to-all before anything comes.
+pub(super) fn copied_before(extent: &Extent<'_>) -> f64 {
+    if extent.spec.in_place { extent.others() * extent.part() } else { 0.0 }
 }

@@ -6,7 +6,9 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::group::Group;
+use crate::cost::{Outline, Phase, Reach};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     barrier(b, &task.group, Vec::new());
@@ -24,4 +26,14 @@ pub(super) fn barrier(b: &mut Builder, group: &Group, entry: Vec<u32>) -> Vec<u3
         distance *= 2;
     }
     heard
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    rounds(Outline::with_peers((2 * Extent::log2(extent.ranks)).min(extent.ranks - 1)), extent.ranks, Reach::Apart)
+}
+
+/// The rounds of so many ranks.
+pub(super) fn rounds(outline: Outline, ranks: u32, reach: impl Fn(u32) -> Reach) -> Outline {
+    let round = |distance| Phase::among(ranks, 1.0, 0.0, reach(distance)).passing_on();
+    outline.then_all(Extent::distances(ranks).map(round))
 }

@@ -11,8 +11,10 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::parts::Parts;
-use super::tree::{Tree, down, up};
+use super::tree::{Tree, down, down_outline, up};
+use crate::cost::Outline;
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -87,6 +89,17 @@ fn below(number: u32, most: u32) -> impl Iterator<Item = u32> {
     let bits = 0..number.trailing_zeros();
     let near = bits.clone().map(move |bit| number - (1 << bit)).chain(bits.map(move |bit| number + (1 << bit)));
     near.filter(move |&child| child <= most && child > 0 && above(child, most) == number)
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    // Two trees at a time, each for a half.
+    let down = down_outline(extent, Extent::log2(extent.ranks), 0.5).doubled();
+    let outline = Outline::with_peers(extent.others().min(4.0));
+    match extent.collective() {
+        Collective::Broadcast { .. } => outline.then(down),
+        Collective::AllReduce => outline.then(down.combining()).then(down),
+        _ => outline.then(down.combining()),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@
 use super::Task;
 use super::builder::Builder;
 use super::combine;
+use super::extent::Extent;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -29,4 +31,16 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     }
     let scratch = if copied { data.len } else { 0 };
     combine::pull(b, group, data, scratch, true);
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, others, bytes) = (extent.n(), extent.others(), extent.bytes);
+    let outline = Outline::with_peers(others);
+    let all = Phase::among(n, others, others * bytes, Reach::All);
+    if extent.collective() == Collective::Barrier {
+        return outline.then(all);
+    }
+    // A copy to be sent, which is not made where messages are copied.
+    let copy = if extent.copied { 0.0 } else { bytes };
+    outline.then(Phase::local(n, copy + extent.sums(true, others, bytes))).then(all.combining())
 }

@@ -10,8 +10,10 @@
 use super::Task;
 use super::builder::Builder;
 use super::combine;
+use super::extent::Extent;
 use super::parts::Parts;
 use super::tree::reduced;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -55,6 +57,22 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
                 let scratch = segment % 2 * u64::from(group.len().ilog2() + 1) * b.segment.min(given.len);
                 combine::pull(b, group, into, scratch, task.recipe.shape.ordered);
             }
+        }
+    }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (others, bytes, block) = (extent.others(), extent.bytes, extent.part());
+    let outline = Outline::with_peers(others);
+    match extent.collective() {
+        Collective::Transfer { .. } => Outline::with_peers(1).then(Phase::spread(1, 1.0, bytes, Reach::All)),
+        Collective::Broadcast { .. } => outline.then(Phase::spread(others, 1.0, bytes, Reach::All)),
+        Collective::Scatter { .. } => outline.then(Phase::spread(others, 1.0, block, Reach::All)),
+        Collective::Gather { .. } => outline.then(Phase::collect(others, 1.0, block, Reach::All)),
+        _ => {
+            let sums = Phase::local(1, extent.sums(extent.ordered, others, bytes));
+            let reduce = Phase::collect(others, extent.segments(bytes), bytes, Reach::All).combining();
+            outline.then(sums).then(reduce)
         }
     }
 }

@@ -17,9 +17,11 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::fold::{Fold, Role};
 use super::group::Group;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -186,4 +188,37 @@ fn recv(b: &mut Builder, peer: u32, whole: Slice) {
 
 fn recv_reduce(b: &mut Builder, peer: u32, whole: Slice) {
     (0..b.segments(whole)).for_each(|segment| _ = b.recv_reduce(peer, b.part(whole, segment)));
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, part) = (extent.n(), extent.part());
+    let outline = Outline::with_peers(Extent::log2(extent.ranks));
+    // By distance: what is exchanged with the partner that far.
+    let round = |distance: u32| {
+        let bytes = part * f64::from(distance.min(extent.ranks - distance));
+        Phase::among(n, extent.segments(bytes), bytes, Reach::Flipped(distance)).passing_on()
+    };
+    match extent.collective() {
+        Collective::AllReduce => all_reduce_outline(extent, extent.ranks, extent.bytes, Reach::Flipped),
+        Collective::ReduceScatter => {
+            let work = if extent.spec.in_place { 0.0 } else { extent.bytes };
+            let rounds = Extent::distances(extent.ranks).rev().map(|distance| round(distance).combining());
+            outline.then(Phase::local(n, work)).then_all(rounds)
+        }
+        _ => outline.then_all(Extent::distances(extent.ranks).map(round)),
+    }
+}
+
+/// That of an all-reduce of so many bytes in each of the groups of that many ranks.
+pub(super) fn all_reduce_outline(extent: &Extent<'_>, ranks: u32, bytes: f64, reach: impl Fn(u32) -> Reach) -> Outline {
+    let fold = Fold::of(ranks);
+    let [before, after] = extent.folding(ranks, bytes, &reach);
+    let round = |distance: u32| {
+        let bytes = bytes / f64::from(2 * distance);
+        Phase::among(fold.core, extent.segments(bytes), bytes, reach(distance)).passing_on()
+    };
+    let halve = Extent::distances(fold.core).map(|distance| round(distance).combining());
+    let double = Extent::distances(fold.core).rev().map(round);
+    let peers = fold.rounds() + u32::from(fold.folded > 0);
+    Outline::with_peers(peers).then_all(before).then_all(halve).then_all(double).then_all(after)
 }

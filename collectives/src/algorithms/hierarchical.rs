@@ -11,15 +11,19 @@
 //! - Scratch: one vector for a reduce-scatter into another vector, two for an all-to-all.
 //! - Wins: where ranks of a node reach each other faster than other nodes.
 
+use std::collections::HashMap;
+
 use super::Task;
 use super::builder::Builder;
 use super::direct;
 use super::dissemination;
+use super::extent::Extent;
 use super::group::Group;
 use super::halving_doubling;
 use super::parts::Parts;
 use super::ring;
 use super::tree::{self, Tree};
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -73,6 +77,13 @@ impl Layout {
             nodes[at].push(rank);
         }
         Self { nodes, node, place }
+    }
+
+    /// How many ranks each node has.
+    fn sizes(extent: &Extent<'_>) -> Vec<u32> {
+        let mut sizes: HashMap<u32, u32> = HashMap::new();
+        (0..extent.ranks).for_each(|rank| *sizes.entry(extent.nodes.of(rank)).or_default() += 1);
+        sizes.into_values().collect()
     }
 
     fn is_even(&self) -> bool {
@@ -288,5 +299,62 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>, layout: &Layout) {
         for member in (0..places).filter(|&member| round == 1 || member != layout.place) {
             b.copy(place(round, node, member), gets.part(layout.rank(node, member)));
         }
+    }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let sizes = Layout::sizes(extent);
+    let (nodes, places) = (sizes.len() as u32, sizes.iter().copied().max().unwrap_or(1));
+    let is_even = sizes.iter().all(|&size| size == places);
+    let (n, beside) = (extent.n(), f64::from(places - 1));
+    let (count, across) = (f64::from(nodes), f64::from(nodes - 1));
+    let block = extent.part();
+    let outline = Outline::with_peers(beside + across);
+    // Each with all others of its node; each with those of its place.
+    let near = |messages: f64, bytes: f64| Phase::among(n, beside * messages, beside * bytes, Reach::Near);
+    let far = |messages: f64, bytes: f64| Phase::among(n, across * messages, across * bytes, Reach::Across);
+    match extent.collective() {
+        Collective::AllReduce if is_even => {
+            let part = extent.bytes / f64::from(places);
+            let between = halving_doubling::all_reduce_outline(extent, nodes, part, |_| Reach::Across);
+            let between = between.phases.into_iter().map(|phase| phase.of_groups(places));
+            outline
+                .then(near(extent.segments(part), part).combining())
+                .then_all(between)
+                .then(near(1.0, part).passing_on())
+        }
+        Collective::AllReduce => {
+            let bytes = extent.bytes;
+            let between = halving_doubling::all_reduce_outline(extent, nodes, bytes, |_| Reach::Across);
+            let up = Phase::collect(beside, extent.segments(bytes), bytes, Reach::Near).of_groups(nodes);
+            let down = Phase::spread(beside, 1.0, bytes, Reach::Near).of_groups(nodes);
+            outline.then(up.combining()).then_all(between.phases).then(down.passing_on())
+        }
+        Collective::Broadcast { .. } => {
+            let (segments, (rounds, segment)) =
+                (extent.segments(extent.bytes), extent.pipeline(f64::from(Extent::log2(nodes)), extent.bytes));
+            let taken = across * segments / rounds.max(1.0);
+            let between = Phase::among(taken, 1.0, segment, Reach::Across).times(rounds);
+            let within = Phase::spread(beside, segments, extent.bytes, Reach::Near).of_groups(nodes);
+            outline.then(between).then(within.passing_on())
+        }
+        Collective::Barrier => {
+            let up = Phase::collect(beside, 1.0, 0.0, Reach::Near).of_groups(nodes);
+            let down = Phase::spread(beside, 1.0, 0.0, Reach::Near).of_groups(nodes);
+            dissemination::rounds(outline.then(up), nodes, |_| Reach::Across).then(down.passing_on())
+        }
+        Collective::AllGather if is_even => outline.then(far(1.0, block)).then(near(count, count * block).passing_on()),
+        Collective::ReduceScatter if is_even => {
+            outline.then(near(count, count * block).combining()).then(far(1.0, block).combining().passing_on())
+        }
+        Collective::AllGather => ring::outline(extent),
+        Collective::ReduceScatter => direct::outline(extent),
+        _ if is_even => {
+            let bundle = f64::from(places) * block;
+            let own = Phase::local(n, count * block);
+            let back = Phase::local(n, across * bundle);
+            outline.then(own).then(near(count, count * block)).then(far(1.0, bundle).passing_on()).then(back)
+        }
+        _ => direct::outline(extent),
     }
 }

@@ -9,6 +9,7 @@ mod direct;
 mod dissemination;
 mod double_tree;
 mod exchange;
+mod extent;
 mod flat;
 mod fold;
 mod group;
@@ -27,9 +28,11 @@ pub use name::{Algorithm, UnknownAlgorithm};
 pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 
 use builder::Builder;
+use extent::Extent;
 use group::Group;
 
-use crate::plan::{Counts, Program, Spec};
+use crate::cost::Outline;
+use crate::plan::{Collective, Counts, Program, Spec};
 
 /// What an algorithm is given.
 struct Task<'a> {
@@ -68,6 +71,33 @@ fn program(recipe: &Recipe, rank: u32) -> Program {
     };
     build(&mut b, &task);
     b.into_program()
+}
+
+/// What a recipe's algorithm does, in numbers. Its messages are `copied` from rank to rank, or go straight from memory to memory.
+pub(crate) fn outline(recipe: &Recipe, copied: bool) -> Outline {
+    let outline = match recipe.algorithm {
+        Algorithm::Auto | Algorithm::Listed | Algorithm::Direct => direct::outline,
+        Algorithm::Ring => ring::outline,
+        Algorithm::RecursiveDoubling => recursive_doubling::outline,
+        Algorithm::HalvingDoubling => halving_doubling::outline,
+        Algorithm::Exchange => exchange::outline,
+        Algorithm::Flat => flat::outline,
+        Algorithm::BinomialTree => tree::outline,
+        Algorithm::DoubleTree => double_tree::outline,
+        Algorithm::Chain => chain::outline,
+        Algorithm::Bruck => bruck::outline,
+        Algorithm::Pairwise => pairwise::outline,
+        Algorithm::ParameterServer => parameter_server::outline,
+        Algorithm::Hierarchical => hierarchical::outline,
+        Algorithm::Dissemination => dissemination::outline,
+    };
+    if recipe.spec.ranks.0 < 2 {
+        return Outline::default();
+    }
+    let outline = outline(&Extent::of(recipe, copied));
+    let is_rooted =
+        recipe.spec.collective.root().is_some() || matches!(recipe.spec.collective, Collective::Transfer { .. });
+    if is_rooted { outline.one_way() } else { outline }
 }
 
 /// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the

@@ -7,8 +7,10 @@
 
 use super::Task;
 use super::builder::Builder;
-use super::direct::{outgoing, pair_parts};
+use super::direct::{copied_before, outgoing, pair_parts};
+use super::extent::Extent;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Counts, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -103,5 +105,16 @@ fn rounds(
             }
             before[lane] = if steps.is_empty() { waits } else { steps };
         }
+    }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, part) = (extent.n(), extent.part());
+    let round = Phase::among(n, extent.segments(part), part, Reach::All).times(extent.others()).passing_on();
+    let outline = Outline::with_peers(extent.others());
+    match extent.collective() {
+        Collective::ReduceScatter => outline.then(round.combining()),
+        Collective::AllGather => outline.then(round),
+        _ => outline.then(Phase::local(n, copied_before(extent))).then(round),
     }
 }

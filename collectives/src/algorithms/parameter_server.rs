@@ -8,7 +8,9 @@
 use super::Task;
 use super::builder::Builder;
 use super::combine;
+use super::extent::Extent;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     let (spec, group) = (task.spec, &task.group);
@@ -34,4 +36,13 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
             b.recv(server, b.part(into.part(server), segment));
         }
     }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let servers = f64::from(extent.servers);
+    let part = extent.bytes / servers;
+    let collect = Phase::collect(extent.others(), extent.segments(part), part, Reach::All).of_groups(servers);
+    let spread = Phase::spread(extent.others(), extent.segments(part), part, Reach::All).of_groups(servers);
+    let sums = Phase::local(servers, extent.sums(extent.ordered, extent.others(), part));
+    Outline::with_peers(extent.others()).then(sums).then(collect.combining()).then(spread.passing_on())
 }

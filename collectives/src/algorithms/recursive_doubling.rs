@@ -15,7 +15,9 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::fold::{Fold, Role};
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::Slice;
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -44,4 +46,15 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     if let Some(partner) = partner {
         b.send(partner, data);
     }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (fold, bytes) = (Fold::of(extent.ranks), extent.bytes);
+    let [before, after] = extent.folding(extent.ranks, bytes, Reach::Flipped);
+    let copy = Phase::local(fold.core, if extent.copied { 0.0 } else { bytes });
+    let rounds = Extent::distances(fold.core).flat_map(|distance| {
+        [copy, Phase::among(fold.core, 1.0, bytes, Reach::Flipped(distance)).combining().passing_on()]
+    });
+    let peers = fold.rounds() + u32::from(fold.folded > 0);
+    Outline::with_peers(peers).then_all(before).then_all(rounds).then_all(after)
 }

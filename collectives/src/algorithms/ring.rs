@@ -12,8 +12,10 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::group::Group;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -111,4 +113,18 @@ fn channel_group(all: &Group, channel: u32) -> Group {
 
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let (n, part) = (extent.n(), extent.part());
+    let round = Phase::among(n, extent.segments(part), part, Reach::Apart(1)).times(extent.others());
+    let (reduce, gather) = (round.combining().passing_on(), round.passing_on());
+    // Into another vector, each part is copied before others are added to it.
+    let apart = if extent.spec.in_place { 0.0 } else { extent.others() * part };
+    let outline = Outline::with_peers(extent.others().min(2.0));
+    match extent.collective() {
+        Collective::AllReduce => outline.then(Phase::local(n, apart)).then(reduce).then(gather),
+        Collective::ReduceScatter => outline.then(Phase::local(n, apart)).then(reduce),
+        _ => outline.then(gather),
+    }
 }

@@ -11,8 +11,10 @@
 
 use super::Task;
 use super::builder::Builder;
+use super::extent::Extent;
 use super::group::Group;
 use super::parts::Parts;
+use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 /// A member's place in a tree.
@@ -216,6 +218,40 @@ impl<'a> Subtree<'a> {
         }
         runs
     }
+}
+
+pub(super) fn outline(extent: &Extent<'_>) -> Outline {
+    let ranks = extent.ranks;
+    let outline = Outline::with_peers(Extent::log2(ranks));
+    // Members whose parent, or child, is that far: the last may have none.
+    let pairs = |distance: u32| f64::from((ranks / distance).div_ceil(2).min(ranks.div_ceil(2 * distance)).max(1));
+    // Up, the root takes from one child after the other; down, ranks pass on segment by segment.
+    let up = Extent::distances(ranks).map(|distance| {
+        let (messages, bytes) = (extent.segments(extent.bytes), extent.bytes);
+        Phase::among(pairs(distance), messages, bytes, Reach::Flipped(distance)).combining().passing_on()
+    });
+    match extent.collective() {
+        Collective::Broadcast { .. } => outline.then(down_outline(extent, Extent::log2(ranks), 1.0)),
+        Collective::AllReduce => outline.then_all(up).then(down_outline(extent, Extent::log2(ranks), 1.0)),
+        Collective::Reduce { .. } => outline.then_all(up),
+        // By distance: the blocks of the subtree at the far end.
+        collective => {
+            let round = |distance: u32| {
+                let bytes = extent.part() * f64::from(distance.min(ranks - distance));
+                Phase::among(pairs(distance), 1.0, bytes, Reach::Flipped(distance)).passing_on()
+            };
+            let is_scatter = matches!(collective, Collective::Scatter { .. });
+            let rounds: Vec<Phase> = Extent::distances(ranks).map(round).collect();
+            if is_scatter { outline.then_all(rounds.into_iter().rev()) } else { outline.then_all(rounds) }
+        }
+    }
+}
+
+/// That of a share of the vector that goes down a tree of such a depth, one segment after the other.
+pub(super) fn down_outline(extent: &Extent<'_>, depth: u32, share: f64) -> Phase {
+    let (rounds, bytes) = extent.pipeline(f64::from(depth), extent.bytes * share);
+    let taken = extent.others() * extent.segments(extent.bytes * share);
+    Phase::among(taken / rounds.max(1.0), 1.0, bytes, Reach::All).times(rounds).passing_on()
 }
 
 #[cfg(test)]

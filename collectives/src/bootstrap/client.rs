@@ -13,6 +13,7 @@ use super::muster::Remnant;
 use super::place::Place;
 use super::regroup::Spot;
 use super::server::Server;
+use crate::cost::Known;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
@@ -48,6 +49,8 @@ pub(super) struct Roster {
     pub(super) members: Vec<Whereabouts>,
     /// The address of this host at which the others reach it.
     pub(super) ip: IpAddr,
+    /// What operations cost.
+    pub(super) cost: Known,
 }
 
 impl Joining {
@@ -55,13 +58,13 @@ impl Joining {
     pub(super) fn new(
         mut place: Place,
         (rank, size): (u32, u32),
-        whereabouts: Whereabouts,
+        (whereabouts, cost): (Whereabouts, Option<Known>),
         mut server: Option<Server>,
         limit: Duration,
     ) -> Result<(Self, Roster), BootstrapError> {
         let until = Deadline::after(limit);
         let ticket = place.ticket.clone();
-        let join = encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts });
+        let join = encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts, cost });
         let mut attempts = 0;
         loop {
             let stream = place.reach(until)?;
@@ -88,12 +91,12 @@ impl Joining {
     /// Waits until all ranks have joined.
     fn roster(&mut self, ip: IpAddr, limit: Duration) -> Result<Roster, Attempt> {
         match self.hear(limit)? {
-            FromStore::Roster { token, members, reached } => {
+            FromStore::Roster { token, members, reached, cost } => {
                 let members = members.unpack().filter(|members| members.len() == self.size as usize);
                 let members = members.ok_or_else(|| Attempt::Failed(self.stranger("a roster that is none")))?;
                 self.met = true;
                 let ip = reached.filter(|_| ip.is_loopback()).unwrap_or(ip);
-                Ok(Roster { token, members, ip })
+                Ok(Roster { token, members, ip, cost })
             }
             other => Err(Attempt::Failed(self.unexpected(&other))),
         }

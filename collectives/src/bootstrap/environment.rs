@@ -16,6 +16,7 @@ use super::server::{Server, Terms};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
 use crate::communicator::Communicator;
+use crate::cost::{Known, Rail, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -60,6 +61,11 @@ use crate::execute::{MAX_RANKS, Net, NetSettings};
 /// **QPAIR_ALGORITHM** names an algorithm, `ring`, or one for each collective, `all-reduce=ring,broadcast=chain`: it is used
 /// whatever [`set_algorithm`](Communicator::set_algorithm) says, also in communicators that are split off. **QPAIR_PLANS** names
 /// files of plans, with colons between, which are used for what their specs say: these come first.
+///
+/// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some 20 ms, and keeps it in
+/// `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release, processor and number of cores; all ranks use what rank 0 has.
+/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model` prints it; `default`, for the
+/// built-in one; `measure`, to measure each time and keep nothing.
 ///
 /// # Limits
 ///
@@ -139,17 +145,23 @@ impl Environment {
     /// [`BootstrapError`]: the port is taken, rank 0 does not answer, ranks are missing, or two ranks contradict
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
-        self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() })
+        let cost = (self.rank == 0).then(|| this_machine(variable)).transpose();
+        self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() }, cost)
     }
 
-    pub(super) fn connect_from(&self, whereabouts: Whereabouts) -> Result<Communicator, BootstrapError> {
+    /// From there; what fails with the cost model is told to all.
+    pub(super) fn connect_from(
+        &self,
+        whereabouts: Whereabouts,
+        cost: Result<Option<Known>, BootstrapError>,
+    ) -> Result<Communicator, BootstrapError> {
         self.check()?;
         let key = match &self.cluster_key {
             Some(key) => Some(key.clone()),
             None => ClusterKey::from_env()?,
         };
         let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
-        self.join(settled, key, whereabouts, || Overrides::read(variable))
+        self.join(settled, key, (whereabouts, cost), || Overrides::read(variable))
     }
 
     /// Meets the other ranks where that is settled.
@@ -157,16 +169,22 @@ impl Environment {
         &self,
         settled: Settled,
         key: Option<ClusterKey>,
-        whereabouts: Whereabouts,
+        (whereabouts, cost): (Whereabouts, Result<Option<Known>, BootstrapError>),
         overrides: impl FnOnce() -> Result<Overrides, BootstrapError>,
     ) -> Result<Communicator, BootstrapError> {
         let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
-        let (joining, Roster { token, members, ip }) = Joining::new(place, ranks, whereabouts, server, self.limit)?;
+        // What fails here is told once all have come.
+        let (cost, failed) = match cost {
+            Ok(cost) => (cost, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let (joining, roster) = Joining::new(place, ranks, (whereabouts, cost), server, self.limit)?;
+        let Roster { token, members, ip, cost } = roster;
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
         let net = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
-        let set_up = net.and_then(|net| Ok((net, overrides()?)));
+        let set_up = failed.and(net).and_then(|net| Ok((net, overrides()?)));
         let (mut net, overrides) = match set_up {
             Ok(set_up) => set_up,
             Err(error) => {
@@ -179,9 +197,15 @@ impl Environment {
         check_links(&all)?;
         net.meet(all.iter().map(|rank| rank.address), token);
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
+        let rails = members.iter().zip(&all).map(|(rank, listening)| Rail {
+            machine: &rank.machine,
+            device: &listening.device,
+            rate_mbps: listening.rate_mbps,
+        });
+        let cost = cost.with_rails(rails);
         let members = members.into_iter().zip(all);
         let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
-        let comm = Communicator::new(net, Watch::Store(client), local_rank, members);
+        let comm = Communicator::new(net, Watch::Store(client), local_rank, members, cost);
         overrides.apply(&comm)?;
         Ok(comm)
     }
@@ -217,7 +241,7 @@ impl Environment {
     }
 }
 
-fn variable(name: &'static str) -> Option<String> {
+pub(crate) fn variable(name: &'static str) -> Option<String> {
     match std::env::var(name) {
         Ok(value) => Some(value),
         Err(VarError::NotUnicode(value)) => Some(value.to_string_lossy().into_owned()),
@@ -277,6 +301,7 @@ mod tests {
             address: "127.0.0.1:9".parse().unwrap(),
             device: device.into(),
             is_on_infiniband,
+            rate_mbps: None,
         };
         assert!(check_links(&[on("soft0", false), on("mlx5_0", false)]).is_ok());
         assert!(check_links(&[on("mlx5_0", true), on("mlx5_1", true)]).is_ok());

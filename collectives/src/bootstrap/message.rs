@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::muster::Remnant;
 use super::regroup::Spot;
+use crate::cost::Known;
 use crate::fault::{Fault, Place};
 
 /// A rank to the store.
@@ -24,6 +25,9 @@ pub(super) enum ToStore {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ticket: Option<String>,
         whereabouts: Whereabouts,
+        /// What operations cost, of rank 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<Known>,
     },
     /// The second: its worker is set up.
     Listening(Listening),
@@ -48,6 +52,8 @@ pub(super) enum FromStore {
         members: Members,
         /// The address of rank 0's host at which ranks of other hosts reached it: that of ranks that came by loopback.
         reached: Option<IpAddr>,
+        /// What operations cost, by which all choose alike.
+        cost: Known,
     },
     /// All ranks can be reached: where, by rank.
     Listening(Listeners),
@@ -72,6 +78,8 @@ pub(crate) struct Listening {
     pub(crate) device: String,
     /// Whether that is on InfiniBand, which reaches nothing else.
     pub(crate) is_on_infiniband: bool,
+    /// The rate of the device's link in megabits per second, where that is known.
+    pub(crate) rate_mbps: Option<u64>,
 }
 
 /// Where a rank runs.
@@ -132,8 +140,8 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Listeners {
     addresses: Vec<IpAddr>,
-    /// Their names, and whether they are on InfiniBand.
-    devices: Vec<(String, bool)>,
+    /// Their names, whether they are on InfiniBand, and the rates of their links.
+    devices: Vec<(String, bool, Option<u64>)>,
     /// By rank: its address, port and device.
     ranks: Vec<(u32, u16, u32)>,
 }
@@ -142,7 +150,7 @@ impl Listeners {
     pub(super) fn pack(all: &[Listening]) -> Self {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let device = devices.number((its.device.clone(), its.is_on_infiniband));
+            let device = devices.number((its.device.clone(), its.is_on_infiniband, its.rate_mbps));
             (addresses.number(its.address.ip()), its.address.port(), device)
         });
         let ranks = ranks.collect();
@@ -153,8 +161,8 @@ impl Listeners {
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
         let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
-            let (device, is_on_infiniband) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband })
+            let (device, is_on_infiniband, rate_mbps) = self.devices.get(device as usize)?.clone();
+            Some(Listening { address, device, is_on_infiniband, rate_mbps })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -192,7 +200,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 5;
+pub(super) const PROTOCOL: u32 = 6;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
@@ -228,6 +236,7 @@ mod tests {
             address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
             device: "soft0".into(),
             is_on_infiniband: false,
+            rate_mbps: None,
         };
         let all: Vec<_> = (0..512).map(listening).collect();
         let line = encode(&Listeners::pack(&all));

@@ -12,7 +12,6 @@ mod muster;
 mod overrides;
 mod place;
 mod regroup;
-mod regular;
 mod seating;
 mod server;
 mod store;
@@ -25,6 +24,7 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
+pub(crate) use environment::variable;
 pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::regular;
 use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
 use crate::error::BootstrapError;
 use crate::plan::{Collective, Plan};
+use crate::regular;
 
 /// Algorithms and plans that the environment names.
 #[derive(Debug, Default)]

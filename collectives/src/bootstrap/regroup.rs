@@ -13,6 +13,7 @@ use super::message::Whereabouts;
 use super::overrides::Overrides;
 use super::place::Place;
 use crate::communicator::Communicator;
+use crate::cost::Known;
 use crate::error::BootstrapError;
 
 /// Where the ranks of a group meet: its first rank listens there.
@@ -72,6 +73,7 @@ pub(crate) fn regroup(
     host: Option<Host>,
     whereabouts: Whereabouts,
     near: Option<Near>,
+    cost: Known,
     limit: Duration,
 ) -> Result<Communicator, BootstrapError> {
     let (name, port) = (spot.address.ip().to_string(), spot.address.port());
@@ -81,7 +83,8 @@ pub(crate) fn regroup(
     let hosting = host.map(|host| Hosting { listener: host.listener, published: None });
     let mut environment = Environment::meeting(rank, size, Meeting::At { host: name, port });
     (environment.limit, environment.near) = (limit, near);
-    environment.join(Settled { place, hosting }, key, whereabouts, || Ok(Overrides::default()))
+    let cost = Ok((rank == 0).then_some(cost));
+    environment.join(Settled { place, hosting }, key, (whereabouts, cost), || Ok(Overrides::default()))
 }
 
 /// Numbers of a [`Spot`].

@@ -14,6 +14,7 @@ use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore
 use super::muster::Roll;
 use super::server::Terms;
 use super::visitor::{Heard, Visitor};
+use crate::cost::Known;
 use crate::deadline::Deadline;
 use crate::fault::{Fault, Place};
 
@@ -27,6 +28,8 @@ pub(super) struct Store {
     stop: Arc<AtomicBool>,
     terms: Terms,
     token: u64,
+    /// What operations cost, as rank 0 says.
+    cost: Known,
     /// How many visitors there may be at once.
     places: usize,
     stage: Stage,
@@ -88,6 +91,7 @@ impl Store {
             backlog: Backlog::Empty,
             stop,
             token,
+            cost: Known::default(),
             places: terms.places.min(2 * size + STRANGERS),
             stage: Stage::Gathering(Deadline::after(terms.limit)),
             terms,
@@ -245,12 +249,12 @@ impl Store {
         let Some(Some(visitor)) = self.visitors.get(at) else { return };
         let rank = visitor.joined.as_ref().map(|(rank, _)| *rank);
         match (message, rank) {
-            (ToStore::Join { protocol, size, rank, ticket, whereabouts }, None) => {
+            (ToStore::Join { protocol, size, rank, ticket, whereabouts, cost }, None) => {
                 let reason = self.objection(protocol, size, rank, ticket);
                 match (reason, &self.stage) {
                     (Some(reason), _) => self.refuse(at, &reason),
                     (None, Stage::Over(verdict)) => self.dismiss(at, &verdict.clone()),
-                    (None, _) => self.join(at, rank, whereabouts),
+                    (None, _) => self.join(at, rank, whereabouts, cost),
                 }
             }
             (ToStore::Listening(listening), Some(_))
@@ -300,7 +304,7 @@ impl Store {
         (rank >= size).then(|| format!("there is no rank {rank} among {size}"))
     }
 
-    fn join(&mut self, at: usize, rank: u32, whereabouts: Whereabouts) {
+    fn join(&mut self, at: usize, rank: u32, whereabouts: Whereabouts, cost: Option<Known>) {
         let is_gathering = matches!(self.stage, Stage::Gathering(_));
         match self.ranks.get_mut(rank as usize) {
             Some(here @ None) if is_gathering => *here = Some(at),
@@ -313,6 +317,9 @@ impl Store {
             visitor.joined = Some((rank, whereabouts));
             visitor.until = None;
         }
+        if let (0, Some(cost)) = (rank, cost) {
+            self.cost = cost;
+        }
         if self.ranks.iter().all(Option::is_some) {
             // Before anybody can meet the same ranks again, and would find this.
             self.published = None;
@@ -320,7 +327,8 @@ impl Store {
             let members = Members::pack(&all);
             let reached = self.by_rank(|visitor| visitor.reached).into_iter().find(|ip: &IpAddr| !ip.is_loopback());
             self.stage = Stage::SettingUp(Deadline::after(self.terms.limit));
-            self.tell_all(&FromStore::Roster { token: self.token, members, reached });
+            let cost = self.cost.clone();
+            self.tell_all(&FromStore::Roster { token: self.token, members, reached, cost });
         }
     }
 

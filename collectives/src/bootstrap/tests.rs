@@ -20,11 +20,12 @@ use super::place::listen;
 use super::server::{Server, Terms};
 use super::whereabouts::whereabouts;
 use super::{Environment, Spot, Whereabouts};
-use crate::ReduceOp;
 use crate::communicator::Communicator;
+use crate::cost::{CostModel, Known, Origin};
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
+use crate::{Nodes, ReduceOp};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -64,7 +65,14 @@ impl Guest {
 
     fn join_with(address: SocketAddr, rank: u32, size: u32, ticket: Option<String>) -> Guest {
         let mut guest = Guest::new(address);
-        guest.say(&encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts: whereabouts() }));
+        guest.say(&encode(&ToStore::Join {
+            protocol: PROTOCOL,
+            size,
+            rank,
+            ticket,
+            whereabouts: whereabouts(),
+            cost: None,
+        }));
         guest
     }
 
@@ -361,7 +369,12 @@ fn those_that_are_left_meet_again_without_one_that_ends_meanwhile() {
 }
 
 fn listening(device: &str) -> Listening {
-    Listening { address: "127.0.0.1:9".parse().unwrap(), device: device.into(), is_on_infiniband: false }
+    Listening {
+        address: "127.0.0.1:9".parse().unwrap(),
+        device: device.into(),
+        is_on_infiniband: false,
+        rate_mbps: None,
+    }
 }
 
 #[test]
@@ -451,7 +464,10 @@ fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, Bootstra
             .map(|(rank, machine)| {
                 let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port.number) };
                 let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
-                scope.spawn(move || environment.connect_from(whereabouts))
+                // Each has measured something else.
+                let model = CostModel { turn: f64::from(rank), ..CostModel::default() };
+                let cost = Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } };
+                scope.spawn(move || environment.connect_from(whereabouts, Ok(Some(cost))))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -475,4 +491,42 @@ fn ranks_on_several_hosts_are_where_topology_places_them_and_reach_each_other() 
             });
         }
     });
+}
+
+#[test]
+fn all_ranks_choose_by_what_rank_0_measured() {
+    let ranks: Vec<Communicator> = meet(&["a", "a", "b", "b"], LIMIT).into_iter().map(Result::unwrap).collect();
+    let first = ranks[0].tuner();
+    assert_eq!((first.model.turn, &first.seats.nodes), (0.0, &Nodes::Listed(vec![0, 0, 1, 1].into())));
+    for comm in &ranks {
+        assert_eq!(comm.tuner(), first);
+        assert!(comm.explain().to_string().contains("cost model: measured by rank 0 at set-up, in 1.0 ms"));
+    }
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                for len in [1, 1000, 100_000] {
+                    let mut vector = comm.buffer::<i32>(len).unwrap();
+                    vector.fill(1 << comm.rank());
+                    comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                    assert!(vector.iter().all(|&sum| sum == 15));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cost_model_that_can_not_be_had_at_rank_0_is_told_to_all() {
+    let port = Port::keep();
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            let environment = Environment::at(rank, 2, "127.0.0.1", port.number);
+            let broken = || BootstrapError::CostModel { path: "broken.json".into(), reason: "it is empty".into() };
+            let cost = if rank == 0 { Err(broken()) } else { Ok(None) };
+            scope.spawn(move || environment.connect_from(whereabouts(), cost).unwrap_err().to_string())
+        });
+        ranks.map(|rank| rank.join().unwrap()).into()
+    });
+    assert!(texts.iter().all(|text| text.contains("broken.json") && text.contains("it is empty")), "{texts:?}");
 }

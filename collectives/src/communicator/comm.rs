@@ -16,12 +16,13 @@ use super::explain::Explanation;
 use super::location::{Location, OnGpu};
 use crate::algorithms::{Algorithm, Nodes};
 use crate::bootstrap::{Environment, Member, Watch};
+use crate::cost::{CostModel, Known, ModelError, Origin, Seats};
 use crate::error::{BootstrapError, CollectiveError};
 use crate::execute::{Key, Net, OwnPlan, Patience};
 use crate::fault::Fault;
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
 use crate::trace::{Recorder, Trace};
-use crate::tune::Tuning;
+use crate::tune::{Tuner, Tuning};
 
 /// One rank of a group that works together. All ranks call the same operations in the same order.
 ///
@@ -60,6 +61,8 @@ pub struct Communicator {
     near: Near,
     /// Which of them are on one host.
     nodes: Nodes,
+    /// Where the cost model comes from.
+    origin: RefCell<Origin>,
     wishes: RefCell<Wishes>,
 }
 
@@ -115,14 +118,16 @@ impl Communicator {
         Environment::from_env()?.connect()
     }
 
-    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, members: Vec<Member>) -> Self {
+    pub(crate) fn new(net: Net, watch: Watch, local_rank: u32, members: Vec<Member>, cost: Known) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (rank, size) = (net.me, net.ranks());
         let patience = patience(rank, &members);
-        let nodes = nodes(&members);
+        let seats = seats(&members);
+        let nodes = seats.nodes.clone();
         let (ip, near) = (net.address().ip(), net.near().clone());
         Communicator {
-            core: RefCell::new(Core::new(net, watch, patience, nodes.clone())),
+            core: RefCell::new(Core::new(net, watch, patience, Tuner { model: cost.model, seats, ..Tuner::default() })),
+            origin: RefCell::new(cost.origin),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
@@ -272,15 +277,50 @@ impl Communicator {
         Ok(())
     }
 
-    /// Where algorithms give way to each other. All ranks must set the same, between the same operations.
+    /// How collectives go, where that is not left to the cost model. All ranks must set the same, between the same operations.
     ///
     /// No more than 16 KiB is copied, however large [`eager`](Tuning::eager) is.
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
         let most = core.net.as_ref().map_or(0, |net| net.eager() as u64);
-        core.tuning = Tuning { eager: tuning.eager.min(most), ..tuning };
+        core.tuner.tuning = Tuning { eager: tuning.eager.min(most), ..tuning };
         core.cache.clear();
+    }
+
+    /// What operations cost, by which algorithms are chosen, instead of what rank 0 measured. All ranks must set the same,
+    /// between the same operations.
+    ///
+    /// # Errors
+    /// [`ModelError`] if a parameter makes no sense.
+    pub fn set_cost_model(&self, model: CostModel) -> Result<(), ModelError> {
+        model.check()?;
+        let mut core = self.core.borrow_mut();
+        core.run_all();
+        core.tuner.model = model;
+        core.cache.clear();
+        self.origin.replace(Origin::Set);
+        Ok(())
+    }
+
+    /// What algorithms are chosen by: the same on all ranks.
+    ///
+    /// ```
+    /// # use qpair_collectives::{Algorithm, Communicator, Elements, Ranks, Spec};
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let spec = Spec::all_reduce(Ranks(comm.size() as u32), Elements(1 << 20), 4);
+    /// for candidate in comm.tuner().candidates(&spec) {
+    ///     println!("{}: {:.1} us", candidate.algorithm, candidate.price.seconds * 1e6);
+    /// }
+    /// # Ok::<(), qpair_collectives::BootstrapError>(())
+    /// ```
+    pub fn tuner(&self) -> Tuner {
+        self.core.borrow().tuner.clone()
+    }
+
+    /// What communicators know that are made of this one's ranks.
+    pub(super) fn known(&self) -> Known {
+        Known { model: self.core.borrow().tuner.model, origin: self.origin.borrow().clone() }
     }
 
     /// How long this rank waits for another before it gives up, 300 s unless set. Time in which nothing comes counts.
@@ -303,7 +343,7 @@ impl Communicator {
 
     /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.
     pub fn explain(&self) -> Explanation {
-        Explanation::new(&self.core.borrow(), self.rank, &self.members)
+        Explanation::new(&self.core.borrow(), &self.origin.borrow(), self.rank, &self.members)
     }
 
     /// What an operation on elements `T` is looked up by.
@@ -379,26 +419,41 @@ impl Drop for Communicator {
     }
 }
 
-/// Which ranks are on one machine.
-fn nodes(members: &[Member]) -> Nodes {
+/// Which ranks are on one machine, and how many cores those of a machine have: of the machine with the fewest for each rank.
+fn seats(members: &[Member]) -> Seats {
     let mut machines: HashMap<&str, u32> = HashMap::new();
     let mut numbers = Vec::with_capacity(members.len());
-    for member in members {
+    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    for Member { whereabouts, .. } in members {
         let next = machines.len() as u32;
-        numbers.push(*machines.entry(&member.whereabouts.machine).or_insert(next));
+        let number = *machines.entry(&whereabouts.machine).or_insert(next);
+        numbers.push(number);
+        if number == next {
+            sizes.push(crowd(members, &whereabouts.machine));
+        }
     }
-    if machines.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One }
+    let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
+    // Scaled to the machine with most ranks, so that each rank has the part of a core that it has where they are fewest.
+    let scaled = sizes.iter().map(|&(ranks, cores)| (cores * most / ranks.max(1)).max(1)).min().unwrap_or(1);
+    let nodes = if machines.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
+    Seats { nodes, cores: u32::try_from(scaled).unwrap_or(u32::MAX) }
+}
+
+/// How many ranks are on a machine, and how many cores they may run on.
+fn crowd(members: &[Member], machine: &str) -> (usize, usize) {
+    let all = members.iter().map(|member| &member.whereabouts);
+    let beside: Vec<_> = all.filter(|other| other.machine == machine).collect();
+    let mut cores: Vec<_> = beside.iter().flat_map(|other| other.cores.iter()).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    (beside.len(), cores.len())
 }
 
 /// How a rank waits: by whether each rank of its machine has a core of its own.
 fn patience(rank: u32, members: &[Member]) -> Patience {
     let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1) };
-    let all = members.iter().map(|member| &member.whereabouts);
-    let beside: Vec<_> = all.filter(|other| other.machine == own.whereabouts.machine).collect();
-    let mut cores: Vec<_> = beside.iter().flat_map(|other| other.cores.iter()).collect();
-    cores.sort_unstable();
-    cores.dedup();
-    Patience::new(beside.len(), cores.len())
+    let (ranks, cores) = crowd(members, &own.whereabouts.machine);
+    Patience::new(ranks, cores)
 }
 
 /// Characters of a reason that other ranks are told.

@@ -3,7 +3,11 @@
 use std::fmt;
 
 use super::core::Core;
+use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
+use crate::cost::Origin;
+use crate::execute::Compiled;
+use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
 #[derive(Clone, Debug)]
@@ -12,7 +16,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(super) fn new(core: &Core, rank: u32, members: &[Member]) -> Self {
+    pub(super) fn new(core: &Core, origin: &Origin, rank: u32, members: &[Member]) -> Self {
         let mut lines = vec![format!("rank {rank} of {}", members.len())];
         if let Some(error) = core.error() {
             lines.push(format!("ended: {error}"));
@@ -32,28 +36,46 @@ impl Explanation {
             if spins > 0 { "as each rank here has a core" } else { "as ranks here share cores" },
             core.limit
         ));
-        let tuning = &core.tuning;
+        let Tuner { tuning, model, seats } = &core.tuner;
         lines.push(format!(
             "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \
              {} bytes",
             tuning.eager, tuning.segment
         ));
+        let order = if tuning.deterministic { ", of those that combine in the canonical order" } else { "" };
         lines.push(format!(
-            "all-reduce: recursive doubling up to {} bytes, or exchange among up to {} ranks; then direct among up to {} \
-             ranks, then ring",
-            tuning.recursive_doubling_to, tuning.exchange_to_ranks, tuning.direct_to_ranks
+            "algorithms: the one that takes the least time by the cost model{order}; {} cores a node",
+            seats.cores
         ));
-        lines.push(format!(
-            "among up to {} ranks: flat broadcast, barrier by exchange; else binomial tree up to {} bytes, then chain; \
-             barrier by dissemination",
-            tuning.flat_to_ranks, tuning.tree_to
-        ));
+        lines.push(format!("cost model: {origin}"));
+        lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
         for plan in core.plans() {
             let how = if plan.is_large() { "straight" } else { "copied" };
             lines.push(format!("plan: {}, {} steps here, messages {how}", plan.call(), plan.len()));
+            lines.extend(choice(core, plan));
         }
         Explanation { lines }
     }
+}
+
+/// Why a plan is by that algorithm: the candidates, and what each takes.
+fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
+    let (wish, chosen) = (plan.wish(), plan.call().algorithm);
+    if chosen == Algorithm::Listed {
+        return vec!["  a plan of the user's own".into()];
+    }
+    if wish == chosen {
+        return vec!["  asked for".into()];
+    }
+    let candidates = core.tuner.candidates(plan.spec());
+    let us = |seconds: f64| format!("{:.2}", seconds * 1e6);
+    let header = format!("  {:<20}{:>14}{:>14}{:>14}", "predicted", "time (us)", "waiting (us)", "rails (us)");
+    let rows = candidates.iter().map(|candidate| {
+        let (price, mark) = (candidate.price, if candidate.algorithm == chosen { "  chosen" } else { "" });
+        let name = candidate.algorithm.name();
+        format!("  {name:<20}{:>14}{:>14}{:>14}{mark}", us(price.seconds), us(price.waiting), us(price.between))
+    });
+    std::iter::once(header).chain(rows).collect()
 }
 
 impl fmt::Display for Explanation {

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use qpair_transport::Near;
 
 use super::comm::Communicator;
-use crate::bootstrap::{Member, Shared, Watch, whereabouts};
+use crate::bootstrap::{Member, Shared, Watch, variable, whereabouts};
+use crate::cost::{Known, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 
@@ -18,10 +19,15 @@ impl Communicator {
     /// # Errors
     /// [`BootstrapError::Size`] if the number is 0 or too large; if the system refuses a resource.
     pub fn group(ranks: usize) -> Result<Vec<Communicator>, BootstrapError> {
-        Self::group_with(ranks, NetSettings::default())
+        Self::group_knowing(ranks, NetSettings::default(), &this_machine(variable)?)
     }
 
-    pub(crate) fn group_with(ranks: usize, settings: NetSettings) -> Result<Vec<Communicator>, BootstrapError> {
+    /// The same, without a look at what operations cost here.
+    pub(crate) fn group_knowing(
+        ranks: usize,
+        settings: NetSettings,
+        known: &Known,
+    ) -> Result<Vec<Communicator>, BootstrapError> {
         let size = u32::try_from(ranks).ok().filter(|size| (1..=MAX_RANKS).contains(size));
         let size = size.ok_or(BootstrapError::Size { size: ranks, limit: MAX_RANKS })?;
         let mut nets = Vec::with_capacity(ranks);
@@ -38,7 +44,7 @@ impl Communicator {
         let communicator = |mut net: Net| {
             net.meet(addresses.iter().copied(), token);
             let rank = net.me;
-            Communicator::new(net, Watch::Shared(shared.clone()), rank, members.clone())
+            Communicator::new(net, Watch::Shared(shared.clone()), rank, members.clone(), known.clone())
         };
         Ok(nets.into_iter().map(communicator).collect())
     }

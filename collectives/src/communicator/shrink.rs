@@ -105,7 +105,7 @@ impl Communicator {
         let near = self.near_among(remnant.ranks.iter().map(|&rank| rank as usize).filter(|&rank| rank < size));
         let whereabouts = self.members()[self.rank()].whereabouts.clone();
         let host = (me == 0).then_some(host);
-        regroup((me, remnant.ranks.len() as u32), remnant.spot, host, whereabouts, near, LIMIT)
+        regroup((me, remnant.ranks.len() as u32), remnant.spot, host, whereabouts, near, self.known(), LIMIT)
     }
 }
 

@@ -70,7 +70,7 @@ impl Communicator {
         let me = members.iter().position(|&rank| rank == self.rank()).unwrap_or(0) as u32;
         let whereabouts = self.members()[self.rank()].whereabouts.clone();
         let near = self.near_among(members.iter().copied());
-        let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, LIMIT)?;
+        let new = regroup((me, members.len() as u32), spot, host, whereabouts, near, self.known(), LIMIT)?;
         new.set_timeout(self.timeout());
         new.inherit(self);
         Ok(Some(new))

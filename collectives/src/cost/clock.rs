@@ -1,17 +1,17 @@
 //! The clock of the cost model: runs a plan without data, in the order in which things become possible.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use super::timeline::Moment;
-use super::{Cost, CostModel};
+use super::{Cost, CostModel, LinkClass, Seats};
 use crate::plan::{Graph, Plan, StepKind};
 use crate::verify::Matching;
 
 /// A step of a rank, as (rank, step).
 type Node = (u32, u32);
 
-/// When a step began its work and ended, and what held it up. Of a send, the latter alone.
+/// When a step began its work and ended, and what held it up. A send ends when its message was taken, which is not kept here.
 #[derive(Clone, Copy, Default)]
 struct Record {
     begin: f64,
@@ -30,6 +30,8 @@ struct Possible {
     start: bool,
     cause: Option<Node>,
     latency: f64,
+    /// Its rank has its turn on the core that it shares, once it had waited.
+    has_turn: bool,
 }
 
 impl Eq for Possible {}
@@ -54,40 +56,73 @@ pub(super) struct Clock<'a> {
     model: &'a CostModel,
     graphs: Vec<Graph>,
     counts: Vec<Vec<u32>>,
+    /// Whether messages are copied from rank to rank.
+    copied: bool,
     started: Vec<Vec<Option<f64>>>,
     records: Vec<Vec<Record>>,
-    /// By rank: until when it is busy, and with what.
+    /// By rank: its node, and the core that it runs on.
+    places: Vec<(usize, usize)>,
+    /// By core: until when it is busy, and with what.
     busy: Vec<(f64, Option<Node>)>,
+    /// By core: how many ranks share it.
+    sharing: Vec<u32>,
+    /// By rank: until when it has had something to do, and to send.
+    active: Vec<f64>,
+    sending: Vec<f64>,
+    /// By node: until when its rails are full, out and in.
+    rails: Vec<(f64, f64)>,
     queue: BinaryHeap<Reverse<Possible>>,
 }
 
 impl<'a> Clock<'a> {
-    pub(super) fn new(plan: &'a Plan, matching: &'a Matching, model: &'a CostModel) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        matching: &'a Matching,
+        model: &'a CostModel,
+        seats: &Seats,
+        copied: bool,
+    ) -> Self {
         let graphs: Vec<_> = plan.programs.iter().map(Graph::of).collect();
         let counts: Vec<_> = graphs.iter().map(|g| g.dep_counts().to_vec()).collect();
         let started = counts.iter().map(|c| vec![None; c.len()]).collect();
         let records = counts.iter().map(|c| vec![Record::default(); c.len()]);
+        let places = places(seats, graphs.len() as u32);
+        let most = |of: fn(&(usize, usize)) -> usize| places.iter().map(of).max().map_or(0, |most| most + 1);
+        let (nodes, cores) = (most(|place| place.0), most(|place| place.1));
+        let mut sharing = vec![0; cores];
+        places.iter().for_each(|&(_, core)| sharing[core] += 1);
         let mut clock = Self {
             plan,
             matching,
             model,
+            copied,
             started,
             records: records.collect(),
-            busy: vec![(0.0, None); graphs.len()],
+            places,
+            busy: vec![(0.0, None); cores],
+            sharing,
+            active: vec![0.0; graphs.len()],
+            sending: vec![0.0; graphs.len()],
+            rails: vec![(0.0, 0.0); nodes],
             queue: BinaryHeap::new(),
             graphs,
             counts,
         };
         for (rank, program) in plan.by_rank() {
+            // Where peers reach into its memory, each is told that it has begun.
+            let mut peers: Vec<u32> = program.steps().iter().filter_map(|step| step.kind.peer()).collect();
+            peers.sort_unstable();
+            peers.dedup();
+            let words = if copied { 0.0 } else { peers.len() as f64 * model.send };
             for (step, _) in program.numbered().filter(|(_, step)| step.deps.is_empty()) {
-                clock.possible(0.0, (rank, step), true, None, 0.0);
+                clock.possible(model.start + words, (rank, step), true, None, 0.0);
             }
         }
         clock
     }
 
     fn possible(&mut self, time: f64, node: Node, start: bool, cause: Option<Node>, latency: f64) {
-        self.queue.push(Reverse(Possible { time, node, start, cause, latency }));
+        self.queue.push(Reverse(Possible { time, node, start, cause, latency, has_turn: false }));
     }
 
     pub(super) fn run(&mut self) {
@@ -107,41 +142,127 @@ impl<'a> Clock<'a> {
     /// One side of a message starts; the second one makes the transfer possible.
     fn start(&mut self, next: Possible, peer: u32) {
         let (rank, step) = next.node;
-        self.started[rank as usize][step as usize] = Some(next.time);
-        self.records[rank as usize][step as usize].cause = next.cause;
+        let is_send = self.kind(next.node).is_some_and(|kind| kind.is_send());
+        let mut time = next.time;
+        if is_send {
+            time = self.interrupt(&next, self.sending(next.node));
+        } else {
+            self.records[rank as usize][step as usize].cause = next.cause;
+        }
+        self.started[rank as usize][step as usize] = Some(time);
         let other = (peer, self.matching.partner(rank, step));
         let Some(other_time) = self.started[peer as usize][other.1 as usize] else {
             return;
         };
-        let send = self.kind(next.node).is_some_and(|kind| kind.is_send());
         let (send, sent, recv, ready) =
-            if send { (next.node, next.time, other, other_time) } else { (other, other_time, next.node, next.time) };
-        let arrived = sent + self.model.latency;
+            if is_send { (next.node, time, other, other_time) } else { (other, other_time, next.node, time) };
+        let (arrived, latency) = self.carry(send, recv.0, sent);
         if arrived >= ready {
-            self.possible(arrived, recv, false, Some(send), self.model.latency);
+            self.possible(arrived, recv, false, Some(send), latency);
         } else {
             let cause = self.records[recv.0 as usize][recv.1 as usize].cause;
             self.possible(ready, recv, false, cause, 0.0);
         }
     }
 
-    /// A receive, a copy or a reduction is done, as soon as the rank is free.
-    fn work(&mut self, next: Possible) {
-        let (rank, step) = next.node;
-        let Some(kind) = self.kind(next.node) else {
-            return;
+    /// When a message that was sent is there, and how long that took.
+    fn carry(&mut self, send: Node, to: u32, sent: f64) -> (f64, f64) {
+        let (from, into) = (self.places[send.0 as usize].0, self.places[to as usize].0);
+        if from == into {
+            let latency = self.model.link(LinkClass::Within).latency;
+            return (sent + latency, latency);
+        }
+        let link = self.model.link(LinkClass::Between);
+        let begin = sent.max(self.rails[from].0).max(self.rails[into].1);
+        let full = begin + self.bytes(send) / link.speed;
+        self.rails[from].0 = full;
+        self.rails[into].1 = full;
+        (full + link.latency, full + link.latency - sent)
+    }
+
+    fn bytes(&self, node: Node) -> f64 {
+        self.kind(node).map_or(0.0, |kind| kind.elements() as f64) * f64::from(self.plan.spec.element_size)
+    }
+
+    /// What a rank has to do to send.
+    fn sending(&self, send: Node) -> f64 {
+        let (rank, step) = send;
+        if self.copied || self.bytes(send) == 0.0 {
+            self.model.send + self.bytes(send) / self.model.copy
+        } else if self.plan.programs[rank as usize].deps(step).is_empty() {
+            0.0
+        } else {
+            self.model.send
+        }
+    }
+
+    /// What a rank has to do to receive, copy or combine.
+    fn working(&self, node: Node, kind: &StepKind) -> f64 {
+        let model = self.model;
+        let straight = !self.copied && kind.peer().is_some() && kind.elements() > 0;
+        let speed = if kind.is_reduction() {
+            model.combine
+        } else if straight {
+            model.straight
+        } else {
+            model.copy
         };
-        let bytes = kind.elements() as f64 * f64::from(self.plan.spec.element_size);
-        let work = bytes * if kind.is_reduction() { self.model.reduce_byte } else { self.model.copy_byte };
-        let (free, last) = self.busy[rank as usize];
+        let message = match kind.peer() {
+            None => 0.0,
+            Some(_) if !straight => model.receive,
+            Some(peer) => {
+                let send = self.matching.partner(node.0, node.1);
+                let told = !self.plan.programs[peer as usize].deps(send).is_empty();
+                model.transfer + if told { model.receive } else { 0.0 }
+            }
+        };
+        message + self.bytes(node) / speed
+    }
+
+    /// Lets a rank send at once, between other work, which takes so much longer; when it has.
+    fn interrupt(&mut self, next: &Possible, work: f64) -> f64 {
+        let (rank, step) = next.node;
+        let core = self.places[rank as usize].1;
+        let (free, last) = self.busy[core];
+        // One message after the other.
+        let end = next.time.max(self.sending[rank as usize]) + work;
+        self.sending[rank as usize] = end;
+        self.busy[core] = (free.max(next.time) + work, last.filter(|_| free > next.time).or(Some(next.node)));
+        let Possible { time: begin, cause, latency, .. } = *next;
+        self.records[rank as usize][step as usize] = Record { begin, end, latency, work, cause };
+        end
+    }
+
+    /// Gives a step the core of its rank as soon as that is free; when it is done.
+    fn occupy(&mut self, next: &Possible, work: f64) -> f64 {
+        let (rank, step) = next.node;
+        let core = self.places[rank as usize].1;
+        let (free, last) = self.busy[core];
         let (begin, cause, latency) =
             if free > next.time { (free, last, 0.0) } else { (next.time, next.cause, next.latency) };
         let end = begin + work;
-        self.busy[rank as usize] = (end, Some(next.node));
+        self.busy[core] = (end, Some(next.node));
+        self.active[rank as usize] = end;
         self.records[rank as usize][step as usize] = Record { begin, end, latency, work, cause };
+        end
+    }
+
+    /// A receive, a copy or a reduction is done, as soon as the rank is free.
+    fn work(&mut self, next: Possible) {
+        let Some(kind) = self.kind(next.node) else {
+            return;
+        };
+        // A rank that waited for a message has given way to the others on its core, and finds half of them before it.
+        let (rank, core) = (next.node.0 as usize, self.places[next.node.0 as usize].1);
+        let turn = self.model.turn * f64::from(self.sharing[core] - 1) / 2.0;
+        if turn > 0.0 && kind.peer().is_some() && !next.has_turn && next.time > self.active[rank] {
+            let (time, latency) = (next.time + turn, next.latency + turn);
+            return self.queue.push(Reverse(Possible { time, latency, has_turn: true, ..next }));
+        }
+        let end = self.occupy(&next, self.working(next.node, &kind));
         self.complete(next.node, end, next.node);
         if let Some(peer) = kind.peer() {
-            let send = (peer, self.matching.partner(rank, step));
+            let send = (peer, self.matching.partner(next.node.0, next.node.1));
             self.complete(send, end, next.node);
         }
     }
@@ -154,8 +275,7 @@ impl<'a> Clock<'a> {
             match self.kind(node) {
                 Some(StepKind::Send { peer, .. }) => {
                     let taken = self.records[peer as usize][self.matching.partner(rank, step) as usize];
-                    let begin = self.started[rank as usize][step as usize].unwrap_or(taken.end);
-                    Moment { begin: begin.min(taken.end), end: taken.end }
+                    Moment { begin: record.begin.min(taken.end), end: taken.end }
                 }
                 _ => Moment { begin: record.begin, end: record.end },
             }
@@ -181,7 +301,7 @@ impl<'a> Clock<'a> {
         let mut last = None;
         for (rank, records) in (0..).zip(&self.records) {
             for (step, record) in (0..).zip(records) {
-                if record.end > cost.seconds {
+                if record.end > cost.seconds && !self.kind((rank, step)).is_some_and(|kind| kind.is_send()) {
                     cost.seconds = record.end;
                     last = Some((rank, step));
                 }
@@ -202,4 +322,19 @@ impl<'a> Clock<'a> {
         cost.rank = most.map_or(0, |(rank, _)| rank);
         cost
     }
+}
+
+/// By rank: its node, and its core, of those that the ranks of a node share in turn.
+fn places(seats: &Seats, ranks: u32) -> Vec<(usize, usize)> {
+    let mut nodes: HashMap<u32, (usize, u32)> = HashMap::new();
+    let mut cores: HashMap<(usize, u32), usize> = HashMap::new();
+    let place = |rank| {
+        let number = nodes.len();
+        let (node, ranks) = nodes.entry(seats.nodes.of(rank)).or_insert((number, 0));
+        let turn = (*node, *ranks % seats.cores.max(1));
+        *ranks += 1;
+        let number = cores.len();
+        (*node, *cores.entry(turn).or_insert(number))
+    };
+    (0..ranks).map(place).collect()
 }

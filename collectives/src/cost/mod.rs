@@ -1,8 +1,22 @@
-//! What a plan takes, by the alpha-beta model: a latency per message and a time per byte.
+//! What an operation takes, by an alpha-beta model with the work of ranks and links that they share. A plan is priced step by
+//! step; an algorithm by its outline, in closed form, which is what the choice between algorithms goes by.
 
 mod clock;
+mod machine;
+mod model;
+mod outline;
+mod price;
+mod seats;
 mod timeline;
 
+#[cfg(test)]
+mod outline_tests;
+
+pub(crate) use machine::{Known, Origin, Rail, this_machine};
+pub use model::{CostModel, Link, LinkClass, ModelError};
+pub(crate) use outline::{Outline, Phase, Reach};
+pub use price::Price;
+pub use seats::Seats;
 pub use timeline::{Message, Moment, Timeline};
 
 use std::fmt;
@@ -11,24 +25,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 use crate::verify::VerifyError;
-
-/// What a message and a byte cost. All in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CostModel {
-    /// From the start of a send until the receiver can take the message.
-    pub latency: f64,
-    /// To receive or copy a byte.
-    pub copy_byte: f64,
-    /// To receive and combine, or combine, a byte.
-    pub reduce_byte: f64,
-}
-
-impl Default for CostModel {
-    /// The size of things in shared memory: 0.3 us, 20 GB/s copied, 15 GB/s reduced.
-    fn default() -> Self {
-        Self { latency: 0.3e-6, copy_byte: 1.0 / 20e9, reduce_byte: 1.0 / 15e9 }
-    }
-}
 
 /// What a plan takes, and why.
 ///
@@ -59,9 +55,9 @@ pub struct Cost {
 /// What a rank spends time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// Waiting for messages to arrive.
+    /// Waiting for messages to arrive, or for a core.
     Latency,
-    /// Copying bytes.
+    /// Sending and taking messages, and copying bytes.
     Copy,
     /// Combining bytes.
     Reduce,
@@ -98,8 +94,9 @@ impl fmt::Display for Cost {
 }
 
 impl Plan {
-    /// Predicts the plan's time. Each rank does one thing at a time, in the order in which things
-    /// become possible; the receiver does the work of a message, and a send ends with it.
+    /// Predicts the plan's time on one node with a core for each rank. Each rank does one thing at a time, in the order in which
+    /// things become possible; a send ends when the receiver has taken the message.
+    /// [`timeline_at`](Self::timeline_at) does so where ranks are elsewhere.
     ///
     /// A plan that does not verify may give less than its time.
     ///
@@ -115,7 +112,7 @@ impl Plan {
     /// # Errors
     /// As [`cost`](Self::cost).
     pub fn messages_in_a_row(&self) -> Result<u64, VerifyError> {
-        let model = CostModel { latency: 1.0, copy_byte: 0.0, reduce_byte: 0.0 };
+        let model = CostModel::of_latency(1.0);
         // A sum of ones, fewer than there are steps: whole, and within range.
         Ok(self.cost(&model)?.seconds as u64)
     }

@@ -1,19 +1,20 @@
 //! When each step of a plan begins and ends.
 
 use super::clock::Clock;
-use super::{Cost, CostModel};
+use super::{Cost, CostModel, Seats};
 use crate::plan::Plan;
+use crate::tune::Tuning;
 use crate::verify::{Matching, VerifyError};
 
 /// When each step of a plan begins and ends by a [`CostModel`], and which step takes which message.
 ///
 /// ```
-/// use qpair_collectives::cost::CostModel;
+/// use qpair_collectives::cost::{CostModel, Seats};
 /// use qpair_collectives::{Algorithm, Collective, Elements, Ranks, Recipe, Spec};
 ///
 /// let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(2), Elements(10), 8);
-/// let model = CostModel { latency: 1.0, copy_byte: 0.5, reduce_byte: 2.0 };
-/// let timeline = Recipe::new(spec, Algorithm::Flat)?.plan().timeline(&model)?;
+/// let model = CostModel { straight: 2.0, ..CostModel::of_latency(1.0) };
+/// let timeline = Recipe::new(spec, Algorithm::Flat)?.plan().timeline_at(&model, &Seats::default(), 0)?;
 /// let message = timeline.messages()[0];
 /// assert_eq!((message.from, message.to), (0, 1));
 /// // The receiver waits for the message, then copies it; the send ends with that.
@@ -78,8 +79,19 @@ impl Plan {
     /// # Errors
     /// Messages that do not match, as [`Plan::verify`] would say.
     pub fn timeline(&self, model: &CostModel) -> Result<Timeline, VerifyError> {
+        self.timeline_at(model, &Seats::default(), Tuning::default().eager)
+    }
+
+    /// The same where ranks are on nodes and share cores, and where a plan's messages are copied if none is longer than `eager`
+    /// bytes. The cores of a node are dealt to its ranks in turn; messages between nodes share the rails of each.
+    ///
+    /// # Errors
+    /// As [`cost`](Self::cost).
+    pub fn timeline_at(&self, model: &CostModel, seats: &Seats, eager: u64) -> Result<Timeline, VerifyError> {
         let matching = Matching::of(self)?;
-        let mut clock = Clock::new(self, &matching, model);
+        let longest = self.longest_message().checked_mul(u64::from(self.spec.element_size));
+        let copied = longest.is_some_and(|bytes| bytes <= eager);
+        let mut clock = Clock::new(self, &matching, model, seats, copied);
         clock.run();
         Ok(Timeline { ranks: clock.moments(), messages: messages(self, &matching), cost: clock.cost() })
     }

@@ -3,9 +3,8 @@
 use super::compile::{Compiled, Key};
 use super::source::OwnPlan;
 use super::tag::MAX_PLANS;
-use crate::algorithms::Nodes;
 use crate::error::CollectiveError;
-use crate::tune::Tuning;
+use crate::tune::Tuner;
 
 /// A short list of compiled plans, each in a place of its own while it is used. The last one used is found by one comparison.
 #[derive(Debug, Default)]
@@ -33,14 +32,14 @@ impl PlanCache {
         &mut self,
         key: &Key,
         me: u32,
-        (tuning, eager): (&Tuning, usize),
-        own: (&Nodes, &[OwnPlan]),
+        tuner: &Tuner,
+        own: &[OwnPlan],
         busy: impl Fn(usize) -> bool,
     ) -> Result<usize, CollectiveError> {
         if !self.places.get(self.last).is_some_and(|place| place.is(key)) {
             self.last = match self.places.iter().position(|place| place.is(key)) {
                 Some(at) => at,
-                None => self.add(Compiled::new(key.clone(), me, tuning, own, eager)?, busy),
+                None => self.add(Compiled::new(key.clone(), me, tuner, own)?, busy),
             };
             self.clock += 1;
             self.places[self.last].used = self.clock;
@@ -113,11 +112,12 @@ mod tests {
     #[test]
     fn numbers_come_round_but_for_those_of_plans_that_are_kept() {
         let mut cache = PlanCache::default();
+        let tuner = Tuner::default();
         let mut number = |elements| {
             let (data_type, op) = (Some(DataType::F32), Some(ReduceOp::Sum));
             let spec = Spec::all_reduce(Ranks(1), Elements(elements), 4);
             let key = Key { spec, data_type, op, wish: Algorithm::Auto, lenient: false, on_gpu: false };
-            let at = cache.find(&key, 0, (&Tuning::default(), 64), (&Nodes::One, &[]), |_| false).unwrap();
+            let at = cache.find(&key, 0, &tuner, &[], |_| false).unwrap();
             cache.plan(at).unwrap().number
         };
         let most = u64::from(MAX_PLANS);

@@ -7,10 +7,10 @@ use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
 use super::source::{OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
-use crate::algorithms::{Algorithm, Nodes};
+use crate::algorithms::Algorithm;
 use crate::error::CollectiveError;
 use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
-use crate::tune::{self, Tuning};
+use crate::tune::Tuner;
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
 /// is none of the plan's.
@@ -147,21 +147,23 @@ pub(super) struct Span {
 
 impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
-    pub(super) fn new(
-        key: Key,
-        me: u32,
-        tuning: &Tuning,
-        (nodes, plans): (&Nodes, &[OwnPlan]),
-        eager: usize,
-    ) -> Result<Self, CollectiveError> {
+    pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
+        let eager = tuner.tuning.eager as usize;
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
-            if tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
+            if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
                 return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
             }
             return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, eager);
         }
-        let recipe = |wish| tune::recipe(key.spec.clone(), tuning, nodes.clone(), wish);
+        let of_gpus;
+        let tuner = if key.on_gpu {
+            of_gpus = tuner.for_gpus();
+            &of_gpus
+        } else {
+            tuner
+        };
+        let recipe = |wish| tuner.recipe(key.spec.clone(), wish);
         let recipe = match recipe(key.wish) {
             Err(_) if key.lenient => recipe(Algorithm::Auto)?,
             other => other?,
@@ -281,6 +283,16 @@ impl Compiled {
     /// What it does.
     pub(crate) fn call(&self) -> &Call {
         &self.call
+    }
+
+    /// What it is for.
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.key.spec
+    }
+
+    /// The algorithm that was asked for.
+    pub(crate) fn wish(&self) -> Algorithm {
+        self.key.wish
     }
 
     /// Bytes of scratch.
@@ -479,14 +491,16 @@ impl Spoiled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithms::{Recipe, Shape};
+    use crate::algorithms::{Nodes, Recipe, Shape};
     use crate::plan::{Collective, Elements, Ranks};
+    use crate::tune::Tuning;
 
-    fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: usize) -> Compiled {
+    fn compiled(wish: Algorithm, me: u32, ranks: u32, elements: u64, eager: u64) -> Compiled {
         let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
         let key =
             Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false, on_gpu: false };
-        Compiled::new(key, me, &Tuning::default(), (&Nodes::One, &[]), eager).unwrap()
+        let tuner = Tuner { tuning: Tuning { eager, ..Tuning::default() }, ..Tuner::default() };
+        Compiled::new(key, me, &tuner, &[]).unwrap()
     }
 
     #[test]

@@ -179,7 +179,15 @@ impl Net {
             address: self.address(),
             device: self.device().to_owned(),
             is_on_infiniband: self.worker.is_on_infiniband(),
+            rate_mbps: self.rate_mbps(),
         }
+    }
+
+    /// The rate of the device's first port that has one.
+    fn rate_mbps(&self) -> Option<u64> {
+        let context = self.worker.context();
+        let ports = (1..=u8::MAX).map_while(|number| context.port(number));
+        ports.filter_map(|port| Some(u64::from(port.lanes?) * u64::from(port.lane_rate_mbps?))).next()
     }
 
     /// The device that messages go over.

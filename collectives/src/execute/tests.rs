@@ -13,12 +13,13 @@ use super::compile::{Compiled, Key};
 use super::net::{Net, NetSettings};
 use super::reach::{REACH, Reach};
 use super::tag::{Fields, Kind};
-use crate::algorithms::{Algorithm, Nodes};
+use crate::algorithms::Algorithm;
 use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::communicator::Communicator;
+use crate::cost::Known;
 use crate::error::CollectiveError;
 use crate::plan::{Collective, Elements, Ranks, Spec};
-use crate::tune::Tuning;
+use crate::tune::{Tuner, Tuning};
 
 const TOKEN: u64 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ fn real() -> (Communicator, SocketAddr) {
     let address = net.address();
     // It never connects to rank 0, which is below it.
     net.meet([address; 2].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 1, members());
+    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 1, members(), Known::default());
     comm.set_timeout(LIMIT);
     (comm, address)
 }
@@ -67,8 +68,7 @@ impl Forger {
 
     /// Its plan 0 is that for `key`.
     fn announce(&mut self, key: Key) {
-        let tuning = Tuning::default();
-        let plan = Compiled::new(key, 0, &tuning, (&Nodes::One, &[]), tuning.eager as usize).unwrap();
+        let plan = Compiled::new(key, 0, &Tuner::default(), &[]).unwrap();
         self.say(Kind::Announce, 0, &serde_json::to_vec(plan.call()).unwrap());
     }
 
@@ -268,7 +268,7 @@ fn why_a_connection_did_not_come_up_is_told() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut net = Net::new(0, 2, IpAddr::V4(Ipv4Addr::LOCALHOST), NetSettings::default(), Near::software()).unwrap();
     net.meet([net.address(), stranger.local_addr().unwrap()].into_iter(), TOKEN);
-    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 0, members());
+    let comm = Communicator::new(net, Watch::Shared(Shared::new(2)), 0, members(), Known::default());
     comm.set_timeout(LIMIT);
     std::thread::scope(|scope| {
         let rank = scope.spawn(move || comm.barrier().unwrap_err());
@@ -315,7 +315,7 @@ fn a_plan_number_with_another_meaning_is_no_longer_the_same_plan() {
 fn words_that_wait_for_room_keep_their_order() {
     for window in [1, 2, 5] {
         let settings = NetSettings { window, ..NetSettings::default() };
-        let group = Communicator::group_with(4, settings).unwrap();
+        let group = Communicator::group_knowing(4, settings, &Known::default()).unwrap();
         std::thread::scope(|scope| {
             for comm in group {
                 scope.spawn(move || broadcasts_and_rings(&comm, u64::from(window)));
@@ -358,7 +358,7 @@ fn broadcasts_and_rings(comm: &Communicator, seed: u64) {
 #[test]
 fn long_messages_go_in_pieces() {
     let settings = NetSettings { piece: 808, ..NetSettings::default() };
-    let group = Communicator::group_with(3, settings).unwrap();
+    let group = Communicator::group_knowing(3, settings, &Known::default()).unwrap();
     std::thread::scope(|scope| {
         for comm in group {
             scope.spawn(move || {

@@ -1,6 +1,7 @@
 //! Communicators, on real data: threads of this process, and processes of their own.
 
 mod bootstrap;
+mod choice;
 mod correctness;
 mod ends;
 mod environment;

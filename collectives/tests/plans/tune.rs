@@ -1,6 +1,7 @@
 //! The choice of algorithms.
 
-use qpair_collectives::tune::{Tuning, choose, recipe};
+use qpair_collectives::cost::{CostModel, Link, Seats};
+use qpair_collectives::tune::{Tuner, Tuning};
 use qpair_collectives::{Algorithm, Collective, Counts, Elements, Nodes, Ranks, RecipeError, Spec};
 
 #[test]
@@ -20,34 +21,63 @@ fn names_parse_and_print() {
 
 #[test]
 fn automatic_choices() {
-    let tuning = Tuning::default();
     let auto = |collective, ranks, bytes| {
-        choose(&Spec::new(collective, Ranks(ranks), Elements(bytes), 1), &tuning, Algorithm::Auto).unwrap()
+        let spec = Spec::new(collective, Ranks(ranks), Elements(bytes), 1);
+        Tuner::default().choose(&spec, Algorithm::Auto).unwrap()
     };
-    let (few, flat, edge) = (tuning.exchange_to_ranks, tuning.flat_to_ranks, tuning.recursive_doubling_to);
     let broadcast = Collective::Broadcast { root: 1 };
-    assert_eq!(auto(Collective::AllReduce, few, 0), Algorithm::Exchange);
-    assert_eq!(auto(Collective::AllReduce, few, edge), Algorithm::Exchange);
-    assert_eq!(auto(Collective::AllReduce, few, edge + 1), Algorithm::Direct);
-    assert_eq!(auto(Collective::AllReduce, few + 1, edge), Algorithm::RecursiveDoubling);
-    assert_eq!(auto(Collective::AllReduce, few + 1, edge + 1), Algorithm::Direct);
-    assert_eq!(auto(Collective::AllReduce, 65, 1 << 20), Algorithm::HalvingDoubling);
-    assert_eq!(auto(Collective::AllReduce, 65, 1 << 30), Algorithm::Ring);
-    assert_eq!(auto(broadcast, flat, 8), Algorithm::Flat);
-    assert_eq!(auto(broadcast, flat, 1 << 20), Algorithm::Flat);
-    assert_eq!(auto(broadcast, flat + 1, 8), Algorithm::BinomialTree);
-    assert_eq!(auto(broadcast, flat + 1, 1 << 20), Algorithm::Chain);
-    assert_eq!(auto(Collective::AllToAll, flat + 1, 8), Algorithm::Bruck);
-    assert_eq!(auto(Collective::AllToAll, flat + 1, 1 << 20), Algorithm::Direct);
-    assert_eq!(auto(Collective::Barrier, flat, 0), Algorithm::Exchange);
-    assert_eq!(auto(Collective::Barrier, flat + 1, 0), Algorithm::Dissemination);
+    assert_eq!(auto(Collective::AllReduce, 2, 8), Algorithm::Exchange);
+    assert_eq!(auto(Collective::AllReduce, 16, 8), Algorithm::RecursiveDoubling);
+    assert_eq!(auto(Collective::AllReduce, 4, 1 << 24), Algorithm::Direct);
+    assert_eq!(auto(broadcast, 3, 8), Algorithm::Flat);
+    assert_eq!(auto(broadcast, 512, 8), Algorithm::BinomialTree);
+    assert_eq!(auto(Collective::AllToAll, 256, 1), Algorithm::Bruck);
+    assert_eq!(auto(Collective::AllToAll, 8, 1 << 20), Algorithm::Direct);
+    assert_eq!(auto(Collective::AllGather, 512, 8), Algorithm::Bruck);
+    assert_eq!(auto(Collective::Barrier, 3, 0), Algorithm::Exchange);
+    assert_eq!(auto(Collective::Barrier, 64, 0), Algorithm::Dissemination);
+}
+
+#[test]
+fn what_is_chosen_is_the_first_of_the_candidates_which_are_in_order() {
+    let tuner = Tuner::default();
+    for collective in Collective::ALL {
+        for elements in [1, 1000, 1 << 20] {
+            let spec = Spec::new(collective, Ranks(6), Elements(elements), 4);
+            let candidates = tuner.candidates(&spec);
+            assert!(candidates.windows(2).all(|pair| pair[0].price.seconds <= pair[1].price.seconds));
+            assert_eq!(candidates[0].algorithm, tuner.choose(&spec, Algorithm::Auto).unwrap());
+            assert!(candidates.iter().all(|candidate| candidate.algorithm.does(collective)));
+            assert!(candidates.iter().all(|candidate| candidate.algorithm != Algorithm::Hierarchical));
+        }
+    }
+}
+
+/// Where rails are slow and nodes have several ranks, what goes between nodes counts.
+#[test]
+fn by_nodes_where_the_rail_is_slow() {
+    let model = CostModel { between: Link { latency: 20e-6, speed: 0.2e9 }, ..CostModel::default() };
+    let auto = |nodes: &Nodes, bytes: u64| {
+        let seats = Seats { nodes: nodes.clone(), ..Seats::default() };
+        let tuner = Tuner { model, seats, ..Tuner::default() };
+        tuner.recipe(Spec::all_reduce(Ranks(16), Elements(bytes / 4), 4), Algorithm::Auto).unwrap()
+    };
+    // Ranks are dealt to two nodes in turn, so that neighbours are apart.
+    let dealt = Nodes::Listed((0..16).map(|rank| rank % 2).collect::<Vec<_>>().into());
+    for bytes in [1 << 16, 1 << 20, 1 << 24] {
+        let recipe = auto(&dealt, bytes);
+        assert_eq!((recipe.algorithm, &recipe.shape.nodes), (Algorithm::Hierarchical, &dealt), "{bytes}");
+        // On one node, or on nodes of one rank, there is nothing to gain.
+        assert_ne!(auto(&Nodes::One, bytes).algorithm, Algorithm::Hierarchical);
+        assert_ne!(auto(&Nodes::Of(1), bytes).algorithm, Algorithm::Hierarchical);
+    }
 }
 
 /// Whatever is asked for, what is chosen can do it, and does it in the canonical order where that is asked for.
 #[test]
 fn what_is_chosen_does_what_is_asked_for() {
     for deterministic in [false, true] {
-        let tuning = Tuning { deterministic, ..Tuning::default() };
+        let tuner = Tuner { tuning: Tuning { deterministic, ..Tuning::default() }, ..Tuner::default() };
         for collective in Collective::ALL {
             for (ranks, elements) in [(1, 3), (2, 10_000), (3, 10), (9, 5), (9, 9000), (66, 40), (66, 9000)] {
                 for in_place in [true, false] {
@@ -67,7 +97,7 @@ fn what_is_chosen_does_what_is_asked_for() {
                         specs.push(even.with_counts(ragged));
                     }
                     for spec in specs.into_iter().filter(|_| fits) {
-                        let recipe = recipe(spec, &tuning, Nodes::One, Algorithm::Auto).unwrap();
+                        let recipe = tuner.recipe(spec, Algorithm::Auto).unwrap();
                         let proof = recipe.plan().verify().unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
                         assert!(proof.canonical || !deterministic, "{recipe:?}");
                     }
@@ -79,11 +109,11 @@ fn what_is_chosen_does_what_is_asked_for() {
 
 #[test]
 fn a_wish_is_granted_or_refused() {
-    let tuning = Tuning::default();
+    let tuner = Tuner::default();
     for collective in Collective::ALL {
         for wish in Algorithm::ALL.into_iter().filter(|wish| !matches!(wish, Algorithm::Auto | Algorithm::Listed)) {
             let spec = Spec::new(collective, Ranks(3), Elements(100), 8);
-            let recipe = recipe(spec, &tuning, Nodes::One, wish);
+            let recipe = tuner.recipe(spec, wish);
             if wish.does(collective) {
                 let plan = recipe.unwrap().plan();
                 assert!(plan.verify().is_ok());
@@ -95,7 +125,7 @@ fn a_wish_is_granted_or_refused() {
         }
     }
     let spec = Spec::new(Collective::AllToAll, Ranks(3), Elements(100), 8);
-    let error = recipe(spec, &tuning, Nodes::One, Algorithm::Ring).unwrap_err();
+    let error = tuner.recipe(spec, Algorithm::Ring).unwrap_err();
     let words = "ring does no all-to-all: use one of direct, bruck, pairwise, hierarchical";
     assert_eq!(error.to_string(), words);
 }
@@ -103,7 +133,7 @@ fn a_wish_is_granted_or_refused() {
 /// What can not have results that are the same whatever the algorithm is refused, and all else has them.
 #[test]
 fn deterministic_results_are_had_or_refused() {
-    let tuning = Tuning { deterministic: true, ..Tuning::default() };
+    let tuner = Tuner { tuning: Tuning { deterministic: true, ..Tuning::default() }, ..Tuner::default() };
     for collective in Collective::ALL {
         for wish in Algorithm::ALL {
             let named = !matches!(wish, Algorithm::Auto | Algorithm::Listed);
@@ -111,7 +141,7 @@ fn deterministic_results_are_had_or_refused() {
                 continue;
             }
             for ranks in [2, 6, 9] {
-                let recipe = recipe(Spec::new(collective, Ranks(ranks), Elements(50), 8), &tuning, Nodes::One, wish);
+                let recipe = tuner.recipe(Spec::new(collective, Ranks(ranks), Elements(50), 8), wish);
                 if wish.orders(collective) || !collective.reduces() {
                     assert!(recipe.unwrap().plan().verify().unwrap().canonical, "{wish} {collective}");
                 } else {

@@ -10,9 +10,9 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::regular;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
+use crate::regular;
 
 /// What stands in the file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

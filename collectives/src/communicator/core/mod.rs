@@ -8,13 +8,12 @@ use std::time::Duration;
 use qpair_verbs::ProtectionDomain;
 
 use super::operands::{Ended, Operands, Ticket};
-use crate::algorithms::Nodes;
 use crate::bootstrap::Watch;
 use crate::error::CollectiveError;
 use crate::execute::{Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait};
 use crate::fault::{Fault, Outcome};
 use crate::trace::{Activity, Trace};
-use crate::tune::Tuning;
+use crate::tune::Tuner;
 
 /// The inside of a communicator.
 #[derive(Debug)]
@@ -23,12 +22,11 @@ pub(super) struct Core {
     pub(super) net: Option<Net>,
     pub(super) watch: Watch,
     pub(super) cache: PlanCache,
-    pub(super) tuning: Tuning,
+    pub(super) tuner: Tuner,
     pub(super) patience: Patience,
     pub(super) limit: Duration,
     domain: ProtectionDomain,
     me: u32,
-    nodes: Nodes,
     /// Plans of the user's own, each for what its spec says.
     pub(super) own_plans: Vec<OwnPlan>,
     /// The operations under way, in the order in which they were started.
@@ -59,16 +57,15 @@ struct Done {
 }
 
 impl Core {
-    pub(super) fn new(net: Net, watch: Watch, patience: Patience, nodes: Nodes) -> Self {
+    pub(super) fn new(net: Net, watch: Watch, patience: Patience, tuner: Tuner) -> Self {
         let me = net.me;
         Core {
-            nodes,
             own_plans: Vec::new(),
             domain: net.domain().clone(),
             net: Some(net),
             watch,
             cache: PlanCache::default(),
-            tuning: Tuning::default(),
+            tuner,
             patience,
             limit: LIMIT,
             me,
@@ -263,10 +260,8 @@ impl Core {
     /// The place of the plan for `key`.
     #[inline]
     fn find(&mut self, key: &Key) -> Result<usize, CollectiveError> {
-        let tuning = (&self.tuning, self.tuning.eager as usize);
         let runs = &self.runs;
-        self.cache
-            .find(key, self.me, tuning, (&self.nodes, &self.own_plans), |at| runs.iter().any(|run| run.plan == at))
+        self.cache.find(key, self.me, &self.tuner, &self.own_plans, |at| runs.iter().any(|run| run.plan == at))
     }
 
     /// Runs the operation at a place to its end, and keeps how it ended; so with others that are complete then.

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 ///
 /// # Errors
 /// `InvalidInput` if it is no regular file; the system's.
-pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let flags = (flags | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let is_regular = file.metadata()?.is_file();

@@ -1,0 +1,193 @@
+//! The file in which the cost model of a machine is kept, and files that users write.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use super::known::{Known, Origin};
+use crate::cost::CostModel;
+use crate::fnv::Fnv;
+use crate::regular;
+
+/// What a model is good for: another release, processor or number of cores has another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Key {
+    release: String,
+    format: u32,
+    /// Whether the code is slow, for those who look for faults.
+    unoptimised: bool,
+    processor: String,
+    cores: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    key: Key,
+    model: CostModel,
+}
+
+impl Key {
+    pub(super) fn of_this_machine() -> Self {
+        let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let value = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let names = ["model name", "vendor_id", "cpu family", "model\t", "CPU implementer", "CPU part"];
+        let processor: Vec<String> = names.into_iter().filter_map(value).collect();
+        Self {
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            format: FORMAT,
+            unoptimised: cfg!(debug_assertions),
+            processor: processor.join(", "),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    /// The name of the file.
+    pub(super) fn file(&self) -> String {
+        let Key { release, format, unoptimised, processor, cores } = self;
+        let text = format!("{release} {format} {unoptimised} {processor} {cores}");
+        format!("cost-{:016x}.json", Fnv::of(&text))
+    }
+}
+
+/// Where files are kept: `qpair` in XDG_CACHE_HOME, or in `.cache` of HOME. `None` where neither is set.
+pub(super) fn folder(variable: impl Fn(&'static str) -> Option<String>) -> Option<PathBuf> {
+    let path = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+    Some(cache?.join("qpair"))
+}
+
+/// The model that is kept for `key`.
+///
+/// # Errors
+/// The system's; or if the file is not this user's alone to write, or holds something else.
+pub(super) fn read(path: &Path, key: &Key) -> io::Result<CostModel> {
+    // Whoever may write to that folder could put a link there, or a pipe.
+    let file = regular::open(path, OFlags::NOFOLLOW)?;
+    let meta = file.metadata()?;
+    if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's, or others may write it"));
+    }
+    let entry: Entry = serde_json::from_str(&text(file)?)?;
+    let wrong = |what: String| io::Error::new(ErrorKind::InvalidData, what);
+    if entry.key != *key {
+        return Err(wrong("it is of another machine".to_owned()));
+    }
+    entry.model.check().map_err(|error| wrong(error.to_string()))?;
+    Ok(entry.model)
+}
+
+/// Keeps the model for `key`: whoever reads the file sees the former one, or this one.
+///
+/// # Errors
+/// The system's.
+pub(super) fn write(path: &Path, key: &Key, model: &CostModel) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)?;
+    let entry = Entry { key: key.clone(), model: *model };
+    let unique = getrandom::u64().map_err(io::Error::from)?;
+    let draft = folder.join(format!(".cost-{unique:016x}"));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = serde_json::to_vec(&entry).map_err(io::Error::from).and_then(|line| file.write_all(&line));
+    let moved = written.and_then(|()| fs::rename(&draft, path));
+    if moved.is_err() {
+        // It is of no use, and nobody else's.
+        let _ = fs::remove_file(&draft);
+    }
+    moved
+}
+
+/// The model in a file that the user names.
+pub(super) fn given(path: &Path) -> Result<Known, String> {
+    let file = regular::open(path, OFlags::empty()).map_err(|error| error.to_string())?;
+    let text = text(file).map_err(|error| error.to_string())?;
+    let model: CostModel = serde_json::from_str(&text).map_err(|error| format!("it is no cost model: {error}"))?;
+    model.check().map_err(|error| error.to_string())?;
+    Ok(Known { model, origin: Origin::File { path: path.display().to_string() } })
+}
+
+fn text(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LONGEST + 1).read_to_string(&mut text)?;
+    let fits = text.len() as u64 <= LONGEST;
+    if fits { Ok(text) } else { Err(io::Error::new(ErrorKind::InvalidData, "it is too long")) }
+}
+
+/// Of these files: rises when what is measured, or what it means, changes.
+const FORMAT: u32 = 1;
+/// Of a file.
+const LONGEST: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn key(cores: usize) -> Key {
+        Key { release: "1".into(), format: FORMAT, unoptimised: false, processor: "a processor".into(), cores }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again_for_the_same_machine_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/er").join(key(2).file());
+        let model = CostModel { copy: 1.25e9, ..CostModel::default() };
+        assert_eq!(read(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
+        write(&path, &key(2), &model).unwrap();
+        assert_eq!(read(&path, &key(2)).unwrap(), model);
+        let again = CostModel { copy: 2.5e9, ..model };
+        write(&path, &key(2), &again).unwrap();
+        assert_eq!(read(&path, &key(2)).unwrap(), again);
+        assert_eq!(read(&path, &key(4)).unwrap_err().to_string(), "it is of another machine");
+        assert_ne!(key(2).file(), key(4).file());
+        // Nothing but the file is left.
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_corrupt_or_hostile_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write(&path("good"), &key(2), &CostModel::default()).unwrap();
+        let good = fs::read_to_string(path("good")).unwrap();
+        let fails = |name: &str| read(&path(name), &key(2)).unwrap_err();
+        let model = good.find("\"turn\":").unwrap();
+        let hostile =
+            format!("{}\"turn\":-1e300,{}", &good[..model], &good[good[model..].find(',').unwrap() + model + 1..]);
+        for (name, text) in
+            [("cut", &good[..good.len() / 2]), ("hostile", &hostile), ("empty", ""), ("long", &" ".repeat(1 << 17))]
+        {
+            fs::write(path(name), text).unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o600)).unwrap();
+            fails(name);
+        }
+        assert!(fails("hostile").to_string().starts_with("turn is -1"), "{}", fails("hostile"));
+        symlink(path("good"), path("link")).unwrap();
+        fails("link");
+        fs::create_dir(path("folder")).unwrap();
+        fails("folder");
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(fails("pipe").to_string().contains("no regular file"));
+        fs::set_permissions(path("good"), fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(fails("good").kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn the_folder_is_that_of_the_users_caches() {
+        let of = |xdg: Option<&str>, home: Option<&str>| {
+            folder(|name| if name == "HOME" { home } else { xdg }.map(str::to_owned))
+        };
+        assert_eq!(of(Some("/cache"), Some("/home/me")), Some("/cache/qpair".into()));
+        assert_eq!(of(None, Some("/home/me")), Some("/home/me/.cache/qpair".into()));
+        assert_eq!(of(Some("not/absolute"), Some("/home/me")), Some("/home/me/.cache/qpair".into()));
+        assert_eq!(of(None, None), None);
+    }
+}

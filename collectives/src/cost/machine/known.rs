@@ -1,0 +1,106 @@
+//! A cost model, and where it comes from.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cost::{CostModel, Link};
+
+/// A cost model, and where it comes from. Rank 0 tells it to all.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    pub(crate) model: CostModel,
+    pub(crate) origin: Origin,
+}
+
+/// Where a cost model comes from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// The default.
+    #[default]
+    BuiltIn,
+    /// The program set it.
+    Set,
+    /// Rank 0 measured it when it was set up.
+    Measured { took: Duration },
+    /// Rank 0, or another program on its machine, measured it before.
+    Kept { path: String },
+    /// The environment named a file.
+    File { path: String },
+}
+
+/// What a rank's device is, to tell how fast rails are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Rail<'a> {
+    pub(crate) machine: &'a str,
+    pub(crate) device: &'a str,
+    /// Of its link, in megabits per second, where that is known.
+    pub(crate) rate_mbps: Option<u64>,
+}
+
+impl Known {
+    /// Takes the speed between nodes from the links of the ranks' devices, if all are known and nobody has said otherwise: of
+    /// the node that has least. Ranks of a node on one device share it.
+    pub(crate) fn with_rails<'a>(mut self, rails: impl IntoIterator<Item = Rail<'a>>) -> Self {
+        if matches!(self.origin, Origin::Set | Origin::File { .. }) {
+            return self;
+        }
+        let mut seen: Vec<Rail<'a>> = Vec::new();
+        let mut nodes: HashMap<&str, u64> = HashMap::new();
+        for rail in rails {
+            let Some(rate) = rail.rate_mbps.filter(|&rate| rate > 0) else { return self };
+            if !seen.contains(&rail) {
+                seen.push(rail);
+                let node = nodes.entry(rail.machine).or_default();
+                *node = node.saturating_add(rate);
+            }
+        }
+        if let Some(&least) = nodes.values().min() {
+            self.model.between = Link { latency: DEVICE_LATENCY, speed: least as f64 * 1e6 / 8.0 * USABLE };
+        }
+        self
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::BuiltIn => f.write_str("built in"),
+            Origin::Set => f.write_str("set by the program"),
+            Origin::Measured { took } => {
+                write!(f, "measured by rank 0 at set-up, in {:.1} ms", took.as_secs_f64() * 1e3)
+            }
+            Origin::Kept { path } => write!(f, "measured before on the machine of rank 0, kept in {path}"),
+            Origin::File { path } => write!(f, "from {path}, which QPAIR_COST_MODEL names at rank 0"),
+        }
+    }
+}
+
+/// Of a message by an RDMA device through a switch or two: what vendors and perftest tell of current ones, 1 to 3 us.
+const DEVICE_LATENCY: f64 = 2e-6;
+/// What is left of a link's rate for payload, by headers and pauses.
+const USABLE: f64 = 0.92;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_are_as_fast_as_those_of_the_node_with_least() {
+        let rail = |machine, device, rate_mbps| Rail { machine, device, rate_mbps };
+        let speed = |rails: &[Rail<'_>]| Known::default().with_rails(rails.iter().copied()).model.between.speed;
+        let one = rail("a", "mlx5_0", Some(100_000));
+        let (both, other) = ([one, rail("a", "mlx5_1", Some(100_000))], rail("b", "mlx5_0", Some(100_000)));
+        let fast = 12.5e9 * USABLE;
+        assert_eq!(speed(&[one, one, other]), fast);
+        assert_eq!(speed(&both), 2.0 * fast);
+        assert_eq!(speed(&[both[0], both[1], other]), fast);
+        // The software device has no rate; and what was said counts.
+        let built_in = CostModel::default().between.speed;
+        assert_eq!(speed(&[one, rail("b", "soft0", None)]), built_in);
+        let set = Known { origin: Origin::Set, ..Known::default() };
+        assert_eq!(set.with_rails([one]).model.between.speed, built_in);
+    }
+}

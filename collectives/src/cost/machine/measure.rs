@@ -1,0 +1,303 @@
+//! Measures what operations, messages and bytes cost here, within some milliseconds.
+//!
+//! Two ranks are driven by this one thread, so that nobody waits for another to get a core, and nothing depends on how many
+//! ranks there are: what is timed is the work of both ends. Two costs have to do with other cores, and are timed with
+//! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, and how long a core
+//! takes to go from one thread to another.
+//!
+//! Each time is the least of several, since all that disturbs makes it longer.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::known::{Known, Origin};
+use crate::algorithms::Algorithm;
+use crate::communicator::{CommBuffer, Communicator};
+use crate::cost::{CostModel, Link};
+use crate::tune::Tuning;
+use crate::{BootstrapError, ReduceOp};
+
+/// The cost model of this machine, measured now; the default, if that is not possible.
+pub(super) fn measured() -> Known {
+    let start = Instant::now();
+    match measure() {
+        Ok(model) if model.check().is_ok() => {
+            Known { model: rounded(model), origin: Origin::Measured { took: start.elapsed() } }
+        }
+        Ok(model) => {
+            tracing::warn!(?model, "what was measured makes no sense: the default cost model is used");
+            Known::default()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the default cost model is used");
+            Known::default()
+        }
+    }
+}
+
+/// To three digits, which is more than they are good for, and what files and messages hold exactly.
+fn rounded(mut model: CostModel) -> CostModel {
+    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between } = &mut model;
+    let times = [start, send, receive, transfer, turn, &mut within.latency, &mut between.latency];
+    let speeds = [copy, straight, combine, &mut within.speed, &mut between.speed];
+    for value in times.into_iter().chain(speeds) {
+        *value = format!("{value:.2e}").parse().unwrap_or(*value);
+    }
+    model
+}
+
+fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
+    let mut pair = Pair::new()?;
+    let built_in = CostModel::default();
+    // Some of both ranks' work, by messages and bytes.
+    let copied = |messages| Shape { messages, elements: messages as usize, eager: u64::MAX };
+    let straight = |messages| Shape { messages, elements: 16 * messages as usize, eager: 0 };
+    let (one, many) = (pair.broadcast(copied(1))?, pair.broadcast(copied(MANY))?);
+    let message = each(one, many);
+    let full = pair.broadcast(Shape { messages: 1, elements: EAGER / 4, eager: EAGER as u64 })?;
+    let (near, read) = (pair.broadcast(straight(1))?, pair.broadcast(straight(MANY))?);
+    let long = Shape { messages: 1, elements: LONG / 4, eager: 0 };
+    let (moved, combined) = (pair.broadcast(long)?, pair.reduce(long)?);
+    let copy = speed(2 * EAGER, full - one, built_in.copy);
+    let bulk = bulk();
+    Ok(CostModel {
+        start: ((one - message) / 2.0).clamp(LEAST, MOST),
+        send: message / 2.0,
+        receive: message / 2.0,
+        transfer: each(near, read),
+        turn: turn().unwrap_or(built_in.turn),
+        copy,
+        straight: speed(LONG, moved - near, built_in.straight),
+        combine: speed(LONG, combined - near, built_in.combine),
+        // Of the cores that can be at it at once, a few fill the memory.
+        within: Link { latency: latency().unwrap_or(built_in.within.latency), speed: bulk * cores().min(8) as f64 },
+        ..built_in
+    })
+}
+
+/// What a message takes, of so many more.
+fn each(one: f64, many: f64) -> f64 {
+    ((many - one) / f64::from(MANY - 1)).clamp(LEAST, MOST)
+}
+
+/// Of bytes that took so long; `otherwise` if what disturbed the clock was longer.
+fn speed(bytes: usize, seconds: f64, otherwise: f64) -> f64 {
+    let speed = bytes as f64 / seconds.max(LEAST);
+    if PLAUSIBLE.contains(&speed) { speed } else { otherwise }
+}
+
+/// Two ranks that one thread drives.
+struct Pair {
+    ranks: Vec<Communicator>,
+    vectors: Vec<CommBuffer<f32>>,
+}
+
+/// What is timed: a vector of so many elements in so many messages, of which those of up to `eager` bytes are copied.
+#[derive(Clone, Copy)]
+struct Shape {
+    messages: u32,
+    elements: usize,
+    eager: u64,
+}
+
+impl Pair {
+    fn new() -> Result<Self, BootstrapError> {
+        let ranks = Communicator::group_knowing(2, Default::default(), &Known::default())?;
+        Ok(Self { ranks, vectors: Vec::new() })
+    }
+
+    /// Seconds of both ranks' work for a vector that goes from one to the other.
+    fn broadcast(&mut self, shape: Shape) -> Result<f64, Box<dyn std::error::Error>> {
+        self.least(shape, Algorithm::Chain, |rank, vector| rank.start().broadcast(vector, 0))
+    }
+
+    /// The same for one of whose halves each rank combines one.
+    fn reduce(&mut self, shape: Shape) -> Result<f64, Box<dyn std::error::Error>> {
+        self.least(shape, Algorithm::Direct, |rank, vector| rank.start().reduce_scatter(vector, ReduceOp::Sum))
+    }
+
+    fn least(
+        &mut self,
+        shape: Shape,
+        algorithm: Algorithm,
+        start: impl for<'a> Fn(&'a Communicator, CommBuffer<f32>) -> Started<'a>,
+    ) -> Result<f64, Box<dyn std::error::Error>> {
+        let segment = (4 * shape.elements as u64 / u64::from(shape.messages)).max(4);
+        for rank in &self.ranks {
+            rank.set_algorithm(algorithm);
+            rank.set_tuning(Tuning { segment, eager: shape.eager, deterministic: false });
+        }
+        self.vectors = self.ranks.iter().map(|rank| rank.buffer(shape.elements)).collect::<Result<_, _>>()?;
+        let (mut least, begin) = (f64::INFINITY, Instant::now());
+        for trial in 0..TRIALS {
+            let operations = if 4 * shape.elements >= LONG { 1 } else { BATCH };
+            let start_of_batch = Instant::now();
+            for _ in 0..operations {
+                self.operate(&start)?;
+            }
+            least = least.min(start_of_batch.elapsed().as_secs_f64() / f64::from(operations));
+            if trial >= FEW && begin.elapsed() > BUDGET {
+                break;
+            }
+        }
+        Ok(least)
+    }
+
+    fn operate(
+        &mut self,
+        start: impl for<'a> Fn(&'a Communicator, CommBuffer<f32>) -> Started<'a>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let vectors = std::mem::take(&mut self.vectors);
+        let mut pending = Vec::with_capacity(2);
+        for (rank, vector) in self.ranks.iter().zip(vectors) {
+            pending.push(start(rank, vector)?);
+        }
+        let until = Instant::now() + STUCK;
+        // Each makes progress in its own calls, so that both are tested.
+        while pending.iter_mut().map(|one| one.test()).filter(|done| !done).count() > 0 {
+            if Instant::now() > until {
+                return Err("two ranks of this process did not reach each other".into());
+            }
+        }
+        for one in pending {
+            self.vectors.push(one.wait()?);
+        }
+        Ok(())
+    }
+}
+
+type Started<'a> =
+    Result<crate::communicator::Pending<'a, CommBuffer<f32>>, crate::communicator::OperationFailed<CommBuffer<f32>>>;
+
+/// Bytes per second at which one core copies memory that is not in its own caches.
+fn bulk() -> f64 {
+    let (from, mut to) = (vec![1_u8; BULK], vec![0_u8; BULK]);
+    let once = |to: &mut [u8]| {
+        let start = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(to);
+        start.elapsed().as_secs_f64()
+    };
+    let least = (0..3).map(|_| once(&mut to)).fold(f64::INFINITY, f64::min);
+    BULK as f64 / least.max(LEAST)
+}
+
+/// Until another core sees what this one wrote; `None` if there is none, or it was not there in time.
+fn latency() -> Option<f64> {
+    (cores() > 1).then(|| ping_pong(false)).flatten()
+}
+
+/// Until this core goes on with another thread, once one gives way; `None` if threads can not be held to it.
+fn turn() -> Option<f64> {
+    ping_pong(true)
+}
+
+/// The least time that a word takes from one thread to another and back, by two: on one core, or wherever the system has them.
+fn ping_pong(on_one_core: bool) -> Option<f64> {
+    let word = AtomicU32::new(0);
+    let over = AtomicBool::new(false);
+    let all = sched_getaffinity(None).ok()?;
+    let core = (0..CpuSet::MAX_CPU).find(|&core| all.is_set(core))?;
+    let mut one = CpuSet::new();
+    one.set(core);
+    let hold = || !on_one_core || sched_setaffinity(None, &one).is_ok();
+    let until = Instant::now() + BUDGET;
+    // Each waits for its turn, and gives way soon: the other may be on this core, or on none.
+    let wait = |turn: u32| {
+        for polls in 0_u32.. {
+            if word.load(Ordering::Acquire) == turn {
+                return true;
+            }
+            if over.load(Ordering::Relaxed) || (polls % 64 == 63 && Instant::now() > until) {
+                return false;
+            }
+            if on_one_core || polls >= SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        false
+    };
+    let least = std::thread::scope(|scope| {
+        let helper = std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK);
+        let echo = helper.spawn_scoped(scope, || {
+            if hold() {
+                for turn in 0..ROUNDS {
+                    if !wait(2 * turn + 1) {
+                        break;
+                    }
+                    word.store(2 * turn + 2, Ordering::Release);
+                }
+            }
+        });
+        let mut least = f64::INFINITY;
+        if echo.is_ok() && hold() {
+            for turn in 0..ROUNDS {
+                let start = Instant::now();
+                word.store(2 * turn + 1, Ordering::Release);
+                if !wait(2 * turn + 2) {
+                    break;
+                }
+                least = least.min(start.elapsed().as_secs_f64());
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        least
+    });
+    if on_one_core {
+        // Where this fails, the thread keeps to one core: the system took it before.
+        let _ = sched_setaffinity(None, &all);
+    }
+    // More, and one of the two was not there when its turn came.
+    let one_way = (least / 2.0).max(LEAST);
+    (one_way < LONGEST).then_some(one_way)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Messages of an operation that shows what one more takes: within what a peer may have under way.
+const MANY: u32 = 17;
+/// Bytes of the longest message that is copied, and of one that goes straight: in the second-level cache of current CPUs.
+const EAGER: usize = 8 << 10;
+const LONG: usize = 256 << 10;
+/// Bytes that do not fit there.
+const BULK: usize = 4 << 20;
+/// Batches of operations, of which the fastest counts; after a few, as many as there is time for.
+const TRIALS: u32 = 100;
+const FEW: u32 = 5;
+const BATCH: u32 = 8;
+const BUDGET: Duration = Duration::from_millis(2);
+/// Rounds of a ping-pong.
+const ROUNDS: u32 = 300;
+/// Polls before a thread gives way that may be on a core of its own: some microseconds.
+const SPINS: u32 = 2000;
+/// After that something is wrong.
+const STUCK: Duration = Duration::from_secs(5);
+/// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
+const PLAUSIBLE: std::ops::Range<f64> = 1e7..1e11;
+/// What no word takes from core to core, nor a core from thread to thread.
+const LONGEST: f64 = 20e-6;
+const STACK: usize = 64 << 10;
+/// Between these a time makes sense: a fraction of a cycle, and what no message takes.
+const LEAST: f64 = 1e-10;
+const MOST: f64 = 1e-3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_makes_sense_and_comes_from_here() {
+        let known = measured();
+        assert!(matches!(known.origin, Origin::Measured { .. }), "{known:?}");
+        assert_eq!(known.model.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_thread_keeps_the_cores_that_it_had() {
+        let before = sched_getaffinity(None).unwrap();
+        turn();
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
+    }
+}

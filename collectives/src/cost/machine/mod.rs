@@ -1,0 +1,103 @@
+//! The cost model of this machine: measured once, and kept in a file for later; or what the environment says.
+
+mod kept;
+mod known;
+mod measure;
+
+pub(crate) use known::{Known, Origin, Rail};
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::error::BootstrapError;
+
+/// The cost model of this machine, as QPAIR_COST_MODEL says.
+///
+/// # Errors
+/// [`BootstrapError::CostModel`] if that names a file that can not be read, or holds no model.
+pub(crate) fn this_machine(variable: impl Fn(&'static str) -> Option<String>) -> Result<Known, BootstrapError> {
+    match variable(MODEL).as_deref() {
+        None | Some("") => Ok(kept_or_measured(kept::folder(&variable).as_deref())),
+        Some("default") => Ok(Known::default()),
+        Some("measure") => Ok(measure::measured()),
+        Some(path) => given(Path::new(path)),
+    }
+}
+
+/// The cost model in a file that the user names.
+///
+/// # Errors
+/// [`BootstrapError::CostModel`].
+pub(crate) fn given(path: &Path) -> Result<Known, BootstrapError> {
+    kept::given(path).map_err(|reason| BootstrapError::CostModel { path: path.to_owned(), reason })
+}
+
+/// What this process found first.
+fn kept_or_measured(folder: Option<&Path>) -> Known {
+    static FOUND: OnceLock<Known> = OnceLock::new();
+    FOUND.get_or_init(|| found(folder)).clone()
+}
+
+fn found(folder: Option<&Path>) -> Known {
+    let key = kept::Key::of_this_machine();
+    let file: Option<PathBuf> = folder.map(|folder| folder.join(key.file()));
+    if let Some(file) = &file {
+        match kept::read(file, &key) {
+            Ok(model) => return Known { model, origin: Origin::Kept { path: file.display().to_string() } },
+            Err(error) => tracing::debug!(%error, path = %file.display(), "the cost model is measured anew"),
+        }
+    }
+    let known = measure::measured();
+    if let (Some(file), Origin::Measured { .. }) = (&file, &known.origin)
+        && let Err(error) = kept::write(file, &key, &known.model)
+    {
+        tracing::debug!(%error, path = %file.display(), "the cost model is not kept");
+    }
+    known
+}
+
+const MODEL: &str = "QPAIR_COST_MODEL";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::CostModel;
+
+    #[test]
+    fn the_environment_gives_a_model_or_says_where_it_is() {
+        let of = |value: &str| this_machine(|name| (name == MODEL).then(|| value.to_owned()));
+        assert_eq!(of("default").unwrap(), Known::default());
+        assert!(matches!(of("measure").unwrap().origin, Origin::Measured { .. }));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.json");
+        let model = CostModel { turn: 1e-3, ..CostModel::default() };
+        std::fs::write(&path, serde_json::to_string(&model).unwrap()).unwrap();
+        let given = of(path.to_str().unwrap()).unwrap();
+        assert_eq!((given.model, &given.origin), (model, &Origin::File { path: path.display().to_string() }));
+        for (text, reason) in
+            [("{", "no cost model"), (r#"{"turn": -1.0}"#, "turn is -1"), (r#"{"trun": 1.0}"#, "trun")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let error = of(path.to_str().unwrap()).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("QPAIR_COST_MODEL"), "{error}");
+        }
+        assert!(of("/nowhere/at/all").unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn what_was_measured_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("cache/qpair");
+        let first = found(Some(&below));
+        assert!(matches!(first.origin, Origin::Measured { .. }), "{first:?}");
+        let again = found(Some(&below));
+        assert!(matches!(again.origin, Origin::Kept { .. }), "{again:?}");
+        assert_eq!(first.model, again.model);
+        assert_eq!(again.model.check(), Ok(()));
+        // Without a folder, or one that can not be made, it is measured each time.
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        for nowhere in [None, Some(folder.path().join("file/qpair"))] {
+            assert!(matches!(found(nowhere.as_deref()).origin, Origin::Measured { .. }));
+        }
+    }
+}

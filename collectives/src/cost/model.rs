@@ -1,0 +1,258 @@
+//! The parameters of the cost model.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::{given, this_machine};
+use crate::bootstrap::variable;
+use crate::error::BootstrapError;
+
+/// What operations, messages and bytes cost on a machine: an alpha-beta model with the work of both ends of a message, and
+/// links that ranks share.
+///
+/// Times are in seconds, and may be 0; speeds are in bytes per second, more than 0. All are finite.
+/// What a communicator uses was measured on the machine of its rank 0, or is what that was [told](crate::Environment#what-to-use);
+/// [`set_cost_model`](crate::Communicator::set_cost_model) gives another.
+///
+/// ```
+/// use qpair_collectives::cost::{CostModel, Link};
+///
+/// let model = CostModel { between: Link { latency: 20e-6, speed: 1e9 }, ..CostModel::default() };
+/// assert!(model.check().is_ok());
+/// assert!(CostModel { turn: f64::NAN, ..model }.check().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CostModel {
+    /// Of a rank, to begin and end an operation.
+    pub start: f64,
+    /// Of a rank, to send a message: without its bytes.
+    pub send: f64,
+    /// Of a rank, to take a message that is copied to it.
+    pub receive: f64,
+    /// Of a rank, to read or write a message straight from memory to memory; also told apart from its bytes.
+    pub transfer: f64,
+    /// Until a rank that waits for a core has its turn.
+    pub turn: f64,
+    /// At which a rank copies; a message that is copied is so at both ends.
+    pub copy: f64,
+    /// At which a rank reads or writes another's memory.
+    pub straight: f64,
+    /// At which a rank combines what it reads with what it has.
+    pub combine: f64,
+    /// The memory of a node, which all its ranks share.
+    pub within: Link,
+    /// The rails of a node, which all its ranks share.
+    pub between: Link,
+}
+
+/// What messages go over.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// From when a message was sent until the receiver can take it.
+    pub latency: f64,
+    /// Of all messages that are on it at a time, each way.
+    pub speed: f64,
+}
+
+/// Which link messages go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LinkClass {
+    /// The memory of one node.
+    Within,
+    /// The rails between nodes.
+    Between,
+}
+
+/// A parameter that makes no sense.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{name} is {value}: {hint}")]
+pub struct ModelError {
+    /// The parameter.
+    pub name: &'static str,
+    /// What it is.
+    pub value: f64,
+    /// What it should be.
+    pub hint: &'static str,
+}
+
+impl Default for CostModel {
+    /// About what a server of 2020 to 2025 has: by measurement on virtual machines of two cores, and a rail of 100 Gbit/s.
+    fn default() -> Self {
+        Self {
+            start: 0.15e-6,
+            send: 0.1e-6,
+            receive: 0.1e-6,
+            transfer: 0.3e-6,
+            turn: 0.7e-6,
+            copy: 12e9,
+            straight: 12e9,
+            combine: 10e9,
+            within: Link { latency: 0.2e-6, speed: 20e9 },
+            between: Link { latency: 3e-6, speed: 12e9 },
+        }
+    }
+}
+
+impl CostModel {
+    /// What communicators whose rank 0 is here use: measured, or read from where that is kept, or what QPAIR_COST_MODEL names; see
+    /// [`Environment`](crate::Environment#what-to-use).
+    ///
+    /// # Errors
+    /// [`BootstrapError::CostModel`] if QPAIR_COST_MODEL names a file that holds none.
+    pub fn of_this_machine() -> Result<Self, BootstrapError> {
+        Ok(this_machine(variable)?.model)
+    }
+
+    /// Reads one from a file, as JSON; what is not in it is as in the default.
+    ///
+    /// # Errors
+    /// [`BootstrapError::CostModel`] if the file holds none.
+    pub fn from_file(path: &Path) -> Result<Self, BootstrapError> {
+        Ok(given(path)?.model)
+    }
+
+    /// The same where ranks read, copy and combine by kernels of GPUs that are in one host: measured on one H200, on which
+    /// each takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that share a GPU take turns on it, which takes
+    /// longer.
+    pub const fn on_gpus(self) -> Self {
+        Self {
+            transfer: 10e-6,
+            copy: 2e12,
+            straight: 2e12,
+            combine: 1.3e12,
+            within: Link { speed: 2e12, ..self.within },
+            ..self
+        }
+    }
+
+    /// All messages cost that latency, and nothing else costs anything.
+    pub const fn of_latency(latency: f64) -> Self {
+        let link = Link { latency, speed: f64::MAX };
+        Self { within: link, between: link, ..Self::free() }
+    }
+
+    /// Nothing costs anything: to set what counts.
+    pub const fn free() -> Self {
+        let link = Link { latency: 0.0, speed: f64::MAX };
+        let speed = f64::MAX;
+        Self {
+            start: 0.0,
+            send: 0.0,
+            receive: 0.0,
+            transfer: 0.0,
+            turn: 0.0,
+            copy: speed,
+            straight: speed,
+            combine: speed,
+            within: link,
+            between: link,
+        }
+    }
+
+    /// The link of a class.
+    pub const fn link(&self, class: LinkClass) -> Link {
+        match class {
+            LinkClass::Within => self.within,
+            LinkClass::Between => self.between,
+        }
+    }
+
+    /// Whether all parameters make sense. One that was read from a file may have any.
+    ///
+    /// # Errors
+    /// [`ModelError`] that names the first that does not.
+    pub fn check(&self) -> Result<(), ModelError> {
+        for (name, value, unit) in self.parameters() {
+            let (fits, hint) = match unit {
+                Unit::Seconds => (value.is_finite() && value >= 0.0, "give seconds, from 0 on"),
+                Unit::BytesPerSecond => (value.is_finite() && value > 0.0, "give bytes per second, more than 0"),
+            };
+            if !fits {
+                return Err(ModelError { name, value, hint });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each parameter, with its name.
+    fn parameters(&self) -> [(&'static str, f64, Unit); 12] {
+        use Unit::{BytesPerSecond, Seconds};
+        [
+            ("start", self.start, Seconds),
+            ("send", self.send, Seconds),
+            ("receive", self.receive, Seconds),
+            ("transfer", self.transfer, Seconds),
+            ("turn", self.turn, Seconds),
+            ("copy", self.copy, BytesPerSecond),
+            ("straight", self.straight, BytesPerSecond),
+            ("combine", self.combine, BytesPerSecond),
+            ("latency within a node", self.within.latency, Seconds),
+            ("speed within a node", self.within.speed, BytesPerSecond),
+            ("latency between nodes", self.between.latency, Seconds),
+            ("speed between nodes", self.between.speed, BytesPerSecond),
+        ]
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Unit {
+    Seconds,
+    BytesPerSecond,
+}
+
+/// One parameter a line, for people.
+impl fmt::Display for CostModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.parameters().map(|(name, value, unit)| match unit {
+            Unit::Seconds => format!("{name:<24}{:>10.3} us", value * 1e6),
+            Unit::BytesPerSecond => format!("{name:<24}{:>10.3} GB/s", value / 1e9),
+        });
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_that_make_no_sense_are_named() {
+        let good = CostModel::default();
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(CostModel::free().check(), Ok(()));
+        let link = |latency, speed| CostModel { between: Link { latency, speed }, ..good };
+        for (wrong, name) in [
+            (CostModel { start: -1e-9, ..good }, "start"),
+            (CostModel { turn: f64::NAN, ..good }, "turn"),
+            (CostModel { send: f64::INFINITY, ..good }, "send"),
+            (CostModel { combine: 0.0, ..good }, "combine"),
+            (CostModel { straight: f64::INFINITY, ..good }, "straight"),
+            (CostModel { copy: f64::NAN, ..good }, "copy"),
+            (link(f64::INFINITY, 1.0), "latency between nodes"),
+            (link(0.0, -1.0), "speed between nodes"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert_eq!(error.name, name);
+            assert!(error.to_string().starts_with(&format!("{name} is ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written_and_nothing_unknown() {
+        let model = CostModel { copy: 1.234e10, ..CostModel::default() };
+        let text = serde_json::to_string(&model).unwrap();
+        assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), model);
+        assert!(serde_json::from_str::<CostModel>(r#"{"copy": 1e10, "speed": 1}"#).is_err());
+        assert!(serde_json::from_str::<CostModel>(r#"{"copy": null}"#).is_err());
+    }
+
+    #[test]
+    fn people_read_a_parameter_a_line() {
+        let text = CostModel::default().to_string();
+        assert!(text.lines().count() == 12 && text.contains("\nsend                         0.100 us\n"), "{text}");
+    }
+}

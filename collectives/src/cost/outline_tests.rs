@@ -1,0 +1,109 @@
+//! What algorithms say of themselves in closed form, against their plans.
+
+use super::{CostModel, Link, Seats};
+use crate::algorithms::{Algorithm, Nodes, Recipe, Shape, outline};
+use crate::plan::{Collective, Elements, Plan, Ranks, Spec, StepKind};
+use crate::tune::{Tuner, Tuning};
+
+/// Plans of powers of two, where nothing is rounded.
+fn recipes(ranks: &[u32], elements: u64, segment: u64) -> Vec<Recipe> {
+    let mut recipes = Vec::new();
+    for algorithm in Algorithm::ALL {
+        for collective in Collective::ALL {
+            for &ranks in ranks {
+                for nodes in [1, 4] {
+                    let blocks = if collective.has_blocks() { elements / u64::from(ranks) } else { elements };
+                    let spec = Spec::new(collective, Ranks(ranks), Elements(blocks), 4);
+                    let nodes =
+                        if algorithm == Algorithm::Hierarchical { Nodes::Of(ranks / nodes) } else { Nodes::One };
+                    let shape = Shape { segment, nodes, ..Shape::default() };
+                    recipes.extend(Recipe::with(spec, algorithm, shape));
+                }
+            }
+        }
+    }
+    assert!(recipes.len() > 40);
+    recipes
+}
+
+/// Messages, their bytes, and those of them that are combined.
+fn counted(plan: &Plan) -> [f64; 3] {
+    let size = f64::from(plan.spec.element_size);
+    let kinds = || plan.programs.iter().flat_map(|program| program.steps()).map(|step| step.kind);
+    let bytes = |counts: fn(&StepKind) -> bool| kinds().filter(counts).map(|kind| kind.elements() as f64 * size).sum();
+    let combined = bytes(|kind| matches!(kind, StepKind::RecvReduce { .. }));
+    [kinds().filter(|kind| kind.is_send()).count() as f64, bytes(|kind| kind.is_send()), combined]
+}
+
+#[test]
+fn messages_and_bytes_are_those_of_the_plan() {
+    let mut wrong = Vec::new();
+    for recipe in recipes(&[4, 8, 16], 1 << 14, 1 << 30) {
+        let sums = |side: fn(&super::Phase) -> super::outline::Side| {
+            let mut sums = [0.0; 3];
+            for phase in outline(&recipe, false).phases {
+                let times = phase.rounds * side(&phase).ranks;
+                sums[0] += times * side(&phase).messages;
+                if side(&phase).messages > 0.0 {
+                    sums[1] += times * side(&phase).bytes;
+                    sums[2] += if phase.combines { times * side(&phase).bytes } else { 0.0 };
+                }
+            }
+            sums
+        };
+        let expected = counted(&recipe.plan());
+        // Sums of the canonical order are copied before they are combined, which the outline counts beside.
+        let ordered = recipe.algorithm == Algorithm::Exchange;
+        for (which, side) in [("gives", sums(|phase| phase.gives)), ("takes", sums(|phase| phase.takes))] {
+            let near = |at: usize| (side[at] - expected[at]).abs() <= 0.02 * expected[at];
+            if !near(0) || !near(1) || !(near(2) || ordered) {
+                wrong.push(format!("{} {}: {which} {side:?}, not {expected:?}", recipe.algorithm, recipe.spec));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn rounds_are_the_messages_in_a_row() {
+    let mut wrong = Vec::new();
+    for recipe in recipes(&[2, 4, 8, 16], 1 << 14, 1 << 30) {
+        let phases = outline(&recipe, false).phases.into_iter();
+        let with_messages = phases.filter(|phase| phase.takes.messages > 0.0 && phase.takes.ranks > 0.0);
+        let rounds: f64 = with_messages.map(|phase| phase.rounds).sum();
+        let in_a_row = recipe.plan().messages_in_a_row().unwrap() as f64;
+        // The two trees of a double tree are as deep as their members allow.
+        let slack = if recipe.algorithm == Algorithm::DoubleTree { 0.5 * in_a_row + 2.0 } else { 0.0 };
+        if (rounds - in_a_row).abs() > slack {
+            wrong.push(format!("{} {}: {rounds}, not {in_a_row}", recipe.algorithm, recipe.spec));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn closed_forms_are_near_the_simulation() {
+    let within = Link { latency: 1e-6, speed: f64::MAX };
+    let model = CostModel { within, send: 0.03e-6, receive: 0.03e-6, ..CostModel::default() };
+    let mut wrong = Vec::new();
+    for elements in [1 << 4, 1 << 10, 1 << 14, 1 << 20] {
+        let recipes = recipes(&[2, 4, 8, 16], elements, 1 << 15).into_iter();
+        // Of a transfer most ranks have no part.
+        for recipe in recipes.filter(|recipe| recipe.spec.collective.name() != "transfer") {
+            for cores in [u32::MAX, 2] {
+                let seats = Seats { nodes: recipe.shape.nodes.clone(), cores };
+                let tuner = Tuner { tuning: Tuning::default(), model, seats: seats.clone() };
+                let simulated = recipe.plan().timeline_at(&model, &seats, tuner.tuning.eager).unwrap().cost().seconds;
+                let priced = tuner.price(&recipe).seconds;
+                let ratio = priced / simulated;
+                if !(0.4..=2.5).contains(&ratio) {
+                    wrong.push(format!(
+                        "{ratio:.2} {} {} {cores}: {priced:.2e}, {simulated:.2e}",
+                        recipe.algorithm, recipe.spec
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{}", wrong.len(), wrong.join("\n"));
+}

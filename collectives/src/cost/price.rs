@@ -1,0 +1,118 @@
+//! What an outline takes: each phase by what holds it up.
+
+use super::model::CostModel;
+use super::outline::{Outline, Phase};
+use super::seats::{Seats, Spread};
+
+/// What an operation takes by an algorithm, as far as that can be told without its plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Price {
+    /// From the common start to the last rank's end, in seconds.
+    pub seconds: f64,
+    /// Seconds of these in which ranks wait for messages to arrive, or for a core.
+    pub waiting: f64,
+    /// Seconds of these in which links between nodes are full.
+    pub between: f64,
+}
+
+impl CostModel {
+    /// Prices an outline among so many ranks, whose messages are copied or go straight from memory to memory.
+    pub(crate) fn price(&self, outline: &Outline, ranks: u32, seats: &Seats, copied: bool) -> Price {
+        let spread = Spread::of(&seats.nodes, ranks);
+        let pricing = Pricing { model: self, copied, spread, cores: f64::from(seats.cores.max(1)) };
+        let mut price = Price::default();
+        price.add(pricing.edges(outline), 1.0);
+        for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
+            price.add(pricing.round(phase), phase.rounds);
+        }
+        price
+    }
+}
+
+impl Price {
+    fn add(&mut self, other: Price, times: f64) {
+        self.seconds += times * other.seconds;
+        self.waiting += times * other.waiting;
+        self.between += times * other.between;
+    }
+}
+
+struct Pricing<'a> {
+    model: &'a CostModel,
+    copied: bool,
+    spread: Spread<'a>,
+    /// Of a node.
+    cores: f64,
+}
+
+impl Pricing<'_> {
+    /// Beginning and end. A rank whose memory a peer is to reach tells it when it has begun, and hears when it is done.
+    fn edges(&self, outline: &Outline) -> Price {
+        let CostModel { start, send, receive, .. } = *self.model;
+        let words = if self.copied { 0.0 } else { outline.reaches * (send + receive) };
+        let work = (start + words) * self.crowd();
+        let waiting = if self.copied { 0.0 } else { self.model.within.latency };
+        Price { seconds: work + waiting, waiting, between: 0.0 }
+    }
+
+    /// Ranks of a node for each of its cores, at least 1.
+    fn crowd(&self) -> f64 {
+        (self.spread.fullest / self.cores).max(1.0)
+    }
+
+    fn round(&self, phase: &Phase) -> Price {
+        let (gives, takes) = (self.giving(phase), self.taking(phase));
+        // The part of the ranks that are on the fullest node; no more of them at a time than there are.
+        let here = self.spread.fullest / f64::from(self.spread.ranks.max(1));
+        let shared = |give: f64, take: f64| {
+            let all = here * (phase.gives.ranks * give + phase.takes.ranks * take);
+            (give + take).max(all / self.cores)
+        };
+        let messages = shared(gives.messages, takes.messages);
+        let copies = shared(gives.bytes, takes.bytes);
+        let bytes = here * phase.takes.ranks * phase.takes.bytes;
+        if phase.takes.messages <= 0.0 {
+            return Price { seconds: messages + copies.max(bytes / self.model.within.speed), ..Price::default() };
+        }
+        let crossing = self.spread.crossing(phase.reach);
+        let memory = bytes * (1.0 - crossing) / self.model.within.speed;
+        let rails = bytes * crossing / self.model.between.speed;
+        let link = if crossing > 0.0 { self.model.between } else { self.model.within };
+        // A rank that waited finds half of the others on its core before it, on average.
+        let waiting = link.latency + self.model.turn * (self.crowd() - 1.0) / 2.0;
+        let busy = copies.max(memory).max(rails);
+        Price { seconds: waiting + messages + busy, waiting, between: if rails >= busy { rails } else { 0.0 } }
+    }
+
+    /// Of a rank that gives, in a round.
+    fn giving(&self, phase: &Phase) -> Work {
+        let (side, model) = (phase.gives, self.model);
+        if self.copied {
+            return Work { messages: side.messages * model.send, bytes: side.bytes / model.copy };
+        }
+        // A word says when what was passed on may be read.
+        Work { messages: if phase.passes_on { side.messages * model.send } else { 0.0 }, bytes: 0.0 }
+    }
+
+    /// Of a rank that takes.
+    fn taking(&self, phase: &Phase) -> Work {
+        let (side, model) = (phase.takes, self.model);
+        let straight = !self.copied && side.messages > 0.0;
+        let heard = if phase.passes_on { model.receive } else { 0.0 };
+        let each = if straight { model.transfer + heard } else { model.receive };
+        let speed = if phase.combines {
+            model.combine
+        } else if straight {
+            model.straight
+        } else {
+            model.copy
+        };
+        Work { messages: side.messages * each, bytes: side.bytes / speed }
+    }
+}
+
+/// Seconds of a rank's work.
+struct Work {
+    messages: f64,
+    bytes: f64,
+}

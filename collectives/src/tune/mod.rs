@@ -1,0 +1,8 @@
+//! Which algorithm, and which segments: a pure function of what all ranks know, so that all ranks
+//! decide the same.
+
+mod tuner;
+mod tuning;
+
+pub use tuner::{Candidate, Tuner};
+pub use tuning::Tuning;
