@@ -104,12 +104,13 @@ impl Tuner {
     }
 }
 
-/// The algorithms that are chosen from where none is named, those with plainer plans first. The parameter server is a baseline.
-const CHOSEN: [Algorithm; 13] = [
+/// The algorithms that are chosen from where none is named, those with plainer plans first.
+const CHOSEN: [Algorithm; 14] = [
     Algorithm::Direct,
     Algorithm::Exchange,
     Algorithm::Flat,
     Algorithm::RecursiveDoubling,
+    Algorithm::ParameterServer,
     Algorithm::HalvingDoubling,
     Algorithm::BinomialTree,
     Algorithm::Chain,
