@@ -34,7 +34,7 @@ fn a_small_plan_is_shown_with_its_steps() {
         "  sent        5.86 KiB by each rank\n",
         "  in all      23.44 KiB sent, the least there can be\n",
         "  canonical   no: ",
-        " us: latency 1.80, copies ",
+        " us: latency 1.20, copies ",
         "\nrank 3, scratch of 0\n     0  send        to 0    data[500..750]\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");

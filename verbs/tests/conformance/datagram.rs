@@ -221,6 +221,9 @@ fn a_stopped_target_holds_up_its_senders_once(env: &Env) {
 }
 
 fn queue_pairs_that_peers_knew_give_their_room_back(env: &Env) {
+    if !env.on_host("mapping as fast as datagrams come") {
+        return;
+    }
     let (mut near, mut far) = (env.near(), env.far());
     datagram(&mut far);
     // Some dozens that deep are all there is at a time.
