@@ -112,16 +112,11 @@ impl Tuner {
     }
 }
 
-<<<<<<< HEAD
 /// Bytes of a segment that no vector has.
 const WHOLE: u64 = 1 << 48;
 
-/// The algorithms that are chosen from where none is named, those with plainer plans first. The parameter server is a baseline.
-const CHOSEN: [Algorithm; 13] = [
-=======
 /// The algorithms that are chosen from where none is named, those with plainer plans first.
 const CHOSEN: [Algorithm; 14] = [
->>>>>>> cost
     Algorithm::Direct,
     Algorithm::Exchange,
     Algorithm::Flat,
