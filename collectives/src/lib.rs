@@ -50,6 +50,7 @@ mod error;
 mod execute;
 mod fault;
 mod fnv;
+mod machine;
 mod parallel;
 mod pieces;
 mod plan;

@@ -13,10 +13,10 @@ use super::muster::Remnant;
 use super::place::Place;
 use super::regroup::Spot;
 use super::server::Server;
-use crate::cost::Known;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
+use crate::machine::Known;
 
 /// A rank's connection to the store. A thread listens to it; it sleeps as long as nobody has a fault.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use super::server::{Server, Terms};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
 use crate::communicator::Communicator;
-use crate::cost::{Known, Rail, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
+use crate::machine::{Known, Rail, this_machine};
 
 /// Who this process is among the ranks, and where they meet.
 ///

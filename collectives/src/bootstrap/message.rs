@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::muster::Remnant;
 use super::regroup::Spot;
-use crate::cost::Known;
 use crate::fault::{Fault, Place};
+use crate::machine::Known;
 
 /// A rank to the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

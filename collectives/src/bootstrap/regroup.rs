@@ -13,8 +13,8 @@ use super::message::Whereabouts;
 use super::overrides::Overrides;
 use super::place::Place;
 use crate::communicator::Communicator;
-use crate::cost::Known;
 use crate::error::BootstrapError;
+use crate::machine::Known;
 
 /// Where the ranks of a group meet: its first rank listens there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

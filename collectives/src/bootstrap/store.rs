@@ -14,9 +14,9 @@ use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore
 use super::muster::Roll;
 use super::server::Terms;
 use super::visitor::{Heard, Visitor};
-use crate::cost::Known;
 use crate::deadline::Deadline;
 use crate::fault::{Fault, Place};
+use crate::machine::Known;
 
 /// Where all ranks meet.
 pub(super) struct Store {

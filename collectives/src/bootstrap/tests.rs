@@ -21,10 +21,11 @@ use super::server::{Server, Terms};
 use super::whereabouts::whereabouts;
 use super::{Environment, Spot, Whereabouts};
 use crate::communicator::Communicator;
-use crate::cost::{CostModel, Known, Origin};
+use crate::cost::CostModel;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
+use crate::machine::{Known, Origin};
 use crate::{Nodes, ReduceOp};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@ use std::fmt;
 use super::core::Core;
 use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
-use crate::cost::Origin;
 use crate::execute::Compiled;
+use crate::machine::Origin;
 use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).

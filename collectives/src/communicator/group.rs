@@ -6,9 +6,9 @@ use qpair_transport::Near;
 
 use super::comm::Communicator;
 use crate::bootstrap::{Member, Shared, Watch, variable, whereabouts};
-use crate::cost::{Known, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
+use crate::machine::{Known, this_machine};
 
 impl Communicator {
     /// `ranks` ranks within this process, in order, for a thread each.

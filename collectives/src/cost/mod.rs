@@ -2,7 +2,6 @@
 //! step; an algorithm by its outline, in closed form, which is what the choice between algorithms goes by.
 
 mod clock;
-mod machine;
 mod model;
 mod outline;
 mod price;
@@ -12,7 +11,6 @@ mod timeline;
 #[cfg(test)]
 mod outline_tests;
 
-pub(crate) use machine::{Known, Origin, Rail, this_machine};
 pub use model::{CostModel, Link, LinkClass, ModelError};
 pub(crate) use outline::{Outline, Phase, Reach};
 pub use price::Price;

@@ -1,13 +1,7 @@
 //! The parameters of the cost model.
 
-use std::fmt;
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
-
-use super::machine::{given, this_machine};
-use crate::bootstrap::variable;
-use crate::error::BootstrapError;
+use std::fmt;
 
 /// What operations, messages and bytes cost on a machine: an alpha-beta model with the work of both ends of a message, and
 /// links that ranks share.
@@ -98,23 +92,6 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// What communicators whose rank 0 is here use: measured, or read from where that is kept, or what QPAIR_COST_MODEL names; see
-    /// [`Environment`](crate::Environment#what-to-use).
-    ///
-    /// # Errors
-    /// [`BootstrapError::CostModel`] if QPAIR_COST_MODEL names a file that holds none.
-    pub fn of_this_machine() -> Result<Self, BootstrapError> {
-        Ok(this_machine(variable)?.model)
-    }
-
-    /// Reads one from a file, as JSON; what is not in it is as in the default.
-    ///
-    /// # Errors
-    /// [`BootstrapError::CostModel`] if the file holds none.
-    pub fn from_file(path: &Path) -> Result<Self, BootstrapError> {
-        Ok(given(path)?.model)
-    }
-
     /// The same where ranks read, copy and combine by kernels of GPUs that are in one host: measured on one H200, on which
     /// each takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that share a GPU take turns on it, which takes
     /// longer.

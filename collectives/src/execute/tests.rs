@@ -16,8 +16,8 @@ use super::tag::{Fields, Kind};
 use crate::algorithms::Algorithm;
 use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::communicator::Communicator;
-use crate::cost::Known;
 use crate::error::CollectiveError;
+use crate::machine::Known;
 use crate::plan::{Collective, Elements, Ranks, Spec};
 use crate::tune::{Tuner, Tuning};
 
