@@ -174,19 +174,13 @@ impl ProtectionDomain {
             }
             Provider::Ibv(pd) => match pd.register_gpu(buffer.allocation(), Access::NONE) {
                 Ok((registered, path)) => (Reach::Ibv(pd.clone()), None, Some(registered), path),
-                Err(error) => return Err(GpuRegisterFailed { error, buffer }),
+                Err(error) => return Err(GpuRegisterFailed { error, buffer: Some(buffer) }),
             },
         };
         let backing = Backing::of_gpu(self.id, reach, buffer, arena, registered);
         match ExposedRegion::new(Buffer::new(backing), access) {
             Ok(region) => Ok(GpuRegion::new(region, path)),
-            Err(failed) => {
-                let error = failed.error;
-                match failed.buffer.into_gpu() {
-                    Some(buffer) => Err(GpuRegisterFailed { error, buffer }),
-                    None => unreachable!("nobody else holds the memory that was to be registered"),
-                }
-            }
+            Err(failed) => Err(GpuRegisterFailed { error: failed.error, buffer: failed.buffer.into_gpu() }),
         }
     }
 

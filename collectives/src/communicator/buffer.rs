@@ -41,7 +41,7 @@ impl<T: Element, L: Location> CommBuffer<T, L> {
 
     /// True if it has none.
     pub fn is_empty(&self) -> bool {
-        self.memory.is_none()
+        self.len() == 0
     }
 
     /// Which communicator made it.
@@ -75,7 +75,7 @@ impl<T: Element> CommBuffer<T, OnGpu> {
     /// [`GpuError::Range`], [`GpuError::Driver`].
     pub fn write(&mut self, offset: usize, from: &[T]) -> Result<(), GpuError> {
         match &mut self.memory {
-            Some(memory) => memory.write(offset * T::TYPE.size(), bytemuck::cast_slice(from)),
+            Some(memory) => memory.write(offset.saturating_mul(T::TYPE.size()), bytemuck::cast_slice(from)),
             None => outside(offset, from.len()),
         }
     }
@@ -86,7 +86,7 @@ impl<T: Element> CommBuffer<T, OnGpu> {
     /// [`GpuError::Range`], [`GpuError::Driver`].
     pub fn read(&self, offset: usize, into: &mut [T]) -> Result<(), GpuError> {
         match &self.memory {
-            Some(memory) => memory.read(offset * T::TYPE.size(), bytemuck::cast_slice_mut(into)),
+            Some(memory) => memory.read(offset.saturating_mul(T::TYPE.size()), bytemuck::cast_slice_mut(into)),
             None => outside(offset, into.len()),
         }
     }
@@ -99,7 +99,11 @@ impl<T: Element> CommBuffer<T, OnGpu> {
 
 /// What is copied of a vector without elements.
 fn outside(offset: usize, len: usize) -> Result<(), GpuError> {
-    if offset == 0 && len == 0 { Ok(()) } else { Err(GpuError::Range { start: offset, end: offset + len, len: 0 }) }
+    if offset == 0 && len == 0 {
+        Ok(())
+    } else {
+        Err(GpuError::Range { start: offset, end: offset.saturating_add(len), len: 0 })
+    }
 }
 
 impl<T: Element> Deref for CommBuffer<T> {

@@ -1,5 +1,6 @@
 //! Memory of an operation: ordinary while its messages are copied, exposed while peers reach it.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, DataType, Scale, combine};
@@ -23,6 +24,8 @@ pub(crate) enum Memory {
     Plain(Block),
     /// Peers may read and write it.
     Exposed(Region),
+    /// A device does not end its registration of so many bytes: they are never freed, nor used.
+    Kept { len: usize },
 }
 
 /// Memory that peers may read and write.
@@ -33,16 +36,17 @@ pub(crate) enum Region {
 }
 
 impl Region {
-    fn new(block: Block, domain: &ProtectionDomain) -> Result<Self, (MemoryError, Block)> {
+    fn new(block: Block, domain: &ProtectionDomain) -> Result<Self, (MemoryError, Option<Block>)> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         match block {
-            Block::Host(buffer) => {
-                buffer.expose(access).map(Region::Host).map_err(|failed| (failed.error, Block::Host(failed.buffer)))
-            }
+            Block::Host(buffer) => buffer
+                .expose(access)
+                .map(Region::Host)
+                .map_err(|failed| (failed.error, Some(Block::Host(failed.buffer)))),
             Block::Gpu(buffer) => domain
                 .register_gpu(buffer, access)
                 .map(Region::Gpu)
-                .map_err(|failed| (failed.error, Block::Gpu(failed.buffer))),
+                .map_err(|failed| (failed.error, failed.buffer.map(Block::Gpu))),
         }
     }
 
@@ -93,13 +97,16 @@ impl Memory {
     /// Lets peers read and write it.
     pub(super) fn expose(&mut self, domain: &ProtectionDomain) -> Result<(), MemoryError> {
         *self = match std::mem::take(self) {
-            Memory::Plain(block) => match Region::new(block, domain) {
-                Ok(region) => Memory::Exposed(region),
-                Err((error, block)) => {
-                    *self = Memory::Plain(block);
-                    return Err(error);
+            Memory::Plain(block) => {
+                let len = block.len();
+                match Region::new(block, domain) {
+                    Ok(region) => Memory::Exposed(region),
+                    Err((error, block)) => {
+                        *self = block.map_or(Memory::Kept { len }, Memory::Plain);
+                        return Err(error);
+                    }
                 }
-            },
+            }
             other => other,
         };
         Ok(())
@@ -109,11 +116,12 @@ impl Memory {
     /// reaching it does not leave, or where requests of this rank hold it.
     pub(crate) fn withdraw(self, grace: &mut Grace<'_>) -> Memory {
         let Memory::Exposed(mut region) = self else { return self };
+        let len = region.len();
         loop {
             let (why, back) = match region.try_revoke() {
                 Ok(block) => return Memory::Plain(block),
                 Err(Some(failed)) => failed,
-                Err(None) => return Memory::None,
+                Err(None) => return Memory::Kept { len },
             };
             if why != RevokeBlocked::PeerAccess || !grace.pause() {
                 return Memory::Exposed(back);
@@ -134,6 +142,10 @@ impl Memory {
     ) -> Result<Option<Block>, CollectiveError> {
         let region = match self.withdraw(grace) {
             Memory::None => return Ok(None),
+            Memory::Kept { len } => {
+                let source = MemoryError::Refused { len, source: ErrorKind::ResourceBusy.into() };
+                return Err(CollectiveError::Withheld { len, source: source.into() });
+            }
             Memory::Plain(block) => return Ok(Some(block)),
             Memory::Exposed(region) => region,
         };
@@ -151,7 +163,7 @@ impl Memory {
     /// The same, without a copy.
     pub(crate) fn into_plain(self, grace: &mut Grace<'_>) -> Option<Block> {
         match self.withdraw(grace) {
-            Memory::None => None,
+            Memory::None | Memory::Kept { .. } => None,
             Memory::Plain(block) => Some(block),
             Memory::Exposed(region) => {
                 withhold(region);
@@ -166,7 +178,7 @@ impl Memory {
         match self {
             Memory::Plain(Block::Host(buffer)) => buffer.get(span.start..span.start + span.len),
             Memory::None if span.len == 0 => Some(&[]),
-            Memory::None | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
         }
     }
 
@@ -175,7 +187,7 @@ impl Memory {
     pub(super) fn bytes_mut(&mut self, span: Span) -> Option<&mut [u8]> {
         match self {
             Memory::Plain(Block::Host(buffer)) => buffer.get_mut(span.start..span.start + span.len),
-            Memory::None | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Plain(Block::Gpu(_)) | Memory::Exposed(_) => None,
         }
     }
 
@@ -183,7 +195,7 @@ impl Memory {
     pub(crate) fn plain_mut(&mut self) -> Option<&mut Block> {
         match self {
             Memory::Plain(block) => Some(block),
-            Memory::None | Memory::Exposed(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Exposed(_) => None,
         }
     }
 
@@ -196,7 +208,7 @@ impl Memory {
     pub(super) fn slice(&self, span: Span) -> Option<RegionSlice> {
         match self {
             Memory::Exposed(region) => Some(region.local(span.start, span.len)),
-            Memory::None | Memory::Plain(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Plain(_) => None,
         }
     }
 
@@ -214,7 +226,7 @@ impl Memory {
                 let (start, end) = (span.start as u64, (span.start + span.len) as u64);
                 (end <= whole.len).then(|| whole.slice(start..end))
             }
-            Memory::None | Memory::Plain(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Plain(_) => None,
         }
     }
 
@@ -222,7 +234,7 @@ impl Memory {
     pub(super) fn remote(&self) -> Option<RemoteSlice> {
         match self {
             Memory::Exposed(region) => Some(region.remote()),
-            Memory::None | Memory::Plain(_) => None,
+            Memory::None | Memory::Kept { .. } | Memory::Plain(_) => None,
         }
     }
 
@@ -257,7 +269,7 @@ impl Memory {
                 done.map_err(|error| error.to_string())
             }
             Memory::None if from.is_empty() => Ok(()),
-            Memory::None => Err("a message for no memory".into()),
+            Memory::None | Memory::Kept { .. } => Err("a message for no memory".into()),
         }
     }
 
@@ -271,7 +283,7 @@ impl Memory {
                 Ok(())
             }
             Memory::Exposed(region) => region.local(start, into.len()).read(0, into).map_err(|error| error.to_string()),
-            Memory::None => Err("a copy from no memory".into()),
+            Memory::None | Memory::Kept { .. } => Err("a copy from no memory".into()),
         }
     }
 }

@@ -55,8 +55,18 @@ struct Op {
 /// What there is to do.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Copy { to: u64, from: Source, len: u64 },
-    Set { to: u64, value: u8, len: u64 },
+    Copy {
+        to: u64,
+        from: Source,
+        len: u64,
+        /// The devices whose rights count, where those are not the stream's.
+        between: Option<[usize; 2]>,
+    },
+    Set {
+        to: u64,
+        value: u8,
+        len: u64,
+    },
     Launch(Launch),
     Record(u64),
     Wait,
@@ -101,7 +111,7 @@ impl Work {
     fn touches(&self, base: u64, len: u64) -> bool {
         let touches = |at: u64, bytes: u64| at < base + len && base < at.saturating_add(bytes);
         match self {
-            Work::Copy { to, from, len } => {
+            Work::Copy { to, from, len, .. } => {
                 touches(*to, *len) || matches!(from, Source::At(from) if touches(*from, *len))
             }
             Work::Set { to, len, .. } => touches(*to, *len),
@@ -264,7 +274,7 @@ impl World {
             Work::Wait => Ok(()),
             // A context with an error does nothing more.
             _ if failed => Ok(()),
-            Work::Copy { to, from, len } => self.copy(device, to, from, len),
+            Work::Copy { to, from, len, between } => self.copy(between.unwrap_or([device; 2]), to, from, len),
             Work::Set { to, value, len } => self.resolve(device, to, len, true, false).and_then(|pieces| {
                 backing::scatter(&pieces, &vec![value; len as usize]).map_err(|error| (error, "the host".to_owned()))
             }),
@@ -278,11 +288,11 @@ impl World {
         }
     }
 
-    fn copy(&self, device: usize, to: u64, from: Source, len: u64) -> Result<(), (Code, String)> {
-        let to = self.resolve(device, to, len, true, false)?;
+    fn copy(&self, [into, out_of]: [usize; 2], to: u64, from: Source, len: u64) -> Result<(), (Code, String)> {
+        let to = self.resolve(into, to, len, true, false)?;
         let bytes = match from {
             Source::Staged(bytes) => Ok(bytes),
-            Source::At(from) => backing::gather(&self.resolve(device, from, len, false, false)?),
+            Source::At(from) => backing::gather(&self.resolve(out_of, from, len, false, false)?),
         };
         let copied = bytes.and_then(|bytes| backing::scatter(&to, &bytes));
         copied.map_err(|error| (error, "host memory that is not there".to_owned()))

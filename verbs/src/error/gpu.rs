@@ -133,8 +133,8 @@ pub struct GpuRegisterFailed {
     /// Why.
     #[source]
     pub error: MemoryError,
-    /// The memory.
-    pub buffer: GpuBuffer,
+    /// The memory; `None` if the device keeps a registration of it that it was to end: the memory is never freed then.
+    pub buffer: Option<GpuBuffer>,
 }
 
 /// Revoking a region of GPU memory did not finish; the region is handed back.

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::allocation::Allocation;
 use super::attributes::GpuAttributes;
 use super::buffer::GpuBuffer;
 use super::driver::{Driver, Handle};
 use super::kernels::Kernels;
+use super::lane::Lane;
 use super::place::{MAX_GPUS, Place};
 use crate::error::GpuError;
 use crate::sync::lock;
@@ -29,11 +30,9 @@ pub(super) struct Device {
     device: i32,
     context: Handle,
     attributes: GpuAttributes,
-    /// Streams that no thread uses.
-    streams: Mutex<Vec<Handle>>,
+    /// Ways that no thread uses.
+    lanes: Mutex<Vec<Lane>>,
     pub(super) kernels: Kernels,
-    /// The GPUs whose memory this one may reach, a bit each.
-    peers: AtomicU64,
 }
 
 /// The opened ones, by ordinal. They are never closed.
@@ -67,19 +66,18 @@ impl Gpu {
             return Ok(Gpu(device));
         }
         // SAFETY: the driver has as many devices.
-        let (device, context) = unsafe {
-            let device = driver.device(ordinal as i32)?;
-            (device, driver.retain_primary(device)?)
-        };
+        let device = unsafe { driver.device(ordinal as i32) }?;
+        let attributes = GpuAttributes::of(driver, device)?;
+        // SAFETY: as above.
+        let context = unsafe { driver.retain_primary(device) }?;
         let opened = Box::leak(Box::new(Device {
             driver,
             ordinal: ordinal as u8,
             device,
             context,
-            attributes: GpuAttributes::of(driver, device)?,
-            streams: Mutex::default(),
+            attributes,
+            lanes: Mutex::default(),
             kernels: Kernels::new(),
-            peers: AtomicU64::new(0),
         }));
         OPENED[ordinal].store(opened, Ordering::Release);
         Ok(Gpu(opened))
@@ -205,32 +203,23 @@ impl Device {
         Ok(Entered(self.driver))
     }
 
-    /// A stream of its own for a thread.
-    pub(super) fn take_stream(&self) -> Result<Handle, GpuError> {
-        if let Some(stream) = lock(&self.streams).pop() {
-            return Ok(stream);
+    /// A way of its own for a thread.
+    pub(super) fn take_lane(&self) -> Result<Lane, GpuError> {
+        if let Some(lane) = lock(&self.lanes).pop() {
+            return Ok(lane);
         }
         let _entered = self.enter()?;
         // SAFETY: the context is this thread's.
-        unsafe { self.driver.create_stream() }
+        Ok(Lane::new(unsafe { self.driver.create_stream() }?))
     }
 
-    /// Takes a stream back. Nothing is under way on it.
-    pub(super) fn give_stream(&self, stream: Handle) {
-        lock(&self.streams).push(stream);
+    /// Takes it back. Nothing is under way on it.
+    pub(super) fn give_lane(&self, lane: Lane) {
+        lock(&self.lanes).push(lane);
     }
 
-    /// Lets this GPU reach another's memory, where the machine can.
-    pub(super) fn reach(&self, other: &Device) {
-        let bit = 1_u64 << other.ordinal;
-        if self.ordinal == other.ordinal || self.peers.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
-            return;
-        }
-        // SAFETY: both contexts stay with the process.
-        let enabled = self.enter().and_then(|_entered| unsafe { self.driver.enable_peer_access(other.context) });
-        if let Err(error) = enabled {
-            tracing::debug!(%error, from = self.ordinal, to = other.ordinal, "copies go through the processor's memory");
-        }
+    pub(super) fn context(&self) -> Handle {
+        self.context
     }
 }
 

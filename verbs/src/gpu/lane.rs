@@ -18,10 +18,10 @@ type Spot = (*mut u8, Place);
 struct Lanes([Option<Lane>; MAX_GPUS]);
 
 /// A thread's way to one GPU.
-#[derive(Clone, Copy)]
-struct Lane {
-    stream: Handle,
-    /// Memory of the GPU that what comes from the processor is combined from; 0 before it is needed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Handle,
+    /// Memory of the GPU that what a kernel does not take where it is goes by; 0 before it is needed.
     scratch: Address,
 }
 
@@ -32,26 +32,26 @@ thread_local! {
 impl Drop for Lanes {
     fn drop(&mut self) {
         for (ordinal, lane) in self.0.iter_mut().enumerate() {
-            let (Some(lane), Some(device)) = (lane.take(), Device::of(Place::gpu(ordinal as u8))) else { continue };
-            if lane.scratch != 0 {
-                // SAFETY: allocated by `scratch`, and used by this thread alone, which waits for all that it starts.
-                let freed = device.enter().and_then(|_entered| unsafe { device.driver.free(lane.scratch) });
-                if let Err(error) = freed {
-                    tracing::debug!(%error, "a thread's memory on a GPU stays");
-                }
+            if let (Some(lane), Some(device)) = (lane.take(), Device::of(Place::gpu(ordinal as u8))) {
+                device.give_lane(lane);
             }
-            device.give_stream(lane.stream);
         }
     }
 }
 
 impl Lane {
-    /// This thread's way to a GPU.
+    /// One of a stream, without scratch.
+    pub(super) fn new(stream: Handle) -> Self {
+        Lane { stream, scratch: 0 }
+    }
+
+    /// This thread's way to a GPU. One that ends, and whose own is given back already, has another for each use.
     fn of(device: &Device) -> Result<Lane, GpuError> {
-        LANES.with_borrow_mut(|lanes| match &mut lanes.0[device.ordinal()] {
+        let own = LANES.try_with(|lanes| match &mut lanes.borrow_mut().0[device.ordinal()] {
             Some(lane) => Ok(*lane),
-            none => Ok(*none.insert(Lane { stream: device.take_stream()?, scratch: 0 })),
-        })
+            none => Ok(*none.insert(device.take_lane()?)),
+        });
+        own.unwrap_or_else(|_| device.take_lane())
     }
 
     /// The same, with [`SCRATCH`] bytes of the GPU's memory. The context is this thread's.
@@ -60,9 +60,39 @@ impl Lane {
         if lane.scratch == 0 {
             // SAFETY: the context is this thread's.
             lane.scratch = unsafe { device.driver.alloc(SCRATCH) }?;
-            LANES.with_borrow_mut(|lanes| lanes.0[device.ordinal()] = Some(lane));
+            let _ = LANES.try_with(|lanes| lanes.borrow_mut().0[device.ordinal()] = Some(lane));
         }
         Ok(lane)
+    }
+
+    /// Waits for what was started, whether or not all of it was: memory that work is under way on is not given back.
+    fn wait(self, device: &Device, started: Result<(), GpuError>) -> Result<(), GpuError> {
+        // SAFETY: the stream is this thread's.
+        let waited = unsafe { device.driver.synchronize(self.stream) };
+        started.and(waited)
+    }
+}
+
+/// Starts a copy on a stream of `device`, whose context is this thread's.
+///
+/// # Safety
+/// Both ranges are memory of their places for `len` bytes, until the stream was waited for.
+unsafe fn start_copy(
+    device: &Device,
+    (to, to_place): (Address, Place),
+    (from, from_place): (Address, Place),
+    len: usize,
+    stream: Handle,
+) -> Result<(), GpuError> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        match (Device::of(to_place), Device::of(from_place)) {
+            // What is mapped for one GPU alone, another does not reach: the driver copies between the two.
+            (Some(one), Some(other)) if to_place != from_place => {
+                device.driver.copy_between((to, one.context()), (from, other.context()), len, stream)
+            }
+            _ => device.driver.copy(to, from, len, stream),
+        }
     }
 }
 
@@ -78,11 +108,10 @@ pub(crate) unsafe fn copy((to, to_place): Spot, (from, from_place): Spot, len: u
     let device = either(to_place, from_place)?;
     let lane = Lane::of(device)?;
     let _entered = device.enter()?;
-    // SAFETY: by the caller's word; the stream is this thread's.
-    unsafe {
-        device.driver.copy(to as Address, from as Address, len, lane.stream)?;
-        device.driver.synchronize(lane.stream)
-    }
+    // SAFETY: by the caller's word; the stream is waited for.
+    let started =
+        unsafe { start_copy(device, (to as Address, to_place), (from as Address, from_place), len, lane.stream) };
+    lane.wait(device, started)
 }
 
 /// Combines `len` bytes of `from` into `to`, of which at least one is a GPU's: `to = to op from`.
@@ -123,40 +152,32 @@ unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result
     let device = either(to.1, Place::HOST)?;
     let kernel = device.kernels.combine(device, calc)?;
     let is_aligned = |at: Spot| (at.0 as usize).is_multiple_of(calc.data_type().size());
-    if let Some(other) = Device::of(from.1)
-        && is_aligned(to)
-        && is_aligned(from)
-    {
-        device.reach(other);
-        let lane = Lane::of(device)?;
-        let _entered = device.enter()?;
-        // SAFETY: by the caller's word.
-        unsafe {
-            launch_combine(device, kernel, (to.0 as Address, from.0 as Address), len, calc, lane.stream)?;
-            return device.driver.synchronize(lane.stream);
-        }
-    }
     let _entered = device.enter()?;
+    if to.1 == from.1 && is_aligned(to) && is_aligned(from) {
+        let lane = Lane::of(device)?;
+        // SAFETY: by the caller's word; the stream is waited for.
+        let started =
+            unsafe { launch_combine(device, kernel, (to.0 as Address, from.0 as Address), len, calc, lane.stream) };
+        return lane.wait(device, started);
+    }
     let lane = Lane::with_scratch(device)?;
     // What kernels do not take where it is goes by the scratch: one half for each side.
     let (theirs, ours) = (lane.scratch, lane.scratch + PIECE as Address);
-    for done in (0..len).step_by(PIECE) {
+    let started = (0..len).step_by(PIECE).try_for_each(|done| {
         let len = PIECE.min(len - done);
         let (to_at, from_at) = (to.0 as Address + done as Address, from.0 as Address + done as Address);
-        // SAFETY: each half has room for it and is this thread's; the stream keeps the order.
+        // SAFETY: each half has room for it and is this thread's; the stream keeps the order, and is waited for.
         unsafe {
-            device.driver.copy(theirs, from_at, len, lane.stream)?;
+            start_copy(device, (theirs, to.1), (from_at, from.1), len, lane.stream)?;
             if is_aligned(to) {
-                launch_combine(device, kernel, (to_at, theirs), len, calc, lane.stream)?;
-            } else {
-                device.driver.copy(ours, to_at, len, lane.stream)?;
-                launch_combine(device, kernel, (ours, theirs), len, calc, lane.stream)?;
-                device.driver.copy(to_at, ours, len, lane.stream)?;
+                return launch_combine(device, kernel, (to_at, theirs), len, calc, lane.stream);
             }
+            device.driver.copy(ours, to_at, len, lane.stream)?;
+            launch_combine(device, kernel, (ours, theirs), len, calc, lane.stream)?;
+            device.driver.copy(to_at, ours, len, lane.stream)
         }
-    }
-    // SAFETY: the stream is this thread's.
-    unsafe { device.driver.synchronize(lane.stream) }
+    });
+    lane.wait(device, started)
 }
 
 /// Starts a reduction by its kernel.
@@ -206,10 +227,8 @@ pub(crate) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Sca
     let mut args = [(&raw mut vector).cast(), (&raw mut count).cast(), third];
     let _entered = device.enter()?;
     // SAFETY: the kernel takes these three; the driver copies them before it returns.
-    unsafe {
-        device.driver.launch(kernel, grid(device, len), BLOCK, lane.stream, args.as_mut_ptr())?;
-        device.driver.synchronize(lane.stream)
-    }
+    let started = unsafe { device.driver.launch(kernel, grid(device, len), BLOCK, lane.stream, args.as_mut_ptr()) };
+    lane.wait(device, started)
 }
 
 /// Sets bytes of GPU memory.
@@ -219,11 +238,9 @@ pub(crate) unsafe fn scale(at: Spot, len: usize, data_type: DataType, scale: Sca
 pub(super) unsafe fn fill(device: &Device, to: Address, value: u8, len: usize) -> Result<(), GpuError> {
     let lane = Lane::of(device)?;
     let _entered = device.enter()?;
-    // SAFETY: by the caller's word; the stream is this thread's.
-    unsafe {
-        device.driver.set(to, value, len, lane.stream)?;
-        device.driver.synchronize(lane.stream)
-    }
+    // SAFETY: by the caller's word; the stream is waited for.
+    let started = unsafe { device.driver.set(to, value, len, lane.stream) };
+    lane.wait(device, started)
 }
 
 /// The GPU that works where two places meet: that of the target if it is one.

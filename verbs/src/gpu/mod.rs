@@ -4,8 +4,8 @@
 //! work requests name parts of it by [`local`](GpuRegion::local), peers by [`remote`](GpuRegion::remote). No slice of it
 //! exists, since the processor does not reach it; bytes are copied in and out.
 //!
-//! The software device reaches such memory itself, also that of other processes on the host: this is its wire for GPUs
-//! ([`soft::cuda`](crate::soft)). Devices of libibverbs reach it where GPUDirect RDMA is set up; [`RegistrationPath`] says how.
+//! The software device reaches such memory itself, also that of other processes on the host: this is its wire for GPUs.
+//! Devices of libibverbs reach it where GPUDirect RDMA is set up; [`RegistrationPath`] says how.
 //!
 //! Without the feature `cuda` all of it is there and [`Gpu::open`] says that it was left out.
 

@@ -168,7 +168,9 @@ impl Pd {
         } else {
             why.push_str("DMA-buf: the GPU's driver exports none");
         }
-        if !attributes.gpu_direct_rdma || !gpu::has_peermem() {
+        if !attributes.gpu_direct_rdma {
+            why.push_str("; peermem: the GPU does not have it");
+        } else if !gpu::has_peermem() {
             why.push_str("; peermem: the kernel module nvidia-peermem is not loaded");
         } else if let Some(base) = NonNull::new(std::ptr::without_provenance_mut(allocation.address() as usize)) {
             // SAFETY: the memory is the GPU's, which nobody here reaches but by its driver; who registers it keeps it.

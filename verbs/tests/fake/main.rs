@@ -6,6 +6,8 @@ mod connecting;
 mod connections;
 mod destroys;
 mod errors;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod ground;
 mod holes;
 mod last_receive;

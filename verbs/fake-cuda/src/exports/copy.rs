@@ -14,11 +14,13 @@ struct Copy {
     to_device: bool,
     from_device: bool,
     wait: bool,
+    /// The devices by whose rights it writes and reads, where those are not the stream's.
+    between: Option<[usize; 2]>,
 }
 
 impl Copy {
     const fn of(symbol: &'static str, to_device: bool, from_device: bool, wait: bool) -> Copy {
-        Copy { symbol, to_device, from_device, wait }
+        Copy { symbol, to_device, from_device, wait, between: None }
     }
 
     fn call(self, to: u64, from: u64, len: usize, stream: u64) -> Code {
@@ -28,8 +30,10 @@ impl Copy {
             }
             let stream = world.stream_handle(self.symbol, device, stream)?;
             let owner = world.stream_device(stream);
-            for (address, write, on_device) in [(to, true, self.to_device), (from, false, self.from_device)] {
-                check(world, self.symbol, owner, address, len as u64, write)?;
+            let [into, out_of] = self.between.unwrap_or([owner; 2]);
+            let sides = [(into, to, true, self.to_device), (out_of, from, false, self.from_device)];
+            for (device, address, write, on_device) in sides {
+                check(world, self.symbol, device, address, len as u64, write)?;
                 if on_device && !world.space.is_device(address) {
                     let what = format!("{address:#x} is not memory of a device");
                     world.violation(owner, self.symbol, what);
@@ -43,7 +47,7 @@ impl Copy {
                 Source::Staged(bytes.map_err(|_| code::INVALID_VALUE)?)
             };
             let pageable = !world.space.is_device(to) && world.devices[owner].settings.get("pageable_waits") != 0;
-            let work = Work::Copy { to, from, len: len as u64 };
+            let work = Work::Copy { to, from, len: len as u64, between: self.between };
             give(world, self.symbol, stream, work, self.wait || pageable)
         })
     }
@@ -121,11 +125,10 @@ extern "C" fn cuMemcpyPeerAsync(
     len: usize,
     stream: u64,
 ) -> Code {
-    let known = [to_context, from_context].iter().all(|context| crate::world::world().device_of(*context).is_some());
-    if !known {
-        return code::INVALID_CONTEXT;
-    }
-    Copy::of("cuMemcpyPeerAsync", true, true, false).call(to, from, len, stream)
+    let device = |context| crate::world::world().device_of(context);
+    let (Some(into), Some(out_of)) = (device(to_context), device(from_context)) else { return code::INVALID_CONTEXT };
+    let between = Some([into, out_of]);
+    Copy { between, ..Copy::of("cuMemcpyPeerAsync", true, true, false) }.call(to, from, len, stream)
 }
 
 fn set(symbol: &'static str, to: u64, value: u8, len: usize, stream: u64, wait: bool) -> Code {

@@ -37,9 +37,17 @@ pub(super) struct AccessDesc {
 pub(super) const DEVICE: i32 = 1;
 const PINNED: i32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const FILE_DESCRIPTOR: i32 = 1;
+pub(super) const FILE_DESCRIPTOR: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 pub(super) const READ_WRITE: i32 = 3;
+
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+pub(super) const MINIMUM: i32 = 0;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+pub(super) const DMA_BUF_FD: i32 = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
+pub(super) const CURRENT_CONTEXT: i32 = 0;
+pub(super) const TO_OWNER: i32 = 100;
 
 impl AllocationProp {
     pub(super) fn of(device: i32, gpu_direct_rdma: bool) -> Self {

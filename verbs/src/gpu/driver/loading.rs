@@ -1,6 +1,6 @@
-//! Finding the driver's library, and what it has to have.
+//! The driver's library and its functions, found once.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
@@ -14,94 +14,170 @@ const PATH: &str = "QPAIR_LIBCUDA";
 /// The oldest version that has all the functions: 11.8.
 const OLDEST: i32 = 11_080;
 
-/// What is called. The binding looks a function up when it is first called, and panics if it is not there.
-const NEEDED: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGetCount",
-    "cuDeviceGet",
-    "cuDeviceGetName",
-    "cuDeviceGetUuid_v2",
-    "cuDeviceGetPCIBusId",
-    "cuDeviceTotalMem_v2",
-    "cuDeviceGetAttribute",
-    "cuDevicePrimaryCtxRetain",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuCtxEnablePeerAccess",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuMemGetInfo_v2",
-    "cuMemcpyAsync",
-    "cuMemsetD8Async",
-    "cuStreamCreate",
-    "cuStreamSynchronize",
-    "cuModuleLoadData",
-    "cuModuleGetFunction",
-    "cuLaunchKernel",
-    "cuPointerGetAttribute",
-    "cuMemGetHandleForAddressRange",
-    "cuFlushGPUDirectRDMAWrites",
-    "cuMemCreate",
-    "cuMemRelease",
-    "cuMemAddressReserve",
-    "cuMemAddressFree",
-    "cuMemMap",
-    "cuMemUnmap",
-    "cuMemSetAccess",
-    "cuMemExportToShareableHandle",
-    "cuMemImportFromShareableHandle",
-    "cuMemGetAllocationGranularity",
-    "cuGetErrorName",
-];
+/// An object of the driver.
+type Object = *mut c_void;
 
-static LOADED: OnceLock<Result<(), GpuError>> = OnceLock::new();
+/// A function of it, whatever its type.
+type Function = unsafe extern "C" fn();
 
-pub(super) fn load() -> Result<Driver, GpuError> {
-    LOADED.get_or_init(try_load).clone().map(|()| Driver { _loaded: () })
+/// The driver's library, which stays loaded.
+enum Source {
+    /// What the environment names.
+    Named(&'static Library),
+    /// What the system has, as the binding finds it.
+    System,
 }
 
-fn try_load() -> Result<(), GpuError> {
+impl Source {
+    /// The function of that name, which ends with 0.
+    fn get(&self, name: &str) -> Option<Function> {
+        // SAFETY: functions are looked up, not called; the library stays.
+        unsafe {
+            match self {
+                Source::Named(library) => library.get::<Function>(name.as_bytes()).ok().map(|found| *found),
+                Source::System => sys::culib().get::<Function>(name.as_bytes()).ok().map(|found| *found),
+            }
+        }
+    }
+}
+
+/// Defines the functions that are called, with the types that `cuda.h` gives them; enumerations are numbers.
+macro_rules! functions {
+    ($($name:ident($($type:ty),* $(,)?);)+) => {
+        /// The functions of the driver.
+        #[allow(non_snake_case, reason = "the names are the driver's")]
+        pub(super) struct Functions {
+            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> c_int,)+
+        }
+
+        impl Functions {
+            /// All of them, or the name of one that the library does not have.
+            ///
+            /// # Safety
+            /// The library is the driver, and stays loaded.
+            unsafe fn find(library: &Source) -> Result<Self, &'static str> {
+                Ok(Functions {
+                    $(
+                        $name: {
+                            let found = library.get(concat!(stringify!($name), "\0")).ok_or(stringify!($name))?;
+                            // SAFETY: the function of that name has that type.
+                            unsafe { std::mem::transmute::<Function, unsafe extern "C" fn($($type),*) -> c_int>(found) }
+                        },
+                    )+
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut c_int, c_int);
+    cuDeviceGetName(*mut c_char, c_int, c_int);
+    cuDeviceGetUuid_v2(Object, c_int);
+    cuDeviceGetPCIBusId(*mut c_char, c_int, c_int);
+    cuDeviceTotalMem_v2(*mut usize, c_int);
+    cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
+    cuDevicePrimaryCtxRetain(*mut Object, c_int);
+    cuCtxPushCurrent_v2(Object);
+    cuCtxPopCurrent_v2(*mut Object);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemFree_v2(u64);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemcpyAsync(u64, u64, usize, Object);
+    cuMemcpyPeerAsync(u64, Object, u64, Object, usize, Object);
+    cuMemsetD8Async(u64, u8, usize, Object);
+    cuStreamCreate(*mut Object, c_uint);
+    cuStreamSynchronize(Object);
+    cuModuleLoadData(*mut Object, *const c_void);
+    cuModuleGetFunction(*mut Object, Object, *const c_char);
+    cuLaunchKernel(
+        Object, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Object, *mut *mut c_void, *mut *mut c_void,
+    );
+    cuPointerGetAttribute(*mut c_void, c_uint, u64);
+    cuMemGetHandleForAddressRange(*mut c_void, u64, usize, c_int, c_ulonglong);
+    cuFlushGPUDirectRDMAWrites(c_int, c_int);
+    cuMemCreate(*mut u64, usize, *const c_void, c_ulonglong);
+    cuMemRelease(u64);
+    cuMemAddressReserve(*mut u64, usize, usize, u64, c_ulonglong);
+    cuMemAddressFree(u64, usize);
+    cuMemMap(u64, usize, usize, u64, c_ulonglong);
+    cuMemUnmap(u64, usize);
+    cuMemSetAccess(u64, usize, *const c_void, usize);
+    cuMemExportToShareableHandle(*mut c_void, u64, c_int, c_ulonglong);
+    cuMemImportFromShareableHandle(*mut u64, *mut c_void, c_int);
+    cuMemGetAllocationGranularity(*mut usize, *const c_void, c_int);
+    cuGetErrorName(c_int, *mut *const c_char);
+}
+
+static FUNCTIONS: OnceLock<Result<Functions, GpuError>> = OnceLock::new();
+
+/// The functions, for whoever has a [`Driver`].
+#[inline]
+pub(super) fn functions() -> &'static Functions {
+    match FUNCTIONS.get() {
+        Some(Ok(functions)) => functions,
+        _ => unreachable!("there is a driver once its functions were found"),
+    }
+}
+
+pub(super) fn load() -> Result<Driver, GpuError> {
+    let found = FUNCTIONS.get_or_init(try_load).as_ref();
+    found.map(|_| Driver { _loaded: () }).map_err(Clone::clone)
+}
+
+fn try_load() -> Result<Functions, GpuError> {
+    let library = library()?;
+    // SAFETY: it is the driver.
+    let functions = unsafe { Functions::find(&library) };
+    let mut version = 0;
+    if let Some(get) = library.get("cuDriverGetVersion\0") {
+        // SAFETY: the function has that type in every version, and may be called before all others; `version` is a place for
+        // the number.
+        unsafe { std::mem::transmute::<Function, unsafe extern "C" fn(*mut c_int) -> c_int>(get)(&mut version) };
+    }
+    let functions = match functions {
+        Ok(functions) if version >= OLDEST => functions,
+        Ok(_) => return Err(GpuError::OldDriver { version, missing: None }),
+        Err(name) => return Err(GpuError::OldDriver { version, missing: Some(name) }),
+    };
+    // SAFETY: the first call.
+    match unsafe { (functions.cuInit)(0) } {
+        0 => Ok(functions),
+        code => {
+            let name = name_of(&functions, code).unwrap_or_else(|| format!("error {code}"));
+            Err(GpuError::Driver { call: "cuInit", code, name })
+        }
+    }
+}
+
+/// The library: what the environment names, or what the system has.
+fn library() -> Result<Source, GpuError> {
     if let Some(path) = std::env::var_os(PATH) {
         // SAFETY: whoever starts the program names the driver; its initialisers are its own affair.
-        match unsafe { Library::new(&path) } {
-            // It stays loaded: the binding finds it by its name within the process.
-            Ok(library) => std::mem::forget(library),
-            Err(error) => return Err(GpuError::NoDriver { why: format!("{PATH}: {error}") }),
-        }
+        let library = unsafe { Library::new(&path) };
+        return match library {
+            Ok(library) => Ok(Source::Named(Box::leak(Box::new(library)))),
+            Err(error) => Err(GpuError::NoDriver { why: format!("{PATH}: {error}") }),
+        };
     }
     // SAFETY: loading the driver runs its initialisers, which is what was asked for.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuError::NoDriver { why: "there is no libcuda.so".into() });
     }
-    // SAFETY: it was just found.
-    let library = unsafe { sys::culib() };
-    let is_there = |name: &&&str| {
-        // SAFETY: the function is looked up, not called.
-        unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok()
-    };
-    let missing = NEEDED.iter().find(|name| !is_there(name)).copied();
-    let mut version = 0;
-    if missing != Some("cuDriverGetVersion") {
-        // SAFETY: the function is there, and may be called before all others.
-        super::check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) } as i32)?;
-    }
-    if missing.is_some() || version < OLDEST {
-        return Err(GpuError::OldDriver { version, missing });
-    }
-    // SAFETY: the first call.
-    super::check("cuInit", unsafe { sys::cuInit(0) } as i32)
+    Ok(Source::System)
 }
 
 /// The name of an error, as in `cuda.h`.
 pub(super) fn error_name(code: i32) -> Option<String> {
+    name_of(functions(), code)
+}
+
+fn name_of(functions: &Functions, code: i32) -> Option<String> {
     let mut name = std::ptr::null();
-    // SAFETY: the function was found when the driver was loaded; it takes any number, though the binding's type does not.
-    let look_up = unsafe {
-        sys::culib().get::<unsafe extern "C" fn(i32, *mut *const std::ffi::c_char) -> i32>(b"cuGetErrorName")
-    };
-    // SAFETY: `name` is a place for a pointer to a text that is never freed.
-    if unsafe { look_up.ok()?(code, &mut name) } != 0 || name.is_null() {
+    // SAFETY: `name` is a place for a pointer to a text that is never freed; the driver takes any number.
+    if unsafe { (functions.cuGetErrorName)(code, &mut name) } != 0 || name.is_null() {
         return None;
     }
     // SAFETY: the driver gave a text that ends with 0.

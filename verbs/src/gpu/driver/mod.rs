@@ -1,7 +1,8 @@
 //! The calls of CUDA's driver that are used, each as a function that says what went wrong. The driver is loaded when it is
 //! first asked for; a program that was built without the feature `cuda` has none.
 //!
-//! Names, values and structures are those of `cuda.h`.
+//! Names, values and structures are those of `cuda.h`. What the driver answers is a number: a newer one has answers that no
+//! enumeration of today knows.
 
 #[cfg(feature = "cuda")]
 mod layouts;
@@ -11,7 +12,10 @@ mod loading;
 use std::ffi::c_void;
 
 #[cfg(feature = "cuda")]
-use layouts::{AccessDesc, AllocationProp, DEVICE, Location, READ_WRITE};
+use layouts::{
+    AccessDesc, AllocationProp, CURRENT_CONTEXT, DEVICE, DMA_BUF_FD, FILE_DESCRIPTOR, Location, MINIMUM, READ_WRITE,
+    TO_OWNER,
+};
 
 use crate::error::GpuError;
 
@@ -36,7 +40,7 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// `CUresult` of memory that is used up, and of work that is under way.
+/// `CUresult` of memory that is used up.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
 
 /// Defines the calls. Their bodies name the binding, which is not there without the feature; then nobody can make them,
@@ -91,12 +95,12 @@ fn check(call: &'static str, code: i32) -> Result<(), GpuError> {
     Err(GpuError::Driver { call, code, name })
 }
 
-/// Makes a call of the binding.
+/// Makes a call.
 #[cfg(feature = "cuda")]
 macro_rules! cu {
     ($name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: as the function that makes the call says; what it writes to are places of that function's own.
-        check(stringify!($name), unsafe { cudarc::driver::sys::$name($($arg),*) } as i32)
+        check(stringify!($name), unsafe { (loading::functions().$name)($($arg),*) })
     };
 }
 
@@ -146,39 +150,26 @@ calls! {
     /// An attribute, by its number in `cuda.h`; 0 of those that the driver does not know.
     unsafe fn attribute(device: i32, attribute: u32) -> i32 {
         let mut value = 0;
-        // SAFETY: the type of the function is that of `cuda.h`; the binding's has the attributes of one version only.
-        let get = unsafe {
-            cudarc::driver::sys::culib()
-                .get::<unsafe extern "C" fn(*mut i32, u32, i32) -> i32>(b"cuDeviceGetAttribute")
-        };
-        match get {
-            // SAFETY: by the caller's word; the driver takes any number of an attribute.
-            Ok(get) if unsafe { get(&mut value, attribute, device) } == 0 => Ok(value),
-            _ => Ok(0),
-        }
+        // What the driver does not know is not there.
+        Ok(cu!(cuDeviceGetAttribute(&mut value, attribute, device)).map_or(0, |()| value))
     }
 
     /// Its primary context, kept until the process ends.
     unsafe fn retain_primary(device: i32) -> Handle {
         let mut context = std::ptr::null_mut();
         cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
-        Ok(Handle(context.cast()))
+        Ok(Handle(context))
     }
 
     /// Makes a context this thread's.
     unsafe fn push(context: Handle) -> () {
-        cu!(cuCtxPushCurrent_v2(context.0.cast()))
+        cu!(cuCtxPushCurrent_v2(context.0))
     }
 
     /// Gives the thread the context that it had before.
     unsafe fn pop() -> () {
         let mut context = std::ptr::null_mut();
         cu!(cuCtxPopCurrent_v2(&mut context))
-    }
-
-    /// Lets the current context reach memory of another device's.
-    unsafe fn enable_peer_access(context: Handle) -> () {
-        cu!(cuCtxEnablePeerAccess(context.0.cast(), 0))
     }
 
     /// Allocates memory of the current context.
@@ -202,12 +193,17 @@ calls! {
 
     /// Copies between any two addresses, in the order of the stream.
     unsafe fn copy(to: Address, from: Address, len: usize, stream: Handle) -> () {
-        cu!(cuMemcpyAsync(to, from, len, stream.0.cast()))
+        cu!(cuMemcpyAsync(to, from, len, stream.0))
+    }
+
+    /// Copies between memory of two devices, by their contexts, in the order of the stream.
+    unsafe fn copy_between(to: (Address, Handle), from: (Address, Handle), len: usize, stream: Handle) -> () {
+        cu!(cuMemcpyPeerAsync(to.0, to.1.0, from.0, from.1.0, len, stream.0))
     }
 
     /// Sets bytes, in the order of the stream.
     unsafe fn set(to: Address, value: u8, len: usize, stream: Handle) -> () {
-        cu!(cuMemsetD8Async(to, value, len, stream.0.cast()))
+        cu!(cuMemsetD8Async(to, value, len, stream.0))
     }
 
     /// A stream that does not wait for the default one.
@@ -215,71 +211,58 @@ calls! {
         let mut stream = std::ptr::null_mut();
         // CU_STREAM_NON_BLOCKING
         cu!(cuStreamCreate(&mut stream, 1))?;
-        Ok(Handle(stream.cast()))
+        Ok(Handle(stream))
     }
 
     /// Waits until all of a stream is done.
     unsafe fn synchronize(stream: Handle) -> () {
-        cu!(cuStreamSynchronize(stream.0.cast()))
+        cu!(cuStreamSynchronize(stream.0))
     }
 
     /// Loads a module into the current context. The text ends with 0.
     unsafe fn load_module(text: *const c_void) -> Handle {
         let mut module = std::ptr::null_mut();
         cu!(cuModuleLoadData(&mut module, text))?;
-        Ok(Handle(module.cast()))
+        Ok(Handle(module))
     }
 
     /// A kernel of a module.
     unsafe fn function(module: Handle, name: &std::ffi::CStr) -> Handle {
         let mut function = std::ptr::null_mut();
-        cu!(cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()))?;
-        Ok(Handle(function.cast()))
+        cu!(cuModuleGetFunction(&mut function, module.0, name.as_ptr()))?;
+        Ok(Handle(function))
     }
 
     /// Starts a kernel on `grid` blocks of `block` threads, in the order of the stream.
     unsafe fn launch(function: Handle, grid: u32, block: u32, stream: Handle, args: *mut *mut c_void) -> () {
         let extra = std::ptr::null_mut();
-        cu!(cuLaunchKernel(function.0.cast(), grid, 1, 1, block, 1, 1, 0, stream.0.cast(), args, extra))
+        cu!(cuLaunchKernel(function.0, grid, 1, 1, block, 1, 1, 0, stream.0, args, extra))
     }
 
     /// An attribute of an address, by its number in `cuda.h`, whose value has the size of `u64` or less.
     unsafe fn pointer_attribute(attribute: u32, address: Address) -> u64 {
         let mut value = 0_u64;
-        // SAFETY: as in `attribute`.
-        let get = unsafe {
-            cudarc::driver::sys::culib()
-                .get::<unsafe extern "C" fn(*mut c_void, u32, u64) -> i32>(b"cuPointerGetAttribute")
-        };
-        // SAFETY: the driver takes any address; the value is at most 8 bytes.
-        let code = get.map_or(-1, |get| unsafe { get((&raw mut value).cast(), attribute, address) });
-        check("cuPointerGetAttribute", code)?;
+        cu!(cuPointerGetAttribute((&raw mut value).cast(), attribute, address))?;
         Ok(value)
     }
 
     /// A DMA-buf of whole pages.
     unsafe fn dmabuf(address: Address, len: usize) -> i32 {
         let mut fd = -1_i32;
-        let kind = cudarc::driver::sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        cu!(cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, len, kind, 0))?;
+        cu!(cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, len, DMA_BUF_FD, 0))?;
         Ok(fd)
     }
 
     /// Makes what a NIC has written visible to the current device.
     unsafe fn flush() -> () {
-        use cudarc::driver::sys::{CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target};
-        cu!(cuFlushGPUDirectRDMAWrites(
-            Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-            Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
-        ))
+        cu!(cuFlushGPUDirectRDMAWrites(CURRENT_CONTEXT, TO_OWNER))
     }
 
     /// The unit of virtual memory of a device.
     unsafe fn granularity(device: i32, gpu_direct_rdma: bool) -> usize {
         let prop = AllocationProp::of(device, gpu_direct_rdma);
         let mut bytes = 0;
-        let minimum = cudarc::driver::sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        cu!(cuMemGetAllocationGranularity(&mut bytes, (&raw const prop).cast(), minimum))?;
+        cu!(cuMemGetAllocationGranularity(&mut bytes, (&raw const prop).cast(), MINIMUM))?;
         Ok(bytes)
     }
 
@@ -327,17 +310,15 @@ calls! {
     /// A descriptor of physical memory for another process.
     unsafe fn export(handle: u64) -> i32 {
         let mut fd = -1_i32;
-        let kind = cudarc::driver::sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, kind, 0))?;
+        cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FILE_DESCRIPTOR, 0))?;
         Ok(fd)
     }
 
     /// The physical memory of a descriptor.
     unsafe fn import(fd: i32) -> u64 {
         let mut handle = 0;
-        let kind = cudarc::driver::sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let fd = std::ptr::without_provenance_mut(fd as usize);
-        cu!(cuMemImportFromShareableHandle(&mut handle, fd, kind))?;
+        cu!(cuMemImportFromShareableHandle(&mut handle, fd, FILE_DESCRIPTOR))?;
         Ok(handle)
     }
 }

@@ -113,12 +113,14 @@ impl PeerArenas {
 
     /// The same as `map` does it, which is called only for an arena that was asked for.
     pub(super) fn install_with(&self, arena: u32, map: impl FnOnce() -> Option<Mapped>) {
-        let mut asked = self.asked();
-        if asked.get(&arena) != Some(&false) {
+        if self.asked().get(&arena) != Some(&false) {
             return;
         }
+        // Not under the lock, which those who ask for others take inside of their hazards. Nobody else installs or forgets.
         let is_free = self.place(arena).load(Ordering::Acquire).is_null();
-        match is_free.then(map).flatten() {
+        let mapped = is_free.then(map).flatten();
+        let mut asked = self.asked();
+        match mapped {
             Some(mapped) => {
                 self.place(arena).store(Box::into_raw(Box::new(mapped)), Ordering::Release);
                 asked.remove(&arena);

@@ -2,9 +2,8 @@
 
 use super::core::SoftQp;
 use crate::events::AsyncEvent;
-use crate::memory::Local;
+use crate::memory::{Local, Spot};
 use crate::qp::GRH_BYTES;
-use crate::soft::device_copy;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INLINE, FLAG_INVALIDATE, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::receiver::Poller;
 use crate::soft::recv_queue::{RecvSlot, Taken};
@@ -138,7 +137,8 @@ impl SoftQp {
         let mut invalidated = None;
         match entry.kind {
             KIND_SEND if total > slot.len => status = WcStatus::LOC_LEN_ERR,
-            KIND_SEND if entry.flags & FLAG_INLINE != 0 => place_inline(&poller.consumer, entry, &into.memory),
+            KIND_SEND if entry.flags & FLAG_INLINE == 0 || place_inline(&poller.consumer, entry, &into.memory) => {}
+            KIND_SEND => status = WcStatus::GENERAL_ERR,
             KIND_VOID => status = WcStatus::GENERAL_ERR,
             _ => {}
         }
@@ -263,35 +263,56 @@ impl SoftQp {
     }
 }
 
-/// Copies a short message from the ring into its receive, which has room for it.
+/// Copies a short message from the ring into its receive, which has room for it. False if a GPU did not take it.
 #[inline(always)]
-fn place_inline(consumer: &Consumer, entry: &Entry, memory: &Local) {
+fn place_inline(consumer: &Consumer, entry: &Entry, memory: &Local) -> bool {
     if let Some(piece) = memory.piece(0)
         && piece.len >= entry.byte_len as usize
+        && piece.place.is_host()
     {
-        return consumer.read(entry, &mut |offset, from, len| {
+        consumer.read(entry, &mut |offset, from, len| {
             // SAFETY: the message fits the piece, which the poller holds now.
             unsafe { std::ptr::copy_nonoverlapping(from, piece.ptr.add(offset), len) };
         });
+        return true;
     }
-    consumer.read(entry, &mut |offset, from, len| scatter_local(memory, offset, from, len))
+    let mut placed = true;
+    consumer.read(entry, &mut |offset, from, len| placed &= scatter_local(memory, offset, from, len));
+    placed
 }
 
-/// Copies to `offset` of a memory of several pieces.
+/// Copies to `offset` of a memory of several pieces, or of a GPU's. False if a GPU refused.
 #[cold]
-fn scatter_local(memory: &Local, offset: usize, from: *const u8, len: usize) {
-    let mut start = 0;
+fn scatter_local(memory: &Local, offset: usize, from: *const u8, len: usize) -> bool {
+    let (mut start, mut placed) = (0, true);
     for piece in (0..memory.pieces()).filter_map(|index| memory.piece(index)) {
         let first = offset.clamp(start, start + piece.len);
         let last = (offset + len).clamp(first, start + piece.len);
+        let to = Spot::new(piece.ptr, piece.place).add(first - start);
+        let from = Spot::host(from.wrapping_add(first.saturating_sub(offset)).cast_mut());
         // SAFETY: `first..last` lies within both the piece and the message.
-        unsafe {
-            device_copy(
-                piece.ptr.wrapping_add(first - start),
-                from.wrapping_add(first.saturating_sub(offset)),
-                last - first,
-            )
-        };
+        let moved = unsafe { to.copy_from(from, last - first) };
+        placed &= moved.inspect_err(|error| tracing::error!(%error, "a message was not put into GPU memory")).is_ok();
         start += piece.len;
+    }
+    placed
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+    use crate::{Access, Context, Gpu};
+
+    /// A peer that does as it likes puts a message into the ring though the receive is on a GPU.
+    #[test]
+    fn what_is_in_the_ring_reaches_a_receive_on_a_gpu() {
+        qpair_fake_cuda::control::load().unwrap();
+        let pd = Context::open("soft0").unwrap().alloc_pd().unwrap();
+        let region = pd.register_gpu(Gpu::open(0).unwrap().alloc(16).unwrap(), Access::NONE).unwrap();
+        let memory = Local::Region(region.local(4..12));
+        assert!(scatter_local(&memory, 3, [1, 2, 3, 4].as_ptr(), 4));
+        let mut found = [9; 16];
+        region.read(0, &mut found).unwrap();
+        assert_eq!(found, [0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]);
     }
 }

@@ -1,0 +1,148 @@
+//! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of several GPUs; and what is
+//! told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
+
+use qpair_fake_cuda::{code, control};
+use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
+use qpair_verbs::{Access, Context, Gpu, GpuBuffer, GpuError, MemoryError, ProtectionDomain};
+
+/// One more GPU.
+fn gpu() -> (Gpu, control::Device) {
+    let fake = control::add_device().expect("the library is built beside the tests");
+    (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
+}
+
+/// The software device, and a domain of it.
+fn soft() -> (Context, ProtectionDomain) {
+    let ctx = Context::open("soft0").expect("the software device");
+    let pd = ctx.alloc_pd().expect("a domain");
+    (ctx, pd)
+}
+
+fn bytes(buffer: &GpuBuffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.read(0, &mut bytes).expect("its own memory");
+    bytes
+}
+
+/// Writes from a region into another, over queue pairs of one context.
+fn write_over(from: GpuBuffer, into: GpuBuffer) -> (GpuBuffer, GpuBuffer) {
+    let len = from.len();
+    let (ctx, pd) = soft();
+    let mut cq = ctx.create_cq(8).expect("a queue");
+    let (a, b) = (pd.rc(&cq).build().expect("a pair"), pd.rc(&cq).build().expect("a pair"));
+    let (to_a, to_b) = (a.address(), b.address());
+    let (mut a, _b) = (a.connect(&to_b).expect("connected"), b.connect(&to_a).expect("connected"));
+    let from = pd.register_gpu(from, Access::NONE).expect("registered");
+    let into = pd.register_gpu(into, Access::REMOTE_WRITE).expect("registered");
+    a.write(from.local(0..len), into.remote(0..len)).signaled().post().expect("posted");
+    cq.wait().expect("done").ok().expect("a success");
+    (from.revoke().expect("nobody else has it"), into.revoke().expect("nobody else has it"))
+}
+
+#[test]
+fn memory_of_another_library_is_used_and_given_back_to_it() {
+    let (gpu, fake) = gpu();
+    let theirs = gpu.alloc(10_000).unwrap();
+    let address = theirs.address();
+    // SAFETY: the buffer is the memory's owner, and nobody else uses it.
+    let mut adopted = unsafe { gpu.adopt(address + 100, 5000, Box::new(theirs)) }.unwrap();
+    adopted.write(0, &[7; 5000]).unwrap();
+    let (_, copied) = write_over(adopted, gpu.alloc(5000).unwrap());
+    assert_eq!(bytes(&copied), [7; 5000]);
+    drop(copied);
+    assert!(!fake.live().contains("mapping"), "{}", fake.live());
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn what_is_no_memory_of_the_gpu_is_not_adopted() {
+    let ((gpu, _), (other, _)) = (gpu(), gpu());
+    let here = vec![0_u8; 100];
+    // SAFETY: refused, and so never touched.
+    let refused = unsafe { gpu.adopt(here.as_ptr() as u64, 100, Box::new(())) };
+    assert!(matches!(refused, Err(GpuError::NotGpuMemory { .. })), "{refused:?}");
+    let theirs = other.alloc(100).unwrap();
+    // SAFETY: as above.
+    let refused = unsafe { gpu.adopt(theirs.address(), 100, Box::new(())) }.unwrap_err();
+    assert!(matches!(refused, GpuError::OtherGpu { .. }), "{refused}");
+    assert!(refused.to_string().contains("open that one"));
+    assert_eq!(gpu.alloc(0).unwrap_err(), GpuError::Length { len: 0 });
+}
+
+#[test]
+fn where_memory_can_not_be_shared_it_is_plain() {
+    let fake = control::add_device().unwrap();
+    fake.set_attribute(102, 0).unwrap();
+    let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+    assert!(!gpu.attributes().shared_by_descriptor);
+    let mut from = gpu.alloc(3000).unwrap();
+    from.write(0, &[5; 3000]).unwrap();
+    let (_, into) = write_over(from, gpu.alloc(3000).unwrap());
+    assert_eq!(bytes(&into), [5; 3000]);
+    assert!(fake.count("cuMemAlloc").unwrap() >= 2);
+}
+
+#[test]
+fn memory_of_two_gpus_is_copied_and_combined() {
+    let ((one, fake_one), (other, fake_other)) = (gpu(), gpu());
+    let (mut a, mut b) = (one.alloc(1000).unwrap(), other.alloc(1000).unwrap());
+    a.write(0, &[3; 1000]).unwrap();
+    b.write(0, &[4; 1000]).unwrap();
+    a.combine_from((0, &b, 0), 1000, Calc::of::<u8>(ReduceOp::Sum)).unwrap();
+    assert_eq!(bytes(&a), [7; 1000]);
+    b.copy_from(10, &a, 0, 500).unwrap();
+    assert_eq!(bytes(&b)[..20], [vec![4; 10], vec![7; 10]].concat());
+    a.scale(0, 1000, DataType::U8, Scale::Multiply(2.0)).unwrap();
+    assert_eq!(bytes(&a), [14; 1000]);
+    assert_eq!((fake_one.violations(), fake_other.violations()), (String::new(), String::new()));
+}
+
+#[test]
+fn elements_that_are_not_aligned_are_combined_all_the_same() {
+    let (gpu, _) = gpu();
+    let (mut a, mut b) = (gpu.alloc(101).unwrap(), gpu.alloc(101).unwrap());
+    for buffer in [&mut a, &mut b] {
+        buffer.write(1, &[1_u32.to_ne_bytes(); 25].concat()).unwrap();
+    }
+    a.combine_from((1, &b, 1), 100, Calc::of::<u32>(ReduceOp::Sum)).unwrap();
+    assert_eq!(bytes(&a)[1..], [2_u32.to_ne_bytes(); 25].concat());
+    let error = a.combine_from((0, &b, 0), 99, Calc::of::<u32>(ReduceOp::Sum)).unwrap_err();
+    assert!(matches!(error, GpuError::Elements { len: 99, size: 4, .. }), "{error}");
+}
+
+#[test]
+fn what_the_driver_refuses_is_told_and_nothing_is_left_under_way() {
+    let (gpu, fake) = gpu();
+    let mut buffer = gpu.alloc(64).unwrap();
+    fake.fail("cuMemcpyAsync", 1, code::ECC_UNCORRECTABLE).unwrap();
+    let error = buffer.write(0, &[1; 64]).unwrap_err();
+    assert!(error.to_string().contains("cuMemcpyAsync failed: CUDA_ERROR_ECC_UNCORRECTABLE"), "{error}");
+    buffer.write(0, &[2; 64]).unwrap();
+    assert_eq!(bytes(&buffer), [2; 64]);
+    let error = buffer.read(60, &mut [0; 5]).unwrap_err();
+    assert_eq!(error, GpuError::Range { start: 60, end: 65, len: 64 });
+    assert!(matches!(gpu.alloc(1 << 40), Err(GpuError::OutOfMemory { .. })));
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_an_error_with_the_count() {
+    let (_, fake) = gpu();
+    let error = Gpu::open(fake.ordinal() as usize + 40).unwrap_err();
+    assert!(matches!(error, GpuError::NoDevice { .. }) && error.to_string().contains("nvidia-smi -L"), "{error}");
+}
+
+#[test]
+fn atomics_do_not_reach_a_gpu() {
+    let (gpu, _) = gpu();
+    let (ctx, pd) = soft();
+    let mut cq = ctx.create_cq(8).unwrap();
+    let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
+    let (to_a, to_b) = (a.address(), b.address());
+    let (mut a, _b) = (a.connect(&to_b).unwrap(), b.connect(&to_a).unwrap());
+    let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_ALL).unwrap();
+    a.fetch_add(pd.alloc(8).unwrap(), region.remote(0..8), 1).signaled().post().unwrap();
+    let done = cq.wait().unwrap();
+    assert!(!done.status().is_success(), "{:?}", done.status());
+    let _: MemoryError = region.read(60, &mut [0; 8]).unwrap_err();
+}
