@@ -57,7 +57,7 @@ fn memory_of_another_library_is_used_and_given_back_to_it() {
 #[test]
 fn what_is_no_memory_of_the_gpu_is_not_adopted() {
     let ((gpu, _), (other, _)) = (gpu(), gpu());
-    let here = vec![0_u8; 100];
+    let here = [0_u8; 100];
     // SAFETY: refused, and so never touched.
     let refused = unsafe { gpu.adopt(here.as_ptr() as u64, 100, Box::new(())) };
     assert!(matches!(refused, Err(GpuError::NotGpuMemory { .. })), "{refused:?}");
