@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use qpair::collectives::{CollectiveError, CommBuffer, Communicator, Location, OnGpu, Spec};
+use qpair::collectives::{CollectiveError, CommBuffer, Communicator, Location, OnGpu, OnHost, Spec};
 use qpair::verbs::calc::{Element, ReduceOp};
-use qpair::verbs::{Gpu, GpuError, MemoryError};
+use qpair::verbs::{Gpu, MemoryError};
 
 use super::operation::{Call, Operation, Placement};
 use super::pattern::Pattern;
@@ -21,23 +21,16 @@ pub struct Vectors<'a, T: Element> {
     first_root: usize,
     pairs: Vec<Pair<T>>,
     /// The same in memory of a GPU, if that is to be worked on.
-    on_gpu: Vec<OnGpuPair<T>>,
+    on_gpu: Vec<Pair<T, OnGpu>>,
     gives: Vec<usize>,
     gets: Vec<usize>,
 }
 
 /// What is given, if that stays as it is, and what the result is put into.
 #[derive(Debug)]
-struct Pair<T: Element> {
-    input: CommBuffer<T>,
-    data: CommBuffer<T>,
-}
-
-/// The same on a GPU.
-#[derive(Debug)]
-struct OnGpuPair<T: Element> {
-    input: CommBuffer<T, OnGpu>,
-    data: CommBuffer<T, OnGpu>,
+struct Pair<T: Element, L: Location = OnHost> {
+    input: CommBuffer<T, L>,
+    data: CommBuffer<T, L>,
 }
 
 impl<'a, T: Scalar> Vectors<'a, T> {
@@ -63,7 +56,7 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             if at == pairs.len() {
                 pairs.push(Pair { input: comm.buffer(input)?, data: comm.buffer(data)? });
                 if let Some(gpu) = gpu {
-                    on_gpu.push(OnGpuPair { input: comm.gpu_buffer(gpu, input)?, data: comm.gpu_buffer(gpu, data)? });
+                    on_gpu.push(Pair { input: comm.gpu_buffer(gpu, input)?, data: comm.gpu_buffer(gpu, data)? });
                 }
             }
             by_root.push((spec, at));
@@ -123,11 +116,8 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             gets: &self.gets,
         };
         match self.on_gpu.get_mut(at) {
-            Some(OnGpuPair { input, data }) => task.run(input, data),
-            None => {
-                let Pair { input, data } = &mut self.pairs[at];
-                task.run(input, data)
-            }
+            Some(pair) => task.run(pair),
+            None => task.run(&mut self.pairs[at]),
         }
     }
 
@@ -135,19 +125,15 @@ impl<'a, T: Scalar> Vectors<'a, T> {
     fn upload(&mut self, at: usize) -> Result<(), CollectiveError> {
         let Some(there) = self.on_gpu.get_mut(at) else { return Ok(()) };
         let Pair { input, data } = &self.pairs[at];
-        there.input.write(0, input).and_then(|()| there.data.write(0, data)).map_err(refused)
+        let written = there.input.write(0, input).and_then(|()| there.data.write(0, data));
+        Ok(written.map_err(MemoryError::from)?)
     }
 
     /// Copies a result from the GPU, if it is there.
     fn download(&mut self, at: usize) -> Result<(), CollectiveError> {
         let Some(there) = self.on_gpu.get(at) else { return Ok(()) };
-        there.data.read(0, &mut self.pairs[at].data).map_err(refused)
+        Ok(there.data.read(0, &mut self.pairs[at].data).map_err(MemoryError::from)?)
     }
-}
-
-/// What a GPU has refused.
-fn refused(error: GpuError) -> CollectiveError {
-    MemoryError::from(Box::new(error)).into()
 }
 
 /// One operation, on vectors wherever they are.
@@ -161,12 +147,9 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn run<T: Element, L: Location>(
-        &self,
-        input: &mut CommBuffer<T, L>,
-        data: &mut CommBuffer<T, L>,
-    ) -> Result<(), CollectiveError> {
+    fn run<T: Element, L: Location>(&self, pair: &mut Pair<T, L>) -> Result<(), CollectiveError> {
         use Operation as O;
+        let Pair { input, data } = pair;
         let (comm, root, op) = (self.comm, self.root, self.call.op.unwrap_or(ReduceOp::Sum));
         let in_place = self.call.placement == Placement::InPlace;
         match self.operation {

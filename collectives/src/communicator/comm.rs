@@ -211,7 +211,7 @@ impl Communicator {
     pub fn gpu_buffer<T: Element>(&self, gpu: Gpu, len: usize) -> Result<CommBuffer<T, OnGpu>, CollectiveError> {
         let memory = match len.saturating_mul(T::TYPE.size()) {
             0 => None,
-            bytes => Some(gpu.alloc(bytes).map_err(|error| MemoryError::from(Box::new(error)))?),
+            bytes => Some(gpu.alloc(bytes).map_err(MemoryError::from)?),
         };
         Ok(CommBuffer::new(memory, self.id))
     }

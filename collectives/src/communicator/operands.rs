@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::error::CollectiveError;
-use crate::execute::{Block, Grace, Key, Memory, Place, TimeLimit};
+use qpair_verbs::Gpu;
+
+use crate::execute::{Block, Grace, Key, Memory, TimeLimit};
 
 /// An operation that was started to be waited for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ impl Operands {
         &mut self,
         key: &Key,
         me: u32,
-        alloc: impl FnOnce(Place, usize) -> Result<Block, CollectiveError>,
+        alloc: impl FnOnce(Option<Gpu>, usize) -> Result<Block, CollectiveError>,
     ) -> Result<Option<Block>, CollectiveError> {
         let by = key.op.and_then(|op| op.scale_before());
         let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
@@ -62,7 +64,7 @@ impl Operands {
             };
         }
         let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
-        let scaled = alloc(own.place(), own.len()).and_then(|mut copy| {
+        let scaled = alloc(own.gpu(), own.len()).and_then(|mut copy| {
             copy.copy_from(&own)?;
             copy.scale(0, own.len(), data_type, by).map_err(unsupported).map(|()| copy)
         });

@@ -3,8 +3,6 @@
 use qpair_verbs::calc::{DataType, Scale, scale};
 use qpair_verbs::{Buffer, Gpu, GpuBuffer, MemoryError, ProtectionDomain};
 
-use crate::error::CollectiveError;
-
 /// Memory of the processor's or of a GPU's.
 // Public, as what a sealed trait names has to be; nobody outside finds it.
 #[derive(Debug)]
@@ -15,22 +13,15 @@ pub enum Block {
     Gpu(GpuBuffer),
 }
 
-/// Where memory is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Host,
-    Gpu(Gpu),
-}
-
 impl Block {
-    /// Memory at a place.
+    /// Memory of a GPU, or of the processor where none is given.
     ///
     /// # Errors
-    /// [`CollectiveError::Memory`].
-    pub(crate) fn alloc(place: Place, len: usize, domain: &ProtectionDomain) -> Result<Self, CollectiveError> {
-        match place {
-            Place::Host => Ok(Block::Host(domain.alloc(len)?)),
-            Place::Gpu(gpu) => Ok(Block::Gpu(gpu.alloc(len).map_err(on_gpu)?)),
+    /// [`MemoryError`].
+    pub(crate) fn alloc(gpu: Option<Gpu>, len: usize, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
+        match gpu {
+            None => domain.alloc(len).map(Block::Host),
+            Some(gpu) => Ok(Block::Gpu(gpu.alloc(len)?)),
         }
     }
 
@@ -41,23 +32,24 @@ impl Block {
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    /// The GPU whose memory it is.
+    pub(crate) fn gpu(&self) -> Option<Gpu> {
         match self {
-            Block::Host(_) => Place::Host,
-            Block::Gpu(buffer) => Place::Gpu(buffer.gpu()),
+            Block::Host(_) => None,
+            Block::Gpu(buffer) => Some(buffer.gpu()),
         }
     }
 
-    /// Copies another that is as long, or shorter, to the front. Both are of one place.
+    /// Copies another that is as long, or shorter, to the front.
     ///
     /// # Errors
-    /// [`CollectiveError::Memory`].
-    pub(crate) fn copy_from(&mut self, from: &Block) -> Result<(), CollectiveError> {
+    /// [`MemoryError::Gpu`].
+    pub(crate) fn copy_from(&mut self, from: &Block) -> Result<(), MemoryError> {
         match (self, from) {
             (Block::Host(to), Block::Host(from)) => to[..from.len()].copy_from_slice(from),
-            (Block::Gpu(to), Block::Gpu(from)) => to.copy_from(0, from, 0, from.len()).map_err(on_gpu)?,
-            (Block::Gpu(to), Block::Host(from)) => to.write(0, from).map_err(on_gpu)?,
-            (Block::Host(to), Block::Gpu(from)) => from.read(0, &mut to[..from.len()]).map_err(on_gpu)?,
+            (Block::Gpu(to), Block::Gpu(from)) => to.copy_from(0, from, 0, from.len())?,
+            (Block::Gpu(to), Block::Host(from)) => to.write(0, from)?,
+            (Block::Host(to), Block::Gpu(from)) => from.read(0, &mut to[..from.len()])?,
         }
         Ok(())
     }
@@ -72,9 +64,4 @@ impl Block {
             Block::Gpu(buffer) => buffer.scale(offset, len, data_type, by).map_err(|error| error.to_string()),
         }
     }
-}
-
-/// What a GPU has refused.
-fn on_gpu(error: qpair_verbs::GpuError) -> CollectiveError {
-    MemoryError::from(Box::new(error)).into()
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, DataType, Scale, combine};
 use qpair_verbs::{
-    Access, ExposedRegion, GpuRegion, Local, MemoryError, ProtectionDomain, RegionSlice, RemoteSlice, RevokeBlocked,
-    Rkey,
+    Access, ExposedRegion, Gpu, GpuRegion, Local, MemoryError, ProtectionDomain, RegionSlice, RemoteSlice,
+    RevokeBlocked, Rkey,
 };
 
 use super::block::Block;
@@ -197,6 +197,11 @@ impl Memory {
             Memory::Plain(block) => Some(block),
             Memory::None | Memory::Kept { .. } | Memory::Exposed(_) => None,
         }
+    }
+
+    /// The GPU whose memory it is, if no peer can reach it.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        if let Memory::Plain(block) = self { block.gpu() } else { None }
     }
 
     /// Whether it is a GPU's.

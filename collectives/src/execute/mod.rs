@@ -24,7 +24,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use block::{Block, Place};
+pub(crate) use block::Block;
 pub(crate) use cache::PlanCache;
 pub use call::Call;
 pub(crate) use call::size;

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
-use qpair_verbs::ProtectionDomain;
 use qpair_verbs::calc::{Calc, DataType, Scale, scale};
+use qpair_verbs::{Gpu, ProtectionDomain};
 
-use super::block::{Block, Place};
+use super::block::Block;
 use super::compile::{Compiled, Span};
 use super::memory::Memory;
 use super::net::Number;
@@ -157,19 +157,19 @@ impl Run {
         }
     }
 
-    /// Memory of at least `len` bytes at a place, which was kept or is new.
+    /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new.
     ///
     /// # Errors
     /// [`CollectiveError::Memory`].
     pub(crate) fn alloc(
         &mut self,
         which: Kept,
-        (place, len): (Place, usize),
+        (gpu, len): (Option<Gpu>, usize),
         domain: &ProtectionDomain,
     ) -> Result<Block, CollectiveError> {
         match self.kept[which as usize].take() {
-            Some(block) if block.len() >= len && block.place() == place => Ok(block),
-            _ => Block::alloc(place, len, domain),
+            Some(block) if block.len() >= len && block.gpu() == gpu => Ok(block),
+            _ => Ok(Block::alloc(gpu, len, domain)?),
         }
     }
 
@@ -327,8 +327,8 @@ impl Run {
             self.reserve(plan);
         }
         if plan.scratch > 0 {
-            let place = self.place();
-            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (place, plan.scratch), domain)?);
+            let gpu = self.data.gpu().or_else(|| self.input.gpu());
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), domain)?);
         }
         if plan.large {
             self.input.expose(domain)?;
@@ -344,12 +344,6 @@ impl Run {
             self.open += plan.peers.iter().filter(|peer| peer.reached).count();
         }
         Ok(())
-    }
-
-    /// Where the vectors are.
-    fn place(&self) -> Place {
-        let of = |memory: &Memory| if let Memory::Plain(block) = memory { Some(block.place()) } else { None };
-        of(&self.data).or_else(|| of(&self.input)).unwrap_or(Place::Host)
     }
 
     #[cold]

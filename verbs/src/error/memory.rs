@@ -126,6 +126,12 @@ pub enum MemoryError {
     },
 }
 
+impl From<GpuError> for MemoryError {
+    fn from(error: GpuError) -> Self {
+        MemoryError::Gpu(Box::new(error))
+    }
+}
+
 /// Exposing a buffer failed; the buffer is handed back.
 #[derive(Debug, Error)]
 #[error("{error}")]

@@ -119,6 +119,8 @@ impl Allocation {
         }
         let arena = add();
         let id = arena.id();
+        // Of devices that were closed nobody asks any more.
+        arenas.retain(GpuArena::is_known);
         arenas.push(arena);
         id
     }

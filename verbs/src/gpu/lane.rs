@@ -14,15 +14,17 @@ use crate::error::GpuError;
 /// An address and whose memory it is.
 type Spot = (*mut u8, Place);
 
-/// A thread's streams, by the GPU's ordinal.
+/// A thread's ways, by the GPU's ordinal.
 struct Lanes([Option<Lane>; MAX_GPUS]);
 
 /// A thread's way to one GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
-    pub(super) stream: Handle,
+    stream: Handle,
     /// Memory of the GPU that what a kernel does not take where it is goes by; 0 before it is needed.
     scratch: Address,
+    /// For one use: the thread ends, and has given its own back.
+    lent: bool,
 }
 
 thread_local! {
@@ -42,16 +44,16 @@ impl Drop for Lanes {
 impl Lane {
     /// One of a stream, without scratch.
     pub(super) fn new(stream: Handle) -> Self {
-        Lane { stream, scratch: 0 }
+        Lane { stream, scratch: 0, lent: false }
     }
 
-    /// This thread's way to a GPU. One that ends, and whose own is given back already, has another for each use.
+    /// This thread's way to a GPU.
     fn of(device: &Device) -> Result<Lane, GpuError> {
         let own = LANES.try_with(|lanes| match &mut lanes.borrow_mut().0[device.ordinal()] {
             Some(lane) => Ok(*lane),
             none => Ok(*none.insert(device.take_lane()?)),
         });
-        own.unwrap_or_else(|_| device.take_lane())
+        own.unwrap_or_else(|_| Ok(Lane { lent: true, ..device.take_lane()? }))
     }
 
     /// The same, with [`SCRATCH`] bytes of the GPU's memory. The context is this thread's.
@@ -60,7 +62,9 @@ impl Lane {
         if lane.scratch == 0 {
             // SAFETY: the context is this thread's.
             lane.scratch = unsafe { device.driver.alloc(SCRATCH) }?;
-            let _ = LANES.try_with(|lanes| lanes.borrow_mut().0[device.ordinal()] = Some(lane));
+            if !lane.lent {
+                LANES.with_borrow_mut(|lanes| lanes.0[device.ordinal()] = Some(lane));
+            }
         }
         Ok(lane)
     }
@@ -69,6 +73,9 @@ impl Lane {
     fn wait(self, device: &Device, started: Result<(), GpuError>) -> Result<(), GpuError> {
         // SAFETY: the stream is this thread's.
         let waited = unsafe { device.driver.synchronize(self.stream) };
+        if self.lent {
+            device.give_lane(Lane { lent: false, ..self });
+        }
         started.and(waited)
     }
 }

@@ -20,11 +20,6 @@ impl Place {
         self == Place::HOST
     }
 
-    /// Those of all GPUs.
-    pub(crate) fn gpus() -> impl Iterator<Item = Place> {
-        (0..MAX_GPUS as u8).map(Place::gpu)
-    }
-
     /// The GPU's ordinal.
     pub(super) fn ordinal(self) -> Option<u8> {
         self.0.checked_sub(1)

@@ -90,7 +90,7 @@ impl GpuRegion {
     /// [`MemoryError::Gpu`].
     pub fn copy(&self) -> Result<GpuBuffer, MemoryError> {
         let Some(allocation) = self.region.gpu() else { unreachable!("the region was made of GPU memory") };
-        GpuBuffer::copy_of(allocation).map_err(|error| Box::new(error).into())
+        Ok(GpuBuffer::copy_of(allocation)?)
     }
 
     /// Makes what peers have written visible to kernels that start from now on, by the rule that holds on every machine
@@ -107,7 +107,7 @@ impl GpuRegion {
         if !allocation.attributes().flush.host {
             return Ok(Flush::ReadBack);
         }
-        allocation.flush().map_err(Box::new)?;
+        allocation.flush()?;
         Ok(Flush::Done)
     }
 

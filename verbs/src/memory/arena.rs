@@ -67,7 +67,7 @@ struct PoolState {
     next_id: u32,
     /// All that are alive, for peers that ask.
     by_id: HashMap<u32, Weak<Arena>>,
-    /// The same of GPUs' memory.
+    /// The same of GPUs' memory, by their numbers without the place.
     gpus: HashMap<u32, Weak<Allocation>>,
     /// The ones that small blocks come from; kept for the life of the device.
     shared: Vec<(HugePages, Arc<Arena>)>,
@@ -85,6 +85,11 @@ pub(crate) struct GpuArena {
 impl GpuArena {
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Whether its device is open.
+    pub(crate) fn is_known(&self) -> bool {
+        self.pool.strong_count() > 0
     }
 
     pub(crate) fn is_of(&self, pool: &Weak<ArenaPool>) -> bool {
@@ -105,9 +110,9 @@ impl PoolState {
     fn number(&mut self) -> u32 {
         loop {
             self.next_id = (self.next_id + 1) & ARENA_MASK;
-            let taken = |place: Place| self.gpus.contains_key(&place.arena(self.next_id));
-            if self.next_id != 0 && !self.by_id.contains_key(&self.next_id) && !Place::gpus().any(taken) {
-                return self.next_id;
+            let id = self.next_id;
+            if id != 0 && !self.by_id.contains_key(&id) && !self.gpus.contains_key(&id) {
+                return id;
             }
         }
     }
@@ -264,22 +269,23 @@ impl ArenaPool {
     pub(crate) fn gpu(&self, allocation: &Arc<Allocation>) -> u32 {
         allocation.arena_in(&self.me, || {
             let mut state = self.lock();
-            let id = allocation.place().arena(state.number());
-            state.gpus.insert(id, Arc::downgrade(allocation));
-            GpuArena { id, pool: self.me.clone() }
+            let number = state.number();
+            state.gpus.insert(number, Arc::downgrade(allocation));
+            GpuArena { id: allocation.place().arena(number), pool: self.me.clone() }
         })
     }
 
     /// The memory of a GPU of that number, if it is alive.
     pub(crate) fn get_gpu(&self, id: u32) -> Option<Arc<Allocation>> {
-        self.lock().gpus.get(&id).and_then(Weak::upgrade)
+        let found = self.lock().gpus.get(&(id & ARENA_MASK)).and_then(Weak::upgrade);
+        found.filter(|allocation| allocation.place() == Place::of_arena(id))
     }
 
     /// Notes that an arena is gone.
     fn forget(&self, id: u32) {
         let mut state = self.lock();
         state.by_id.remove(&id);
-        state.gpus.remove(&id);
+        state.gpus.remove(&(id & ARENA_MASK));
         state.gone.push(id);
         let first = state.gone.len() == 1;
         drop(state);

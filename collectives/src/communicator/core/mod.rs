@@ -314,7 +314,7 @@ impl Core {
             None => self.spare.pop(),
         };
         let mut run = run.unwrap_or_else(|| Box::new(Run::new()));
-        match operands.scale(key, self.me, |place, len| run.alloc(Kept::Input, (place, len), &self.domain)) {
+        match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), &self.domain)) {
             Ok(own) => run.own_input = own,
             Err(error) => {
                 self.spare.push(run);

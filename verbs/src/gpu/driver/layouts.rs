@@ -1,5 +1,4 @@
-//! Structures and values of `cuda.h` for virtual memory, written out: those of the binding differ by version though their
-//! layout does not.
+//! Structures and values of `cuda.h`, mostly for virtual memory.
 
 use std::ffi::c_void;
 

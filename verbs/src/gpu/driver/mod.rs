@@ -43,8 +43,8 @@ unsafe impl Sync for Handle {}
 /// `CUresult` of memory that is used up.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
 
-/// Defines the calls. Their bodies name the binding, which is not there without the feature; then nobody can make them,
-/// since there is no driver.
+/// Defines the calls. Their bodies name the driver's functions, which are not there without the feature; then nobody can make
+/// them, since there is no driver.
 macro_rules! calls {
     ($($(#[$doc:meta])* unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block)+) => {
         #[cfg(feature = "cuda")]

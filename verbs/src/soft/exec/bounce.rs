@@ -41,13 +41,13 @@ impl Sender {
             let Some((part, op)) = next(peer, bouncing.done, want, area as u32) else {
                 return Some(self.bounce_refused(own));
             };
-            let mut moved = Ok(());
+            let mut failed = None;
             request.part(bouncing.done, part, |offset, piece| {
                 // SAFETY: the area holds `part` bytes and nobody uses it between parts; the piece is posted memory.
                 let one = unsafe { Spot::host(to.wrapping_add(offset)).copy_from(piece.spot(), piece.len) };
-                moved = std::mem::replace(&mut moved, Ok(())).and(one);
+                failed = failed.take().or(one.err());
             });
-            if let Err(error) = moved {
+            if let Some(error) = failed {
                 self.bounce_end();
                 return Some(self.gpu_failed(own, &error));
             }
@@ -77,13 +77,13 @@ impl Sender {
             let (Some(peer), Some(bouncing)) = (&self.peer, &mut self.bouncing) else { return LOST };
             let (Some(area), Some(from)) = (bouncing.area, bouncing.area_ptr()) else { return LOST };
             let part = std::mem::take(&mut bouncing.part);
-            let mut moved = Ok(());
+            let mut failed = None;
             request.part(bouncing.done, part, |offset, piece| {
                 // SAFETY: the peer filled `part` bytes of the area; the piece is posted memory.
                 let one = unsafe { take(piece, Spot::host(from.wrapping_add(offset)), calc) };
-                moved = std::mem::replace(&mut moved, Ok(())).and(one);
+                failed = failed.take().or(one.err());
             });
-            if let Err(error) = moved {
+            if let Some(error) = failed {
                 self.bounce_end();
                 return self.gpu_failed(own, &error);
             }
