@@ -7,6 +7,7 @@ mod comm;
 mod core;
 mod explain;
 mod group;
+mod keys;
 mod location;
 mod operands;
 mod operations;

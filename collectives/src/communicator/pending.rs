@@ -7,9 +7,9 @@ use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
+use super::keys::roles;
 use super::location::Location;
 use super::operands::{Ended, Operands, Ticket};
-use super::operations::roles;
 use crate::error::CollectiveError;
 use crate::execute::{Block, Key};
 use crate::plan::{Collective, Counts};

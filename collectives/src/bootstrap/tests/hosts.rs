@@ -1,0 +1,96 @@
+//! Ranks on several hosts, and by what all of them choose algorithms.
+
+use std::time::Duration;
+
+use super::LIMIT;
+use super::port::Port;
+use crate::bootstrap::whereabouts::whereabouts;
+use crate::bootstrap::{Environment, Whereabouts};
+use crate::communicator::Communicator;
+use crate::cost::CostModel;
+use crate::error::BootstrapError;
+use crate::machine::{Known, Origin};
+use crate::{Nodes, ReduceOp};
+
+/// Ranks that each believe to be on that machine, and what their attempts came to.
+fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
+    let port = Port::keep();
+    let size = machines.len() as u32;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .zip(machines)
+            .map(|(rank, machine)| {
+                let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port.number) };
+                let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
+                // Each has measured something else.
+                let model = CostModel { turn: f64::from(rank), ..CostModel::default() };
+                let cost = Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } };
+                scope.spawn(move || environment.connect_from(whereabouts, Ok(Some(cost))))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_that_are_not_told_their_number_on_the_host_are_counted() {
+    let ranks = meet(&["a", "b", "a"], LIMIT).into_iter().map(Result::unwrap);
+    assert_eq!(ranks.map(|comm| comm.local_rank()).collect::<Vec<_>>(), [0, 0, 1]);
+}
+
+#[test]
+fn ranks_on_several_hosts_are_where_topology_places_them_and_reach_each_other() {
+    let ranks = meet(&["a", "a", "b"], LIMIT);
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let comm = comm.unwrap();
+                let mut vector = comm.buffer::<i32>(5).unwrap();
+                vector.fill(1 << comm.rank());
+                comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                assert_eq!(vector[..], [7; 5]);
+                let text = comm.explain().to_string();
+                let place = text.lines().find(|line| line.starts_with("device ")).unwrap();
+                assert!(std::env::var_os("QPAIR_DEVICE").is_some() || place.contains(": NUMA "), "{text}");
+            });
+        }
+    });
+}
+
+#[test]
+fn all_ranks_choose_by_what_rank_0_measured() {
+    let ranks: Vec<Communicator> = meet(&["a", "a", "b", "b"], LIMIT).into_iter().map(Result::unwrap).collect();
+    let first = ranks[0].tuner();
+    assert_eq!((first.model.turn, &first.seats.nodes), (0.0, &Nodes::Listed(vec![0, 0, 1, 1].into())));
+    for comm in &ranks {
+        assert_eq!(comm.tuner(), first);
+        assert!(comm.explain().to_string().contains("cost model: measured by rank 0 at set-up, in 1.0 ms"));
+    }
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                for len in [1, 1000, 100_000] {
+                    let mut vector = comm.buffer::<i32>(len).unwrap();
+                    vector.fill(1 << comm.rank());
+                    comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+                    assert!(vector.iter().all(|&sum| sum == 15));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cost_model_that_can_not_be_had_at_rank_0_is_told_to_all() {
+    let port = Port::keep();
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            let environment = Environment::at(rank, 2, "127.0.0.1", port.number);
+            let broken = || BootstrapError::CostModel { path: "broken.json".into(), reason: "it is empty".into() };
+            let cost = if rank == 0 { Err(broken()) } else { Ok(None) };
+            scope.spawn(move || environment.connect_from(whereabouts(), cost).unwrap_err().to_string())
+        });
+        ranks.map(|rank| rank.join().unwrap()).into()
+    });
+    assert!(texts.iter().all(|text| text.contains("broken.json") && text.contains("it is empty")), "{texts:?}");
+}
