@@ -70,7 +70,7 @@ pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;
 pub use fault::{Mismatch, Place, Side, Waits};
 pub use plan::{
-    Buffer, Collective, Counts, Elements, FORMAT, Graph, Numbers, Plan, PlanHash, Program, Ranks, Slice, Spec, Step,
+    Buffer, Collective, Counts, Deps, Elements, FORMAT, Graph, Plan, PlanHash, Program, Ranks, Slice, Spec, Step,
     StepIter, StepKind, Steps,
 };
 pub use qpair_verbs::calc::{Combine, DataType, Element, F8E4M3, F8E5M2, ReduceOp, UserOp, bf16, f16};

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::ops::Range;
-use std::thread;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Calls `work` with ranges that make up `0..count`, and gives what it gives, in that order. They run beside each other if
 /// `steps`, a measure of the work, makes that worth while.
@@ -14,33 +14,50 @@ pub(crate) fn in_ranges<T: Send>(count: usize, steps: usize, work: impl Fn(Range
     }
     let work = &work;
     thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|i| scope.spawn(move || work(range(i)))).collect();
+        let others: Vec<_> = (1..threads).map(|i| beside(scope, move || work(range(i)))).collect();
         let own = work(range(0));
-        let others =
-            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let others = (1..threads).zip(others).map(|(i, other)| other.map_or_else(|| work(range(i)), joined));
         [own].into_iter().chain(others).collect()
     })
 }
 
 /// Does two things, beside each other if `steps`, a measure of the work, makes that worth while.
-pub(crate) fn both<A: Send, B>(steps: usize, one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+pub(crate) fn both<A: Send, B>(steps: usize, one: impl Fn() -> A + Sync, other: impl FnOnce() -> B) -> (A, B) {
     if threads(steps) == 1 {
         return (one(), other());
     }
+    let one = &one;
     thread::scope(|scope| {
-        let one = scope.spawn(one);
+        let beside = beside(scope, one);
         let other = other();
-        (one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), other)
+        (beside.map_or_else(one, joined), other)
     })
+}
+
+/// Starts a thread for the work. `None` where the system has no more of them, and the work is to be done here.
+fn beside<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().name("qpair-plan".into()).spawn_scoped(scope, work).ok()
+}
+
+/// What a thread gives, once it is done. Panics as it did.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// How many threads so much work is worth.
 fn threads(steps: usize) -> usize {
-    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     if steps < 2 * WORTH_A_THREAD { 1 } else { cores().min(steps / WORTH_A_THREAD) }
 }
 
-/// Steps that take a millisecond, some ten times what it takes to start a thread.
+/// Steps that take a millisecond or more, some ten times what it takes to start a thread.
 const WORTH_A_THREAD: usize = 1 << 14;
 
 #[cfg(test)]

@@ -10,9 +10,16 @@ pub(crate) struct Touched {
 
 const NONE: u32 = u32::MAX;
 
-/// The reads of all pieces, each with the read before it.
+/// The reads of all pieces, each with the read before it. Pieces that were read alike share them, so that there are many only
+/// where steps read the same pieces over and over that were first read apart.
 #[derive(Debug, Default)]
 pub(crate) struct Reads(Vec<(u32, u32)>);
+
+impl Reads {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
 
 impl Touched {
     /// By nobody.
@@ -37,7 +44,11 @@ impl Touched {
 
     #[inline]
     pub(crate) fn read(&mut self, step: u32, reads: &mut Reads) {
-        reads.0.push((step, self.reads));
+        let read = (step, self.reads);
+        // The piece before it may have been read by the same.
+        if reads.0.last() != Some(&read) {
+            reads.0.push(read);
+        }
         self.reads = reads.0.len() as u32 - 1;
     }
 

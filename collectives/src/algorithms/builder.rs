@@ -2,15 +2,13 @@
 //! what goes where, in order.
 
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Program, Slice, StepKind};
+use crate::plan::{Buffers, Program, Slice, StepKind};
 use crate::touched::{Reads, Touched};
 
 /// A rank's program in the making.
 pub(super) struct Builder {
     program: Program,
-    input: Pieces<Touched>,
-    data: Pieces<Touched>,
-    scratch: Pieces<Touched>,
+    buffers: Buffers<Pieces<Touched>>,
     reads: Reads,
     /// Elements of a segment.
     pub(super) segment: u64,
@@ -21,12 +19,9 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(segment: u64, finish: bool) -> Self {
-        let pieces = || Pieces::new(u64::MAX, Touched::NEVER);
         Self {
             program: Program::new(),
-            input: pieces(),
-            data: pieces(),
-            scratch: pieces(),
+            buffers: Buffers::all(|| Pieces::new(u64::MAX, Touched::NEVER)),
             reads: Reads::default(),
             segment: segment.max(1),
             finish,
@@ -129,7 +124,7 @@ impl Builder {
     }
 
     fn read(&mut self, slice: Slice, step: u32, deps: &mut Vec<u32>) {
-        let (pieces, reads) = self.buffer(slice);
+        let (pieces, reads) = (&mut self.buffers[slice.buffer], &mut self.reads);
         let visited: Result<(), Never> =
             pieces.visit(slice.offset, slice.offset.saturating_add(slice.len), |_, _, touched| {
                 deps.extend(touched.writer());
@@ -141,7 +136,7 @@ impl Builder {
 
     fn write(&mut self, slice: Slice, step: u32, deps: &mut Vec<u32>) {
         let end = slice.offset.saturating_add(slice.len);
-        let (pieces, reads) = self.buffer(slice);
+        let (pieces, reads) = (&mut self.buffers[slice.buffer], &self.reads);
         let read: Result<(), Never> = pieces.read(slice.offset, end, |_, _, touched| {
             // Those that read it wait for its writer.
             if touched.is_read() {
@@ -153,15 +148,6 @@ impl Builder {
         });
         read.unwrap_or_else(|never| match never {});
         pieces.set(slice.offset, end, Touched::by(step));
-    }
-
-    fn buffer(&mut self, slice: Slice) -> (&mut Pieces<Touched>, &mut Reads) {
-        let pieces = match slice.buffer {
-            Buffer::Input => &mut self.input,
-            Buffer::Data => &mut self.data,
-            Buffer::Scratch => &mut self.scratch,
-        };
-        (pieces, &mut self.reads)
     }
 }
 

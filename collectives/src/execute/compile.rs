@@ -5,10 +5,11 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
-use super::source::{OwnPlan, Programs, Source};
+use super::source::{Known, OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
 use crate::error::CollectiveError;
+use crate::pieces::Pieces;
 use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
 use crate::tune::Tuner;
 
@@ -145,6 +146,13 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
+impl Span {
+    /// The byte after the last.
+    fn end(&self) -> u64 {
+        (self.start + self.len) as u64
+    }
+}
+
 impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
@@ -176,7 +184,8 @@ impl Compiled {
     fn of(key: Key, algorithm: Algorithm, source: Source<'_>, me: u32, eager: usize) -> Result<Self, CollectiveError> {
         let mut programs = Programs::new(source);
         let spec = source.spec();
-        let program = programs.of(me).program.clone();
+        let Known { program, graph, .. } = programs.of(me);
+        let (program, graph) = (program.clone(), graph.clone());
         source.prove(me, &program).map_err(|error| CollectiveError::Plan(error.to_string().into()))?;
         let named_apart = matches!(spec.counts, Counts::Own { .. });
         let call = Call {
@@ -189,7 +198,6 @@ impl Compiled {
             algorithm,
             hash: source.hash(),
         };
-        let graph = Graph::of(&program);
         if graph.messages().iter().any(|&message| message >= MAX_MESSAGES) {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
@@ -435,22 +443,30 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
     };
     // Sends that take what a copy makes, by copy; and scratch that is read or written in any other way.
     let mut takers: Vec<(u32, u32)> = Vec::new();
-    let mut spoiled = Vec::new();
+    let mut spoiled = Pieces::new(u64::MAX, false);
+    let mut spoil = |span: &Span| {
+        if span.buffer == Buffer::Scratch {
+            spoiled.set(span.start as u64, span.end(), true);
+        }
+    };
     for (number, step) in (0..).zip(steps.iter()) {
         match copy_of(number, step) {
             Some(copy) => takers.push((copy, number)),
-            None => spoiled.push(step.src),
+            None => spoil(&step.src),
         }
         if !is_copy(step) {
-            spoiled.push(step.dst);
+            spoil(&step.dst);
         }
     }
     takers.sort_unstable();
-    let spoiled = Spoiled::of(spoiled);
+    let mut is_kept = |copy: &Step| {
+        let unspoiled = |_, _, &spoiled: &bool| if spoiled { Err(()) } else { Ok(()) };
+        spoiled.read(copy.dst.start as u64, copy.dst.end(), unspoiled).is_ok()
+    };
     let mut given = Vec::new();
     let mut ranges = Vec::new();
     let mut takers = takers.into_iter().peekable();
-    for (copy, _) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step) && !spoiled.overlap(&step.dst)) {
+    for (copy, _) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step) && is_kept(step)) {
         let start = given.len() as u32;
         while let Some((other, taker)) = takers.next_if(|&(other, _)| other <= copy) {
             // Others are of copies that are spoiled.
@@ -462,30 +478,6 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
         steps[copy as usize].sends = range;
     }
     given
-}
-
-/// Spans of scratch, by where they begin, each with the furthest end up to it: so that whether any of them overlaps another
-/// span is found without a look at each.
-struct Spoiled(Vec<(usize, usize)>);
-
-impl Spoiled {
-    /// Those of `spans` that are in scratch.
-    fn of(spans: Vec<Span>) -> Self {
-        let in_scratch = spans.into_iter().filter(|span| span.buffer == Buffer::Scratch && span.len > 0);
-        let mut spans: Vec<_> = in_scratch.map(|span| (span.start, span.start + span.len)).collect();
-        spans.sort_unstable();
-        let mut furthest = 0;
-        for (_, end) in &mut spans {
-            furthest = furthest.max(*end);
-            *end = furthest;
-        }
-        Self(spans)
-    }
-
-    fn overlap(&self, span: &Span) -> bool {
-        let begun = self.0.partition_point(|&(start, _)| start < span.start + span.len);
-        begun.checked_sub(1).is_some_and(|last| self.0[last].1 > span.start)
-    }
 }
 
 #[cfg(test)]

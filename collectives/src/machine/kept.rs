@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::known::{Known, Origin};
 use crate::cost::CostModel;
 use crate::fnv::Fnv;
+use crate::parallel::cores;
 use crate::regular;
 
 /// What a model is good for: another release, processor or number of cores has another.
@@ -45,7 +46,7 @@ impl Key {
             format: FORMAT,
             unoptimised: cfg!(debug_assertions),
             processor: processor.join(", "),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
         }
     }
 

@@ -16,6 +16,7 @@ use super::known::{Known, Origin};
 use crate::algorithms::Algorithm;
 use crate::communicator::{CommBuffer, Communicator};
 use crate::cost::{CostModel, Link};
+use crate::parallel::cores;
 use crate::tune::Tuning;
 use crate::{BootstrapError, ReduceOp};
 
@@ -250,10 +251,6 @@ fn ping_pong(on_one_core: bool) -> Option<f64> {
     // More, and one of the two was not there when its turn came.
     let one_way = (least / 2.0).max(LEAST);
     (one_way < LONGEST).then_some(one_way)
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Messages of an operation that shows what one more takes: within what a peer may have under way.

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::ops::Deref;
 
 /// A record of which some are others moved on.
-pub(super) trait Regular: Copy + Eq {
+pub(super) trait Repeats: Copy + Eq {
     /// How far one is from another.
     type Stride: Copy + Eq + Hash + Debug;
 
@@ -21,7 +21,7 @@ pub(super) trait Regular: Copy + Eq {
 
 /// Records, each with a list of numbers. Equal sequences are kept alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Loops<R: Regular> {
+pub(super) struct Loops<R: Repeats> {
     len: u32,
     sections: Vec<Section>,
     singles: Vec<Single<R>>,
@@ -48,7 +48,7 @@ struct Single<R> {
 
 /// A record of a loop's body: what it is the first time, and how far it moves from one time to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Body<R: Regular> {
+struct Body<R: Repeats> {
     record: R,
     by: R::Stride,
     list: [u32; FEW],
@@ -70,7 +70,7 @@ const FEWEST_TIMES: usize = 3;
 
 /// The numbers that belong to a record; derefs to a slice.
 #[derive(Debug, Clone, Copy)]
-pub struct Numbers<'a>(Kept<'a>);
+pub struct Deps<'a>(Kept<'a>);
 
 #[derive(Debug, Clone, Copy)]
 enum Kept<'a> {
@@ -78,7 +78,7 @@ enum Kept<'a> {
     Listed(&'a [u32]),
 }
 
-impl Deref for Numbers<'_> {
+impl Deref for Deps<'_> {
     type Target = [u32];
 
     #[inline]
@@ -90,18 +90,18 @@ impl Deref for Numbers<'_> {
     }
 }
 
-impl Numbers<'_> {
+impl Deps<'_> {
     /// None.
-    pub(super) const NONE: Numbers<'static> = Numbers(Kept::Listed(&[]));
+    pub(super) const NONE: Deps<'static> = Deps(Kept::Listed(&[]));
 }
 
-impl<R: Regular> Default for Loops<R> {
+impl<R: Repeats> Default for Loops<R> {
     fn default() -> Self {
         Self { len: 0, sections: Vec::new(), singles: Vec::new(), lists: Vec::new(), bodies: Vec::new() }
     }
 }
 
-impl<R: Regular> Loops<R> {
+impl<R: Repeats> Loops<R> {
     /// Appends a record and its list.
     pub(super) fn push(&mut self, record: R, list: &[u32]) {
         let at = self.len;
@@ -123,7 +123,7 @@ impl<R: Regular> Loops<R> {
 
     /// The record at a place; `None` past the end.
     #[inline]
-    pub(super) fn get(&self, at: u32) -> Option<(R, Numbers<'_>)> {
+    pub(super) fn get(&self, at: u32) -> Option<(R, Deps<'_>)> {
         if at >= self.len {
             return None;
         }
@@ -167,19 +167,19 @@ impl<R: Regular> Loops<R> {
     }
 
     #[inline]
-    fn single(&self, at: u32) -> (R, Numbers<'_>) {
+    fn single(&self, at: u32) -> (R, Deps<'_>) {
         let Single { record, list } = self.singles[at as usize];
-        (record, Numbers(Kept::Listed(&self.lists[list.0 as usize..list.1 as usize])))
+        (record, Deps(Kept::Listed(&self.lists[list.0 as usize..list.1 as usize])))
     }
 
     #[inline]
-    fn in_loop(&self, at: u32, turn: u32) -> (R, Numbers<'_>) {
+    fn in_loop(&self, at: u32, turn: u32) -> (R, Deps<'_>) {
         let body = &self.bodies[at as usize];
         let mut list = body.list;
         for (number, by) in list.iter_mut().zip(body.list_by) {
             *number = number.wrapping_add(by.wrapping_mul(turn));
         }
-        (body.record.moved(&body.by, turn), Numbers(Kept::Few(list, body.listed)))
+        (body.record.moved(&body.by, turn), Deps(Kept::Few(list, body.listed)))
     }
 
     /// Whether the loop at the end says that this comes next.
@@ -261,7 +261,7 @@ impl<R: Regular> Loops<R> {
 
 /// Goes through [`Loops`].
 #[derive(Debug, Clone)]
-pub(super) struct Iter<'a, R: Regular> {
+pub(super) struct Iter<'a, R: Repeats> {
     loops: &'a Loops<R>,
     at: u32,
     /// The section, its number and its end, and where in it.
@@ -272,8 +272,8 @@ pub(super) struct Iter<'a, R: Regular> {
     place: u32,
 }
 
-impl<'a, R: Regular> Iterator for Iter<'a, R> {
-    type Item = (R, Numbers<'a>);
+impl<'a, R: Repeats> Iterator for Iter<'a, R> {
+    type Item = (R, Deps<'a>);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    impl Regular for (bool, u32) {
+    impl Repeats for (bool, u32) {
         type Stride = u32;
 
         fn stride(&self, next: &Self) -> Option<u32> {

@@ -1,5 +1,6 @@
 //! What a plan is: plain data, for all ranks of one collective. Nothing here runs or checks it.
 
+mod buffers;
 mod counts;
 mod graph;
 mod hash;
@@ -10,10 +11,11 @@ mod spec;
 mod step;
 mod whole;
 
+pub(crate) use buffers::Buffers;
 pub use counts::Counts;
 pub use graph::Graph;
 pub use hash::PlanHash;
-pub use loops::Numbers;
+pub use loops::Deps;
 pub use program::{Program, Step, StepIter, Steps};
 pub use spec::{Collective, Elements, Ranks, Spec};
 pub use step::{Buffer, Slice, StepKind};

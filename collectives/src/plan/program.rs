@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::{self, Loops, Numbers};
+use super::loops::{self, Deps, Loops};
 use super::step::{Buffer, StepKind};
 
 /// What one rank does: steps with dependencies on earlier steps of the same rank.
@@ -33,12 +33,12 @@ pub struct Step<'a> {
     /// What it does.
     pub kind: StepKind,
     /// The steps that it waits for, ascending.
-    pub deps: Numbers<'a>,
+    pub deps: Deps<'a>,
 }
 
 /// All steps of a program, in order.
 #[derive(Debug, Clone, Copy)]
-pub struct Steps<'a>(Option<&'a Program>);
+pub struct Steps<'a>(&'a Program);
 
 impl Program {
     /// No steps.
@@ -79,7 +79,7 @@ impl Program {
 
     /// All steps, in order.
     pub fn steps(&self) -> Steps<'_> {
-        Steps(Some(self))
+        Steps(self)
     }
 
     /// Step `step`; `None` past the end.
@@ -93,8 +93,8 @@ impl Program {
     }
 
     /// The steps that `step` waits for, ascending; none past the end.
-    pub fn deps(&self, step: u32) -> Numbers<'_> {
-        self.steps.get(step).map_or(Numbers::NONE, |(_, deps)| deps)
+    pub fn deps(&self, step: u32) -> Deps<'_> {
+        self.steps.get(step).map_or(Deps::NONE, |(_, deps)| deps)
     }
 
     /// Elements of scratch that its steps name.
@@ -121,7 +121,7 @@ impl Program {
 impl<'a> Steps<'a> {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.map_or(0, Program::len)
+        self.0.len()
     }
 
     /// Whether there are none.
@@ -131,14 +131,7 @@ impl<'a> Steps<'a> {
 
     /// One after the other.
     pub fn iter(&self) -> StepIter<'a> {
-        StepIter(self.0.map(|program| program.steps.iter()))
-    }
-}
-
-/// None.
-impl Default for Steps<'_> {
-    fn default() -> Self {
-        Self(None)
+        StepIter(self.0.steps.iter())
     }
 }
 
@@ -153,19 +146,19 @@ impl<'a> IntoIterator for Steps<'a> {
 
 /// Goes through the steps of a program.
 #[derive(Debug, Clone)]
-pub struct StepIter<'a>(Option<loops::Iter<'a, StepKind>>);
+pub struct StepIter<'a>(loops::Iter<'a, StepKind>);
 
 impl<'a> Iterator for StepIter<'a> {
     type Item = Step<'a>;
 
     #[inline]
     fn next(&mut self) -> Option<Step<'a>> {
-        let (kind, deps) = self.0.as_mut()?.next()?;
+        let (kind, deps) = self.0.next()?;
         Some(Step { kind, deps })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.as_ref().map_or((0, Some(0)), loops::Iter::size_hint)
+        self.0.size_hint()
     }
 }
 

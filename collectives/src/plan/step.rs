@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::Regular;
+use super::loops::Repeats;
 
 /// Memory of a rank that steps name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ impl Slice {
     }
 }
 
-impl Regular for StepKind {
+impl Repeats for StepKind {
     type Stride = Stride;
 
     #[inline]

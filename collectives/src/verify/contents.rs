@@ -7,15 +7,15 @@ use super::order::Order;
 use super::rank_set::RankSet;
 use super::replay::{At, Event, replay};
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Plan, Slice, Spec, StepKind};
+use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
 
 /// Checks that every rank ends with what the collective promises. Gives whether all contributions are combined in the
 /// canonical order.
 ///
-/// The plan has no races, so any legal order of its steps gives the same contents.
+/// Where there are no races, which are looked for elsewhere, any legal order of its steps gives the same contents.
 pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyError> {
-    let ranks = 0..plan.spec.ranks.0;
-    let mut all = All { plan, memory: ranks.clone().map(|rank| Memory::new(plan, rank)).collect(), parts: Vec::new() };
+    let memory = plan.by_rank().map(|(rank, program)| initial(&plan.spec, rank, program)).collect();
+    let mut all = All { plan, memory, parts: Vec::new() };
     replay(plan, matching, |event| match event {
         Event::Local(at, StepKind::Finish { dst }) => all.finish(at, dst),
         Event::Local(at, kind) => all.apply((at, kind), (at, kind)),
@@ -37,33 +37,15 @@ struct Combination {
 }
 
 /// A rank's buffers.
-struct Memory {
-    input: Pieces<Value>,
-    data: Pieces<Value>,
-    scratch: Pieces<Value>,
-}
+type Memory = Buffers<Pieces<Value>>;
 
-impl Memory {
-    fn new(plan: &Plan, rank: u32) -> Self {
-        let scratch = plan.programs[rank as usize].scratch();
-        let mut memory = Self {
-            input: Pieces::new(plan.spec.input_len(rank), None),
-            data: Pieces::new(plan.spec.data_len(rank), None),
-            scratch: Pieces::new(scratch, None),
-        };
-        let part = given(&plan.spec, rank);
-        let own = Combination { shift: part.shift, ranks: part.ranks, order: Order::of(rank), finished: false };
-        memory.buffer(part.slice.buffer).set(part.slice.offset, part.slice.offset + part.slice.len, Some(own));
-        memory
-    }
-
-    fn buffer(&mut self, buffer: Buffer) -> &mut Pieces<Value> {
-        match buffer {
-            Buffer::Input => &mut self.input,
-            Buffer::Data => &mut self.data,
-            Buffer::Scratch => &mut self.scratch,
-        }
-    }
+/// What a rank's buffers hold before its first step.
+fn initial(spec: &Spec, rank: u32, program: &Program) -> Memory {
+    let mut memory = spec.sizes(rank, program).map(|len| Pieces::new(len, None));
+    let Part { slice, shift, ranks } = given(spec, rank);
+    let own = Combination { shift, ranks, order: Order::of(rank), finished: false };
+    memory[slice.buffer].set(slice.offset, slice.offset + slice.len, Some(own));
+    memory
 }
 
 struct All<'a> {
@@ -83,7 +65,7 @@ impl All<'_> {
         let moved = src.offset.wrapping_sub(dst.offset);
         let Self { memory, parts, .. } = self;
         parts.clear();
-        let source = memory[reader.rank as usize].buffer(src.buffer);
+        let source = &mut memory[reader.rank as usize][src.buffer];
         source.read(src.offset, src.offset + src.len, |from, to, value| {
             let Some(value) = value else {
                 return Err(VerifyError::Undefined {
@@ -96,7 +78,7 @@ impl All<'_> {
             parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), value));
             Ok(())
         })?;
-        let target = memory[writer.rank as usize].buffer(dst.buffer);
+        let target = &mut memory[writer.rank as usize][dst.buffer];
         for (from, to, value) in parts.drain(..) {
             if reduce {
                 target.visit(from, to, |from, to, held| combine(writer, part(dst, from, to), held, &value))?;
@@ -109,7 +91,7 @@ impl All<'_> {
 
     fn finish(&mut self, at: At, dst: Slice) -> Result<(), VerifyError> {
         let (wanted, all) = (self.plan.spec.finish, RankSet::all(self.plan.spec.ranks.0));
-        let target = self.memory[at.rank as usize].buffer(dst.buffer);
+        let target = &mut self.memory[at.rank as usize][dst.buffer];
         target.visit(dst.offset, dst.offset + dst.len, |from, to, held| {
             let slice = part(dst, from, to);
             match held {
@@ -146,7 +128,7 @@ fn output(
     let mut ordered = true;
     for want in promised {
         let Slice { offset, len, buffer } = want.slice;
-        memory.buffer(buffer).read(offset, offset + len, |from, to, value| {
+        memory[buffer].read(offset, offset + len, |from, to, value| {
             let fault = match value {
                 None => OutputFault::Undefined,
                 Some(value) => {

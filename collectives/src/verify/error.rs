@@ -162,6 +162,19 @@ pub enum VerifyError {
         /// The elements both touch.
         slice: Slice,
     },
+    /// Steps read over and over what was first read in other parts, more than can be followed.
+    #[error(
+        "rank {rank}, step {step}: more than {limit} reads of parts of buffers that are not written meanwhile; let steps \
+         read the same parts each time"
+    )]
+    Reads {
+        /// The rank.
+        rank: u32,
+        /// The step.
+        step: u32,
+        /// The limit: a million, and 64 for each step.
+        limit: usize,
+    },
     /// Steps wait for each other.
     #[error("rank {rank}, step {step}: deadlock, waits for {}", Cycle(cycle))]
     Deadlock {

@@ -1,11 +1,12 @@
 //! No two steps of a rank touch the same elements at once, if one of them writes.
 
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::error::VerifyError;
 use crate::parallel;
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Plan, Program, Slice, Spec, Step};
+use crate::plan::{Plan, Program, Slice, Spec, Step};
 use crate::touched::{Reads, Touched};
 
 /// No rank's program has races.
@@ -20,8 +21,8 @@ pub(super) fn check_all(plan: &Plan) -> Result<(), VerifyError> {
 /// accesses before it that it must not overtake. Dependencies point back, so this order is a legal
 /// one; and a write that waits for the reads since the last write waits for that write too.
 pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
-    let sizes = [spec.input_len(rank), spec.data_len(rank), program.scratch()];
-    let mut buffers = sizes.map(|size| Pieces::new(size, Touched::NEVER));
+    let mut buffers = spec.sizes(rank, program).map(|size| Pieces::new(size, Touched::NEVER));
+    let limit = READS_PER_STEP * program.len() + MANY_READS;
     let (mut reads, mut order) = (Reads::default(), Order::of(program));
     for (number, step) in program.numbered() {
         order.come_to(number, step);
@@ -30,16 +31,16 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
             Err(VerifyError::Race { rank, step: number, other, slice })
         };
         if let Some(src) = step.kind.src() {
-            buffers[index(&src)].visit(src.offset, src.offset + src.len, |from, to, touched| {
+            buffers[src.buffer].visit(src.offset, src.offset + src.len, |from, to, touched| {
                 if let Some(writer) = touched.writer().filter(|&writer| !order.is_after(writer)) {
                     return race(src, (from, to), writer);
                 }
                 touched.read(number, &mut reads);
-                Ok(())
+                if reads.len() > limit { Err(VerifyError::Reads { rank, step: number, limit }) } else { Ok(()) }
             })?;
         }
         if let Some(dst) = step.kind.dst() {
-            let (pieces, end) = (&mut buffers[index(&dst)], dst.offset + dst.len);
+            let (pieces, end) = (&mut buffers[dst.buffer], dst.offset + dst.len);
             pieces.read(dst.offset, end, |from, to, touched| {
                 let early = if touched.is_read() {
                     touched.readers(&reads).filter(|&reader| !order.is_after(reader)).min()
@@ -54,32 +55,30 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
     Ok(())
 }
 
-fn index(slice: &Slice) -> usize {
-    match slice.buffer {
-        Buffer::Input => 0,
-        Buffer::Data => 1,
-        Buffer::Scratch => 2,
-    }
-}
+/// Reads that are kept for a program, each of some bytes: several times what any algorithm needs, which reads once apart what
+/// it then reads as a whole a few times.
+const READS_PER_STEP: usize = 64;
+const MANY_READS: usize = 1 << 20;
 
 /// Answers whether a step of a program always completes before the one that it has come to starts.
 struct Order<'a> {
     program: &'a Program,
     number: u32,
     step: Option<Step<'a>>,
-    /// By step: the number of the search that last saw it.
-    seen: Vec<u32>,
-    search: u32,
-    stack: Vec<u32>,
+    /// By step: the last step that was found to be after it, by a search.
+    before: Vec<u32>,
+    /// Steps before the one it has come to that were found, and whose dependencies were not looked at.
+    found: BinaryHeap<u32>,
+    searched: bool,
 }
 
 impl<'a> Order<'a> {
     fn of(program: &'a Program) -> Self {
-        Self { program, number: 0, step: None, seen: Vec::new(), search: 0, stack: Vec::new() }
+        Self { program, number: 0, step: None, before: Vec::new(), found: BinaryHeap::new(), searched: false }
     }
 
     fn come_to(&mut self, number: u32, step: Step<'a>) {
-        (self.number, self.step) = (number, Some(step));
+        (self.number, self.step, self.searched) = (number, Some(step), false);
     }
 
     /// Whether the step depends on `early`. Looks at direct dependencies first, which is where an algorithm puts them.
@@ -93,25 +92,57 @@ impl<'a> Order<'a> {
         direct || self.finds(early)
     }
 
-    /// Searches the steps between the two.
+    /// Searches the steps between the two, the last first: so that however often it is asked about a step, it looks at none
+    /// twice.
     fn finds(&mut self, early: u32) -> bool {
-        self.seen.resize(self.program.len(), 0);
-        self.search = self.search.wrapping_add(1);
-        self.stack.clear();
-        self.stack.push(self.number);
-        while let Some(step) = self.stack.pop() {
-            let deps = self.program.deps(step);
-            if deps.binary_search(&early).is_ok() {
-                return true;
-            }
-            for &dep in deps.iter().filter(|&&dep| dep > early) {
-                let seen = &mut self.seen[dep as usize];
-                if *seen != self.search {
-                    *seen = self.search;
-                    self.stack.push(dep);
+        if !self.searched {
+            self.before.resize(self.program.len(), NONE);
+            self.found.clear();
+            self.found.push(self.number);
+            self.searched = true;
+        }
+        while self.before[early as usize] != self.number
+            && let Some(step) = self.found.peek().copied().filter(|&step| step > early)
+        {
+            self.found.pop();
+            for &dep in self.program.deps(step).iter() {
+                if self.before[dep as usize] != self.number {
+                    self.before[dep as usize] = self.number;
+                    self.found.push(dep);
                 }
             }
         }
-        false
+        self.before[early as usize] == self.number
+    }
+}
+
+/// No step.
+const NONE: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Elements, Ranks, StepKind};
+
+    /// Copies of each element by itself, then of all of them, so many times.
+    fn apart_then_whole(elements: u64, times: u64) -> Program {
+        let mut program = Program::new();
+        let mut copy = |offset, len, to| {
+            program.push(StepKind::Copy { src: Slice::data(offset, len), dst: Slice::scratch(to, len) }, []);
+        };
+        (0..elements).for_each(|element| copy(element, 1, element));
+        (1..=times).for_each(|time| copy(0, elements, time * elements));
+        program
+    }
+
+    #[test]
+    fn what_is_read_over_and_over_in_other_parts_has_a_bound() {
+        let spec = Spec::all_reduce(Ranks(2), Elements(1500), 8);
+        assert_eq!(check(&spec, 1, &apart_then_whole(1500, 100)), Ok(()));
+        let program = apart_then_whole(1500, 1500);
+        let (rank, limit) = (1, READS_PER_STEP * program.len() + MANY_READS);
+        // Each whole is 1500 reads; so are the first 1500 steps.
+        let step = 1499 + limit as u32 / 1500;
+        assert_eq!(check(&spec, 1, &program), Err(VerifyError::Reads { rank, step, limit }));
     }
 }

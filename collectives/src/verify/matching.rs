@@ -1,4 +1,4 @@
-//! Which receive takes which message.
+//! Which receive takes which message, and which send comes after which to the same peer.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::error::VerifyError;
 use crate::parallel;
 use crate::plan::{Plan, Program};
 
-/// For every message step of every rank, the step at the peer which is its other side.
+/// For every message step of every rank, the step at the peer which is its other side; and for a send, its neighbours.
 pub(crate) struct Matching {
     ranks: Vec<Partners>,
 }

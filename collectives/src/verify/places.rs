@@ -27,6 +27,7 @@ impl VerifyError {
             | Self::InputWritten { rank, step, .. }
             | Self::Finish { rank, step, .. }
             | Self::Unmatched { rank, step, .. }
+            | Self::Reads { rank, step, .. }
             | Self::Undefined { rank, step, .. }
             | Self::Misplaced { rank, step, .. }
             | Self::Duplicate { rank, step, .. } => vec![(*rank, *step)],

@@ -1,13 +1,13 @@
 //! Runs a plan without data, in one order that every timing allows, and finds deadlocks.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use super::error::VerifyError;
 use super::matching::Matching;
 use crate::plan::{Plan, Program, Step, StepIter, StepKind};
 
 /// A step of a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct At {
     pub(super) rank: u32,
     pub(super) step: u32,
@@ -142,7 +142,7 @@ impl<'a> InOrder<'a> {
         let sends = kind.is_send();
         loop {
             let other = At { rank: peer, step: self.matching.partner(at.rank, at.step) };
-            if self.phase(at) != Phase::Started || self.phase(other) != Phase::Started {
+            if self.phase(other) != Phase::Started {
                 return Ok(());
             }
             let send = if sends { at } else { other };
@@ -186,7 +186,8 @@ impl<'a> InOrder<'a> {
         let mut steps = cursor.steps.clone();
         let Step { kind, deps } = steps.next()?;
         let incomplete = |step: &u32| phases[*step as usize] != Phase::Complete;
-        if let Some(open) = deps.iter().copied().find(incomplete) {
+        // The last is mostly the one that takes longest.
+        if let Some(open) = deps.iter().rev().copied().find(incomplete) {
             cursor.waits_for = open;
             return None;
         }
@@ -259,7 +260,7 @@ impl<'a> State<'a> {
     fn look(&mut self, at: At, kind: StepKind, deps: &[u32]) {
         let progress = &mut self.ranks[at.rank as usize];
         let incomplete = |step: &u32| progress.phases[*step as usize] != Phase::Complete;
-        let open = deps.iter().copied().find(incomplete);
+        let open = deps.iter().rev().copied().find(incomplete);
         let open = open.or_else(|| self.matching.before(at.rank, at.step).filter(incomplete));
         if let Some(open) = open {
             progress.next[at.step as usize] = progress.waiting[open as usize];
@@ -297,12 +298,15 @@ impl<'a> State<'a> {
             Some(At { rank, step: step as u32 })
         });
         let Some(mut at) = stuck else { return Ok(()) };
-        let mut path = Vec::new();
-        while !path.contains(&at) {
+        // Where in the path each step is.
+        let (mut path, mut seen) = (Vec::new(), HashMap::new());
+        let start = loop {
+            if let Some(start) = seen.insert(at, path.len()) {
+                break start;
+            }
             path.push(at);
             at = self.waits_for(at);
-        }
-        let start = path.iter().position(|&seen| seen == at).unwrap_or(0);
+        };
         let mut cycle: Vec<_> = path[start..].iter().map(|at| (at.rank, at.step)).collect();
         cycle.rotate_left(1);
         let At { rank, step } = at;

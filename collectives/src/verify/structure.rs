@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::error::VerifyError;
 use crate::parallel;
-use crate::plan::{Buffer, Collective, Counts, FORMAT, Plan, Program, Slice, Spec, Step, StepKind};
+use crate::plan::{Buffer, Buffers, Collective, Counts, FORMAT, Plan, Program, Spec, Step, StepKind};
 
 pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     header(plan)?;
@@ -25,7 +25,7 @@ fn check_steps(spec: &Spec, rank: u32, program: &Program, limit: u64) -> Result<
     if scratch > limit {
         return Err(VerifyError::Scratch { rank, scratch, limit });
     }
-    let sizes = Sizes { input: spec.input_len(rank), data: spec.data_len(rank), scratch };
+    let sizes = spec.sizes(rank, program);
     for (step, Step { kind, deps }) in program.numbered() {
         if let Some(&dep) = deps.iter().find(|&&dep| dep >= step) {
             return Err(VerifyError::Dependency { rank, step, dep });
@@ -87,23 +87,13 @@ fn scratch_limit(spec: &Spec) -> u64 {
     spec.total().saturating_mul(3 + u64::from(spec.ranks.0.max(1).ilog2()))
 }
 
-struct Sizes {
-    input: u64,
-    data: u64,
-    scratch: u64,
-}
-
 #[inline]
-fn one_step(spec: &Spec, sizes: &Sizes, rank: u32, step: u32, kind: &StepKind) -> Result<(), VerifyError> {
+fn one_step(spec: &Spec, sizes: &Buffers<u64>, rank: u32, step: u32, kind: &StepKind) -> Result<(), VerifyError> {
     if let Some(peer) = kind.peer().filter(|&p| p == rank || p >= spec.ranks.0) {
         return Err(VerifyError::Peer { rank, step, peer });
     }
     for slice in [kind.src(), kind.dst()].into_iter().flatten() {
-        let size = match slice.buffer {
-            Buffer::Input => sizes.input,
-            Buffer::Data => sizes.data,
-            Buffer::Scratch => sizes.scratch,
-        };
+        let size = sizes[slice.buffer];
         if slice.end().is_none_or(|end| end > size) {
             return Err(VerifyError::Bounds { rank, step, slice, size });
         }
@@ -118,7 +108,7 @@ fn one_step(spec: &Spec, sizes: &Sizes, rank: u32, step: u32, kind: &StepKind) -
     }
     let finishes = matches!(kind, StepKind::Finish { .. });
     if let Some(slice) = kind.dst().filter(|_| finishes && !spec.finish) {
-        return Err(VerifyError::Finish { rank, step, slice: Slice { ..slice } });
+        return Err(VerifyError::Finish { rank, step, slice });
     }
     Ok(())
 }

@@ -90,9 +90,8 @@ impl Lane {
     /// The lane of `rank`, which begins at `top`.
     pub fn of(examined: &Examined, rank: u32, scale: &Scale, top: f64) -> Self {
         let (mut work, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
-        let steps = examined.plan().program(rank).map(|program| program.steps()).unwrap_or_default();
-        for (step, (kind, moment)) in steps.iter().map(|step| step.kind).zip(examined.timeline.steps(rank)).enumerate()
-        {
+        let steps = examined.plan().program(rank).into_iter().flat_map(|program| program.steps());
+        for (step, (kind, moment)) in steps.map(|step| step.kind).zip(examined.timeline.steps(rank)).enumerate() {
             let class = Class::of(&kind);
             let tip = format!("step {step}: {kind}; {} to {} us", us(moment.begin), us(moment.end));
             let from = scale.x(moment.begin);
