@@ -60,6 +60,15 @@ fn multiples_are_summed_for_every_type() {
     assert!(rows.iter().any(|row| row["op"] == "premul:0.1" && row["type"] == "f8e5m2"));
 }
 
+#[test]
+fn arguments_go_by_the_names_of_nccl_tests_too() {
+    let line = "all-gather -n 2 --minbytes 1K --maxbytes 16K --stepfactor 4 --datatype half --warmup_iters 1 --iters 2";
+    let rows = rows(&bench(&format!("{line} --json")));
+    let sizes: Vec<_> = rows.iter().step_by(2).map(|row| row["size"].as_u64().expect("a number")).collect();
+    assert_eq!(sizes, [1 << 10, 4 << 10, 16 << 10]);
+    assert!(rows.iter().all(|row| row["type"] == "f16" && row["wrong"] == 0), "{rows:?}");
+}
+
 fn text<'a>(row: &'a Value, name: &str) -> &'a str {
     row[name].as_str().expect("a text")
 }

@@ -64,7 +64,8 @@ mod verify;
 pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};
 pub use bootstrap::{Environment, Meeting};
 pub use communicator::{
-    Cartesian, CommBuffer, Communicator, Explanation, Held, Location, OnGpu, OnHost, OperationFailed, Pending, Start,
+    Cartesian, CommBuffer, Communicator, Explanation, Held, Location, Neighbors, OnGpu, OnHost, OperationFailed,
+    Pending, Start,
 };
 pub use error::{BootstrapError, CollectiveError, SplitError};
 pub use execute::Call;

@@ -15,7 +15,9 @@ use crate::size::Size;
 ///
 /// Sizes and columns are those of nccl-tests: the size is that of all blocks together, the count that of one rank's block;
 /// time of one operation on the slowest rank, algbw = size / time, and busbw, which counts the bytes that the links carry
-/// (all-reduce: algbw x 2(n-1)/n), in units of 10^9 B/s; out of place and in place where the operation has both.
+/// (all-reduce: algbw x 2(n-1)/n), in units of 10^9 B/s; out of place and in place where the operation has both. Arguments go by
+/// the names of nccl-tests too, but for two letters: -n is the number of ranks here, --iters that of operations, and -d the
+/// device, --datatype the type.
 ///
 /// Without a launcher it starts its own ranks on this machine; under `qpair launch`, torchrun, mpirun or srun it is one of them.
 #[derive(Debug, Subcommand)]
@@ -133,20 +135,21 @@ pub struct RootArgs {
 #[derive(Debug, Args)]
 pub struct VectorArgs {
     /// Smallest size in bytes; takes K, M, G
-    #[arg(short, long, value_name = "SIZE", default_value = "8")]
+    #[arg(short, long, visible_alias = "minbytes", value_name = "SIZE", default_value = "8")]
     pub begin: Size,
     /// Greatest size in bytes, always measured; takes K, M, G
-    #[arg(short, long, value_name = "SIZE", default_value = "64M")]
+    #[arg(short, long, visible_alias = "maxbytes", value_name = "SIZE", default_value = "64M")]
     pub end: Size,
     /// Each size is this many times the one before
-    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(short, long, visible_alias = "stepfactor", value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
     /// Each size is so many bytes more than the one before; takes K, M, G
-    #[arg(short = 'i', long, value_name = "SIZE", conflicts_with = "factor")]
+    #[arg(short = 'i', long, visible_alias = "stepbytes", value_name = "SIZE", conflicts_with = "factor")]
     pub step_bytes: Option<Size>,
     /// Type of the elements, or several with commas: f64, f32, f16, bf16, f8e4m3, f8e5m2, or i or u with 8, 32 or 64; or
     /// all
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, visible_alias = "datatype", value_name = "TYPE", default_value = "f32")]
     pub dtype: Wanted<DataType>,
     /// Where results go: into another vector, or the one that is given [default: both, where the operation has both]
     #[arg(long, value_name = "WHERE")]
@@ -179,7 +182,7 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pub time: Period,
     /// Operations before the timed ones, per size
-    #[arg(short, long, value_name = "N", default_value_t = 3)]
+    #[arg(short, long, visible_alias = "warmup_iters", value_name = "N", default_value_t = 3)]
     pub warmup: u64,
     /// Algorithm; auto goes by size and number of ranks. Several with commas, or all, are compared
     #[arg(long, visible_alias = "algo", value_name = "NAME", default_value = "auto", value_parser = algorithms)]

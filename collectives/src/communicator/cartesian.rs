@@ -33,9 +33,37 @@ impl Cartesian {
         Self { dims: dims.to_vec(), periodic: periodic.to_vec() }
     }
 
+    /// The lengths of `dimensions` dimensions of a grid of `ranks` ranks, as near to each other as that number allows, the
+    /// longest first.
+    ///
+    /// ```
+    /// # use qpair_collectives::Cartesian;
+    /// assert_eq!(Cartesian::balanced(48, 3), [4, 4, 3]);
+    /// assert_eq!(Cartesian::balanced(7, 2), [7, 1]);
+    /// ```
+    ///
+    /// # Panics
+    /// If either is 0.
+    pub fn balanced(ranks: usize, dimensions: usize) -> Vec<usize> {
+        assert!(ranks > 0 && dimensions > 0, "a grid has a rank and a dimension");
+        let mut dims = vec![1; dimensions];
+        // The greatest factors first, each to the dimension that is the shortest.
+        for factor in prime_factors(ranks).into_iter().rev() {
+            dims.sort_unstable();
+            dims[0] *= factor;
+        }
+        dims.sort_unstable_by(|one, other| other.cmp(one));
+        dims
+    }
+
     /// The number of ranks.
     pub fn size(&self) -> usize {
         self.dims.iter().product()
+    }
+
+    /// The number of dimensions.
+    pub fn dimensions(&self) -> usize {
+        self.dims.len()
     }
 
     /// The coordinates of a rank.
@@ -101,4 +129,19 @@ impl Communicator {
             SplitError::Collective(CollectiveError::NoSuchPeer { rank: self.rank(), ranks: self.size() })
         })
     }
+}
+
+/// In order.
+fn prime_factors(mut number: usize) -> Vec<usize> {
+    let mut factors = Vec::new();
+    let mut divisor = 2;
+    while divisor * divisor <= number {
+        while number.is_multiple_of(divisor) {
+            factors.push(divisor);
+            number /= divisor;
+        }
+        divisor += 1;
+    }
+    factors.extend((number > 1).then_some(number));
+    factors
 }

@@ -9,6 +9,7 @@ mod environment;
 mod group;
 mod launchers;
 mod mismatch;
+mod neighbors;
 mod operations;
 mod pending;
 mod port;

@@ -105,23 +105,6 @@ fn rows_and_columns_of_a_grid() {
 }
 
 #[test]
-fn neighbours_of_a_grid() {
-    let grid = Cartesian::new(&[3, 4], &[true, false]);
-    for rank in 0..12 {
-        assert_eq!(grid.rank(&grid.coordinates(rank)), Some(rank));
-        for (dimension, by) in [(0, 1), (0, -4), (1, 1), (1, -2)] {
-            let (from, to) = grid.shift(rank, dimension, by);
-            if let Some(to) = to {
-                assert_eq!(grid.shift(to, dimension, by).0, Some(rank));
-            }
-            assert!(from.is_some() && to.is_some() || dimension == 1);
-        }
-    }
-    assert_eq!(grid.rank(&[3, 0]), None);
-    assert_eq!(grid.rank(&[0]), None);
-}
-
-#[test]
 fn ranks_know_their_hosts() {
     group(3, |comm: Communicator| {
         assert_eq!((comm.nodes(), comm.node(), comm.local_size(), comm.local_rank()), (1, 0, 3, comm.rank()));
