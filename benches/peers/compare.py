@@ -4,12 +4,14 @@ Started by `run`, which compiles the programs first.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import signal
 import sys
 
 import groups
+import hosts
 import jobs
 import machine
 import report
@@ -70,7 +72,8 @@ def measure(chosen, rounds, quiet_wait):
     Returns ({(point name, program): {round: value}}, [what went wrong]).
     """
     samples, troubles = {}, []
-    with LeftOvers():
+    needed = max((job.hosts for group in chosen for job in group.jobs), default=0)
+    with LeftOvers(), hosts.Hosts(needed) if needed else contextlib.nullcontext():
         for number in range(rounds):
             for group in chosen:
                 ordered = group.jobs if number % 2 == 0 else list(reversed(group.jobs))

@@ -9,9 +9,13 @@ from jobs import KIB, MIB, QPAIR, Job, sized
 COLLECTIVES = [("reduce-scatter", "reduce_scatter", 0.5), ("all-gather", "allgather", 1), ("all-to-all", "alltoall", 1),
                ("broadcast", "bcast", 1)]
 RANKS = [2, 4, 8]
+# The same and all-reduce over a network, with a rank on each host.
+OVER_NETWORK = [("all-reduce", "allreduce"), *((ours, theirs) for ours, theirs, _ in COLLECTIVES)]
+HOSTS = [2, 4]
 
 NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "tag-bw", "rates", "all-reduce-2", "all-reduce-4",
-         "all-reduce-8", *(f"{name}-{ranks}" for name, _, _ in COLLECTIVES for ranks in RANKS)]
+         "all-reduce-8", *(f"{name}-{ranks}" for name, _, _ in COLLECTIVES for ranks in RANKS),
+         *(f"{name}-net-{count}" for name, _ in OVER_NETWORK for count in HOSTS)]
 
 # What UCX may use between two processes of one machine.
 SHARED_MEMORY = ["posix,self", "sysv,cma,self"]
@@ -66,7 +70,8 @@ class Group:
 def all_groups(tools):
     built = [write_latency(tools), post_poll(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),
              tag_bandwidth(tools), rates(tools), all_reduce_2(tools), all_reduce(tools, 4), all_reduce(tools, 8),
-             *(collective(tools, ranks, *names) for names in COLLECTIVES for ranks in RANKS)]
+             *(collective(tools, ranks, *names) for names in COLLECTIVES for ranks in RANKS),
+             *(over_network(tools, count, *names) for names in OVER_NETWORK for count in HOSTS)]
     assert [group.name for group in built] == NAMES
     points = [point.name for group in built for point in group.points]
     assert len(points) == len(set(points)), "samples are kept by the names of points"
@@ -191,9 +196,18 @@ def collective(tools, ranks, ours, theirs, large):
     return group(f"{ours}-{ranks}", f"{ours.capitalize()} of float32, {ranks} ranks{beside}", points, jobs)
 
 
-def sweep(tools, least):
+def over_network(tools, count, ours, theirs):
+    name, sizes = f"{ours}, {count} hosts,", sweep(tools, KIB, most=16 * MIB)
+    points = [Point(sized(name, size), "us", [Target("<", 1, "Open MPI")]) for size in swept(sizes)]
+    jobs = [tools.qpair_on_hosts(ours, count, sizes, name, in_place=ours == "broadcast"),
+            tools.open_mpi_on_hosts(theirs, sizes, name, count)]
+    title = f"{ours.capitalize()} of float32 between {count} hosts (network namespaces of this machine joined by veth), a rank each"
+    return group(f"{ours}-net-{count}", title, points, jobs)
+
+
+def sweep(tools, least, most=64 * MIB):
     """(least, most, factor)"""
-    return (least, MIB, MIB // least) if tools.quick else (least, 64 * MIB, 4)
+    return (least, MIB, MIB // least) if tools.quick else (least, most, 4)
 
 
 def swept(sizes):

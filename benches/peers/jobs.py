@@ -7,6 +7,7 @@ import shlex
 import shutil
 from typing import Callable, Dict, List, Optional
 
+import hosts
 import outputs
 from processes import free_port, output_of, output_with_server
 
@@ -23,6 +24,7 @@ class Job:
     program: str  # as it stands in the tables
     command: str  # as a person would type it
     run: Callable[[], Dict[str, float]]  # {point name: value}
+    hosts: int = 0  # how many it needs beside this machine
 
 
 def sized(name, size):
@@ -137,14 +139,21 @@ class Tools:
         return self.mpi(program, launch, "mpibench-mpich", operation, sizes, named, {})
 
     def mpi(self, program, launch, binary, operation, sizes, named, env):
-        least, most, factor = sizes
+        return self.job(program, launch + self.mpibench(binary, operation, sizes), mpibench_points(named), env)
+
+    def mpibench(self, binary, operation, sizes):
         seconds = "0.1" if self.quick else "0.3"
-        command = launch + [str(self.programs / binary), operation, str(least), str(most), str(factor), seconds]
+        return [str(self.programs / binary), operation, *map(str, sizes), seconds]
 
-        def parse(text):
-            return {sized(named, size): us for size, us in outputs.mpibench(text).items()}
-
-        return self.job(program, command, parse, env)
+    def open_mpi_on_hosts(self, operation, sizes, named, ranks):
+        """A rank on each of several hosts, over TCP."""
+        interface = ["--mca", "btl_tcp_if_include", hosts.DEVICE, "--mca", "oob_tcp_if_include", hosts.DEVICE]
+        launch = ["mpirun.openmpi", "-n", str(ranks), "-H", hosts.addresses(ranks), "--bind-to", "none",
+                  "--mca", "plm_rsh_agent", str(hosts.ENTER), "--mca", "btl", "tcp,self", *interface]
+        # Ranks of a node outnumber its cores, as far as Open MPI can tell, where all nodes are this machine.
+        launch += ["--mca", "mpi_yield_when_idle", "1"] if ranks > len(self.cores) else []
+        command = launch + self.mpibench("mpibench-openmpi", operation, sizes)
+        return self.on_hosts("Open MPI tcp", ranks, command, mpibench_points(named), OPEN_MPI_ENV)
 
     # ---- qpair ----
 
@@ -170,15 +179,25 @@ class Tools:
         return self.qpair_job(["perf", *arguments, "--local", "--json"], parse)
 
     def qpair_collective(self, name, ranks, sizes, named, in_place):
-        """Sizes are those of whole vectors, as nccl-tests and mpibench count them."""
-        least, most, factor = map(str, sizes)
-        rotate = ["--root", "all"] if name == "broadcast" else []
+        return self.qpair_job(bench(name, sizes) + ["-n", str(ranks)], collective_points(named, in_place))
 
-        def parse(text):
-            return {sized(named, size): us for size, us in outputs.qpair_collective(text, in_place).items()}
+    def qpair_on_hosts(self, name, ranks, sizes, named, in_place):
+        """A rank on each of several hosts, over RoCEv2."""
+        if not self.qpair:
+            return None
+        launch = [str(self.qpair), "launch", "-H", hosts.addresses(ranks), "--ssh", str(hosts.ENTER), "--no-prefix", "--",
+                  str(self.qpair), *bench(name, sizes)]
+        # The hosts share a kernel, by which qpair would know that they are one.
+        env = {"QPAIR_NO_SHARED_MEMORY": "1"}
+        return self.on_hosts(QPAIR, ranks, launch, collective_points(named, in_place), env)
 
-        return self.qpair_job(["bench", name, "-n", str(ranks), "-b", least, "-e", most, "-f", factor, *rotate, "--json"],
-                              parse)
+    def on_hosts(self, program, count, command, parse, env):
+        """`command`, on the first of several hosts."""
+        if not hosts.can_be_had():
+            return None
+        cores = ["taskset", "-c", ",".join(map(str, self.cores))]
+        job = self.job(program, [*cores, str(hosts.ENTER), hosts.address(1), *command], parse, env)
+        return job and dataclasses.replace(job, hosts=count)
 
     def qpair_job(self, arguments, parse):
         if not self.qpair:
@@ -193,6 +212,21 @@ class Tools:
         if any(not shutil.which(part) for part in [command[0]] + [part for part in command if part.startswith("/")]):
             return None
         return Job(program, typed(command, env), lambda: parse(output_of(command, env)))
+
+
+def bench(name, sizes):
+    """Sizes are those of whole vectors, as nccl-tests and mpibench count them."""
+    least, most, factor = map(str, sizes)
+    rotate = ["--root", "all"] if name == "broadcast" else []
+    return ["bench", name, "-b", least, "-e", most, "-f", factor, *rotate, "--json"]
+
+
+def collective_points(named, in_place):
+    return lambda text: {sized(named, size): us for size, us in outputs.qpair_collective(text, in_place).items()}
+
+
+def mpibench_points(named):
+    return lambda text: {sized(named, size): us for size, us in outputs.mpibench(text).items()}
 
 
 def typed(command, env):

@@ -7,6 +7,7 @@ from unittest import mock
 
 import compare
 import groups
+import hosts
 import jobs
 import outputs
 import report
@@ -94,7 +95,16 @@ class Targets(unittest.TestCase):
         stated = [str(points[f"reduce-scatter, 2 ranks, {size}"].target("Open MPI")) for size in ("64 B", "1 KiB", "1 MiB")]
         self.assertEqual(stated, ["<= 1.1", "< 1", "<= 0.5"])
         self.assertEqual(str(built["broadcast-8"].points[-1].target("Open MPI")), "< 1")
-        self.assertEqual(len([name for name in built if name.startswith("all-to-all")]), 3)
+        self.assertEqual([name for name in built if name.startswith("all-to-all")],
+                         [f"all-to-all-{where}" for where in ("2", "4", "8", "net-2", "net-4")])
+
+    def test_what_goes_over_a_network_needs_hosts(self):
+        with mock.patch.object(hosts, "can_be_had", return_value=True):
+            jobs = self.groups(quick=False)["broadcast-net-4"].jobs
+        self.assertEqual([(job.program, job.hosts) for job in jobs], [("qpair", 4)])  # Open MPI's program was not built
+        self.assertIn("launch -H 10.66.0.1,10.66.0.2,10.66.0.3,10.66.0.4 --ssh enter --no-prefix", jobs[0].command)
+        with mock.patch.object(hosts, "can_be_had", return_value=False):
+            self.assertEqual(self.groups(quick=False)["broadcast-net-4"].jobs, [])
 
     def test_absolute_targets_are_qpairs_own(self):
         each, seldom = self.groups(quick=True)["post-poll"].points
@@ -112,6 +122,21 @@ class Processes(unittest.TestCase):
     def test_names_of_points(self):
         names = [jobs.sized("x", size) for size in (8, 1024, 65536, 1 << 20, 64 << 20, 1500)]
         self.assertEqual(names, ["x 8 B", "x 1 KiB", "x 64 KiB", "x 1 MiB", "x 64 MiB", "x 1500 B"])
+
+
+@unittest.skipUnless(hosts.can_be_had(), "namespaces can not be made here")
+class Hosts(unittest.TestCase):
+    def test_commands_run_on_them_and_nothing_is_left(self):
+        with hosts.Hosts(2):
+            told = output_of([str(hosts.ENTER), "-x", hosts.address(2), "hostname;", "ip -4 -o address show dev", hosts.DEVICE])
+            # One that stays is ended with its host.
+            output_of([str(hosts.ENTER), hosts.address(1), "sleep 1000 >/dev/null 2>&1 &"])
+        self.assertTrue(told.startswith(f"{hosts.PREFIX}2\n") and hosts.address(2) in told, told)
+        self.assertNotIn(hosts.PREFIX, hosts.ip("netns", "list"))
+
+    def test_a_failure_of_a_command_is_its_own(self):
+        with hosts.Hosts(1), self.assertRaisesRegex(JobFailed, "exit status 7"):
+            output_of([str(hosts.ENTER), hosts.address(1), "exit 7"])
 
 
 class Report(unittest.TestCase):
