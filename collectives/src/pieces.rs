@@ -3,14 +3,15 @@
 /// Maps `0..len` to values. A piece is cut where a range begins or ends within it.
 ///
 /// Pieces are kept in chunks of some dozens, so that what a cut moves is little, however many pieces there are; and the
-/// chunk that was looked at last is looked at first, since ranges mostly follow each other.
+/// piece that was looked at last is looked at first, with those beside it, since ranges mostly follow each other.
 #[derive(Debug, Clone)]
 pub(crate) struct Pieces<T> {
     len: u64,
     /// Where each chunk begins.
     firsts: Vec<u64>,
     chunks: Vec<Chunk<T>>,
-    last: usize,
+    /// The piece that was looked at last, by chunk and place.
+    last: (usize, usize),
 }
 
 /// Pieces in a row, at least one: where each begins, and its value. It ends where the next begins, the last of all at `len`.
@@ -27,7 +28,7 @@ impl<T> Pieces<T> {
 impl<T: Clone> Pieces<T> {
     /// `value` everywhere.
     pub(crate) fn new(len: u64, value: T) -> Self {
-        let mut pieces = Self { len, firsts: Vec::new(), chunks: Vec::new(), last: 0 };
+        let mut pieces = Self { len, firsts: Vec::new(), chunks: Vec::new(), last: (0, 0) };
         if len > 0 {
             pieces.firsts.push(0);
             pieces.chunks.push(vec![(0, value)]);
@@ -176,7 +177,7 @@ impl<T: Clone> Pieces<T> {
     #[inline]
     fn find(&mut self, at: u64) -> (usize, usize) {
         let begins = |number: usize| self.firsts.get(number).copied().unwrap_or(self.len);
-        let last = self.last;
+        let (last, place) = self.last;
         let number = if self.chunks.len() == 1 {
             0
         } else if last < self.chunks.len() && begins(last) <= at && at < begins(last + 1) {
@@ -184,8 +185,22 @@ impl<T: Clone> Pieces<T> {
         } else {
             self.firsts.partition_point(|&first| first <= at) - 1
         };
-        self.last = number;
-        (number, self.chunks[number].partition_point(|piece| piece.0 <= at) - 1)
+        let chunk = &self.chunks[number];
+        let place = if number == last { near(chunk, place, at) } else { None };
+        let place = place.unwrap_or_else(|| chunk.partition_point(|piece| piece.0 <= at) - 1);
+        self.last = (number, place);
+        self.last
+    }
+}
+
+/// The piece that holds `at`, which lies within the chunk, if it is the one at `place` or beside it.
+#[inline]
+fn near<T>(chunk: &Chunk<T>, place: usize, at: u64) -> Option<usize> {
+    let begins = |place: usize| chunk.get(place).map_or(u64::MAX, |piece| piece.0);
+    if begins(place) <= at {
+        (place..place + 2).find(|&place| at < begins(place + 1))
+    } else {
+        place.checked_sub(1).filter(|&before| begins(before) <= at)
     }
 }
 
