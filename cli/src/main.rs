@@ -6,6 +6,7 @@ mod algorithm;
 mod bench;
 mod devices;
 mod doctor;
+mod gpus;
 mod launch;
 mod machine;
 mod output;

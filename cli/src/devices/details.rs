@@ -23,10 +23,10 @@ pub fn details(device: &Listed) -> String {
 }
 
 /// A name, and a value if there is one.
-type Row = (&'static str, Option<String>);
+pub type Row = (&'static str, Option<String>);
 
 /// Names, and their values in a column of its own, wrapped.
-fn section(text: &mut String, indent: usize, rows: &[Row]) {
+pub fn section(text: &mut String, indent: usize, rows: &[Row]) {
     let room = COLUMN - indent;
     for (name, value) in rows.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
         for (index, line) in wrap(value, WIDTH - COLUMN).iter().enumerate() {

@@ -1,7 +1,8 @@
-//! `qpair devices`: the RDMA devices of this machine, their ports, identifiers, limits and abilities.
-//! A row per port, sections with everything, or an object per device.
+//! `qpair devices`: the RDMA devices of this machine, their ports, identifiers, limits and abilities; and the GPUs that this
+//! program can use. A row per port and per GPU, sections with everything, or an object per device and GPU.
 
 mod details;
+mod gpus;
 mod listed;
 mod names;
 mod unusable;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::doctor::system::{RdmaDevice, rdma_devices};
+use crate::gpus::find;
 use crate::output::{PrintError, print, print_object};
 use crate::table;
 use details::details;
@@ -22,13 +24,15 @@ use unusable::{Unusable, remark};
 
 /// Lists the RDMA devices of this machine.
 ///
-/// The software device `soft0` is always there and needs no hardware.
+/// The software device `soft0` is always there and needs no hardware. Where this program was built for memory of GPUs, the
+/// GPUs follow, with the path by which each device reaches their memory; these are objects without `usable`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   qpair devices
   qpair devices -v                 limits, abilities and all identifiers
   qpair devices -v mlx5_0          of one device
-  qpair devices --json | jq 'select(.usable) | .name'")]
+  qpair devices --json | jq 'select(.usable) | .name'
+  qpair devices --json | jq 'select(.gpu != null) | .registration'")]
 pub struct DevicesArgs {
     /// Only this device
     device: Option<String>,
@@ -83,6 +87,8 @@ pub fn run(args: &DevicesArgs) -> Result<(), DevicesError> {
     let remark = remark(&unlisted);
     unusable.extend(unlisted);
     show(args, &listed, &unusable)?;
+    let names: Vec<String> = listed.iter().map(|device| device.name.clone()).collect();
+    gpus::show(&find(&names), args.json, args.verbose)?;
     if !args.json {
         remark.map_or(Ok(()), |remark| print(&remark))?;
     }

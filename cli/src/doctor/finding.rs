@@ -34,6 +34,8 @@ pub enum Section {
     Network,
     /// Memory of the machine.
     Memory,
+    /// GPUs and their memory.
+    Gpus,
     /// The rest of the machine.
     Machine,
     /// This machine beside another.

@@ -3,6 +3,7 @@
 
 mod devices;
 mod files;
+mod gpus;
 mod kernel;
 mod library;
 mod limits;
@@ -16,7 +17,7 @@ use super::system::System;
 
 /// Everything that can be said of a machine by itself, in the order of the sections.
 pub fn all(system: &System) -> Vec<Finding> {
-    let checks: [fn(&System) -> Vec<Finding>; 8] = [
+    let checks: [fn(&System) -> Vec<Finding>; 9] = [
         devices::check,
         network::check,
         limits::check,
@@ -24,6 +25,7 @@ pub fn all(system: &System) -> Vec<Finding> {
         library::check,
         kernel::check,
         memory::check,
+        gpus::check,
         machine::check,
     ];
     checks.iter().flat_map(|check| check(system)).collect()

@@ -14,7 +14,10 @@ mod verbs;
 use std::path::Path;
 
 use qpair::transport::Placement;
+use qpair::verbs::GpuError;
 use qpair::{Config, Context};
+
+use crate::gpus::{Found, find};
 
 pub use kernel::Kernel;
 #[cfg(test)]
@@ -57,6 +60,8 @@ pub struct System {
     pub bridges: Vec<Bridge>,
     /// What opening the devices gave.
     pub opened: Vec<OpenedDevice>,
+    /// The GPUs that this program can use, or why it can use none.
+    pub gpus: Option<Result<Found, GpuError>>,
     /// The device that a worker takes by itself and why, or why it can take none.
     pub worker: Option<Result<WorkerDevice, String>>,
     /// Files whose content makes no sense.
@@ -101,6 +106,7 @@ impl System {
             bridges: pci::bridges(&root, &devices),
             devices,
             opened: Vec::new(),
+            gpus: None,
             worker: None,
             oddities: root.into_oddities(),
         }
@@ -111,6 +117,8 @@ impl System {
         let mut system = System::read(Path::new("/"));
         system.library.loaded = Some(verbs::load());
         system.opened = verbs::open_all();
+        let names: Vec<String> = system.opened.iter().map(|device| device.name.clone()).collect();
+        system.gpus = Some(find(&names));
         let placement = Config::default().placement();
         let worker = placement.map(|Placement { device, reason, is_chosen, .. }| {
             let closed = Context::open(&device).err().map(|error| error.to_string());

@@ -1,0 +1,127 @@
+//! GPUs: whether this program can use them, and how NICs reach their memory.
+
+use qpair::verbs::GpuError;
+
+use super::super::finding::{Finding, Section};
+use super::super::system::System;
+use crate::gpus::{FoundGpu, Registration};
+
+/// What can be said of GPUs, on a machine that has any.
+pub fn check(system: &System) -> Vec<Finding> {
+    match &system.gpus {
+        None => Vec::new(),
+        Some(Err(error)) => no_driver(system, error).into_iter().collect(),
+        Some(Ok(found)) => {
+            found.iter().flat_map(|gpu| gpu.as_ref().map_or_else(|error| vec![closed(error)], ways)).collect()
+        }
+    }
+}
+
+/// Where there is no GPU, that there is no driver is as it should be.
+fn no_driver(system: &System, error: &GpuError) -> Option<Finding> {
+    let of = Section::Gpus;
+    let nvidia = |driver: &String| driver.starts_with("nvidia");
+    let are_there = system.pci.iter().any(|function| function.is_gpu() && function.driver.as_ref().is_some_and(nvidia));
+    match error {
+        GpuError::NotBuilt => are_there.then(|| {
+            Finding::note(of, "gpu-build", "there are GPUs, and this program was built without their memory")
+                .because("Registering it, and collectives on it, are refused.")
+                .fix("where qpair is built", ["cargo build --release --features cuda"])
+        }),
+        GpuError::NoDriver { .. } if !are_there => None,
+        error => Some(
+            Finding::warning(of, "gpu-driver", error.to_string())
+                .because("Memory of GPUs can not be used.")
+                .fix("to see what the driver finds", ["nvidia-smi"]),
+        ),
+    }
+}
+
+fn closed(error: &GpuError) -> Finding {
+    Finding::warning(Section::Gpus, "gpu", error.to_string())
+        .because("Its memory can not be used.")
+        .fix("to see what the driver says of it", ["nvidia-smi -q"])
+}
+
+fn ways(gpu: &FoundGpu) -> Vec<Finding> {
+    gpu.registration.iter().map(|registration| way(gpu, registration)).collect()
+}
+
+fn way(gpu: &FoundGpu, Registration { device, path, reason }: &Registration) -> Finding {
+    let (of, check, title) = (Section::Gpus, "gpu-memory", gpu.title());
+    let finding = match path {
+        Some(path) if reason.is_empty() => Finding::ok(of, check, format!("{device} reaches its memory by {path}")),
+        Some(path) => Finding::note(of, check, format!("{device} reaches its memory by {path}: {reason}"))
+            .because("DMA-buf is the path of the kernel itself; all others depend on a module of the vendor's."),
+        None => Finding::warning(of, check, format!("{device} does not reach its memory: {reason}"))
+            .because("What goes between the two is copied through memory of the processor.")
+            .fix("as root, unless the kernel and the driver can do DMA-buf", ["modprobe nvidia-peermem"]),
+    };
+    finding.on(title)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Severity;
+    use super::super::super::fixture::Fixture;
+    use super::super::super::system::PciFunction;
+    use super::super::{fixes, only};
+    use super::*;
+
+    fn machine(gpus: Result<Vec<Result<FoundGpu, GpuError>>, GpuError>) -> System {
+        System { gpus: Some(gpus), ..Fixture::rxe_host().system() }
+    }
+
+    fn with_a_gpu(mut system: System) -> System {
+        let driver = Some("nvidia".to_owned());
+        system.pci.push(PciFunction { address: "0000:3b:00.0".to_owned(), class: 0x03_02_00, driver });
+        system
+    }
+
+    #[test]
+    fn a_machine_without_gpus_hears_nothing_of_them() {
+        let none = GpuError::NoDriver { why: "there is no libcuda.so".to_owned() };
+        for gpus in [Err(GpuError::NotBuilt), Err(none), Ok(Vec::new())] {
+            assert_eq!(check(&machine(gpus)), []);
+        }
+    }
+
+    #[test]
+    fn gpus_that_can_not_be_used_are_told_with_what_is_missing() {
+        let findings = check(&with_a_gpu(machine(Err(GpuError::NotBuilt))));
+        assert!(fixes(only(&findings, "gpu-build")).contains("--features cuda"));
+        let none = GpuError::NoDriver { why: "there is no libcuda.so".to_owned() };
+        let findings = check(&with_a_gpu(machine(Err(none))));
+        assert_eq!(only(&findings, "gpu-driver").severity, Severity::Warning);
+        let old = GpuError::OldDriver { version: 11_040, missing: None };
+        let findings = check(&machine(Err(old)));
+        assert!(only(&findings, "gpu-driver").message.contains("driver of series 520 or newer"), "{findings:?}");
+    }
+
+    #[test]
+    fn each_device_says_how_it_reaches_the_memory_of_each_gpu() {
+        let way = |device: &str, path, reason: &str| Registration {
+            device: device.to_owned(),
+            path,
+            reason: reason.to_owned(),
+        };
+        let gpu = FoundGpu {
+            gpu: 0,
+            name: "NVIDIA H200".to_owned(),
+            pci: "0000:3b:00.0".to_owned(),
+            memory: 141 << 30,
+            capability: "9.0".to_owned(),
+            registration: vec![
+                way("soft0", Some("software"), ""),
+                way("mlx5_0", Some("peermem"), "no DMA-buf"),
+                way("mlx5_1", None, "the device refuses"),
+            ],
+        };
+        let findings = check(&machine(Ok(vec![Ok(gpu), Err(GpuError::NoDevice { ordinal: 1, count: 1 })])));
+        let severities: Vec<_> = findings.iter().map(|finding| finding.severity).collect();
+        assert_eq!(severities, [Severity::Ok, Severity::Note, Severity::Warning, Severity::Warning]);
+        assert_eq!(findings[0].subject.as_deref(), Some("GPU 0 (NVIDIA H200, 141 GiB)"));
+        assert!(findings[1].message.ends_with("by peermem: no DMA-buf"), "{findings:?}");
+        assert!(fixes(&findings[2]).contains("modprobe nvidia-peermem"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The GPUs that this program can use, and the ways by which RDMA devices reach their memory, found by registering some.
+
+use qpair::verbs::{Access, Context, Gpu, GpuError};
+use serde::Serialize;
+
+use crate::text::amount;
+
+/// A GPU that opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundGpu {
+    /// Its ordinal.
+    pub gpu: usize,
+    /// What it calls itself.
+    pub name: String,
+    /// Its PCI address.
+    pub pci: String,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// Compute capability, such as `9.0`.
+    pub capability: String,
+    /// For each RDMA device, how it reaches the GPU's memory.
+    pub registration: Vec<Registration>,
+}
+
+/// How an RDMA device reaches a GPU's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Registration {
+    /// The RDMA device.
+    pub device: String,
+    /// The path's name: `software`, `dma-buf` or `peermem`; null where it does not reach it.
+    pub path: Option<&'static str>,
+    /// Why no better path was taken, or none at all; empty if none is better.
+    pub reason: String,
+}
+
+/// Whether a GPU opened, for each there is.
+pub type Found = Vec<Result<FoundGpu, GpuError>>;
+
+/// Opens all GPUs, and registers some memory of each with every one of these RDMA devices that opens.
+///
+/// # Errors
+/// [`GpuError`] where this program has no driver to ask.
+pub fn find(devices: &[String]) -> Result<Found, GpuError> {
+    let contexts: Vec<(&String, Context)> =
+        devices.iter().filter_map(|name| Some((name, Context::open(name).ok()?))).collect();
+    let found = |ordinal| {
+        let gpu = Gpu::open(ordinal)?;
+        let attributes = gpu.attributes();
+        let (major, minor) = attributes.capability;
+        Ok(FoundGpu {
+            gpu: ordinal,
+            name: attributes.name.clone(),
+            pci: attributes.pci_address.clone(),
+            memory: attributes.memory,
+            capability: format!("{major}.{minor}"),
+            registration: contexts.iter().map(|(name, context)| register(gpu, name, context)).collect(),
+        })
+    };
+    Ok((0..Gpu::count()?).map(found).collect())
+}
+
+fn register(gpu: Gpu, device: &str, context: &Context) -> Registration {
+    let registered = || {
+        let domain = context.alloc_pd().map_err(|error| error.to_string())?;
+        let memory = gpu.alloc(SOME).map_err(|error| error.to_string())?;
+        let region = domain.register_gpu(memory, Access::REMOTE_WRITE).map_err(|failed| failed.error.to_string())?;
+        Ok::<_, String>(region.path().clone())
+    };
+    let (path, reason) = match registered() {
+        Ok(path) => (Some(path.name()), path.reason().to_owned()),
+        Err(reason) => (None, reason),
+    };
+    Registration { device: device.to_owned(), path, reason }
+}
+
+impl FoundGpu {
+    /// Its name and memory, for people.
+    pub fn title(&self) -> String {
+        format!("GPU {} ({}, {})", self.gpu, self.name, amount(self.memory as u64))
+    }
+}
+
+/// Bytes that are registered to see whether that can be done.
+const SOME: usize = 64 << 10;

@@ -1,0 +1,56 @@
+//! What commands tell of GPUs, on a CUDA driver in memory.
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::{finish, qpair, rows, stdout};
+use serde_json::Value;
+
+/// The command, with that driver.
+fn on_gpu(args: &[&str]) -> Command {
+    let mut command = qpair(args);
+    command
+        .env("QPAIR_LIBCUDA", qpair_fake_cuda::control::library_path().expect("the library is built beside the tests"));
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    finish(on_gpu(args))
+}
+
+#[test]
+fn devices_lists_gpus_with_the_path_by_which_each_device_reaches_their_memory() {
+    let output = run(&["devices", "--json"]);
+    let rows = rows(&output);
+    let gpu = rows.iter().find(|row| !row["gpu"].is_null()).expect("a GPU");
+    assert_eq!((&gpu["gpu"], &gpu["usable"]), (&0.into(), &Value::Null));
+    let ways = gpu["registration"].as_array().expect("a list");
+    let soft = ways.iter().find(|way| way["device"] == "soft0").expect("the software device");
+    assert_eq!((&soft["path"], &soft["reason"]), (&"software".into(), &"".into()));
+    let text = stdout(&run(&["devices"]));
+    assert!(text.contains("soft0 by software"), "{text}");
+    let text = stdout(&run(&["devices", "-v"]));
+    assert!(text.contains("\nGPU 0\n") && text.contains("compute capability"), "{text}");
+}
+
+#[test]
+fn doctor_says_how_memory_of_gpus_is_reached_and_what_is_wrong_with_a_driver() {
+    let text = stdout(&run(&["doctor", "-v"]));
+    assert!(text.contains("soft0 reaches its memory by software"), "{text}");
+    let mut old = on_gpu(&["doctor", "--json"]);
+    old.env("FAKE_CUDA_DRIVER_VERSION", "11040");
+    // Whether there is a problem besides is the machine's affair.
+    let text = stdout(&finish(old));
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object per line"));
+    let findings: Vec<Value> = lines.collect();
+    let driver = findings.iter().find(|finding| finding["check"] == "gpu-driver").expect("a finding");
+    assert!(driver["message"].as_str().expect("a text").contains("11.8 is needed"), "{driver}");
+}
+
+#[test]
+fn a_benchmark_keeps_its_vectors_on_a_gpu() {
+    let rows =
+        rows(&run(&["bench", "all-reduce", "--gpu", "-n", "2", "-b", "64", "-e", "1K", "--iters", "2", "--json"]));
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["gpu"] == true && row["wrong"] == 0), "{rows:?}");
+}
