@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{finish, qpair, rows, stdout};
+use common::{finish, qpair, rows, stderr, stdout};
 use serde_json::Value;
 
 /// The command, with that driver.
@@ -53,4 +53,28 @@ fn a_benchmark_keeps_its_vectors_on_a_gpu() {
     let rows =
         rows(&run(&["bench", "all-reduce", "--gpu", "-n", "2", "-b", "64", "-e", "1K", "--iters", "2", "--json"]));
     assert!(!rows.is_empty() && rows.iter().all(|row| row["gpu"] == true && row["wrong"] == 0), "{rows:?}");
+}
+
+#[test]
+fn transfers_are_measured_between_memories_of_gpus() {
+    for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
+        let rows = rows(&run(&["perf", test, "--local", "--gpu", "-s", "8,64K", "-n", "20", "--json"]));
+        let sizes: Vec<_> = rows.iter().map(|row| (row["size"].as_u64(), &row["gpu"])).collect();
+        assert_eq!(sizes, [(Some(8), &true.into()), (Some(64 << 10), &true.into())], "{test}");
+    }
+    let text = stdout(&run(&["perf", "write-bw", "--local", "--gpu", "-n", "20"]));
+    assert!(text.contains("data of both sides on GPUs, here Fake CUDA device 0"), "{text}");
+}
+
+#[test]
+fn what_can_not_be_measured_on_a_gpu_says_so() {
+    let refused = |args: &[&str]| {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2));
+        stderr(&output)
+    };
+    assert!(refused(&["perf", "write-lat", "--local", "--gpu"]).contains("--gpu goes with write-bw"));
+    assert!(refused(&["perf", "write-bw", "10.0.0.1", "--gpu"]).contains("--gpu goes with soft0 within a host"));
+    let output = run(&["perf", "write-bw", "--local", "--gpu=7", "-n", "20"]);
+    assert!(!output.status.success() && stderr(&output).contains("there is no GPU 7"), "{}", stderr(&output));
 }

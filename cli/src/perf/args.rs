@@ -33,6 +33,7 @@ use crate::size::Size;
   qpair perf write-bw --local -s 64K,1M,16M          bandwidth, and memcpy in the same run
   qpair perf write-lat --local --post-poll --json    what post and poll take, for each WRITE
   qpair perf tag-lat --local -a                      messages of all sizes
+  qpair perf write-bw --local --gpu -s 64M           from a GPU's memory into that of another process
   qpair perf read-bw                                 serves once
   qpair perf read-bw 127.0.0.1 -s 1M -D 2s --json    the client to it
   qpair perf write-bw -d mlx5_0                      serves `ib_write_bw HOST`, and a qpair
@@ -87,6 +88,10 @@ pub struct PerfArgs {
     /// soft0, else all addresses, as perftest]
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
+    /// Keep the data of both sides in memory of a GPU, the first that each process sees or --gpu=N of its own; the copy beside
+    /// a bandwidth is then the GPU's. With write-bw, read-bw, read-lat, send-bw and send-lat, on soft0 within a host
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    pub gpu: Option<usize>,
     /// Print one JSON object per result
     #[arg(long)]
     pub json: bool,
@@ -158,6 +163,13 @@ impl PerfArgs {
         if self.post_poll && self.test != Test::WriteLat {
             return Err(PerfError::Options("--post-poll measures WRITEs: give it with write-lat".to_owned()));
         }
+        let gpu = self.gpu.is_some();
+        if gpu && !self.test.can_be_on_gpu() {
+            return Err(PerfError::Options(format!(
+                "{} is not measured in memory of a GPU; --gpu goes with write-bw, read-bw, read-lat, send-bw and send-lat",
+                self.test
+            )));
+        }
         let signal_every = self.signal_every.unwrap_or(DEFAULT_SIGNAL_EVERY.min((self.depth / 2).max(1)));
         if signal_every > self.depth {
             return Err(PerfError::Options(format!(
@@ -166,7 +178,7 @@ impl PerfArgs {
             )));
         }
         let longest = self.sizes()?.into_iter().max().unwrap_or(8);
-        Ok(Parameters { test: self.test, max_size: longest as u64, depth: self.depth, signal_every })
+        Ok(Parameters { test: self.test, max_size: longest as u64, depth: self.depth, signal_every, gpu })
     }
 
     /// How much to measure per size.
@@ -244,6 +256,17 @@ mod tests {
         assert_eq!(args("write-bw -t 1").parameters().expect("valid").signal_every, 1);
         let error = args("write-bw -t 4 --signal-every 5").parameters().expect_err("none signaled");
         assert!(error.to_string().contains("--signal-every 4"), "{error}");
+    }
+
+    #[test]
+    fn data_lies_on_a_gpu_where_the_processor_does_not_look_at_it() {
+        assert!(!args("write-bw").parameters().expect("valid").gpu);
+        assert_eq!((args("write-bw --gpu host").gpu, args("write-bw --gpu=1").gpu), (Some(0), Some(1)));
+        assert!(args("read-lat --gpu").parameters().expect("valid").gpu);
+        for test in ["write-lat", "atomic-bw", "atomic-lat", "tag-lat", "tag-bw"] {
+            let error = args(&format!("{test} --gpu")).parameters().expect_err("not on a GPU");
+            assert!(error.to_string().starts_with(test), "{error}");
+        }
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn start_server(args: &PerfArgs, device: &str, cpu: Option<usize>) -> io::Result
     let line = std::iter::once(program.into_os_string())
         .chain(options.iter().map(OsString::from))
         .chain([OsString::from(device)])
+        .chain(args.gpu.map(|ordinal| format!("--gpu={ordinal}").into()))
         .chain(perftest::server_options(args, device).into_iter().map(OsString::from));
     let mut command = tied(cpu, line)?;
     let mut server = TiedChild::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;

@@ -26,6 +26,10 @@ use crate::machine;
 /// [`PerfError`] if options do not fit together, the sides do not meet, or either fails.
 pub fn run(args: &PerfArgs) -> Result<(), PerfError> {
     let device = args.device();
+    if args.gpu.is_some() && args.is_perftest(&device) {
+        let why = "--gpu goes with soft0 within a host, and without perftest's options: give -d soft0, and --local or a host that is localhost";
+        return Err(PerfError::Options(why.to_owned()));
+    }
     if args.is_perftest(&device) {
         perftest::check(args)?;
     } else {

@@ -58,6 +58,8 @@ pub struct Parameters {
     pub depth: u32,
     /// One request in so many is signaled.
     pub signal_every: u32,
+    /// Data lies in memory of a GPU.
+    pub gpu: bool,
 }
 
 /// How much to measure.
@@ -99,6 +101,11 @@ impl Test {
     /// True if it goes through the transport.
     pub fn is_tagged(self) -> bool {
         self.kind() == Kind::Tagged
+    }
+
+    /// True if nobody but the device has to touch its data.
+    pub fn can_be_on_gpu(self) -> bool {
+        matches!(self, Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::SendBw | Test::SendLat)
     }
 
     /// What it consists of.

@@ -40,21 +40,21 @@ pub struct VerbsStream<'a> {
     inline: [u8; INLINE],
 }
 
-/// Measures `stream` with messages of `size` bytes, in slices, with memcpy between them.
+/// Measures `stream` with messages of `size` bytes, in slices, with a copy of as much between them.
 ///
 /// # Errors
 /// What the stream or the other side says.
 pub fn measure(
     exchange: &mut Exchange,
     stream: &mut impl Stream,
+    mut memcpy: Memcpy,
     size: usize,
     effort: Effort,
 ) -> Result<Bandwidth, PerfError> {
     let operations = calibrate(exchange, stream, size, effort)?;
-    let mut memcpy = Memcpy::new(size);
     let (mut times, mut copies) = (Samples::default(), Samples::default());
     for count in slices(operations) {
-        copies.push(memcpy.seconds(MEMCPY_TIME));
+        copies.push(memcpy.seconds(MEMCPY_TIME)?);
         times.push(timed(exchange, stream, Round { size, count })?.as_secs_f64() / count as f64);
     }
     Ok(Bandwidth { size, operations, seconds: times.median(), memcpy: copies.median() })
@@ -119,17 +119,17 @@ impl<'a> VerbsStream<'a> {
     #[inline]
     fn post(&mut self, size: usize, number: u64, signaled: bool) -> Result<(), PerfError> {
         let session = &mut *self.session;
-        let remote = session.remote.slice(0..size as u64);
+        let remote = session.data.slice(0..size as u64);
         let request = match self.kind {
             Test::AtomicBw => {
                 let word = session.remote_at(session.atomic_at(), 8);
                 session.qp.fetch_add(session.outbox.local(0..8), word, 1)
             }
-            Test::ReadBw => session.qp.read(session.outbox.local(0..size), remote),
-            Test::SendBw if size <= INLINE => session.qp.send_inline(&self.inline[..size]),
-            Test::SendBw => session.qp.send(session.outbox.local(0..size)),
-            _ if size <= INLINE => session.qp.write_inline(&self.inline[..size], remote),
-            _ => session.qp.write(session.outbox.local(0..size), remote),
+            Test::ReadBw => session.qp.read(session.outgoing(size), remote),
+            Test::SendBw if session.is_inline(size) => session.qp.send_inline(&self.inline[..size]),
+            Test::SendBw => session.qp.send(session.outgoing(size)),
+            _ if session.is_inline(size) => session.qp.write_inline(&self.inline[..size], remote),
+            _ => session.qp.write(session.outgoing(size), remote),
         };
         let request = request.id(number);
         if signaled {

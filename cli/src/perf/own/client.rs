@@ -5,6 +5,7 @@ use qpair::verbs::Context;
 use super::bandwidth::{self, VerbsStream};
 use super::exchange::{Exchange, PATIENCE, Request};
 use super::latency;
+use super::memcpy::Memcpy;
 use super::onesided::{FetchAdd, Read};
 use super::pingpong::{SendPingPong, WritePingPong};
 use super::postpoll;
@@ -33,14 +34,18 @@ pub fn run(args: &PerfArgs, device: &str, host: &str, port: u16, place: &str) ->
             exchange.send(&Request::Finish)
         });
     }
-    let session = Unconnected::new(&context, &parameters)?;
+    let session = Unconnected::new(&context, &parameters, args.gpu.unwrap_or(0))?;
     let mut exchange = open(args, device, host, port)?;
     counting.during(&context, || {
         let theirs = exchange.prepare(&Request::Prepare(parameters, session.contact()))?;
         let mut session = session.connect(&theirs)?;
         let why = session.qp.explain();
         tracing::info!("{why}");
-        let how = format!("device {device}, RC queue pairs, {}", wire(&why));
+        let place_of_data = session
+            .on_gpu
+            .as_ref()
+            .map(|on_gpu| format!(", data of both sides on GPUs, here {}", on_gpu.gpu.attributes().name));
+        let how = format!("device {device}, RC queue pairs, {}{}", wire(&why), place_of_data.unwrap_or_default());
         let report = Report::begin(args, &how, place)?;
         measure(args, &mut exchange, &mut session, &sizes, effort, &report)
             .map_err(|error| session.explain_failure(error))?;
@@ -91,8 +96,12 @@ fn measure(
                 report.latency(&latency::measure(exchange, &mut operation, size, effort)?)?;
             }
             Test::WriteBw | Test::ReadBw | Test::SendBw | Test::AtomicBw => {
+                let memcpy = match &session.on_gpu {
+                    Some(on_gpu) => Memcpy::on_gpu(on_gpu.gpu, size)?,
+                    None => Memcpy::new(size),
+                };
                 let mut stream = VerbsStream::new(session, args.test);
-                report.bandwidth(&bandwidth::measure(exchange, &mut stream, size, effort)?)?;
+                report.bandwidth(&bandwidth::measure(exchange, &mut stream, memcpy, size, effort)?)?;
             }
             Test::TagLat | Test::TagBw => {
                 return Err(PerfError::Options(format!("{} does not go over a bare queue pair", args.test)));

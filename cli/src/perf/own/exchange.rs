@@ -45,6 +45,8 @@ pub enum Contact {
         address: QpAddress,
         /// The memory.
         inbox: RemoteSlice,
+        /// Where data goes if that is another: memory of a GPU.
+        data: Option<RemoteSlice>,
     },
     /// A worker that listens at this TCP port.
     Worker {
@@ -227,7 +229,7 @@ pub fn broken(error: io::Error) -> PerfError {
 }
 
 /// Changes whenever the messages do.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// A line is a few hundred bytes; a stranger may send without end.
 const MAX_LINE: u64 = 64 << 10;
 /// A client that does not introduce itself in this time is no `qpair perf`.

@@ -3,33 +3,71 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use qpair::verbs::{Gpu, GpuBuffer, GpuError, MemoryError};
+
+use crate::perf::error::PerfError;
+
 /// Two buffers of one size.
 #[derive(Debug)]
-pub struct Memcpy {
-    from: Vec<u8>,
-    to: Vec<u8>,
+pub enum Memcpy {
+    /// Of the processor.
+    Host {
+        /// What is copied.
+        from: Vec<u8>,
+        /// Where to.
+        to: Vec<u8>,
+    },
+    /// Of a GPU, which copies.
+    Gpu {
+        /// What is copied.
+        from: GpuBuffer,
+        /// Where to.
+        to: GpuBuffer,
+    },
 }
 
 impl Memcpy {
     /// Buffers of `size` bytes, written once so that their pages are there.
     pub fn new(size: usize) -> Self {
-        Memcpy { from: vec![1; size], to: vec![2; size] }
+        Memcpy::Host { from: vec![1; size], to: vec![2; size] }
+    }
+
+    /// Buffers of `size` bytes on a GPU.
+    ///
+    /// # Errors
+    /// If the memory is not to be had.
+    pub fn on_gpu(gpu: Gpu, size: usize) -> Result<Self, MemoryError> {
+        Ok(Memcpy::Gpu { from: gpu.alloc(size)?, to: gpu.alloc(size)? })
     }
 
     /// Seconds of one copy: the mean over about `time` seconds.
-    pub fn seconds(&mut self, time: f64) -> f64 {
+    ///
+    /// # Errors
+    /// What the GPU says.
+    pub fn seconds(&mut self, time: f64) -> Result<f64, PerfError> {
         let mut repeats: u64 = 1;
         loop {
             let start = Instant::now();
             for _ in 0..repeats {
-                black_box(&mut self.to).copy_from_slice(black_box(&self.from));
+                self.copy().map_err(MemoryError::from)?;
             }
             let seconds = start.elapsed().as_secs_f64().max(1e-9);
             if seconds >= time / 2.0 {
-                return seconds / repeats as f64;
+                return Ok(seconds / repeats as f64);
             }
             let fitting = (time / seconds * repeats as f64) as u64;
             repeats = fitting.clamp(repeats * 2, repeats * 64);
+        }
+    }
+
+    #[inline]
+    fn copy(&mut self) -> Result<(), GpuError> {
+        match self {
+            Memcpy::Host { from, to } => {
+                black_box(to).copy_from_slice(black_box(from));
+                Ok(())
+            }
+            Memcpy::Gpu { from, to } => to.copy_from(0, from, 0, from.len()),
         }
     }
 }
@@ -40,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_longer_copy_takes_longer() {
-        let (short, long) = (Memcpy::new(64).seconds(0.002), Memcpy::new(4 << 20).seconds(0.002));
+        let seconds = |size| Memcpy::new(size).seconds(0.002).expect("no GPU is asked");
+        let (short, long) = (seconds(64), seconds(4 << 20));
         assert!(short > 0.0 && short < long, "{short} {long}");
     }
 }

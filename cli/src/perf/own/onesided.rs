@@ -30,8 +30,9 @@ impl<'a> Read<'a> {
     /// # Errors
     /// [`PerfError::Memory`].
     pub fn new(session: &'a mut Session, size: usize) -> Result<Self, PerfError> {
-        let local = session.pd.alloc(size)?.into();
-        let source = session.remote_at(0, size);
+        let local =
+            if session.on_gpu.is_some() { session.outgoing(size).into() } else { session.pd.alloc(size)?.into() };
+        let source = session.data.slice(0..size as u64);
         Ok(Read { session, source, local })
     }
 }

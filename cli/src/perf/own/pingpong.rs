@@ -128,10 +128,10 @@ impl<'a> SendPingPong<'a> {
         let session = &mut *self.session;
         session.counters().pings += 1;
         let signaled = session.counters().pings.is_multiple_of(PING_SIGNAL);
-        let request = if self.size <= INLINE {
+        let request = if session.is_inline(self.size) {
             session.qp.send_inline(&self.inline[..self.size])
         } else {
-            session.qp.send(session.outbox.local(0..self.size))
+            session.qp.send(session.outgoing(self.size))
         };
         if signaled {
             request.signaled().post()?;

@@ -29,6 +29,7 @@ struct LatencyRow {
     median_us: f64,
     p99_us: f64,
     max_us: f64,
+    gpu: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,6 +43,7 @@ struct BandwidthRow {
     mmsg_s: f64,
     memcpy_gb_s: f64,
     ratio: f64,
+    gpu: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,6 +94,7 @@ impl Report {
             median_us: of.median * 1e6,
             p99_us: of.p99 * 1e6,
             max_us: of.max * 1e6,
+            gpu: self.parameters.gpu,
         };
         let times = [row.typical_us, row.min_us, row.median_us, row.p99_us, row.max_us];
         let cells = [row.size.to_string(), row.operations.to_string()].into_iter();
@@ -113,6 +116,7 @@ impl Report {
             mmsg_s: 1e-6 / of.seconds,
             memcpy_gb_s: of.size as f64 / of.memcpy / 1e9,
             ratio: of.memcpy / of.seconds,
+            gpu: self.parameters.gpu,
         };
         let cells = [
             row.size.to_string(),

@@ -41,7 +41,7 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
             Err(error) => refuse(&mut exchange, error),
         });
     }
-    counting.during(&context, || match prepare(&context, &parameters, &theirs) {
+    counting.during(&context, || match prepare(args, &context, &parameters, &theirs) {
         Ok((mut session, ours)) => {
             exchange.send(&Reply::Prepared(ours))?;
             rounds(&mut exchange, parameters.test, |exchange, round| {
@@ -52,8 +52,13 @@ pub fn serve(args: &PerfArgs, device: &str, stream: TcpStream) -> Result<(), Per
     })
 }
 
-fn prepare(context: &Context, parameters: &Parameters, theirs: &Contact) -> Result<(Session, Contact), PerfError> {
-    let session = Unconnected::new(context, parameters)?;
+fn prepare(
+    args: &PerfArgs,
+    context: &Context,
+    parameters: &Parameters,
+    theirs: &Contact,
+) -> Result<(Session, Contact), PerfError> {
+    let session = Unconnected::new(context, parameters, args.gpu.unwrap_or(0))?;
     let ours = session.contact();
     Ok((session.connect(theirs)?, ours))
 }

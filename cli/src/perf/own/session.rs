@@ -1,8 +1,8 @@
 //! One side's verbs objects: a queue pair, completion queues, memory to send from, memory that the other side writes.
 
 use qpair::verbs::{
-    Access, CompletionQueue, Context, ExposedRegion, Local, Prepared, ProtectionDomain, QpAddress, QueuePair,
-    RemoteSlice,
+    Access, CompletionQueue, Context, ExposedRegion, Gpu, GpuRegion, Local, MemoryError, Prepared, ProtectionDomain,
+    QpAddress, QueuePair, RegionSlice, RemoteSlice,
 };
 
 use super::exchange::{Contact, Exchange};
@@ -23,8 +23,12 @@ pub struct Session {
     pub inbox: ExposedRegion,
     /// What requests send from or read into.
     pub outbox: ExposedRegion,
+    /// Where data lies instead, if not in these two.
+    pub on_gpu: Option<OnGpu>,
     /// The other side's inbox.
     pub remote: RemoteSlice,
+    /// Where the other side has its data.
+    pub data: RemoteSlice,
     /// Bytes of data in an inbox.
     pub room: usize,
     /// Receives that are posted at all times.
@@ -49,6 +53,23 @@ pub struct Counters {
     pub received: u64,
 }
 
+/// Data in memory of a GPU.
+#[derive(Debug)]
+pub struct OnGpu {
+    /// The GPU.
+    pub gpu: Gpu,
+    inbox: GpuRegion,
+    outbox: GpuRegion,
+}
+
+impl OnGpu {
+    fn new(pd: &ProtectionDomain, ordinal: usize, room: usize) -> Result<Self, MemoryError> {
+        let gpu = Gpu::open(ordinal)?;
+        let region = |access| pd.register_gpu(gpu.alloc(room)?, access).map_err(|failed| failed.error);
+        Ok(OnGpu { gpu, inbox: region(Access::REMOTE_READ | Access::REMOTE_WRITE)?, outbox: region(Access::NONE)? })
+    }
+}
+
 /// A session whose queue pair is not connected yet.
 #[derive(Debug)]
 pub struct Unconnected {
@@ -57,17 +78,18 @@ pub struct Unconnected {
     recv_cq: CompletionQueue,
     inbox: ExposedRegion,
     outbox: ExposedRegion,
+    on_gpu: Option<OnGpu>,
     room: usize,
     parameters: Parameters,
     pd: ProtectionDomain,
 }
 
 impl Unconnected {
-    /// Makes all objects and posts the receives.
+    /// Makes all objects and posts the receives. Data that is to be on a GPU is on the one with that ordinal.
     ///
     /// # Errors
     /// What the device says.
-    pub fn new(context: &Context, parameters: &Parameters) -> Result<Self, PerfError> {
+    pub fn new(context: &Context, parameters: &Parameters, gpu: usize) -> Result<Self, PerfError> {
         let pd = context.alloc_pd()?;
         let send_cq = context.create_cq(parameters.depth.max(PING_DEPTH))?;
         let recv_cq = context.create_cq(RECEIVES)?;
@@ -76,6 +98,7 @@ impl Unconnected {
         let room = room.checked_next_multiple_of(LINE).ok_or(PerfError::QueuePairFailed)?;
         let inbox = pd.expose(room.saturating_add(CONTROL), Access::REMOTE_ALL)?;
         let outbox = pd.expose(room, Access::NONE)?;
+        let on_gpu = parameters.gpu.then(|| OnGpu::new(&pd, gpu, room)).transpose()?;
         let mut prepared = pd
             .rc(&send_cq)
             .recv_cq(&recv_cq)
@@ -84,14 +107,20 @@ impl Unconnected {
             .build()?;
         // All receives land in the same place: what was received is not looked at.
         for _ in 0..RECEIVES {
-            prepared.recv(inbox.local(0..room)).post()?;
+            let place = on_gpu.as_ref().map_or_else(|| inbox.local(0..room), |on_gpu| on_gpu.inbox.local(0..room));
+            prepared.recv(place).post()?;
         }
-        Ok(Unconnected { prepared, send_cq, recv_cq, inbox, outbox, room, parameters: parameters.clone(), pd })
+        let parameters = parameters.clone();
+        Ok(Unconnected { prepared, send_cq, recv_cq, inbox, outbox, on_gpu, room, parameters, pd })
     }
 
     /// What the other side must know.
     pub fn contact(&self) -> Contact {
-        Contact::QueuePair { address: self.prepared.address(), inbox: self.inbox.remote(0..self.inbox.len()) }
+        Contact::QueuePair {
+            address: self.prepared.address(),
+            inbox: self.inbox.remote(0..self.inbox.len()),
+            data: self.on_gpu.as_ref().map(|on_gpu| on_gpu.inbox.remote(0..self.room)),
+        }
     }
 
     /// Connects to the other side.
@@ -99,14 +128,17 @@ impl Unconnected {
     /// # Errors
     /// [`PerfError::Connect`]; [`PerfError::Garbled`] if the other side is none, or its memory is too short.
     pub fn connect(self, other: &Contact) -> Result<Session, PerfError> {
-        let (address, remote) = other.queue_pair(self.inbox.len())?;
+        let room = self.on_gpu.as_ref().map(|_| self.room);
+        let (address, remote, data) = other.queue_pair(self.inbox.len(), room)?;
         Ok(Session {
             qp: self.prepared.connect(&address)?,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
             inbox: self.inbox,
             outbox: self.outbox,
+            on_gpu: self.on_gpu,
             remote,
+            data,
             room: self.room,
             receives: RECEIVES,
             depth: self.parameters.depth,
@@ -118,9 +150,18 @@ impl Unconnected {
 }
 
 impl Contact {
-    fn queue_pair(&self, inbox_len: usize) -> Result<(QpAddress, RemoteSlice), PerfError> {
+    /// The queue pair, its inbox, and where its data lies, which is the inbox unless it has memory of a GPU for that.
+    fn queue_pair(
+        &self,
+        inbox_len: usize,
+        gpu_len: Option<usize>,
+    ) -> Result<(QpAddress, RemoteSlice, RemoteSlice), PerfError> {
         match self {
-            Contact::QueuePair { address, inbox } if inbox.len == inbox_len as u64 => Ok((*address, *inbox)),
+            Contact::QueuePair { address, inbox, data }
+                if inbox.len == inbox_len as u64 && data.map(|data| data.len) == gpu_len.map(|len| len as u64) =>
+            {
+                Ok((*address, *inbox, data.unwrap_or(*inbox)))
+            }
             other => Err(PerfError::Garbled { why: format!("{other:?} is not reachable from here") }),
         }
     }
@@ -140,6 +181,21 @@ impl Session {
     /// Offset of the word that atomics work on.
     pub fn atomic_at(&self) -> usize {
         self.room + LINE
+    }
+
+    /// Data to send from, or to read into.
+    #[inline]
+    pub fn outgoing(&self, len: usize) -> RegionSlice {
+        match &self.on_gpu {
+            None => self.outbox.local(0..len),
+            Some(on_gpu) => on_gpu.outbox.local(0..len),
+        }
+    }
+
+    /// Whether so much goes inline.
+    #[inline]
+    pub fn is_inline(&self, len: usize) -> bool {
+        len <= INLINE && self.on_gpu.is_none()
     }
 
     /// Bytes `start..start + len` of the other side's inbox.

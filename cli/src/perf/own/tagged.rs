@@ -9,6 +9,7 @@ use qpair::verbs::{Access, Context, ExposedRegion};
 use super::bandwidth::{self, Stream};
 use super::exchange::{Contact, Exchange, Request, Round};
 use super::latency::{self, Operation};
+use super::memcpy::Memcpy;
 use super::report::Report;
 use super::watch::Watch;
 use crate::perf::args::PerfArgs;
@@ -126,7 +127,7 @@ pub fn run(
     let report = Report::begin(args, &how, place)?;
     for &size in sizes {
         if args.test == Test::TagBw {
-            report.bandwidth(&bandwidth::measure(exchange, &mut link, size, effort)?)?;
+            report.bandwidth(&bandwidth::measure(exchange, &mut link, Memcpy::new(size), size, effort)?)?;
         } else {
             link.prepare(size)?;
             report.latency(&latency::measure(exchange, &mut link, size, effort)?)?;
