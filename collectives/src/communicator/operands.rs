@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::CollectiveError;
-use qpair_verbs::Gpu;
+use qpair_verbs::{Gpu, GpuEvent};
 
 use crate::execute::{Block, Grace, Key, Memory, TimeLimit};
 
@@ -20,6 +20,8 @@ pub(super) struct Operands {
     pub(super) data: Memory,
     /// How long it may take, if it has a limit of its own.
     pub(super) limit: Option<TimeLimit>,
+    /// What a GPU has to do before it begins.
+    pub(super) after: Option<GpuEvent>,
 }
 
 /// How an operation ended, with its memory.
@@ -35,12 +37,17 @@ impl Operands {
     #[inline]
     pub(super) fn new(input: Option<Block>, data: Option<Block>) -> Self {
         let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
-        Self { input, data, limit: None }
+        Self { input, data, limit: None, after: None }
     }
 
     /// Gives it a time of its own, from now on.
     pub(super) fn within(self, limit: Option<Duration>) -> Self {
         Self { limit: limit.map(TimeLimit::new), ..self }
+    }
+
+    /// Has it begin after that event.
+    pub(super) fn after(self, after: Option<GpuEvent>) -> Self {
+        Self { after, ..self }
     }
 
     /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as

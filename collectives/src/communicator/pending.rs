@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use qpair_verbs::GpuEvent;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::buffer::CommBuffer;
@@ -15,10 +16,11 @@ use crate::execute::{Block, Key};
 use crate::plan::{Collective, Counts};
 
 /// Starts operations; see [`Communicator::start`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Start<'a> {
     comm: &'a Communicator,
     limit: Option<Duration>,
+    after: Option<GpuEvent>,
 }
 
 /// An operation under way, with its buffers: a [`CommBuffer`] where the result replaces what is given, else a pair, of what
@@ -117,7 +119,7 @@ impl Communicator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start { comm: self, limit: None }
+        Start { comm: self, limit: None, after: None }
     }
 }
 
@@ -140,6 +142,32 @@ impl<'a> Start<'a> {
     /// ```
     pub fn within(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
+    }
+
+    /// Has the operation begin once a stream of a GPU has come to that event: what fills the vector need not be waited for
+    /// before the operation is started, nor the operation before more is computed. Those that are started later stay behind it.
+    ///
+    /// ```no_run
+    /// # use qpair_collectives::{CommBuffer, Communicator, OnGpu, ReduceOp};
+    /// # use qpair_verbs::Gpu;
+    /// # fn backward(_: &mut CommBuffer<f32, OnGpu>) -> *mut std::ffi::c_void { std::ptr::null_mut() }
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let gpu = Gpu::open(0)?;
+    /// let mut gradient = comm.gpu_buffer::<f32>(gpu, 1 << 20)?;
+    /// let stream = backward(&mut gradient); // starts kernels that write it
+    /// // SAFETY: the stream is one of that GPU, and stays.
+    /// let written = unsafe { gpu.record(stream) }?;
+    /// let pending = comm.start().after(&written).all_reduce(gradient, ReduceOp::Avg)?;
+    /// // start the kernels of the layer below ...
+    /// let gradient = pending.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A stream that does not come to the event within the time of the communicator's
+    /// [`set_timeout`](Communicator::set_timeout), or of the operation if it has one, ends the communicator on all ranks; so does
+    /// work of the stream that fails.
+    pub fn after(self, event: &GpuEvent) -> Self {
+        Self { after: Some(event.clone()), ..self }
     }
 
     /// Starts what [`Communicator::all_reduce`] does.
@@ -300,7 +328,7 @@ impl<'a> Start<'a> {
             return Err(OperationFailed { error, buffer: buffers });
         }
         let [input, data] = roles(&key.spec, me, buffers.into_memory());
-        let operands = Operands::new(input, data).within(self.limit);
+        let operands = Operands::new(input, data).within(self.limit).after(self.after);
         let ticket = Some(comm.core().borrow_mut().start(key, operands));
         Ok(Pending { comm, ticket, buffers: std::marker::PhantomData })
     }

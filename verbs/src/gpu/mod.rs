@@ -14,6 +14,7 @@ mod attributes;
 mod buffer;
 mod device;
 mod driver;
+mod event;
 mod imported;
 mod kernels;
 mod lane;
@@ -24,6 +25,7 @@ mod region;
 pub use attributes::{FlushOptions, GpuAttributes};
 pub use buffer::GpuBuffer;
 pub use device::Gpu;
+pub use event::GpuEvent;
 pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 

@@ -3,7 +3,8 @@
 mod ending;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::ProtectionDomain;
 
@@ -48,6 +49,8 @@ struct Waiting {
     ticket: Ticket,
     key: Key,
     operands: Operands,
+    /// Since when it is the next and waits for a GPU.
+    held: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -151,6 +154,11 @@ impl Core {
             self.start_waiting();
             let own = self.runs.iter().position(|run| run.id == ticket.0);
             if own.is_none() && self.runs.is_empty() {
+                if !self.waiting.is_empty() {
+                    // For a GPU.
+                    thread::yield_now();
+                    continue;
+                }
                 // It could not be started, and is among those that are done, unless its end was taken before.
                 let ended = self.take_done(ticket);
                 return ended.unwrap_or_else(|| Ended { input: None, data: None, result: Err(self.unknown()) });
@@ -174,10 +182,11 @@ impl Core {
     pub(super) fn run_all(&mut self) {
         loop {
             self.start_waiting();
-            if self.runs.is_empty() {
-                return;
+            match (self.runs.is_empty(), self.waiting.is_empty()) {
+                (true, true) => return,
+                (true, false) => thread::yield_now(), // for a GPU
+                (false, _) => self.complete(0),
             }
-            self.complete(0);
         }
     }
 
@@ -215,17 +224,30 @@ impl Core {
 
     fn enqueue(&mut self, key: Key, operands: Operands) -> Ticket {
         let ticket = self.ticket();
-        self.waiting.push_back(Waiting { ticket, key, operands });
+        self.waiting.push_back(Waiting { ticket, key, operands, held: None });
         ticket
     }
 
-    /// Starts what waits, in order, as long as there is room. Operations that can not start are done.
+    /// Starts what waits, in order, as long as there is room, and no GPU has to do something before. Operations that can not
+    /// start are done.
     fn start_waiting(&mut self) {
-        while let Some(next) = self.waiting.pop_front() {
+        while let Some(mut next) = self.waiting.pop_front() {
             if self.is_over() {
                 let ended = self.refuse(next.operands);
                 self.keep(next.ticket, ended);
                 continue;
+            }
+            match self.is_held(&mut next) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.waiting.push_front(next);
+                    return;
+                }
+                Err(reason) => {
+                    self.waiting.push_front(next);
+                    self.fail_all(Fault::Failed { rank: self.me, reason }, None);
+                    continue;
+                }
             }
             let found = self.find(&next.key);
             if let Ok(plan) = &found
@@ -234,11 +256,28 @@ impl Core {
                 self.waiting.push_front(next);
                 return;
             }
-            let Waiting { ticket, key, operands } = next;
+            let Waiting { ticket, key, operands, .. } = next;
             if let Err(ended) = self.begin(ticket, (&key, found), operands) {
                 self.keep(ticket, ended);
             }
         }
+    }
+
+    /// Whether the next operation has to wait for a GPU; or why it can not be waited for any more.
+    fn is_held(&self, next: &mut Waiting) -> Result<bool, String> {
+        let Some(event) = &next.operands.after else { return Ok(false) };
+        if event.is_done().map_err(|error| format!("what its GPU was to do before: {error}"))? {
+            next.operands.after = None;
+            return Ok(false);
+        }
+        let held = next.held.get_or_insert_with(Instant::now).elapsed();
+        if held > self.limit || next.operands.limit.is_some_and(|limit| limit.left().is_zero()) {
+            let gpu = event.gpu().ordinal();
+            return Err(format!(
+                "GPU {gpu} did not come to the event that an operation starts after; see what its stream does"
+            ));
+        }
+        Ok(true)
     }
 
     /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not

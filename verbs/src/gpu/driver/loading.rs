@@ -90,6 +90,11 @@ functions! {
     cuMemsetD8Async(u64, u8, usize, Object);
     cuStreamCreate(*mut Object, c_uint);
     cuStreamSynchronize(Object);
+    cuEventCreate(*mut Object, c_uint);
+    cuEventRecord(Object, Object);
+    cuEventQuery(Object);
+    cuEventSynchronize(Object);
+    cuEventDestroy_v2(Object);
     cuModuleLoadData(*mut Object, *const c_void);
     cuModuleGetFunction(*mut Object, Object, *const c_char);
     cuLaunchKernel(

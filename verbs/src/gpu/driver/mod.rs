@@ -42,6 +42,8 @@ unsafe impl Sync for Handle {}
 
 /// `CUresult` of memory that is used up.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
+/// `CUresult` of an event that a stream has not come to.
+pub(super) const NOT_READY: i32 = 600;
 
 /// Defines the calls. Their bodies name the driver's functions, which are not there without the feature; then nobody can make
 /// them, since there is no driver.
@@ -217,6 +219,34 @@ calls! {
     /// Waits until all of a stream is done.
     unsafe fn synchronize(stream: Handle) -> () {
         cu!(cuStreamSynchronize(stream.0))
+    }
+
+    /// An event that takes no times.
+    unsafe fn create_event() -> Handle {
+        let mut event = std::ptr::null_mut();
+        // CU_EVENT_DISABLE_TIMING
+        cu!(cuEventCreate(&mut event, 2))?;
+        Ok(Handle(event))
+    }
+
+    /// Marks in an event where a stream is.
+    unsafe fn record(event: Handle, stream: Handle) -> () {
+        cu!(cuEventRecord(event.0, stream.0))
+    }
+
+    /// Whether what was marked is done; else [`NOT_READY`].
+    unsafe fn query(event: Handle) -> () {
+        cu!(cuEventQuery(event.0))
+    }
+
+    /// Waits until what was marked is done.
+    unsafe fn wait(event: Handle) -> () {
+        cu!(cuEventSynchronize(event.0))
+    }
+
+    /// Destroys an event.
+    unsafe fn destroy_event(event: Handle) -> () {
+        cu!(cuEventDestroy_v2(event.0))
     }
 
     /// Loads a module into the current context. The text ends with 0.
