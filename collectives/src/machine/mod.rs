@@ -3,6 +3,7 @@
 mod kept;
 mod known;
 mod measure;
+mod unbound;
 
 pub(crate) use known::{Known, Origin, Rail};
 
