@@ -94,3 +94,20 @@ fn a_cost_model_that_can_not_be_had_at_rank_0_is_told_to_all() {
     });
     assert!(texts.iter().all(|text| text.contains("broken.json") && text.contains("it is empty")), "{texts:?}");
 }
+
+#[test]
+fn a_cost_model_that_makes_no_sense_is_refused_by_all() {
+    let port = Port::keep();
+    let model = CostModel { turn: -1.0, ..CostModel::default() };
+    std::thread::scope(|scope| {
+        for rank in [0, 1] {
+            let environment = Environment::at(rank, 2, "127.0.0.1", port.number);
+            let cost = (rank == 0).then(|| Known { model, ..Known::default() });
+            scope.spawn(move || {
+                let error = environment.connect_from(whereabouts(), Ok(cost)).unwrap_err();
+                assert!(matches!(error, BootstrapError::Stranger { .. }), "{error}");
+                assert!(error.to_string().contains("(costs: turn is -1: give seconds, from 0 on)"), "{error}");
+            });
+        }
+    });
+}
