@@ -67,7 +67,7 @@ fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
     if wish == chosen {
         return vec!["  asked for".into()];
     }
-    let candidates = core.tuner.candidates(plan.spec());
+    let candidates = core.tuner.where_vectors_are(plan.call().on_gpu).candidates(plan.spec());
     let us = |seconds: f64| format!("{:.2}", seconds * 1e6);
     let header = format!("  {:<20}{:>14}{:>14}{:>14}", "predicted", "time (us)", "waiting (us)", "rails (us)");
     let rows = candidates.iter().map(|candidate| {

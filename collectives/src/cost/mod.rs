@@ -115,3 +115,6 @@ impl Plan {
         Ok(self.cost(&model)?.seconds as u64)
     }
 }
+
+/// Bytes of the longest message of a plan whose messages are copied, unless the program [says otherwise](crate::tune::Tuning).
+pub(crate) const EAGER: u64 = 8 << 10;

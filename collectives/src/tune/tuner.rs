@@ -1,9 +1,11 @@
 //! The choice of an algorithm: the one that takes the least time by the cost model.
 
+use std::borrow::Cow;
+
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
 use crate::cost::{CostModel, Price, Seats};
-use crate::plan::{Counts, Spec};
+use crate::plan::Spec;
 
 /// Chooses algorithms by what they cost.
 ///
@@ -37,12 +39,14 @@ pub struct Candidate {
 }
 
 impl Tuner {
-    /// The same for vectors in memory of GPUs: no message is copied or cut, since what a GPU does takes the longer to begin the
-    /// less it is, and costs are a GPU's ([`CostModel::on_gpus`]).
-    #[must_use]
-    pub fn for_gpus(&self) -> Tuner {
+    /// What chooses where vectors are: this one, unless they are in memory of GPUs. Then no message is copied or cut, since what
+    /// a GPU does takes the longer to begin the less it is, and costs are a GPU's ([`CostModel::on_gpus`]).
+    pub fn where_vectors_are(&self, on_gpu: bool) -> Cow<'_, Self> {
+        if !on_gpu {
+            return Cow::Borrowed(self);
+        }
         let tuning = Tuning { segment: WHOLE, eager: 0, ..self.tuning };
-        Tuner { tuning, model: self.model.on_gpus(), seats: self.seats.clone() }
+        Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.clone() })
     }
 
     /// Decides the algorithm for what is asked for.
@@ -88,15 +92,8 @@ impl Tuner {
 
     /// What a recipe takes by the cost model, without a look at its plan.
     pub fn price(&self, recipe: &Recipe) -> Price {
-        let copied = self.copies(recipe);
+        let copied = recipe.spec.copies(recipe.longest_message(), self.tuning.eager);
         self.model.price(&outline(recipe, copied), recipe.spec.ranks.0, &self.seats, copied)
-    }
-
-    /// Whether its messages are copied from rank to rank, instead of going straight from memory to memory.
-    fn copies(&self, recipe: &Recipe) -> bool {
-        let longest = recipe.longest_message().checked_mul(u64::from(recipe.spec.element_size));
-        let alone = matches!(recipe.spec.counts, Counts::Own { .. });
-        !alone && longest.is_some_and(|bytes| bytes <= self.tuning.eager)
     }
 
     /// Whether results may be had by it, if they are to be deterministic.
