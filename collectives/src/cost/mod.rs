@@ -11,7 +11,7 @@ mod timeline;
 #[cfg(test)]
 mod outline_tests;
 
-pub use model::{CostModel, Link, LinkClass, ModelError};
+pub use model::{CostModel, GpuModel, Link, LinkClass, ModelError};
 pub(crate) use outline::{Outline, Phase, Reach};
 pub use price::Price;
 pub use seats::Seats;

@@ -39,7 +39,8 @@ pub(super) fn measured() -> Known {
 
 /// To three digits, which is more than they are good for, and what files and messages hold exactly.
 fn rounded(mut model: CostModel) -> CostModel {
-    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between } = &mut model;
+    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between, gpu: _ } =
+        &mut model;
     let times = [start, send, receive, transfer, turn, &mut within.latency, &mut between.latency];
     let speeds = [copy, straight, combine, &mut within.speed, &mut between.speed];
     for value in times.into_iter().chain(speeds) {
