@@ -64,8 +64,8 @@ use crate::machine::{Known, Rail, this_machine};
 ///
 /// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, and keeps it in
 /// `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release, processor and number of cores; all ranks use what rank 0 has.
-/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model` prints it; `default`, for the
-/// built-in one; `measure`, to measure each time and keep nothing.
+/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model --json` prints it; `default`, for
+/// the built-in one; `measure`, to measure each time and keep nothing.
 ///
 /// # Limits
 ///
