@@ -15,6 +15,7 @@ pub use model::{CostModel, GpuModel, Link, LinkClass, ModelError};
 pub(crate) use outline::{Outline, Phase, Reach};
 pub use price::Price;
 pub use seats::Seats;
+pub(crate) use seats::Spread;
 pub use timeline::{Message, Moment, Timeline};
 
 use std::fmt;
