@@ -1,8 +1,8 @@
 //! How much an algorithm is to do: what its outline follows from.
 
 use super::fold::Fold;
+use super::outline::{Phase, Reach};
 use super::recipe::{Nodes, Recipe};
-use crate::cost::{Phase, Reach};
 use crate::plan::{Collective, Counts, Spec};
 
 /// How much an algorithm is to do. Blocks of different lengths count as equal ones of the same sum.

@@ -18,10 +18,10 @@ use super::dissemination;
 use super::extent::Extent;
 use super::group::Group;
 use super::halving_doubling;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
 use super::ring;
 use super::tree::{self, Tree};
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

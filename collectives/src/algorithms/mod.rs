@@ -16,6 +16,7 @@ mod group;
 mod halving_doubling;
 mod hierarchical;
 mod name;
+mod outline;
 mod pairwise;
 mod parameter_server;
 mod parts;
@@ -25,13 +26,15 @@ mod ring;
 mod tree;
 
 pub use name::{Algorithm, UnknownAlgorithm};
+#[cfg(test)]
+pub(crate) use outline::Side;
+pub(crate) use outline::{Outline, Phase, Reach};
 pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 
 use builder::Builder;
 use extent::Extent;
 use group::Group;
 
-use crate::cost::Outline;
 use crate::plan::{Collective, Program, Spec};
 
 /// What an algorithm is given.

@@ -1,6 +1,5 @@
 //! Who a rank is and where it meets the others, from the variables of whatever launcher started it.
 
-use std::env::VarError;
 use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Near};
@@ -15,10 +14,11 @@ use super::seating::{own_gpu, seating};
 use super::server::{Server, Terms};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
-use crate::machine::{Known, Rail, this_machine};
+use crate::machine::{Known, Rail};
+use crate::variable::variable;
 
 /// Who this process is among the ranks, and where they meet.
 ///
@@ -145,7 +145,7 @@ impl Environment {
     /// [`BootstrapError`]: the port is taken, rank 0 does not answer, ranks are missing, or two ranks contradict
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
-        let cost = (self.rank == 0).then(|| this_machine(variable)).transpose();
+        let cost = (self.rank == 0).then(this_machine).transpose();
         self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() }, cost)
     }
 
@@ -238,14 +238,6 @@ impl Environment {
         let terms = Terms { size: self.size, limit: self.limit, key, ticket, places };
         let server = Server::start(hosting, terms);
         server.map_err(|source| BootstrapError::System { what: "start what ranks meet at", source })
-    }
-}
-
-pub(crate) fn variable(name: &'static str) -> Option<String> {
-    match std::env::var(name) {
-        Ok(value) => Some(value),
-        Err(VarError::NotUnicode(value)) => Some(value.to_string_lossy().into_owned()),
-        Err(VarError::NotPresent) => None,
     }
 }
 

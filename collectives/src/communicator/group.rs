@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use qpair_transport::Near;
 
 use super::comm::Communicator;
-use crate::bootstrap::{Member, Shared, Watch, variable, whereabouts};
+use super::measure::this_machine;
+use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
-use crate::machine::{Known, this_machine};
+use crate::machine::Known;
 
 impl Communicator {
     /// `ranks` ranks within this process, in order, for a thread each.
@@ -24,7 +25,7 @@ impl Communicator {
     /// [`BootstrapError::Size`] if the number is 0 or too large; [`BootstrapError::CostModel`]; if the system refuses a
     /// resource.
     pub fn group(ranks: usize) -> Result<Vec<Communicator>, BootstrapError> {
-        Self::group_knowing(ranks, NetSettings::default(), &this_machine(variable)?)
+        Self::group_knowing(ranks, NetSettings::default(), &this_machine()?)
     }
 
     /// The same, where it is known what operations cost.

@@ -3,7 +3,6 @@
 
 mod clock;
 mod model;
-mod outline;
 mod price;
 mod seats;
 mod timeline;
@@ -12,7 +11,6 @@ mod timeline;
 mod outline_tests;
 
 pub use model::{CostModel, GpuModel, Link, LinkClass, ModelError};
-pub(crate) use outline::{Outline, Phase, Reach};
 pub use price::Price;
 pub use seats::Seats;
 pub(crate) use seats::Spread;

@@ -1,8 +1,8 @@
 //! What an outline takes: each phase by what holds it up.
 
 use super::model::CostModel;
-use super::outline::{Outline, Phase};
 use super::seats::Spread;
+use crate::algorithms::{Outline, Phase};
 
 /// What an operation takes by an algorithm, as far as that can be told without its plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

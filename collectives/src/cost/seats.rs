@@ -1,7 +1,6 @@
 //! Where ranks are: which share a node, and how many cores they have there.
 
-use super::outline::Reach;
-use crate::algorithms::Nodes;
+use crate::algorithms::{Nodes, Reach};
 
 /// Where ranks are: which of them share a node, and how many cores those of a node have together.
 ///

@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// What `work` gives on a thread that may run on every core that this process may be given: launchers bind ranks to a core
 /// or a few, and what rank 0 finds out is for all.
-pub(super) fn unbound<T: Send>(work: impl Fn() -> T + Sync) -> T {
+pub(crate) fn unbound<T: Send>(work: impl Fn() -> T + Sync) -> T {
     let work = &work;
     thread::scope(|scope| {
         let widened = move || {

@@ -11,19 +11,47 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use qpair_verbs::calc::ReduceOp;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::known::{Known, Origin};
-use super::unbound::unbound;
+use super::buffer::CommBuffer;
+use super::comm::Communicator;
+use super::pending::{OperationFailed, Pending};
 use crate::algorithms::Algorithm;
-use crate::communicator::{CommBuffer, Communicator};
 use crate::cost::{CostModel, Link};
+use crate::error::BootstrapError;
+use crate::machine::{self, Known, Origin, unbound};
 use crate::parallel::cores;
 use crate::tune::Tuning;
-use crate::{BootstrapError, ReduceOp};
+use crate::variable::variable;
+
+/// The cost model of this machine, as QPAIR_COST_MODEL says.
+///
+/// # Errors
+/// [`BootstrapError::CostModel`] if that names a file that can not be read, or holds no model.
+pub(crate) fn this_machine() -> Result<Known, BootstrapError> {
+    machine::this_machine(variable, measured)
+}
+
+impl CostModel {
+    /// What communicators whose rank 0 is here use: measured, or read from where that is kept, or what QPAIR_COST_MODEL names; see
+    /// [`Environment`](crate::Environment#what-to-use).
+    ///
+    /// # Errors
+    /// [`BootstrapError::CostModel`] if QPAIR_COST_MODEL names a file that holds none.
+    pub fn of_this_machine() -> Result<Self, BootstrapError> {
+        Ok(this_machine()?.model)
+    }
+
+    /// Measures what operations cost on this machine now, in some tens of milliseconds, and keeps nothing. The default where that
+    /// is not possible.
+    pub fn measured() -> Self {
+        measured().model
+    }
+}
 
 /// The cost model of this machine, measured now; the default, if that is not possible.
-pub(super) fn measured() -> Known {
+fn measured() -> Known {
     unbound(|| {
         let start = Instant::now();
         match measure() {
@@ -173,8 +201,7 @@ impl Pair {
     }
 }
 
-type Started<'a> =
-    Result<crate::communicator::Pending<'a, CommBuffer<f32>>, crate::communicator::OperationFailed<CommBuffer<f32>>>;
+type Started<'a> = Result<Pending<'a, CommBuffer<f32>>, OperationFailed<CommBuffer<f32>>>;
 
 /// Seconds in which one core copies memory that is not in its own caches.
 fn bulk() -> f64 {
@@ -289,6 +316,9 @@ mod tests {
         let known = measured();
         assert!(matches!(known.origin, Origin::Measured { .. }), "{known:?}");
         assert_eq!(known.model.check(), Ok(()));
+        // A file holds it exactly.
+        let text = serde_json::to_string(&known.model).unwrap();
+        assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), known.model);
     }
 
     #[test]
