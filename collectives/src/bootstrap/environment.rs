@@ -89,6 +89,13 @@ pub struct Environment {
     pub(super) cluster_key: Option<ClusterKey>,
 }
 
+/// What a rank brings to the others.
+pub(super) struct Arrival {
+    pub(super) whereabouts: Whereabouts,
+    /// At rank 0, what operations cost; what fails with that is told to all.
+    pub(super) cost: Result<Option<Known>, BootstrapError>,
+}
+
 impl Environment {
     /// A rank that meets the others at a port of rank 0's host.
     ///
@@ -146,22 +153,19 @@ impl Environment {
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
         let cost = (self.rank == 0).then(this_machine).transpose();
-        self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() }, cost)
+        let whereabouts = Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() };
+        self.connect_with(Arrival { whereabouts, cost })
     }
 
-    /// From there; what fails with the cost model is told to all.
-    pub(super) fn connect_from(
-        &self,
-        whereabouts: Whereabouts,
-        cost: Result<Option<Known>, BootstrapError>,
-    ) -> Result<Communicator, BootstrapError> {
+    /// The same with that.
+    pub(super) fn connect_with(&self, arrival: Arrival) -> Result<Communicator, BootstrapError> {
         self.check()?;
         let key = match &self.cluster_key {
             Some(key) => Some(key.clone()),
             None => ClusterKey::from_env()?,
         };
         let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
-        self.join(settled, key, (whereabouts, cost), || Overrides::read(variable))
+        self.join(settled, key, arrival, || Overrides::read(variable))
     }
 
     /// Meets the other ranks where that is settled.
@@ -169,12 +173,13 @@ impl Environment {
         &self,
         settled: Settled,
         key: Option<ClusterKey>,
-        (whereabouts, cost): (Whereabouts, Result<Option<Known>, BootstrapError>),
+        arrival: Arrival,
         overrides: impl FnOnce() -> Result<Overrides, BootstrapError>,
     ) -> Result<Communicator, BootstrapError> {
         let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
+        let Arrival { whereabouts, cost } = arrival;
         // What fails here is told once all have come.
         let (cost, failed) = match cost {
             Ok(cost) => (cost, Ok(())),
