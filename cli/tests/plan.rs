@@ -304,6 +304,17 @@ fn algorithms_are_compared() {
 }
 
 #[test]
+fn a_model_that_is_measured_is_one_to_price_plans_by() {
+    let file = File::with("model.json", &plan(&["model", "measure", "--json"]));
+    assert_eq!(object(&["model", file.path()]), serde_json::from_str::<Value>(&file.text()).expect("a model"));
+    let compare = ["compare", "broadcast", "-n", "3", "-c", "8", "--model"];
+    assert!(plan(&[&compare[..], &[file.path()]].concat()).contains(&format!("the model in {}", file.path())));
+    let default = plan(&[&compare[..], &["default"]].concat());
+    assert!(default.contains("by the default model, a core for each rank"), "{default}");
+    assert_eq!(default, plan(&compare[..compare.len() - 1]));
+}
+
+#[test]
 fn what_an_algorithm_can_not_do_is_left_out_of_a_comparison_with_the_reason() {
     let text = plan(&["compare", "all-gather", "-n", "3", "-c", "8"]);
     assert!(text.contains("\nbruck ") && !text.contains("left out"), "{text}");

@@ -59,6 +59,7 @@ mod touched;
 mod trace;
 pub mod training;
 pub mod tune;
+mod variable;
 mod verify;
 
 pub use algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, UnknownAlgorithm};

@@ -5,8 +5,11 @@
 
 use std::fmt::Debug;
 
+use qpair_collectives::cost::{CostModel, GpuModel};
+use qpair_collectives::tune::Candidate;
 use qpair_collectives::{
-    Algorithm, CollectiveError, Combine, CommBuffer, Communicator, Element, F8E4M3, OnGpu, ReduceOp, UserOp, bf16, f16,
+    Algorithm, CollectiveError, Combine, CommBuffer, Communicator, Element, Elements, F8E4M3, OnGpu, Ranks, ReduceOp,
+    Spec, UserOp, bf16, f16,
 };
 use qpair_verbs::Gpu;
 
@@ -181,4 +184,25 @@ fn memory_that_is_not_there_is_an_error() {
     let comm = Communicator::group(1).expect("a group").remove(0);
     let error = comm.gpu_buffer::<u8>(gpu(), 1 << 39).unwrap_err();
     assert!(error.to_string().contains("free some, or ask for less"), "{error}");
+}
+
+#[test]
+fn algorithms_are_chosen_and_explained_by_what_gpus_cost() {
+    ranks(4, |comm| {
+        let spec = Spec::all_reduce(Ranks(4), Elements(4000), 4);
+        for transfer in [1.0, 1e-6] {
+            let gpu = GpuModel { transfer, ..GpuModel::default() };
+            comm.set_cost_model(CostModel { gpu, ..CostModel::default() }).expect("a model");
+            comm.all_reduce(&mut vector(&comm, &[1.0_f32; 4000]), ReduceOp::Sum).expect("on the GPU");
+            let candidates = comm.tuner().where_vectors_are(true).candidates(&spec);
+            assert!((candidates[0].price.seconds >= 1.0) == (transfer >= 1.0), "{candidates:?}");
+            let text = comm.explain().to_string();
+            let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("  predicted ")).skip(1).collect();
+            assert!(table[0].ends_with("  chosen") && table.len() >= candidates.len(), "{text}");
+            for (row, Candidate { algorithm, price }) in table.iter().zip(candidates) {
+                let name = algorithm.name();
+                assert!(row.starts_with(&format!("  {name:<20}{:>14.2}", price.seconds * 1e6)), "{name}: {text}");
+            }
+        }
+    });
 }

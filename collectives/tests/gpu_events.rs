@@ -1,6 +1,5 @@
 //! Operations that begin once a GPU has come to an event. On a CUDA driver in memory, whose GPUs stop where a test says so.
 
-use std::ptr;
 use std::time::{Duration, Instant};
 
 use qpair_collectives::{CommBuffer, Communicator, OnGpu, ReduceOp};
@@ -15,8 +14,7 @@ fn gpu() -> (Gpu, control::Device) {
 
 /// Where the default stream of a GPU is.
 fn now(gpu: Gpu) -> GpuEvent {
-    // SAFETY: the default stream is always there.
-    unsafe { gpu.record(ptr::null_mut()) }.expect("an event")
+    gpu.record().expect("an event")
 }
 
 /// Runs each rank in a thread, and gives what they return.

@@ -57,19 +57,18 @@ fn memory_of_another_library_is_used_and_given_back_to_it() {
 #[test]
 fn an_event_is_done_once_its_stream_has_come_to_it() {
     let (gpu, fake) = gpu();
-    // SAFETY: the default stream is always there; so below.
-    let at_once = unsafe { gpu.record(std::ptr::null_mut()) }.unwrap();
+    let at_once = gpu.record().unwrap();
     at_once.wait().unwrap();
     assert!(at_once.is_done().unwrap());
     fake.hold().unwrap();
-    let held = unsafe { gpu.record(std::ptr::null_mut()) }.unwrap();
+    let held = gpu.record().unwrap();
     assert!(!held.is_done().unwrap() && !held.clone().is_done().unwrap());
     assert_eq!(held.gpu(), gpu);
     fake.let_go().unwrap();
     held.wait().unwrap();
     assert!(held.is_done().unwrap());
     fake.fail("cuEventRecord", 1, code::INVALID_HANDLE).unwrap();
-    let refused = unsafe { gpu.record(std::ptr::null_mut()) }.unwrap_err();
+    let refused = gpu.record().unwrap_err();
     assert!(matches!(refused, GpuError::Driver { call: "cuEventRecord", .. }), "{refused}");
     drop((at_once, held));
     assert!(!fake.live().contains("event"), "{}", fake.live());

@@ -19,7 +19,7 @@ pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchEr
     let comm = environment.connect()?;
     comm.set_tuning(workload.tuner.tuning);
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
-    let tuner = if workload.gpu { comm.tuner().for_gpus() } else { comm.tuner() };
+    let tuner = comm.tuner().where_vectors_are(workload.gpu).into_owned();
     let workload = &Workload { tuner, ..workload.clone() };
     let gpu = if workload.gpu { Some(gpu_of(comm.local_rank())?) } else { None };
     let mut report = Report::begin(workload, comm.rank(), comm.size(), gpu);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use qpair::collectives::tune::Tuner;
-use qpair::collectives::{Algorithm, Collective};
+use qpair::collectives::{Algorithm, Collective, Spec};
 use serde::Serialize;
 
 use super::args::{Terms, collective, collectives};
@@ -92,6 +92,22 @@ struct Point {
     auto: bool,
 }
 
+/// What is asked for at a count.
+struct Asked {
+    count: u64,
+    spec: Spec,
+    /// What communicators choose, if they can.
+    auto: Option<Algorithm>,
+}
+
+impl Asked {
+    fn of(args: &CompareArgs, count: u64, tuner: &Tuner) -> Result<Self, PlanError> {
+        let spec = args.terms.spec(args.collective, args.ranks, count)?;
+        let auto = tuner.choose(&spec, Algorithm::Auto).ok();
+        Ok(Self { count, spec, auto })
+    }
+}
+
 impl Comparison {
     fn of(args: &CompareArgs) -> Result<Self, PlanError> {
         let tuner = args.terms.tuner(&args.setting)?;
@@ -99,10 +115,11 @@ impl Comparison {
         let mut counts: Vec<u64> = args.count.iter().map(|count| if barrier { 0 } else { count.0 }).collect();
         counts.sort_unstable();
         counts.dedup();
+        let element_size = args.terms.spec(args.collective, args.ranks, 0)?.element_size;
         let mut all = Self {
             collective: args.collective.name(),
             ranks: args.ranks,
-            element_size: 0,
+            element_size,
             counts,
             algorithms: Vec::new(),
             left_out: Vec::new(),
@@ -110,8 +127,10 @@ impl Comparison {
         let candidates = Algorithm::ALL.into_iter().filter(|algorithm| {
             !matches!(algorithm, Algorithm::Auto | Algorithm::Listed) && algorithm.does(args.collective)
         });
+        let asked: Result<Vec<_>, PlanError> = all.counts.iter().map(|&count| Asked::of(args, count, &tuner)).collect();
+        let asked = asked?;
         for algorithm in candidates {
-            match Row::of(args, algorithm, &all.counts, &tuner) {
+            match Row::of(args, algorithm, &asked, &tuner) {
                 Ok(row) => all.algorithms.push(row),
                 // Of one algorithm; others may do.
                 Err(error @ (PlanError::Recipe(_) | PlanError::Steps)) => {
@@ -120,8 +139,6 @@ impl Comparison {
                 Err(error) => return Err(error),
             }
         }
-        let first = args.terms.spec(args.collective, args.ranks, 0)?;
-        all.element_size = first.element_size;
         all.mark_best();
         Ok(all)
     }
@@ -167,19 +184,18 @@ impl Comparison {
 }
 
 impl Row {
-    fn of(args: &CompareArgs, algorithm: Algorithm, counts: &[u64], tuner: &Tuner) -> Result<Self, PlanError> {
+    fn of(args: &CompareArgs, algorithm: Algorithm, asked: &[Asked], tuner: &Tuner) -> Result<Self, PlanError> {
         let mut row = Row { algorithm: algorithm.name(), canonical: true, points: Vec::new() };
-        for (at, &count) in counts.iter().enumerate() {
-            let spec = args.terms.spec(args.collective, args.ranks, count)?;
-            let auto = args.terms.recipe(spec.clone(), Algorithm::Auto, tuner)?.algorithm == algorithm;
-            let loaded = Loaded::of(args.terms.recipe(spec, algorithm, tuner)?)?;
+        for (at, Asked { count, spec, auto }) in asked.iter().enumerate() {
+            let loaded = Loaded::of(args.terms.recipe(spec.clone(), algorithm, tuner)?)?;
             let known = Known::of(&loaded.plan, tuner).map_err(|fault| refuted(&loaded, fault))?;
             // The order does not depend on the size, and a proof takes longer than all the rest.
             if at == 0 {
                 row.canonical = loaded.plan.verify().map_err(|fault| refuted(&loaded, fault))?.canonical;
             }
             let predicted = Predicted::of(known.timeline.cost());
-            row.points.push(Point { count, figures: known.figures, predicted, best: false, auto });
+            let auto = *auto == Some(algorithm);
+            row.points.push(Point { count: *count, figures: known.figures, predicted, best: false, auto });
         }
         Ok(row)
     }

@@ -8,8 +8,8 @@
 use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
+use super::outline::{Outline, Phase, Reach};
 use super::tree::{Tree, down_outline, through};
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::Collective;
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

@@ -18,8 +18,8 @@ use super::builder::Builder;
 use super::combine;
 use super::extent::Extent;
 use super::group::Group;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Counts, Slice, Spec};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

@@ -8,7 +8,7 @@ use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
 use super::group::Group;
-use crate::cost::{Outline, Phase, Reach};
+use super::outline::{Outline, Phase, Reach};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     barrier(b, &task.group, Vec::new());

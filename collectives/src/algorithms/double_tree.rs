@@ -12,9 +12,9 @@
 use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
+use super::outline::Outline;
 use super::parts::Parts;
 use super::tree::{Tree, down, down_outline, up};
-use crate::cost::Outline;
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

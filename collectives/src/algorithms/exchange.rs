@@ -12,7 +12,7 @@ use super::Task;
 use super::builder::Builder;
 use super::combine;
 use super::extent::Extent;
-use crate::cost::{Outline, Phase, Reach};
+use super::outline::{Outline, Phase, Reach};
 use crate::plan::{Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

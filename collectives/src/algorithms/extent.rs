@@ -1,8 +1,8 @@
 //! How much an algorithm is to do: what its outline follows from.
 
 use super::fold::Fold;
+use super::outline::{Phase, Reach};
 use super::recipe::{Nodes, Recipe};
-use crate::cost::{Phase, Reach};
 use crate::plan::{Collective, Counts, Spec};
 
 /// How much an algorithm is to do. Blocks of different lengths count as equal ones of the same sum.
@@ -27,16 +27,12 @@ impl<'a> Extent<'a> {
         // What one rank alone knows is not to decide.
         let apart = matches!(spec.counts, Counts::Own { .. });
         let elements = if apart { 0.0 } else { spec.total() as f64 };
-        let segment = match spec.counts {
-            Counts::Pairs(_) | Counts::Own { .. } => f64::INFINITY,
-            _ => (shape.segment.max(1) as f64).max(elements / super::MAX_SEGMENTS as f64),
-        };
         Self {
             spec,
             nodes: &shape.nodes,
             ranks: spec.ranks.0,
             bytes: elements * size,
-            segment: segment * size,
+            segment: recipe.segment() as f64 * size,
             ordered: shape.ordered,
             servers: shape.servers.clamp(1, spec.ranks.0.max(1)),
             copied,

@@ -11,9 +11,9 @@ use super::Task;
 use super::builder::Builder;
 use super::combine;
 use super::extent::Extent;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
 use super::tree::reduced;
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

@@ -20,8 +20,8 @@ use super::builder::Builder;
 use super::extent::Extent;
 use super::fold::{Fold, Role};
 use super::group::Group;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

@@ -11,8 +11,6 @@
 //! - Scratch: one vector for a reduce-scatter into another vector, two for an all-to-all.
 //! - Wins: where ranks of a node reach each other faster than other nodes.
 
-use std::collections::HashMap;
-
 use super::Task;
 use super::builder::Builder;
 use super::direct;
@@ -20,10 +18,10 @@ use super::dissemination;
 use super::extent::Extent;
 use super::group::Group;
 use super::halving_doubling;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
 use super::ring;
 use super::tree::{self, Tree};
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -77,13 +75,6 @@ impl Layout {
             nodes[at].push(rank);
         }
         Self { nodes, node, place }
-    }
-
-    /// How many ranks each node has.
-    fn sizes(extent: &Extent<'_>) -> Vec<u32> {
-        let mut sizes: HashMap<u32, u32> = HashMap::new();
-        (0..extent.ranks).for_each(|rank| *sizes.entry(extent.nodes.of(rank)).or_default() += 1);
-        sizes.into_values().collect()
     }
 
     fn is_even(&self) -> bool {
@@ -303,9 +294,9 @@ fn all_to_all(b: &mut Builder, task: &Task<'_>, layout: &Layout) {
 }
 
 pub(super) fn outline(extent: &Extent<'_>) -> Outline {
-    let sizes = Layout::sizes(extent);
-    let (nodes, places) = (sizes.len() as u32, sizes.iter().copied().max().unwrap_or(1));
-    let is_even = sizes.iter().all(|&size| size == places);
+    let sizes = extent.nodes.sizes(0..extent.ranks);
+    let (nodes, places) = (sizes.len() as u32, sizes.values().copied().max().unwrap_or(1));
+    let is_even = sizes.values().all(|&size| size == places);
     let (n, beside) = (extent.n(), f64::from(places - 1));
     let (count, across) = (f64::from(nodes), f64::from(nodes - 1));
     let block = extent.part();

@@ -16,6 +16,7 @@ mod group;
 mod halving_doubling;
 mod hierarchical;
 mod name;
+mod outline;
 mod pairwise;
 mod parameter_server;
 mod parts;
@@ -25,14 +26,16 @@ mod ring;
 mod tree;
 
 pub use name::{Algorithm, UnknownAlgorithm};
+#[cfg(test)]
+pub(crate) use outline::Side;
+pub(crate) use outline::{Outline, Phase, Reach};
 pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 
 use builder::Builder;
 use extent::Extent;
 use group::Group;
 
-use crate::cost::Outline;
-use crate::plan::{Collective, Counts, Program, Spec};
+use crate::plan::{Collective, Program, Spec};
 
 /// What an algorithm is given.
 struct Task<'a> {
@@ -46,12 +49,7 @@ struct Task<'a> {
 /// The program of a rank.
 fn program(recipe: &Recipe, rank: u32) -> Program {
     let spec = &recipe.spec;
-    // What two ranks agree on alone goes in one message, since how much others give is not known to both.
-    let segment = match spec.counts {
-        Counts::Pairs(_) | Counts::Own { .. } => u64::MAX,
-        _ => recipe.shape.segment.max(spec.total().div_ceil(MAX_SEGMENTS)),
-    };
-    let mut b = Builder::new(segment, spec.finish);
+    let mut b = Builder::new(recipe.segment(), spec.finish);
     let task = Task { recipe, spec, rank, group: Group::all(spec.ranks.0, rank) };
     let build = match recipe.algorithm {
         Algorithm::Auto | Algorithm::Listed | Algorithm::Direct => direct::build,
@@ -99,7 +97,3 @@ pub(crate) fn outline(recipe: &Recipe, copied: bool) -> Outline {
         recipe.spec.collective.root().is_some() || matches!(recipe.spec.collective, Collective::Transfer { .. });
     if is_rooted { outline.one_way() } else { outline }
 }
-
-/// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the
-/// segments asked for.
-const MAX_SEGMENTS: u64 = 4096;

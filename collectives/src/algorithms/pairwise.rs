@@ -9,8 +9,8 @@ use super::Task;
 use super::builder::Builder;
 use super::direct::{copied_before, outgoing, pair_parts};
 use super::extent::Extent;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Counts, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

@@ -9,8 +9,8 @@ use super::Task;
 use super::builder::Builder;
 use super::combine;
 use super::extent::Extent;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use crate::cost::{Outline, Phase, Reach};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
     let (spec, group) = (task.spec, &task.group);

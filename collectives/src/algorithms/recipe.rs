@@ -1,5 +1,6 @@
 //! The compact form of a plan: what is asked for, and by which algorithm. Each rank's program follows from it alone.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -71,6 +72,13 @@ impl Nodes {
             Self::Of(ranks) => rank / ranks.max(&1),
             Self::Listed(nodes) => nodes.get(rank as usize).copied().unwrap_or(0),
         }
+    }
+
+    /// By node that has any: how many of these ranks it has.
+    pub(crate) fn sizes(&self, ranks: impl Iterator<Item = u32>) -> HashMap<u32, u32> {
+        let mut sizes = HashMap::new();
+        ranks.for_each(|rank| *sizes.entry(self.of(rank)).or_default() += 1);
+        sizes
     }
 }
 
@@ -182,6 +190,15 @@ impl Recipe {
         [first].into_iter().chain(others.into_iter().flatten()).collect()
     }
 
+    /// Elements of a segment.
+    pub(super) fn segment(&self) -> u64 {
+        match self.spec.counts {
+            // What two ranks agree on alone goes in one message, since how much others give is not known to both.
+            Counts::Pairs(_) | Counts::Own { .. } => u64::MAX,
+            _ => self.shape.segment.max(self.spec.total().div_ceil(MAX_SEGMENTS)).max(1),
+        }
+    }
+
     /// A bound on the elements of a message, of any rank, without a look at their programs.
     pub(crate) fn longest_message(&self) -> u64 {
         let Spec { collective, counts, ranks, element_size, .. } = &self.spec;
@@ -210,6 +227,10 @@ impl Recipe {
         }
     }
 }
+
+/// The most segments of a vector. It keeps a rank's program within some 16,000 steps, however long the vector and short the
+/// segments asked for.
+const MAX_SEGMENTS: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
 use super::fold::{Fold, Role};
-use crate::cost::{Outline, Phase, Reach};
+use super::outline::{Outline, Phase, Reach};
 use crate::plan::Slice;
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {

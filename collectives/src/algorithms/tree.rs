@@ -13,8 +13,8 @@ use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
 use super::group::Group;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use crate::cost::{Outline, Phase, Reach};
 use crate::plan::{Buffer, Collective, Slice};
 
 /// A member's place in a tree.

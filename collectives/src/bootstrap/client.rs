@@ -94,6 +94,7 @@ impl Joining {
             FromStore::Roster { token, members, reached, cost } => {
                 let members = members.unpack().filter(|members| members.len() == self.size as usize);
                 let members = members.ok_or_else(|| Attempt::Failed(self.stranger("a roster that is none")))?;
+                cost.model.check().map_err(|error| Attempt::Failed(self.stranger(&format!("costs: {error}"))))?;
                 self.met = true;
                 let ip = reached.filter(|_| ip.is_loopback()).unwrap_or(ip);
                 Ok(Roster { token, members, ip, cost })

@@ -1,6 +1,5 @@
 //! Who a rank is and where it meets the others, from the variables of whatever launcher started it.
 
-use std::env::VarError;
 use std::time::Duration;
 
 use qpair_transport::{ClusterKey, Near};
@@ -15,10 +14,11 @@ use super::seating::{own_gpu, seating};
 use super::server::{Server, Terms};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
-use crate::machine::{Known, Rail, this_machine};
+use crate::machine::{Known, Rail};
+use crate::variable::variable;
 
 /// Who this process is among the ranks, and where they meet.
 ///
@@ -64,8 +64,8 @@ use crate::machine::{Known, Rail, this_machine};
 ///
 /// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, and keeps it in
 /// `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release, processor and number of cores; all ranks use what rank 0 has.
-/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model` prints it; `default`, for the
-/// built-in one; `measure`, to measure each time and keep nothing.
+/// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model --json` prints it; `default`, for
+/// the built-in one; `measure`, to measure each time and keep nothing.
 ///
 /// # Limits
 ///
@@ -87,6 +87,13 @@ pub struct Environment {
     pub near: Option<Near>,
     /// Instead of the key in the file that QPAIR_CLUSTER_KEY_FILE names, for tests; the worker knows of that file alone.
     pub(super) cluster_key: Option<ClusterKey>,
+}
+
+/// What a rank brings to the others.
+pub(super) struct Arrival {
+    pub(super) whereabouts: Whereabouts,
+    /// At rank 0, what operations cost; what fails with that is told to all.
+    pub(super) cost: Result<Option<Known>, BootstrapError>,
 }
 
 impl Environment {
@@ -145,23 +152,20 @@ impl Environment {
     /// [`BootstrapError`]: the port is taken, rank 0 does not answer, ranks are missing, or two ranks contradict
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
-        let cost = (self.rank == 0).then(|| this_machine(variable)).transpose();
-        self.connect_from(Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() }, cost)
+        let cost = (self.rank == 0).then(this_machine).transpose();
+        let whereabouts = Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() };
+        self.connect_with(Arrival { whereabouts, cost })
     }
 
-    /// From there; what fails with the cost model is told to all.
-    pub(super) fn connect_from(
-        &self,
-        whereabouts: Whereabouts,
-        cost: Result<Option<Known>, BootstrapError>,
-    ) -> Result<Communicator, BootstrapError> {
+    /// The same with that.
+    pub(super) fn connect_with(&self, arrival: Arrival) -> Result<Communicator, BootstrapError> {
         self.check()?;
         let key = match &self.cluster_key {
             Some(key) => Some(key.clone()),
             None => ClusterKey::from_env()?,
         };
         let settled = self.meeting.settle((self.rank, self.size), key.clone(), self.limit)?;
-        self.join(settled, key, (whereabouts, cost), || Overrides::read(variable))
+        self.join(settled, key, arrival, || Overrides::read(variable))
     }
 
     /// Meets the other ranks where that is settled.
@@ -169,12 +173,13 @@ impl Environment {
         &self,
         settled: Settled,
         key: Option<ClusterKey>,
-        (whereabouts, cost): (Whereabouts, Result<Option<Known>, BootstrapError>),
+        arrival: Arrival,
         overrides: impl FnOnce() -> Result<Overrides, BootstrapError>,
     ) -> Result<Communicator, BootstrapError> {
         let Settled { place, hosting } = settled;
         let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
+        let Arrival { whereabouts, cost } = arrival;
         // What fails here is told once all have come.
         let (cost, failed) = match cost {
             Ok(cost) => (cost, Ok(())),
@@ -238,14 +243,6 @@ impl Environment {
         let terms = Terms { size: self.size, limit: self.limit, key, ticket, places };
         let server = Server::start(hosting, terms);
         server.map_err(|source| BootstrapError::System { what: "start what ranks meet at", source })
-    }
-}
-
-pub(crate) fn variable(name: &'static str) -> Option<String> {
-    match std::env::var(name) {
-        Ok(value) => Some(value),
-        Err(VarError::NotUnicode(value)) => Some(value.to_string_lossy().into_owned()),
-        Err(VarError::NotPresent) => None,
     }
 }
 

@@ -24,7 +24,6 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
-pub(crate) use environment::variable;
 pub use meeting::Meeting;
 #[cfg(test)]
 pub(crate) use message::Whereabouts;

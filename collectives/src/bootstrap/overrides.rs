@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::variable;
 use crate::algorithms::Algorithm;
 use crate::communicator::Communicator;
-use crate::cost::CostModel;
 use crate::error::BootstrapError;
-use crate::machine::{given, this_machine};
 use crate::plan::{Collective, Plan};
 use crate::regular;
 
@@ -85,25 +82,6 @@ const PLANS: &str = "QPAIR_PLANS";
 
 /// Of one file of a plan.
 const MAX_FILE: u64 = 256 << 20;
-
-impl CostModel {
-    /// What communicators whose rank 0 is here use: measured, or read from where that is kept, or what QPAIR_COST_MODEL names; see
-    /// [`Environment`](crate::Environment#what-to-use).
-    ///
-    /// # Errors
-    /// [`BootstrapError::CostModel`] if QPAIR_COST_MODEL names a file that holds none.
-    pub fn of_this_machine() -> Result<Self, BootstrapError> {
-        Ok(this_machine(variable)?.model)
-    }
-
-    /// Reads one from a file, as JSON; what is not in it is as in the default.
-    ///
-    /// # Errors
-    /// [`BootstrapError::CostModel`] if the file holds none.
-    pub fn from_file(path: &Path) -> Result<Self, BootstrapError> {
-        Ok(given(path)?.model)
-    }
-}
 
 #[cfg(test)]
 mod tests {

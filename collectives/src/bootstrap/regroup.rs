@@ -7,7 +7,7 @@ use mio::net::TcpListener;
 use qpair_transport::{ClusterKey, Near};
 use serde::{Deserialize, Serialize};
 
-use super::environment::Environment;
+use super::environment::{Arrival, Environment};
 use super::meeting::{Hosting, Meeting, Settled};
 use super::message::Whereabouts;
 use super::overrides::Overrides;
@@ -83,8 +83,8 @@ pub(crate) fn regroup(
     let hosting = host.map(|host| Hosting { listener: host.listener, published: None });
     let mut environment = Environment::meeting(rank, size, Meeting::At { host: name, port });
     (environment.limit, environment.near) = (limit, near);
-    let cost = Ok((rank == 0).then_some(cost));
-    environment.join(Settled { place, hosting }, key, (whereabouts, cost), || Ok(Overrides::default()))
+    let arrival = Arrival { whereabouts, cost: Ok((rank == 0).then_some(cost)) };
+    environment.join(Settled { place, hosting }, key, arrival, || Ok(Overrides::default()))
 }
 
 /// Numbers of a [`Spot`].

@@ -60,10 +60,6 @@ pub struct Communicator {
     ip: IpAddr,
     /// What its connections are near to.
     near: Near,
-    /// Which of them are on one host.
-    nodes: Nodes,
-    /// Where the cost model comes from.
-    origin: RefCell<Origin>,
     wishes: RefCell<Wishes>,
 }
 
@@ -124,11 +120,9 @@ impl Communicator {
         let (rank, size) = (net.me, net.ranks());
         let patience = patience(rank, &members);
         let seats = seats(&members);
-        let nodes = seats.nodes.clone();
         let (ip, near) = (net.address().ip(), net.near().clone());
         Communicator {
-            core: RefCell::new(Core::new(net, watch, patience, Tuner { model: cost.model, seats, ..Tuner::default() })),
-            origin: RefCell::new(cost.origin),
+            core: RefCell::new(Core::new(net, watch, patience, seats, cost)),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             rank,
             size,
@@ -136,7 +130,6 @@ impl Communicator {
             members,
             ip,
             near,
-            nodes,
             wishes: RefCell::default(),
         }
     }
@@ -173,7 +166,7 @@ impl Communicator {
     /// If there is no such rank.
     pub fn node_of(&self, rank: usize) -> usize {
         assert!(rank < self.size(), "there is no rank {rank} among {}", self.size());
-        self.nodes.of(rank as u32) as usize
+        self.core.borrow().tuner.seats.nodes.of(rank as u32) as usize
     }
 
     /// The number of hosts.
@@ -298,9 +291,8 @@ impl Communicator {
         model.check()?;
         let mut core = self.core.borrow_mut();
         core.run_all();
-        core.tuner.model = model;
+        (core.tuner.model, core.origin) = (model, Origin::Set);
         core.cache.clear();
-        self.origin.replace(Origin::Set);
         Ok(())
     }
 
@@ -321,7 +313,8 @@ impl Communicator {
 
     /// What communicators know that are made of this one's ranks.
     pub(super) fn known(&self) -> Known {
-        Known { model: self.core.borrow().tuner.model, origin: self.origin.borrow().clone() }
+        let core = self.core.borrow();
+        Known { model: core.tuner.model, origin: core.origin.clone() }
     }
 
     /// How long this rank waits for another before it gives up, 300 s unless set. Time in which nothing comes counts.
@@ -344,7 +337,7 @@ impl Communicator {
 
     /// What was decided, and why: ranks and hosts, how this rank waits, algorithms, connections.
     pub fn explain(&self) -> Explanation {
-        Explanation::new(&self.core.borrow(), &self.origin.borrow(), self.rank, &self.members)
+        Explanation::new(&self.core.borrow(), self.rank, &self.members)
     }
 
     /// What an operation on elements `T` is looked up by.

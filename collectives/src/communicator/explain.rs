@@ -6,7 +6,6 @@ use super::core::Core;
 use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
 use crate::execute::Compiled;
-use crate::machine::Origin;
 use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
@@ -16,7 +15,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(super) fn new(core: &Core, origin: &Origin, rank: u32, members: &[Member]) -> Self {
+    pub(super) fn new(core: &Core, rank: u32, members: &[Member]) -> Self {
         let mut lines = vec![format!("rank {rank} of {}", members.len())];
         if let Some(error) = core.error() {
             lines.push(format!("ended: {error}"));
@@ -47,7 +46,7 @@ impl Explanation {
             "algorithms: the one that takes the least time by the cost model{order}; {} cores a node",
             seats.cores
         ));
-        lines.push(format!("cost model: {origin}"));
+        lines.push(format!("cost model: {}", core.origin));
         lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
         for plan in core.plans() {
             let how = if plan.is_large() { "straight" } else { "copied" };
@@ -67,7 +66,7 @@ fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
     if wish == chosen {
         return vec!["  asked for".into()];
     }
-    let candidates = core.tuner.candidates(plan.spec());
+    let candidates = core.tuner.where_vectors_are(plan.call().on_gpu).candidates(plan.spec());
     let us = |seconds: f64| format!("{:.2}", seconds * 1e6);
     let header = format!("  {:<20}{:>14}{:>14}{:>14}", "predicted", "time (us)", "waiting (us)", "rails (us)");
     let rows = candidates.iter().map(|candidate| {

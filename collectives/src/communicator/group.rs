@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use qpair_transport::Near;
 
 use super::comm::Communicator;
-use crate::bootstrap::{Member, Shared, Watch, variable, whereabouts};
+use super::measure::this_machine;
+use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
-use crate::machine::{Known, this_machine};
+use crate::machine::Known;
 
 impl Communicator {
     /// `ranks` ranks within this process, in order, for a thread each.
@@ -16,13 +17,18 @@ impl Communicator {
     /// Each is used as if it were a process of its own: an operation waits for all others, so that one thread can not
     /// run two of them.
     ///
+    /// The first group of a process measures what operations cost here, in some tens of milliseconds, and keeps that in
+    /// `$XDG_CACHE_HOME/qpair` or `~/.cache/qpair`; or it reads what is kept there, or what QPAIR_COST_MODEL names, as
+    /// [`Environment`](crate::Environment#what-to-use) says.
+    ///
     /// # Errors
-    /// [`BootstrapError::Size`] if the number is 0 or too large; if the system refuses a resource.
+    /// [`BootstrapError::Size`] if the number is 0 or too large; [`BootstrapError::CostModel`]; if the system refuses a
+    /// resource.
     pub fn group(ranks: usize) -> Result<Vec<Communicator>, BootstrapError> {
-        Self::group_knowing(ranks, NetSettings::default(), &this_machine(variable)?)
+        Self::group_knowing(ranks, NetSettings::default(), &this_machine()?)
     }
 
-    /// The same, without a look at what operations cost here.
+    /// The same, where it is known what operations cost.
     pub(crate) fn group_knowing(
         ranks: usize,
         settings: NetSettings,

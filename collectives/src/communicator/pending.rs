@@ -156,7 +156,7 @@ impl<'a> Start<'a> {
     /// let mut gradient = comm.gpu_buffer::<f32>(gpu, 1 << 20)?;
     /// let stream = backward(&mut gradient); // starts kernels that write it
     /// // SAFETY: the stream is one of that GPU, and stays.
-    /// let written = unsafe { gpu.record(stream) }?;
+    /// let written = unsafe { gpu.record_in(stream) }?;
     /// let pending = comm.start().after(&written).all_reduce(gradient, ReduceOp::Avg)?;
     /// // start the kernels of the layer below ...
     /// let gradient = pending.wait()?;

@@ -3,7 +3,6 @@
 
 mod clock;
 mod model;
-mod outline;
 mod price;
 mod seats;
 mod timeline;
@@ -11,10 +10,10 @@ mod timeline;
 #[cfg(test)]
 mod outline_tests;
 
-pub use model::{CostModel, Link, LinkClass, ModelError};
-pub(crate) use outline::{Outline, Phase, Reach};
+pub use model::{CostModel, GpuModel, Link, LinkClass, ModelError};
 pub use price::Price;
 pub use seats::Seats;
+pub(crate) use seats::Spread;
 pub use timeline::{Message, Moment, Timeline};
 
 use std::fmt;
@@ -115,3 +114,6 @@ impl Plan {
         Ok(self.cost(&model)?.seconds as u64)
     }
 }
+
+/// Bytes of the longest message of a plan whose messages are copied, unless the program [says otherwise](crate::tune::Tuning).
+pub(crate) const EAGER: u64 = 8 << 10;

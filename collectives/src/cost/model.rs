@@ -40,6 +40,25 @@ pub struct CostModel {
     pub within: Link,
     /// The rails of a node, which all its ranks share.
     pub between: Link,
+    /// What takes the place of these where vectors are in memory of GPUs.
+    pub gpu: GpuModel,
+}
+
+/// What ranks take that read, copy and combine by kernels of GPUs, which are in one host. As in [`CostModel`], of which the rest
+/// is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuModel {
+    /// To start a kernel that reads or writes a message, and to wait for it.
+    pub transfer: f64,
+    /// At which a rank copies.
+    pub copy: f64,
+    /// At which a rank reads or writes another's memory.
+    pub straight: f64,
+    /// At which a rank combines what it reads with what it has.
+    pub combine: f64,
+    /// Of the memory of a node's GPUs, which all its ranks share.
+    pub within: f64,
 }
 
 /// What messages go over.
@@ -87,23 +106,25 @@ impl Default for CostModel {
             combine: 10e9,
             within: Link { latency: 0.2e-6, speed: 20e9 },
             between: Link { latency: 3e-6, speed: 12e9 },
+            gpu: GpuModel::default(),
         }
     }
 }
 
+impl Default for GpuModel {
+    /// Measured on one H200, on which each kernel takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that
+    /// share a GPU take turns on it, which takes longer.
+    fn default() -> Self {
+        Self { transfer: 10e-6, copy: 2e12, straight: 2e12, combine: 1.3e12, within: 2e12 }
+    }
+}
+
 impl CostModel {
-    /// The same where ranks read, copy and combine by kernels of GPUs that are in one host: measured on one H200, on which
-    /// each takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that share a GPU take turns on it, which takes
-    /// longer.
+    /// The same where vectors are in memory of GPUs: by what [`gpu`](Self::gpu) says.
     pub const fn on_gpus(self) -> Self {
-        Self {
-            transfer: 10e-6,
-            copy: 2e12,
-            straight: 2e12,
-            combine: 1.3e12,
-            within: Link { speed: 2e12, ..self.within },
-            ..self
-        }
+        let GpuModel { transfer, copy, straight, combine, within } = self.gpu;
+        let within = Link { speed: within, ..self.within };
+        Self { transfer, copy, straight, combine, within, ..self }
     }
 
     /// All messages cost that latency, and nothing else costs anything.
@@ -127,6 +148,7 @@ impl CostModel {
             combine: speed,
             within: link,
             between: link,
+            gpu: GpuModel { transfer: 0.0, copy: speed, straight: speed, combine: speed, within: speed },
         }
     }
 
@@ -156,7 +178,7 @@ impl CostModel {
     }
 
     /// Each parameter, with its name.
-    fn parameters(&self) -> [(&'static str, f64, Unit); 12] {
+    fn parameters(&self) -> [(&'static str, f64, Unit); 17] {
         use Unit::{BytesPerSecond, Seconds};
         [
             ("start", self.start, Seconds),
@@ -171,6 +193,11 @@ impl CostModel {
             ("speed within a node", self.within.speed, BytesPerSecond),
             ("latency between nodes", self.between.latency, Seconds),
             ("speed between nodes", self.between.speed, BytesPerSecond),
+            ("transfer on GPUs", self.gpu.transfer, Seconds),
+            ("copy on GPUs", self.gpu.copy, BytesPerSecond),
+            ("straight on GPUs", self.gpu.straight, BytesPerSecond),
+            ("combine on GPUs", self.gpu.combine, BytesPerSecond),
+            ("speed within GPUs' node", self.gpu.within, BytesPerSecond),
         ]
     }
 }
@@ -211,6 +238,7 @@ mod tests {
             (CostModel { copy: f64::NAN, ..good }, "copy"),
             (link(f64::INFINITY, 1.0), "latency between nodes"),
             (link(0.0, -1.0), "speed between nodes"),
+            (CostModel { gpu: GpuModel { copy: 0.0, ..good.gpu }, ..good }, "copy on GPUs"),
         ] {
             let error = wrong.check().unwrap_err();
             assert_eq!(error.name, name);
@@ -225,11 +253,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), model);
         assert!(serde_json::from_str::<CostModel>(r#"{"copy": 1e10, "speed": 1}"#).is_err());
         assert!(serde_json::from_str::<CostModel>(r#"{"copy": null}"#).is_err());
+        assert!(serde_json::from_str::<CostModel>(r#"{"gpu": {"turn": 1e-6}}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_said_of_gpus_counts_there_and_the_rest_in_both() {
+        let model: CostModel = serde_json::from_str(r#"{"start": 1.0, "copy": 2.0, "gpu": {"copy": 3.0}}"#).unwrap();
+        let there = model.on_gpus();
+        assert_eq!((there.start, model.copy, there.copy), (1.0, 2.0, 3.0));
+        assert_eq!(there.combine, GpuModel::default().combine);
     }
 
     #[test]
     fn people_read_a_parameter_a_line() {
         let text = CostModel::default().to_string();
-        assert!(text.lines().count() == 12 && text.contains("\nsend                         0.100 us\n"), "{text}");
+        assert!(text.lines().count() == 17 && text.contains("\nsend                         0.100 us\n"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! What algorithms say of themselves in closed form, against their plans.
 
 use super::{CostModel, Link, Seats};
-use crate::algorithms::{Algorithm, Nodes, Recipe, Shape, outline};
+use crate::algorithms::{Algorithm, Nodes, Phase, Recipe, Shape, Side, outline};
 use crate::plan::{Collective, Elements, Plan, Ranks, Spec, StepKind};
 use crate::tune::{Tuner, Tuning};
 
@@ -39,7 +39,7 @@ fn counted(plan: &Plan) -> [f64; 3] {
 fn messages_and_bytes_are_those_of_the_plan() {
     let mut wrong = Vec::new();
     for recipe in recipes(&[4, 8, 16], 1 << 14, 1 << 30) {
-        let sums = |side: fn(&super::Phase) -> super::outline::Side| {
+        let sums = |side: fn(&Phase) -> Side| {
             let mut sums = [0.0; 3];
             for phase in outline(&recipe, false).phases {
                 let times = phase.rounds * side(&phase).ranks;

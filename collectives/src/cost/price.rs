@@ -1,8 +1,8 @@
 //! What an outline takes: each phase by what holds it up.
 
 use super::model::CostModel;
-use super::outline::{Outline, Phase};
-use super::seats::{Seats, Spread};
+use super::seats::Spread;
+use crate::algorithms::{Outline, Phase};
 
 /// What an operation takes by an algorithm, as far as that can be told without its plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -16,10 +16,9 @@ pub struct Price {
 }
 
 impl CostModel {
-    /// Prices an outline among so many ranks, whose messages are copied or go straight from memory to memory.
-    pub(crate) fn price(&self, outline: &Outline, ranks: u32, seats: &Seats, copied: bool) -> Price {
-        let spread = Spread::of(&seats.nodes, ranks);
-        let pricing = Pricing { model: self, copied, spread, cores: f64::from(seats.cores.max(1)) };
+    /// Prices an outline among ranks so spread, whose messages are copied or go straight from memory to memory.
+    pub(crate) fn price(&self, outline: &Outline, spread: &Spread<'_>, copied: bool) -> Price {
+        let pricing = Pricing { model: self, copied, spread };
         let mut price = Price::default();
         price.add(pricing.edges(outline), 1.0);
         for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
@@ -40,9 +39,7 @@ impl Price {
 struct Pricing<'a> {
     model: &'a CostModel,
     copied: bool,
-    spread: Spread<'a>,
-    /// Of a node.
-    cores: f64,
+    spread: &'a Spread<'a>,
 }
 
 impl Pricing<'_> {
@@ -57,7 +54,7 @@ impl Pricing<'_> {
 
     /// Ranks of a node for each of its cores, at least 1.
     fn crowd(&self) -> f64 {
-        (self.spread.fullest / self.cores).max(1.0)
+        (self.spread.fullest / self.spread.cores).max(1.0)
     }
 
     fn round(&self, phase: &Phase) -> Price {
@@ -66,7 +63,7 @@ impl Pricing<'_> {
         let here = self.spread.fullest / f64::from(self.spread.ranks.max(1));
         let shared = |give: f64, take: f64| {
             let all = here * (phase.gives.ranks * give + phase.takes.ranks * take);
-            (give + take).max(all / self.cores)
+            (give + take).max(all / self.spread.cores)
         };
         let messages = shared(gives.messages, takes.messages);
         let copies = shared(gives.bytes, takes.bytes);

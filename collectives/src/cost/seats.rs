@@ -1,7 +1,6 @@
 //! Where ranks are: which share a node, and how many cores they have there.
 
-use super::outline::Reach;
-use crate::algorithms::Nodes;
+use crate::algorithms::{Nodes, Reach};
 
 /// Where ranks are: which of them share a node, and how many cores those of a node have together.
 ///
@@ -28,9 +27,11 @@ impl Default for Seats {
 }
 
 /// How ranks are spread, once their number is known.
-pub(super) struct Spread<'a> {
+pub(crate) struct Spread<'a> {
     nodes: &'a Nodes,
     pub(super) ranks: u32,
+    /// Of a node.
+    pub(super) cores: f64,
     /// Of the node with the most.
     pub(super) fullest: f64,
     /// How many nodes there are.
@@ -38,10 +39,12 @@ pub(super) struct Spread<'a> {
 }
 
 impl<'a> Spread<'a> {
-    pub(super) fn of(nodes: &'a Nodes, ranks: u32) -> Self {
-        let sizes = sizes(nodes, (0..ranks).map(|rank| (rank, true)));
-        let fullest = sizes.iter().map(|(_, size)| *size).max().unwrap_or(1);
-        Self { nodes, ranks, fullest: f64::from(fullest), count: sizes.len().max(1) }
+    pub(crate) fn of(seats: &'a Seats, ranks: u32) -> Self {
+        let Seats { nodes, cores } = seats;
+        let sizes = nodes.sizes(0..ranks);
+        let fullest = sizes.values().copied().max().unwrap_or(1);
+        let cores = f64::from((*cores).max(1));
+        Self { nodes, ranks, cores, fullest: f64::from(fullest), count: sizes.len().max(1) }
     }
 
     /// The part of all messages of a node's ranks that go to other nodes: of the node with most such messages.
@@ -67,29 +70,10 @@ impl<'a> Spread<'a> {
 
     /// The part of a node's ranks whose partner is on another.
     fn leaving(&self, partner: impl Fn(u32) -> u32) -> f64 {
-        let leaves = |rank: u32| self.nodes.of(rank) != self.nodes.of(partner(rank));
-        let crossing = sizes(self.nodes, (0..self.ranks).map(|rank| (rank, leaves(rank))));
-        let most = crossing.iter().map(|(_, size)| *size).max().unwrap_or(0);
+        let leaving = (0..self.ranks).filter(|&rank| self.nodes.of(rank) != self.nodes.of(partner(rank)));
+        let most = self.nodes.sizes(leaving).into_values().max().unwrap_or(0);
         f64::from(most) / self.fullest
     }
-}
-
-/// By node: how many of these ranks count.
-fn sizes(nodes: &Nodes, ranks: impl Iterator<Item = (u32, bool)>) -> Vec<(u32, u32)> {
-    let mut sizes: Vec<(u32, u32)> = Vec::new();
-    let mut last = 0;
-    for (rank, counts) in ranks {
-        let node = nodes.of(rank);
-        // Ranks of a node mostly follow each other.
-        if sizes.get(last).is_none_or(|(name, _)| *name != node) {
-            last = sizes.iter().position(|(name, _)| *name == node).unwrap_or(sizes.len());
-        }
-        if last == sizes.len() {
-            sizes.push((node, 0));
-        }
-        sizes[last].1 += u32::from(counts);
-    }
-    sizes
 }
 
 #[cfg(test)]
@@ -98,9 +82,10 @@ mod tests {
 
     #[test]
     fn what_crosses_follows_from_who_is_where() {
-        let part = |nodes: &Nodes, reach| Spread::of(nodes, 8).crossing(reach);
-        let (one, two) = (Nodes::One, Nodes::Of(4));
-        let dealt = Nodes::Listed(vec![0, 1, 0, 1, 0, 1, 0, 1].into());
+        let part = |seats: &Seats, reach| Spread::of(seats, 8).crossing(reach);
+        let on = |nodes| Seats { nodes, ..Seats::default() };
+        let (one, two) = (on(Nodes::One), on(Nodes::Of(4)));
+        let dealt = on(Nodes::Listed(vec![0, 1, 0, 1, 0, 1, 0, 1].into()));
         for reach in [Reach::Apart(1), Reach::All, Reach::Near, Reach::Across] {
             assert_eq!(part(&one, reach), 0.0);
         }

@@ -1,9 +1,8 @@
 //! When each step of a plan begins and ends.
 
 use super::clock::Clock;
-use super::{Cost, CostModel, Seats};
+use super::{Cost, CostModel, EAGER, Seats};
 use crate::plan::Plan;
-use crate::tune::Tuning;
 use crate::verify::{Matching, VerifyError};
 
 /// When each step of a plan begins and ends by a [`CostModel`], and which step takes which message.
@@ -79,7 +78,7 @@ impl Plan {
     /// # Errors
     /// Messages that do not match, as [`Plan::verify`] would say.
     pub fn timeline(&self, model: &CostModel) -> Result<Timeline, VerifyError> {
-        self.timeline_at(model, &Seats::default(), Tuning::default().eager)
+        self.timeline_at(model, &Seats::default(), EAGER)
     }
 
     /// The same where ranks are on nodes and share cores, and where a plan's messages are copied if none is longer than `eager`
@@ -89,8 +88,7 @@ impl Plan {
     /// As [`cost`](Self::cost).
     pub fn timeline_at(&self, model: &CostModel, seats: &Seats, eager: u64) -> Result<Timeline, VerifyError> {
         let matching = Matching::of(self)?;
-        let longest = self.longest_message().checked_mul(u64::from(self.spec.element_size));
-        let copied = longest.is_some_and(|bytes| bytes <= eager);
+        let copied = self.spec.copies(self.longest_message(), eager);
         let mut clock = Clock::new(self, &matching, model, seats, copied);
         clock.run();
         Ok(Timeline { ranks: clock.moments(), messages: messages(self, &matching), cost: clock.cost() })

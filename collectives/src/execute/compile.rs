@@ -156,7 +156,8 @@ impl Span {
 impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
-        let eager = tuner.tuning.eager as usize;
+        let tuner = tuner.where_vectors_are(key.on_gpu);
+        let eager = tuner.tuning.eager;
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
             if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
@@ -164,13 +165,6 @@ impl Compiled {
             }
             return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, eager);
         }
-        let of_gpus;
-        let tuner = if key.on_gpu {
-            of_gpus = tuner.for_gpus();
-            &of_gpus
-        } else {
-            tuner
-        };
         let recipe = |wish| tuner.recipe(key.spec.clone(), wish);
         let recipe = match recipe(key.wish) {
             Err(_) if key.lenient => recipe(Algorithm::Auto)?,
@@ -181,7 +175,7 @@ impl Compiled {
     }
 
     /// Verifies and compiles a plan.
-    fn of(key: Key, algorithm: Algorithm, source: Source<'_>, me: u32, eager: usize) -> Result<Self, CollectiveError> {
+    fn of(key: Key, algorithm: Algorithm, source: Source<'_>, me: u32, eager: u64) -> Result<Self, CollectiveError> {
         let mut programs = Programs::new(source);
         let spec = source.spec();
         let Known { program, graph, .. } = programs.of(me);
@@ -202,10 +196,8 @@ impl Compiled {
             return Err(CollectiveError::Plan("more messages between two ranks than a tag can number".into()));
         }
         let size = spec.element_size as usize;
-        // By what all ranks know, so that all decide the same.
-        let longest = source.longest_message().checked_mul(u64::from(spec.element_size));
-        // What is on a GPU is not copied by the processor.
-        let large = named_apart || key.on_gpu || longest.is_none_or(|bytes| bytes > eager as u64);
+        // By what all ranks know, so that all decide the same. What is on a GPU is not copied by the processor.
+        let large = key.on_gpu || !spec.copies(source.longest_message(), eager);
         let (mut peers, slots) = peers(&program, spec.ranks.0);
         let slot = |kind: &StepKind| kind.peer().map_or(0, |peer| slots[peer as usize]);
         let kinds = program.steps().iter().map(|step| step.kind);

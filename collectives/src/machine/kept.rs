@@ -10,6 +10,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Origin};
+use super::unbound::unbound;
 use crate::cost::CostModel;
 use crate::fnv::Fnv;
 use crate::parallel::cores;
@@ -46,7 +47,7 @@ impl Key {
             format: FORMAT,
             unoptimised: cfg!(debug_assertions),
             processor: processor.join(", "),
-            cores: cores(),
+            cores: unbound(cores),
         }
     }
 
@@ -122,7 +123,7 @@ fn text(file: File) -> io::Result<String> {
 }
 
 /// Of these files: rises when what is measured, or what it means, changes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Of a file.
 const LONGEST: u64 = 64 << 10;
 

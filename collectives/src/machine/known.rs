@@ -1,6 +1,6 @@
 //! A cost model, and where it comes from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(crate) enum Origin {
     Kept { path: String },
     /// The environment named a file.
     File { path: String },
+    /// The links between nodes are as fast as the ranks' devices, and the rest is as that says.
+    Rails { rest: Box<Origin> },
 }
 
 /// What a rank's device is, to tell how fast rails are.
@@ -47,18 +49,22 @@ impl Known {
         if matches!(self.origin, Origin::Set | Origin::File { .. }) {
             return self;
         }
-        let mut seen: Vec<Rail<'a>> = Vec::new();
+        let mut seen = HashSet::new();
         let mut nodes: HashMap<&str, u64> = HashMap::new();
         for rail in rails {
             let Some(rate) = rail.rate_mbps.filter(|&rate| rate > 0) else { return self };
-            if !seen.contains(&rail) {
-                seen.push(rail);
+            if seen.insert(rail) {
                 let node = nodes.entry(rail.machine).or_default();
                 *node = node.saturating_add(rate);
             }
         }
         if let Some(&least) = nodes.values().min() {
             self.model.between = Link { latency: DEVICE_LATENCY, speed: least as f64 * 1e6 / 8.0 * USABLE };
+            let rest = match self.origin {
+                Origin::Rails { rest } => rest,
+                origin => Box::new(origin),
+            };
+            self.origin = Origin::Rails { rest };
         }
         self
     }
@@ -74,6 +80,7 @@ impl fmt::Display for Origin {
             }
             Origin::Kept { path } => write!(f, "measured before on the machine of rank 0, kept in {path}"),
             Origin::File { path } => write!(f, "from {path}, which QPAIR_COST_MODEL names at rank 0"),
+            Origin::Rails { rest } => write!(f, "{rest}; between nodes, by the rates of the ranks' devices"),
         }
     }
 }
@@ -101,6 +108,15 @@ mod tests {
         let built_in = CostModel::default().between.speed;
         assert_eq!(speed(&[one, rail("b", "soft0", None)]), built_in);
         let set = Known { origin: Origin::Set, ..Known::default() };
-        assert_eq!(set.with_rails([one]).model.between.speed, built_in);
+        assert_eq!(set.clone().with_rails([one]), set);
+    }
+
+    #[test]
+    fn where_rails_are_from_is_told_once() {
+        let rails = [Rail { machine: "a", device: "mlx5_0", rate_mbps: Some(100_000) }];
+        // A communicator of some of its ranks looks at their rails anew.
+        let twice = Known::default().with_rails(rails).with_rails(rails);
+        assert_eq!(twice.origin.to_string(), "built in; between nodes, by the rates of the ranks' devices");
+        assert_eq!(Known::default().with_rails([]).origin.to_string(), "built in");
     }
 }

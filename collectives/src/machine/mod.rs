@@ -2,43 +2,45 @@
 
 mod kept;
 mod known;
-mod measure;
+mod unbound;
 
 pub(crate) use known::{Known, Origin, Rail};
+pub(crate) use unbound::unbound;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::cost::CostModel;
 use crate::error::BootstrapError;
 
-/// The cost model of this machine, as QPAIR_COST_MODEL says.
+/// The cost model of this machine, as QPAIR_COST_MODEL says; `measure` measures it.
 ///
 /// # Errors
 /// [`BootstrapError::CostModel`] if that names a file that can not be read, or holds no model.
-pub(crate) fn this_machine(variable: impl Fn(&'static str) -> Option<String>) -> Result<Known, BootstrapError> {
+pub(crate) fn this_machine(
+    variable: impl Fn(&'static str) -> Option<String>,
+    measure: impl FnOnce() -> Known,
+) -> Result<Known, BootstrapError> {
     match variable(MODEL).as_deref() {
-        None | Some("") => Ok(kept_or_measured(kept::folder(&variable).as_deref())),
+        None | Some("") => Ok(kept_or_measured(kept::folder(&variable).as_deref(), measure)),
         Some("default") => Ok(Known::default()),
-        Some("measure") => Ok(measure::measured()),
+        Some("measure") => Ok(measure()),
         Some(path) => given(Path::new(path)),
     }
 }
 
 /// The cost model in a file that the user names.
-///
-/// # Errors
-/// [`BootstrapError::CostModel`].
-pub(crate) fn given(path: &Path) -> Result<Known, BootstrapError> {
+fn given(path: &Path) -> Result<Known, BootstrapError> {
     kept::given(path).map_err(|reason| BootstrapError::CostModel { path: path.to_owned(), reason })
 }
 
 /// What this process found first.
-fn kept_or_measured(folder: Option<&Path>) -> Known {
+fn kept_or_measured(folder: Option<&Path>, measure: impl FnOnce() -> Known) -> Known {
     static FOUND: OnceLock<Known> = OnceLock::new();
-    FOUND.get_or_init(|| found(folder)).clone()
+    FOUND.get_or_init(|| found(folder, measure)).clone()
 }
 
-fn found(folder: Option<&Path>) -> Known {
+fn found(folder: Option<&Path>, measure: impl FnOnce() -> Known) -> Known {
     let key = kept::Key::of_this_machine();
     let file: Option<PathBuf> = folder.map(|folder| folder.join(key.file()));
     if let Some(file) = &file {
@@ -47,7 +49,7 @@ fn found(folder: Option<&Path>) -> Known {
             Err(error) => tracing::debug!(%error, path = %file.display(), "the cost model is measured anew"),
         }
     }
-    let known = measure::measured();
+    let known = measure();
     if let (Some(file), Origin::Measured { .. }) = (&file, &known.origin)
         && let Err(error) = kept::write(file, &key, &known.model)
     {
@@ -56,18 +58,34 @@ fn found(folder: Option<&Path>) -> Known {
     known
 }
 
+impl CostModel {
+    /// Reads one from a file, as JSON; what is not in it is as in the default.
+    ///
+    /// # Errors
+    /// [`BootstrapError::CostModel`] if the file holds none.
+    pub fn from_file(path: &Path) -> Result<Self, BootstrapError> {
+        Ok(given(path)?.model)
+    }
+}
+
 const MODEL: &str = "QPAIR_COST_MODEL";
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::cost::CostModel;
+
+    fn measured() -> Known {
+        let model = CostModel { turn: 2e-6, ..CostModel::default() };
+        Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } }
+    }
 
     #[test]
     fn the_environment_gives_a_model_or_says_where_it_is() {
-        let of = |value: &str| this_machine(|name| (name == MODEL).then(|| value.to_owned()));
+        let of = |value: &str| this_machine(|name| (name == MODEL).then(|| value.to_owned()), measured);
         assert_eq!(of("default").unwrap(), Known::default());
-        assert!(matches!(of("measure").unwrap().origin, Origin::Measured { .. }));
+        assert_eq!(of("measure").unwrap(), measured());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.json");
         let model = CostModel { turn: 1e-3, ..CostModel::default() };
@@ -88,16 +106,14 @@ mod tests {
     fn what_was_measured_is_found_again() {
         let folder = tempfile::tempdir().unwrap();
         let below = folder.path().join("cache/qpair");
-        let first = found(Some(&below));
-        assert!(matches!(first.origin, Origin::Measured { .. }), "{first:?}");
-        let again = found(Some(&below));
+        assert_eq!(found(Some(&below), measured), measured());
+        let again = found(Some(&below), Known::default);
         assert!(matches!(again.origin, Origin::Kept { .. }), "{again:?}");
-        assert_eq!(first.model, again.model);
-        assert_eq!(again.model.check(), Ok(()));
+        assert_eq!(again.model, measured().model);
         // Without a folder, or one that can not be made, it is measured each time.
         std::fs::write(folder.path().join("file"), "").unwrap();
         for nowhere in [None, Some(folder.path().join("file/qpair"))] {
-            assert!(matches!(found(nowhere.as_deref()).origin, Origin::Measured { .. }));
+            assert_eq!(found(nowhere.as_deref(), measured), measured());
         }
     }
 }

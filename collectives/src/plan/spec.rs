@@ -199,4 +199,11 @@ impl Spec {
     pub fn finished(self) -> Self {
         Self { finish: true, ..self }
     }
+
+    /// Whether messages are copied from rank to rank, where none has more than `longest` elements and those of up to `eager`
+    /// bytes are; else they go straight from memory to memory, as do those of which one rank alone knows the lengths.
+    pub(crate) fn copies(&self, longest: u64, eager: u64) -> bool {
+        let alone = matches!(self.counts, Counts::Own { .. });
+        !alone && longest.checked_mul(u64::from(self.element_size)).is_some_and(|bytes| bytes <= eager)
+    }
 }

@@ -1,9 +1,11 @@
 //! The choice of an algorithm: the one that takes the least time by the cost model.
 
+use std::borrow::Cow;
+
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, Price, Seats};
-use crate::plan::{Counts, Spec};
+use crate::cost::{CostModel, Price, Seats, Spread};
+use crate::plan::Spec;
 
 /// Chooses algorithms by what they cost.
 ///
@@ -37,12 +39,14 @@ pub struct Candidate {
 }
 
 impl Tuner {
-    /// The same for vectors in memory of GPUs: no message is copied or cut, since what a GPU does takes the longer to begin the
-    /// less it is, and costs are a GPU's ([`CostModel::on_gpus`]).
-    #[must_use]
-    pub fn for_gpus(&self) -> Tuner {
+    /// What chooses where vectors are: this one, unless they are in memory of GPUs. Then no message is copied or cut, since what
+    /// a GPU does takes the longer to begin the less it is, and costs are a GPU's ([`CostModel::on_gpus`]).
+    pub fn where_vectors_are(&self, on_gpu: bool) -> Cow<'_, Self> {
+        if !on_gpu {
+            return Cow::Borrowed(self);
+        }
         let tuning = Tuning { segment: WHOLE, eager: 0, ..self.tuning };
-        Tuner { tuning, model: self.model.on_gpus(), seats: self.seats.clone() }
+        Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.clone() })
     }
 
     /// Decides the algorithm for what is asked for.
@@ -51,15 +55,7 @@ impl Tuner {
     /// [`RecipeError`] if `wish` names an algorithm that does not do that, or not in the canonical order where results are to
     /// be deterministic.
     pub fn choose(&self, spec: &Spec, wish: Algorithm) -> Result<Algorithm, RecipeError> {
-        if wish != Algorithm::Auto {
-            if !self.may(spec, wish) {
-                let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
-                return Err(RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint });
-            }
-            return Recipe::new(spec.clone(), wish).map(|recipe| recipe.algorithm);
-        }
-        let none = || RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint: "no algorithm does that" };
-        self.candidates(spec).first().map(|best| best.algorithm).ok_or_else(none)
+        self.recipe(spec.clone(), wish).map(|recipe| recipe.algorithm)
     }
 
     /// Decides, and gives the recipe.
@@ -67,36 +63,47 @@ impl Tuner {
     /// # Errors
     /// As [`choose`](Self::choose).
     pub fn recipe(&self, spec: Spec, wish: Algorithm) -> Result<Recipe, RecipeError> {
-        let algorithm = self.choose(&spec, wish)?;
-        self.with(spec, algorithm)
+        let refused = |hint| RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint };
+        if wish == Algorithm::Auto {
+            let best = self.priced(&spec).into_iter().next().map(|(_, recipe)| recipe);
+            return best.ok_or_else(|| refused("no algorithm does that"));
+        }
+        if !self.may(&spec, wish) {
+            let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
+            return Err(refused(hint));
+        }
+        self.with(spec, wish)
     }
 
     /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first.
     pub fn candidates(&self, spec: &Spec) -> Vec<Candidate> {
+        let priced = self.priced(spec).into_iter();
+        priced.map(|(price, recipe)| Candidate { algorithm: recipe.algorithm, price }).collect()
+    }
+
+    /// What a recipe takes by the cost model, without a look at its plan.
+    pub fn price(&self, recipe: &Recipe) -> Price {
+        self.price_among(&Spread::of(&self.seats, recipe.spec.ranks.0), recipe)
+    }
+
+    /// The recipes for that, the fastest first.
+    fn priced(&self, spec: &Spec) -> Vec<(Price, Recipe)> {
         let apart = !matches!(self.seats.nodes, Nodes::One);
         let all = CHOSEN.into_iter().filter(|&algorithm| {
             // On one node it is another algorithm by a longer way.
             (apart || algorithm != Algorithm::Hierarchical) && self.may(spec, algorithm)
         });
         let recipes = all.filter_map(|algorithm| self.with(spec.clone(), algorithm).ok());
-        let mut candidates: Vec<Candidate> =
-            recipes.map(|recipe| Candidate { algorithm: recipe.algorithm, price: self.price(&recipe) }).collect();
+        let spread = Spread::of(&self.seats, spec.ranks.0);
+        let mut priced: Vec<_> = recipes.map(|recipe| (self.price_among(&spread, &recipe), recipe)).collect();
         // Those that are alike stay in their order.
-        candidates.sort_by(|a, b| a.price.seconds.total_cmp(&b.price.seconds));
-        candidates
+        priced.sort_by(|(a, _), (b, _)| a.seconds.total_cmp(&b.seconds));
+        priced
     }
 
-    /// What a recipe takes by the cost model, without a look at its plan.
-    pub fn price(&self, recipe: &Recipe) -> Price {
-        let copied = self.copies(recipe);
-        self.model.price(&outline(recipe, copied), recipe.spec.ranks.0, &self.seats, copied)
-    }
-
-    /// Whether its messages are copied from rank to rank, instead of going straight from memory to memory.
-    fn copies(&self, recipe: &Recipe) -> bool {
-        let longest = recipe.longest_message().checked_mul(u64::from(recipe.spec.element_size));
-        let alone = matches!(recipe.spec.counts, Counts::Own { .. });
-        !alone && longest.is_some_and(|bytes| bytes <= self.tuning.eager)
+    fn price_among(&self, spread: &Spread<'_>, recipe: &Recipe) -> Price {
+        let copied = recipe.spec.copies(recipe.longest_message(), self.tuning.eager);
+        self.model.price(&outline(recipe, copied), spread, copied)
     }
 
     /// Whether results may be had by it, if they are to be deterministic.
@@ -132,3 +139,16 @@ const CHOSEN: [Algorithm; 14] = [
     Algorithm::Dissemination,
     Algorithm::Hierarchical,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_algorithms_are_chosen_from() {
+        let mut missing = Algorithm::ALL.to_vec();
+        missing.retain(|algorithm| !CHOSEN.contains(algorithm));
+        assert_eq!(missing, [Algorithm::Auto, Algorithm::Listed]);
+        assert_eq!(CHOSEN.len() + missing.len(), Algorithm::ALL.len());
+    }
+}

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost::EAGER;
+
 /// What a program sets of how collectives go. The same on all ranks, or their plans differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuning {
@@ -27,6 +29,6 @@ impl Default for Tuning {
     /// the second-level cache overflows. Command: `cargo bench -p qpair-collectives --bench all_reduce -- -n 4`, with
     /// `--algorithm`, `--segment` or `--eager`.
     fn default() -> Self {
-        Self { deterministic: false, segment: 128 << 10, eager: 8 << 10 }
+        Self { deterministic: false, segment: 128 << 10, eager: EAGER }
     }
 }

@@ -19,16 +19,23 @@ struct Recorded {
 }
 
 impl Gpu {
-    /// Marks where `stream` is now: the event that is returned is done once the stream has done all that it was given.
+    /// Marks where the default stream is now: the event that is returned is done once the stream has done all that it was given.
     ///
-    /// `stream` is a `CUstream` or `cudaStream_t`, such as that of another library; null is the default one.
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub fn record(&self) -> Result<GpuEvent, GpuError> {
+        // SAFETY: the default stream is always there.
+        unsafe { self.record_in(std::ptr::null_mut()) }
+    }
+
+    /// Marks where `stream` is now, a `CUstream` or `cudaStream_t`, such as that of another library.
     ///
     /// # Errors
     /// [`GpuError::Driver`].
     ///
     /// # Safety
     /// The stream is alive, and of this GPU's primary context, which is the one that CUDA's runtime uses.
-    pub unsafe fn record(&self, stream: *mut c_void) -> Result<GpuEvent, GpuError> {
+    pub unsafe fn record_in(&self, stream: *mut c_void) -> Result<GpuEvent, GpuError> {
         let device = self.device();
         let _entered = device.enter()?;
         // SAFETY: the context is this thread's, and the stream one of it, by the caller's word.

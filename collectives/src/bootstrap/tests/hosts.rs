@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::LIMIT;
 use super::port::Port;
+use crate::bootstrap::environment::Arrival;
 use crate::bootstrap::whereabouts::whereabouts;
 use crate::bootstrap::{Environment, Whereabouts};
 use crate::communicator::Communicator;
@@ -24,8 +25,8 @@ fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, Bootstra
                 let whereabouts = Whereabouts { machine: (*machine).to_owned(), ..whereabouts() };
                 // Each has measured something else.
                 let model = CostModel { turn: f64::from(rank), ..CostModel::default() };
-                let cost = Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } };
-                scope.spawn(move || environment.connect_from(whereabouts, Ok(Some(cost))))
+                let cost = Ok(Some(Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } }));
+                scope.spawn(move || environment.connect_with(Arrival { whereabouts, cost }))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -88,9 +89,28 @@ fn a_cost_model_that_can_not_be_had_at_rank_0_is_told_to_all() {
             let environment = Environment::at(rank, 2, "127.0.0.1", port.number);
             let broken = || BootstrapError::CostModel { path: "broken.json".into(), reason: "it is empty".into() };
             let cost = if rank == 0 { Err(broken()) } else { Ok(None) };
-            scope.spawn(move || environment.connect_from(whereabouts(), cost).unwrap_err().to_string())
+            let arrival = Arrival { whereabouts: whereabouts(), cost };
+            scope.spawn(move || environment.connect_with(arrival).unwrap_err().to_string())
         });
         ranks.map(|rank| rank.join().unwrap()).into()
     });
     assert!(texts.iter().all(|text| text.contains("broken.json") && text.contains("it is empty")), "{texts:?}");
+}
+
+#[test]
+fn a_cost_model_that_makes_no_sense_is_refused_by_all() {
+    let port = Port::keep();
+    let model = CostModel { turn: -1.0, ..CostModel::default() };
+    std::thread::scope(|scope| {
+        for rank in [0, 1] {
+            let environment = Environment::at(rank, 2, "127.0.0.1", port.number);
+            let cost = Ok((rank == 0).then(|| Known { model, ..Known::default() }));
+            let arrival = Arrival { whereabouts: whereabouts(), cost };
+            scope.spawn(move || {
+                let error = environment.connect_with(arrival).unwrap_err();
+                assert!(matches!(error, BootstrapError::Stranger { .. }), "{error}");
+                assert!(error.to_string().contains("(costs: turn is -1: give seconds, from 0 on)"), "{error}");
+            });
+        }
+    });
 }

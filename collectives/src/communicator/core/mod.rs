@@ -10,9 +10,11 @@ use qpair_verbs::ProtectionDomain;
 
 use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
+use crate::cost::Seats;
 use crate::error::CollectiveError;
 use crate::execute::{Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait};
 use crate::fault::{Fault, Outcome};
+use crate::machine::{Known, Origin};
 use crate::trace::{Activity, Trace};
 use crate::tune::Tuner;
 
@@ -24,6 +26,8 @@ pub(super) struct Core {
     pub(super) watch: Watch,
     pub(super) cache: PlanCache,
     pub(super) tuner: Tuner,
+    /// Where its model comes from.
+    pub(super) origin: Origin,
     pub(super) patience: Patience,
     pub(super) limit: Duration,
     domain: ProtectionDomain,
@@ -60,7 +64,7 @@ struct Done {
 }
 
 impl Core {
-    pub(super) fn new(net: Net, watch: Watch, patience: Patience, tuner: Tuner) -> Self {
+    pub(super) fn new(net: Net, watch: Watch, patience: Patience, seats: Seats, cost: Known) -> Self {
         let me = net.me;
         Core {
             own_plans: Vec::new(),
@@ -68,7 +72,8 @@ impl Core {
             net: Some(net),
             watch,
             cache: PlanCache::default(),
-            tuner,
+            tuner: Tuner { model: cost.model, seats, ..Tuner::default() },
+            origin: cost.origin,
             patience,
             limit: LIMIT,
             me,

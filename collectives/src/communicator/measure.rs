@@ -1,46 +1,74 @@
 //! Measures what operations, messages and bytes cost here, within some milliseconds.
 //!
-//! Two ranks are driven by this one thread, so that nobody waits for another to get a core, and nothing depends on how many
+//! Two ranks are driven by one thread, bound to no core, so that nobody waits for another to get a core, and nothing depends on how many
 //! ranks there are: what is timed is the work of both ends. Two costs have to do with other cores, and are timed with
 //! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, and how long a core
 //! takes to go from one thread to another.
 //!
-//! Each time is the least of several, since all that disturbs makes it longer.
+//! Each time is the least of several, since all that disturbs makes it longer. What can not be after all is as in the default.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use qpair_verbs::calc::ReduceOp;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::known::{Known, Origin};
+use super::buffer::CommBuffer;
+use super::comm::Communicator;
+use super::pending::{OperationFailed, Pending};
 use crate::algorithms::Algorithm;
-use crate::communicator::{CommBuffer, Communicator};
 use crate::cost::{CostModel, Link};
+use crate::error::BootstrapError;
+use crate::machine::{self, Known, Origin, unbound};
 use crate::parallel::cores;
 use crate::tune::Tuning;
-use crate::{BootstrapError, ReduceOp};
+use crate::variable::variable;
+
+/// The cost model of this machine, as QPAIR_COST_MODEL says.
+///
+/// # Errors
+/// [`BootstrapError::CostModel`] if that names a file that can not be read, or holds no model.
+pub(crate) fn this_machine() -> Result<Known, BootstrapError> {
+    machine::this_machine(variable, measured)
+}
+
+impl CostModel {
+    /// What communicators whose rank 0 is here use: measured, or read from where that is kept, or what QPAIR_COST_MODEL names; see
+    /// [`Environment`](crate::Environment#what-to-use).
+    ///
+    /// # Errors
+    /// [`BootstrapError::CostModel`] if QPAIR_COST_MODEL names a file that holds none.
+    pub fn of_this_machine() -> Result<Self, BootstrapError> {
+        Ok(this_machine()?.model)
+    }
+
+    /// Measures what operations cost on this machine now, in some tens of milliseconds, and keeps nothing. The default where that
+    /// is not possible.
+    pub fn measured() -> Self {
+        measured().model
+    }
+}
 
 /// The cost model of this machine, measured now; the default, if that is not possible.
-pub(super) fn measured() -> Known {
-    let start = Instant::now();
-    match measure() {
-        Ok(model) if model.check().is_ok() => {
-            Known { model: rounded(model), origin: Origin::Measured { took: start.elapsed() } }
+fn measured() -> Known {
+    unbound(|| {
+        let start = Instant::now();
+        match measure() {
+            Ok(model) if model.check().is_ok() => {
+                return Known { model: rounded(model), origin: Origin::Measured { took: start.elapsed() } };
+            }
+            Ok(model) => tracing::warn!(?model, "what was measured makes no sense: the default cost model is used"),
+            Err(error) => tracing::warn!(%error, "the default cost model is used"),
         }
-        Ok(model) => {
-            tracing::warn!(?model, "what was measured makes no sense: the default cost model is used");
-            Known::default()
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the default cost model is used");
-            Known::default()
-        }
-    }
+        Known::default()
+    })
 }
 
 /// To three digits, which is more than they are good for, and what files and messages hold exactly.
 fn rounded(mut model: CostModel) -> CostModel {
-    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between } = &mut model;
+    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between, gpu: _ } =
+        &mut model;
     let times = [start, send, receive, transfer, turn, &mut within.latency, &mut between.latency];
     let speeds = [copy, straight, combine, &mut within.speed, &mut between.speed];
     for value in times.into_iter().chain(speeds) {
@@ -56,37 +84,41 @@ fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
     let copied = |messages| Shape { messages, elements: messages as usize, eager: u64::MAX };
     let straight = |messages| Shape { messages, elements: 16 * messages as usize, eager: 0 };
     let (one, many) = (pair.broadcast(copied(1))?, pair.broadcast(copied(MANY))?);
-    let message = each(one, many);
+    let message = each(one, many, built_in.send + built_in.receive);
     let full = pair.broadcast(Shape { messages: 1, elements: EAGER / 4, eager: EAGER as u64 })?;
     let (near, read) = (pair.broadcast(straight(1))?, pair.broadcast(straight(MANY))?);
     let long = Shape { messages: 1, elements: LONG / 4, eager: 0 };
     let (moved, combined) = (pair.broadcast(long)?, pair.reduce(long)?);
-    let copy = speed(2 * EAGER, full - one, built_in.copy);
-    let bulk = bulk();
+    // Of the cores that can be at it at once, a few fill the memory.
+    let memory = speed(BULK, bulk(), built_in.copy) * cores().min(8) as f64;
     Ok(CostModel {
-        start: ((one - message) / 2.0).clamp(LEAST, MOST),
+        start: time((one - message) / 2.0, built_in.start),
         send: message / 2.0,
         receive: message / 2.0,
-        transfer: each(near, read),
+        transfer: each(near, read, built_in.transfer),
         turn: turn().unwrap_or(built_in.turn),
-        copy,
+        copy: speed(2 * EAGER, full - one, built_in.copy),
         straight: speed(LONG, moved - near, built_in.straight),
         combine: speed(LONG, combined - near, built_in.combine),
-        // Of the cores that can be at it at once, a few fill the memory.
-        within: Link { latency: latency().unwrap_or(built_in.within.latency), speed: bulk * cores().min(8) as f64 },
+        within: Link { latency: latency().unwrap_or(built_in.within.latency), speed: memory },
         ..built_in
     })
 }
 
-/// What a message takes, of so many more.
-fn each(one: f64, many: f64) -> f64 {
-    ((many - one) / f64::from(MANY - 1)).clamp(LEAST, MOST)
+/// What a message takes, of so many more; `otherwise` if what disturbed the clock was longer.
+fn each(one: f64, many: f64, otherwise: f64) -> f64 {
+    time((many - one) / f64::from(MANY - 1), otherwise)
 }
 
-/// Of bytes that took so long; `otherwise` if what disturbed the clock was longer.
+/// That many seconds, if they can be.
+fn time(seconds: f64, otherwise: f64) -> f64 {
+    if PLAUSIBLE_TIMES.contains(&seconds) { seconds } else { otherwise }
+}
+
+/// Of bytes that took so long, if that can be.
 fn speed(bytes: usize, seconds: f64, otherwise: f64) -> f64 {
-    let speed = bytes as f64 / seconds.max(LEAST);
-    if PLAUSIBLE.contains(&speed) { speed } else { otherwise }
+    let speed = bytes as f64 / seconds;
+    if PLAUSIBLE_SPEEDS.contains(&speed) { speed } else { otherwise }
 }
 
 /// Two ranks that one thread drives.
@@ -169,10 +201,9 @@ impl Pair {
     }
 }
 
-type Started<'a> =
-    Result<crate::communicator::Pending<'a, CommBuffer<f32>>, crate::communicator::OperationFailed<CommBuffer<f32>>>;
+type Started<'a> = Result<Pending<'a, CommBuffer<f32>>, OperationFailed<CommBuffer<f32>>>;
 
-/// Bytes per second at which one core copies memory that is not in its own caches.
+/// Seconds in which one core copies memory that is not in its own caches.
 fn bulk() -> f64 {
     let (from, mut to) = (vec![1_u8; BULK], vec![0_u8; BULK]);
     let once = |to: &mut [u8]| {
@@ -181,8 +212,7 @@ fn bulk() -> f64 {
         std::hint::black_box(to);
         start.elapsed().as_secs_f64()
     };
-    let least = (0..3).map(|_| once(&mut to)).fold(f64::INFINITY, f64::min);
-    BULK as f64 / least.max(LEAST)
+    (0..3).map(|_| once(&mut to)).fold(f64::INFINITY, f64::min)
 }
 
 /// Until another core sees what this one wrote; `None` if there is none, or it was not there in time.
@@ -218,39 +248,37 @@ fn ping_pong(on_one_core: bool) -> Option<f64> {
         }
         false
     };
-    let least = std::thread::scope(|scope| {
-        let helper = std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK);
-        let echo = helper.spawn_scoped(scope, || {
-            if hold() {
-                for turn in 0..ROUNDS {
-                    if !wait(2 * turn + 1) {
-                        break;
-                    }
-                    word.store(2 * turn + 2, Ordering::Release);
-                }
+    let echo = || {
+        let rounds = if hold() { ROUNDS } else { 0 };
+        for turn in 0..rounds {
+            if !wait(2 * turn + 1) {
+                break;
             }
-        });
-        let mut least = f64::INFINITY;
-        if echo.is_ok() && hold() {
-            for turn in 0..ROUNDS {
-                let start = Instant::now();
-                word.store(2 * turn + 1, Ordering::Release);
-                if !wait(2 * turn + 2) {
-                    break;
-                }
-                least = least.min(start.elapsed().as_secs_f64());
+            word.store(2 * turn + 2, Ordering::Release);
+        }
+    };
+    let serve = || {
+        let (mut least, rounds) = (f64::INFINITY, if hold() { ROUNDS } else { 0 });
+        for turn in 0..rounds {
+            let start = Instant::now();
+            word.store(2 * turn + 1, Ordering::Release);
+            if !wait(2 * turn + 2) {
+                break;
             }
+            least = least.min(start.elapsed().as_secs_f64());
         }
         over.store(true, Ordering::Relaxed);
         least
-    });
-    if on_one_core {
-        // Where this fails, the thread keeps to one core: the system took it before.
-        let _ = sched_setaffinity(None, &all);
-    }
+    };
+    // Both on threads of their own, which may be held to a core.
+    let end = || std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK);
+    let least = std::thread::scope(|scope| {
+        end().spawn_scoped(scope, echo).ok()?;
+        end().spawn_scoped(scope, serve).ok()?.join().ok()
+    })?;
     // More, and one of the two was not there when its turn came.
-    let one_way = (least / 2.0).max(LEAST);
-    (one_way < LONGEST).then_some(one_way)
+    let one_way = least / 2.0;
+    (PLAUSIBLE_TIMES.start..LONGEST).contains(&one_way).then_some(one_way)
 }
 
 /// Messages of an operation that shows what one more takes: within what a peer may have under way.
@@ -271,14 +299,13 @@ const ROUNDS: u32 = 300;
 const SPINS: u32 = 2000;
 /// After that something is wrong.
 const STUCK: Duration = Duration::from_secs(5);
+/// Seconds that a message or an operation may take: more than a few cycles, and less than what none does.
+const PLAUSIBLE_TIMES: Range<f64> = 1e-9..1e-3;
 /// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
-const PLAUSIBLE: std::ops::Range<f64> = 1e7..1e11;
+const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e11;
 /// What no word takes from core to core, nor a core from thread to thread.
 const LONGEST: f64 = 20e-6;
 const STACK: usize = 64 << 10;
-/// Between these a time makes sense: a fraction of a cycle, and what no message takes.
-const LEAST: f64 = 1e-10;
-const MOST: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
@@ -289,12 +316,21 @@ mod tests {
         let known = measured();
         assert!(matches!(known.origin, Origin::Measured { .. }), "{known:?}");
         assert_eq!(known.model.check(), Ok(()));
+        // A file holds it exactly.
+        let text = serde_json::to_string(&known.model).unwrap();
+        assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), known.model);
     }
 
     #[test]
-    fn a_thread_keeps_the_cores_that_it_had() {
-        let before = sched_getaffinity(None).unwrap();
-        turn();
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
+    fn what_can_not_be_is_as_in_the_default() {
+        assert_eq!(each(1e-6, 17e-6, 7.0), 1e-6);
+        // More messages took less time, no time, or for ever.
+        for many in [0.9e-6, 1e-6, f64::INFINITY, f64::NAN] {
+            assert_eq!(each(1e-6, many, 7.0), 7.0, "{many}");
+        }
+        assert_eq!(speed(1000, 1e-6, 7.0), 1e9);
+        for seconds in [-1e-6, 0.0, 1.0, f64::NAN] {
+            assert_eq!(speed(1000, seconds, 7.0), 7.0, "{seconds}");
+        }
     }
 }
