@@ -2,11 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 
-/// `CUdeviceptr`.
-pub type DevicePtr = u64;
-/// Any opaque handle: of a context, stream, event, module, function or physical allocation.
-pub type Handle = u64;
-
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

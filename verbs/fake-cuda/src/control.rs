@@ -53,9 +53,6 @@ pub enum Error {
 /// # Errors
 /// [`Error::NotBuilt`] where there is none.
 pub fn library_path() -> Result<PathBuf, Error> {
-    if let Some(named) = std::env::var_os("FAKE_CUDA_LIBRARY") {
-        return Ok(named.into());
-    }
     let program = std::env::current_exe().unwrap_or_default();
     let near = program.ancestors().skip(1).take(3).flat_map(|folder| [folder.join("deps"), folder.to_owned()]);
     let found = near.map(|folder| folder.join(FILE)).find(|file| file.is_file());
@@ -96,16 +93,6 @@ pub fn fail_here(symbol: &str, times: u32, code: Code) -> Result<(), Error> {
     // SAFETY: a C string.
     let result = unsafe { (functions()?.fail)(-1, symbol.as_ptr(), 1, times, code) };
     check("fake_cuda_fail", result, String::new)
-}
-
-/// Sets what `cuDriverGetVersion` says, for the whole process.
-///
-/// # Errors
-/// [`Error`] if the library can not be loaded.
-pub fn set_driver_version(version: u32) -> Result<(), Error> {
-    // SAFETY: a C string.
-    let result = unsafe { (functions()?.set)(-1, c"driver_version".as_ptr(), version.into()) };
-    check("fake_cuda_set", result, || "driver_version".to_owned())
 }
 
 /// Bytes of device memory as they are now, whatever streams have still to do.

@@ -43,7 +43,7 @@ impl Device {
     pub(crate) fn new(ordinal: usize, context: u64) -> Device {
         Device {
             ordinal,
-            settings: Settings::of_environment(ordinal),
+            settings: Settings::of(ordinal),
             script: Script::default(),
             context: Context { handle: context, ..Context::default() },
             used: Arc::default(),
@@ -58,7 +58,7 @@ impl Device {
 
     /// Forgets what was set, scripted and recorded.
     pub(crate) fn reset(&mut self) {
-        self.settings = Settings::of_environment(self.ordinal);
+        self.settings = Settings::of(self.ordinal);
         self.script = Script::default();
         self.held = false;
         self.violations.clear();

@@ -1,5 +1,5 @@
 //! The functions by which tests steer the library: their types, as both sides use them. What returns a `c_int` returns 0
-//! or an errno. A device is its ordinal; -1 is the calling thread, or the library as a whole.
+//! or an errno. A device is its ordinal; -1 is the calling thread.
 
 use std::ffi::{c_char, c_int};
 

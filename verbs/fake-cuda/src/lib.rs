@@ -1,7 +1,8 @@
 //! A CUDA driver in memory, for tests.
 //!
-//! The shared library that this crate builds has the functions of `libcuda.so` that this project calls, and is named so:
-//! a process that has loaded it by its path, as [`control::load`] does, finds it again as `libcuda.so`.
+//! The shared library that this crate builds has the functions of `libcuda.so` that this project calls, and some around
+//! them: of events, host memory that is pinned, handles of `cuMemAlloc`'s memory. It is named so: a process that has
+//! loaded it by its path, as [`control::load`] does, finds it again as `libcuda.so`.
 //!
 //! Its devices really work. Their memory is the host's, behind files, and mapped without any right to it where device
 //! pointers point: code that reads or writes through one faults at once. Copies, memory handles and kernels reach it
@@ -20,17 +21,12 @@
 //! Tests steer it through [`control`]: a device of its own for each, so that they can run in parallel; which call fails,
 //! what the device claims to be; what was called, done that no caller may do, and left.
 //!
-//! In the environment, for the devices that a process begins with:
+//! In the environment:
 //!
 //! | Variable | |
 //! |---|---|
-//! | `FAKE_CUDA_DEVICES` | how many there are, from the start 1 |
+//! | `FAKE_CUDA_DEVICES` | how many devices a process begins with, 1 |
 //! | `FAKE_CUDA_DRIVER_VERSION` | `cuDriverGetVersion`, 12040 |
-//! | `FAKE_CUDA_MEMORY` | bytes of each, 1 GiB |
-//! | `FAKE_CUDA_CAPABILITY` | 9.0 |
-//! | `FAKE_CUDA_ATTRIBUTES` | `124=0,116=1`: attributes by number |
-//! | `FAKE_CUDA_SETTINGS` | `queries=0,alloc_offset=512`: settings by name, see [`control::Device::set`] |
-//! | `FAKE_CUDA_LIBRARY` | where the shared library is, if not beside the tests |
 //!
 //! What it does not do: managed memory, memory pools, contexts other than primary ones, graphs, memory of arrays; streams
 //! run one piece of work at a time. Destroying a primary context destroys nothing else: what was left in it is listed.

@@ -12,27 +12,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Those of a device of this ordinal: the defaults, and what the environment says.
-    pub(crate) fn of_environment(ordinal: usize) -> Settings {
+    /// Those that a device of this ordinal has from the start.
+    pub(crate) fn of(ordinal: usize) -> Settings {
         let mut settings = Settings::default();
         // Devices differ in their place on the bus.
         settings.attributes.insert(attribute::PCI_BUS_ID, ordinal as c_int + 1);
-        let variable = |name| std::env::var(name).unwrap_or_default();
-        if let Ok(memory) = variable("FAKE_CUDA_MEMORY").trim().parse() {
-            settings.set("memory", memory);
-        }
-        if let Some((major, minor)) = pair(&variable("FAKE_CUDA_CAPABILITY"), '.') {
-            settings.set_attribute(attribute::CAPABILITY_MAJOR, major);
-            settings.set_attribute(attribute::CAPABILITY_MINOR, minor);
-        }
-        for (number, value) in variable("FAKE_CUDA_ATTRIBUTES").split(',').filter_map(|part| pair(part, '=')) {
-            settings.set_attribute(number, value);
-        }
-        for part in variable("FAKE_CUDA_SETTINGS").split(',') {
-            if let Some((name, Ok(value))) = part.split_once('=').map(|(name, value)| (name.trim(), value.parse())) {
-                settings.set(name, value);
-            }
-        }
         settings
     }
 
@@ -75,12 +59,6 @@ impl Settings {
     pub(crate) fn capability(&self) -> u32 {
         (self.attribute(attribute::CAPABILITY_MAJOR) * 10 + self.attribute(attribute::CAPABILITY_MINOR)) as u32
     }
-}
-
-/// Two numbers about a character.
-fn pair<A: std::str::FromStr, B: std::str::FromStr>(text: &str, between: char) -> Option<(A, B)> {
-    let (one, two) = text.split_once(between)?;
-    Some((one.trim().parse().ok()?, two.trim().parse().ok()?))
 }
 
 /// Numbers of `CUdevice_attribute` that this crate looks at.

@@ -90,12 +90,6 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> Code {
-    // SAFETY: the caller's.
-    call("cuCtxGetDevice", Needs::Context, |_, current| unsafe { put(device, current as c_int) })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> Code {
     call("cuCtxSynchronize", Needs::Context, |world, device| {
         let marks = world.marks(device);

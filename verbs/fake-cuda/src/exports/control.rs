@@ -41,10 +41,6 @@ unsafe extern "C" fn fake_cuda_set(device: c_int, key: *const c_char, value: u64
     let mut world = world();
     // SAFETY: the caller's C string.
     let key = unsafe { name(key) };
-    if key == "driver_version" {
-        world.driver_version = value as u32;
-        return 0;
-    }
     let found = world.device(device).ok();
     code(found.and_then(|device| world.devices[device].settings.set(key, value)))
 }

@@ -6,7 +6,7 @@ use super::valid;
 use crate::backing::{self, Piece};
 use crate::code::{self, Code, Outcome};
 use crate::stream::{Source, Work};
-use crate::world::{Locked, Needs, World, call};
+use crate::world::{Needs, World, call};
 
 /// A copy: which sides have to be a device's, and whether it is waited for.
 struct Copy {
@@ -48,7 +48,12 @@ impl Copy {
             };
             let pageable = !world.space.is_device(to) && world.devices[owner].settings.get("pageable_waits") != 0;
             let work = Work::Copy { to, from, len: len as u64, between: self.between };
-            give(world, self.symbol, stream, work, self.wait || pageable)
+            world.enqueue(self.symbol, stream, Vec::new(), work);
+            if !self.wait && !pageable {
+                return Ok(());
+            }
+            let mark = world.mark(stream);
+            world.synchronize(owner, vec![mark])
         })
     }
 }
@@ -60,16 +65,6 @@ fn check(world: &mut World, symbol: &str, device: usize, address: u64, len: u64,
         world.violation(device, symbol, what);
         code::INVALID_VALUE
     })
-}
-
-/// Gives a stream something to do, and waits for it if that is asked for.
-fn give(world: &mut Locked, symbol: &'static str, stream: u64, work: Work, wait: bool) -> Outcome<()> {
-    world.enqueue(symbol, stream, Vec::new(), work);
-    if !wait {
-        return Ok(());
-    }
-    let (device, mark) = (world.stream_device(stream), world.mark(stream));
-    world.synchronize(device, vec![mark])
 }
 
 fn address<T>(pointer: *const T) -> u64 {
@@ -84,21 +79,6 @@ extern "C" fn cuMemcpy(to: u64, from: u64, len: usize) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: u64) -> Code {
     Copy::of("cuMemcpyAsync", false, false, false).call(to, from, len, stream)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, len: usize) -> Code {
-    Copy::of("cuMemcpyHtoD_v2", true, false, true).call(to, address(from), len, 0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, len: usize) -> Code {
-    Copy::of("cuMemcpyDtoH_v2", false, true, true).call(address(to), from, len, 0)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) -> Code {
-    Copy::of("cuMemcpyDtoD_v2", true, true, true).call(to, from, len, 0)
 }
 
 #[unsafe(no_mangle)]
@@ -131,25 +111,18 @@ extern "C" fn cuMemcpyPeerAsync(
     Copy { between, ..Copy::of("cuMemcpyPeerAsync", true, true, false) }.call(to, from, len, stream)
 }
 
-fn set(symbol: &'static str, to: u64, value: u8, len: usize, stream: u64, wait: bool) -> Code {
-    call(symbol, Needs::Context, |world, device| {
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, len: usize, stream: u64) -> Code {
+    const SYMBOL: &str = "cuMemsetD8Async";
+    call(SYMBOL, Needs::Context, |world, device| {
         if len == 0 {
             return Ok(());
         }
-        let stream = world.stream_handle(symbol, device, stream)?;
+        let stream = world.stream_handle(SYMBOL, device, stream)?;
         let owner = world.stream_device(stream);
         valid(world.space.is_device(to))?;
-        check(world, symbol, owner, to, len as u64, true)?;
-        give(world, symbol, stream, Work::Set { to, value, len: len as u64 }, wait)
+        check(world, SYMBOL, owner, to, len as u64, true)?;
+        world.enqueue(SYMBOL, stream, Vec::new(), Work::Set { to, value, len: len as u64 });
+        Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, len: usize) -> Code {
-    set("cuMemsetD8_v2", to, value, len, 0, true)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, len: usize, stream: u64) -> Code {
-    set("cuMemsetD8Async", to, value, len, stream, false)
 }

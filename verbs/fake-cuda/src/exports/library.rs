@@ -78,15 +78,11 @@ unsafe fn text(to: *mut c_char, room: c_int, text: &str) -> Outcome<()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> Code {
-    // SAFETY: the caller's.
-    call("cuDeviceGetUuid", Needs::Device(device), |world, device| unsafe { put(uuid, world.devices[device].uuid()) })
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> Code {
-    // SAFETY: passed on.
-    unsafe { cuDeviceGetUuid(uuid, device) }
+    call("cuDeviceGetUuid_v2", Needs::Device(device), |world, device| {
+        // SAFETY: the caller's.
+        unsafe { put(uuid, world.devices[device].uuid()) }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -110,28 +106,11 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: u32, dev
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
-    call("cuDeviceCanAccessPeer", Needs::Device(device), |world, device| {
-        let peer = world.device(peer)?;
-        let able = |device: usize| world.devices[device].settings.get("peer") != 0;
-        let can_access = device != peer && able(device) && able(peer);
-        // SAFETY: the caller's.
-        unsafe { put(can, c_int::from(can_access)) }
-    })
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorName(error: Code, text: *mut *const c_char) -> Code {
     let name = code::name(error);
     // SAFETY: the caller's.
     let put = unsafe { put(text, name.map_or(std::ptr::null(), |name| name.as_ptr())) };
     put.and(valid(name.is_some())).err().unwrap_or(code::SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorString(error: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: passed on. The name says as much.
-    unsafe { cuGetErrorName(error, text) }
 }
 
 /// The last `CUdevice_attribute` of the driver that this is like.

@@ -76,14 +76,6 @@ unsafe extern "C" fn cuPointerGetAttributes(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) -> Code {
-    call("cuPointerSetAttribute", Needs::Of(address), |world, _| {
-        // Copies of this memory are waited for, which none of the fake's is that says so.
-        valid(attribute == number::SYNC_MEMOPS && !value.is_null() && world.space.is_device(address))
-    })
-}
-
 fn value(world: &World, attribute: u32, address: u64) -> Outcome<Value> {
     let (base, range) = world.space.find(address).ok_or(code::INVALID_VALUE)?;
     let settings = &world.devices[range.device].settings;

@@ -1,6 +1,6 @@
 //! Streams and events.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 use super::{put, valid};
 use crate::code::{self, Code, Outcome};
@@ -9,20 +9,7 @@ use crate::world::{Needs, State, call};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut u64, flags: c_uint) -> Code {
-    // SAFETY: the caller's.
-    unsafe { create("cuStreamCreate", stream, flags) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, _priority: c_int) -> Code {
-    // SAFETY: the caller's. Priorities change nothing where one piece of work is done at a time.
-    unsafe { create("cuStreamCreateWithPriority", stream, flags) }
-}
-
-/// # Safety
-/// `stream` is null, or the caller's to be written to.
-unsafe fn create(symbol: &'static str, stream: *mut u64, flags: c_uint) -> Code {
-    call(symbol, Needs::Context, |world, device| {
+    call("cuStreamCreate", Needs::Context, |world, device| {
         valid(flags <= NON_BLOCKING && !stream.is_null())?;
         let handle = world.add(device, State::Stream(Stream::new(flags & NON_BLOCKING == 0)));
         // SAFETY: the caller's.
@@ -129,12 +116,6 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end:
         // SAFETY: the caller's.
         unsafe { put(milliseconds, elapsed) }
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: u64, end: u64) -> Code {
-    // SAFETY: passed on.
-    unsafe { cuEventElapsedTime(milliseconds, start, end) }
 }
 
 /// `CU_STREAM_NON_BLOCKING`.
