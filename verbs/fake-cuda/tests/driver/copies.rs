@@ -147,10 +147,11 @@ fn other_devices_on_the_bus_get_the_memory() {
 fn devices_copy_to_each_other() {
     let (other, ground) = (Ground::new(), Ground::new());
     let a = alloc(8);
-    ok(cuCtxPushCurrent_v2(other.context));
-    let b = alloc(8);
-    put(b, &[5; 8]);
-    ok(cuCtxPopCurrent_v2(&mut 0));
+    let b = other.within(|| {
+        let b = alloc(8);
+        put(b, &[5; 8]);
+        b
+    });
     ok(cuMemcpyPeerAsync(a, ground.context, b, other.context, 8, 0));
     assert_eq!(bytes(a, 8), [5; 8]);
     ok(cuCtxEnablePeerAccess(other.context, 0));

@@ -32,18 +32,15 @@ fn calls_fail_as_told() {
 #[test]
 fn a_fault_is_its_contexts_from_then_on() {
     let ground = Ground::new();
-    let ptx = c".version 8.0\n.target sm_70\n.entry qpair_sum_u8()";
-    let module = get(|to| cuModuleLoadData(to, ptx.as_ptr().cast()));
-    let function = get(|to| cuModuleGetFunction(to, module, c"qpair_sum_u8".as_ptr()));
+    let (result, module) = load(".version 8.0\n.target sm_70\n.entry qpair_sum_u8()");
+    ok(result);
+    let sum = function(module, "qpair_sum_u8");
     let (a, stream) = (alloc(1), stream());
     let event = get(|to| cuEventCreate(to, 2));
     ground.device.fault(2, code::LAUNCH_FAILED).expect("a device");
-    let (mut at, mut count) = (a, 1u64);
-    let mut params = [(&raw mut at).cast(), (&raw mut at).cast(), (&raw mut at).cast(), (&raw mut count).cast()];
-    let mut launch = || cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params.as_mut_ptr(), nothing());
-    ok(launch());
+    ok(launch(sum, stream, &[a, a, a, 1]));
     ok(cuStreamSynchronize(stream));
-    ok(launch());
+    ok(launch(sum, stream, &[a, a, a, 1]));
     ok(cuEventRecord(event, stream));
     assert_eq!(cuEventQuery(event), code::NOT_READY);
     assert_eq!(cuEventQuery(event), code::LAUNCH_FAILED);

@@ -1,7 +1,8 @@
 //! The functions of the loaded library, a device of its own for each test, and other processes.
-#![allow(non_snake_case)]
+#![allow(non_snake_case, reason = "the names are the driver's")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
 
@@ -135,6 +136,14 @@ impl Ground {
         self.device.ordinal()
     }
 
+    /// Does something while its context is the thread's current one, whatever that is otherwise.
+    pub fn within<R>(&self, act: impl FnOnce() -> R) -> R {
+        ok(cuCtxPushCurrent_v2(self.context));
+        let result = act();
+        ok(cuCtxPopCurrent_v2(&mut 0));
+        result
+    }
+
     /// Gives the context back, and asserts that nothing is left or was done wrong.
     #[track_caller]
     pub fn end(self) {
@@ -178,6 +187,24 @@ pub fn bytes(from: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// A module of PTX.
+pub fn load(text: &str) -> (Code, u64) {
+    let (text, mut module) = (CString::new(text).expect("no zero"), 0);
+    (cuModuleLoadData(&mut module, text.as_ptr().cast()), module)
+}
+
+pub fn function(module: u64, name: &str) -> u64 {
+    let name = CString::new(name).expect("no zero");
+    get(|to| cuModuleGetFunction(to, module, name.as_ptr()))
+}
+
+/// Launches a kernel with words as arguments.
+pub fn launch(function: u64, stream: u64, words: &[u64]) -> Code {
+    let mut words = words.to_vec();
+    let mut params: Vec<*mut c_void> = words.iter_mut().map(|word| (&raw mut *word).cast()).collect();
+    cuLaunchKernel(function, 4, 1, 1, 256, 1, 1, 0, stream, params.as_mut_ptr(), nothing())
+}
+
 pub fn access(device: i32, flags: u32) -> AccessDesc {
     AccessDesc { location: Location { kind: LOCATION_DEVICE, id: device }, flags }
 }
@@ -206,6 +233,14 @@ pub fn elsewhere(test: &str, what: &str) -> Child {
     command.env(GIVEN, what).env("FAKE_CUDA_DEVICES", "64");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("this program starts")
+}
+
+/// Takes a process's lines until one has a word, and gives what stands behind it.
+pub fn told(child: &mut Child, word: &str) -> String {
+    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let line = lines.find_map(|line| line.split_once(word).map(|(_, rest)| rest.to_owned()));
+    line.expect("it tells").trim().to_owned()
 }
 
 /// Asserts that it went well there.

@@ -1,7 +1,7 @@
 //! Memory of `cuMemAlloc` in other processes.
 
 use std::fmt::Write;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::Write as _;
 use std::process::Child;
 
 use qpair_fake_cuda::abi::IpcHandle;
@@ -26,14 +26,6 @@ fn to_text(handle: IpcHandle) -> String {
 fn of_text(text: &str) -> IpcHandle {
     let byte = |at: usize| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).expect("hexadecimal");
     IpcHandle { bytes: std::array::from_fn(byte) }
-}
-
-/// Runs a program's first lines until one has a word, and gives what stands behind it.
-fn told(child: &mut Child, word: &str) -> String {
-    let lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
-    let mut lines = lines.map_while(Result::ok);
-    let line = lines.find_map(|line| line.split_once(word).map(|(_, rest)| rest.to_owned()));
-    line.expect("it tells").trim().to_owned()
 }
 
 #[test]

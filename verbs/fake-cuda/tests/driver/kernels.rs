@@ -1,6 +1,6 @@
 //! Modules, and the kernels that the fake knows.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 
 use qpair_fake_cuda::code::{self, Code};
 
@@ -19,23 +19,6 @@ const PTX: &str = "
 .visible .entry qpair_multiply_i64(.param .u64 v) { ret; }
 .visible .entry another(.param .u64 v) { ret; }
 ";
-
-fn load(text: &str) -> (Code, u64) {
-    let (text, mut module) = (CString::new(text).expect("no zero"), 0);
-    (cuModuleLoadData(&mut module, text.as_ptr().cast()), module)
-}
-
-fn function(module: u64, name: &str) -> u64 {
-    let name = CString::new(name).expect("no zero");
-    get(|to| cuModuleGetFunction(to, module, name.as_ptr()))
-}
-
-/// Launches a kernel with words as arguments.
-fn launch(function: u64, stream: u64, words: &[u64]) -> Code {
-    let mut words = words.to_vec();
-    let mut params: Vec<*mut c_void> = words.iter_mut().map(|word| (&raw mut *word).cast()).collect();
-    cuLaunchKernel(function, 4, 1, 1, 256, 1, 1, 0, stream, params.as_mut_ptr(), nothing())
-}
 
 #[test]
 fn they_calculate() {
@@ -140,7 +123,7 @@ fn launches_are_refused() {
     }
     ok(sized([1, 1, 1], [1024, 1, 1], 0));
     ok(cuCtxSynchronize());
-    assert_eq!(launch(crate::kernels::function(module, "another"), 0, &[0; 4]), code::NOT_SUPPORTED);
+    assert_eq!(launch(crate::ground::function(module, "another"), 0, &[0; 4]), code::NOT_SUPPORTED);
     ok(cuModuleUnload(module));
     ground.end_with(&["no kernel another"]);
 }
@@ -174,9 +157,7 @@ fn kernels_need_peer_access() {
     let (other, ground) = (Ground::new(), Ground::new());
     let (_, module) = load(PTX);
     let (a, stream) = (alloc(4), stream());
-    ok(cuCtxPushCurrent_v2(other.context));
-    let b = alloc(4);
-    ok(cuCtxPopCurrent_v2(&mut 0));
+    let b = other.within(|| alloc(4));
     ok(cuCtxEnablePeerAccess(other.context, 0));
     let sum = function(module, "qpair_sum_f32");
     ok(launch(sum, stream, &[a, a, b, 1]));
@@ -184,17 +165,15 @@ fn kernels_need_peer_access() {
     ok(cuMemFree_v2(a));
     ok(cuStreamDestroy_v2(stream));
     ok(cuModuleUnload(module));
-    ok(cuCtxPushCurrent_v2(other.context));
-    let (_, module) = load(PTX);
-    let stream = crate::ground::stream();
-    ok(cuCtxPushCurrent_v2(ground.context));
     let a = alloc(4);
-    ok(cuCtxPopCurrent_v2(&mut 0));
-    ok(launch(function(module, "qpair_sum_f32"), stream, &[a, b, b, 1]));
-    assert_eq!(cuStreamSynchronize(stream), code::ILLEGAL_ADDRESS);
-    let ends = [cuMemFree_v2(b), cuStreamDestroy_v2(stream), cuModuleUnload(module)];
-    assert_eq!(ends, [code::ILLEGAL_ADDRESS; 3]);
-    ok(cuCtxPopCurrent_v2(&mut 0));
+    other.within(|| {
+        let (_, module) = load(PTX);
+        let stream = crate::ground::stream();
+        ok(launch(function(module, "qpair_sum_f32"), stream, &[a, b, b, 1]));
+        assert_eq!(cuStreamSynchronize(stream), code::ILLEGAL_ADDRESS);
+        let ends = [cuMemFree_v2(b), cuStreamDestroy_v2(stream), cuModuleUnload(module)];
+        assert_eq!(ends, [code::ILLEGAL_ADDRESS; 3]);
+    });
     ok(cuMemFree_v2(a));
     ground.end();
     other.end_with(&["peer access is not enabled"]);

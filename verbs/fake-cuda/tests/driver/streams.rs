@@ -1,8 +1,8 @@
 //! Streams do what they are given when somebody waits, and events order them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use qpair_fake_cuda::code;
+use qpair_fake_cuda::{code, control};
 
 use crate::ground::*;
 
@@ -156,12 +156,17 @@ fn what_is_held_waits() {
     ok(cuMemsetD8Async(a, 1, 1, stream));
     assert_eq!([(); 9].map(|()| cuStreamQuery(stream)), [code::NOT_READY; 9]);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
+        scope.spawn(|| {
             ok(cuCtxSetCurrent(ground.context));
             ok(cuStreamSynchronize(stream));
         });
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!waiter.is_finished());
+        // The count rises as the call takes hold of the device, which it then gives up only to wait.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while ground.device.count("cuStreamSynchronize").expect("a device") == 0 {
+            assert!(Instant::now() < deadline, "it is called");
+            std::thread::yield_now();
+        }
+        assert_eq!(control::peek(a, 1).expect("memory"), [0]);
         ground.device.let_go().expect("a device");
     });
     assert_eq!(bytes(a, 1), [1]);

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
-use std::os::fd::FromRawFd;
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::ptr::without_provenance_mut;
 
 use qpair_fake_cuda::abi::AllocationProp;
@@ -19,6 +19,11 @@ fn export(handle: u64) -> c_int {
     get(|to: *mut c_int| cuMemExportToShareableHandle(to.cast(), handle, 1, 0))
 }
 
+/// Another process's descriptor, as if it came over a socket.
+fn open(path: &str) -> c_int {
+    File::options().read(true).write(true).open(path).expect("it is open there").into_raw_fd()
+}
+
 fn close(fd: c_int) {
     // SAFETY: given to the caller, who closes it once.
     drop(unsafe { File::from_raw_fd(fd) });
@@ -26,6 +31,19 @@ fn close(fd: c_int) {
 
 fn reserve(size: usize) -> u64 {
     get(|to| cuMemAddressReserve(to, size, 0, 0, 0))
+}
+
+/// Maps a unit at addresses of its own, for the device to read and write.
+fn map(ground: &Ground, handle: u64) -> u64 {
+    let base = reserve(UNIT);
+    ok(cuMemMap(base, UNIT, 0, handle, 0));
+    ok(cuMemSetAccess(base, UNIT, &access(ground.ordinal(), 3), 1));
+    base
+}
+
+fn unmap(base: u64) {
+    ok(cuMemUnmap(base, UNIT));
+    ok(cuMemAddressFree(base, UNIT));
 }
 
 #[test]
@@ -115,23 +133,17 @@ fn an_import_is_the_same_memory() {
     ok(cuMemGetAllocationPropertiesFromHandle(&mut prop, imported));
     assert_eq!((prop.location.id, prop.handle_types), (ground.ordinal(), 1));
     let bases = [handle, imported].map(|handle| {
-        let base = reserve(UNIT);
-        ok(cuMemMap(base, UNIT, 0, handle, 0));
-        ok(cuMemSetAccess(base, UNIT, &access(ground.ordinal(), 3), 1));
+        let base = map(&ground, handle);
         ok(cuMemRelease(handle));
         base
     });
     put(bases[0], b"shared");
     assert_eq!(bytes(bases[1], 6), b"shared");
-    ok(cuMemUnmap(bases[0], UNIT));
+    unmap(bases[0]);
     assert_eq!(bytes(bases[1], 6), b"shared");
-    ok(cuMemUnmap(bases[1], UNIT));
-    for base in bases {
-        ok(cuMemAddressFree(base, UNIT));
-    }
+    unmap(bases[1]);
     // Any other file is none.
-    let file = File::open("/dev/null").expect("it is there");
-    let fd = std::os::fd::IntoRawFd::into_raw_fd(file);
+    let fd = open("/dev/null");
     assert_eq!(cuMemImportFromShareableHandle(&mut 0, descriptor(fd), 1), code::INVALID_VALUE);
     close(fd);
     assert_eq!(cuMemImportFromShareableHandle(&mut 0, descriptor(-1), 1), code::INVALID_VALUE);
@@ -142,18 +154,13 @@ fn an_import_is_the_same_memory() {
 fn another_process_imports_it() {
     if let Some(path) = given() {
         let ground = Ground::on(Device::of(7));
-        // As a descriptor that came over a socket.
-        let file = File::options().read(true).write(true).open(path).expect("the parent has it open");
-        let fd = std::os::fd::IntoRawFd::into_raw_fd(file);
+        let fd = open(&path);
         let handle = get(|to| cuMemImportFromShareableHandle(to, descriptor(fd), 1));
         close(fd);
-        let base = reserve(UNIT);
-        ok(cuMemMap(base, UNIT, 0, handle, 0));
-        ok(cuMemSetAccess(base, UNIT, &access(7, 3), 1));
+        let base = map(&ground, handle);
         assert_eq!(bytes(base, 5), b"hello");
         put(base, b"there");
-        ok(cuMemUnmap(base, UNIT));
-        ok(cuMemAddressFree(base, UNIT));
+        unmap(base);
         ok(cuMemRelease(handle));
         return ground.end();
     }
@@ -161,17 +168,38 @@ fn another_process_imports_it() {
     ok(cuInit(0));
     let handle = get(|to| cuMemCreate(to, UNIT, &AllocationProp::of(0, 1), 0));
     let ground = Ground::new();
-    let base = reserve(UNIT);
-    ok(cuMemMap(base, UNIT, 0, handle, 0));
-    ok(cuMemSetAccess(base, UNIT, &access(ground.ordinal(), 3), 1));
+    let base = map(&ground, handle);
     put(base, b"hello");
     let fd = export(handle);
     let path = format!("/proc/{}/fd/{fd}", std::process::id());
     went_well(elsewhere("virtual_memory::another_process_imports_it", &path));
     close(fd);
     assert_eq!(bytes(base, 5), b"there");
-    ok(cuMemUnmap(base, UNIT));
-    ok(cuMemAddressFree(base, UNIT));
+    unmap(base);
+    ok(cuMemRelease(handle));
+    ground.end();
+}
+
+#[test]
+fn what_was_exported_outlives_its_process() {
+    if given().is_some() {
+        let ground = Ground::on(Device::of(0));
+        let handle = create(&ground, UNIT);
+        put(map(&ground, handle), b"hello");
+        println!("descriptor: {}", export(handle));
+        std::io::stdin().read_line(&mut String::new()).expect("piped");
+        return;
+    }
+    let mut child = elsewhere("virtual_memory::what_was_exported_outlives_its_process", "yes");
+    let path = format!("/proc/{}/fd/{}", child.id(), told(&mut child, "descriptor: "));
+    let fd = open(&path);
+    child.kill().and_then(|()| child.wait()).expect("a process");
+    let ground = Ground::new();
+    let handle = get(|to| cuMemImportFromShareableHandle(to, descriptor(fd), 1));
+    close(fd);
+    let base = map(&ground, handle);
+    assert_eq!(bytes(base, 5), b"hello");
+    unmap(base);
     ok(cuMemRelease(handle));
     ground.end();
 }
