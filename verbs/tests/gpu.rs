@@ -1,9 +1,16 @@
-//! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of several GPUs; and what is
-//! told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
+//! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of several GPUs, of processes
+//! that died; kernels that fail; and what is told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use qpair_fake_cuda::{code, control};
 use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
-use qpair_verbs::{Access, Context, Gpu, GpuBuffer, GpuError, MemoryError, ProtectionDomain};
+use qpair_verbs::{
+    Access, Completion, CompletionQueue, Context, Gpu, GpuBuffer, GpuError, GpuRegion, MemoryError, ProtectionDomain,
+    QpAddress, QueuePair, RemoteSlice, WcStatus,
+};
 
 /// One more GPU.
 fn gpu() -> (Gpu, control::Device) {
@@ -24,18 +31,27 @@ fn bytes(buffer: &GpuBuffer) -> Vec<u8> {
     bytes
 }
 
+fn done(cq: &mut CompletionQueue) -> Completion<'_> {
+    cq.wait_for(LIMIT).expect("done in time")
+}
+
+/// Two connected queue pairs.
+fn pair(pd: &ProtectionDomain, cqs: [&CompletionQueue; 2]) -> (QueuePair, QueuePair) {
+    let [a, b] = cqs.map(|cq| pd.rc(cq).build().expect("a queue pair"));
+    let (to_a, to_b) = (a.address(), b.address());
+    (a.connect(&to_b).expect("connected"), b.connect(&to_a).expect("connected"))
+}
+
 /// Writes from a region into another, over queue pairs of one context.
 fn write_over(from: GpuBuffer, into: GpuBuffer) -> (GpuBuffer, GpuBuffer) {
     let len = from.len();
     let (ctx, pd) = soft();
     let mut cq = ctx.create_cq(8).expect("a queue");
-    let (a, b) = (pd.rc(&cq).build().expect("a pair"), pd.rc(&cq).build().expect("a pair"));
-    let (to_a, to_b) = (a.address(), b.address());
-    let (mut a, _b) = (a.connect(&to_b).expect("connected"), b.connect(&to_a).expect("connected"));
+    let (mut a, _b) = pair(&pd, [&cq; 2]);
     let from = pd.register_gpu(from, Access::NONE).expect("registered");
     let into = pd.register_gpu(into, Access::REMOTE_WRITE).expect("registered");
     a.write(from.local(0..len), into.remote(0..len)).signaled().post().expect("posted");
-    cq.wait().expect("done").ok().expect("a success");
+    done(&mut cq).ok().expect("a success");
     (from.revoke().expect("nobody else has it"), into.revoke().expect("nobody else has it"))
 }
 
@@ -158,12 +174,155 @@ fn atomics_do_not_reach_a_gpu() {
     let (gpu, _) = gpu();
     let (ctx, pd) = soft();
     let mut cq = ctx.create_cq(8).unwrap();
-    let (a, b) = (pd.rc(&cq).build().unwrap(), pd.rc(&cq).build().unwrap());
-    let (to_a, to_b) = (a.address(), b.address());
-    let (mut a, _b) = (a.connect(&to_b).unwrap(), b.connect(&to_a).unwrap());
+    let (mut a, _b) = pair(&pd, [&cq; 2]);
     let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_ALL).unwrap();
     a.fetch_add(pd.alloc(8).unwrap(), region.remote(0..8), 1).signaled().post().unwrap();
-    let done = cq.wait().unwrap();
-    assert!(!done.status().is_success(), "{:?}", done.status());
-    let _: MemoryError = region.read(60, &mut [0; 8]).unwrap_err();
+    assert_eq!(done(&mut cq).status(), WcStatus::REM_INV_REQ_ERR);
 }
+
+/// That a kernel failed, as everything says that is asked of its GPU from then on.
+fn is_launch_failed(error: &GpuError) -> bool {
+    matches!(error, GpuError::Driver { code, .. } if *code == code::LAUNCH_FAILED as i32)
+}
+
+#[test]
+fn a_kernel_that_fails_is_told_and_its_gpu_is_lost() {
+    let (gpu, fake) = gpu();
+    let (mut a, b) = (gpu.alloc(64).unwrap(), gpu.alloc(64).unwrap());
+    fake.fault(2, code::LAUNCH_FAILED).unwrap();
+    let sum = Calc::of::<u32>(ReduceOp::Sum);
+    a.combine_from((0, &b, 0), 64, sum).unwrap();
+    let error = a.combine_from((0, &b, 0), 64, sum).unwrap_err();
+    assert!(is_launch_failed(&error) && error.to_string().contains("the GPU's context is lost"), "{error}");
+    let errors = [
+        a.write(0, &[0; 64]).unwrap_err(),
+        b.read(0, &mut [0; 64]).unwrap_err(),
+        a.copy_from(0, &b, 0, 64).unwrap_err(),
+        a.scale(0, 64, DataType::U32, Scale::Divide(2)).unwrap_err(),
+        gpu.free_memory().unwrap_err(),
+        gpu.alloc(64).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(is_launch_failed(&error), "{error}");
+    }
+    drop((a, b));
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn a_kernel_that_fails_for_a_request_fails_both_queue_pairs() {
+    let (gpu, fake) = gpu();
+    let (ctx, pd) = soft();
+    let (mut near, mut far) = (ctx.create_cq(8).unwrap(), ctx.create_cq(8).unwrap());
+    let (mut a, mut b) = pair(&pd, [&near, &far]);
+    let into = pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap();
+    let from = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_READ).unwrap();
+    b.recv(pd.alloc(8).unwrap()).post().unwrap();
+    fake.fault(1, code::LAUNCH_FAILED).unwrap();
+    let sum = Calc::of::<f32>(ReduceOp::Sum);
+    a.read_reduce(into.local(0..64), from.remote(0..64), sum).signaled().post().unwrap();
+    a.read(into.local(0..64), from.remote(0..64)).signaled().post().unwrap();
+    for expected in [WcStatus::REM_OP_ERR, WcStatus::WR_FLUSH_ERR] {
+        assert_eq!(done(&mut near).status(), expected);
+    }
+    assert_eq!(done(&mut far).status(), WcStatus::WR_FLUSH_ERR);
+    assert!(matches!(into.read(0, &mut [0; 64]), Err(MemoryError::Gpu(error)) if is_launch_failed(&error)));
+    into.revoke().unwrap();
+    from.revoke().unwrap();
+    assert!(!fake.live().contains("mapping"), "{}", fake.live());
+}
+
+/// A process of its own with memory on the first GPU, and this one's queue pair to it.
+struct Far {
+    process: Child,
+    qp: QueuePair,
+    /// 64 bytes of 7.
+    target: RemoteSlice,
+}
+
+impl Far {
+    fn start(pd: &ProtectionDomain, cq: &CompletionQueue) -> Far {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["far_process", "--exact", "--ignored", "--nocapture"]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let qp = pd.rc(cq).build().unwrap();
+        writeln!(process.stdin.as_mut().unwrap(), "{}", serde_json::to_string(&qp.address()).unwrap()).unwrap();
+        let lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
+        let told = lines.map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
+        let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
+        Far { process, qp: qp.connect(&address).unwrap(), target }
+    }
+
+    fn read(&mut self, into: &GpuRegion) {
+        self.qp.read(into.local(0..64), self.target).signaled().post().unwrap();
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+#[ignore = "needs a test to start it, as its peer process"]
+fn far_process() {
+    control::load().unwrap();
+    let (ctx, pd) = soft();
+    let cq = ctx.create_cq(8).unwrap();
+    let mut buffer = Gpu::open(0).unwrap().alloc(64).unwrap();
+    buffer.write(0, &[7; 64]).unwrap();
+    let region = pd.register_gpu(buffer, Access::REMOTE_READ).unwrap();
+    let qp = pd.rc(&cq).build().unwrap();
+    println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..64))).unwrap());
+    let mut lines = std::io::stdin().lines().map_while(Result::ok);
+    let Some(near) = lines.next() else { return eprintln!("nothing to do: no test started this process") };
+    let _qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
+    lines.for_each(drop);
+}
+
+#[test]
+fn memory_of_a_process_that_died_is_an_error_and_is_unmapped() {
+    control::load().unwrap();
+    let (gpu, fake) = (Gpu::open(0).unwrap(), control::Device::of(0));
+    let (ctx, pd) = soft();
+    let mut cq = ctx.create_cq(8).unwrap();
+    let own = pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap();
+    let mappings = || fake.live().matches("mapping").count();
+    // Before its memory was mapped here, and after.
+    for reached in [false, true] {
+        let mut far = Far::start(&pd, &cq);
+        if reached {
+            far.read(&own);
+            done(&mut cq).ok().unwrap();
+            let mut bytes = [0; 64];
+            own.read(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 64]);
+            assert_eq!(mappings(), 2);
+        }
+        far.qp.recv(pd.alloc(8).unwrap()).post().unwrap();
+        far.kill();
+        if !reached {
+            far.read(&own);
+            assert!(!done(&mut cq).status().is_success());
+        }
+        assert!(!done(&mut cq).status().is_success());
+        far.read(&own);
+        assert_eq!(done(&mut cq).status(), WcStatus::WR_FLUSH_ERR);
+        drop(far);
+        let deadline = Instant::now() + LIMIT;
+        while mappings() > 1 {
+            assert!(Instant::now() < deadline, "left mapped: {}", fake.live());
+            // A queue lets go of queue pairs when it is polled.
+            assert!(cq.poll().unwrap().is_none());
+        }
+    }
+    assert_eq!(fake.violations(), "");
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
