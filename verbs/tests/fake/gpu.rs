@@ -1,9 +1,14 @@
 //! GPU memory registered with a device of libibverbs: by a DMA-buf, on a CUDA driver in memory.
 
-use qpair_fake_cuda::control;
-use qpair_verbs::{Access, Gpu, MemoryError};
+use qpair_fake_cuda::{code, control};
+use qpair_verbs::{Access, Gpu, GpuError, MemoryError};
 
-use crate::ground::{Ground, in_fake};
+use crate::ground::{Ground, in_fake, in_process};
+
+/// The path of a library for a process's environment.
+fn path(library: std::path::PathBuf) -> String {
+    library.into_os_string().into_string().expect("a plain path")
+}
 
 #[test]
 fn a_dma_buf_is_registered_and_taken_back_before_the_memory_is_free() {
@@ -52,5 +57,45 @@ fn a_device_that_refuses_a_dma_buf_is_told_of() {
             assert!(!ground.fake.live().contains("mr"), "{}", ground.fake.live());
         }
         ground.close();
+    });
+}
+
+#[test]
+fn a_driver_that_is_not_there_is_told_of_by_its_file() {
+    in_process(&[("QPAIR_LIBCUDA", "/none/libcuda.so")], || {
+        let error = Gpu::open(0).unwrap_err();
+        assert!(matches!(&error, GpuError::NoDriver { why } if why.contains("/none/libcuda.so")), "{error}");
+        assert!(error.to_string().contains("install NVIDIA's driver"), "{error}");
+        assert_eq!(Gpu::count().unwrap_err(), error);
+    });
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_told_of_by_its_version() {
+    let cuda = path(control::library_path().unwrap());
+    in_process(&[("QPAIR_LIBCUDA", &cuda), ("FAKE_CUDA_DRIVER_VERSION", "11070")], || {
+        let error = Gpu::open(0).unwrap_err();
+        assert_eq!(error, GpuError::OldDriver { version: 11070, missing: None });
+        assert!(error.to_string().contains("of CUDA 11.7; 11.8 is needed"), "{error}");
+    });
+}
+
+#[test]
+fn a_driver_without_a_function_is_told_of_by_its_name() {
+    let no_cuda = path(qpair_fake_ibverbs::control::library_path().unwrap());
+    in_process(&[("QPAIR_LIBCUDA", &no_cuda)], || {
+        let error = Gpu::open(0).unwrap_err();
+        assert_eq!(error, GpuError::OldDriver { version: 0, missing: Some("cuInit") });
+        assert!(error.to_string().contains("has no cuInit"), "{error}");
+    });
+}
+
+#[test]
+fn a_driver_that_finds_no_gpu_is_an_error_that_says_where_to_look() {
+    let cuda = path(control::library_path().unwrap());
+    in_process(&[("QPAIR_LIBCUDA", &cuda), ("FAKE_CUDA_DEVICES", "0")], || {
+        let error = Gpu::count().unwrap_err();
+        assert!(matches!(error, GpuError::Driver { call: "cuInit", code, .. } if code == code::NO_DEVICE as i32));
+        assert!(error.to_string().contains("CUDA_ERROR_NO_DEVICE; see `nvidia-smi -L`"), "{error}");
     });
 }

@@ -359,3 +359,16 @@ fn text(bytes: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+#[cfg(all(test, not(feature = "cuda")))]
+mod tests {
+    use super::*;
+    use crate::Gpu;
+
+    #[test]
+    fn a_program_without_it_says_how_to_build_one_with_it() {
+        assert_eq!(Gpu::count(), Err(GpuError::NotBuilt));
+        let error = Gpu::open(0).unwrap_err();
+        assert!(error.to_string().contains("build it with the feature `cuda`"), "{error}");
+    }
+}
