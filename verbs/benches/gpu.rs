@@ -7,7 +7,7 @@
 //!
 //! The peer is a process of its own on the same GPU, whose memory this one maps. All is measured in turn, round by round;
 //! medians with least and greatest. A copy reads and writes each byte, a reduction reads two for each that it writes: GB/s
-//! count all of them.
+//! count all of them, in memory of the GPU; what comes from the processor's memory is only written there.
 
 use std::env;
 use std::error::Error;
@@ -28,13 +28,7 @@ fn main() -> Result {
     if env::var_os(PEER).is_some() {
         return serve();
     }
-    let gpu = match Gpu::open(0) {
-        Ok(gpu) => gpu,
-        Err(error) => {
-            println!("nothing is measured: {error}");
-            return Ok(());
-        }
-    };
+    let gpu = Gpu::open(0).map_err(|error| format!("nothing is measured: {error}"))?;
     let mut table = Table::default();
     kernels(gpu, &mut table)?;
     wire(gpu, &mut table)?;
@@ -85,7 +79,7 @@ fn wire(gpu: Gpu, table: &mut Table) -> Result {
         let write = timed(SHORTS, || peer.write(8))?;
         table.note(counted, "WRITE to another process, 8 B", 16, write);
         let write = timed(SHORTS, || peer.write_from_host(8))?;
-        table.note(counted, "WRITE from the processor's memory, 8 B", 16, write);
+        table.note(counted, "WRITE from the processor's memory, 8 B", 8, write);
         let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
         table.note(counted, "WRITE from the processor's memory, 64 MiB", MEDIUM, write);
     }
@@ -149,7 +143,7 @@ impl Table {
     }
 }
 
-/// A queue pair, and memory of the GPU to use with it.
+/// What a queue pair is made of, and memory of the GPU to use with it.
 struct Side {
     pd: ProtectionDomain,
     cq: CompletionQueue,
