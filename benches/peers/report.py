@@ -123,18 +123,22 @@ def as_markdown(result):
 
 
 def verdict(result):
-    """How many targets are met, and those that are not, with the reason where one is known."""
+    """How many targets are met, and those that are not: each with its reason, or those of a group of which none is known."""
     judged = [row for group in result.groups for row in rows(result, group) if row.met]
-    missed = {}
-    for row in judged:
-        if row.met == "NO":
-            missed.setdefault(row.point, []).append(shortfall(row))
+    lines = [line for group in result.groups for line in missed(result, group)]
     text = f"## Targets\n\n{sum(row.met == 'yes' for row in judged)} of {len(judged)} targets are met."
-    if not missed:
-        return text
-    lines = [f"**{point}**: {'; '.join(found)}. {result.reasons.get(point, 'The reason is not known.')}"
-             for point, found in missed.items()]
-    return f"{text} Missed:\n\n{listed(lines)}"
+    return f"{text} Missed:\n\n{listed(lines)}" if lines else text
+
+
+def missed(result, group):
+    found = {}
+    for row in rows(result, group):
+        if row.met == "NO":
+            found.setdefault(row.point, []).append(shortfall(row))
+    explained = [point for point in found if point in result.reasons]
+    lines = [f"**{point}**: {'; '.join(found[point])}. {result.reasons[point]}" for point in explained]
+    others = [f"{point} ({'; '.join(found[point])})" for point in found if point not in result.reasons]
+    return lines + ([f"**{group.title}**, for no reason that is known: {', '.join(others)}."] if others else [])
 
 
 def shortfall(row):
