@@ -119,7 +119,7 @@ fn a_server_without_end_outlives_strangers_and_failures() {
     drop(stranger);
     // This one knows how to greet, and has nothing to say.
     let mut silent = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    silent.write_all(b"{\"protocol\":1,\"release\":\"\"}\n").expect("it is taken");
+    silent.write_all(b"{\"protocol\":2,\"release\":\"\"}\n").expect("it is taken");
     let refused = perf(&format!("read-lat 127.0.0.1 -p {port} -d soft0 -s 1024G"));
     assert!(!refused.status.success());
     for _ in 0..2 {
