@@ -111,12 +111,73 @@ fn work_that_fails_before_the_event_is_told() {
 
 #[test]
 fn an_operation_that_nobody_waits_for_is_carried_out_all_the_same() {
-    let given = ranks(2, |comm| {
-        let ((works, _), (done, _)) = (gpu(), gpu());
-        let event = now(done);
-        drop(comm.start().after(&event).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
-        let pending = comm.start().all_reduce(vector(&comm, works, 3), ReduceOp::Sum).expect("started");
-        elements(&pending.wait().expect("done"))
+    ranks(2, |comm| {
+        let ((works, _), (busy, fake)) = (gpu(), gpu());
+        if comm.rank() == 1 {
+            let pending = comm.start().all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
+            assert_eq!(elements(&pending.wait().expect("done")), [2; 3000]);
+        } else {
+            fake.hold().expect("held");
+            drop(comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
+            std::thread::scope(|scope| {
+                scope.spawn(move || fake.let_go().expect("goes on"));
+                comm.barrier().expect("behind it");
+            });
+            return;
+        }
+        comm.barrier().expect("behind it");
     });
-    assert_eq!(given, [vec![6; 3000], vec![6; 3000]]);
+}
+
+#[test]
+fn a_communicator_that_is_dropped_waits_for_the_gpu_of_what_was_started() {
+    ranks(2, |comm| {
+        let ((works, _), (busy, fake)) = (gpu(), gpu());
+        if comm.rank() == 1 {
+            let pending = comm.start().all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
+            assert_eq!(elements(&pending.wait().expect("done")), [2; 3000]);
+        } else {
+            fake.hold().expect("held");
+            drop(comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
+            std::thread::scope(|scope| {
+                scope.spawn(move || fake.let_go().expect("goes on"));
+                drop(comm);
+            });
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_one_operation_begins_others_meanwhile_as_their_gpus_come_to_their_events() {
+    // Each waits for what the other sends, and that is held at first.
+    ranks(2, |comm| {
+        let ((works, _), (busy, fake)) = (gpu(), gpu());
+        comm.set_timeout(Duration::from_secs(20));
+        let other = 1 - comm.rank();
+        fake.hold().expect("held");
+        let received = comm.start().recv(vector(&comm, works, 0), other).expect("started");
+        let sent =
+            comm.start().after(&now(busy)).send(vector(&comm, works, comm.rank() as i32), other).expect("started");
+        std::thread::scope(|scope| {
+            scope.spawn(move || fake.let_go().expect("goes on"));
+            assert_eq!(elements(&received.wait().expect("done")), [other as i32; 3000]);
+        });
+        sent.wait().expect("done");
+    });
+}
+
+#[test]
+fn the_time_of_an_operation_behind_counts_too() {
+    let begin = Instant::now();
+    let comm = Communicator::group(1).expect("a group").remove(0);
+    let ((works, _), (busy, fake)) = (gpu(), gpu());
+    fake.hold().expect("held");
+    let first = comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
+    let limited = comm.start().within(Duration::from_millis(50));
+    let second = limited.all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
+    for failed in [second.wait().unwrap_err(), first.wait().unwrap_err()] {
+        assert!(failed.error.to_string().contains("did not come to the event"), "{}", failed.error);
+    }
+    fake.let_go().expect("goes on");
+    assert!(begin.elapsed() < Duration::from_secs(15), "the first has none of its own");
 }

@@ -33,12 +33,13 @@ impl Cartesian {
         Self { dims: dims.to_vec(), periodic: periodic.to_vec() }
     }
 
-    /// The lengths of `dimensions` dimensions of a grid of `ranks` ranks, as near to each other as that number allows, the
-    /// longest first.
+    /// The lengths of `dimensions` dimensions of a grid of `ranks` ranks, as near to each other as that number allows: the
+    /// longest, which comes first, is as short as can be, then the next.
     ///
     /// ```
     /// # use qpair_collectives::Cartesian;
     /// assert_eq!(Cartesian::balanced(48, 3), [4, 4, 3]);
+    /// assert_eq!(Cartesian::balanced(72, 2), [9, 8]);
     /// assert_eq!(Cartesian::balanced(7, 2), [7, 1]);
     /// ```
     ///
@@ -46,14 +47,8 @@ impl Cartesian {
     /// If either is 0.
     pub fn balanced(ranks: usize, dimensions: usize) -> Vec<usize> {
         assert!(ranks > 0 && dimensions > 0, "a grid has a rank and a dimension");
-        let mut dims = vec![1; dimensions];
-        // The greatest factors first, each to the dimension that is the shortest.
-        for factor in prime_factors(ranks).into_iter().rev() {
-            dims.sort_unstable();
-            dims[0] *= factor;
-        }
-        dims.sort_unstable_by(|one, other| other.cmp(one));
-        dims
+        let dims = shortest(ranks, dimensions, ranks);
+        dims.unwrap_or_else(|| unreachable!("one dimension can have all ranks, and the others one"))
     }
 
     /// The number of ranks.
@@ -131,17 +126,15 @@ impl Communicator {
     }
 }
 
-/// In order.
-fn prime_factors(mut number: usize) -> Vec<usize> {
-    let mut factors = Vec::new();
-    let mut divisor = 2;
-    while divisor * divisor <= number {
-        while number.is_multiple_of(divisor) {
-            factors.push(divisor);
-            number /= divisor;
-        }
-        divisor += 1;
+/// Lengths whose product is `ranks`, none longer than `longest`, the first as short as can be, then the next.
+fn shortest(ranks: usize, dimensions: usize, longest: usize) -> Option<Vec<usize>> {
+    if dimensions == 1 {
+        return (ranks <= longest).then(|| vec![ranks]);
     }
-    factors.extend((number > 1).then_some(number));
-    factors
+    let lengths = (1..=longest.min(ranks)).filter(|length| ranks.is_multiple_of(*length));
+    lengths.into_iter().find_map(|length| {
+        let mut rest = shortest(ranks / length, dimensions - 1, length)?;
+        rest.insert(0, length);
+        Some(rest)
+    })
 }

@@ -66,7 +66,8 @@ impl Neighbors {
 }
 
 impl From<&Cartesian> for Neighbors {
-    /// Each rank with those one step away along each dimension, both ways.
+    /// Each rank with those one step away along each dimension, both ways. Along a ring of two ranks both ways lead to the same,
+    /// which is one neighbour; along one of one, to the rank itself.
     fn from(grid: &Cartesian) -> Self {
         let steps = |rank| {
             let along = (0..grid.dimensions()).map(move |dimension| grid.shift(rank, dimension, 1));
@@ -78,7 +79,8 @@ impl From<&Cartesian> for Neighbors {
 
 impl Communicator {
     /// Gives each destination of this rank its block of `input`, and puts the blocks of its sources into `output`, both in the
-    /// order of ranks. All blocks, of all ranks, have the same length. Ranks without neighbours take part with empty vectors.
+    /// order of ranks, whatever direction they are in. All blocks, of all ranks, have the same length. Ranks without neighbours
+    /// take part with empty vectors.
     ///
     /// ```
     /// # use qpair_collectives::{Cartesian, Communicator, Neighbors};
@@ -88,6 +90,9 @@ impl Communicator {
     /// let neighbours = ring.destinations(comm.rank()).len();
     /// let (mut edges, mut halo) = (comm.buffer::<f32>(64 * neighbours)?, comm.buffer::<f32>(64 * neighbours)?);
     /// comm.neighbor_all_to_all(&ring, &mut edges, &mut halo)?;
+    /// for (rank, block) in ring.sources(comm.rank()).iter().zip(halo.chunks(64)) {
+    ///     println!("{} values from rank {rank}", block.len());
+    /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -164,8 +164,9 @@ impl<'a> Start<'a> {
     /// ```
     ///
     /// A stream that does not come to the event within the time of the communicator's
-    /// [`set_timeout`](Communicator::set_timeout), or of the operation if it has one, ends the communicator on all ranks; so does
-    /// work of the stream that fails.
+    /// [`set_timeout`](Communicator::set_timeout), or the [own](Self::within) of this or an operation behind it, ends the
+    /// communicator on all ranks with [`CollectiveError::RankFailed`], which says so; so does work of the stream that fails. The
+    /// vector is given back then, and the stream may still be about to write it: wait for the event before it is used.
     pub fn after(self, event: &GpuEvent) -> Self {
         Self { after: Some(event.clone()), ..self }
     }

@@ -23,15 +23,31 @@ fn neighbours_of_a_grid() {
 
 #[test]
 fn grids_are_as_square_as_the_number_allows() {
-    for ranks in 1..=64 {
+    /// All lengths, the longest first, whose product is `ranks`.
+    fn all(ranks: usize, dimensions: usize) -> Vec<Vec<usize>> {
+        if dimensions == 0 {
+            return if ranks == 1 { vec![Vec::new()] } else { Vec::new() };
+        }
+        let first = (1..=ranks).filter(|length| ranks.is_multiple_of(*length));
+        let with =
+            |length| all(ranks / length, dimensions - 1).into_iter().map(move |rest| [vec![length], rest].concat());
+        first.flat_map(with).filter(|dims| dims.is_sorted_by(|one, other| one >= other)).collect()
+    }
+    for ranks in 1..=256 {
         for dimensions in 1..=4 {
-            let dims = Cartesian::balanced(ranks, dimensions);
-            assert_eq!((dims.len(), dims.iter().product::<usize>()), (dimensions, ranks));
-            assert!(dims.is_sorted_by(|one, other| one >= other), "{dims:?}");
+            let best = all(ranks, dimensions).into_iter().min().unwrap();
+            assert_eq!(Cartesian::balanced(ranks, dimensions), best);
         }
     }
-    assert_eq!(Cartesian::balanced(64, 3), [4, 4, 4]);
-    assert_eq!(Cartesian::balanced(24, 2), [6, 4]);
+    assert_eq!(Cartesian::balanced(180, 2), [15, 12]);
+}
+
+#[test]
+fn on_short_rings_both_ways_lead_to_one_neighbour_or_to_oneself() {
+    let two = Neighbors::from(&Cartesian::new(&[2], &[true]));
+    assert_eq!((two.destinations(0), two.sources(0)), (&[1][..], &[1][..]));
+    let one = Neighbors::from(&Cartesian::new(&[1, 3], &[true, false]));
+    assert_eq!((one.destinations(0), one.destinations(1)), (&[0, 1][..], &[0, 1, 2][..]));
 }
 
 /// What rank `from` gives to rank `to`, element by element.

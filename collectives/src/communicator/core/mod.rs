@@ -152,18 +152,17 @@ impl Core {
 
     /// Runs operations until that one is done.
     pub(super) fn wait_for(&mut self, ticket: Ticket) -> Ended {
-        loop {
+        for turn in 0.. {
             if let Some(ended) = self.take_done(ticket) {
                 return ended;
             }
             self.start_waiting();
+            if self.is_next_held() {
+                self.go_on(turn);
+                continue;
+            }
             let own = self.runs.iter().position(|run| run.id == ticket.0);
             if own.is_none() && self.runs.is_empty() {
-                if !self.waiting.is_empty() {
-                    // For a GPU.
-                    thread::yield_now();
-                    continue;
-                }
                 // It could not be started, and is among those that are done, unless its end was taken before.
                 let ended = self.take_done(ticket);
                 return ended.unwrap_or_else(|| Ended { input: None, data: None, result: Err(self.unknown()) });
@@ -171,6 +170,7 @@ impl Core {
             // While it waits for room, the oldest goes first.
             self.complete(own.unwrap_or(0));
         }
+        unreachable!("it ends with the operation, or the communicator")
     }
 
     /// Whether that operation is done.
@@ -185,13 +185,34 @@ impl Core {
 
     /// Runs what was started to its end.
     pub(super) fn run_all(&mut self) {
-        loop {
+        for turn in 0.. {
             self.start_waiting();
-            match (self.runs.is_empty(), self.waiting.is_empty()) {
-                (true, true) => return,
-                (true, false) => thread::yield_now(), // for a GPU
-                (false, _) => self.complete(0),
+            if self.is_next_held() {
+                self.go_on(turn);
+            } else if self.runs.is_empty() {
+                return;
+            } else {
+                self.complete(0);
             }
+        }
+    }
+
+    /// Whether the next operation waits for a GPU.
+    fn is_next_held(&self) -> bool {
+        self.waiting.front().is_some_and(|next| next.operands.after.is_some())
+    }
+
+    /// Lets those under way go on while the next is held, which may be what they wait for on other ranks. Where they can not,
+    /// gives way: for the first turns to others of this core, then for longer.
+    fn go_on(&mut self, turn: u64) {
+        match self.engine().and_then(|mut engine| engine.advance()) {
+            Ok(true) => self.keep_complete(),
+            Ok(false) => {
+                self.keep_complete();
+                self.look_up();
+                if turn < TURNS { thread::yield_now() } else { thread::sleep(NAP) }
+            }
+            Err(fault) => _ = self.fail_all(*fault, None),
         }
     }
 
@@ -276,7 +297,9 @@ impl Core {
             return Ok(false);
         }
         let held = next.held.get_or_insert_with(Instant::now).elapsed();
-        if held > self.limit || next.operands.limit.is_some_and(|limit| limit.left().is_zero()) {
+        // Those behind it wait as well.
+        let mut all = std::iter::once(&*next).chain(&self.waiting);
+        if held > self.limit || all.any(|one| one.operands.limit.is_some_and(|limit| limit.left().is_zero())) {
             let gpu = event.gpu().ordinal();
             return Err(format!(
                 "GPU {gpu} did not come to the event that an operation starts after; see what its stream does"
@@ -413,3 +436,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Rounds of one call that does not wait.
 const ROUNDS: u32 = 64;
+
+/// Turns of waiting for a GPU before a thread sleeps, and for how long it does then: little beside what holds it up so long.
+const TURNS: u64 = 1000;
+const NAP: Duration = Duration::from_micros(50);
