@@ -1,7 +1,7 @@
 //! Measures what operations, messages and bytes cost here, within some milliseconds.
 //!
-//! Two ranks are driven by one thread, bound to no core, so that nobody waits for another to get a core, and nothing depends on how many
-//! ranks there are: what is timed is the work of both ends. Two costs have to do with other cores, and are timed with
+//! Two ranks are driven by one thread, bound to no core, so that nobody waits for another to get a core, and nothing depends on
+//! how many ranks there are: what is timed is the work of both ends. Two costs have to do with other cores, and are timed with
 //! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, and how long a core
 //! takes to go from one thread to another.
 //!
