@@ -29,12 +29,23 @@ pub struct Registration {
     pub device: String,
     /// The path's name: `software`, `dma-buf` or `peermem`; null where it does not reach it.
     pub path: Option<&'static str>,
+    /// Whether the device refuses it. Where it does not, and there is no path either, there was nothing to register.
+    pub refused: bool,
     /// Why no better path was taken, or none at all; empty if none is better.
     pub reason: String,
 }
 
+/// A GPU that did not open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClosedGpu {
+    /// Its ordinal.
+    pub gpu: usize,
+    /// What stands in the way.
+    pub why: String,
+}
+
 /// Whether a GPU opened, for each there is.
-pub type Found = Vec<Result<FoundGpu, GpuError>>;
+pub type Found = Vec<Result<FoundGpu, ClosedGpu>>;
 
 /// Opens all GPUs, and registers some memory of each with every one of these RDMA devices that opens.
 ///
@@ -44,7 +55,7 @@ pub fn find(devices: &[String]) -> Result<Found, GpuError> {
     let contexts: Vec<(&String, Context)> =
         devices.iter().filter_map(|name| Some((name, Context::open(name).ok()?))).collect();
     let found = |ordinal| {
-        let gpu = Gpu::open(ordinal)?;
+        let gpu = Gpu::open(ordinal).map_err(|error| ClosedGpu { gpu: ordinal, why: error.to_string() })?;
         let attributes = gpu.attributes();
         let (major, minor) = attributes.capability;
         Ok(FoundGpu {
@@ -60,17 +71,16 @@ pub fn find(devices: &[String]) -> Result<Found, GpuError> {
 }
 
 fn register(gpu: Gpu, device: &str, context: &Context) -> Registration {
-    let registered = || {
-        let domain = context.alloc_pd().map_err(|error| error.to_string())?;
-        let memory = gpu.alloc(SOME).map_err(|error| error.to_string())?;
-        let region = domain.register_gpu(memory, Access::REMOTE_WRITE).map_err(|failed| failed.error.to_string())?;
-        Ok::<_, String>(region.path().clone())
+    let registration = |path, refused, reason| Registration { device: device.to_owned(), path, refused, reason };
+    let (domain, memory) = match (context.alloc_pd(), gpu.alloc(SOME)) {
+        (Ok(domain), Ok(memory)) => (domain, memory),
+        (Err(error), _) => return registration(None, false, error.to_string()),
+        (_, Err(error)) => return registration(None, false, error.to_string()),
     };
-    let (path, reason) = match registered() {
-        Ok(path) => (Some(path.name()), path.reason().to_owned()),
-        Err(reason) => (None, reason),
-    };
-    Registration { device: device.to_owned(), path, reason }
+    match domain.register_gpu(memory, Access::REMOTE_WRITE) {
+        Ok(region) => registration(Some(region.path().name()), false, region.path().reason().to_owned()),
+        Err(failed) => registration(None, true, failed.error.to_string()),
+    }
 }
 
 impl FoundGpu {

@@ -8,12 +8,15 @@ use crate::output::{PrintError, print, print_object};
 use crate::table;
 use crate::text::amount;
 
-/// Prints the GPUs that were found, if any; one that does not open by what stands in the way. Of a machine without a driver, or
-/// a program that was built without, nothing is said: `qpair doctor` does where there is a GPU.
+/// Prints the GPUs that were found, if any, and of one that does not open what stands in the way. Of a machine without a driver, or
+/// by a program that was built without, nothing is said: `qpair doctor` does where there is a GPU.
 pub fn show(found: &Result<Found, GpuError>, json: bool, verbose: bool) -> Result<(), PrintError> {
     let Ok(found) = found else { return Ok(()) };
     if json {
-        found.iter().flatten().try_for_each(print_object)
+        found.iter().try_for_each(|gpu| match gpu {
+            Ok(gpu) => print_object(gpu),
+            Err(gpu) => print_object(gpu),
+        })
     } else {
         text(found, verbose).map_or(Ok(()), |text| print(&text))
     }
@@ -29,8 +32,10 @@ fn text(found: &Found, verbose: bool) -> Option<String> {
     } else {
         vec![overview(&opened)]
     };
-    blocks.extend(found.iter().filter_map(|gpu| gpu.as_ref().err()).map(ToString::to_string));
-    (!blocks.is_empty()).then(|| format!("\n{}", blocks.join("\n")))
+    let closed = found.iter().filter_map(|gpu| gpu.as_ref().err());
+    blocks.extend(closed.map(|gpu| format!("GPU {} can not be used: {}", gpu.gpu, gpu.why)));
+    let between = if verbose { "\n\n" } else { "\n" };
+    (!blocks.is_empty()).then(|| format!("\n{}", blocks.join(between)))
 }
 
 fn overview(gpus: &[&FoundGpu]) -> String {
@@ -70,11 +75,13 @@ fn way(registration: &Registration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpus::ClosedGpu;
 
     fn found() -> Found {
-        let way = |device: &str, path, reason: &str| Registration {
+        let way = |device: &str, path: Option<&'static str>, reason: &str| Registration {
             device: device.to_owned(),
             path,
+            refused: path.is_none(),
             reason: reason.to_owned(),
         };
         let gpu = FoundGpu {
@@ -89,7 +96,7 @@ mod tests {
                 way("mlx5_1", None, "the device refuses"),
             ],
         };
-        vec![Ok(gpu), Err(GpuError::NoDevice { ordinal: 1, count: 1 })]
+        vec![Ok(gpu), Err(ClosedGpu { gpu: 1, why: "out of order".to_owned() })]
     }
 
     #[test]
@@ -103,7 +110,7 @@ mod tests {
                 "0    NVIDIA H200  0000:3b:00.0  141 GiB  9.0         soft0 by software, mlx5_0 by peermem, mlx5_1 not",
             ]
         );
-        assert!(text.ends_with("CUDA_VISIBLE_DEVICES"), "{text}");
+        assert!(text.ends_with("\nGPU 1 can not be used: out of order"), "{text}");
     }
 
     #[test]

@@ -88,8 +88,9 @@ pub struct PerfArgs {
     /// soft0, else all addresses, as perftest]
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
-    /// Keep the data of both sides in memory of a GPU, the first that each process sees or --gpu=N of its own; the copy beside
-    /// a bandwidth is then the GPU's. With write-bw, read-bw, read-lat, send-bw and send-lat, on soft0 within a host
+    /// Keep the data of both sides in memory of a GPU, the first that each process sees or --gpu=N of its own, which for a server
+    /// is the one for clients that ask for it; the copy beside a bandwidth is then the GPU's. With write-bw, read-bw, read-lat,
+    /// send-bw and send-lat, on soft0 within a host
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub gpu: Option<usize>,
     /// Print one JSON object per result

@@ -9,6 +9,15 @@ use super::driver::{Handle, NOT_READY};
 use crate::error::GpuError;
 
 /// A point in the work of a stream: what was given to the stream before is done once the event is. Clones name the same.
+///
+/// ```no_run
+/// # use qpair_verbs::{Gpu, GpuError};
+/// let event = Gpu::open(0)?.record()?; // of the default stream
+/// while !event.is_done()? {
+///     // something else ...
+/// }
+/// # Ok::<(), GpuError>(())
+/// ```
 #[derive(Clone)]
 pub struct GpuEvent(Arc<Recorded>);
 
@@ -63,7 +72,7 @@ impl GpuEvent {
         }
     }
 
-    /// Waits until the stream has come so far.
+    /// Waits until the stream has come so far, however long it takes; who has something else to do asks [`is_done`](Self::is_done).
     ///
     /// # Errors
     /// As [`is_done`](GpuEvent::is_done).

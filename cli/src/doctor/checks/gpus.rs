@@ -4,7 +4,7 @@ use qpair::verbs::GpuError;
 
 use super::super::finding::{Finding, Section};
 use super::super::system::System;
-use crate::gpus::{FoundGpu, Registration};
+use crate::gpus::{ClosedGpu, FoundGpu, Registration};
 
 /// What can be said of GPUs, on a machine that has any.
 pub fn check(system: &System) -> Vec<Finding> {
@@ -12,7 +12,7 @@ pub fn check(system: &System) -> Vec<Finding> {
         None => Vec::new(),
         Some(Err(error)) => no_driver(system, error).into_iter().collect(),
         Some(Ok(found)) => {
-            found.iter().flat_map(|gpu| gpu.as_ref().map_or_else(|error| vec![closed(error)], ways)).collect()
+            found.iter().flat_map(|gpu| gpu.as_ref().map_or_else(|gpu| vec![closed(gpu)], ways)).collect()
         }
     }
 }
@@ -28,7 +28,8 @@ fn no_driver(system: &System, error: &GpuError) -> Option<Finding> {
                 .because("Registering it, and collectives on it, are refused.")
                 .fix("where qpair is built", ["cargo build --release --features cuda"])
         }),
-        GpuError::NoDriver { .. } if !are_there => None,
+        // A driver that finds no GPU says so at once.
+        GpuError::NoDriver { .. } | GpuError::Driver { code: NO_DEVICE, .. } if !are_there => None,
         error => Some(
             Finding::warning(of, "gpu-driver", error.to_string())
                 .because("Memory of GPUs can not be used.")
@@ -37,8 +38,9 @@ fn no_driver(system: &System, error: &GpuError) -> Option<Finding> {
     }
 }
 
-fn closed(error: &GpuError) -> Finding {
-    Finding::warning(Section::Gpus, "gpu", error.to_string())
+fn closed(gpu: &ClosedGpu) -> Finding {
+    Finding::warning(Section::Gpus, "gpu", gpu.why.clone())
+        .on(format!("GPU {}", gpu.gpu))
         .because("Its memory can not be used.")
         .fix("to see what the driver says of it", ["nvidia-smi -q"])
 }
@@ -47,18 +49,25 @@ fn ways(gpu: &FoundGpu) -> Vec<Finding> {
     gpu.registration.iter().map(|registration| way(gpu, registration)).collect()
 }
 
-fn way(gpu: &FoundGpu, Registration { device, path, reason }: &Registration) -> Finding {
+fn way(gpu: &FoundGpu, Registration { device, path, refused, reason }: &Registration) -> Finding {
     let (of, check, title) = (Section::Gpus, "gpu-memory", gpu.title());
     let finding = match path {
         Some(path) if reason.is_empty() => Finding::ok(of, check, format!("{device} reaches its memory by {path}")),
         Some(path) => Finding::note(of, check, format!("{device} reaches its memory by {path}: {reason}"))
             .because("DMA-buf is the path of the kernel itself; all others depend on a module of the vendor's."),
+        None if !refused => {
+            Finding::note(of, check, format!("how {device} reaches its memory was not found out: {reason}"))
+                .because("Some of the GPU's memory is registered to see it.")
+        }
         None => Finding::warning(of, check, format!("{device} does not reach its memory: {reason}"))
             .because("What goes between the two is copied through memory of the processor.")
             .fix("as root, unless the kernel and the driver can do DMA-buf", ["modprobe nvidia-peermem"]),
     };
     finding.on(title)
 }
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: i32 = 100;
 
 #[cfg(test)]
 mod tests {
@@ -67,8 +76,9 @@ mod tests {
     use super::super::super::system::PciFunction;
     use super::super::{fixes, only};
     use super::*;
+    use crate::gpus::Found;
 
-    fn machine(gpus: Result<Vec<Result<FoundGpu, GpuError>>, GpuError>) -> System {
+    fn machine(gpus: Result<Found, GpuError>) -> System {
         System { gpus: Some(gpus), ..Fixture::rxe_host().system() }
     }
 
@@ -81,7 +91,9 @@ mod tests {
     #[test]
     fn a_machine_without_gpus_hears_nothing_of_them() {
         let none = GpuError::NoDriver { why: "there is no libcuda.so".to_owned() };
-        for gpus in [Err(GpuError::NotBuilt), Err(none), Ok(Vec::new())] {
+        let (call, name) = ("cuInit", "CUDA_ERROR_NO_DEVICE".to_owned());
+        let empty = GpuError::Driver { call, code: NO_DEVICE, name };
+        for gpus in [Err(GpuError::NotBuilt), Err(none), Err(empty), Ok(Vec::new())] {
             assert_eq!(check(&machine(gpus)), []);
         }
     }
@@ -100,9 +112,10 @@ mod tests {
 
     #[test]
     fn each_device_says_how_it_reaches_the_memory_of_each_gpu() {
-        let way = |device: &str, path, reason: &str| Registration {
+        let way = |device: &str, path: Option<&'static str>, refused, reason: &str| Registration {
             device: device.to_owned(),
             path,
+            refused,
             reason: reason.to_owned(),
         };
         let gpu = FoundGpu {
@@ -112,16 +125,19 @@ mod tests {
             memory: 141 << 30,
             capability: "9.0".to_owned(),
             registration: vec![
-                way("soft0", Some("software"), ""),
-                way("mlx5_0", Some("peermem"), "no DMA-buf"),
-                way("mlx5_1", None, "the device refuses"),
+                way("soft0", Some("software"), false, ""),
+                way("mlx5_0", Some("peermem"), false, "no DMA-buf"),
+                way("mlx5_1", None, true, "the device refuses"),
+                way("mlx5_2", None, false, "no memory is left"),
             ],
         };
-        let findings = check(&machine(Ok(vec![Ok(gpu), Err(GpuError::NoDevice { ordinal: 1, count: 1 })])));
+        let findings = check(&machine(Ok(vec![Ok(gpu), Err(ClosedGpu { gpu: 1, why: "out of order".to_owned() })])));
         let severities: Vec<_> = findings.iter().map(|finding| finding.severity).collect();
-        assert_eq!(severities, [Severity::Ok, Severity::Note, Severity::Warning, Severity::Warning]);
+        let (ok, note, warning) = (Severity::Ok, Severity::Note, Severity::Warning);
+        assert_eq!(severities, [ok, note, warning, note, warning]);
         assert_eq!(findings[0].subject.as_deref(), Some("GPU 0 (NVIDIA H200, 141 GiB)"));
         assert!(findings[1].message.ends_with("by peermem: no DMA-buf"), "{findings:?}");
         assert!(fixes(&findings[2]).contains("modprobe nvidia-peermem"));
+        assert_eq!((fixes(&findings[3]), findings[4].subject.as_deref()), (String::new(), Some("GPU 1")));
     }
 }
