@@ -109,42 +109,33 @@ fn work_that_fails_before_the_event_is_told() {
     assert!(error.contains("cuEventQuery failed: CUDA_ERROR_LAUNCH_FAILED"), "{error}");
 }
 
-#[test]
-fn an_operation_that_nobody_waits_for_is_carried_out_all_the_same() {
+/// Rank 0 starts an operation that its GPU holds up, and waits for it no more; it does `then` as the GPU goes on. Rank 1 gets the
+/// result, and does the same.
+fn started_and_forgotten(then: impl Fn(Communicator) + Sync) {
     ranks(2, |comm| {
         let ((works, _), (busy, fake)) = (gpu(), gpu());
         if comm.rank() == 1 {
             let pending = comm.start().all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
             assert_eq!(elements(&pending.wait().expect("done")), [2; 3000]);
-        } else {
-            fake.hold().expect("held");
-            drop(comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
-            std::thread::scope(|scope| {
-                scope.spawn(move || fake.let_go().expect("goes on"));
-                comm.barrier().expect("behind it");
-            });
-            return;
+            return then(comm);
         }
-        comm.barrier().expect("behind it");
+        fake.hold().expect("held");
+        drop(comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
+        std::thread::scope(|scope| {
+            scope.spawn(move || fake.let_go().expect("goes on"));
+            then(comm);
+        });
     });
 }
 
 #[test]
+fn an_operation_that_nobody_waits_for_is_carried_out_all_the_same() {
+    started_and_forgotten(|comm| comm.barrier().expect("behind it"));
+}
+
+#[test]
 fn a_communicator_that_is_dropped_waits_for_the_gpu_of_what_was_started() {
-    ranks(2, |comm| {
-        let ((works, _), (busy, fake)) = (gpu(), gpu());
-        if comm.rank() == 1 {
-            let pending = comm.start().all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started");
-            assert_eq!(elements(&pending.wait().expect("done")), [2; 3000]);
-        } else {
-            fake.hold().expect("held");
-            drop(comm.start().after(&now(busy)).all_reduce(vector(&comm, works, 1), ReduceOp::Sum).expect("started"));
-            std::thread::scope(|scope| {
-                scope.spawn(move || fake.let_go().expect("goes on"));
-                drop(comm);
-            });
-        }
-    });
+    started_and_forgotten(drop);
 }
 
 #[test]

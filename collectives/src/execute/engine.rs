@@ -24,7 +24,7 @@ pub(crate) struct Engine<'a> {
     pub(crate) patience: Patience,
     /// How long nothing may happen.
     pub(crate) limit: Duration,
-    /// Of those that have no room yet: the one whose time is over first.
+    /// Of those that have no room yet: the one whose time is over first. None where the next waits for something else.
     pub(crate) waiting: Option<TimeLimit>,
 }
 
@@ -86,11 +86,16 @@ impl Engine<'_> {
     #[inline]
     pub(crate) fn complete(&mut self, at: usize) -> Outcome<()> {
         while !self.exec(at)?.is_complete() {
-            if !self.advance()? {
-                self.idle()?;
-            }
+            self.step(Duration::MAX)?;
         }
         Ok(())
+    }
+
+    /// Does what can be done at once; if that was nothing, waits a little for something to do, and sleeps for no longer than
+    /// `nap`.
+    #[inline]
+    pub(crate) fn step(&mut self, nap: Duration) -> Outcome<()> {
+        if self.advance()? { Ok(()) } else { self.idle(nap) }
     }
 
     /// Does what can be done at once, once. False if that was nothing.
@@ -117,7 +122,7 @@ impl Engine<'_> {
 
     /// Nothing could be done: waits a little for something to do.
     #[inline]
-    fn idle(&mut self) -> Outcome<()> {
+    fn idle(&mut self, nap: Duration) -> Outcome<()> {
         if self.alarm.is_raised() {
             return Err(self.raised());
         }
@@ -130,7 +135,7 @@ impl Engine<'_> {
             }
             Pause::Sleep(limit) => {
                 self.check_absent()?;
-                self.sleep(limit)
+                self.sleep(limit.min(nap))
             }
             Pause::Over => {
                 let place = self.place(None);

@@ -3,7 +3,6 @@
 mod ending;
 
 use std::collections::VecDeque;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use qpair_verbs::ProtectionDomain;
@@ -152,13 +151,13 @@ impl Core {
 
     /// Runs operations until that one is done.
     pub(super) fn wait_for(&mut self, ticket: Ticket) -> Ended {
-        for turn in 0.. {
+        loop {
             if let Some(ended) = self.take_done(ticket) {
                 return ended;
             }
             self.start_waiting();
             if self.is_next_held() {
-                self.go_on(turn);
+                self.go_on();
                 continue;
             }
             let own = self.runs.iter().position(|run| run.id == ticket.0);
@@ -170,7 +169,6 @@ impl Core {
             // While it waits for room, the oldest goes first.
             self.complete(own.unwrap_or(0));
         }
-        unreachable!("it ends with the operation, or the communicator")
     }
 
     /// Whether that operation is done.
@@ -185,10 +183,10 @@ impl Core {
 
     /// Runs what was started to its end.
     pub(super) fn run_all(&mut self) {
-        for turn in 0.. {
+        loop {
             self.start_waiting();
             if self.is_next_held() {
-                self.go_on(turn);
+                self.go_on();
             } else if self.runs.is_empty() {
                 return;
             } else {
@@ -202,16 +200,10 @@ impl Core {
         self.waiting.front().is_some_and(|next| next.operands.after.is_some())
     }
 
-    /// Lets those under way go on while the next is held, which may be what they wait for on other ranks. Where they can not,
-    /// gives way: for the first turns to others of this core, then for longer.
-    fn go_on(&mut self, turn: u64) {
-        match self.engine().and_then(|mut engine| engine.advance()) {
-            Ok(true) => self.keep_complete(),
-            Ok(false) => {
-                self.keep_complete();
-                self.look_up();
-                if turn < TURNS { thread::yield_now() } else { thread::sleep(NAP) }
-            }
+    /// Lets those under way go on while the next is held, which may be what they wait for on other ranks.
+    fn go_on(&mut self) {
+        match self.engine().and_then(|mut engine| engine.step(NAP)) {
+            Ok(()) => self.keep_complete(),
             Err(fault) => _ = self.fail_all(*fault, None),
         }
     }
@@ -407,6 +399,9 @@ impl Core {
     /// What runs the operations under way.
     #[inline]
     fn engine(&mut self) -> Outcome<Engine<'_>> {
+        let held = self.is_next_held();
+        let waiting = self.waiting.iter().filter(|_| !held).filter_map(|next| next.operands.limit);
+        let waiting = waiting.min_by_key(TimeLimit::left);
         match &mut self.net {
             Some(net) => Ok(Engine {
                 net,
@@ -416,7 +411,7 @@ impl Core {
                 alarm: self.watch.alarm(),
                 patience: self.patience,
                 limit: self.limit,
-                waiting: self.waiting.iter().filter_map(|next| next.operands.limit).min_by_key(TimeLimit::left),
+                waiting,
             }),
             None => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
         }
@@ -437,6 +432,5 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Rounds of one call that does not wait.
 const ROUNDS: u32 = 64;
 
-/// Turns of waiting for a GPU before a thread sleeps, and for how long it does then: little beside what holds it up so long.
-const TURNS: u64 = 1000;
-const NAP: Duration = Duration::from_micros(50);
+/// Between two looks at a GPU, once a rank sleeps: little beside what has taken so long.
+const NAP: Duration = Duration::from_millis(1);
