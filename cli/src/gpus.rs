@@ -92,3 +92,28 @@ impl FoundGpu {
 
 /// Bytes that are registered to see whether that can be done.
 const SOME: usize = 64 << 10;
+
+/// What can be found, for tests: a GPU that devices reach in each way or not at all, and one that does not open.
+#[cfg(test)]
+pub fn example() -> Found {
+    let way = |device: &str, path, refused, reason: &str| Registration {
+        device: device.to_owned(),
+        path,
+        refused,
+        reason: reason.to_owned(),
+    };
+    let gpu = FoundGpu {
+        gpu: 0,
+        name: "NVIDIA H200".to_owned(),
+        pci: "0000:3b:00.0".to_owned(),
+        memory: 141 << 30,
+        capability: "9.0".to_owned(),
+        registration: vec![
+            way("soft0", Some("software"), false, ""),
+            way("mlx5_0", Some("peermem"), false, "no DMA-buf: the kernel is too old"),
+            way("mlx5_1", None, true, "the device refuses"),
+            way("mlx5_2", None, false, "no memory is left"),
+        ],
+    };
+    vec![Ok(gpu), Err(ClosedGpu { gpu: 1, why: "out of order".to_owned() })]
+}

@@ -75,39 +75,17 @@ fn way(registration: &Registration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpus::ClosedGpu;
-
-    fn found() -> Found {
-        let way = |device: &str, path: Option<&'static str>, reason: &str| Registration {
-            device: device.to_owned(),
-            path,
-            refused: path.is_none(),
-            reason: reason.to_owned(),
-        };
-        let gpu = FoundGpu {
-            gpu: 0,
-            name: "NVIDIA H200".to_owned(),
-            pci: "0000:3b:00.0".to_owned(),
-            memory: 141 << 30,
-            capability: "9.0".to_owned(),
-            registration: vec![
-                way("soft0", Some("software"), ""),
-                way("mlx5_0", Some("peermem"), "no DMA-buf: the kernel is too old"),
-                way("mlx5_1", None, "the device refuses"),
-            ],
-        };
-        vec![Ok(gpu), Err(ClosedGpu { gpu: 1, why: "out of order".to_owned() })]
-    }
+    use crate::gpus::example;
 
     #[test]
     fn a_gpu_is_a_row_with_the_paths_of_all_devices() {
-        let text = text(&found(), false).expect("there is one");
+        let text = text(&example(), false).expect("there is one");
         assert_eq!(
             text.lines().map(str::trim_end).collect::<Vec<_>>()[..3],
             [
                 "",
                 "GPU  name         PCI address   memory   capability  registered",
-                "0    NVIDIA H200  0000:3b:00.0  141 GiB  9.0         soft0 by software, mlx5_0 by peermem, mlx5_1 not",
+                "0    NVIDIA H200  0000:3b:00.0  141 GiB  9.0         soft0 by software, mlx5_0 by peermem, mlx5_1 not, mlx5_2 not",
             ]
         );
         assert!(text.ends_with("\nGPU 1 can not be used: out of order"), "{text}");
@@ -115,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_details_say_why_no_better_path_is_taken() {
-        let text = text(&found(), true).expect("there is one");
+        let text = text(&example(), true).expect("there is one");
         assert!(text.starts_with("\nGPU 0\n  name "), "{text}");
         assert!(text.contains("mlx5_0 by peermem: no DMA-buf:"), "{text}");
         assert!(text.contains("mlx5_1 not: the device refuses"), "{text}");

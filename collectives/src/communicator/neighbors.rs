@@ -108,7 +108,7 @@ impl Communicator {
         self.check_graph(graph)?;
         let gives = even("input", input.len(), graph.destinations(self.rank()).len())?;
         let gets = even("output", output.len(), graph.sources(self.rank()).len())?;
-        self.neighbor_all_to_all_v(graph, input, &gives, output, &gets)
+        self.exchange(graph, (input, &gives), (output, &gets))
     }
 
     /// The same with blocks of any lengths: the i-th destination is given `gives[i]` elements of `input`, and `gets[i]` come
@@ -127,6 +127,16 @@ impl Communicator {
         gets: &[usize],
     ) -> Result<(), CollectiveError> {
         self.check_graph(graph)?;
+        self.exchange(graph, (input, gives), (output, gets))
+    }
+
+    /// Along a graph of as many ranks as there are.
+    fn exchange<T: Element, L: Location>(
+        &self,
+        graph: &Neighbors,
+        (input, gives): (&mut CommBuffer<T, L>, &[usize]),
+        (output, gets): (&mut CommBuffer<T, L>, &[usize]),
+    ) -> Result<(), CollectiveError> {
         let gives = by_rank("list of lengths to give", graph.destinations(self.rank()), gives, self.size())?;
         let gets = by_rank("list of lengths to get", graph.sources(self.rank()), gets, self.size())?;
         self.all_to_all_v(input, &gives, output, &gets)
