@@ -24,6 +24,8 @@ def main():
     chosen = [group for group in groups.all_groups(tools) if not options.only or group.name in options.only]
     if options.qpair_only:
         chosen = [group.of_qpair_alone() for group in chosen]
+    if any(job.hosts for group in chosen for job in group.jobs) and not hosts.can_be_had():
+        chosen = [group.of_this_machine_alone() for group in chosen]
     rounds = options.rounds or (1 if options.quick else 5)
     samples, troubles = measure(chosen, rounds, options.quiet_wait)
     result = report.Result(machine.describe(tools), options.typed, rounds, chosen, samples, troubles)

@@ -66,6 +66,9 @@ class Group:
     def of_qpair_alone(self):
         return dataclasses.replace(self, jobs=[job for job in self.jobs if job.program == QPAIR])
 
+    def of_this_machine_alone(self):
+        return dataclasses.replace(self, jobs=[job for job in self.jobs if not job.hosts])
+
 
 def all_groups(tools):
     built = [write_latency(tools), post_poll(tools), tag_latency(tools), write_bandwidth(tools), send_bandwidth(tools),

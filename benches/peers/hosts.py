@@ -1,6 +1,5 @@
 """Hosts that are network namespaces of this machine, each joined by a veth pair to a bridge that stands in for a switch."""
 
-import functools
 import os
 import pathlib
 import re
@@ -18,7 +17,6 @@ ENTER = pathlib.Path(__file__).parent / "enter"
 TOOLS = ("ip", "unshare", "setsid", "hostname")
 
 
-@functools.cache
 def can_be_had():
     """Also as root they can not, where a container forbids a part of it."""
     if os.geteuid() != 0 or not all(map(shutil.which, TOOLS)):

@@ -193,8 +193,6 @@ class Tools:
 
     def on_hosts(self, program, count, command, parse, env):
         """`command`, on the first of several hosts."""
-        if not hosts.can_be_had():
-            return None
         cores = ["taskset", "-c", ",".join(map(str, self.cores))]
         job = self.job(program, [*cores, str(hosts.ENTER), hosts.address(1), *command], parse, env)
         return job and dataclasses.replace(job, hosts=count)

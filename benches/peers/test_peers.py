@@ -99,12 +99,11 @@ class Targets(unittest.TestCase):
                          [f"all-to-all-{where}" for where in ("2", "4", "8", "net-2", "net-4")])
 
     def test_what_goes_over_a_network_needs_hosts(self):
-        with mock.patch.object(hosts, "can_be_had", return_value=True):
-            jobs = self.groups(quick=False)["broadcast-net-4"].jobs
+        group = self.groups(quick=False)["broadcast-net-4"]
+        jobs = group.jobs
         self.assertEqual([(job.program, job.hosts) for job in jobs], [("qpair", 4)])  # Open MPI's program was not built
         self.assertIn("launch -H 10.66.0.1,10.66.0.2,10.66.0.3,10.66.0.4 --ssh enter --no-prefix", jobs[0].command)
-        with mock.patch.object(hosts, "can_be_had", return_value=False):
-            self.assertEqual(self.groups(quick=False)["broadcast-net-4"].jobs, [])
+        self.assertEqual(group.of_this_machine_alone().jobs, [])
 
     def test_absolute_targets_are_qpairs_own(self):
         each, seldom = self.groups(quick=True)["post-poll"].points
