@@ -157,6 +157,7 @@ mod tests {
             asked,
             algorithm: asked,
             seconds: us / 1e6,
+            spread: [us / 1e6; 2],
             operations: 1,
             wrong: Some(0),
         };

@@ -32,8 +32,10 @@ pub struct Point {
     pub asked: Algorithm,
     /// The algorithm that ran.
     pub algorithm: Algorithm,
-    /// Seconds that one operation took on the slowest rank, on average.
+    /// Seconds that one operation took on the slowest rank, on average over a turn: the median of the turns.
     pub seconds: f64,
+    /// The same of the fastest turn, and of the slowest.
+    pub spread: [f64; 2],
     /// Operations that were timed.
     pub operations: u64,
     /// Wrong elements on all ranks; `None` if they were not checked.
@@ -76,13 +78,20 @@ impl<'a, T: Scalar> Meter<'a, T> {
         let mut wrong = self.check(&call, &mut vectors)?;
         self.named(&call, vectors.rest())?;
         self.timed(&call, &mut vectors, self.workload.warmup)?;
-        let operations = self.operations(&call, &mut vectors)?;
-        let own = self.timed(&call, &mut vectors, operations)?;
+        let turns = self.workload.effort.turns();
+        let each = self.operations(&call, &mut vectors)?.div_ceil(turns as u64);
+        let mut seconds = Vec::with_capacity(turns);
+        for _ in 0..turns {
+            seconds.push(self.timed(&call, &mut vectors, each)?.as_secs_f64() / each as f64);
+        }
         wrong += self.check(&call, &mut vectors)?;
-        let seconds = over_ranks(self.comm, own.as_secs_f64(), ReduceOp::Max)? / operations as f64;
+        combine(self.comm, &mut seconds, ReduceOp::Max)?;
+        seconds.sort_by(f64::total_cmp);
+        let (spread, seconds) = ([seconds[0], seconds[turns - 1]], seconds[turns / 2]);
+        let operations = each * turns as u64;
         let wrong = over_ranks(self.comm, wrong as f64, ReduceOp::Sum)? as u64;
         let wrong = self.workload.check.then_some(wrong);
-        Ok(Point { call, asked, algorithm, seconds, operations, wrong })
+        Ok(Point { call, asked, algorithm, seconds, spread, operations, wrong })
     }
 
     /// Wrong elements on this rank, of one operation with each root on fresh input.
@@ -94,11 +103,9 @@ impl<'a, T: Scalar> Meter<'a, T> {
 
     fn timed(&self, call: &Call, vectors: &mut Vectors<'_, T>, operations: u64) -> Result<Duration, BenchError> {
         self.named(call, self.comm.barrier())?;
-        let (roots, mut root) = (vectors.roots(), 0);
         let start = Instant::now();
         for _ in 0..operations {
-            self.named(call, vectors.operate(root))?;
-            root = if root + 1 == roots { 0 } else { root + 1 };
+            self.named(call, vectors.operate_next())?;
         }
         Ok(start.elapsed())
     }
@@ -141,13 +148,22 @@ pub fn on_any(comm: &Communicator, here: bool) -> Result<bool, BenchError> {
 
 /// A number combined over all ranks.
 fn over_ranks(comm: &Communicator, value: f64, op: ReduceOp) -> Result<f64, BenchError> {
-    let all = || -> Result<f64, CollectiveError> {
-        let mut cell = comm.buffer::<f64>(1)?;
-        cell[0] = value;
-        comm.all_reduce(&mut cell, op)?;
-        Ok(cell[0])
+    let mut cell = [value];
+    combine(comm, &mut cell, op)?;
+    Ok(cell[0])
+}
+
+/// Combines numbers over all ranks, each with those at its place.
+fn combine(comm: &Communicator, values: &mut [f64], op: ReduceOp) -> Result<(), BenchError> {
+    let all = |values: &mut [f64]| -> Result<(), CollectiveError> {
+        let mut cells = comm.buffer::<f64>(values.len())?;
+        cells.copy_from_slice(values);
+        comm.all_reduce(&mut cells, op)?;
+        values.copy_from_slice(&cells);
+        Ok(())
     };
-    all().map_err(|source| BenchError::Collective { what: "all-reduce of 1 element".to_owned(), source })
+    let what = format!("all-reduce of {} elements", values.len());
+    all(values).map_err(|source| BenchError::Collective { what, source })
 }
 
 /// A trial shall take at least this part of the time.

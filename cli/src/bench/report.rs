@@ -81,7 +81,10 @@ impl<'a> Report<'a> {
                 gpu.attributes().pci_address
             ))?;
         }
-        let time = "time: mean of one operation, on the slowest rank";
+        let time = match self.workload.effort.turns() {
+            1 => "time: mean of one operation, on the slowest rank".to_owned(),
+            turns => format!("time: median of {turns} turns, each the mean of one operation, on the slowest rank"),
+        };
         match &self.out {
             Some(Output::Rows(table)) => {
                 print(&format!("# {time}; 1 GB = 10^9 B; {}", bus.formula()))?;

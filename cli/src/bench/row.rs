@@ -24,6 +24,9 @@ pub struct Row {
     in_place: bool,
     gpu: bool,
     time_us: f64,
+    /// Of the fastest and the slowest turn.
+    time_min_us: f64,
+    time_max_us: f64,
     algbw_gb_s: f64,
     /// In units of 10^9 B/s.
     pub busbw_gb_s: f64,
@@ -62,6 +65,8 @@ impl Row {
             in_place: point.call.placement == super::operation::Placement::InPlace,
             gpu: workload.gpu,
             time_us: point.seconds * 1e6,
+            time_min_us: point.spread[0] * 1e6,
+            time_max_us: point.spread[1] * 1e6,
             algbw_gb_s: algbw,
             busbw_gb_s: algbw * workload.operation.bus().factor(ranks),
             wrong: point.wrong,

@@ -19,6 +19,8 @@ pub struct Vectors<'a, T: Element> {
     /// What the operation is by root: what it is, and which of the pairs it is on.
     by_root: Vec<(Spec, usize)>,
     first_root: usize,
+    /// Of the roots, the one whose turn it is.
+    next: usize,
     pairs: Vec<Pair<T>>,
     /// The same in memory of a GPU, if that is to be worked on.
     on_gpu: Vec<Pair<T, OnGpu>>,
@@ -65,7 +67,7 @@ impl<'a, T: Scalar> Vectors<'a, T> {
             (0..ranks).map(|other| operation.pair(call.count, pair(other), ranks)).collect()
         };
         let (gives, gets) = (counts(&|other| (rank, other)), counts(&|other| (other, rank)));
-        Ok(Vectors { comm, operation, call, by_root, first_root, pairs, on_gpu, gives, gets })
+        Ok(Vectors { comm, operation, call, by_root, first_root, next: 0, pairs, on_gpu, gives, gets })
     }
 
     /// How many roots there are.
@@ -99,6 +101,16 @@ impl<'a, T: Scalar> Vectors<'a, T> {
         self.operate(root)?;
         self.download(at)?;
         Ok(pattern.wrong(&spec, &self.pairs[at].data))
+    }
+
+    /// Does the operation with the next of the roots, in turn.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn operate_next(&mut self) -> Result<(), CollectiveError> {
+        let root = self.next;
+        self.next = if root + 1 == self.roots() { 0 } else { root + 1 };
+        self.operate(root)
     }
 
     /// Does the operation with the `root`-th of the roots.

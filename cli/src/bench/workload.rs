@@ -60,6 +60,17 @@ pub enum Effort {
     Time(Duration),
 }
 
+impl Effort {
+    /// How many times are taken, of which the median counts: one of so many operations, else enough that a rank which has to
+    /// wait for a core now and then does not decide.
+    pub fn turns(self) -> usize {
+        match self {
+            Effort::Operations(_) => 1,
+            Effort::Time(_) => TURNS,
+        }
+    }
+}
+
 impl Workload {
     /// Checks the arguments against each other.
     ///
@@ -177,6 +188,8 @@ fn placements(operation: Operation, vectors: Option<&VectorArgs>) -> Result<Vec<
         Some(asked) => Err(BenchError::Placement { asked, operation }),
     }
 }
+
+const TURNS: usize = 9;
 
 #[cfg(test)]
 pub(super) mod tests {
