@@ -3,6 +3,7 @@
 import dataclasses
 from typing import List, Optional
 
+import hosts
 from jobs import KIB, MIB, QPAIR, Job, sized
 
 # Collectives beside all-reduce: qpair's name, mpibench's, and what 2 ranks are to reach from 1 MiB on.
@@ -204,7 +205,7 @@ def over_network(tools, count, ours, theirs):
     points = [Point(sized(name, size), "us", [Target("<", 1, "Open MPI")]) for size in swept(sizes)]
     jobs = [tools.qpair_on_hosts(ours, count, sizes, name, in_place=ours == "broadcast"),
             tools.open_mpi_on_hosts(theirs, sizes, name, count)]
-    title = f"{ours.capitalize()} of float32 between {count} hosts (network namespaces of this machine joined by veth), a rank each"
+    title = f"{ours.capitalize()} of float32 between {count} hosts (network namespaces joined by veth, MTU {hosts.MTU}), a rank each"
     return group(f"{ours}-net-{count}", title, points, jobs)
 
 
