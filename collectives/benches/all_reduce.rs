@@ -81,7 +81,7 @@ impl Options {
                 "--ms" => options.budget = Duration::from_millis(value()?.parse()?),
                 "--algorithm" => options.algorithm = value()?.parse()?,
                 "--segment" => options.tuning.segment = size(&value()?)? as u64,
-                "--eager" => options.tuning.eager = size(&value()?)? as u64,
+                "--eager" => options.tuning.eager = Some(size(&value()?)? as u64),
                 _ => return Err(format!("unknown argument {name}").into()),
             }
         }

@@ -83,6 +83,7 @@ pub use qp::{
 };
 /// Why a peer refused a connection: a code of IBA 12.6.7.2, printed in words.
 pub use qpair_roce::wire::cm::Reason as RejectReason;
+pub use soft::shared_memory_domain;
 pub use srq::SharedReceiveQueue;
 pub use status::{WcOpcode, WcStatus};
 pub use types::{Access, Gid, GidEntry, GidKind, Mtu, Psn, QpState, QpType, Qpn, Rkey};

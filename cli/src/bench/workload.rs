@@ -82,7 +82,7 @@ impl Workload {
         let default = Tuning::default();
         let tuning = Tuning {
             segment: settings.segment.map_or(default.segment, |size| size.0),
-            eager: settings.eager.map_or(default.eager, |size| size.0),
+            eager: settings.eager.map(|size| size.0),
             deterministic: settings.deterministic,
         };
         let (algorithms, compare) = algorithms(&parts)?;

@@ -187,8 +187,9 @@ impl Environment {
         };
         let (joining, roster) = Joining::new(place, ranks, (whereabouts, cost), server, self.limit)?;
         let Roster { token, members, ip, cost } = roster;
+        let settings = NetSettings::of(members.iter().any(|other| other.node() != members[0].node()));
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
-        let net = near.and_then(|near| Net::new(self.rank, self.size, ip, NetSettings::default(), near));
+        let net = near.and_then(|near| Net::new(self.rank, self.size, ip, settings, near));
         let set_up = failed.and(net).and_then(|net| Ok((net, overrides()?)));
         let (mut net, overrides) = match set_up {
             Ok(set_up) => set_up,
@@ -203,7 +204,7 @@ impl Environment {
         net.meet(all.iter().map(|rank| rank.address), token);
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
         let rails = members.iter().zip(&all).map(|(rank, listening)| Rail {
-            machine: &rank.machine,
+            node: rank.node(),
             device: &listening.device,
             rate_mbps: listening.rate_mbps,
         });

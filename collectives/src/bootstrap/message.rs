@@ -89,11 +89,20 @@ pub(crate) struct Whereabouts {
     pub(crate) host: String,
     /// What is the same for all processes of a machine, and of no other.
     pub(crate) machine: String,
+    /// What is the same for those of a machine that reach each other's memory: containers may have networks of their own.
+    pub(crate) memory: String,
     /// The cores that it may run on.
     pub(crate) cores: CpuSet,
     /// The GPU that it uses, as far as can be told.
     #[serde(default)]
     pub(crate) gpu: Option<PciAddress>,
+}
+
+impl Whereabouts {
+    /// What is the same for all ranks of a node, whose messages go over its memory, and of no other.
+    pub(crate) fn node(&self) -> (&str, &str) {
+        (&self.machine, &self.memory)
+    }
 }
 
 /// What all ranks know of a rank.
@@ -108,8 +117,8 @@ pub(crate) struct Member {
 /// Where all ranks run, with what several have in common said once: every rank is told of every other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Members {
-    /// Name and machine.
-    hosts: Vec<(String, String)>,
+    /// Name, machine and memory.
+    hosts: Vec<(String, String, String)>,
     cores: Vec<CpuSet>,
     /// By rank: its host, its cores, its GPU.
     ranks: Vec<(u32, u32, Option<PciAddress>)>,
@@ -119,7 +128,7 @@ impl Members {
     pub(super) fn pack(all: &[Whereabouts]) -> Self {
         let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let host = hosts.number((its.host.clone(), its.machine.clone()));
+            let host = hosts.number((its.host.clone(), its.machine.clone(), its.memory.clone()));
             (host, cores.number(its.cores.clone()), its.gpu)
         });
         let ranks = ranks.collect();
@@ -129,8 +138,8 @@ impl Members {
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Whereabouts>> {
         let one = |&(host, cores, gpu): &(u32, u32, Option<PciAddress>)| {
-            let (host, machine) = self.hosts.get(host as usize)?.clone();
-            Some(Whereabouts { host, machine, cores: self.cores.get(cores as usize)?.clone(), gpu })
+            let (host, machine, memory) = self.hosts.get(host as usize)?.clone();
+            Some(Whereabouts { host, machine, memory, cores: self.cores.get(cores as usize)?.clone(), gpu })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -200,7 +209,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 6;
+pub(super) const PROTOCOL: u32 = 7;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
@@ -223,6 +232,7 @@ mod tests {
         let rank = |host: &str, cores: &str| Whereabouts {
             host: host.into(),
             machine: format!("machine-{host}"),
+            memory: format!("memory-{host}"),
             cores: cores.parse().unwrap(),
             gpu: (host == "b").then(|| PciAddress::new(0, 1, 2, 0)),
         };
@@ -246,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_nothing() {
-        let members = r#"{"hosts":[["h","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
+        let members = r#"{"hosts":[["h","m","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
         let listeners = r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]]}"#;
         assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);

@@ -3,6 +3,7 @@
 use std::fs;
 
 use qpair_topology::CpuSet;
+use qpair_verbs::shared_memory_domain;
 
 use super::message::Whereabouts;
 
@@ -12,6 +13,7 @@ pub(crate) fn whereabouts() -> Whereabouts {
     Whereabouts {
         host: read("/proc/sys/kernel/hostname"),
         machine: read("/proc/sys/kernel/random/boot_id"),
+        memory: shared_memory_domain().unwrap_or_else(|| format!("process {}", std::process::id())),
         cores: cores(&read("/proc/self/status")),
         gpu: None,
     }

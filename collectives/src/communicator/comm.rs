@@ -151,16 +151,18 @@ impl Communicator {
 
     /// The number of ranks on this rank's host.
     pub fn local_size(&self) -> usize {
-        let own = self.node();
-        (0..self.size()).filter(|&rank| self.node_of(rank) == own).count()
+        let own = &self.members[self.rank()].whereabouts.machine;
+        self.members.iter().filter(|other| other.whereabouts.machine == *own).count()
     }
 
-    /// The number of this rank's host among those of the communicator, in the order of their first ranks.
+    /// The number of this rank's node among those of the communicator, in the order of their first ranks. The ranks of a node
+    /// reach each other's memory: they are on one host, and there in one network namespace, which containers may have of
+    /// their own.
     pub fn node(&self) -> usize {
         self.node_of(self.rank())
     }
 
-    /// The number of another rank's host.
+    /// The number of another rank's node.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -169,7 +171,7 @@ impl Communicator {
         self.core.borrow().tuner.seats.nodes.of(rank as u32) as usize
     }
 
-    /// The number of hosts.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         1 + (0..self.size()).map(|rank| self.node_of(rank)).max().unwrap_or(0)
     }
@@ -273,12 +275,13 @@ impl Communicator {
 
     /// How collectives go, where that is not left to the cost model. All ranks must set the same, between the same operations.
     ///
-    /// No more than 16 KiB is copied, however large [`eager`](Tuning::eager) is.
+    /// No more than 16 KiB is copied where ranks are on one node, and 64 KiB where they are on several, however large
+    /// [`eager`](Tuning::eager) is.
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
         let most = core.net.as_ref().map_or(0, |net| net.eager() as u64);
-        core.tuner.tuning = Tuning { eager: tuning.eager.min(most), ..tuning };
+        core.tuner.tuning = Tuning { eager: tuning.eager.map(|eager| eager.min(most)), ..tuning };
         core.cache.clear();
     }
 
@@ -413,23 +416,26 @@ impl Drop for Communicator {
     }
 }
 
-/// Which ranks are on one machine, and how many cores those of a machine have: of the machine with the fewest for each rank.
+/// Which ranks are on one node, and how many cores those of a node have: of the node with the fewest for each rank.
 fn seats(members: &[Member]) -> Seats {
-    let mut machines: HashMap<&str, u32> = HashMap::new();
+    let mut nodes: HashMap<(&str, &str), u32> = HashMap::new();
     let mut numbers = Vec::with_capacity(members.len());
     let mut sizes: Vec<(usize, usize)> = Vec::new();
     for Member { whereabouts, .. } in members {
-        let next = machines.len() as u32;
-        let number = *machines.entry(&whereabouts.machine).or_insert(next);
+        let next = nodes.len() as u32;
+        let number = *nodes.entry(whereabouts.node()).or_insert(next);
         numbers.push(number);
         if number == next {
-            sizes.push(crowd(members, &whereabouts.machine));
+            // Several may be on one machine, whose cores they share.
+            let (all, cores) = crowd(members, &whereabouts.machine);
+            let ranks = members.iter().filter(|other| other.whereabouts.node() == whereabouts.node()).count();
+            sizes.push((ranks, cores * ranks / all.max(1)));
         }
     }
     let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
-    // Scaled to the machine with most ranks, so that each rank has the part of a core that it has where they are fewest.
+    // Scaled to the node with most ranks, so that each rank has the part of a core that it has where they are fewest.
     let scaled = sizes.iter().map(|&(ranks, cores)| (cores * most / ranks.max(1)).max(1)).min().unwrap_or(1);
-    let nodes = if machines.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
+    let nodes = if nodes.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
     Seats { nodes, cores: u32::try_from(scaled).unwrap_or(u32::MAX) }
 }
 

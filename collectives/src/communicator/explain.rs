@@ -35,11 +35,12 @@ impl Explanation {
             if spins > 0 { "as each rank here has a core" } else { "as ranks here share cores" },
             core.limit
         ));
+        let eager = core.tuner.eager();
         let Tuner { tuning, model, seats } = &core.tuner;
         lines.push(format!(
             "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \
              {} bytes",
-            tuning.eager, tuning.segment
+            eager, tuning.segment
         ));
         let order = if tuning.deterministic { ", of those that combine in the canonical order" } else { "" };
         lines.push(format!(

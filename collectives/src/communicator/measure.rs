@@ -160,7 +160,7 @@ impl Pair {
         let segment = (4 * shape.elements as u64 / u64::from(shape.messages)).max(4);
         for rank in &self.ranks {
             rank.set_algorithm(algorithm);
-            rank.set_tuning(Tuning { segment, eager: shape.eager, deterministic: false });
+            rank.set_tuning(Tuning { segment, eager: Some(shape.eager), deterministic: false });
         }
         self.vectors = self.ranks.iter().map(|rank| rank.buffer(shape.elements)).collect::<Result<_, _>>()?;
         let (mut least, begin) = (f64::INFINITY, Instant::now());

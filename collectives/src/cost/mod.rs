@@ -115,5 +115,8 @@ impl Plan {
     }
 }
 
-/// Bytes of the longest message of a plan whose messages are copied, unless the program [says otherwise](crate::tune::Tuning).
+/// Bytes of the longest message of a plan whose messages are copied, unless the program [says otherwise](crate::tune::Tuning),
+/// where ranks are on one node.
 pub(crate) const EAGER: u64 = 8 << 10;
+/// The same where they are on several.
+pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;

@@ -93,7 +93,7 @@ fn closed_forms_are_near_the_simulation() {
             for cores in [u32::MAX, 2] {
                 let seats = Seats { nodes: recipe.shape.nodes.clone(), cores };
                 let tuner = Tuner { tuning: Tuning::default(), model, seats: seats.clone() };
-                let simulated = recipe.plan().timeline_at(&model, &seats, tuner.tuning.eager).unwrap().cost().seconds;
+                let simulated = recipe.plan().timeline_at(&model, &seats, tuner.eager()).unwrap().cost().seconds;
                 let priced = tuner.price(&recipe).seconds;
                 let ratio = priced / simulated;
                 if !(0.4..=2.5).contains(&ratio) {

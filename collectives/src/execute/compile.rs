@@ -157,7 +157,7 @@ impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
         let tuner = tuner.where_vectors_are(key.on_gpu);
-        let eager = tuner.tuning.eager;
+        let eager = tuner.eager();
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
             if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
@@ -483,7 +483,7 @@ mod tests {
         let spec = Spec::all_reduce(Ranks(ranks), Elements(elements), 8);
         let key =
             Key { spec, data_type: Some(DataType::F64), op: Some(ReduceOp::Sum), wish, lenient: false, on_gpu: false };
-        let tuner = Tuner { tuning: Tuning { eager, ..Tuning::default() }, ..Tuner::default() };
+        let tuner = Tuner { tuning: Tuning { eager: Some(eager), ..Tuning::default() }, ..Tuner::default() };
         Compiled::new(key, me, &tuner, &[]).unwrap()
     }
 

@@ -36,13 +36,13 @@ impl Exec<'_> {
         Ok(())
     }
 
-    /// Posts reads and writes that may be done: one read at a time, so that what it brings is given away while it is in
-    /// the cache. On shared memory all is done when it is posted, and more at a time would gain nothing.
+    /// Posts reads and writes that may be done. Within a node one read at a time, so that what it brings is given away while it is
+    /// in the cache: on shared memory all is done when it is posted, and more at a time would gain nothing.
     #[inline]
     pub(super) fn transfer(&mut self) -> Outcome<()> {
         while let Some(&Reverse(number)) = self.run.transfers.peek() {
             let get = self.plan.steps[number as usize].what != What::Send;
-            if get && self.run.gets >= GETS {
+            if get && self.run.gets >= self.net.gets {
                 return Ok(());
             }
             match self.post(number)? {
@@ -158,6 +158,3 @@ enum Progress {
     Piece,
     All,
 }
-
-/// Reads under way.
-const GETS: u32 = 1;

@@ -14,6 +14,7 @@ use super::compile::Compiled;
 use super::stash::Stash;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
+use crate::cost::{EAGER, EAGER_BETWEEN};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
 use crate::plan::Collective;
@@ -33,6 +34,8 @@ pub(crate) struct Net {
     pub(super) links: u64,
     /// The longest read or write, in bytes.
     pub(super) piece: usize,
+    /// Reads that may be under way.
+    pub(super) gets: u32,
     listener: Listener,
     eager: usize,
     window: u32,
@@ -106,12 +109,22 @@ pub(crate) struct NetSettings {
     pub(crate) window: u32,
     /// Longest read or write, in bytes: a multiple of every element's size. What is longer is cut.
     pub(crate) piece: usize,
+    /// Reads that may be under way.
+    pub(crate) gets: u32,
 }
 
 impl Default for NetSettings {
-    /// By measurement, see `Tuning`.
+    /// Those of ranks on one node.
     fn default() -> Self {
-        NetSettings { eager: 16 << 10, window: 32, piece: 1 << 30 }
+        Self::of(false)
+    }
+}
+
+impl NetSettings {
+    /// By measurement, see [`Tuning`](crate::tune::Tuning): of ranks on one node, or on several.
+    pub(crate) fn of(several: bool) -> Self {
+        let (eager, gets) = if several { (EAGER_BETWEEN as usize, GETS_BETWEEN) } else { (2 * EAGER as usize, 1) };
+        NetSettings { eager, window: 32, piece: 1 << 30, gets }
     }
 }
 
@@ -151,6 +164,7 @@ impl Net {
             epoch: 1,
             links: 1,
             piece: settings.piece,
+            gets: settings.gets,
             listener,
             eager: settings.eager,
             window: settings.window,
@@ -417,6 +431,10 @@ impl Net {
         }
     }
 }
+
+/// Reads under way where ranks are on several nodes: the next is asked for before the last has come. All-gather of 4 MiB on four
+/// hosts joined by veth, on two cores that others used too, takes 12 to 13 ms with 4, and 19 to 21 ms with 1.
+const GETS_BETWEEN: u32 = 4;
 
 /// The fault that a closed connection to a rank is, for whoever needs it.
 fn ended(rank: u32, left: bool) -> Box<Fault> {

@@ -327,7 +327,7 @@ fn words_that_wait_for_room_keep_their_order() {
 /// Short broadcasts, whose root never waits, so that it uses up the room at its peers, in turn with long all-reduces.
 fn broadcasts_and_rings(comm: &Communicator, seed: u64) {
     comm.set_timeout(LIMIT);
-    comm.set_tuning(Tuning { eager: 64, segment: 512, ..Tuning::default() });
+    comm.set_tuning(Tuning { eager: Some(64), segment: 512, ..Tuning::default() });
     comm.set_algorithm(Algorithm::Flat);
     let (mut short, mut long) = (comm.buffer::<f32>(4).unwrap(), comm.buffer::<f32>(2000).unwrap());
     let mut state = seed;
@@ -362,7 +362,7 @@ fn long_messages_go_in_pieces() {
     std::thread::scope(|scope| {
         for comm in group {
             scope.spawn(move || {
-                let (me, tuning) = (comm.rank(), Tuning { eager: 0, segment: u64::MAX, ..Tuning::default() });
+                let (me, tuning) = (comm.rank(), Tuning { eager: Some(0), segment: u64::MAX, ..Tuning::default() });
                 comm.set_tuning(tuning);
                 for (algorithm, len) in
                     [Algorithm::Direct, Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Chain]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, Price, Seats, Spread};
+use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, Price, Seats, Spread};
 use crate::plan::Spec;
 
 /// Chooses algorithms by what they cost.
@@ -45,8 +45,14 @@ impl Tuner {
         if !on_gpu {
             return Cow::Borrowed(self);
         }
-        let tuning = Tuning { segment: WHOLE, eager: 0, ..self.tuning };
+        let tuning = Tuning { segment: WHOLE, eager: Some(0), ..self.tuning };
         Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.clone() })
+    }
+
+    /// Bytes of the longest message of a plan whose messages are copied.
+    pub fn eager(&self) -> u64 {
+        let several = !matches!(self.seats.nodes, Nodes::One);
+        self.tuning.eager.unwrap_or(if several { EAGER_BETWEEN } else { EAGER })
     }
 
     /// Decides the algorithm for what is asked for.
@@ -102,7 +108,7 @@ impl Tuner {
     }
 
     fn price_among(&self, spread: &Spread<'_>, recipe: &Recipe) -> Price {
-        let copied = recipe.spec.copies(recipe.longest_message(), self.tuning.eager);
+        let copied = recipe.spec.copies(recipe.longest_message(), self.eager());
         self.model.price(&outline(recipe, copied), spread, copied)
     }
 

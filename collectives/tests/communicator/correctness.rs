@@ -9,7 +9,7 @@ use crate::support::{OPERATIONS, all_reduce, broadcast, group};
 
 /// Messages longer than a few elements are read by their receiver, in short segments.
 fn all_read() -> Tuning {
-    Tuning { eager: 16, segment: 256, ..Tuning::default() }
+    Tuning { eager: Some(16), segment: 256, ..Tuning::default() }
 }
 
 fn every_type_and_operation(ranks: usize, lens: &[usize], tuning: Tuning) {

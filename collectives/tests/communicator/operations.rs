@@ -256,7 +256,7 @@ fn deterministic_results_do_not_depend_on_the_algorithm() {
             ] {
                 comm.set_algorithm(algorithm);
                 for eager in [0, 16 << 10] {
-                    comm.set_tuning(Tuning { deterministic: true, segment, eager });
+                    comm.set_tuning(Tuning { deterministic: true, segment, eager: Some(eager) });
                     let mut vector = rounds(&comm, 3001);
                     comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
                     let bits: Vec<u32> = vector.iter().map(|value| value.to_bits()).collect();

@@ -12,7 +12,7 @@ use crate::support::group;
 
 #[test]
 fn several_are_carried_out_in_order() {
-    for tuning in [Tuning::default(), Tuning { eager: 16, segment: 256, ..Tuning::default() }] {
+    for tuning in [Tuning::default(), Tuning { eager: Some(16), segment: 256, ..Tuning::default() }] {
         group(3, |comm| {
             comm.set_tuning(tuning);
             let pending: Vec<_> = (0..8)

@@ -40,7 +40,7 @@ fn work(comm: &Communicator) {
         all_reduce::<i32>(comm, 777, op);
         all_reduce::<i64>(comm, 777, op);
     }
-    comm.set_tuning(Tuning { eager: 64, segment: 4096, ..Tuning::default() });
+    comm.set_tuning(Tuning { eager: Some(64), segment: 4096, ..Tuning::default() });
     for len in [10, 1000, 100_003] {
         all_reduce::<f32>(comm, len, ReduceOp::Sum);
         broadcast::<f32>(comm, len, len % comm.size());

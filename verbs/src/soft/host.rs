@@ -8,6 +8,7 @@ use crate::address::{QpAddress, SoftAddress};
 use crate::device::{AtomicAbility, DeviceAttributes, LinkLayer, PhysicalState, PortAttributes, PortState};
 use crate::memory::MAX_SGE;
 use crate::soft::layout::{KEY_SLOTS, SHARED_BYTES};
+use crate::soft::switches::no_shared_memory;
 use crate::types::{Gid, GidEntry, GidKind, Mtu};
 
 /// Identity of the running system.
@@ -30,6 +31,12 @@ impl Host {
         Ok(Host { boot_id, namespace })
     }
 
+    /// What is the same for all processes of this host that reach each other's memory.
+    fn domain(&self) -> String {
+        let boot_id = self.boot_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{boot_id}-{}", self.namespace)
+    }
+
     /// True if the GID of an address is that of shared memory on its host: no network leads there.
     pub(crate) fn is_shared_memory(address: &QpAddress) -> bool {
         let of = |soft: SoftAddress| Host { boot_id: soft.host, namespace: soft.namespace }.gid();
@@ -50,6 +57,17 @@ impl Host {
         gid[8..].copy_from_slice(&self.guid().to_be_bytes());
         Gid(gid)
     }
+}
+
+/// What names the processes that the software device connects by shared memory: the same for two of them, and for no others.
+/// They run on one host, in one network namespace.
+///
+/// `None` where `QPAIR_NO_SHARED_MEMORY=1` turns that off, or the system does not say where it runs.
+pub fn shared_memory_domain() -> Option<String> {
+    if no_shared_memory() {
+        return None;
+    }
+    Host::this().ok().map(|host| host.domain())
 }
 
 pub(crate) fn attributes(host: &Host) -> DeviceAttributes {

@@ -57,6 +57,7 @@ pub(crate) use eventfd::{EventFd, wait};
 pub(crate) use exec::UdTarget;
 pub(crate) use grant::Grant;
 pub(crate) use home::Home;
+pub use host::shared_memory_domain;
 pub(crate) use node::Node;
 pub(crate) use qp::{OwnedQp, SoftQp};
 pub(crate) use random::u32 as random_u32;
