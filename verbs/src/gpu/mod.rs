@@ -19,6 +19,7 @@ mod imported;
 mod kernels;
 mod lane;
 mod path;
+mod pinned;
 mod place;
 mod region;
 
@@ -33,4 +34,5 @@ pub(crate) use allocation::Allocation;
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};
+pub(crate) use pinned::Pinned;
 pub(crate) use place::{ARENA_MASK, Place};

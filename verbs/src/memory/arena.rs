@@ -12,7 +12,7 @@ use super::buffer::HugePages;
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
-use crate::gpu::{ARENA_MASK, Allocation, Place};
+use crate::gpu::{ARENA_MASK, Allocation, Gpu, Place};
 use crate::ibv::Registered;
 use crate::sync::lock;
 
@@ -53,6 +53,20 @@ impl std::fmt::Debug for Registrar {
     }
 }
 
+/// On which pages an arena stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages {
+    pub(crate) huge: HugePages,
+    /// Pinned for GPUs, by that one's context.
+    pub(crate) pinned: Option<Gpu>,
+}
+
+impl From<HugePages> for Pages {
+    fn from(huge: HugePages) -> Self {
+        Pages { huge, pinned: None }
+    }
+}
+
 /// Called when there are arenas that are gone and of which peers were not told.
 struct Alarm(Box<dyn Fn() + Send + Sync>);
 
@@ -70,7 +84,7 @@ struct PoolState {
     /// The same of GPUs' memory, by their numbers without the place.
     gpus: HashMap<u32, Weak<Allocation>>,
     /// The ones that small blocks come from; kept for the life of the device.
-    shared: Vec<(HugePages, Arc<Arena>)>,
+    shared: Vec<(Pages, Arc<Arena>)>,
     /// Numbers of arenas that are gone, until peers were told.
     gone: Vec<u32>,
 }
@@ -198,49 +212,53 @@ impl ArenaPool {
     /// A zeroed block of `len` bytes for `domain`, 64-byte aligned, page-aligned from a page on.
     ///
     /// # Errors
-    /// [`MemoryError`] if the system has no memory, or the device does not take it.
+    /// [`MemoryError`] if the system has no memory, or a device does not take it.
     pub(crate) fn alloc(
         &self,
         domain: u64,
         reach: Reach,
         len: usize,
-        huge: HugePages,
+        pages: impl Into<Pages>,
     ) -> Result<Arc<Backing>, MemoryError> {
+        let pages = pages.into();
         let align = if len >= PAGE { PAGE } else { LINE };
         let reserved = len.next_multiple_of(align);
         if reserved > LARGEST_SHARED {
-            let arena = self.create(reserved, huge)?;
+            let arena = self.create(reserved, pages)?;
             let offset = arena.take(reserved, align).ok_or_else(|| no_room(len))?;
             return Ok(Backing::in_arena(domain, reach, arena, offset, len, reserved));
         }
-        let (arena, offset) = self.small(reserved, align, huge)?;
+        let (arena, offset) = self.small(reserved, align, pages)?;
         let backing = Backing::in_arena(domain, reach, arena, offset, len, reserved);
         // SAFETY: the block was just taken from the arena and nobody else has it; it spans `len` bytes.
         unsafe { backing.base().as_ptr().write_bytes(0, len) };
         Ok(backing)
     }
 
-    fn small(&self, reserved: usize, align: usize, huge: HugePages) -> Result<(Arc<Arena>, usize), MemoryError> {
-        let found = self.lock().shared.iter().filter(|(pages, _)| *pages == huge).find_map(|(_, arena)| {
+    fn small(&self, reserved: usize, align: usize, wanted: Pages) -> Result<(Arc<Arena>, usize), MemoryError> {
+        let found = self.lock().shared.iter().filter(|(pages, _)| *pages == wanted).find_map(|(_, arena)| {
             let offset = arena.take(reserved, align)?;
             Some((arena.clone(), offset))
         });
         if let Some(found) = found {
             return Ok(found);
         }
-        let arena = self.create(self.shared_size, huge)?;
+        let arena = self.create(self.shared_size, wanted)?;
         let offset = arena.take(reserved, align).ok_or_else(|| no_room(reserved))?;
-        self.lock().shared.push((huge, arena.clone()));
+        self.lock().shared.push((wanted, arena.clone()));
         Ok((arena, offset))
     }
 
-    fn create(&self, len: usize, huge: HugePages) -> Result<Arc<Arena>, MemoryError> {
+    fn create(&self, len: usize, Pages { huge, pinned }: Pages) -> Result<Arc<Arena>, MemoryError> {
         let len = if huge == HugePages::No { len } else { len.next_multiple_of(HUGE_PAGE) };
         let segment =
             Segment::create_present("qpair-arena", len, Writers::Peers, huge).map_err(|source| match huge {
                 HugePages::Require => MemoryError::NoHugePages { len, source },
                 HugePages::No | HugePages::Try => MemoryError::NoMemory { len, source },
             })?;
+        if let Some(gpu) = pinned {
+            segment.pin(gpu)?;
+        }
         let registered =
             self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
         let further = registered.as_ref().and_then(Registered::further_lkeys);

@@ -85,6 +85,8 @@ functions! {
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
     cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
     cuMemcpyAsync(u64, u64, usize, Object);
     cuMemcpyPeerAsync(u64, Object, u64, Object, usize, Object);
     cuMemsetD8Async(u64, u8, usize, Object);

@@ -193,6 +193,17 @@ calls! {
         Ok(free)
     }
 
+    /// Pins memory of the processor, for all contexts and for kernels too.
+    unsafe fn pin(address: *mut c_void, len: usize) -> () {
+        // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
+        cu!(cuMemHostRegister_v2(address, len, 1 | 2))
+    }
+
+    /// Unpins it.
+    unsafe fn unpin(address: *mut c_void) -> () {
+        cu!(cuMemHostUnregister(address))
+    }
+
     /// Copies between any two addresses, in the order of the stream.
     unsafe fn copy(to: Address, from: Address, len: usize, stream: Handle) -> () {
         cu!(cuMemcpyAsync(to, from, len, stream.0))

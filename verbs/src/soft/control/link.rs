@@ -301,6 +301,22 @@ impl Link {
         }
     }
 
+    /// Notes that `len` bytes of an arena of the processor's memory are to be copied from or to memory at `other`: with a
+    /// GPU's, the arena is pinned, so that the next such copies are fast. The caller is inside its hazard.
+    #[inline(always)]
+    pub(crate) fn note_copy(&self, arena: u32, len: u64, other: Place) {
+        if !other.is_host() && len >= PIN_FROM {
+            self.pin(arena, other);
+        }
+    }
+
+    #[cold]
+    fn pin(&self, arena: u32, other: Place) {
+        if let (Wire::Remote(remote), Some(gpu)) = (&self.wire, other.opened()) {
+            remote.arenas.pin(arena, gpu);
+        }
+    }
+
     /// Maps an arena that the peer sent.
     pub(super) fn install_arena(&self, arena: u32, len: u64, packet: &mut Packet) {
         if let Wire::Remote(remote) = &self.wire {
@@ -425,5 +441,9 @@ fn no_descriptors(what: &'static str) -> ConnectError {
     system(what)(io::Error::from_raw_os_error(libc::EMFILE))
 }
 
+/// Bytes of a copy between memory of a peer's processor and a GPU from which on the former is pinned. CUDA's driver takes
+/// shorter ones from memory that is not pinned before its call returns; longer ones it copies twice.
+/// <https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html>
+const PIN_FROM: u64 = 64 << 10;
 /// How long a peer's control thread may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -211,6 +211,9 @@ pub(crate) fn scatter(
 pub(crate) unsafe fn put(peer: &PeerView, (piece, offset): (&RecvPiece, u64), from: Piece) -> Result<(), NotPut> {
     match find(peer, (piece, offset), from.len as u64) {
         (Reach::Mapped(to, place), _) => {
+            if place.is_host() {
+                peer.link.note_copy(piece.arena.load(Ordering::Relaxed), from.len as u64, from.place);
+            }
             // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
             unsafe { Spot::new(to.as_ptr(), place).copy_from(from.spot(), from.len) }.map_err(|error| {
                 tracing::error!(%error, "a message was not put into GPU memory");
