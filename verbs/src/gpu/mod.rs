@@ -22,6 +22,7 @@ mod path;
 mod pinned;
 mod place;
 mod region;
+mod stage;
 
 pub use attributes::{FlushOptions, GpuAttributes};
 pub use buffer::GpuBuffer;
@@ -36,3 +37,4 @@ pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};
 pub(crate) use pinned::Pinned;
 pub(crate) use place::{ARENA_MASK, Place};
+pub(crate) use stage::Stage;

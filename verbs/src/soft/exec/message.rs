@@ -245,7 +245,7 @@ fn is_on_host(piece: &RecvPiece) -> bool {
 
 /// Where `len` bytes of a piece of a receive lie, from `offset` on: here if they can be mapped, and at the peer.
 #[inline(always)]
-pub(super) fn find(peer: &PeerView, (piece, offset): (&RecvPiece, u64), len: u64) -> (Reach, u64) {
+pub(crate) fn find(peer: &PeerView, (piece, offset): (&RecvPiece, u64), len: u64) -> (Reach, u64) {
     let addr = piece.addr.load(Ordering::Relaxed).wrapping_add(offset);
     let at = piece.arena_offset.load(Ordering::Relaxed).wrapping_add(offset);
     (peer.link.reach(piece.arena.load(Ordering::Relaxed), at, len, addr), addr)
