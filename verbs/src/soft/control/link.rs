@@ -65,6 +65,8 @@ struct Remote {
     bells: Mutex<HashMap<u64, Weak<EventFd>>>,
     /// True once process_vm_readv and writev are known to be refused.
     vm_refused: AtomicBool,
+    /// True if its memory may be pinned for GPUs.
+    may_pin: bool,
 }
 
 impl Link {
@@ -117,6 +119,7 @@ impl Link {
             answers: Answers::default(),
             bells: Mutex::default(),
             vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
+            may_pin: !switches::no_pinning(),
         };
         Ok(Link {
             peer,
@@ -312,7 +315,9 @@ impl Link {
 
     #[cold]
     fn pin(&self, arena: u32, other: Place) {
-        if let (Wire::Remote(remote), Some(gpu)) = (&self.wire, other.opened()) {
+        if let (Wire::Remote(remote), Some(gpu)) = (&self.wire, other.opened())
+            && remote.may_pin
+        {
             remote.arenas.pin(arena, gpu);
         }
     }
