@@ -31,7 +31,7 @@ pub use event::GpuEvent;
 pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 
-pub(crate) use allocation::Allocation;
+pub(crate) use allocation::{Allocation, Export};
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};

@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 use libloading::Library;
 
 use super::Driver;
+use super::layouts::IpcHandle;
 use crate::error::GpuError;
 
 /// Environment variable with the path of another `libcuda.so`.
@@ -115,6 +116,10 @@ functions! {
     cuMemExportToShareableHandle(*mut c_void, u64, c_int, c_ulonglong);
     cuMemImportFromShareableHandle(*mut u64, *mut c_void, c_int);
     cuMemGetAllocationGranularity(*mut usize, *const c_void, c_int);
+    cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
+    cuIpcGetMemHandle(*mut IpcHandle, u64);
+    cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
+    cuIpcCloseMemHandle(u64);
     cuGetErrorName(c_int, *mut *const c_char);
 }
 
