@@ -49,6 +49,10 @@ pub trait Host {
     /// As [`write`](Host::write).
     fn read(&self, qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError>;
 
+    /// Takes note that an answer of `len` bytes begins, or begins again: they are read in order from now on, and until the
+    /// next answer of this queue pair begins none beyond. The device may read them ahead.
+    fn begin_read(&mut self, _qpn: Qpn, _at: Remote, _len: u32) {}
+
     /// Changes 8 aligned bytes for the peer, and returns what was there.
     ///
     /// # Errors

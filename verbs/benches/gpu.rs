@@ -7,18 +7,20 @@
 //!
 //! The peer is a process of its own on the same GPU, whose memory this one maps. All is measured in turn, round by round;
 //! medians with least and greatest. A copy reads and writes each byte, a reduction reads two for each that it writes: GB/s
-//! count all of them, in memory of the GPU; what comes from the processor's memory is only written there.
+//! count all of them, in memory of the GPU; what comes from the processor's memory is only written there. Copies between pinned
+//! memory of the processor and the GPU's are what requests between the two are held against.
 
 use std::env;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
 use qpair_verbs::{
-    Access, Buffer, CompletionQueue, Context, Gpu, GpuBuffer, GpuRegion, Local, ProtectionDomain, QpAddress, QueuePair,
-    RegionSlice, RemoteSlice,
+    Access, Buffer, CompletionQueue, Context, Gid, Gpu, GpuBuffer, GpuRegion, Local, Prepared, ProtectionDomain,
+    QpAddress, QueuePair, RegionSlice, RemoteSlice,
 };
 use serde_json::json;
 
@@ -32,6 +34,8 @@ fn main() -> Result {
     let mut table = Table::default();
     kernels(gpu, &mut table)?;
     wire(gpu, &mut table)?;
+    pinned(gpu, &mut table)?;
+    network(gpu, &mut table)?;
     if env::args().any(|argument| argument == "--json") {
         println!("{}", json!({ "gpu": gpu.attributes().name, "rounds": ROUNDS, "rows": table.json() }));
     } else {
@@ -82,6 +86,57 @@ fn wire(gpu: Gpu, table: &mut Table) -> Result {
         table.note(counted, "WRITE from the processor's memory, 8 B", 8, write);
         let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
         table.note(counted, "WRITE from the processor's memory, 64 MiB", MEDIUM, write);
+    }
+    Ok(())
+}
+
+/// Requests between pinned memory of the processor and the peer's on the GPU, against copies of as much memory.
+fn pinned(gpu: Gpu, table: &mut Table) -> Result {
+    let mut peer = Peer::start(gpu)?;
+    let mut near = gpu.alloc(MEDIUM)?;
+    let mut host = peer.side.pd.alloc_pinned(MEDIUM, gpu)?;
+    let mut other = Some(peer.side.pd.alloc_pinned(MEDIUM, gpu)?);
+    for round in 0..=ROUNDS {
+        let counted = round > 0; // the first maps the memory
+        let copy = timed(REPEATS, || Ok(near.write(0, &host)?))?;
+        table.note(counted, "copy from pinned memory, 64 MiB", MEDIUM, copy);
+        peer.long = Some(host);
+        let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
+        table.note(counted, "WRITE from pinned memory, 64 MiB", MEDIUM, write);
+        host = peer.long.take().ok_or("the buffer is under way")?;
+        let copy = timed(REPEATS, || Ok(near.read(0, &mut host)?))?;
+        table.note(counted, "copy to pinned memory, 64 MiB", MEDIUM, copy);
+        let read = timed(REPEATS, || {
+            let buffer = other.take().ok_or("the buffer is under way")?;
+            other = Some(peer.read_to_host(buffer)?);
+            Ok(())
+        })?;
+        table.note(counted, "READ to pinned memory, 64 MiB", MEDIUM, read);
+    }
+    Ok(())
+}
+
+/// WRITEs over the network wire, on this host's loopback interface: between memories of the GPU, which are staged, and between
+/// those of the processor.
+fn network(gpu: Gpu, table: &mut Table) -> Result {
+    let (mut near, far) = (Side::new(gpu)?, Side::new(gpu)?);
+    let (a, b) = (near.on_loopback()?, far.on_loopback()?);
+    let afar = |address: QpAddress| QpAddress { soft: None, ..address };
+    let (to_a, to_b) = (afar(a.address()), afar(b.address()));
+    let (mut qp, _far_qp) = (a.connect(&to_b)?, b.connect(&to_a)?);
+    let (on_host, target) = (near.pd.expose(MEDIUM, Access::NONE)?, far.pd.expose(MEDIUM, Access::REMOTE_WRITE)?);
+    for round in 0..=ROUNDS {
+        let ways = [
+            ("WRITE over the network wire, GPU to GPU", near.region.local(0..MEDIUM), far.region.remote(0..MEDIUM)),
+            ("WRITE over the network wire, host to host", on_host.local(0..MEDIUM), target.remote(0..MEDIUM)),
+        ];
+        for (what, from, to) in ways {
+            let write = timed(1, || {
+                qp.write(from.clone(), to).signaled().post()?;
+                Ok(near.cq.wait()?.ok()?)
+            })?;
+            table.note(round > 0, what, MEDIUM, write);
+        }
     }
     Ok(())
 }
@@ -145,6 +200,7 @@ impl Table {
 
 /// What a queue pair is made of, and memory of the GPU to use with it.
 struct Side {
+    ctx: Context,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     region: GpuRegion,
@@ -157,7 +213,15 @@ impl Side {
         let cq = ctx.create_cq(16)?;
         let buffer: GpuBuffer = gpu.alloc(MEDIUM)?;
         let region = pd.register_gpu(buffer, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-        Ok(Side { pd, cq, region })
+        Ok(Side { ctx, pd, cq, region })
+    }
+
+    /// A queue pair on this host's loopback interface.
+    fn on_loopback(&self) -> Result<Prepared> {
+        let gid = Gid::from(IpAddr::from([127, 0, 0, 1]));
+        let gids = self.ctx.port(1).ok_or("the device has no port")?.gids;
+        let row = gids.iter().find(|row| row.gid == gid).ok_or("the loopback interface is down")?;
+        Ok(self.pd.rc(&self.cq).gid_index(row.index).build()?)
     }
 }
 
@@ -213,6 +277,13 @@ impl Peer {
         let Local::Buffer(buffer) = self.done()? else { return Err("another memory came back".into()) };
         *(if len == 8 { &mut self.short } else { &mut self.long }) = Some(buffer);
         Ok(())
+    }
+
+    fn read_to_host(&mut self, buffer: Buffer) -> Result<Buffer> {
+        let remote = self.target.slice(0..buffer.len() as u64);
+        self.qp.read(buffer, remote).signaled().post()?;
+        let Local::Buffer(buffer) = self.done()? else { return Err("another memory came back".into()) };
+        Ok(buffer)
     }
 
     fn done(&mut self) -> Result<Local> {

@@ -11,10 +11,11 @@ use bytes::Bytes;
 
 use crate::cq::CompletionQueue;
 use crate::error::{CreateError, GpuRegisterFailed, MemoryError};
-use crate::gpu::{GpuBuffer, GpuRegion, RegistrationPath};
+use crate::gpu::{Gpu, GpuBuffer, GpuRegion, RegistrationPath};
 use crate::ibv;
 use crate::memory::{
-    Backing, Buffer, BytesRegion, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Reach, Window, WindowShared,
+    Backing, Buffer, BytesRegion, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Pages, Reach, Window,
+    WindowShared,
 };
 use crate::qp::{CqHandle, OwnedQp, QpBuilder, QpOptions, SrqHandle};
 use crate::soft::{self, Node};
@@ -80,13 +81,39 @@ impl ProtectionDomain {
     /// # Errors
     /// As [`alloc`](ProtectionDomain::alloc), and [`MemoryError::NoHugePages`] if they are required.
     pub fn alloc_on(&self, len: usize, huge: HugePages) -> Result<Buffer, MemoryError> {
+        self.alloc_pages(len, huge.into())
+    }
+
+    /// The same, pinned for all GPUs of this process: copies between it and their memory go straight there, at the speed of
+    /// the bus. It is not write-combined, so that the processor reads it as any other. It is unpinned with the last buffer of
+    /// its arena; small ones share arenas of some MiB, which are pinned whole.
+    ///
+    /// Processes of the host that map it pin their mapping on its first long copy between it and a GPU, whether or not it is
+    /// pinned here; where their driver refuses, they copy as from any memory, and log that.
+    ///
+    /// ```no_run
+    /// # use qpair_verbs::{Context, Gpu};
+    /// let pd = Context::open("soft0")?.alloc_pd()?;
+    /// let batch = pd.alloc_pinned(64 << 20, Gpu::open(0)?)?; // posted as any other buffer, also to GPU memory
+    /// assert!(batch.is_pinned());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`alloc`](ProtectionDomain::alloc), and [`MemoryError::Gpu`] with
+    /// [`GpuError::NotPinned`](crate::GpuError::NotPinned) if the driver refuses.
+    pub fn alloc_pinned(&self, len: usize, gpu: Gpu) -> Result<Buffer, MemoryError> {
+        self.alloc_pages(len, Pages { pinned: Some(gpu), ..Pages::default() })
+    }
+
+    fn alloc_pages(&self, len: usize, pages: Pages) -> Result<Buffer, MemoryError> {
         check_length(len)?;
         let backing = match &self.provider {
             Provider::Soft(node) => {
                 let home = node.home();
-                home.arenas().alloc(self.id, Reach::Soft(home.clone()), len, huge)
+                home.arenas().alloc(self.id, Reach::Soft(home.clone()), len, pages)
             }
-            Provider::Ibv(pd) => pd.arenas().alloc(self.id, Reach::Ibv(pd.clone()), len, huge),
+            Provider::Ibv(pd) => pd.arenas().alloc(self.id, Reach::Ibv(pd.clone()), len, pages),
         }?;
         Ok(Buffer::new(backing))
     }

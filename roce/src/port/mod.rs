@@ -153,6 +153,16 @@ impl<L: Copy> Port<L> {
         }
     }
 
+    /// Fails a connection since what its peer has sent is lost after it was taken. The peer is told of none of it; a queue pair
+    /// of datagrams goes on.
+    pub fn lose<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) {
+        match self.queue_pairs.get_mut(qpn).map(|slot| &mut slot.queue_pair) {
+            Some(QueuePair::Reliable(rc, _)) => rc.lose(host),
+            Some(QueuePair::Unreliable(uc, _)) => uc.lose(host),
+            Some(QueuePair::Datagrams(_)) | None => {}
+        }
+    }
+
     /// True if [`transmit`](Port::transmit) has nothing to send, and looks at no queue pair to tell so.
     pub fn is_quiet(&self) -> bool {
         self.turns.is_quiet() && self.management.is_quiet() && self.held.is_none()

@@ -21,6 +21,8 @@ pub struct Side {
     pub receives: VecDeque<Receive<usize>>,
     pub completions: Vec<Completion<usize>>,
     pub invalidated: Vec<Rkey>,
+    /// Answers that have begun: how far into the memory, and their lengths.
+    pub begun: Vec<(u64, u32)>,
 }
 
 pub const BASE: u64 = 0x7000_0000_0000;
@@ -93,6 +95,10 @@ impl Host for Side {
     fn read(&self, _qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
         to.copy_from_slice(&self.memory[self.range(at, to.len(), Right::Read)?]);
         Ok(())
+    }
+
+    fn begin_read(&mut self, _qpn: Qpn, at: Remote, len: u32) {
+        self.begun.push((at.va - BASE, len));
     }
 
     fn atomic(&mut self, _qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {

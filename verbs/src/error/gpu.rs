@@ -56,6 +56,25 @@ pub enum GpuError {
         /// Length asked for.
         len: usize,
     },
+    /// Memory of another process that is not there to be opened.
+    #[error(
+        "GPU memory of another process can not be opened ({name}): it was freed, or its process ended; connect again"
+    )]
+    OwnerGone {
+        /// The driver's answer, by its name in `cuda.h`.
+        name: String,
+    },
+    /// The driver does not pin memory of the processor.
+    #[error(
+        "{len} bytes of the processor's memory are not pinned for GPUs: cuMemHostRegister answered {name}; pin less, or \
+         leave it as it is: GPUs reach it all the same, more slowly"
+    )]
+    NotPinned {
+        /// Length asked for.
+        len: usize,
+        /// The driver's answer, by its name in `cuda.h`.
+        name: String,
+    },
     /// An address that is not of a GPU's memory.
     #[error(
         "{address:#x} is no address of GPU memory; register memory of the processor with ProtectionDomain::register"

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::attributes::GpuAttributes;
 use super::device::Device;
@@ -13,14 +13,27 @@ use crate::error::GpuError;
 use crate::memory::{ArenaPool, GpuArena};
 use crate::sync::lock;
 
-/// Memory of one GPU, freed when it is dropped.
+/// Memory of one GPU. It is freed when this is dropped, or once peers have closed it that may have opened it by a handle.
 pub(crate) struct Allocation {
+    /// Its numbers at the software devices that it was registered with. Dropped first: peers are told before it is freed.
+    arenas: Mutex<Vec<GpuArena>>,
+    memory: Arc<Memory>,
+}
+
+/// The memory, freed when it is dropped.
+struct Memory {
     device: &'static Device,
     address: Address,
     len: usize,
     kind: Kind,
-    /// Its numbers at the software devices that it was registered with.
-    arenas: Mutex<Vec<GpuArena>>,
+}
+
+/// What another process maps memory by.
+pub(crate) enum Export {
+    /// A descriptor of physical memory of that length.
+    Descriptor(OwnedFd, usize),
+    /// A handle of an allocation, which has the memory at that distance from its beginning.
+    Handle(Box<[u8; 64]>, u64),
 }
 
 enum Kind {
@@ -108,7 +121,8 @@ impl Allocation {
     }
 
     fn with(device: &'static Device, address: Address, len: usize, kind: Kind) -> Self {
-        Allocation { device, address, len, kind, arenas: Mutex::default() }
+        let memory = Arc::new(Memory { device, address, len, kind });
+        Allocation { arenas: Mutex::default(), memory }
     }
 
     /// Its number among the arenas of a device, given by `add` if it has none.
@@ -126,48 +140,67 @@ impl Allocation {
     }
 
     pub(super) fn device(&self) -> &'static Device {
-        self.device
+        self.memory.device
     }
 
     pub(crate) fn attributes(&self) -> &GpuAttributes {
-        self.device.attributes()
+        self.memory.device.attributes()
     }
 
     pub(crate) fn ordinal(&self) -> usize {
-        self.device.ordinal()
+        self.memory.device.ordinal()
     }
 
     pub(crate) fn place(&self) -> Place {
-        self.device.place()
+        self.memory.device.place()
     }
 
     pub(crate) fn address(&self) -> Address {
-        self.address
+        self.memory.address
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.memory.len
     }
 
     /// The GPU's number among all there are.
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        self.device.attributes().uuid
+        self.memory.device.attributes().uuid
     }
 
-    /// What another process can map of it, and how long that is; `None` of memory that was not made for that.
-    pub(crate) fn export(&self) -> Option<(OwnedFd, usize)> {
-        let Kind::Mapped { physical, mapped } = self.kind else { return None };
-        let exported = self.device.enter().and_then(|_entered| {
-            // SAFETY: the physical memory is this allocation's; the descriptor is new, and nobody else's.
-            unsafe { self.device.driver.export(physical).map(|fd| OwnedFd::from_raw_fd(fd)) }
-        });
-        match exported {
-            Ok(fd) => Some((fd, mapped)),
-            Err(error) => {
-                tracing::warn!(%error, "GPU memory is not passed to another process; it is reached by copies");
-                None
+    /// What processes can map of it that are peers of the device at which its number is `arena`; `None` if none can.
+    pub(crate) fn export(&self, arena: u32) -> Option<Export> {
+        let Memory { device, .. } = *self.memory;
+        let exported = device.enter().and_then(|_entered| match self.memory.kind {
+            Kind::Mapped { physical, mapped } => {
+                // SAFETY: the physical memory is this allocation's; the descriptor is new, and nobody else's.
+                let fd = unsafe { device.driver.export(physical).map(|fd| OwnedFd::from_raw_fd(fd)) }?;
+                Ok(Some(Export::Descriptor(fd, mapped)))
             }
-        }
+            Kind::Plain | Kind::Foreign { .. } => self.handle(arena),
+        });
+        exported.unwrap_or_else(|error| {
+            tracing::info!(%error, "GPU memory is not passed to another process; it is reached by copies");
+            None
+        })
+    }
+
+    /// A handle of the allocation that it is of. From now on it is freed only once peers have closed it.
+    fn handle(&self, arena: u32) -> Result<Option<Export>, GpuError> {
+        let Memory { device, address, len, .. } = *self.memory;
+        // SAFETY: the context is this thread's; the address is that of memory which is alive, and the driver says whether that is
+        // of a kind that has handles.
+        let (base, whole, handle) = unsafe {
+            let (base, whole) = device.driver.extent(address)?;
+            (base, whole, device.driver.ipc_handle(base)?)
+        };
+        let inside = address - base;
+        let is_whole = inside + len as u64 <= whole as u64;
+        let mut arenas = lock(&self.arenas);
+        let known = arenas.iter_mut().filter(|known| known.id() == arena);
+        // Devices that are about to close tell nobody any more.
+        let is_kept = known.map(|known| known.lend(|| self.memory.clone())).reduce(|all, one| all && one);
+        Ok((is_whole && is_kept == Some(true)).then(|| Export::Handle(Box::new(handle), inside)))
     }
 
     /// Makes what NICs have written visible to the GPU.
@@ -175,9 +208,9 @@ impl Allocation {
     /// # Errors
     /// [`GpuError::Driver`].
     pub(super) fn flush(&self) -> Result<(), GpuError> {
-        let _entered = self.device.enter()?;
+        let _entered = self.memory.device.enter()?;
         // SAFETY: the device's context is this thread's.
-        unsafe { self.device.driver.flush() }
+        unsafe { self.memory.device.driver.flush() }
     }
 
     /// A DMA-buf of the whole pages that the memory lies in, and where in it the memory begins.
@@ -186,16 +219,16 @@ impl Allocation {
     /// [`GpuError::Driver`].
     pub(crate) fn dmabuf(&self) -> Result<(OwnedFd, u64), GpuError> {
         let page = rustix::param::page_size() as u64;
-        let start = self.address / page * page;
-        let end = (self.address + self.len as u64).next_multiple_of(page);
-        let _entered = self.device.enter()?;
+        let start = self.memory.address / page * page;
+        let end = (self.memory.address + self.memory.len as u64).next_multiple_of(page);
+        let _entered = self.memory.device.enter()?;
         // SAFETY: the pages are those of this memory; the descriptor is new, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(self.device.driver.dmabuf(start, (end - start) as usize)?) };
-        Ok((fd, self.address - start))
+        let fd = unsafe { OwnedFd::from_raw_fd(self.memory.device.driver.dmabuf(start, (end - start) as usize)?) };
+        Ok((fd, self.memory.address - start))
     }
 }
 
-impl Drop for Allocation {
+impl Drop for Memory {
     fn drop(&mut self) {
         let driver = self.device.driver;
         let freed = self.device.enter().and_then(|_entered| match self.kind {
@@ -216,12 +249,12 @@ impl Drop for Allocation {
 
 impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
+        let kind = match self.memory.kind {
             Kind::Mapped { .. } => "mapped",
             Kind::Plain => "plain",
             Kind::Foreign { .. } => "foreign",
         };
-        write!(f, "Allocation({} bytes on GPU {}, {kind})", self.len, self.device.ordinal())
+        write!(f, "Allocation({} bytes on GPU {}, {kind})", self.memory.len, self.memory.device.ordinal())
     }
 }
 

@@ -129,7 +129,9 @@ impl Gpu {
     /// Takes over memory of this GPU that another library allocated, such as a tensor's: `len` bytes at `address`, which
     /// `owner` keeps alive.
     ///
-    /// Other processes can not map it; on the software device their requests take the way through memory of the processor.
+    /// On the software device, processes of the host that reach it open the whole allocation that it is part of, by a handle of
+    /// CUDA's IPC; `owner` is dropped once they have closed it, on a thread of this library. Of memory without such handles, as
+    /// that of pools, their requests take the way through this process.
     ///
     /// # Errors
     /// [`GpuError::Length`], [`GpuError::NotGpuMemory`], [`GpuError::OtherGpu`], [`GpuError::Driver`].

@@ -14,7 +14,15 @@ pub(crate) struct Imported {
     gpu: Gpu,
     address: Address,
     len: usize,
-    physical: u64,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Physical memory, mapped.
+    Physical(u64),
+    /// An allocation that begins there, opened by its handle. Its owner keeps it until all have closed it.
+    Handle(Address),
 }
 
 impl Imported {
@@ -30,12 +38,42 @@ impl Imported {
         unsafe {
             let physical = device.driver.import(fd.as_raw_fd())?;
             match map(device, physical, len) {
-                Ok(address) => Ok(Imported { gpu, address, len, physical }),
+                Ok(address) => Ok(Imported { gpu, address, len, source: Source::Physical(physical) }),
                 Err(error) => {
                     let _ = device.driver.release(physical);
                     Err(error)
                 }
             }
+        }
+    }
+
+    /// Opens the allocation that `handle` stands for, and gives the `len` bytes at `offset` of it.
+    ///
+    /// # Errors
+    /// [`GpuError::OwnerGone`] if it is not there any more, [`GpuError::Range`] if it is shorter; else as [`open`](Imported::open).
+    pub(crate) fn open_handle(
+        uuid: [u8; 16],
+        handle: [[u8; 32]; 2],
+        offset: u64,
+        len: usize,
+    ) -> Result<Self, GpuError> {
+        let gpu = Gpu::by_uuid(uuid)?;
+        let device: &Device = gpu.device();
+        let _entered = device.enter()?;
+        let mut bytes = [0; 64];
+        bytes.copy_from_slice(handle.as_flattened());
+        // SAFETY: the context is this thread's; the driver checks the handle, which may be anything.
+        let opened = unsafe { device.driver.ipc_open(bytes) };
+        let base = opened.map_err(|error| match error {
+            GpuError::Driver { code, name, .. } if GONE.contains(&code) => GpuError::OwnerGone { name },
+            other => other,
+        })?;
+        let imported = Imported { gpu, address: base.wrapping_add(offset), len, source: Source::Handle(base) };
+        // SAFETY: just opened. What is refused from here on is closed by the value's drop.
+        let (_, whole) = unsafe { device.driver.extent(base) }?;
+        match usize::try_from(offset).ok().and_then(|start| start.checked_add(len)) {
+            Some(end) if end <= whole => Ok(imported),
+            end => Err(GpuError::Range { start: offset as usize, end: end.unwrap_or(usize::MAX), len: whole }),
         }
     }
 
@@ -55,13 +93,39 @@ impl Imported {
 impl Drop for Imported {
     fn drop(&mut self) {
         let device = self.gpu.device();
-        // SAFETY: mapped by `open`; whoever keeps addresses in it keeps this value.
+        // SAFETY: mapped by `open` or `open_handle`; whoever keeps addresses in it keeps this value.
         let closed = device.enter().and_then(|_entered| unsafe {
-            let unmapped = unmap(device, self.address, self.len);
-            device.driver.release(self.physical).and(unmapped)
+            match self.source {
+                Source::Physical(physical) => {
+                    let unmapped = unmap(device, self.address, self.len);
+                    device.driver.release(physical).and(unmapped)
+                }
+                Source::Handle(base) => device.driver.ipc_close(base),
+            }
         });
         if let Err(error) = closed {
             tracing::error!(%error, len = self.len, "GPU memory of another process could not be unmapped");
         }
+    }
+}
+
+/// What the driver answers to a handle whose memory was freed, or whose process ended: `CUDA_ERROR_INVALID_VALUE`,
+/// `CUDA_ERROR_MAP_FAILED`, `CUDA_ERROR_INVALID_HANDLE`.
+const GONE: [i32; 3] = [1, 205, 400];
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_of_nothing_says_so() {
+        let fake = qpair_fake_cuda::control::add_device().unwrap();
+        let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+        let open = |handle| Imported::open_handle(gpu.attributes().uuid, handle, 0, 1).unwrap_err();
+        let error = open([[7; 32]; 2]);
+        assert!(matches!(error, GpuError::OwnerGone { .. }) && error.to_string().contains("connect again"), "{error}");
+        fake.fail("cuIpcOpenMemHandle_v2", 1, qpair_fake_cuda::code::MAP_FAILED).unwrap();
+        assert!(matches!(open([[7; 32]; 2]), GpuError::OwnerGone { .. }));
+        assert!(!fake.live().contains("opening"), "{}", fake.live());
     }
 }

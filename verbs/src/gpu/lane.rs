@@ -47,6 +47,10 @@ impl Lane {
         Lane { stream, scratch: 0, lent: false }
     }
 
+    pub(super) fn stream(self) -> Handle {
+        self.stream
+    }
+
     /// This thread's way to a GPU.
     fn of(device: &Device) -> Result<Lane, GpuError> {
         let own = LANES.try_with(|lanes| match &mut lanes.borrow_mut().0[device.ordinal()] {

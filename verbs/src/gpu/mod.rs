@@ -19,8 +19,10 @@ mod imported;
 mod kernels;
 mod lane;
 mod path;
+mod pinned;
 mod place;
 mod region;
+mod stage;
 
 pub use attributes::{FlushOptions, GpuAttributes};
 pub use buffer::GpuBuffer;
@@ -29,8 +31,10 @@ pub use event::GpuEvent;
 pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 
-pub(crate) use allocation::Allocation;
+pub(crate) use allocation::{Allocation, Export};
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};
+pub(crate) use pinned::Pinned;
 pub(crate) use place::{ARENA_MASK, Place};
+pub(crate) use stage::Stage;

@@ -13,8 +13,8 @@ use crate::types::{Access, Rkey};
 /// Registered GPU memory, made by [`ProtectionDomain::register_gpu`].
 ///
 /// Work requests name parts of it by [`local`](GpuRegion::local), peers by [`remote`](GpuRegion::remote). On the software
-/// device it can be the memory of every request between queue pairs of one host but atomics and datagrams; between hosts it
-/// is staged by whoever sends. [`revoke`](GpuRegion::revoke) gives the memory back.
+/// device it can be the memory of every request between queue pairs of one host but atomics and datagrams; between hosts its
+/// bytes go by pinned memory of the processor, many packets at a time. [`revoke`](GpuRegion::revoke) gives the memory back.
 pub struct GpuRegion {
     region: ExposedRegion,
     path: RegistrationPath,

@@ -12,7 +12,7 @@ use super::buffer::HugePages;
 use super::ranges::Ranges;
 use super::segment::{Segment, Writers};
 use crate::error::MemoryError;
-use crate::gpu::{ARENA_MASK, Allocation, Place};
+use crate::gpu::{ARENA_MASK, Allocation, Gpu, Place};
 use crate::ibv::Registered;
 use crate::sync::lock;
 
@@ -32,11 +32,11 @@ pub(crate) struct Arena {
 }
 
 /// The arenas of one opened software device, or of one protection domain elsewhere.
-#[derive(Debug)]
 pub(crate) struct ArenaPool {
     state: Mutex<PoolState>,
     me: Weak<ArenaPool>,
     alarm: OnceLock<Alarm>,
+    keeper: OnceLock<Keeper>,
     registrar: Option<Registrar>,
     /// Size of an arena for small blocks.
     shared_size: usize,
@@ -53,16 +53,33 @@ impl std::fmt::Debug for Registrar {
     }
 }
 
-/// Called when there are arenas that are gone and of which peers were not told.
-struct Alarm(Box<dyn Fn() + Send + Sync>);
+/// On which pages an arena stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages {
+    pub(crate) huge: HugePages,
+    /// Pinned for GPUs, by that one's context.
+    pub(crate) pinned: Option<Gpu>,
+}
 
-impl std::fmt::Debug for Alarm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Alarm")
+impl From<HugePages> for Pages {
+    fn from(huge: HugePages) -> Self {
+        Pages { huge, pinned: None }
     }
 }
 
-#[derive(Debug, Default)]
+/// Keeps the device open that the pool is of, until it is dropped; `None` if that is closing.
+struct Keeper(Box<dyn Fn() -> Option<Left> + Send + Sync>);
+
+/// Called when there are arenas that are gone and of which peers were not told.
+struct Alarm(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for ArenaPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ArenaPool")
+    }
+}
+
+#[derive(Default)]
 struct PoolState {
     next_id: u32,
     /// All that are alive, for peers that ask.
@@ -70,17 +87,23 @@ struct PoolState {
     /// The same of GPUs' memory, by their numbers without the place.
     gpus: HashMap<u32, Weak<Allocation>>,
     /// The ones that small blocks come from; kept for the life of the device.
-    shared: Vec<(HugePages, Arc<Arena>)>,
+    shared: Vec<(Pages, Arc<Arena>)>,
     /// Numbers of arenas that are gone, until peers were told.
     gone: Vec<u32>,
+    /// What is given back once they were.
+    left: Vec<Left>,
 }
 
 /// Memory of a GPU as the peers of one device know it. They are told when it is dropped, with the memory.
-#[derive(Debug)]
 pub(crate) struct GpuArena {
     id: u32,
     pool: Weak<ArenaPool>,
+    /// The memory, and the device that tells peers when it goes, once they may have opened it by a handle.
+    lent: Option<Left>,
 }
+
+/// What is given back once no peer has it any more, when dropped.
+pub(crate) type Left = Box<dyn Send>;
 
 impl GpuArena {
     pub(crate) fn id(&self) -> u32 {
@@ -92,6 +115,16 @@ impl GpuArena {
         self.pool.strong_count() > 0
     }
 
+    /// Keeps the memory until peers have closed it, and the device open until then; false if that is closing.
+    pub(crate) fn lend<M: Send + 'static>(&mut self, memory: impl FnOnce() -> M) -> bool {
+        if self.lent.is_none() {
+            let device = self.pool.upgrade().and_then(|pool| pool.keeper.get().and_then(|Keeper(keep)| keep()));
+            // Dropped in this order.
+            self.lent = device.map(|device| Box::new((memory(), device)) as Left);
+        }
+        self.lent.is_some()
+    }
+
     pub(crate) fn is_of(&self, pool: &Weak<ArenaPool>) -> bool {
         self.pool.ptr_eq(pool)
     }
@@ -100,8 +133,14 @@ impl GpuArena {
 impl Drop for GpuArena {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.forget(self.id);
+            pool.forget(self.id, self.lent.take());
         }
+    }
+}
+
+impl std::fmt::Debug for GpuArena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GpuArena({})", self.id)
     }
 }
 
@@ -158,7 +197,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.forget(self.id);
+            pool.forget(self.id, None);
         }
         if let Some(Err(error)) = self.registered.take().map(Registered::close) {
             tracing::error!(%error, len = self.len(), "the device keeps memory registered; it is leaked");
@@ -185,6 +224,7 @@ impl ArenaPool {
             state: Mutex::default(),
             me: me.clone(),
             alarm: OnceLock::new(),
+            keeper: OnceLock::new(),
             registrar,
             shared_size,
         })
@@ -195,52 +235,61 @@ impl ArenaPool {
         let _ = self.alarm.set(Alarm(Box::new(alarm)));
     }
 
+    /// Says what keeps the device open; once.
+    pub(crate) fn set_keeper(&self, keep: impl Fn() -> Option<Left> + Send + Sync + 'static) {
+        let _ = self.keeper.set(Keeper(Box::new(keep)));
+    }
+
     /// A zeroed block of `len` bytes for `domain`, 64-byte aligned, page-aligned from a page on.
     ///
     /// # Errors
-    /// [`MemoryError`] if the system has no memory, or the device does not take it.
+    /// [`MemoryError`] if the system has no memory, or a device does not take it.
     pub(crate) fn alloc(
         &self,
         domain: u64,
         reach: Reach,
         len: usize,
-        huge: HugePages,
+        pages: impl Into<Pages>,
     ) -> Result<Arc<Backing>, MemoryError> {
+        let pages = pages.into();
         let align = if len >= PAGE { PAGE } else { LINE };
         let reserved = len.next_multiple_of(align);
         if reserved > LARGEST_SHARED {
-            let arena = self.create(reserved, huge)?;
+            let arena = self.create(reserved, pages)?;
             let offset = arena.take(reserved, align).ok_or_else(|| no_room(len))?;
             return Ok(Backing::in_arena(domain, reach, arena, offset, len, reserved));
         }
-        let (arena, offset) = self.small(reserved, align, huge)?;
+        let (arena, offset) = self.small(reserved, align, pages)?;
         let backing = Backing::in_arena(domain, reach, arena, offset, len, reserved);
         // SAFETY: the block was just taken from the arena and nobody else has it; it spans `len` bytes.
         unsafe { backing.base().as_ptr().write_bytes(0, len) };
         Ok(backing)
     }
 
-    fn small(&self, reserved: usize, align: usize, huge: HugePages) -> Result<(Arc<Arena>, usize), MemoryError> {
-        let found = self.lock().shared.iter().filter(|(pages, _)| *pages == huge).find_map(|(_, arena)| {
+    fn small(&self, reserved: usize, align: usize, wanted: Pages) -> Result<(Arc<Arena>, usize), MemoryError> {
+        let found = self.lock().shared.iter().filter(|(pages, _)| *pages == wanted).find_map(|(_, arena)| {
             let offset = arena.take(reserved, align)?;
             Some((arena.clone(), offset))
         });
         if let Some(found) = found {
             return Ok(found);
         }
-        let arena = self.create(self.shared_size, huge)?;
+        let arena = self.create(self.shared_size, wanted)?;
         let offset = arena.take(reserved, align).ok_or_else(|| no_room(reserved))?;
-        self.lock().shared.push((huge, arena.clone()));
+        self.lock().shared.push((wanted, arena.clone()));
         Ok((arena, offset))
     }
 
-    fn create(&self, len: usize, huge: HugePages) -> Result<Arc<Arena>, MemoryError> {
+    fn create(&self, len: usize, Pages { huge, pinned }: Pages) -> Result<Arc<Arena>, MemoryError> {
         let len = if huge == HugePages::No { len } else { len.next_multiple_of(HUGE_PAGE) };
         let segment =
             Segment::create_present("qpair-arena", len, Writers::Peers, huge).map_err(|source| match huge {
                 HugePages::Require => MemoryError::NoHugePages { len, source },
                 HugePages::No | HugePages::Try => MemoryError::NoMemory { len, source },
             })?;
+        if let Some(gpu) = pinned {
+            segment.pin(gpu)?;
+        }
         let registered =
             self.registrar.as_ref().map(|Registrar(register)| register(segment.base(), len)).transpose()?;
         let further = registered.as_ref().and_then(Registered::further_lkeys);
@@ -271,7 +320,7 @@ impl ArenaPool {
             let mut state = self.lock();
             let number = state.number();
             state.gpus.insert(number, Arc::downgrade(allocation));
-            GpuArena { id: allocation.place().arena(number), pool: self.me.clone() }
+            GpuArena { id: allocation.place().arena(number), pool: self.me.clone(), lent: None }
         })
     }
 
@@ -281,13 +330,14 @@ impl ArenaPool {
         found.filter(|allocation| allocation.place() == Place::of_arena(id))
     }
 
-    /// Notes that an arena is gone.
-    fn forget(&self, id: u32) {
+    /// Notes that an arena is gone; `left` is to be given back once peers have unmapped it.
+    fn forget(&self, id: u32, left: Option<Left>) {
         let mut state = self.lock();
         state.by_id.remove(&id);
         state.gpus.remove(&(id & ARENA_MASK));
         state.gone.push(id);
-        let first = state.gone.len() == 1;
+        let first = state.gone.len() == 1 || left.is_some();
+        state.left.extend(left);
         drop(state);
         if first && let Some(Alarm(alarm)) = self.alarm.get() {
             alarm();
@@ -297,6 +347,12 @@ impl ArenaPool {
     /// Numbers of arenas that went since the last call.
     pub(crate) fn take_gone(&self) -> Vec<u32> {
         std::mem::take(&mut self.lock().gone)
+    }
+
+    /// What went with arenas since the last call, to be dropped once peers have unmapped them. To be taken before
+    /// [`take_gone`](ArenaPool::take_gone), so that they are told first.
+    pub(crate) fn take_left(&self) -> Vec<Left> {
+        std::mem::take(&mut self.lock().left)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {

@@ -199,6 +199,11 @@ impl Backing {
         }
     }
 
+    /// True if it is pinned for GPUs.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(&self.kind, Kind::Arena { arena, .. } if arena.segment().is_pinned())
+    }
+
     /// True if no device may write it.
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self.kind, Kind::Bytes { .. })

@@ -65,6 +65,11 @@ impl Buffer {
         self.backing.into_vec().map_err(Buffer::new)
     }
 
+    /// True if it is pinned for GPUs; see [`ProtectionDomain::alloc_pinned`](crate::ProtectionDomain::alloc_pinned).
+    pub fn is_pinned(&self) -> bool {
+        self.backing.is_pinned()
+    }
+
     /// The GPU's memory that it stands on; such a buffer is inside of a region only.
     pub(crate) fn into_gpu(self) -> Option<GpuBuffer> {
         self.backing.into_gpu()

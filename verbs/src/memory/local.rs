@@ -131,10 +131,19 @@ impl Local {
         }
     }
 
-    /// True if any of it is a GPU's.
+    /// Whose memory it is: all of it is of one place.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Local::Region(slice) => slice.backing().place(),
+            _ => Place::HOST,
+        }
+    }
+
+    /// True if it is a GPU's.
     #[inline]
     pub(crate) fn is_on_gpu(&self) -> bool {
-        matches!(self, Local::Region(slice) if !slice.backing().place().is_host())
+        !self.place().is_host()
     }
 
     /// Whether it may be posted on a queue pair of `domain`, whose requests have `max_sge` pieces at most.

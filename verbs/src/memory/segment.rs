@@ -3,13 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::available;
+use crate::error::GpuError;
+use crate::gpu::{Gpu, Pinned};
 use crate::memory::HugePages;
+use crate::sync::lock;
 
 /// A mapping of a memfd, unmapped on drop.
 #[derive(Debug)]
@@ -17,6 +21,18 @@ pub(crate) struct Segment {
     base: NonNull<u8>,
     len: usize,
     fd: OwnedFd,
+    /// Ended before it is unmapped.
+    pinning: Mutex<Pinning>,
+}
+
+/// Whether a mapping is pinned for GPUs.
+#[derive(Debug)]
+enum Pinning {
+    No,
+    UnderWay,
+    Yes(Pinned),
+    /// The driver refused: it is not asked again.
+    Refused,
 }
 
 // SAFETY: a segment is an address range; what is shared in it is atomic or guarded by the types laid over it.
@@ -69,7 +85,7 @@ impl Segment {
         };
         ftruncate(&fd, len as u64)?;
         let base = map(fd.as_fd(), len, true)?;
-        let segment = Segment { base, len, fd };
+        let segment = Segment::mapped(base, len, fd);
         let mut seals = SealFlags::SHRINK | SealFlags::GROW;
         if writers == Writers::Owner {
             seals |= SealFlags::FUTURE_WRITE;
@@ -86,7 +102,11 @@ impl Segment {
             return Err(io::Error::other("the peer's memory is not sealed against shrinking, or too short"));
         }
         let base = map(fd.as_fd(), len, writable)?;
-        Ok(Segment { base, len, fd })
+        Ok(Segment::mapped(base, len, fd))
+    }
+
+    fn mapped(base: NonNull<u8>, len: usize, fd: OwnedFd) -> Self {
+        Segment { base, len, fd, pinning: Mutex::new(Pinning::No) }
     }
 
     /// Makes the first `len` bytes present, so that the data path does not fault.
@@ -100,6 +120,49 @@ impl Segment {
         if let Err(error) = self.populate(len) {
             tracing::debug!(%error, len, "pages are not populated ahead");
         }
+    }
+
+    /// Pins all of it, unless it is pinned. It stays so until it is unmapped.
+    ///
+    /// # Errors
+    /// [`GpuError::NotPinned`], [`GpuError::Driver`].
+    pub(crate) fn pin(&self, gpu: Gpu) -> Result<(), GpuError> {
+        match &mut *lock(&self.pinning) {
+            Pinning::Yes(_) | Pinning::UnderWay => return Ok(()),
+            pinning => *pinning = Pinning::UnderWay,
+        }
+        // SAFETY: mapped as long as this value, whose drop ends the pinning first and leaves the mapping where that fails. No
+        // part of it is pinned: only this function pins any, and only one call at a time gets here.
+        let pinned = unsafe { Pinned::new(gpu, self.base, self.len) };
+        let (pinning, result) = match pinned {
+            Ok(pinned) => (Pinning::Yes(pinned), Ok(())),
+            Err(error) => (Pinning::Refused, Err(error)),
+        };
+        *lock(&self.pinning) = pinning;
+        result
+    }
+
+    /// The same on a thread of its own, since it takes as long as there are pages; once, and what is refused stays as it is.
+    #[cold]
+    pub(crate) fn pin_aside(self: &Arc<Self>, gpu: Gpu) {
+        if !matches!(*lock(&self.pinning), Pinning::No) {
+            return;
+        }
+        let segment = self.clone();
+        let pin = move || {
+            if let Err(error) = segment.pin(gpu) {
+                tracing::warn!(%error, "a peer's memory is not pinned; copies between it and GPUs are slow");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("qpair-pin".to_owned()).spawn(pin) {
+            tracing::warn!(%error, "a peer's memory is not pinned; copies between it and GPUs are slow");
+            *lock(&self.pinning) = Pinning::Refused;
+        }
+    }
+
+    /// True once it is pinned.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(*lock(&self.pinning), Pinning::Yes(_))
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -140,6 +203,14 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        let pinning = self.pinning.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Pinning::Yes(pinned) = std::mem::replace(pinning, Pinning::No)
+            && let Err(error) = pinned.end()
+        {
+            // What is mapped there next would be taken for this memory.
+            tracing::error!(%error, len = self.len, "memory stays pinned; it is leaked");
+            return;
+        }
         // SAFETY: the mapping is this value's own; whoever keeps pointers into it keeps the segment.
         if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
             tracing::error!(%error, "could not unmap a segment");

@@ -30,6 +30,12 @@ impl Spot {
         self.place.is_host().then_some(self.ptr)
     }
 
+    /// The address, and whose memory it is, if that is a GPU's.
+    #[inline(always)]
+    pub(crate) fn on_gpu(self) -> Option<(*mut u8, Place)> {
+        (!self.place.is_host()).then_some((self.ptr, self.place))
+    }
+
     /// So many bytes further.
     #[inline(always)]
     pub(crate) fn add(self, bytes: usize) -> Self {

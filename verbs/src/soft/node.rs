@@ -32,7 +32,7 @@ struct Networking {
     refused: Option<Instant>,
 }
 
-/// Memory of a queue pair that is gone, given back when dropped.
+/// Memory of a queue pair that is gone, or of a GPU, given back when dropped.
 pub(crate) type Retired = Box<dyn Send>;
 
 /// Devices that this process has open.
@@ -58,6 +58,8 @@ impl Node {
         *lock(&node.control) = Some(control.clone());
         let waker = control.clone();
         home.arenas().set_alarm(move || waker.wake());
+        let weak = Arc::downgrade(&node);
+        home.arenas().set_keeper(move || weak.upgrade().map(|node| Box::new(node) as Retired));
         home.set_alarm(move || control.attend());
         lock(&NODES).insert(id, (Arc::downgrade(&node), Arc::downgrade(&home)));
         tracing::debug!(%id, "software device opened");
@@ -195,7 +197,9 @@ impl Handler for Node {
     }
 
     fn retired(&self) -> Vec<Retired> {
-        std::mem::take(&mut lock(&self.retired))
+        let mut retired = std::mem::take(&mut *lock(&self.retired));
+        retired.extend(self.home.arenas().take_left());
+        retired
     }
 
     fn tick(&self) -> bool {

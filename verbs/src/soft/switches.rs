@@ -16,6 +16,11 @@ pub(crate) fn no_shared_memory() -> bool {
     is_on("QPAIR_NO_SHARED_MEMORY")
 }
 
+/// `QPAIR_NO_PINNING=1`: memory that peers allocated is not pinned for GPUs where it is mapped.
+pub(crate) fn no_pinning() -> bool {
+    is_on("QPAIR_NO_PINNING")
+}
+
 fn is_on(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }

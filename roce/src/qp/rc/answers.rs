@@ -123,6 +123,12 @@ impl Answers {
         self.fresh -= usize::from(given.is_some_and(|answer| answer.is_fresh()));
     }
 
+    /// Owes nothing any more.
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+        self.fresh = 0;
+    }
+
     /// Owes nothing any more but what says that requests are done, or were refused for good, up to the first that needs
     /// memory.
     pub(super) fn cut_short(&mut self) {

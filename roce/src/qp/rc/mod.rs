@@ -211,6 +211,13 @@ impl<L: Copy> ReliableConnection<L> {
         self.fail(CLOSED, false, host);
     }
 
+    /// Fails the connection since what its peer has sent is lost after it was taken: [`Cause::Memory`]. The peer is told
+    /// nothing any more, so that it takes none of that for done, and gives the connection up after its retries.
+    pub fn lose<H: Host<Local = L>>(&mut self, host: &mut H) {
+        self.fail(Failure { cause: Cause::Memory, ..CLOSED }, false, host);
+        self.responder.fall_silent();
+    }
+
     fn fail<H: Host<Local = L>>(&mut self, failure: Failure, answers: bool, host: &mut H) {
         if !answers {
             self.responder.stop();

@@ -264,6 +264,9 @@ impl<L: Copy> Responder<L> {
         host: &mut H,
     ) -> Result<usize, AccessError> {
         let Reading { from, left, is_first, .. } = reading;
+        if is_first && left > 0 {
+            host.begin_read(config.qpn, from, left);
+        }
         let len = left.min(config.mtu.bytes());
         let position = Position::new(is_first, len == left);
         let extension = if position == Position::Middle { Extension::None } else { Extension::Acknowledge(aeth) };
@@ -289,6 +292,11 @@ impl<L: Copy> Responder<L> {
     /// told would send it again, to nobody.
     pub(super) fn stop(&mut self) {
         self.answers.cut_short();
+    }
+
+    /// Answers the peer no more, not even of what is done.
+    pub(super) fn fall_silent(&mut self) {
+        self.answers.clear();
     }
 
     /// The connection has failed: a message that has begun does not end.

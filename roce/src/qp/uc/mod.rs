@@ -111,6 +111,11 @@ impl<L: Copy> UnreliableConnection<L> {
         self.fail(Cause::Closed, host);
     }
 
+    /// Fails the connection since what its peer has sent is lost after it was taken: [`Cause::Memory`].
+    pub fn lose<H: Host<Local = L>>(&mut self, host: &mut H) {
+        self.fail(Cause::Memory, host);
+    }
+
     fn fail<H: Host<Local = L>>(&mut self, cause: Cause, host: &mut H) {
         if self.state == State::Failed {
             return;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use qpair_roce::wire::{Aeth, Bth, Credits, Extension, Headers, Nak, Opcode, Packet, Reth, RnrTimer, Syndrome};
-use qpair_roce::{Counters, Extra, Msn, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Send, State};
+use qpair_roce::{
+    Cause, Counters, Extra, Msn, Mtu, Op, Psn, Qpn, ReliableConfig, ReliableConnection, Remote, Send, State,
+};
 
 use crate::side::{BASE, KEY, Side};
 
@@ -252,6 +254,33 @@ fn a_read_that_is_repeated_is_answered_where_it_stands() {
     let opcodes = [Opcode::RC_READ_RESPONSE_FIRST, Opcode::RC_READ_RESPONSE_MIDDLE, Opcode::RC_READ_RESPONSE_LAST];
     let once: Vec<_> = opcodes.into_iter().zip(200..).collect();
     assert_eq!(end.sends(), once);
+}
+
+#[test]
+fn what_an_answer_reads_is_told_ahead() {
+    let mut end = Lone::new(|config| config);
+    end.hears(Opcode::RC_READ_REQUEST, 200, reth(3000), b"");
+    end.hears(Opcode::RC_READ_REQUEST, 203, reth(0), b"");
+    assert_eq!((end.side.begun.len(), end.sends().len()), (0, 4));
+    // The whole, and of what is asked for again the rest.
+    let left = Reth { va: BASE + 2048, rkey: KEY, len: 952 };
+    end.hears(Opcode::RC_READ_REQUEST, 202, Extension::Remote(left), b"");
+    assert_eq!(end.sends(), [(Opcode::RC_READ_RESPONSE_ONLY, 202)]);
+    assert_eq!(end.side.begun, [(0, 3000), (2048, 952)]);
+}
+
+#[test]
+fn what_is_lost_after_it_was_taken_is_not_acknowledged() {
+    let mut end = Lone::new(|config| config);
+    end.post(Op::Send(Extra::Nothing), 10);
+    end.hears(Opcode::RC_WRITE_ONLY, 200, reth(4), b"four");
+    end.hears(Opcode::RC_READ_REQUEST, 201, reth(3000), b"");
+    end.rc.lose(&mut end.side);
+    assert_eq!((end.sends(), end.rc.state()), (vec![], State::Failed));
+    assert_eq!((&end.side.failed[..], end.side.completions.len()), (&[Cause::Memory][..], 1));
+    // What the peer sends again has no answer either.
+    end.hears(Opcode::RC_WRITE_ONLY, 200, reth(4), b"four");
+    assert_eq!(end.sends(), []);
 }
 
 #[test]

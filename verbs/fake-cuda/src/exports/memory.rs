@@ -205,7 +205,12 @@ extern "C" fn cuMemHostUnregister(address: *mut c_void) -> Code {
             world.violation(device, "cuMemHostUnregister", format_args!("{base:#x} is not registered"));
             return Err(code::HOST_MEMORY_NOT_REGISTERED);
         }
-        remove(world, "cuMemHostUnregister", device, base, "registration").map(drop)
+        let range = remove(world, "cuMemHostUnregister", device, base, "registration")?;
+        if !mapped(base, base + range.len) {
+            let what = format_args!("{} bytes at {base:#x} were unmapped while they were registered", range.len);
+            world.violation(device, "cuMemHostUnregister", what);
+        }
+        Ok(())
     })
 }
 

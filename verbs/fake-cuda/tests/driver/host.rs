@@ -61,3 +61,19 @@ fn it_is_read_when_the_copy_is_done() {
     ground.end_with(&["cuMemHostUnregister: 4 bytes", "still to be used by stream"]);
     assert_eq!(other, [0; 4]);
 }
+
+#[test]
+fn it_stays_mapped_while_it_is_registered() {
+    let ground = Ground::new();
+    let len = 3 * 4096;
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let at = unsafe { libc::mmap(null_mut(), len, prot, flags, -1, 0) };
+    ok(cuMemHostRegister_v2(at, len, 0));
+    // SAFETY: the mapping of above, which nobody uses.
+    assert_eq!(unsafe { libc::munmap(at.wrapping_byte_add(4096), 4096) }, 0);
+    ok(cuMemHostUnregister(at));
+    ground.end_with(&["12288 bytes", "were unmapped while they were registered"]);
+    // SAFETY: what is left of it.
+    unsafe { libc::munmap(at, len) };
+}

@@ -32,6 +32,15 @@ pub(super) struct AccessDesc {
     pub(super) flags: i32,
 }
 
+/// `CUipcMemHandle`, with bytes of no meaning to anybody else.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IpcHandle {
+    pub(super) bytes: [u8; 64],
+}
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+pub(super) const LAZY_PEER_ACCESS: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(super) const DEVICE: i32 = 1;
 const PINNED: i32 = 1;

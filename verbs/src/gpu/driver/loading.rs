@@ -7,6 +7,7 @@ use cudarc::driver::sys;
 use libloading::Library;
 
 use super::Driver;
+use super::layouts::IpcHandle;
 use crate::error::GpuError;
 
 /// Environment variable with the path of another `libcuda.so`.
@@ -85,6 +86,8 @@ functions! {
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
     cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
     cuMemcpyAsync(u64, u64, usize, Object);
     cuMemcpyPeerAsync(u64, Object, u64, Object, usize, Object);
     cuMemsetD8Async(u64, u8, usize, Object);
@@ -113,6 +116,10 @@ functions! {
     cuMemExportToShareableHandle(*mut c_void, u64, c_int, c_ulonglong);
     cuMemImportFromShareableHandle(*mut u64, *mut c_void, c_int);
     cuMemGetAllocationGranularity(*mut usize, *const c_void, c_int);
+    cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
+    cuIpcGetMemHandle(*mut IpcHandle, u64);
+    cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
+    cuIpcCloseMemHandle(u64);
     cuGetErrorName(c_int, *mut *const c_char);
 }
 

@@ -13,8 +13,8 @@ use std::ffi::c_void;
 
 #[cfg(feature = "cuda")]
 use layouts::{
-    AccessDesc, AllocationProp, CURRENT_CONTEXT, DEVICE, DMA_BUF_FD, FILE_DESCRIPTOR, Location, MINIMUM, READ_WRITE,
-    TO_OWNER,
+    AccessDesc, AllocationProp, CURRENT_CONTEXT, DEVICE, DMA_BUF_FD, FILE_DESCRIPTOR, IpcHandle, LAZY_PEER_ACCESS,
+    Location, MINIMUM, READ_WRITE, TO_OWNER,
 };
 
 use crate::error::GpuError;
@@ -193,6 +193,17 @@ calls! {
         Ok(free)
     }
 
+    /// Pins memory of the processor, for all contexts and for kernels too.
+    unsafe fn pin(address: *mut c_void, len: usize) -> () {
+        // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
+        cu!(cuMemHostRegister_v2(address, len, 1 | 2))
+    }
+
+    /// Unpins it.
+    unsafe fn unpin(address: *mut c_void) -> () {
+        cu!(cuMemHostUnregister(address))
+    }
+
     /// Copies between any two addresses, in the order of the stream.
     unsafe fn copy(to: Address, from: Address, len: usize, stream: Handle) -> () {
         cu!(cuMemcpyAsync(to, from, len, stream.0))
@@ -342,6 +353,32 @@ calls! {
         let mut fd = -1_i32;
         cu!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FILE_DESCRIPTOR, 0))?;
         Ok(fd)
+    }
+
+    /// Where the allocation begins that has an address, and its length.
+    unsafe fn extent(address: Address) -> (Address, usize) {
+        let (mut base, mut len) = (0, 0);
+        cu!(cuMemGetAddressRange_v2(&mut base, &mut len, address))?;
+        Ok((base, len))
+    }
+
+    /// A handle of an allocation of `cuMemAlloc` for another process.
+    unsafe fn ipc_handle(base: Address) -> [u8; 64] {
+        let mut handle = IpcHandle { bytes: [0; 64] };
+        cu!(cuIpcGetMemHandle(&mut handle, base))?;
+        Ok(handle.bytes)
+    }
+
+    /// Opens what another process's handle stands for; as often as that, it is closed.
+    unsafe fn ipc_open(handle: [u8; 64]) -> Address {
+        let mut base = 0;
+        cu!(cuIpcOpenMemHandle_v2(&mut base, IpcHandle { bytes: handle }, LAZY_PEER_ACCESS))?;
+        Ok(base)
+    }
+
+    /// Closes it.
+    unsafe fn ipc_close(base: Address) -> () {
+        cu!(cuIpcCloseMemHandle(base))
     }
 
     /// The physical memory of a descriptor.

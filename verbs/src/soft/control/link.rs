@@ -16,8 +16,8 @@ use super::outbox::Outbox;
 use super::peer_arenas::{Mapped, PeerArenas, Reach};
 use super::socket::{Packet, Socket};
 use crate::address::NodeId;
-use crate::error::ConnectError;
-use crate::gpu::{Allocation, Imported, Place};
+use crate::error::{ConnectError, GpuError};
+use crate::gpu::{Allocation, Export, Imported, Place};
 use crate::memory::Arena;
 use crate::memory::Segment;
 use crate::soft::eventfd::EventFd;
@@ -65,6 +65,8 @@ struct Remote {
     bells: Mutex<HashMap<u64, Weak<EventFd>>>,
     /// True once process_vm_readv and writev are known to be refused.
     vm_refused: AtomicBool,
+    /// True if its memory may be pinned for GPUs.
+    may_pin: bool,
 }
 
 impl Link {
@@ -117,6 +119,7 @@ impl Link {
             answers: Answers::default(),
             bells: Mutex::default(),
             vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
+            may_pin: !switches::no_pinning(),
         };
         Ok(Link {
             peer,
@@ -301,6 +304,24 @@ impl Link {
         }
     }
 
+    /// Notes that `len` bytes of an arena of the processor's memory are to be copied from or to memory at `other`: with a
+    /// GPU's, the arena is pinned, so that the next such copies are fast. The caller is inside its hazard.
+    #[inline(always)]
+    pub(crate) fn note_copy(&self, arena: u32, len: u64, other: Place) {
+        if !other.is_host() && len >= PIN_FROM {
+            self.pin(arena, other);
+        }
+    }
+
+    #[cold]
+    fn pin(&self, arena: u32, other: Place) {
+        if let (Wire::Remote(remote), Some(gpu)) = (&self.wire, other.opened())
+            && remote.may_pin
+        {
+            remote.arenas.pin(arena, gpu);
+        }
+    }
+
     /// Maps an arena that the peer sent.
     pub(super) fn install_arena(&self, arena: u32, len: u64, packet: &mut Packet) {
         if let Wire::Remote(remote) = &self.wire {
@@ -326,25 +347,35 @@ impl Link {
 
     /// Sends the peer memory of a GPU of ours; false if it can not be mapped. For the control thread.
     pub(super) fn lend_gpu(&self, arena: u32, allocation: &Allocation) -> bool {
-        let (Wire::Remote(remote), Some((fd, len))) = (&self.wire, allocation.export()) else { return false };
-        if self.send(&Message::GpuArena { arena, len: len as u64, gpu: allocation.uuid() }, &[fd.as_fd()]) {
+        let (Wire::Remote(remote), Some(export)) = (&self.wire, allocation.export(arena)) else { return false };
+        let gpu = allocation.uuid();
+        let is_sent = match export {
+            Export::Descriptor(fd, len) => self.send(&Message::GpuArena { arena, len: len as u64, gpu }, &[fd.as_fd()]),
+            Export::Handle(handle, offset) => {
+                let (halves, _) = handle.as_chunks();
+                let handle = [halves[0], halves[1]];
+                self.send(&Message::GpuHandle { arena, len: allocation.len() as u64, gpu, handle, offset }, &[])
+            }
+        };
+        if is_sent {
             lock(&remote.lent).insert(arena);
         }
         true
     }
 
-    /// Maps memory of a GPU that the peer sent.
-    pub(super) fn install_gpu_arena(&self, arena: u32, len: u64, gpu: [u8; 16], packet: &mut Packet) {
-        let (Wire::Remote(remote), Some(fd)) = (&self.wire, packet.fds.pop()) else { return };
-        remote.arenas.install_with(arena, || {
-            let opened = usize::try_from(len).map(|len| Imported::open(gpu, fd, len));
-            match opened {
-                Ok(Ok(imported)) => Some(Mapped::of_gpu(arena, imported)),
-                Ok(Err(error)) => {
-                    tracing::info!(%error, peer = %self.peer, "a peer's GPU memory is not mapped; its process copies");
-                    None
-                }
-                Err(_) => None,
+    /// Maps memory of a GPU that the peer sent, as `open` does it, of so many bytes.
+    pub(super) fn install_gpu_arena(
+        &self,
+        arena: u32,
+        len: u64,
+        open: impl FnOnce(usize) -> Result<Imported, GpuError>,
+    ) {
+        let Wire::Remote(remote) = &self.wire else { return };
+        remote.arenas.install_with(arena, || match open(usize::try_from(len).ok()?) {
+            Ok(imported) => Some(Mapped::of_gpu(arena, imported)),
+            Err(error) => {
+                tracing::info!(%error, peer = %self.peer, "a peer's GPU memory is not mapped; its process copies");
+                None
             }
         });
     }
@@ -425,5 +456,9 @@ fn no_descriptors(what: &'static str) -> ConnectError {
     system(what)(io::Error::from_raw_os_error(libc::EMFILE))
 }
 
+/// Bytes of a copy between memory of a peer's processor and a GPU from which on the former is pinned. CUDA's driver takes
+/// shorter ones from memory that is not pinned before its call returns; longer ones it copies twice.
+/// <https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html>
+const PIN_FROM: u64 = 64 << 10;
 /// How long a peer's control thread may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -23,6 +23,8 @@ pub(crate) enum Message {
     Arena { arena: u32, len: u64 },
     /// The answer to MapArena of a GPU's memory, with the GPU's number. Carries what it is mapped by.
     GpuArena { arena: u32, len: u64, gpu: [u8; 16] },
+    /// The same of memory that has no descriptor: a handle of an allocation, which has the arena at that distance.
+    GpuHandle { arena: u32, len: u64, gpu: [u8; 16], handle: [[u8; 32]; 2], offset: u64 },
     /// An arena is gone; unmap it.
     ArenaGone { arena: u32 },
     /// Asks for an answer once all accesses are over that are under way.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::gpu::{Imported, Place};
+use crate::gpu::{Gpu, Imported, Place};
 use crate::memory::Segment;
 use crate::sync::lock;
 
@@ -37,27 +37,26 @@ pub(super) struct Mapped {
     place: Place,
     base: NonNull<u8>,
     len: usize,
-    _memory: Memory,
+    memory: Memory,
 }
 
-/// What is unmapped on drop.
+/// What is unmapped on drop, or when it was pinned if that is under way.
 #[derive(Debug)]
-#[allow(dead_code, reason = "kept to be dropped")]
 enum Memory {
-    Host(Segment),
-    Gpu(Imported),
+    Host(Arc<Segment>),
+    Gpu(#[allow(dead_code, reason = "kept to be dropped")] Imported),
 }
 
 impl Mapped {
     fn of_host(id: u32, segment: Segment) -> Self {
         let (base, len) = (segment.base(), segment.len());
-        Mapped { id, place: Place::HOST, base, len, _memory: Memory::Host(segment) }
+        Mapped { id, place: Place::HOST, base, len, memory: Memory::Host(Arc::new(segment)) }
     }
 
     pub(super) fn of_gpu(id: u32, imported: Imported) -> Self {
         let base = std::ptr::without_provenance_mut(imported.address() as usize);
         let (base, len, place) = (NonNull::new(base).unwrap_or(NonNull::dangling()), imported.len(), imported.place());
-        Mapped { id, place, base, len, _memory: Memory::Gpu(imported) }
+        Mapped { id, place, base, len, memory: Memory::Gpu(imported) }
     }
 }
 
@@ -84,6 +83,18 @@ impl PeerArenas {
             }
             _ => Reach::Unmapped,
         })
+    }
+
+    /// Pins an arena of the processor's memory, if it is mapped and that was not tried before. The caller is inside its hazard.
+    #[cold]
+    pub(super) fn pin(&self, arena: u32, gpu: Gpu) {
+        // SAFETY: as in `find`.
+        let mapped = unsafe { self.place(arena).load(Ordering::Acquire).as_ref() };
+        if let Some(Mapped { id, memory: Memory::Host(segment), .. }) = mapped
+            && *id == arena
+        {
+            segment.pin_aside(gpu);
+        }
     }
 
     /// Asks for an arena that is not mapped, once; `ask` is false if the question could not be sent.

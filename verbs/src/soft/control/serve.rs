@@ -8,6 +8,7 @@ use super::link::Link;
 use super::message::{Message, Refusal};
 use super::remote_access;
 use super::socket::{Packet, Socket};
+use crate::gpu::Imported;
 use crate::soft::home::Home;
 use crate::soft::layout::LAYOUT_VERSION;
 
@@ -114,7 +115,14 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
                 link.send(&Message::Arena { arena, len: 0 }, &[]);
             }
         }
-        Message::GpuArena { arena, len, gpu } => link.install_gpu_arena(arena, len, gpu, &mut packet),
+        Message::GpuArena { arena, len, gpu } => {
+            if let Some(fd) = packet.fds.pop() {
+                link.install_gpu_arena(arena, len, |len| Imported::open(gpu, fd, len));
+            }
+        }
+        Message::GpuHandle { arena, len, gpu, handle, offset } => {
+            link.install_gpu_arena(arena, len, |len| Imported::open_handle(gpu, handle, offset, len));
+        }
         Message::Arena { arena, len } => link.install_arena(arena, len, &mut packet),
         Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
         Message::Quiesce { turn } => {

@@ -166,10 +166,12 @@ impl Loop {
                 self.accept_all();
             }
             self.drop_slow_greetings();
+            // Of what is retired peers are told before they are asked whether they have let it pass.
+            let retired = handler.retired();
             for arena in handler.gone() {
                 self.links.values().for_each(|link| link.take_back(arena));
             }
-            self.retire(handler.retired());
+            self.retire(retired);
             if ticking {
                 if handler.tick() {
                     quiet_since = Instant::now();

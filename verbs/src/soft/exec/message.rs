@@ -211,6 +211,9 @@ pub(crate) fn scatter(
 pub(crate) unsafe fn put(peer: &PeerView, (piece, offset): (&RecvPiece, u64), from: Piece) -> Result<(), NotPut> {
     match find(peer, (piece, offset), from.len as u64) {
         (Reach::Mapped(to, place), _) => {
+            if place.is_host() {
+                peer.link.note_copy(piece.arena.load(Ordering::Relaxed), from.len as u64, from.place);
+            }
             // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
             unsafe { Spot::new(to.as_ptr(), place).copy_from(from.spot(), from.len) }.map_err(|error| {
                 tracing::error!(%error, "a message was not put into GPU memory");
@@ -242,7 +245,7 @@ fn is_on_host(piece: &RecvPiece) -> bool {
 
 /// Where `len` bytes of a piece of a receive lie, from `offset` on: here if they can be mapped, and at the peer.
 #[inline(always)]
-pub(super) fn find(peer: &PeerView, (piece, offset): (&RecvPiece, u64), len: u64) -> (Reach, u64) {
+pub(crate) fn find(peer: &PeerView, (piece, offset): (&RecvPiece, u64), len: u64) -> (Reach, u64) {
     let addr = piece.addr.load(Ordering::Relaxed).wrapping_add(offset);
     let at = piece.arena_offset.load(Ordering::Relaxed).wrapping_add(offset);
     (peer.link.reach(piece.arena.load(Ordering::Relaxed), at, len, addr), addr)

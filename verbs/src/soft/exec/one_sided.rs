@@ -23,7 +23,7 @@ impl Sender {
     pub(crate) fn write_short(&mut self, hazard: &AtomicU32, piece: Piece, remote: RemoteSlice) -> bool {
         let Some(peer) = &self.peer else { return false };
         self.hazard.enter(hazard);
-        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, false));
+        let found = peer.settled().map(|settled| reach(peer, settled, remote, Access::REMOTE_WRITE, Place::HOST));
         let Some(Found::At(to)) = found else {
             self.hazard.leave(hazard);
             return false;
@@ -56,7 +56,7 @@ impl Sender {
             Err(NoClaim::Closed) => return self.leave(own, LOST),
         };
         if len > 0 {
-            match reach(peer, settled, remote, Access::REMOTE_WRITE, request.local.is_on_gpu()) {
+            match reach(peer, settled, remote, Access::REMOTE_WRITE, request.local.place()) {
                 Found::At(to) => {
                     let failed = request.pieces(|offset, piece| {
                         // SAFETY: the key granted `len` bytes at `to`, its owner waits for the hazard, and the pieces
@@ -140,7 +140,7 @@ impl Sender {
         if len == 0 {
             return self.leave(own, Outcome::Done(WcStatus::SUCCESS, 0));
         }
-        match reach(peer, settled, remote, Access::REMOTE_READ, request.local.is_on_gpu()) {
+        match reach(peer, settled, remote, Access::REMOTE_READ, request.local.place()) {
             Found::At(from) => {
                 let failed = request.pieces(|offset, piece| {
                     // SAFETY: the key granted `len` bytes at `from`, its owner waits for the hazard; the pieces are
@@ -188,7 +188,7 @@ impl Sender {
             Gate::NotYet => return self.leave(own, Outcome::Wait(Wait::Peer)),
             Gate::Closed => return self.leave(own, LOST),
         };
-        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, false) {
+        let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST) {
             Found::At(at) => {
                 // No atomics reach GPU memory from the processor.
                 let Some(at) = at.on_host() else {
@@ -237,19 +237,24 @@ enum Found {
     Refused,
 }
 
-/// Checks the key for one access, whose local side may be on a GPU. The caller is inside its hazard.
+/// Checks the key for one access, whose local side is at `local`. The caller is inside its hazard.
 #[inline(always)]
-fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, from_gpu: bool) -> Found {
+fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, local: Place) -> Found {
     let may = settled.access & right.bits() == right.bits();
     let keys = peer.link.keys();
     let granted = keys.check(remote.rkey, remote.addr, remote.len, right, settled.domain, peer.qpn);
     let Some(grant) = granted.filter(|_| may) else { return Found::Refused };
     match peer.link.reach(grant.arena, grant.arena_offset, remote.len, remote.addr) {
-        Reach::Mapped(at, place) => Found::At(Spot::new(at.as_ptr(), place)),
+        Reach::Mapped(at, place) => {
+            if place.is_host() {
+                peer.link.note_copy(grant.arena, remote.len, local);
+            }
+            Found::At(Spot::new(at.as_ptr(), place))
+        }
         Reach::Pending => Found::Pending,
         Reach::Unmapped => match peer.link.pid() {
             // The system copies between memory of processors only.
-            Some(pid) if peer.link.vm_allowed() && !from_gpu && Place::of_arena(grant.arena).is_host() => {
+            Some(pid) if peer.link.vm_allowed() && local.is_host() && Place::of_arena(grant.arena).is_host() => {
                 Found::Vm(pid)
             }
             _ => Found::Bounce,

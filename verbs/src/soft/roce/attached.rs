@@ -1,18 +1,20 @@
 //! A queue pair that is on the network, as the engine knows it: its send queue, and its receives as a peer sees them.
 //! For these the engine does what a peer's device does on the shared memory wire.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use qpair_roce::{Cause, Extra, Incoming, Outcome, Qpn, Receive, Remote, Rkey, Send};
 
 use super::memory::{Memory, Place};
+use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
 use crate::error::GpuError;
 use crate::memory::{RemoteSlice, Spot};
 use crate::qp::{Borrowed, Op};
 use crate::soft::control::Reach;
 use crate::soft::cq_shared::Seat;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
-use crate::soft::exec::{self, Own, Piece, Request, put, scatter, take};
+use crate::soft::exec::{self, NotPut, Own, Piece, Request, find, put, scatter, take};
 use crate::soft::home::Home;
 use crate::soft::peer::PeerView;
 use crate::soft::send_queue::{SendQueue, SendSlot};
@@ -32,6 +34,8 @@ pub(super) struct Attached {
     refused: Option<u32>,
     /// A completion is not shown to the poller yet.
     is_unseen: bool,
+    /// Where the answer ends that is being made, to a READ of the peer.
+    answer_ends: u64,
     /// The protocol gave it up, and is out of its memory.
     pub(super) is_closed: bool,
 }
@@ -71,7 +75,7 @@ pub(super) enum Next {
 impl Attached {
     pub(super) fn new(qpn: Qpn, join: Join) -> Self {
         let taken = join.send.retired();
-        Attached { qpn, taken, done: taken, join, refused: None, is_unseen: false, is_closed: false }
+        Attached { qpn, taken, done: taken, join, refused: None, is_unseen: false, answer_ends: 0, is_closed: false }
     }
 
     pub(super) fn owner(&self) -> &Arc<dyn Owner> {
@@ -211,9 +215,12 @@ impl Attached {
         self.taken == self.done && self.taken != self.join.send.posted()
     }
 
-    /// Takes bytes of a request for a packet.
-    pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8]) -> Option<()> {
+    /// Takes bytes of a request for a packet; a GPU's are read ahead.
+    pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8], ahead: &RefCell<ReadAhead>) -> Option<()> {
         self.with(index, |request| {
+            if request.with.inline.is_none() && request.local.is_on_gpu() {
+                return self.read_ahead(index, request, offset as usize, to, &mut ahead.borrow_mut());
+            }
             let mut moved = true;
             request.part(offset as usize, to.len(), |at, piece| {
                 // SAFETY: the stretch lies within `to`, and the piece is posted memory, which a peer may write at most as
@@ -224,14 +231,48 @@ impl Attached {
         })?
     }
 
-    /// Puts bytes of an answer where a request wants them.
-    pub(super) fn answer(&self, index: u32, offset: u32, bytes: &[u8]) -> Option<()> {
+    /// The same of a request whose memory is a GPU's, in one piece.
+    fn read_ahead(
+        &self,
+        index: u32,
+        request: &Request<'_>,
+        offset: usize,
+        to: &mut [u8],
+        ahead: &mut ReadAhead,
+    ) -> Option<()> {
+        let mut moved = false;
+        request.part(offset, request.len().saturating_sub(offset), |_, piece| {
+            let source = Source::Request(self.qpn, index);
+            // SAFETY: the piece is posted memory. It is given back once the request is over, which `Side::complete` has the
+            // read-ahead forget before.
+            let taken = unsafe { ahead.take(source, (piece.ptr, piece.place), piece.len, to) };
+            moved = match taken {
+                Some(taken) => is_moved(taken.map_err(Box::new)),
+                // SAFETY: as above; the protocol stays within the request, so that the piece has as many bytes.
+                None => is_moved(unsafe { Spot::host(to.as_mut_ptr()).copy_from(piece.spot(), to.len()) }),
+            };
+        });
+        moved.then_some(())
+    }
+
+    /// Puts bytes of an answer where a request wants them; those for a GPU are written behind.
+    pub(super) fn answer(&self, index: u32, offset: u32, bytes: &[u8], behind: &mut WriteBehind) -> Option<()> {
         self.with(index, |request| {
             let calc = if let Op::ReadReduce(_, calc) = request.op { Some(*calc) } else { None };
             let mut moved = true;
             request.part(offset as usize, bytes.len(), |at, piece| {
+                let bytes = &bytes[at..at + piece.len];
                 // SAFETY: the stretch lies within `bytes`, and the piece is posted memory.
-                moved &= is_moved(unsafe { take(piece, Spot::host(bytes[at..].as_ptr().cast_mut()), calc) });
+                let take = || unsafe { take(piece, Spot::host(bytes.as_ptr().cast_mut()), calc) };
+                moved &= is_moved(match piece.spot().on_gpu() {
+                    None => take(),
+                    Some(to) => {
+                        let bytes = Bytes { qpn: self.qpn, request: Some(index), calc, bytes };
+                        // SAFETY: the piece is posted memory, given back once the request is over, before which `Side::complete`
+                        // settles what is written behind.
+                        unsafe { behind.put(to, bytes) }.map_or_else(take, |put| put.map_err(Box::new))
+                    }
+                });
             });
             moved.then_some(())
         })?
@@ -267,11 +308,23 @@ impl Attached {
         Some(Receive { id: index.into(), local: Memory { qpn: self.qpn, place: Place::Receive(slot) }, len })
     }
 
-    /// Puts bytes of a message into the receive that was taken for it.
-    pub(super) fn fill(&self, slot: u32, offset: u32, bytes: &[u8]) -> Option<()> {
+    /// Puts bytes of a message into the receive that was taken for it; those for a GPU are written behind.
+    pub(super) fn fill(&self, slot: u32, offset: u32, bytes: &[u8], behind: &mut WriteBehind) -> Option<()> {
         let inbound = &self.join.inbound;
         let with = Borrowed { inline: Some(bytes), ..Borrowed::default() };
         scatter(inbound, slot, offset.into(), &Request::of_bytes(&with), |to, piece: Piece| {
+            if let (Reach::Mapped(at, place), _) = find(inbound, to, piece.len as u64)
+                && !place.is_host()
+            {
+                // SAFETY: the piece is part of `bytes`.
+                let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
+                let bytes = Bytes { qpn: self.qpn, request: None, calc: None, bytes };
+                // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; what is
+                // written behind is settled before the receive completes, and after each round.
+                if let Some(put) = unsafe { behind.put((at.as_ptr(), place), bytes) } {
+                    return if is_moved(put.map_err(Box::new)) { Ok(()) } else { Err(NotPut::Fault) };
+                }
+            }
             // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; the
             // piece is part of `bytes`.
             unsafe { put(inbound, to, piece) }
@@ -326,6 +379,16 @@ impl Attached {
             // The link is the device's to itself.
             Reach::Pending | Reach::Unmapped => None,
         }
+    }
+
+    /// An answer to a READ begins that ends there.
+    pub(super) fn begin_answer(&mut self, ends: u64) {
+        self.answer_ends = ends;
+    }
+
+    /// Bytes from `va` on of the answer that is being made.
+    pub(super) fn left_of_answer(&self, va: u64) -> u64 {
+        self.answer_ends.saturating_sub(va)
     }
 
     pub(super) fn allows(&self, right: Access) -> bool {

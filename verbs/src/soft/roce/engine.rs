@@ -89,7 +89,7 @@ impl Engine {
         self.fill_outbox(now);
         self.transmit(now);
         self.port.remove(qpn);
-        self.side.attached.remove(qpn)
+        self.side.remove(qpn)
     }
 
     /// Takes up what was posted to a queue pair. Of one that has failed it is flushed.
@@ -149,7 +149,12 @@ impl Engine {
             inside.get_or_insert_with(|| home.enter_as_engine());
             port.receive(now, &arrival, side);
         });
+        // Before the memory may be another's, and before the peers are told.
+        side.behind.settle();
         drop(inside);
+        while let Some(qpn) = side.behind.take_lost() {
+            port.lose(qpn, side);
+        }
         self.settle();
         match came {
             Ok(count) => {
@@ -216,6 +221,7 @@ impl Engine {
                 let Some(departure) = port.transmit(now, room, segments, side) else { break };
                 outbox.push(departure);
             }
+            side.end_reads();
         });
     }
 

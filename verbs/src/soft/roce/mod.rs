@@ -9,6 +9,7 @@ mod interfaces;
 mod memory;
 mod network;
 mod side;
+mod staging;
 mod target;
 #[cfg(test)]
 mod tests;

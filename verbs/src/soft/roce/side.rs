@@ -1,5 +1,6 @@
 //! The device around the protocol: its memory and queues, as `qpair_roce` asks for them.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -9,6 +10,7 @@ use qpair_roce::{
 
 use super::attached::{Attached, is_moved};
 use super::memory::{Memory, Place};
+use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
 use crate::memory::Spot;
 use crate::soft::atomic::Atomic;
 use crate::soft::home::Home;
@@ -23,11 +25,32 @@ pub(super) struct Side {
     pub(super) failed: Vec<(Qpn, Cause)>,
     /// Queue pairs with requests that waited for others, which are over now.
     pub(super) freed: Vec<Qpn>,
+    /// Bytes of GPUs that are sent, and that came.
+    ahead: RefCell<ReadAhead>,
+    pub(super) behind: WriteBehind,
 }
 
 impl Side {
     pub(super) fn new(home: Arc<Home>) -> Self {
-        Side { home, attached: NumberTable::new(), failed: Vec::new(), freed: Vec::new() }
+        Side {
+            home,
+            attached: NumberTable::new(),
+            failed: Vec::new(),
+            freed: Vec::new(),
+            ahead: RefCell::new(ReadAhead::new()),
+            behind: WriteBehind::new(),
+        }
+    }
+
+    /// Waits for what is being read of memory that peers were granted, before the hazard is left.
+    pub(super) fn end_reads(&mut self) {
+        self.ahead.get_mut().end_accesses();
+    }
+
+    /// Lets a queue pair go.
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Attached> {
+        self.ahead.get_mut().forget_all(qpn);
+        self.attached.remove(qpn)
     }
 
     /// Where memory lies that a peer may use so.
@@ -46,14 +69,14 @@ impl Host for Side {
     fn gather(&self, from: Memory, offset: u32, to: &mut [u8]) -> Result<(), AccessError> {
         let Place::Request(index) = from.place else { return Err(AccessError::Key) };
         let attached = self.attached.get(from.qpn).ok_or(AccessError::Key)?;
-        attached.gather(index, offset, to).ok_or(AccessError::Key)
+        attached.gather(index, offset, to, &self.ahead).ok_or(AccessError::Key)
     }
 
     fn scatter(&mut self, to: Memory, offset: u32, bytes: &[u8]) -> Result<(), AccessError> {
         let attached = self.attached.get(to.qpn).ok_or(AccessError::Key)?;
         let done = match to.place {
-            Place::Request(index) => attached.answer(index, offset, bytes),
-            Place::Receive(slot) => attached.fill(slot, offset, bytes),
+            Place::Request(index) => attached.answer(index, offset, bytes, &mut self.behind),
+            Place::Receive(slot) => attached.fill(slot, offset, bytes, &mut self.behind),
         };
         done.ok_or(AccessError::Key)
     }
@@ -73,6 +96,14 @@ impl Host for Side {
 
     fn write(&mut self, qpn: Qpn, at: Remote, bytes: &[u8]) -> Result<(), AccessError> {
         let to = self.reach(qpn, at, bytes.len() as u64, Access::REMOTE_WRITE)?;
+        if let Some(spot) = to.on_gpu() {
+            let bytes = Bytes { qpn, request: None, calc: None, bytes };
+            // SAFETY: the key grants as many bytes there, and stays granted until the hazard is left, before which the engine
+            // settles what is written behind.
+            if let Some(put) = unsafe { self.behind.put(spot, bytes) } {
+                return if is_moved(put.map_err(Box::new)) { Ok(()) } else { Err(AccessError::Key) };
+            }
+        }
         // SAFETY: the key grants as many bytes there, and stays granted; all access to exposed memory is by `device_copy`
         // or atomic.
         let moved = unsafe { to.copy_from(Spot::host(bytes.as_ptr().cast_mut()), bytes.len()) };
@@ -81,9 +112,28 @@ impl Host for Side {
 
     fn read(&self, qpn: Qpn, at: Remote, to: &mut [u8]) -> Result<(), AccessError> {
         let from = self.reach(qpn, at, to.len() as u64, Access::REMOTE_READ)?;
+        if let Some(spot) = from.on_gpu() {
+            let left = self.attached.get(qpn).map_or(0, |attached| attached.left_of_answer(at.va));
+            // Ahead is read what the key grants now, and not taken from its owner before the hazard is left.
+            let rest = if self.reach(qpn, at, left, Access::REMOTE_READ).is_ok() { left as usize } else { 0 };
+            let rest = rest.max(to.len());
+            // SAFETY: the key grants `rest` bytes there, until the hazard is left, before which the engine ends such accesses.
+            let taken = unsafe { self.ahead.borrow_mut().take(Source::Answer(qpn), spot, rest, to) };
+            if let Some(taken) = taken {
+                return if is_moved(taken.map_err(Box::new)) { Ok(()) } else { Err(AccessError::Key) };
+            }
+        }
         // SAFETY: as in `write`.
         let moved = unsafe { Spot::host(to.as_mut_ptr()).copy_from(from, to.len()) };
         if is_moved(moved) { Ok(()) } else { Err(AccessError::Key) }
+    }
+
+    fn begin_read(&mut self, qpn: Qpn, at: Remote, len: u32) {
+        // What is left of an answer before is older than this READ.
+        self.ahead.get_mut().forget(Source::Answer(qpn));
+        if let Some(attached) = self.attached.get_mut(qpn) {
+            attached.begin_answer(at.va.saturating_add(len.into()));
+        }
     }
 
     fn atomic(&mut self, qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
@@ -109,15 +159,20 @@ impl Host for Side {
     }
 
     fn complete(&mut self, qpn: Qpn, completion: Completion<Memory>) {
+        // Who is told of it looks at its memory, and has that of requests back.
+        self.behind.settle();
+        let is_lost = self.behind.has_lost(qpn);
+        let but = |outcome| if is_lost && outcome == Outcome::Success { Outcome::LocalProtection } else { outcome };
         let Some(attached) = self.attached.get_mut(qpn) else { return };
         match completion {
             Completion::Sent { id, outcome, .. } => {
-                attached.finish(id as u32, status(outcome));
+                self.ahead.get_mut().forget(Source::Request(qpn, id as u32));
+                attached.finish(id as u32, status(but(outcome)));
                 if attached.is_held_up() {
                     self.freed.push(qpn);
                 }
             }
-            Completion::Received { id, outcome, message, .. } => attached.received(id as u32, outcome, &message),
+            Completion::Received { id, outcome, message, .. } => attached.received(id as u32, but(outcome), &message),
         }
     }
 

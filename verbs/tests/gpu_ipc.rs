@@ -1,0 +1,196 @@
+//! Memory of `cuMemAlloc`, of this library and of others, that processes of the host open by CUDA's IPC handles: mapped, so that
+//! requests do not take the way through its process, and freed only once nobody has it open. On a CUDA driver in memory.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use qpair_fake_cuda::{code, control};
+use qpair_verbs::{
+    Access, CompletionQueue, Context, Gpu, GpuBuffer, GpuRegion, ProtectionDomain, QpAddress, QueuePair, RemoteSlice,
+};
+
+fn soft() -> (Context, ProtectionDomain) {
+    let ctx = Context::open("soft0").expect("the software device");
+    let pd = ctx.alloc_pd().expect("a domain");
+    (ctx, pd)
+}
+
+/// A process of its own with memory on a GPU, and this one's queue pair to it.
+struct Far {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    qp: QueuePair,
+    /// [`LEN`] bytes of 7.
+    target: RemoteSlice,
+}
+
+impl Far {
+    /// Its memory is on the GPU of this ordinal, of that kind.
+    fn start(pd: &ProtectionDomain, cq: &CompletionQueue, fake: control::Device, kind: &str) -> Far {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["far_process", "--exact", "--ignored", "--nocapture"]);
+        command.env(GIVEN, format!("{} {kind}", fake.ordinal())).env("FAKE_CUDA_DEVICES", "16");
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let qp = pd.rc(cq).build().unwrap();
+        writeln!(process.stdin.as_mut().unwrap(), "{}", serde_json::to_string(&qp.address()).unwrap()).unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let told = lines.by_ref().map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
+        let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
+        Far { process, lines, qp: qp.connect(&address).unwrap(), target }
+    }
+
+    /// Reads its bytes, writes others over some, and reads them.
+    fn exchange(&mut self, own: &GpuRegion, cq: &mut CompletionQueue) {
+        own.write(LEN, &[9; 100]).unwrap();
+        self.qp.read(own.local(0..LEN), self.target).signaled().post().unwrap();
+        self.qp.write(own.local(LEN..LEN + 100), self.target.slice(50..150)).signaled().post().unwrap();
+        self.qp.read(own.local(LEN..LEN + 200), self.target.slice(0..200)).signaled().post().unwrap();
+        for _ in 0..3 {
+            cq.wait_for(LIMIT).expect("done in time").ok().expect("a success");
+        }
+        let (mut before, mut after) = (vec![0; LEN], [0; 200]);
+        own.read(0, &mut before).unwrap();
+        own.read(LEN, &mut after).unwrap();
+        assert_eq!((before, &after[..]), (vec![7; LEN], &[&[7; 50][..], &[9; 100], &[7; 50]].concat()[..]));
+    }
+
+    /// Has it do something, and waits until it has.
+    fn ask(&mut self, what: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
+        let done = self.lines.by_ref().map_while(Result::ok).find(|line| line == "done");
+        assert!(done.is_some(), "it ended before it was done: {what}");
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Memory of `cuMemAlloc` with [`LEN`] bytes of 7, or adopted in the middle of such memory.
+fn plain(gpu: Gpu, kind: &str) -> GpuBuffer {
+    let whole = gpu.alloc(3 * LEN).unwrap();
+    let address = whole.address();
+    let mut buffer = match kind {
+        // SAFETY: the buffer is the memory's owner, and nobody else uses it.
+        "adopted" => unsafe { gpu.adopt(address + LEN as u64 + 13, LEN, Box::new(whole)) }.unwrap(),
+        _ => gpu.alloc(LEN).unwrap(),
+    };
+    buffer.write(0, &[7; LEN]).unwrap();
+    buffer
+}
+
+#[test]
+#[ignore = "needs a test to start it, as its peer process"]
+fn far_process() {
+    let Ok(given) = std::env::var(GIVEN) else { return eprintln!("nothing to do: no test started this process") };
+    let (ordinal, kind) = given.split_once(' ').unwrap();
+    control::load().unwrap();
+    let fake = control::Device::of(ordinal.parse().unwrap());
+    // No virtual memory.
+    fake.set_attribute(102, 0).unwrap();
+    if kind == "refused" {
+        fake.fail_times("cuIpcGetMemHandle", 1, 0, code::NOT_SUPPORTED).unwrap();
+    }
+    let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+    let (ctx, pd) = soft();
+    let cq = ctx.create_cq(8).unwrap();
+    let region = pd.register_gpu(plain(gpu, kind), Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    let qp = pd.rc(&cq).build().unwrap();
+    println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..LEN))).unwrap());
+    let mut lines = std::io::stdin().lines().map_while(Result::ok);
+    let Some(near) = lines.next() else { return };
+    let qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
+    let freed = || {
+        let deadline = Instant::now() + LIMIT;
+        while fake.live().contains("allocation") {
+            assert!(Instant::now() < deadline, "not freed: {}", fake.live());
+            std::thread::yield_now();
+        }
+        assert_eq!(fake.violations(), "");
+        println!("\ndone");
+    };
+    match lines.next().as_deref() {
+        Some("free") => {
+            drop(region.revoke().unwrap());
+            freed();
+        }
+        Some("close the device, and free") => {
+            let buffer = region.revoke().unwrap();
+            drop((qp, cq, pd, ctx));
+            drop(buffer);
+            return freed();
+        }
+        _ => {}
+    }
+    lines.for_each(drop);
+}
+
+/// This process's side: a GPU of its own, and memory for two times what the peer has.
+fn near() -> (control::Device, ProtectionDomain, CompletionQueue, GpuRegion) {
+    let fake = control::add_device().expect("the library is built beside the tests");
+    let (ctx, pd) = soft();
+    let own = Gpu::open(fake.ordinal() as usize).unwrap().alloc(2 * LEN).unwrap();
+    let own = pd.register_gpu(own, Access::NONE).unwrap();
+    (fake, pd.clone(), ctx.create_cq(8).unwrap(), own)
+}
+
+fn openings(fake: control::Device) -> usize {
+    fake.live().matches("opening").count()
+}
+
+#[test]
+fn memory_without_a_descriptor_is_opened_by_its_handle_and_closed_before_it_is_freed() {
+    for kind in ["plain", "adopted"] {
+        for ending in ["free", "close the device, and free"] {
+            let (fake, pd, mut cq, own) = near();
+            let mut far = Far::start(&pd, &cq, fake, kind);
+            far.exchange(&own, &mut cq);
+            assert_eq!((fake.count("cuIpcOpenMemHandle").unwrap(), openings(fake)), (1, 1), "{kind}");
+            far.ask(ending);
+            if ending == "free" {
+                assert_eq!(openings(fake), 0, "{kind}: freed while it was open");
+            }
+            assert_eq!(fake.violations(), "");
+        }
+    }
+}
+
+#[test]
+fn where_there_is_no_handle_or_it_is_not_opened_its_process_copies() {
+    let (fake, pd, mut cq, own) = near();
+    Far::start(&pd, &cq, fake, "refused").exchange(&own, &mut cq);
+    assert_eq!(fake.count("cuIpcOpenMemHandle").unwrap(), 0);
+    fake.fail("cuIpcOpenMemHandle_v2", 1, code::MAP_FAILED).unwrap();
+    Far::start(&pd, &cq, fake, "plain").exchange(&own, &mut cq);
+    assert_eq!((fake.count("cuIpcOpenMemHandle").unwrap(), openings(fake)), (1, 0));
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn memory_of_a_process_that_died_is_closed() {
+    let (fake, pd, mut cq, own) = near();
+    let mut far = Far::start(&pd, &cq, fake, "plain");
+    far.exchange(&own, &mut cq);
+    far.process.kill().unwrap();
+    far.process.wait().unwrap();
+    far.qp.recv(pd.alloc(8).unwrap()).post().unwrap();
+    assert!(!cq.wait_for(LIMIT).unwrap().status().is_success());
+    far.qp.read(own.local(0..LEN), far.target).signaled().post().unwrap();
+    assert!(!cq.wait_for(LIMIT).unwrap().status().is_success());
+    drop(far);
+    let deadline = Instant::now() + LIMIT;
+    while openings(fake) > 0 {
+        assert!(Instant::now() < deadline, "left open: {}", fake.live());
+        // A queue lets go of queue pairs when it is polled.
+        let _ = cq.poll().unwrap();
+    }
+    assert_eq!(fake.violations(), "");
+}
+
+const GIVEN: &str = "QPAIR_TEST_FAR";
+const LEN: usize = 10_000;
+const LIMIT: Duration = Duration::from_secs(20);
