@@ -35,7 +35,8 @@ use crate::sync::lock;
 /// - `cuMemFree`, `cudaFree` and unmapping of GPU memory, which wait for all streams; so may taking memory or the first use of a
 ///   kernel, which loads it: do once what the thread does under a hold before there is one;
 /// - the default stream of the older kind (`CU_STREAM_LEGACY`), which is [`hold`](Gpu::hold)'s: every stream that was made
-///   without `CU_STREAM_NON_BLOCKING` waits for it. Those of this library do not;
+///   without `CU_STREAM_NON_BLOCKING` waits for it. Those of this library do not. It is one for all threads of a process: ranks that
+///   are threads and share a GPU hold each other up by it, so give each a stream of its own;
 /// - streams in the same of the GPU's queues, of which there are `CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless the environment says
 ///   otherwise and 32 at most: hold few streams at a time.
 ///
