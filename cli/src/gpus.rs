@@ -83,7 +83,23 @@ fn register(gpu: Gpu, device: &str, context: &Context) -> Registration {
     }
 }
 
+impl Registration {
+    /// `mlx5_0 by dma-buf`, or that it is not.
+    pub fn way(&self) -> String {
+        match self.path {
+            Some(path) => format!("{} by {path}", self.device),
+            None => format!("{} not", self.device),
+        }
+    }
+}
+
 impl FoundGpu {
+    /// The ways of all devices, in one line.
+    pub fn ways(&self) -> String {
+        let ways: Vec<String> = self.registration.iter().map(Registration::way).collect();
+        ways.join(", ")
+    }
+
     /// Its name and memory, for people.
     pub fn title(&self) -> String {
         format!("GPU {} ({}, {})", self.gpu, self.name, amount(self.memory as u64))

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{finish, qpair, rows, stderr, stdout};
+use common::{File, finish, qpair, rows, stderr, stdout};
 use serde_json::Value;
 
 /// The command, with that driver.
@@ -32,6 +32,32 @@ fn devices_lists_gpus_with_the_path_by_which_each_device_reaches_their_memory() 
     assert!(text.contains("soft0 by software"), "{text}");
     let text = stdout(&run(&["devices", "-v"]));
     assert!(text.contains("\nGPU 0\n") && text.contains("compute capability"), "{text}");
+}
+
+#[test]
+fn topo_shows_the_path_by_which_each_device_reaches_memory_of_the_gpus_of_this_machine() {
+    let text = stdout(&run(&["topo"]));
+    let table = text.split("How devices reach memory of GPUs").nth(1).expect("a table");
+    let row = table.lines().find(|line| line.contains("soft0")).expect("a row");
+    // The machine does not list it: it is known by its address.
+    assert!(row.starts_with("0000:01:00.0  0 ") && row.contains("soft0 by software"), "{text}");
+    let object: Value = serde_json::from_str(&stdout(&run(&["topo", "--json"]))).expect("an object");
+    let gpu = &object["gpu_memory"][0];
+    assert_eq!((&gpu["gpu"], &gpu["pci"]), (&0.into(), &"0000:01:00.0".into()));
+    let ways = gpu["registration"].as_array().expect("a list");
+    assert!(ways.iter().any(|way| way["device"] == "soft0" && way["path"] == "software"), "{object}");
+    // What it prints can be read; and a machine from a file has no memory to register.
+    let file = File::with("machine.json", &object.to_string());
+    for from in [&["topo", "--from", file.path()][..], &["topo", "--json", "--from", file.path()]] {
+        let output = run(from);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = stdout(&output);
+        assert!(!text.contains("gpu_memory") && !text.contains("memory of GPUs"), "{text}");
+    }
+    // Where there is no driver to ask, nothing is said.
+    let mut none = on_gpu(&["topo"]);
+    none.env("FAKE_CUDA_DRIVER_VERSION", "11040");
+    assert!(!stdout(&finish(none)).contains("memory of GPUs"));
 }
 
 #[test]

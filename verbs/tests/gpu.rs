@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use qpair_fake_cuda::{code, control};
 use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 use qpair_verbs::{
-    Access, Completion, CompletionQueue, Context, Gpu, GpuBuffer, GpuError, GpuRegion, MemoryError, ProtectionDomain,
-    QpAddress, QueuePair, RemoteSlice, WcStatus,
+    Access, Completion, CompletionQueue, Context, Gpu, GpuBuffer, GpuError, GpuHold, GpuRegion, MemoryError,
+    ProtectionDomain, QpAddress, QueuePair, RemoteSlice, WcStatus,
 };
 
 /// One more GPU.
@@ -89,6 +89,78 @@ fn an_event_is_done_once_its_stream_has_come_to_it() {
     drop((at_once, held));
     assert!(!fake.live().contains("event"), "{}", fake.live());
     assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn a_stream_that_is_held_goes_on_once_it_is_released_or_the_hold_is_dropped() {
+    let (gpu, fake) = gpu();
+    let (mut from, mut into) = (gpu.alloc(8).unwrap(), gpu.alloc(8).unwrap());
+    from.write(0, &[7; 8]).unwrap();
+    for (round, let_go) in [GpuHold::release, drop::<GpuHold>].into_iter().enumerate() {
+        into.write(0, &[0; 8]).unwrap();
+        let hold = gpu.hold().unwrap();
+        assert_eq!(hold.gpu(), gpu);
+        fake.copy_later(into.address(), from.address(), 8).unwrap();
+        let behind = gpu.record().unwrap();
+        for _ in 0..10 {
+            assert!(!behind.is_done().unwrap());
+        }
+        // This library's own work does not wait for it.
+        assert_eq!(bytes(&into), [0; 8], "in round {round}");
+        let_go(hold);
+        behind.wait().unwrap();
+        assert_eq!(bytes(&into), [7; 8]);
+    }
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn holds_of_a_stream_are_released_in_any_order_and_take_no_more_words_than_there_are_at_a_time() {
+    let (gpu, fake) = gpu();
+    let held: Vec<GpuHold> = (0..3).map(|_| gpu.hold().unwrap()).collect();
+    let behind = gpu.record().unwrap();
+    for hold in held.into_iter().rev() {
+        assert!(!behind.is_done().unwrap() && !behind.is_done().unwrap());
+        hold.release();
+    }
+    behind.wait().unwrap();
+    let before = fake.count("cuMemHostAlloc").unwrap();
+    for _ in 0..1000 {
+        gpu.hold().unwrap().release();
+    }
+    // A stream that comes late sees that words have gone further.
+    assert!(gpu.record().unwrap().wait().is_ok());
+    assert_eq!((before, fake.count("cuMemHostAlloc").unwrap()), (1, 1));
+    let many: Vec<GpuHold> = (0..200).map(|_| gpu.hold().unwrap()).collect();
+    assert!(fake.count("cuMemHostAlloc").unwrap() > 1);
+    std::thread::scope(|scope| {
+        let behind = gpu.record().unwrap();
+        scope.spawn(move || behind.wait().unwrap());
+        drop(many);
+    });
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn a_gpu_whose_streams_can_not_be_held_says_so_and_none_is() {
+    let (gpu, fake) = gpu();
+    fake.fail("cuStreamWaitValue32", 1, code::NOT_SUPPORTED).unwrap();
+    let refused = gpu.hold().unwrap_err();
+    assert_eq!(refused, GpuError::NoHold { ordinal: gpu.ordinal() });
+    assert!(refused.to_string().contains("wait for the operation there"), "{refused}");
+    fake.fail("cuStreamWaitValue32", 1, code::INVALID_HANDLE).unwrap();
+    assert!(matches!(gpu.hold(), Err(GpuError::Driver { call: "cuStreamWaitValue32_v2", .. })));
+    gpu.record().unwrap().wait().unwrap();
+    // Nor does it where NICs write what nobody makes visible.
+    let fake = control::add_device().unwrap();
+    fake.set_attribute(98, 0).unwrap();
+    fake.set_attribute(117, 0).unwrap();
+    let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+    gpu.hold().unwrap().release();
+    gpu.record().unwrap().wait().unwrap();
+    fake.fail("cuMemHostAlloc", 1, code::OUT_OF_MEMORY).unwrap();
+    let many: Vec<_> = (0..100).map(|_| gpu.hold()).collect();
+    assert_eq!(many.iter().filter(|hold| hold.is_err()).count(), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use qpair::verbs::GpuError;
 
 use super::details::section;
-use crate::gpus::{Found, FoundGpu, Registration};
+use crate::gpus::{Found, FoundGpu};
 use crate::output::{PrintError, print, print_object};
 use crate::table;
 use crate::text::amount;
@@ -41,9 +41,8 @@ fn text(found: &Found, verbose: bool) -> Option<String> {
 fn overview(gpus: &[&FoundGpu]) -> String {
     let header = ["GPU", "name", "PCI address", "memory", "capability", "registered"];
     let row = |gpu: &&FoundGpu| {
-        let ways: Vec<String> = gpu.registration.iter().map(way).collect();
         let memory = amount(gpu.memory as u64);
-        vec![gpu.gpu.to_string(), gpu.name.clone(), gpu.pci.clone(), memory, gpu.capability.clone(), ways.join(", ")]
+        vec![gpu.gpu.to_string(), gpu.name.clone(), gpu.pci.clone(), memory, gpu.capability.clone(), gpu.ways()]
     };
     table::whole(&header, gpus.iter().map(row).collect())
 }
@@ -59,17 +58,9 @@ fn details(gpu: &FoundGpu) -> String {
     section(&mut text, 2, &rows);
     for registration in &gpu.registration {
         let reason = if registration.reason.is_empty() { String::new() } else { format!(": {}", registration.reason) };
-        section(&mut text, 2, &[("registered", Some(format!("{}{reason}", way(registration))))]);
+        section(&mut text, 2, &[("registered", Some(format!("{}{reason}", registration.way())))]);
     }
     text.trim_end().to_owned()
-}
-
-/// `mlx5_0 by dma-buf`, or that it is not.
-fn way(registration: &Registration) -> String {
-    match registration.path {
-        Some(path) => format!("{} by {path}", registration.device),
-        None => format!("{} not", registration.device),
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use clap::Args;
 use qpair::topology::{Consumer, GpuId, LoadError, Machine, SelectError, Selection, Sysfs, draw};
 use qpair::transport::{Near, NearError};
+use qpair::verbs::Device;
 use thiserror::Error;
 
+use crate::gpus::{Found, find};
 use crate::output::{PrintError, WriteError, print, print_object, write_file};
 use object::Object;
 use text::text;
@@ -134,13 +136,17 @@ pub fn run(args: &TopoArgs) -> Result<(), TopoError> {
     if let Some(path) = &args.nccl {
         write_file(path, &machine.to_nccl_xml())?;
     }
+    let is_this = args.from.is_none() && args.capture.is_none();
+    let named = Machine::named_by_environment().filter(|_| is_this);
+    // Of a machine from a file there is nothing to register.
+    let found = (is_this && named.is_none()).then(found).flatten();
     if args.json {
-        return Ok(print_object(&Object::of(&machine, &choice))?);
+        return Ok(print_object(&Object::of(&machine, &choice, found.as_ref()))?);
     }
-    if let Some(path) = Machine::named_by_environment().filter(|_| args.from.is_none() && args.capture.is_none()) {
+    if let Some(path) = named {
         print(&format!("By the file that QPAIR_TOPOLOGY names, {}:\n", path.display()))?;
     }
-    print(&text(&machine, &choice, &limits, args.verbose))?;
+    print(&text(&machine, &choice, &limits, found.as_ref(), args.verbose))?;
     let files = [("captured", &args.capture), ("drawn", &args.svg), ("for NCCL", &args.nccl)];
     for (what, path) in files {
         if let Some(path) = path {
@@ -165,6 +171,13 @@ fn machine(args: &TopoArgs) -> Result<Arc<Machine>, TopoError> {
     // Not from the file: it may be a pipe.
     let read = Machine::read(captured.as_bytes());
     Ok(Arc::new(read.map_err(|source| LoadError::Content { path: capture.clone(), source })?))
+}
+
+/// The GPUs of this machine, with the paths by which devices reach their memory. None where this program has no driver to ask,
+/// which `qpair doctor` tells of.
+fn found() -> Option<Found> {
+    let devices: Vec<String> = Device::list().iter().map(|device| device.name().to_owned()).collect();
+    find(&devices).ok()
 }
 
 /// What is chosen of: on this machine what workers choose of, unless the arguments say; and what not, in words.

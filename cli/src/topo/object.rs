@@ -3,6 +3,8 @@
 use qpair::topology::{Choice, Consumer, Machine, Proven, Rail};
 use serde::Serialize;
 
+use crate::gpus::{ClosedGpu, Found, FoundGpu};
+
 /// All that is known of a machine, in the form in which `--from` reads it, and what was chosen.
 #[derive(Debug, Serialize)]
 pub struct Object<'a> {
@@ -13,6 +15,17 @@ pub struct Object<'a> {
     proven: Proven,
     /// Settings that slow GPUDirect down, with what to do.
     hints: Vec<String>,
+    /// Of this machine: GPUs as CUDA counts them, and how each RDMA device reaches their memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_memory: Option<Vec<Memory<'a>>>,
+}
+
+/// A GPU that opened, or one that did not.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Memory<'a> {
+    Found(&'a FoundGpu),
+    Closed(&'a ClosedGpu),
 }
 
 /// The NICs of one GPU or NUMA node.
@@ -40,8 +53,8 @@ struct Way<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Of that machine.
-    pub fn of(machine: &'a Machine, choice: &'a Choice) -> Self {
+    /// Of that machine; with the GPUs that were found, if it is this one.
+    pub fn of(machine: &'a Machine, choice: &'a Choice, found: Option<&'a Found>) -> Self {
         let way = |rail: &'a Rail, is_gpu: bool| Way {
             name: machine.nic(rail.nic).map_or("", |nic| &nic.name),
             path: rail.path.class.to_string(),
@@ -63,6 +76,11 @@ impl<'a> Object<'a> {
             choice: chosen.collect(),
             proven: choice.proven(),
             hints: machine.hints().iter().map(ToString::to_string).collect(),
+            gpu_memory: found.map(|found| {
+                let memory =
+                    |gpu: &'a Result<FoundGpu, ClosedGpu>| gpu.as_ref().map_or_else(Memory::Closed, Memory::Found);
+                found.iter().map(memory).collect()
+            }),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The machine and the choice for people.
 
-use qpair::topology::{Choice, LinkLayer, Machine, Matrix, Nic, Port, PortState};
+use qpair::topology::{Choice, GpuId, LinkLayer, Machine, Matrix, Nic, Port, PortState};
 
+use crate::gpus::{ClosedGpu, Found, FoundGpu};
 use crate::table;
 use crate::text::count;
 
-/// All of it: what there is, the NICs, the matrix, and the choice with its reasons and `limits`. `verbose`: with those that were
-/// not chosen.
-pub fn text(machine: &Machine, choice: &Choice, limits: &[String], verbose: bool) -> String {
+/// All of it: what there is, the NICs, the matrix, the choice with its reasons and `limits`, and how the memory of the GPUs that
+/// were found is registered. `verbose`: with those that were not chosen.
+pub fn text(machine: &Machine, choice: &Choice, limits: &[String], found: Option<&Found>, verbose: bool) -> String {
     let mut blocks = vec![headline(machine)];
     if machine.nics().iter().any(|nic| !nic.software) {
         blocks.push(nics(machine));
@@ -27,6 +28,9 @@ pub fn text(machine: &Machine, choice: &Choice, limits: &[String], verbose: bool
         let more = if verbose { "" } else { " (-v tells of the others)" };
         let limits: String = limits.iter().map(|limit| format!("\n({limit})")).collect();
         blocks.push(format!("What serves what, and why{more}:\n\n{}{limits}", reasons.trim_end()));
+    }
+    if let Some(found) = found.filter(|found| !found.is_empty()) {
+        blocks.push(memory(machine, found));
     }
     let hints: Vec<_> = machine.hints().iter().map(|hint| format!("  {hint}")).collect();
     if !hints.is_empty() {
@@ -105,6 +109,22 @@ fn matrix(machine: &Machine, choice: &Choice) -> String {
         return format!("The matrix would have {size} columns; --json has all, and -v the paths to NICs.");
     }
     Matrix::of(machine, Some(choice)).to_string()
+}
+
+/// By which path RDMA devices reach the memory of each GPU.
+fn memory(machine: &Machine, found: &Found) -> String {
+    let row = |gpu: &Result<FoundGpu, ClosedGpu>| match gpu {
+        Ok(gpu) => vec![label(machine, gpu), gpu.gpu.to_string(), gpu.ways()],
+        Err(gpu) => vec!["?".to_owned(), gpu.gpu.to_string(), format!("it can not be used: {}", gpu.why)],
+    };
+    let table = table::whole(&["GPU", "of CUDA", "memory registered"], found.iter().map(row).collect());
+    format!("How devices reach memory of GPUs (qpair doctor -v says why):\n\n{table}")
+}
+
+/// What a GPU is called above: the machine and CUDA need not count alike. Its address, where it is not there.
+fn label(machine: &Machine, gpu: &FoundGpu) -> String {
+    let known = machine.gpus().iter().position(|known| known.address.to_string() == gpu.pci);
+    known.map_or_else(|| gpu.pci.clone(), |at| machine.label(GpuId(at as u16)))
 }
 
 /// Columns of a matrix, several times what a screen shows.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use qpair_verbs::GpuEvent;
 use qpair_verbs::calc::{Element, ReduceOp};
+use qpair_verbs::{GpuEvent, GpuHold};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
@@ -343,6 +343,47 @@ impl<B: Held> Pending<'_, B> {
         let mut core = self.comm.core().borrow_mut();
         core.progress();
         self.ticket.is_none_or(|ticket| core.is_done(ticket))
+    }
+
+    /// Has a stream of a GPU go on once the operation has ended: what the stream was given since it was [held](GpuHold) begins
+    /// after that, and finds the result, without this thread's waiting for it. Any number of streams may wait. With
+    /// [`after`](Start::after) a whole step is given to a stream at once:
+    ///
+    /// ```no_run
+    /// # use qpair_collectives::{CommBuffer, Communicator, ReduceOp};
+    /// # use qpair_verbs::Gpu;
+    /// # fn backward(_: u64) -> *mut std::ffi::c_void { std::ptr::null_mut() }
+    /// # fn update(_: u64) {}
+    /// # let comm = Communicator::group(1)?.remove(0);
+    /// let gpu = Gpu::open(0)?;
+    /// let gradient = comm.gpu_buffer::<f32>(gpu, 1 << 20)?;
+    /// let address = gradient.address();
+    /// let stream = backward(address); // starts kernels that write it
+    /// // SAFETY: the stream is one of that GPU, and stays.
+    /// let written = unsafe { gpu.record_in(stream) }?;
+    /// let pending = comm.start().after(&written).all_reduce(gradient, ReduceOp::Avg)?;
+    /// // SAFETY: as above.
+    /// pending.before(unsafe { gpu.hold_in(stream) }?);
+    /// update(address); // starts kernels that read it: they begin once it is reduced
+    /// let gradient = pending.wait()?; // sees to the operation; the kernels may still run
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The stream goes on in any case, and sooner or later: also where the operation fails, runs out of time or is aborted, where it
+    /// is [dropped](Pending) and the operation ends with the communicator, and as the thread panics. Of that [`wait`](Self::wait)
+    /// tells, the stream does not; what is in the buffers then is not specified, and what the stream makes of it is to be thrown away.
+    ///
+    /// The buffers stay this program's to keep: what the stream is to read has to live until it has, as an event tells. A `Pending` that
+    /// is dropped takes them along.
+    ///
+    /// The operation moves on within calls of its communicator, as always. So does the stream: before this thread waits for the stream
+    /// it has to [`wait`](Self::wait) for the operation, or to [`test`](Self::test) it until that is true. What else waits for a stream
+    /// that is held stands at [`GpuHold`]. Before the first hold of a program, run an operation of the kind without: the GPU's
+    /// kernels are loaded then, and memory is taken, for which a driver may wait for all streams.
+    pub fn before(&self, hold: GpuHold) {
+        if let Some(ticket) = self.ticket {
+            self.comm.core().borrow_mut().hold(ticket, hold);
+        }
     }
 
     /// Waits until the operation is done, and gives the buffers, with the result.

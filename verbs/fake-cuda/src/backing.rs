@@ -128,6 +128,13 @@ pub(crate) fn gather(pieces: &[Piece]) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The number at pieces of 8 bytes at most.
+pub(crate) fn word(pieces: &[Piece]) -> Outcome<u64> {
+    let (bytes, mut word) = (gather(pieces)?, [0; 8]);
+    word.get_mut(..bytes.len()).ok_or(code::INVALID_VALUE)?.copy_from_slice(&bytes);
+    Ok(u64::from_le_bytes(word))
+}
+
 /// Writes bytes to pieces, which are as long together.
 pub(crate) fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> Outcome<()> {
     for piece in pieces {

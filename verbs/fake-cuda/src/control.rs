@@ -230,6 +230,16 @@ impl Device {
         self.holding(stream, hold)
     }
 
+    /// Gives the default stream a copy between two addresses of devices, as a program's own kernels would be given to it.
+    ///
+    /// # Errors
+    /// [`Error`] if there is no such device. What is wrong with the addresses is found when it is done.
+    pub fn copy_later(&self, to: u64, from: u64, len: usize) -> Result<(), Error> {
+        // SAFETY: it takes numbers, and looks the addresses up.
+        let result = unsafe { (functions()?.copy)(self.ordinal, to, from, len) };
+        self.check("fake_cuda_copy", result, "a stream")
+    }
+
     fn holding(&self, stream: u64, hold: bool) -> Result<(), Error> {
         // SAFETY: it takes numbers.
         let result = unsafe { (functions()?.hold)(self.ordinal, stream, c_int::from(hold)) };
@@ -298,6 +308,7 @@ struct Functions {
     fail: interface::Fail,
     fault: interface::Fault,
     hold: interface::Hold,
+    copy: interface::Copy,
     peek: interface::Peek,
     poke: interface::Poke,
     text: interface::Text,
@@ -324,6 +335,7 @@ fn functions() -> Result<&'static Functions, Error> {
         fail: get!(b"fake_cuda_fail"),
         fault: get!(b"fake_cuda_fault"),
         hold: get!(b"fake_cuda_hold"),
+        copy: get!(b"fake_cuda_copy"),
         peek: get!(b"fake_cuda_peek"),
         poke: get!(b"fake_cuda_poke"),
         text: get!(b"fake_cuda_text"),

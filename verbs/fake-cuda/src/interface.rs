@@ -31,5 +31,7 @@ pub(crate) type Hold = unsafe extern "C" fn(device: c_int, stream: u64, hold: c_
 pub(crate) type Peek = unsafe extern "C" fn(from: u64, to: *mut u8, len: usize) -> c_int;
 /// `fake_cuda_poke`: writes bytes of device memory now, as another device on the bus may.
 pub(crate) type Poke = unsafe extern "C" fn(to: u64, from: *const u8, len: usize) -> c_int;
+/// `fake_cuda_copy`: gives the device's default stream a copy between two addresses of devices.
+pub(crate) type Copy = unsafe extern "C" fn(device: c_int, to: u64, from: u64, len: usize) -> c_int;
 /// `fake_cuda_text`: lines, as many bytes as fit; returns how many there are.
 pub(crate) type Text = unsafe extern "C" fn(device: c_int, what: u32, to: *mut c_char, room: usize) -> usize;

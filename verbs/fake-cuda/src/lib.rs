@@ -13,7 +13,8 @@
 //! A stream does nothing until it is waited for, or queried for the second time, or as the setting `queries` says; what
 //! its work reads and writes is looked up then. Code that does not wait reads old bytes, and code that frees too early
 //! is found out. As the driver has it, copies from host memory that is not pinned take the bytes when they are asked for,
-//! and copies to such memory are done when the call returns; the setting `pageable_waits` has the latter wait too.
+//! and copies to such memory are done when the call returns; the setting `pageable_waits` has the latter wait too. A stream
+//! that waits for a word, by `cuStreamWaitValue32`, holds up what is behind that until the word is as it is to be.
 //!
 //! Modules are PTX, of which only version, target and names of entries are read. Kernels of a known name, such as
 //! `qpair_sum_f32`, do what `qpair_verbs::calc` does.

@@ -74,12 +74,15 @@ pub(crate) mod attribute {
     pub(crate) const CAPABILITY_MAJOR: u32 = 75;
     pub(crate) const CAPABILITY_MINOR: u32 = 76;
     pub(crate) const PAGEABLE_MEMORY_ACCESS: u32 = 88;
+    pub(crate) const CAN_FLUSH_REMOTE_WRITES: u32 = 98;
     pub(crate) const HOST_REGISTER_SUPPORTED: u32 = 99;
     pub(crate) const VMM_SUPPORTED: u32 = 102;
     pub(crate) const POSIX_FD_SUPPORTED: u32 = 103;
     pub(crate) const RDMA_WITH_VMM_SUPPORTED: u32 = 110;
     pub(crate) const RDMA_SUPPORTED: u32 = 116;
     pub(crate) const RDMA_FLUSH_OPTIONS: u32 = 117;
+    pub(crate) const STREAM_WAIT_VALUE_64: u32 = 122;
+    pub(crate) const STREAM_WAIT_VALUE_NOR: u32 = 123;
     pub(crate) const DMA_BUF_SUPPORTED: u32 = 124;
 }
 
@@ -142,8 +145,7 @@ const ATTRIBUTES: &[(u32, c_int)] = &[
     (91, 1),
     (95, 1),
     (97, 227 << 10),
-    // Whether a stream can flush remote writes.
-    (98, 1),
+    (attribute::CAN_FLUSH_REMOTE_WRITES, 1),
     (attribute::HOST_REGISTER_SUPPORTED, 1),
     (100, 0),
     (attribute::VMM_SUPPORTED, 1),
@@ -159,5 +161,7 @@ const ATTRIBUTES: &[(u32, c_int)] = &[
     (attribute::RDMA_FLUSH_OPTIONS, 3),
     (118, 0),
     (119, 0),
+    (attribute::STREAM_WAIT_VALUE_64, 1),
+    (attribute::STREAM_WAIT_VALUE_NOR, 1),
     (attribute::DMA_BUF_SUPPORTED, 1),
 ];

@@ -70,6 +70,30 @@ pub(crate) enum Work {
     Launch(Launch),
     Record(u64),
     Wait,
+    /// Waits until a word is as it is to be.
+    Until(Word),
+}
+
+/// A word of memory that somebody else writes, and what is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    pub(crate) at: u64,
+    /// Bytes: 4 or 8.
+    pub(crate) len: u64,
+    pub(crate) value: u64,
+    pub(crate) condition: Condition,
+}
+
+/// `CUstreamWaitValue_flags`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Condition {
+    /// At least the value, cyclically.
+    AtLeast,
+    Equal,
+    /// Some of the value's bits.
+    And,
+    /// Not all bits that the value leaves open.
+    Nor,
 }
 
 /// Where a copy comes from.
@@ -116,7 +140,23 @@ impl Work {
             }
             Work::Set { to, len, .. } => touches(*to, *len),
             Work::Launch(launch) => launch.operands().any(|(at, len, _)| touches(at, len)),
+            Work::Until(word) => touches(word.at, word.len),
             Work::Record(_) | Work::Wait => false,
+        }
+    }
+}
+
+impl Word {
+    /// Whether it is as it is to be when it has this value.
+    fn is_met(&self, found: u64) -> bool {
+        let whole = if self.len == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        let (found, value) = (found & whole, self.value & whole);
+        match self.condition {
+            Condition::AtLeast if self.len == 4 => (found as u32).wrapping_sub(value as u32) as i32 >= 0,
+            Condition::AtLeast => found.wrapping_sub(value) as i64 >= 0,
+            Condition::Equal => found == value,
+            Condition::And => found & value != 0,
+            Condition::Nor => !(found | value) & whole != 0,
         }
     }
 }
@@ -214,7 +254,8 @@ impl World {
         marks.collect()
     }
 
-    /// Does what has to be done to reach some marks; nothing if some of that is held.
+    /// Does what has to be done to reach some marks; nothing if some of that is held. Where a stream waits for a word, what is
+    /// behind that stays, also in other streams.
     pub(crate) fn run(&mut self, marks: Vec<Mark>) -> Outcome<()> {
         let needed = self.needed(marks);
         let mut order = Vec::new();
@@ -230,7 +271,12 @@ impl World {
         }
         // What something waits for was asked for before it.
         order.sort_unstable();
+        let mut waiting = Vec::new();
         for (sequence, handle) in order {
+            if waiting.contains(&handle) || !self.may_go_on(handle) {
+                waiting.push(handle);
+                continue;
+            }
             let stream = self.stream(handle);
             let op = stream.queue.pop_front();
             stream.done = sequence;
@@ -238,7 +284,28 @@ impl World {
                 self.execute(handle, op);
             }
         }
-        Ok(())
+        if waiting.is_empty() { Ok(()) } else { Err(code::NOT_READY) }
+    }
+
+    /// Whether nothing holds up the next work of a stream: a word that it waits for, or other streams that wait for one.
+    fn may_go_on(&self, handle: u64) -> bool {
+        let done = |(stream, upto): &Mark| match self.objects.get(stream).map(|object| &object.state) {
+            Some(State::Stream(stream)) => stream.done >= *upto,
+            _ => true,
+        };
+        let Some(State::Stream(stream)) = self.objects.get(&handle).map(|object| &object.state) else { return true };
+        let Some(op) = stream.queue.front() else { return true };
+        let device = self.stream_device(handle);
+        op.after.iter().all(done)
+            && match &op.work {
+                // A context with an error waits no more; nor does one for memory that is gone, which `execute` tells of.
+                Work::Until(word) if self.devices[device].context.error.is_none() => {
+                    let found =
+                        self.resolve(device, word.at, word.len, false, true).map(|pieces| backing::word(&pieces));
+                    !matches!(found, Ok(Ok(found)) if !word.is_met(found))
+                }
+                _ => true,
+            }
     }
 
     /// All marks that others depend on, by stream; only those that are not reached.
@@ -279,6 +346,7 @@ impl World {
                 backing::scatter(&pieces, &vec![value; len as usize]).map_err(|error| (error, "the host".to_owned()))
             }),
             Work::Launch(launch) => self.launched(device, &launch),
+            Work::Until(word) => self.resolve(device, word.at, word.len, false, true).map(drop),
         };
         if let Err((error, what)) = result {
             if !what.is_empty() {

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::code::{self, Code, Outcome};
 use crate::device::Device;
@@ -67,10 +68,11 @@ pub(crate) fn world() -> Locked {
 }
 
 impl Locked {
-    /// Lets others have the world until streams are let go.
+    /// Lets others have the world until streams are let go, or it is time to look at words that streams wait for: whoever
+    /// writes those tells nobody.
     pub(crate) fn wait(&mut self) {
-        let guard = self.0.take().map(|guard| LET_GO.wait(guard).unwrap_or_else(PoisonError::into_inner));
-        self.0 = guard;
+        let wait = |guard| LET_GO.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        self.0 = self.0.take().map(wait);
     }
 
     /// Wakes who waits.
@@ -264,6 +266,9 @@ fn begin(world: &mut World, symbol: &'static str, needs: Needs) -> Outcome<usize
     }
     result.map(|()| device)
 }
+
+/// Between two looks at words that streams wait for.
+const LOOK: Duration = Duration::from_micros(500);
 
 /// Where handles begin: at no address that anything has.
 const HANDLES: u64 = 0xfa4e_0000_0000_0000;

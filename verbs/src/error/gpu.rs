@@ -119,6 +119,14 @@ pub enum GpuError {
         /// Size of an element.
         size: usize,
     },
+    /// Streams of the GPU can not wait for a word that the processor writes.
+    #[error(
+        "streams of GPU {ordinal} can not wait for the processor; wait for the operation there, and give the stream its work then"
+    )]
+    NoHold {
+        /// The GPU.
+        ordinal: usize,
+    },
     /// The driver refused a call, or what ran on the GPU failed.
     #[error("{call} failed: {name}{}", hint(*.code))]
     Driver {

@@ -9,6 +9,7 @@ use super::allocation::Allocation;
 use super::attributes::GpuAttributes;
 use super::buffer::GpuBuffer;
 use super::driver::{Driver, Handle};
+use super::hold::Words;
 use super::kernels::Kernels;
 use super::lane::Lane;
 use super::place::{MAX_GPUS, Place};
@@ -33,6 +34,8 @@ pub(super) struct Device {
     /// Ways that no thread uses.
     lanes: Mutex<Vec<Lane>>,
     pub(super) kernels: Kernels,
+    /// What its streams wait for.
+    pub(super) words: Words,
 }
 
 /// The opened ones, by ordinal. They are never closed.
@@ -78,6 +81,7 @@ impl Gpu {
             attributes,
             lanes: Mutex::default(),
             kernels: Kernels::new(),
+            words: Words::default(),
         }));
         OPENED[ordinal].store(opened, Ordering::Release);
         Ok(Gpu(opened))

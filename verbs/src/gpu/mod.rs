@@ -15,6 +15,7 @@ mod buffer;
 mod device;
 mod driver;
 mod event;
+mod hold;
 mod imported;
 mod kernels;
 mod lane;
@@ -28,6 +29,7 @@ pub use attributes::{FlushOptions, GpuAttributes};
 pub use buffer::GpuBuffer;
 pub use device::Gpu;
 pub use event::GpuEvent;
+pub use hold::GpuHold;
 pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 

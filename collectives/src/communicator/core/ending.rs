@@ -24,8 +24,9 @@ impl Core {
         let mut grace = Grace::new(Some(self.watch.alarm()));
         run.keep(Kept::Scratch, scratch.into_plain(&mut grace));
         run.keep(Kept::Input, copy.into_plain(&mut grace));
-        // Large memory is kept once, not for each of those that were ever under way together.
-        if run.keeps_large() && self.spare.iter().any(|other| other.keeps_large()) {
+        // Large memory is kept once, not for each of those that were ever under way together. To free some may take until all
+        // streams are idle, also those that wait for this rank.
+        if self.holds.is_empty() && run.keeps_large() && self.spare.iter().any(|other| other.keeps_large()) {
             run.let_go();
         }
         self.spare.push(run);
@@ -62,6 +63,8 @@ impl Core {
             let memory = [input, data, scratch, copy].map(|memory| memory.withdraw(&mut grace));
             withdrawn.push((Ticket(run.id), memory));
         }
+        // Before anything is freed, which may take until streams are idle. No peer reaches the memory any more.
+        self.holds.clear();
         self.last_trace = self.trace();
         // Requests that are not done hold it too.
         self.net = None;

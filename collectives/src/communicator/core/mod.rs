@@ -5,7 +5,7 @@ mod ending;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::ProtectionDomain;
+use qpair_verbs::{GpuHold, ProtectionDomain};
 
 use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
@@ -44,6 +44,8 @@ pub(super) struct Core {
     waiting: VecDeque<Waiting>,
     done: Vec<Done>,
     forgotten: Vec<Ticket>,
+    /// Streams that wait for the end of operations. Dropping one lets it go on.
+    holds: Vec<(Ticket, GpuHold)>,
     next: u64,
 }
 
@@ -84,6 +86,7 @@ impl Core {
             waiting: VecDeque::new(),
             done: Vec::new(),
             forgotten: Vec::new(),
+            holds: Vec::new(),
             next: 0,
         }
     }
@@ -212,6 +215,13 @@ impl Core {
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if self.take_done(ticket).is_none() {
             self.forgotten.push(ticket);
+        }
+    }
+
+    /// Holds a stream up until that operation has ended, however it does; not at all if it has, or the communicator.
+    pub(super) fn hold(&mut self, ticket: Ticket, hold: GpuHold) {
+        if !self.is_done(ticket) && self.error.is_none() {
+            self.holds.push((ticket, hold));
         }
     }
 
@@ -345,7 +355,11 @@ impl Core {
         }
     }
 
+    /// Keeps how an operation ended, for who waits for it. Its memory is the program's again, and so streams may go on.
     fn keep(&mut self, ticket: Ticket, ended: Ended) {
+        if !self.holds.is_empty() {
+            self.holds.retain(|(held, _)| *held != ticket);
+        }
         match self.forgotten.iter().position(|forgotten| *forgotten == ticket) {
             Some(at) => drop(self.forgotten.swap_remove(at)),
             None => self.done.push(Done { ticket, ended }),

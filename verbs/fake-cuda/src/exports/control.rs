@@ -7,6 +7,7 @@ use crate::backing;
 use crate::code::Code;
 use crate::interface::text;
 use crate::script::plain;
+use crate::stream::{Source, Work};
 use crate::world::{SCRIPT, World, world};
 
 /// Reads a name.
@@ -111,6 +112,16 @@ extern "C" fn fake_cuda_hold(device: c_int, stream: u64, hold: c_int) -> c_int {
         }
         world.wake();
     }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_copy(device: c_int, to: u64, from: u64, len: usize) -> c_int {
+    let mut world = world();
+    let Ok(device) = world.device(device) else { return libc::ENOENT };
+    let stream = world.devices[device].default_streams[0];
+    let work = Work::Copy { to, from: Source::At(from), len: len as u64, between: None };
+    world.enqueue("fake_cuda_copy", stream, Vec::new(), work);
     0
 }
 

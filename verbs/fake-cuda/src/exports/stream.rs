@@ -2,9 +2,10 @@
 
 use std::ffi::c_uint;
 
-use super::{put, valid};
+use super::{put, supported, valid};
 use crate::code::{self, Code, Outcome};
-use crate::stream::{Event, Stream, Work};
+use crate::settings::attribute;
+use crate::stream::{Condition, Event, Stream, Word, Work};
 use crate::world::{Needs, State, call};
 
 #[unsafe(no_mangle)]
@@ -56,6 +57,44 @@ extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, flags: c_uint) -> Code 
         if let Some(mark) = mark {
             world.enqueue("cuStreamWaitEvent", handle, vec![mark], Work::Wait);
         }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: c_uint) -> Code {
+    wait_value("cuStreamWaitValue32_v2", stream, (address, 4), value.into(), flags)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: c_uint) -> Code {
+    wait_value("cuStreamWaitValue64_v2", stream, (address, 8), value, flags)
+}
+
+/// Those of the first version of these functions, which few drivers were set up for, are not there. The second has words of 4
+/// bytes on all devices.
+fn wait_value(symbol: &'static str, stream: u64, (at, len): (u64, u64), value: u64, flags: c_uint) -> Code {
+    call(symbol, Needs::Context, |world, device| {
+        let handle = world.stream_handle(symbol, device, stream)?;
+        let condition = match flags & !WAIT_VALUE_FLUSH {
+            0 => Condition::AtLeast,
+            1 => Condition::Equal,
+            2 => Condition::And,
+            3 => Condition::Nor,
+            _ => return Err(code::INVALID_VALUE),
+        };
+        let of = &world.devices[world.stream_device(handle)];
+        let has = |attribute| of.settings.attribute(attribute) != 0;
+        supported(len == 4 || has(attribute::STREAM_WAIT_VALUE_64))?;
+        supported(condition != Condition::Nor || has(attribute::STREAM_WAIT_VALUE_NOR))?;
+        supported(flags & WAIT_VALUE_FLUSH == 0 || has(attribute::CAN_FLUSH_REMOTE_WRITES))?;
+        valid(at.is_multiple_of(len))?;
+        if let Err((_, what)) = world.resolve(device, at, len, false, true) {
+            world.violation(device, symbol, what);
+            return Err(code::INVALID_VALUE);
+        }
+        let word = Word { at, len, value, condition };
+        world.enqueue(symbol, handle, Vec::new(), Work::Until(word));
         Ok(())
     })
 }
@@ -118,6 +157,8 @@ unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, start: u64, end:
     })
 }
 
+/// `CU_STREAM_WAIT_VALUE_FLUSH`.
+const WAIT_VALUE_FLUSH: c_uint = 1 << 30;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.

@@ -63,6 +63,8 @@ driver! {
     cuStreamSynchronize(stream: u64);
     cuStreamQuery(stream: u64);
     cuStreamWaitEvent(stream: u64, event: u64, flags: u32);
+    cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32);
+    cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: u32);
     cuEventCreate(event: *mut u64, flags: u32);
     cuEventRecord(event: u64, stream: u64);
     cuEventQuery(event: u64);

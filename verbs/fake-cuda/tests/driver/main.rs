@@ -9,3 +9,4 @@ mod ipc;
 mod kernels;
 mod streams;
 mod virtual_memory;
+mod words;

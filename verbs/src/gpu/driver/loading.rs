@@ -93,6 +93,9 @@ functions! {
     cuMemsetD8Async(u64, u8, usize, Object);
     cuStreamCreate(*mut Object, c_uint);
     cuStreamSynchronize(Object);
+    cuStreamWaitValue32_v2(Object, u64, c_uint, c_uint);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
     cuEventCreate(*mut Object, c_uint);
     cuEventRecord(Object, Object);
     cuEventQuery(Object);

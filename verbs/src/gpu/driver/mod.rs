@@ -42,6 +42,8 @@ unsafe impl Sync for Handle {}
 
 /// `CUresult` of memory that is used up.
 pub(super) const OUT_OF_MEMORY: i32 = 2;
+/// `CUresult` of what the device does not have.
+pub(super) const NOT_SUPPORTED: i32 = 801;
 /// `CUresult` of an event that a stream has not come to.
 pub(super) const NOT_READY: i32 = 600;
 
@@ -230,6 +232,28 @@ calls! {
     /// Waits until all of a stream is done.
     unsafe fn synchronize(stream: Handle) -> () {
         cu!(cuStreamSynchronize(stream.0))
+    }
+
+    /// Has what a stream is given from now on wait until a word of 4 bytes is at least the value, cyclically; `flush` makes what
+    /// NICs have written visible then.
+    unsafe fn wait_for_word(stream: Handle, word: Address, value: u32, flush: bool) -> () {
+        // CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_FLUSH
+        cu!(cuStreamWaitValue32_v2(stream.0, word, value, u32::from(flush) << 30))
+    }
+
+    /// Memory of the processor that GPUs reach, zeroed by nobody.
+    unsafe fn alloc_pinned(len: usize) -> *mut c_void {
+        let mut at = std::ptr::null_mut();
+        // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
+        cu!(cuMemHostAlloc(&mut at, len, 1 | 2))?;
+        Ok(at)
+    }
+
+    /// The address by which the current device reaches it.
+    unsafe fn pinned_address(at: *mut c_void) -> Address {
+        let mut address = 0;
+        cu!(cuMemHostGetDevicePointer_v2(&mut address, at, 0))?;
+        Ok(address)
     }
 
     /// An event that takes no times.
