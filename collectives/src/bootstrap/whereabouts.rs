@@ -1,6 +1,7 @@
 //! Where this process runs.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use qpair_topology::CpuSet;
 use qpair_verbs::shared_memory_domain;
@@ -13,10 +14,19 @@ pub(crate) fn whereabouts() -> Whereabouts {
     Whereabouts {
         host: read("/proc/sys/kernel/hostname"),
         machine: read("/proc/sys/kernel/random/boot_id"),
-        memory: shared_memory_domain().unwrap_or_else(|| format!("process {}", std::process::id())),
+        memory: shared_memory_domain().unwrap_or_else(|| own_memory().to_owned()),
         cores: cores(&read("/proc/self/status")),
         gpu: None,
     }
+}
+
+/// What names the memory of this process alone. Its number would not: containers number theirs alike.
+fn own_memory() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let random = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+        format!("process {}-{}", std::process::id(), random.trim())
+    })
 }
 
 /// The cores that a `/proc/*/status` allows, or as many as the system says there are.
@@ -35,5 +45,8 @@ mod tests {
         assert_eq!(cores("Name:\tx\nCpus_allowed:\t13\nCpus_allowed_list:\t0-1,4\n").to_string(), "0-1,4");
         assert!(!cores("Cpus_allowed_list:\t0-x\n").is_empty());
         assert!(!whereabouts().cores.is_empty());
+        // All ranks of a process say the same.
+        assert_eq!(whereabouts(), whereabouts());
+        assert_eq!(own_memory(), own_memory());
     }
 }

@@ -45,25 +45,27 @@ pub(crate) struct Rail<'a> {
 }
 
 impl Known {
-    /// Takes what it costs between nodes from the links of the ranks' devices, if nobody has said otherwise: where all rates are
-    /// known, of the node that has least. Ranks of a node on one device share it. A device that tells no rate is the software
-    /// device.
+    /// Takes what it costs between nodes from the ranks' devices, if nobody has said otherwise: where one is the software device,
+    /// what that takes; else, where all rates are known, by the links of the node that has least. Ranks of a node on one device
+    /// share it.
     pub(crate) fn with_rails<'a>(mut self, rails: impl IntoIterator<Item = Rail<'a>>) -> Self {
         if matches!(self.origin, Origin::Set | Origin::File { .. }) {
             return self;
         }
         let mut seen = HashSet::new();
         let mut nodes: HashMap<(&str, &str), u64> = HashMap::new();
-        let mut software = false;
+        let (mut software, mut known) = (false, true);
         for rail in rails {
             let node = nodes.entry(rail.node).or_default();
+            software |= rail.device.starts_with(SOFTWARE_DEVICE);
             match rail.rate_mbps.filter(|&rate| rate > 0) {
                 Some(rate) if seen.insert(rail) => *node = node.saturating_add(rate),
                 Some(_) => {}
-                None => software = true,
+                None => known = false,
             }
         }
-        let Some(&least) = nodes.values().min().filter(|_| !software || nodes.len() > 1) else { return self };
+        let applies = if software { nodes.len() > 1 } else { known };
+        let Some(&least) = nodes.values().min().filter(|_| applies) else { return self };
         let speed = least as f64 * 1e6 / 8.0 * USABLE;
         self.model.between = if software { SOFTWARE } else { Link { latency: DEVICE_LATENCY, speed } };
         let rest = match self.origin {
@@ -100,6 +102,8 @@ const DEVICE_LATENCY: f64 = 2e-6;
 /// What is left of a link's rate for payload, by headers and pauses.
 const USABLE: f64 = 0.92;
 
+/// What names of the software device begin with: there is one for each NUMA node.
+const SOFTWARE_DEVICE: &str = "soft";
 /// Of messages by the software device between hosts: by measurement between two network namespaces joined by veth, on two cores
 /// of an EPYC, where a broadcast of 1 KiB takes 11 to 20 us, and one of 4 MiB 1.8 to 2.4 ms.
 const SOFTWARE: Link = Link { latency: 15e-6, speed: 2e9 };
@@ -123,6 +127,7 @@ mod tests {
         assert_eq!(speed(&[one, soft("b")]), SOFTWARE.speed);
         assert_eq!(speed(&[soft("a"), soft("b"), soft("a")]), SOFTWARE.speed);
         assert_eq!(Known::default().with_rails([soft("a"), soft("a")]), Known::default());
+        assert_eq!(speed(&[one, rail("b", "mlx5_0", None)]), CostModel::default().between.speed);
         let set = Known { origin: Origin::Set, ..Known::default() };
         assert_eq!(set.clone().with_rails([one]), set);
     }
