@@ -1,5 +1,7 @@
 //! What an engine asks of those around it: memory, receives, and to take note of what is done.
 
+use std::time::Duration;
+
 use crate::types::{Qpn, Rkey};
 use crate::wire::Credits;
 use crate::work::{Completion, Receive, Remote};
@@ -29,6 +31,12 @@ pub trait Host {
     /// Messages that there are receives for, to be told to the peer.
     fn credits(&self, _qpn: Qpn) -> Credits {
         Credits::UNLIMITED
+    }
+
+    /// How long an acknowledgment of a SEND may wait for a request to its peer that it goes with. Zero, not at all, is right where
+    /// the application does not look at what comes.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether the peer of this queue pair may do that with `len` bytes. With none, no key is asked for.

@@ -1,6 +1,7 @@
 //! The device around one end: memory in vectors, and a list of what completed.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use qpair_roce::{AccessError, Cause, Change, Completion, Host, Qpn, Receive, Remote, Right, Rkey};
 
@@ -23,6 +24,8 @@ pub struct Side {
     pub invalidated: Vec<Rkey>,
     /// Answers that have begun: how far into the memory, and their lengths.
     pub begun: Vec<(u64, u32)>,
+    /// How long acknowledgments may wait for requests.
+    pub patience: Duration,
 }
 
 pub const BASE: u64 = 0x7000_0000_0000;
@@ -80,6 +83,10 @@ impl Host for Side {
     fn take_receive(&mut self, _qpn: Qpn, room: u32) -> Option<Receive<usize>> {
         self.receives.front().filter(|receive| receive.len >= room)?;
         self.receives.pop_front()
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn check(&self, _qpn: Qpn, at: Remote, len: u32, right: Right) -> Result<(), AccessError> {

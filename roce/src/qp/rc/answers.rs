@@ -123,6 +123,11 @@ impl Answers {
         self.fresh -= usize::from(given.is_some_and(|answer| answer.is_fresh()));
     }
 
+    /// True if an acknowledgment is owed, and nothing else.
+    pub(super) fn is_one_acknowledgment(&self) -> bool {
+        self.queue.len() == 1 && matches!(self.queue.front(), Some(Answer { kind: Kind::Done, .. }))
+    }
+
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.queue.clear();

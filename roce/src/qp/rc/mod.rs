@@ -2,6 +2,7 @@
 
 mod answers;
 mod config;
+mod patience;
 mod replay;
 mod request;
 mod requester;
@@ -116,7 +117,9 @@ impl<L: Copy> ReliableConnection<L> {
         let handled = if answers {
             self.requester.handle(now, packet, meaning, &self.config, host, counters)
         } else {
-            self.responder.handle(packet, meaning, &self.config, host, counters)
+            let handled = self.responder.handle(packet, meaning, &self.config, host, counters);
+            self.responder.consider(now, &self.config, host);
+            handled
         };
         if let Err(failure) = handled {
             // What the peer asked for before its fault is still answered, and then the fault.
@@ -140,6 +143,17 @@ impl<L: Copy> ReliableConnection<L> {
         if self.turn == 0 {
             self.pass();
         }
+        if self.state == State::Ready && self.responder.is_patient(now, host) {
+            if let Some(made) = self.ask(now, to, host, counters) {
+                self.request_went_first = true;
+                return Some(made);
+            }
+            if self.state == State::Ready && !self.request_went_first {
+                return None;
+            }
+            self.request_went_first = false;
+            return self.answer(now, to, host, counters);
+        }
         // An acknowledgment is shorter than a request, and goes with one only behind it.
         if self.answers_next
             && !self.request_went_first
@@ -150,13 +164,23 @@ impl<L: Copy> ReliableConnection<L> {
             return Some(made);
         }
         self.request_went_first = false;
-        let made = if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) };
+        let made = self.take_turn(now, to, host, counters);
         let made = made.or_else(|| {
             self.pass();
-            if self.answers_next { self.answer(to, host, counters) } else { self.ask(now, to, host, counters) }
+            self.take_turn(now, to, host, counters)
         });
         self.turn -= u32::from(made.is_some());
         made
+    }
+
+    fn take_turn<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        if self.answers_next { self.answer(now, to, host, counters) } else { self.ask(now, to, host, counters) }
     }
 
     /// The other half is next.
@@ -183,8 +207,14 @@ impl<L: Copy> ReliableConnection<L> {
         .ok()
     }
 
-    fn answer<H: Host<Local = L>>(&mut self, to: &mut [u8], host: &mut H, counters: &mut Counters) -> Option<usize> {
-        let made = self.responder.transmit(to, &self.config, host, counters);
+    fn answer<H: Host<Local = L>>(
+        &mut self,
+        now: Instant,
+        to: &mut [u8],
+        host: &mut H,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        let made = self.responder.transmit(now, to, &self.config, host, counters);
         if self.responder.is_broken() {
             self.fail(Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Memory }, false, host);
         }
@@ -193,11 +223,15 @@ impl<L: Copy> ReliableConnection<L> {
 
     /// When [`handle_timeout`](ReliableConnection::handle_timeout) is due, if nothing comes before.
     pub fn timeout(&self) -> Option<Instant> {
-        if self.state == State::Failed { None } else { self.requester.timeout() }
+        if self.state == State::Failed {
+            return None;
+        }
+        self.requester.timeout().into_iter().chain(self.responder.timeout()).min()
     }
 
     /// The time has come that was told, or a later one.
     pub fn handle_timeout<H: Host<Local = L>>(&mut self, now: Instant, host: &mut H, counters: &mut Counters) {
+        self.responder.handle_timeout(now);
         if self.state == State::Ready
             && let Err(failure) = self.requester.handle_timeout(now, &self.config, counters)
         {

@@ -1,6 +1,9 @@
 //! Does what the peer asks for, in order and once, and answers. IBA 9.7.5.1, 9.7.8.
 
+use std::time::{Duration, Instant};
+
 use super::answers::{Answer, Answers, Kind, Reading};
+use super::patience::Patience;
 use super::replay::{Answered, Done, Replay};
 use super::{Failure, Outgoing, ReliableConfig};
 use crate::counters::Counters;
@@ -21,6 +24,7 @@ pub(super) struct Responder<L> {
     /// What is behind the expected request is passed over: the peer was told to send again from there.
     skips: bool,
     answers: Answers,
+    patience: Patience,
     replay: Replay,
     /// Memory that was being read could not be read any more.
     broken: bool,
@@ -34,6 +38,7 @@ impl<L: Copy> Responder<L> {
             assembly: Assembly::new(),
             skips: false,
             answers: Answers::new(config.reads_answered),
+            patience: Patience::default(),
             replay: Replay::new(config.reads_answered),
             broken: false,
         }
@@ -93,6 +98,7 @@ impl<L: Copy> Responder<L> {
                 self.msn = self.msn.advance(ends.into());
                 if bth.ack_request {
                     self.answers.done(bth.psn, self.msn);
+                    if ends && meaning.action == Action::Send { self.patience.done() } else { self.patience.hurry() }
                 }
                 Ok(())
             }
@@ -186,7 +192,10 @@ impl<L: Copy> Responder<L> {
     fn again(&mut self, packet: &Packet<'_>, meaning: Meaning, config: &ReliableConfig) {
         let psn = packet.headers.bth.psn;
         match (meaning.action, packet.headers.extension) {
-            (Action::Send | Action::Write, _) => self.answers.done(self.expected.back(1), self.msn),
+            (Action::Send | Action::Write, _) => {
+                self.answers.done(self.expected.back(1), self.msn);
+                self.patience.hurry();
+            }
             (Action::ReadRequest, Extension::Remote(reth)) => {
                 if let Some(Done { psn: of, msn, answer: Answered::Read(from, len), .. }) = self.replay.find(psn) {
                     // The peer may ask for what is left of it.
@@ -207,6 +216,30 @@ impl<L: Copy> Responder<L> {
         }
     }
 
+    /// Decides whether the acknowledgment that is owed waits for a request, where a request of this side was handled.
+    pub(super) fn consider<H: Host<Local = L>>(&mut self, now: Instant, config: &ReliableConfig, host: &H) {
+        if !self.answers.is_one_acknowledgment() {
+            return self.patience.end();
+        }
+        let has_room = host.credits(config.qpn).count().is_none_or(|count| count >= ROOM);
+        self.patience.owe(now, if has_room { host.patience() } else { Duration::ZERO });
+    }
+
+    /// True while the acknowledgment that is owed waits for a request.
+    pub(super) fn is_patient<H: Host<Local = L>>(&self, now: Instant, host: &H) -> bool {
+        self.patience.waits(now) && !host.patience().is_zero()
+    }
+
+    /// When it does not wait any more.
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        self.patience.timeout()
+    }
+
+    /// The time has come that was told, or not yet.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        self.patience.handle_timeout(now);
+    }
+
     /// True if an acknowledgment is owed before all else.
     pub(super) fn acknowledges(&mut self) -> bool {
         matches!(self.answers.front(), Some(Answer { kind: Kind::Done, .. }))
@@ -215,6 +248,7 @@ impl<L: Copy> Responder<L> {
     /// Makes the next packet of an answer in `to`, but for its CRC.
     pub(super) fn transmit<H: Host<Local = L>>(
         &mut self,
+        now: Instant,
         to: &mut [u8],
         config: &ReliableConfig,
         host: &mut H,
@@ -228,7 +262,10 @@ impl<L: Copy> Responder<L> {
         };
         let acknowledgment = |syndrome| bare(Opcode::RC_ACKNOWLEDGE, Extension::Acknowledge(Aeth { syndrome, msn }));
         let packet = match kind {
-            Kind::Done => acknowledgment(fine),
+            Kind::Done => {
+                self.patience.gone(now);
+                acknowledgment(fine)
+            }
             Kind::Refused(syndrome) => acknowledgment(syndrome),
             Kind::Atomic(original, _) => {
                 let aeth = Aeth { syndrome: fine, msn };
@@ -305,3 +342,6 @@ impl<L: Copy> Responder<L> {
         self.assembly.fail(outcome, qpn, host);
     }
 }
+
+/// Receives that a peer has at least whose acknowledgments wait: it is told of new ones by these.
+const ROOM: u32 = 8;

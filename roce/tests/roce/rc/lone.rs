@@ -354,3 +354,100 @@ fn without_credit_a_message_waits_for_an_answer() {
     assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 106)], "one, to learn of new credit");
     assert_eq!(end.sends(), []);
 }
+
+/// A message comes that is acknowledged.
+fn hears_message(end: &mut Lone, psn: u32) {
+    end.side.receive(u64::from(psn), 100);
+    end.hears(Opcode::RC_SEND_ONLY, psn, Extension::None, b"hello");
+}
+
+const PATIENCE: Duration = Duration::from_micros(100);
+const ACKNOWLEDGED: Opcode = Opcode::RC_ACKNOWLEDGE;
+
+#[test]
+fn an_acknowledgment_waits_for_a_request_and_goes_behind_it() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    for round in 0..100 {
+        hears_message(&mut end, 200 + 2 * round);
+        hears_message(&mut end, 201 + 2 * round);
+        assert_eq!(end.sends(), []);
+        assert!(end.rc.timeout().expect("it is looked at") <= end.now + PATIENCE);
+        end.now += PATIENCE - Duration::from_micros(1);
+        assert_eq!(end.sends(), []);
+        end.post(NOTHING, 5);
+        end.post(NOTHING, 5);
+        let psn = 100 + 2 * round;
+        let requests = [psn, psn + 1].map(|psn| (Opcode::RC_SEND_ONLY, psn));
+        assert_eq!(end.sends(), [requests[0], requests[1], (ACKNOWLEDGED, 201 + 2 * round)]);
+        end.is_answered(psn + 1, FINE);
+    }
+}
+
+#[test]
+fn an_acknowledgment_that_waited_in_vain_goes_and_the_next_ones_do_not_wait() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    hears_message(&mut end, 200);
+    assert_eq!(end.sends(), []);
+    end.now += PATIENCE;
+    assert_eq!(end.rc.timeout(), Some(end.now));
+    end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!(end.rc.timeout(), None);
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    for psn in 201..232 {
+        hears_message(&mut end, psn);
+        assert_eq!(end.sends(), [(ACKNOWLEDGED, psn)]);
+    }
+    hears_message(&mut end, 232);
+    assert_eq!(end.sends(), []);
+}
+
+#[test]
+fn what_else_a_peer_waits_for_goes_at_once() {
+    let patient = || {
+        let mut end = Lone::new(|config| config);
+        end.side.patience = PATIENCE;
+        end
+    };
+    // Where the application does not look, nothing is to come that it could go with.
+    let mut end = patient();
+    hears_message(&mut end, 200);
+    end.side.patience = Duration::ZERO;
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    // A WRITE, of which the application here may not know.
+    let mut end = patient();
+    end.hears(Opcode::RC_WRITE_ONLY, 200, reth(5), b"hello");
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    // Also behind a message.
+    hears_message(&mut end, 201);
+    end.hears(Opcode::RC_WRITE_ONLY, 202, reth(5), b"hello");
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 202)]);
+    // A READ, with what came before.
+    let mut end = patient();
+    hears_message(&mut end, 200);
+    end.hears(Opcode::RC_READ_REQUEST, 201, reth(5), b"");
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200), (Opcode::RC_READ_RESPONSE_ONLY, 201)]);
+    // A message that comes again: its acknowledgment is lost, or late.
+    let mut end = patient();
+    hears_message(&mut end, 200);
+    assert_eq!(end.sends(), []);
+    hears_message(&mut end, 200);
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    // Many messages.
+    let mut end = patient();
+    (200..207).for_each(|psn| hears_message(&mut end, psn));
+    assert_eq!(end.sends(), []);
+    hears_message(&mut end, 207);
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 207)]);
+}
+
+#[test]
+fn what_is_done_is_told_when_a_connection_is_closed_also_where_it_waits() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    hears_message(&mut end, 200);
+    assert_eq!(end.sends(), []);
+    end.rc.close(&mut end.side);
+    assert_eq!((end.sends(), end.rc.timeout()), (vec![(ACKNOWLEDGED, 200)], None));
+}

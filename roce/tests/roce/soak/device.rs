@@ -2,6 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use qpair_roce::wire::Credits;
 use qpair_roce::{
@@ -35,6 +36,8 @@ pub struct Device {
     buffers: Vec<Vec<u8>>,
     free: Vec<u32>,
     longest: usize,
+    /// How long acknowledgments may wait for requests.
+    patience: Duration,
     posted: u64,
     /// What the engines told of since it was looked at.
     pub failed: Vec<(Qpn, Cause)>,
@@ -46,7 +49,7 @@ pub struct Device {
 
 impl Device {
     /// With buffers of such a length.
-    pub fn new(longest: usize) -> Self {
+    pub fn new(longest: usize, patience: Duration) -> Self {
         Device {
             tracks: RefCell::default(),
             shared: VecDeque::new(),
@@ -54,6 +57,7 @@ impl Device {
             buffers: Vec::new(),
             free: Vec::new(),
             longest,
+            patience,
             posted: 0,
             failed: Vec::new(),
             succeeded: Vec::new(),
@@ -163,6 +167,10 @@ impl Host for Device {
         let receive = receives.pop_front();
         self.taken.extend(receive.map(|receive| (receive.id, qpn)));
         receive
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn credits(&self, qpn: Qpn) -> Credits {

@@ -47,6 +47,8 @@ pub struct Scenario {
     pub segments: u64,
     /// It ends while much is under way.
     pub is_cut_short: bool,
+    /// How long acknowledgments may wait for requests.
+    pub patience: Duration,
 }
 
 impl Scenario {
@@ -71,6 +73,7 @@ impl Scenario {
             // What a receiver must find, it can not check: some damage would pass.
             faults.corrupt = 0.0;
         }
+        let ack_timeout = 150 + random.below(2000);
         Scenario {
             operations: 2000 + random.below(4000),
             reliable: 1 + random.below(10),
@@ -82,7 +85,7 @@ impl Scenario {
             shows_part,
             congestion: (random.below(4) == 0).then(|| DcqcnParameters::new(Rate::from_gbps(10))),
             marks: share(random, 0.3),
-            ack_timeout: Duration::from_micros(150 + random.below(2000)),
+            ack_timeout: Duration::from_micros(ack_timeout),
             rnr_timer: RnrTimer::from_code(1 + random.below(14) as u8),
             retries: is_impatient.then(|| 2 + random.below(6) as u8),
             rnr_retries: is_impatient.then(|| random.below(7) as u8),
@@ -95,6 +98,7 @@ impl Scenario {
             burst: 1 + random.below(20),
             segments: 1 + random.below(40),
             is_cut_short: random.below(8) == 0,
+            patience: Duration::from_micros(random.below(2) * random.below(ack_timeout / 4)),
         }
     }
 

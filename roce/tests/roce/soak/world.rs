@@ -79,7 +79,7 @@ impl World {
         let end = |addresses| {
             let mut port = Port::new();
             scenario.congestion.into_iter().for_each(|parameters| port.control_congestion(parameters));
-            End { port, device: Device::new(scenario.longest() as usize + 40), addresses }
+            End { port, device: Device::new(scenario.longest() as usize + 40, scenario.patience), addresses }
         };
         let mut world = World {
             ends: [end(scenario.addresses), end(scenario.addresses.reversed())],

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use qpair_roce::{
     AccessError, Cause, Change, Completion, Host, NumberTable, Outcome, Qpn, Receive, Remote, Right, Rkey,
@@ -25,6 +26,8 @@ pub(super) struct Side {
     pub(super) failed: Vec<(Qpn, Cause)>,
     /// Queue pairs with requests that waited for others, which are over now.
     pub(super) freed: Vec<Qpn>,
+    /// How long acknowledgments may wait for requests.
+    pub(super) patience: Duration,
     /// Bytes of GPUs that are sent, and that came.
     ahead: RefCell<ReadAhead>,
     pub(super) behind: WriteBehind,
@@ -37,6 +40,7 @@ impl Side {
             attached: NumberTable::new(),
             failed: Vec::new(),
             freed: Vec::new(),
+            patience: Duration::ZERO,
             ahead: RefCell::new(ReadAhead::new()),
             behind: WriteBehind::new(),
         }
@@ -79,6 +83,10 @@ impl Host for Side {
             Place::Receive(slot) => attached.fill(slot, offset, bytes, &mut self.behind),
         };
         done.ok_or(AccessError::Key)
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn take_receive(&mut self, qpn: Qpn, room: u32) -> Option<Receive<Memory>> {
