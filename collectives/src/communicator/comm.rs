@@ -451,9 +451,10 @@ fn crowd(members: &[Member], machine: &str) -> (usize, usize) {
 
 /// How a rank waits: by whether each rank of its machine has a core of its own.
 fn patience(rank: u32, members: &[Member]) -> Patience {
-    let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1) };
+    let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1, false) };
     let (ranks, cores) = crowd(members, &own.whereabouts.machine);
-    Patience::new(ranks, cores)
+    let apart = members.iter().any(|other| other.whereabouts.node() != own.whereabouts.node());
+    Patience::new(ranks, cores, apart)
 }
 
 /// Characters of a reason that other ranks are told.

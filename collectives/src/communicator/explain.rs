@@ -32,7 +32,7 @@ impl Explanation {
         lines.push(format!(
             "waiting: {spins} polls, {}; then {yields} polls between which the core is given away; then sleep, \
              and give up after {:?}",
-            if spins > 0 { "as each rank here has a core" } else { "as ranks here share cores" },
+            core.patience.reason(),
             core.limit
         ));
         let eager = core.tuner.eager();

@@ -67,4 +67,4 @@ impl Patience {
 const MOST: u32 = 8;
 /// Acknowledgments after one that has waited in vain, until one waits again: a peer that waits for each, and is sent nothing,
 /// loses little.
-const HASTY: u32 = 32;
+const HASTY: u32 = 128;

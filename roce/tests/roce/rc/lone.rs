@@ -395,11 +395,11 @@ fn an_acknowledgment_that_waited_in_vain_goes_and_the_next_ones_do_not_wait() {
     end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
     assert_eq!(end.rc.timeout(), None);
     assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
-    for psn in 201..232 {
+    for psn in 201..328 {
         hears_message(&mut end, psn);
         assert_eq!(end.sends(), [(ACKNOWLEDGED, psn)]);
     }
-    hears_message(&mut end, 232);
+    hears_message(&mut end, 328);
     assert_eq!(end.sends(), []);
 }
 

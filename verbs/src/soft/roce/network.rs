@@ -330,6 +330,6 @@ fn line_rate(home: &Home) -> Rate {
 const LINE_RATE: Rate = Rate::from_gbps(100);
 /// How long an acknowledgment may wait for what the program that polls answers, or sends in its next step: some round trips
 /// between hosts. It saves the system a packet, which takes both hosts some microseconds.
-const PATIENCE: Duration = Duration::from_micros(100);
+const PATIENCE: Duration = Duration::from_micros(400);
 /// Rounds of the thread before it gives the lock back to others.
 const ROUNDS: usize = 64;
