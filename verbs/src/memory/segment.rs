@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::available;
+use crate::aside;
 use crate::error::GpuError;
 use crate::gpu::{Gpu, Pinned};
 use crate::memory::HugePages;
@@ -203,17 +204,44 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        let mapping = Mapping { base: self.base, len: self.len };
         let pinning = self.pinning.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Pinning::Yes(pinned) = std::mem::replace(pinning, Pinning::No)
+        match std::mem::replace(pinning, Pinning::No) {
+            Pinning::Yes(pinned) => aside::drop(PinnedMapping(Some((pinned, mapping)))),
+            Pinning::No | Pinning::UnderWay | Pinning::Refused => drop(mapping),
+        }
+    }
+}
+
+/// What a segment leaves: unmapped on drop.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range, which nobody uses any more.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was a segment's own; whoever keeps pointers into it keeps the segment.
+        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
+            tracing::error!(%error, "could not unmap a segment");
+        }
+    }
+}
+
+/// The same of memory that is pinned, which the driver may wait to unpin for what GPUs do.
+struct PinnedMapping(Option<(Pinned, Mapping)>);
+
+impl Drop for PinnedMapping {
+    fn drop(&mut self) {
+        if let Some((pinned, mapping)) = self.0.take()
             && let Err(error) = pinned.end()
         {
             // What is mapped there next would be taken for this memory.
-            tracing::error!(%error, len = self.len, "memory stays pinned; it is leaked");
-            return;
-        }
-        // SAFETY: the mapping is this value's own; whoever keeps pointers into it keeps the segment.
-        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            tracing::error!(%error, "could not unmap a segment");
+            tracing::error!(%error, len = mapping.len, "memory stays pinned; it is leaked");
+            std::mem::forget(mapping);
         }
     }
 }

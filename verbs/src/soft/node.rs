@@ -9,6 +9,7 @@ use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
 use crate::address::{NodeId, SoftAddress};
+use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
 use crate::sync::lock;
@@ -215,6 +216,10 @@ impl Drop for Node {
         let control = lock(&self.control).take();
         if let Some(control) = control {
             control.close();
+        }
+        // What it had of peers' is closed by now, or soon; a program may end next.
+        if aside::may_wait_here() {
+            aside::wait_a_while();
         }
     }
 }

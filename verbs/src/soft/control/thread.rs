@@ -15,6 +15,7 @@ use super::link::Link;
 use super::message::Message;
 use super::serve::{Drained, admit};
 use super::socket::{Socket, accept};
+use crate::aside;
 use crate::soft::node::Retired;
 use crate::sync::lock;
 
@@ -141,6 +142,7 @@ impl Control {
 
 impl Loop {
     fn run(&mut self) {
+        aside::do_not_wait_here();
         let mut events = Events::with_capacity(64);
         let mut quiet_since = Instant::now();
         while !self.control.closing.load(Ordering::Acquire) {
