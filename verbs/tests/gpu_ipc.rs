@@ -248,8 +248,42 @@ fn an_owner_that_waits_or_panics_when_it_lets_memory_go_holds_up_no_peer() {
     }
 }
 
+#[test]
+fn memory_that_goes_during_a_long_access_is_freed_after_it_and_the_peers_are_heard_meanwhile() {
+    let (fake, pd, mut cq, own) = near();
+    let [mut busy, mut far] = ["plain"; 2].map(|kind| Far::start(&pd, &cq, fake, kind));
+    busy.exchange(&own, &mut cq);
+    far.exchange(&own, &mut cq);
+    fake.hold().unwrap();
+    let _busy = std::thread::scope(|scope| {
+        let access = scope.spawn(|| {
+            let target = busy.target;
+            busy.qp.write(own.local(0..LEN), target).signaled().post().unwrap();
+            busy
+        });
+        // Until it waits for its copy, whose way there no number tells.
+        std::thread::sleep(SOON / 10);
+        far.tell("free");
+        let begun = Instant::now();
+        while begun.elapsed() < LONGER_THAN_ANYBODY_WAITS {
+            far.is_heard(&pd, &cq);
+            std::thread::sleep(SOON / 10);
+        }
+        assert_eq!(openings(fake), 2);
+        assert!(!access.is_finished(), "the access is not held");
+        fake.let_go().unwrap();
+        far.wait_for("done");
+        assert_eq!(openings(fake), 1);
+        access.join().unwrap()
+    });
+    cq.wait_for(LIMIT).expect("done in time").ok().expect("a success");
+    assert_eq!(fake.violations(), "");
+}
+
 const GIVEN: &str = "QPAIR_TEST_FAR";
 const LEN: usize = 10_000;
 const LIMIT: Duration = Duration::from_secs(20);
 /// What nobody who is heard takes.
 const SOON: Duration = Duration::from_secs(1);
+/// For an access to be over.
+const LONGER_THAN_ANYBODY_WAITS: Duration = Duration::from_millis(3500);

@@ -183,6 +183,10 @@ impl Handler for Node {
         control::drain(&self.home, link)
     }
 
+    fn settle(&self, link: &Link) -> bool {
+        control::settle(&self.home, link)
+    }
+
     fn lost(&self, link: &Arc<Link>) {
         {
             let mut links = lock(&self.links);

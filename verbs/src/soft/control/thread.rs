@@ -38,6 +38,8 @@ pub(crate) trait Handler: Send + Sync {
     fn greet(&self, socket: Socket) -> Option<Arc<Link>>;
     /// Handles all that waits on a link.
     fn drain(&self, link: &Link) -> Drained;
+    /// Goes on with what a peer waits for; true if something is left.
+    fn settle(&self, link: &Link) -> bool;
     /// The other end of a link is gone, or makes no sense.
     fn lost(&self, link: &Arc<Link>);
     /// Arenas of ours that went since the last call.
@@ -61,6 +63,8 @@ struct Loop {
     refused: bool,
     retiring: Vec<Retiring>,
     turn: u64,
+    /// Links with something that is over once others have left an access, or a driver has closed it.
+    unsettled: Vec<Arc<Link>>,
 }
 
 /// Memory that is dropped once each of the links was quiet.
@@ -95,6 +99,7 @@ impl Control {
             refused: false,
             retiring: Vec::new(),
             turn: 0,
+            unsettled: Vec::new(),
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run())?;
         *lock(&control.thread) = Some(thread);
@@ -149,6 +154,7 @@ impl Loop {
             let ticking = self.control.ticking.load(Ordering::Acquire);
             let limit = match ticking {
                 true => Some(TICK),
+                false if !self.unsettled.is_empty() => Some(SETTLE_AGAIN),
                 false if self.refused => Some(ACCEPT_AGAIN),
                 false => (!self.greeting.is_empty()).then_some(GREETING),
             };
@@ -168,6 +174,10 @@ impl Loop {
                 self.accept_all();
             }
             self.drop_slow_greetings();
+            self.unsettled.retain(|link| !link.is_dead() && handler.settle(link));
+            if !self.unsettled.is_empty() {
+                aside::attend();
+            }
             // Of what is retired peers are told before they are asked whether they have let it pass.
             let retired = handler.retired();
             for arena in handler.gone() {
@@ -198,7 +208,11 @@ impl Loop {
             _ => {
                 let Some(link) = self.links.get(&token).cloned() else { return };
                 link.flush();
-                match handler.drain(&link) {
+                let drained = handler.drain(&link);
+                if !self.unsettled.iter().any(|known| Arc::ptr_eq(known, &link)) {
+                    self.unsettled.push(link.clone());
+                }
+                match drained {
                     Drained::Open => {}
                     Drained::Nonsense => {
                         link.spurn();
@@ -299,6 +313,8 @@ const LISTENER: Token = Token(1);
 const FIRST_LINK: usize = 2;
 /// Pause between attempts for stalled queue pairs: the shortest that mio knows, some percent of a core.
 const TICK: Duration = Duration::from_millis(1);
+/// Pause between looks at accesses of this process that peers wait for, while nothing else is to be done.
+const SETTLE_AGAIN: Duration = Duration::from_millis(5);
 /// Time without stalls after which the thread sleeps.
 const CALM: Duration = Duration::from_millis(20);
 /// Pause between attempts to accept a connection, for instance while there are no descriptors.
