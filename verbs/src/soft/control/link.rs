@@ -410,7 +410,10 @@ impl Link {
         self.quiet.fetch_max(turn, Ordering::AcqRel);
     }
 
-    /// True once nothing is under way any more that was when the peer was asked in `turn`.
+    /// True once nothing is under way any more that was when the peer was asked in `turn`, and all that was gone before is let go
+    /// of; or once the link is over. Mostly the peer's process has ended then, and so has what it had open. One that lives and
+    /// closed its device closes memory of ours by itself, but after the link: until then it has open what may be freed here,
+    /// which is undefined for memory that CUDA's handles opened, if it is used still.
     pub(super) fn is_quiet(&self, turn: u64) -> bool {
         self.is_dead() || self.quiet.load(Ordering::Acquire) >= turn
     }
