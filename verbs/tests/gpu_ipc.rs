@@ -284,6 +284,6 @@ const GIVEN: &str = "QPAIR_TEST_FAR";
 const LEN: usize = 10_000;
 const LIMIT: Duration = Duration::from_secs(20);
 /// What nobody who is heard takes.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(2);
 /// For an access to be over.
 const LONGER_THAN_ANYBODY_WAITS: Duration = Duration::from_millis(3500);

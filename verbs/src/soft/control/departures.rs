@@ -63,3 +63,41 @@ impl Departures {
 
 /// More than there are for any time, unless a thread is stopped.
 const MANY: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::soft::home::Home;
+
+    /// Settles while those who were inside an access have left it, or not; whether something is left, and the turns answered.
+    fn settle(departures: &Departures, have_left: bool) -> (bool, Vec<u64>) {
+        let mut answered = Vec::new();
+        let left = departures.settle(|_| have_left, |turn| answered.push(turn));
+        (left, answered)
+    }
+
+    #[test]
+    fn a_turn_is_answered_after_the_accesses_and_what_went_before_it() {
+        let (home, departures) = (Home::new().unwrap(), Departures::default());
+        departures.asked(1, home.sight_initiators());
+        let open = Arc::new(());
+        lock(&departures.0).push(Departure::Closing(Arc::downgrade(&open)));
+        departures.asked(2, home.sight_initiators());
+        assert_eq!(settle(&departures, false), (true, vec![]));
+        assert_eq!(settle(&departures, true), (true, vec![1]));
+        drop(open);
+        assert_eq!(settle(&departures, false), (true, vec![]));
+        assert_eq!(settle(&departures, true), (false, vec![2]));
+        assert_eq!(settle(&departures, true), (false, vec![]));
+    }
+
+    #[test]
+    fn a_peer_that_asks_and_asks_takes_no_more_memory() {
+        let (home, departures) = (Home::new().unwrap(), Departures::default());
+        (1..=1000).for_each(|turn| departures.asked(turn, home.sight_initiators()));
+        assert_eq!(lock(&departures.0).len(), MANY);
+        assert_eq!(settle(&departures, true).1.last(), Some(&1000));
+    }
+}
