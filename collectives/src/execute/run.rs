@@ -157,7 +157,8 @@ impl Run {
         }
     }
 
-    /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new.
+    /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new. A GPU's that was kept and does
+    /// not serve goes to `spent`, for the caller to say when it is freed.
     ///
     /// # Errors
     /// [`CollectiveError::Memory`].
@@ -165,12 +166,13 @@ impl Run {
         &mut self,
         which: Kept,
         (gpu, len): (Option<Gpu>, usize),
-        domain: &ProtectionDomain,
+        (domain, spent): (&ProtectionDomain, &mut Vec<Block>),
     ) -> Result<Block, CollectiveError> {
         match self.kept[which as usize].take() {
-            Some(block) if block.len() >= len && block.gpu() == gpu => Ok(block),
-            _ => Ok(Block::alloc(gpu, len, domain)?),
+            Some(block) if block.len() >= len && block.gpu() == gpu => return Ok(block),
+            other => spent.extend(other.filter(|block| block.gpu().is_some())),
         }
+        Ok(Block::alloc(gpu, len, domain)?)
     }
 
     /// Keeps memory for the operations to come.
@@ -302,7 +304,7 @@ impl Run {
         done
     }
 
-    /// Makes ready to run `plan` on `data`.
+    /// Makes ready to run `plan` on `data`. What becomes of memory that was kept is as in [`alloc`](Self::alloc).
     ///
     /// # Errors
     /// [`CollectiveError::Memory`] if there is none for scratch, or memory can not be exposed; the data is kept.
@@ -311,7 +313,7 @@ impl Run {
         &mut self,
         plan: &Compiled,
         (input, data): (Memory, Memory),
-        domain: &ProtectionDomain,
+        (domain, spent): (&ProtectionDomain, &mut Vec<Block>),
     ) -> Result<(), CollectiveError> {
         self.input = input;
         self.data = data;
@@ -328,7 +330,7 @@ impl Run {
         }
         if plan.scratch > 0 {
             let gpu = self.data.gpu().or_else(|| self.input.gpu());
-            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), domain)?);
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), (domain, spent))?);
         }
         if plan.large {
             self.input.expose(domain)?;
