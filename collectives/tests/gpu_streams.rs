@@ -415,6 +415,31 @@ fn so_is_memory_of_an_operation_that_can_not_begin() {
     assert_eq!(ground.fake.violations(), "");
 }
 
+/// Pieces of memory that a GPU was ever asked for, for buffers.
+fn taken(ground: &Ground) -> u64 {
+    ground.fake.count("cuMemCreate").expect("a device")
+}
+
+#[test]
+fn operations_on_gpus_and_others_by_turns_take_no_memory_of_each_other() {
+    let comm = Communicator::group(1).expect("a group").remove(0);
+    let ground = Ground::new(1);
+    let op = ReduceOp::pre_mul_sum(2.0);
+    let mut vectors = Some([(); 2].map(|()| ground.vector(&comm)));
+    let mut before = 0;
+    for round in 0..5 {
+        let [input, output] = vectors.take().expect("given back");
+        let back = comm.start().all_reduce_into(input, output, op).expect("started").wait().expect("done");
+        vectors = Some(back.into());
+        let [input, output] = [(); 2].map(|()| comm.buffer::<i32>(LEN).expect("memory"));
+        comm.start().all_reduce_into(input, output, op).expect("started").wait().expect("done");
+        if round == 0 {
+            before = taken(&ground);
+        }
+    }
+    assert_eq!(taken(&ground), before);
+}
+
 /// What a rank's process does: as many steps as it takes until one fails, or ten.
 #[test]
 #[ignore = "needs a test to start it, as a rank's process"]

@@ -94,6 +94,12 @@ impl Operands {
         }
     }
 
+    /// Where scratch and a copy of the input would be: of a GPU, or of the processor. There is no copy where there is no input.
+    pub(super) fn places(&self) -> [Option<Option<Gpu>>; 2] {
+        let input = (!matches!(self.input, Memory::None)).then(|| self.input.gpu());
+        [Some(self.data.gpu().or_else(|| self.input.gpu())), input]
+    }
+
     /// The memory of an operation that was not started.
     pub(super) fn back(self, result: Result<(), CollectiveError>) -> Ended {
         let mut grace = Grace::new(None);

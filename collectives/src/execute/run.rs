@@ -187,6 +187,13 @@ impl Run {
         self.kept[which as usize].as_ref().map_or(0, Block::len)
     }
 
+    /// Whether what it keeps is where an operation would have it, of each kind: of a GPU, or of the processor; nothing is said of
+    /// kinds that it has no use for.
+    pub(crate) fn serves(&self, places: [Option<Option<Gpu>>; 2]) -> bool {
+        let mut kept = self.kept.iter().zip(places);
+        kept.all(|(kept, place)| kept.as_ref().zip(place).is_none_or(|(block, gpu)| block.gpu() == gpu))
+    }
+
     /// Whether it keeps more than is kept for each of the operations that are under way together.
     pub(crate) fn keeps_large(&self) -> bool {
         self.kept.iter().flatten().any(|block| block.len() > LARGE)

@@ -405,13 +405,13 @@ impl Core {
             Err(error) => return Err(operands.back(Err(error))),
         };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        // The one whose memory is just large enough, if there is one.
+        // The one whose memory is just large enough, if there is one; in any case none whose memory is elsewhere, for which
+        // there will be operations again.
+        let places = operands.places();
         let kept = |at: &usize| self.spare[*at].kept(Kept::Scratch);
-        let fitting = (0..self.spare.len()).filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
-        let run = match fitting {
-            Some(at) => Some(self.spare.swap_remove(at)),
-            None => self.spare.pop(),
-        };
+        let mut here = (0..self.spare.len()).filter(|at| self.spare[*at].serves(places));
+        let fitting = here.clone().filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
+        let run = fitting.or_else(|| here.next_back()).map(|at| self.spare.swap_remove(at));
         let mut run = run.unwrap_or_else(|| Box::new(Run::new()));
         let memory = (&self.domain, &mut self.spent);
         match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
