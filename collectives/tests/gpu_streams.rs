@@ -421,6 +421,47 @@ fn taken(ground: &Ground) -> u64 {
 }
 
 #[test]
+fn operations_take_no_memory_under_holds_after_as_many_as_long_at_once() {
+    let turn = Barrier::new(2);
+    ranks(2, |comm| {
+        let ground = Ground::new(1);
+        // More than would be kept once only, if it were the processor's.
+        let vector = || comm.gpu_buffer::<i32>(ground.gpu, (1 << 20) + 1).expect("memory");
+        let mut vectors: Vec<_> = (0..4).map(|_| vector()).collect();
+        let mut before = 0;
+        for round in 0..2 {
+            if comm.rank() == 1 {
+                turn.wait();
+            }
+            let mut pendings = Vec::new();
+            while let Some(input) = vectors.pop() {
+                let output = vectors.pop().expect("an even number");
+                let start = comm.start();
+                let op = ReduceOp::pre_mul_sum(2.0);
+                let pending = start.all_reduce_into(input, output, op).expect("started");
+                if round == 1 {
+                    pending.before(ground.gpu.hold().expect("held"));
+                }
+                pendings.push(pending);
+            }
+            if comm.rank() == 0 {
+                // All are under way: the other has begun none.
+                turn.wait();
+            }
+            for pending in pendings {
+                vectors.extend(<[Vector; 2]>::from(pending.wait().expect("done")));
+            }
+            before = if round == 0 { taken(&ground) } else { before };
+        }
+        // The other may have done one after the other at first.
+        if comm.rank() == 0 {
+            assert_eq!(taken(&ground), before);
+        }
+        assert_eq!(ground.fake.violations(), "");
+    });
+}
+
+#[test]
 fn operations_on_gpus_and_others_by_turns_take_no_memory_of_each_other() {
     let comm = Communicator::group(1).expect("a group").remove(0);
     let ground = Ground::new(1);

@@ -194,14 +194,16 @@ impl Run {
         kept.all(|(kept, place)| kept.as_ref().zip(place).is_none_or(|(block, gpu)| block.gpu() == gpu))
     }
 
-    /// Whether it keeps more than is kept for each of the operations that are under way together.
+    /// Whether it keeps more of the processor's memory than is kept for each of the operations that are under way together.
     pub(crate) fn keeps_large(&self) -> bool {
-        self.kept.iter().flatten().any(|block| block.len() > LARGE)
+        self.kept.iter().flatten().any(|block| block.gpu().is_none() && block.len() > LARGE)
     }
 
-    /// Gives up what it keeps.
+    /// Gives up what it keeps of the processor's memory.
     pub(crate) fn let_go(&mut self) {
-        self.kept = [None, None];
+        for kept in &mut self.kept {
+            drop(kept.take_if(|block| block.gpu().is_none()));
+        }
     }
 
     /// Whether its peers are connected and its steps are under way.
@@ -396,5 +398,5 @@ impl Run {
 /// Bytes that stay in the first-level cache. A multiple of every element's size.
 const PART: usize = 8 << 10;
 
-/// Bytes of memory that each of the operations under way together may keep for the next.
+/// Bytes of the processor's memory that each of the operations under way together may keep for the next.
 const LARGE: usize = 4 << 20;
