@@ -61,22 +61,28 @@ fn train(comm: &Communicator, gpu: Gpu) -> Result<()> {
         println!("{LAYERS} layers of {LEN} weights in memory of GPUs, {STEPS} steps on {} ranks", comm.size());
     }
     let mut layers = (0..LAYERS).map(|number| Layer::new(comm, gpu, number)).collect::<Result<Vec<_>>>()?;
+    prepare(comm, &mut layers)?;
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let mut loss = 0.0;
         let mut reductions = Vec::new();
-        // The backward pass: a layer's gradient is reduced while that of the layer below is computed.
+        // The backward pass: a layer's gradient is reduced beside the computation of those of the layers below, as far as each
+        // call of the communicator takes it.
         for layer in layers.iter_mut().rev() {
             let gradient = layer.gradient.take().ok_or("a layer without its gradient")?;
             let gradient = layer.backward(gradient)?;
             if step % (STEPS - 1) == 0 {
                 loss += layer.loss()?;
             }
-            reductions.push(reduce(comm, gpu, gradient)?);
+            let written = gpu.record()?;
+            reductions.push(comm.start().after(&written).all_reduce(comm.gpu_vector::<f32>(gradient), ReduceOp::Avg)?);
         }
-        for (layer, (pending, goes_on)) in layers.iter_mut().rev().zip(reductions) {
+        // Now that all is recorded that reductions begin after, which would wait behind a hold, the stream can be held up: until
+        // each of them has ended, in their order.
+        let updates = reductions.iter().map(|pending| between(gpu, pending)).collect::<Result<Vec<_>>>()?;
+        for ((layer, pending), goes_on) in layers.iter_mut().rev().zip(reductions).zip(updates) {
             let gradient = pending.wait()?.into_gpu_buffer().ok_or("a vector without elements")?;
-            // Kernels that were given to the stream behind its hold would be under way.
+            // Kernels that were given to the stream behind its hold would be under way, while the others are reduced.
             goes_on.wait()?;
             layer.update(&gradient)?;
             layer.gradient = Some(gradient);
@@ -103,14 +109,27 @@ fn train(comm: &Communicator, gpu: Gpu) -> Result<()> {
 
 type Pending<'a> = qpair::collectives::Pending<'a, CommBuffer<f32, OnGpu>>;
 
-/// Averages a gradient over all ranks, between what the GPU's stream was given before and what it is given afterwards. The event
-/// is done once the stream goes on.
-fn reduce(comm: &Communicator, gpu: Gpu, gradient: GpuBuffer) -> Result<(Pending<'_>, GpuEvent)> {
-    let written = gpu.record()?;
-    let pending = comm.start().after(&written).all_reduce(comm.gpu_vector(gradient), ReduceOp::Avg)?;
+/// Does once, with gradients of zeroes, what a step does: as many reductions at once, and the update. It loads kernels and takes
+/// memory, for which a driver may wait for all streams; so none may be held up yet.
+fn prepare(comm: &Communicator, layers: &mut [Layer]) -> Result<()> {
+    let mut reductions = Vec::new();
+    for layer in layers.iter_mut() {
+        let gradient = layer.gradient.take().ok_or("a layer without its gradient")?;
+        reductions.push(comm.start().all_reduce(comm.gpu_vector::<f32>(gradient), ReduceOp::Avg)?);
+    }
+    for (layer, pending) in layers.iter_mut().zip(reductions) {
+        let gradient = pending.wait()?.into_gpu_buffer().ok_or("a vector without elements")?;
+        layer.update(&gradient)?;
+        layer.gradient = Some(gradient);
+    }
+    Ok(())
+}
+
+/// Holds the GPU's stream up until a reduction has ended. The event is done once the stream goes on.
+fn between(gpu: Gpu, pending: &Pending<'_>) -> Result<GpuEvent> {
     pending.before(gpu.hold()?);
     // Here the stream would be given the kernels that update the weights.
-    Ok((pending, gpu.record()?))
+    Ok(gpu.record()?)
 }
 
 /// Weights, and what is to be learnt: targets for this rank's features. All but the loss stays on the GPU.
@@ -221,6 +240,10 @@ mod tests {
                     scope.spawn(move || {
                         train(&comm, Gpu::open(gpu.ordinal() as usize).expect("a GPU")).expect("trained");
                         assert_eq!(gpu.violations(), "");
+                        // No kernel is loaded once the stream has been held.
+                        let calls = gpu.calls();
+                        let mut held = calls.lines().skip_while(|call| !call.starts_with("cuStreamWaitValue32"));
+                        assert!(held.next().is_some() && held.all(|call| !call.starts_with("cuModuleLoadData")));
                         // It is done with the stream, and has had it held.
                         assert!(gpu.count("cuStreamWaitValue32").expect("a device") >= (STEPS * LAYERS) as u64);
                     });

@@ -33,6 +33,7 @@
 compile_error!("qpair runs on Linux, on x86-64 and aarch64");
 
 mod address;
+mod aside;
 pub mod calc;
 mod cm;
 #[cfg(test)]

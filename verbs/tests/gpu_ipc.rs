@@ -21,6 +21,7 @@ struct Far {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     qp: QueuePair,
+    address: QpAddress,
     /// [`LEN`] bytes of 7.
     target: RemoteSlice,
 }
@@ -37,7 +38,7 @@ impl Far {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let told = lines.by_ref().map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
         let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
-        Far { process, lines, qp: qp.connect(&address).unwrap(), target }
+        Far { process, lines, qp: qp.connect(&address).unwrap(), address, target }
     }
 
     /// Reads its bytes, writes others over some, and reads them.
@@ -57,9 +58,24 @@ impl Far {
 
     /// Has it do something, and waits until it has.
     fn ask(&mut self, what: &str) {
+        self.tell(what);
+        self.wait_for("done");
+    }
+
+    fn tell(&mut self, what: &str) {
         writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
-        let done = self.lines.by_ref().map_while(Result::ok).find(|line| line == "done");
-        assert!(done.is_some(), "it ended before it was done: {what}");
+    }
+
+    fn wait_for(&mut self, what: &str) {
+        let said = self.lines.by_ref().map_while(Result::ok).find(|line| line == what);
+        assert!(said.is_some(), "it ended before it was {what}");
+    }
+
+    /// Both control threads answer: each has a part in a question.
+    fn is_heard(&self, pd: &ProtectionDomain, cq: &CompletionQueue) {
+        let asked = Instant::now();
+        pd.rc(cq).build().unwrap().connect(&self.address).expect("an answer");
+        assert!(asked.elapsed() < SOON, "answered after {:?}", asked.elapsed());
     }
 }
 
@@ -74,13 +90,34 @@ impl Drop for Far {
 fn plain(gpu: Gpu, kind: &str) -> GpuBuffer {
     let whole = gpu.alloc(3 * LEN).unwrap();
     let address = whole.address();
+    // SAFETY: the owner is or has the memory, and nobody else uses it.
+    let adopt = |owner| unsafe { gpu.adopt(address + LEN as u64 + 13, LEN, owner) }.unwrap();
     let mut buffer = match kind {
-        // SAFETY: the buffer is the memory's owner, and nobody else uses it.
-        "adopted" => unsafe { gpu.adopt(address + LEN as u64 + 13, LEN, Box::new(whole)) }.unwrap(),
+        "adopted" => adopt(Box::new(whole)),
+        "of an owner that waits" => adopt(Box::new(Waits(whole))),
+        "of an owner that panics" => adopt(Box::new(Panics(whole))),
         _ => gpu.alloc(LEN).unwrap(),
     };
     buffer.write(0, &[7; LEN]).unwrap();
     buffer
+}
+
+/// An owner that lets memory go only once it is told on the standard input.
+struct Waits(#[expect(dead_code, reason = "kept to be dropped")] GpuBuffer);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        println!("\nwaiting");
+        drop(std::io::stdin().lines().next());
+    }
+}
+
+struct Panics(#[expect(dead_code, reason = "kept to be dropped")] GpuBuffer);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("as the test wants it");
+    }
 }
 
 #[test]
@@ -101,8 +138,9 @@ fn far_process() {
     let region = pd.register_gpu(plain(gpu, kind), Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let qp = pd.rc(&cq).build().unwrap();
     println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..LEN))).unwrap());
-    let mut lines = std::io::stdin().lines().map_while(Result::ok);
-    let Some(near) = lines.next() else { return };
+    // Not locked for longer, since owners of memory listen, too.
+    let listen = || std::io::stdin().lines().map_while(Result::ok).next();
+    let Some(near) = listen() else { return };
     let qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
     let freed = || {
         let deadline = Instant::now() + LIMIT;
@@ -113,7 +151,7 @@ fn far_process() {
         assert_eq!(fake.violations(), "");
         println!("\ndone");
     };
-    match lines.next().as_deref() {
+    match listen().as_deref() {
         Some("free") => {
             drop(region.revoke().unwrap());
             freed();
@@ -126,7 +164,7 @@ fn far_process() {
         }
         _ => {}
     }
-    lines.for_each(drop);
+    while listen().is_some() {}
 }
 
 /// This process's side: a GPU of its own, and memory for two times what the peer has.
@@ -191,6 +229,61 @@ fn memory_of_a_process_that_died_is_closed() {
     assert_eq!(fake.violations(), "");
 }
 
+#[test]
+fn an_owner_that_waits_or_panics_when_it_lets_memory_go_holds_up_no_peer() {
+    for kind in ["of an owner that waits", "of an owner that panics"] {
+        let (fake, pd, mut cq, own) = near();
+        let mut far = Far::start(&pd, &cq, fake, kind);
+        far.exchange(&own, &mut cq);
+        far.tell("free");
+        if kind.ends_with("waits") {
+            far.wait_for("waiting");
+            far.is_heard(&pd, &cq);
+            far.tell("go on");
+        }
+        far.wait_for("done");
+        assert_eq!(openings(fake), 0, "{kind}: freed while it was open");
+        far.is_heard(&pd, &cq);
+        assert_eq!(fake.violations(), "");
+    }
+}
+
+#[test]
+fn memory_that_goes_during_a_long_access_is_freed_after_it_and_the_peers_are_heard_meanwhile() {
+    let (fake, pd, mut cq, own) = near();
+    let [mut busy, mut far] = ["plain"; 2].map(|kind| Far::start(&pd, &cq, fake, kind));
+    busy.exchange(&own, &mut cq);
+    far.exchange(&own, &mut cq);
+    fake.hold().unwrap();
+    let _busy = std::thread::scope(|scope| {
+        let access = scope.spawn(|| {
+            let target = busy.target;
+            busy.qp.write(own.local(0..LEN), target).signaled().post().unwrap();
+            busy
+        });
+        // Until it waits for its copy, whose way there no number tells.
+        std::thread::sleep(SOON / 10);
+        far.tell("free");
+        let begun = Instant::now();
+        while begun.elapsed() < LONGER_THAN_ANYBODY_WAITS {
+            far.is_heard(&pd, &cq);
+            std::thread::sleep(SOON / 10);
+        }
+        assert_eq!(openings(fake), 2);
+        assert!(!access.is_finished(), "the access is not held");
+        fake.let_go().unwrap();
+        far.wait_for("done");
+        assert_eq!(openings(fake), 1);
+        access.join().unwrap()
+    });
+    cq.wait_for(LIMIT).expect("done in time").ok().expect("a success");
+    assert_eq!(fake.violations(), "");
+}
+
 const GIVEN: &str = "QPAIR_TEST_FAR";
 const LEN: usize = 10_000;
 const LIMIT: Duration = Duration::from_secs(20);
+/// What nobody who is heard takes.
+const SOON: Duration = Duration::from_secs(2);
+/// For an access to be over.
+const LONGER_THAN_ANYBODY_WAITS: Duration = Duration::from_millis(3500);

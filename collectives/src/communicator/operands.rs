@@ -51,14 +51,14 @@ impl Operands {
     }
 
     /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
-    /// it is. Gives what is to be given back then.
+    /// it is. Gives what is to be given back then; with an error, the memory for the copy.
     #[inline]
     pub(super) fn scale(
         &mut self,
         key: &Key,
         me: u32,
         alloc: impl FnOnce(Option<Gpu>, usize) -> Result<Block, CollectiveError>,
-    ) -> Result<Option<Block>, CollectiveError> {
+    ) -> Result<Option<Block>, (CollectiveError, Option<Block>)> {
         let by = key.op.and_then(|op| op.scale_before());
         let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
         let unsupported = |_| CollectiveError::Unsupported { op, data_type };
@@ -66,25 +66,38 @@ impl Operands {
             let (given, size) = (key.spec.contribution(me), data_type.size());
             let (offset, len) = (given.offset as usize * size, given.len as usize * size);
             return match self.data.plain_mut() {
-                Some(block) => block.scale(offset, len, data_type, by).map_err(unsupported).map(|()| None),
+                Some(block) => match block.scale(offset, len, data_type, by).map_err(unsupported) {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err((error, None)),
+                },
                 None => Ok(None), // of a vector without elements
             };
         }
         let Some(own) = std::mem::take(&mut self.input).into_plain(&mut Grace::new(None)) else { return Ok(None) };
-        let scaled = alloc(own.gpu(), own.len()).and_then(|mut copy| {
-            copy.copy_from(&own)?;
-            copy.scale(0, own.len(), data_type, by).map_err(unsupported).map(|()| copy)
-        });
-        match scaled {
-            Ok(copy) => {
+        let mut copy = match alloc(own.gpu(), own.len()) {
+            Ok(copy) => copy,
+            Err(error) => {
+                self.input = Memory::Plain(own);
+                return Err((error, None));
+            }
+        };
+        let copied = copy.copy_from(&own).map_err(CollectiveError::from);
+        match copied.and_then(|()| copy.scale(0, own.len(), data_type, by).map_err(unsupported)) {
+            Ok(()) => {
                 self.input = Memory::Plain(copy);
                 Ok(Some(own))
             }
             Err(error) => {
                 self.input = Memory::Plain(own);
-                Err(error)
+                Err((error, Some(copy)))
             }
         }
+    }
+
+    /// Where scratch and a copy of the input would be: of a GPU, or of the processor. There is no copy where there is no input.
+    pub(super) fn places(&self) -> [Option<Option<Gpu>>; 2] {
+        let input = (!matches!(self.input, Memory::None)).then(|| self.input.gpu());
+        [Some(self.data.gpu().or_else(|| self.input.gpu())), input]
     }
 
     /// The memory of an operation that was not started.

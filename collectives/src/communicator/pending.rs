@@ -378,8 +378,17 @@ impl<B: Held> Pending<'_, B> {
     ///
     /// The operation moves on within calls of its communicator, as always. So does the stream: before this thread waits for the stream
     /// it has to [`wait`](Self::wait) for the operation, or to [`test`](Self::test) it until that is true. What else waits for a stream
-    /// that is held stands at [`GpuHold`]. Before the first hold of a program, run an operation of the kind without: the GPU's
-    /// kernels are loaded then, and memory is taken, for which a driver may wait for all streams.
+    /// that is held stands at [`GpuHold`].
+    ///
+    /// What is recorded in a stream behind a hold waits for it too, and so does an operation that begins [after](Start::after) such an
+    /// event: it does not go beside the one that the stream is held for. Where several are to be under way together, call this after
+    /// the last [`record`](qpair_verbs::Gpu::record), or hold a second stream, and record in the first.
+    ///
+    /// Before the first hold of a program, run operations of the kinds there will be without one, as many at once, and as long, as will
+    /// be under way: the GPU's kernels are loaded then, and each operation under way beside others takes memory of its own, for which a
+    /// driver may wait for all streams. The memory is kept for those to come. What is to be freed while a communicator holds streams, as
+    /// the buffers of a `Pending` that was dropped, is freed once it holds none. That does not count what the program itself holds or
+    /// what is held for another communicator: hold streams for one communicator of a thread at a time, or drop no `Pending` meanwhile.
     pub fn before(&self, hold: GpuHold) {
         if let Some(ticket) = self.ticket {
             self.comm.core().borrow_mut().hold(ticket, hold);

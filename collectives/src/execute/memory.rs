@@ -200,7 +200,7 @@ impl Memory {
     }
 
     /// The GPU whose memory it is, if no peer can reach it.
-    pub(super) fn gpu(&self) -> Option<Gpu> {
+    pub(crate) fn gpu(&self) -> Option<Gpu> {
         if let Memory::Plain(block) = self { block.gpu() } else { None }
     }
 

@@ -157,7 +157,8 @@ impl Run {
         }
     }
 
-    /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new.
+    /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new. A GPU's that was kept and does
+    /// not serve goes to `spent`, for the caller to say when it is freed.
     ///
     /// # Errors
     /// [`CollectiveError::Memory`].
@@ -165,12 +166,13 @@ impl Run {
         &mut self,
         which: Kept,
         (gpu, len): (Option<Gpu>, usize),
-        domain: &ProtectionDomain,
+        (domain, spent): (&ProtectionDomain, &mut Vec<Block>),
     ) -> Result<Block, CollectiveError> {
         match self.kept[which as usize].take() {
-            Some(block) if block.len() >= len && block.gpu() == gpu => Ok(block),
-            _ => Ok(Block::alloc(gpu, len, domain)?),
+            Some(block) if block.len() >= len && block.gpu() == gpu => return Ok(block),
+            other => spent.extend(other.filter(|block| block.gpu().is_some())),
         }
+        Ok(Block::alloc(gpu, len, domain)?)
     }
 
     /// Keeps memory for the operations to come.
@@ -185,14 +187,23 @@ impl Run {
         self.kept[which as usize].as_ref().map_or(0, Block::len)
     }
 
-    /// Whether it keeps more than is kept for each of the operations that are under way together.
-    pub(crate) fn keeps_large(&self) -> bool {
-        self.kept.iter().flatten().any(|block| block.len() > LARGE)
+    /// Whether what it keeps is where an operation would have it, of each kind: of a GPU, or of the processor; nothing is said of
+    /// kinds that it has no use for.
+    pub(crate) fn serves(&self, places: [Option<Option<Gpu>>; 2]) -> bool {
+        let mut kept = self.kept.iter().zip(places);
+        kept.all(|(kept, place)| kept.as_ref().zip(place).is_none_or(|(block, gpu)| block.gpu() == gpu))
     }
 
-    /// Gives up what it keeps.
+    /// Whether it keeps more of the processor's memory than is kept for each of the operations that are under way together.
+    pub(crate) fn keeps_large(&self) -> bool {
+        self.kept.iter().flatten().any(|block| block.gpu().is_none() && block.len() > LARGE)
+    }
+
+    /// Gives up what it keeps of the processor's memory.
     pub(crate) fn let_go(&mut self) {
-        self.kept = [None, None];
+        for kept in &mut self.kept {
+            drop(kept.take_if(|block| block.gpu().is_none()));
+        }
     }
 
     /// Whether its peers are connected and its steps are under way.
@@ -302,7 +313,7 @@ impl Run {
         done
     }
 
-    /// Makes ready to run `plan` on `data`.
+    /// Makes ready to run `plan` on `data`. What becomes of memory that was kept is as in [`alloc`](Self::alloc).
     ///
     /// # Errors
     /// [`CollectiveError::Memory`] if there is none for scratch, or memory can not be exposed; the data is kept.
@@ -311,7 +322,7 @@ impl Run {
         &mut self,
         plan: &Compiled,
         (input, data): (Memory, Memory),
-        domain: &ProtectionDomain,
+        (domain, spent): (&ProtectionDomain, &mut Vec<Block>),
     ) -> Result<(), CollectiveError> {
         self.input = input;
         self.data = data;
@@ -328,7 +339,7 @@ impl Run {
         }
         if plan.scratch > 0 {
             let gpu = self.data.gpu().or_else(|| self.input.gpu());
-            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), domain)?);
+            self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), (domain, spent))?);
         }
         if plan.large {
             self.input.expose(domain)?;
@@ -387,5 +398,5 @@ impl Run {
 /// Bytes that stay in the first-level cache. A multiple of every element's size.
 const PART: usize = 8 << 10;
 
-/// Bytes of memory that each of the operations under way together may keep for the next.
+/// Bytes of the processor's memory that each of the operations under way together may keep for the next.
 const LARGE: usize = 4 << 20;

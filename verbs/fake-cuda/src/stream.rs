@@ -299,13 +299,28 @@ impl World {
         op.after.iter().all(done)
             && match &op.work {
                 // A context with an error waits no more; nor does one for memory that is gone, which `execute` tells of.
-                Work::Until(word) if self.devices[device].context.error.is_none() => {
-                    let found =
-                        self.resolve(device, word.at, word.len, false, true).map(|pieces| backing::word(&pieces));
-                    !matches!(found, Ok(Ok(found)) if !word.is_met(found))
-                }
+                Work::Until(word) if self.devices[device].context.error.is_none() => !self.is_awaited(device, word),
                 _ => true,
             }
+    }
+
+    /// Whether a word is there and not as it is to be.
+    fn is_awaited(&self, device: usize, word: &Word) -> bool {
+        let found = self.resolve(device, word.at, word.len, false, true).map(|pieces| backing::word(&pieces));
+        matches!(found, Ok(Ok(found)) if !word.is_met(found))
+    }
+
+    /// The names of streams of a device that wait for words, or will with what they have been given.
+    pub(crate) fn held_up(&self, device: usize) -> Vec<String> {
+        if self.devices[device].context.error.is_some() {
+            return Vec::new();
+        }
+        let awaits = |op: &Op| matches!(&op.work, Work::Until(word) if self.is_awaited(device, word));
+        let streams = self.objects.values().filter(|object| match &object.state {
+            State::Stream(stream) => object.device == device && stream.queue.iter().any(awaits),
+            _ => false,
+        });
+        streams.map(crate::world::Object::name).collect()
     }
 
     /// All marks that others depend on, by stream; only those that are not reached.

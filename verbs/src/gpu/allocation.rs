@@ -9,6 +9,7 @@ use super::attributes::GpuAttributes;
 use super::device::Device;
 use super::driver::{Address, OUT_OF_MEMORY};
 use super::place::Place;
+use crate::aside;
 use crate::error::GpuError;
 use crate::memory::{ArenaPool, GpuArena};
 use crate::sync::lock;
@@ -43,6 +44,8 @@ enum Kind {
     Plain,
     /// Memory that another keeps alive.
     Foreign { _owner: Box<dyn Any + Send + Sync> },
+    /// Given back by another value.
+    Gone,
 }
 
 impl Allocation {
@@ -178,6 +181,7 @@ impl Allocation {
                 Ok(Some(Export::Descriptor(fd, mapped)))
             }
             Kind::Plain | Kind::Foreign { .. } => self.handle(arena),
+            Kind::Gone => Ok(None),
         });
         exported.unwrap_or_else(|error| {
             tracing::info!(%error, "GPU memory is not passed to another process; it is reached by copies");
@@ -230,6 +234,11 @@ impl Allocation {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // The driver may wait for what the GPU does, and an owner for anything.
+        if !aside::may_wait_here() && !matches!(self.kind, Kind::Gone) {
+            let Memory { device, address, len, .. } = *self;
+            return aside::give(Memory { device, address, len, kind: std::mem::replace(&mut self.kind, Kind::Gone) });
+        }
         let driver = self.device.driver;
         let freed = self.device.enter().and_then(|_entered| match self.kind {
             // SAFETY: made so by `mapped`; the last holder is gone, and whoever gave it to a device waited for that.
@@ -239,7 +248,7 @@ impl Drop for Memory {
             },
             // SAFETY: as above, by `new`.
             Kind::Plain => unsafe { driver.free(self.address) },
-            Kind::Foreign { .. } => Ok(()),
+            Kind::Foreign { .. } | Kind::Gone => Ok(()),
         });
         if let Err(error) = freed {
             tracing::error!(%error, len = self.len, "GPU memory could not be given back");
@@ -253,6 +262,7 @@ impl fmt::Debug for Allocation {
             Kind::Mapped { .. } => "mapped",
             Kind::Plain => "plain",
             Kind::Foreign { .. } => "foreign",
+            Kind::Gone => "gone",
         };
         write!(f, "Allocation({} bytes on GPU {}, {kind})", self.memory.len, self.memory.device.ordinal())
     }

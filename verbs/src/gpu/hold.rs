@@ -25,8 +25,16 @@ use crate::sync::lock;
 /// ```
 ///
 /// The stream waits on the GPU, and takes no processor. Whatever the processor, or a peer that it has heard of, has written
-/// before the release is visible to what begins then. A hold that is never dropped, as one that is forgotten, holds the stream for
-/// as long as the process lives.
+/// before the release is visible to what begins then, but for what NICs wrote into memory of some GPUs: see below. A hold that is
+/// never dropped, as one that is forgotten, holds the stream for as long as the process lives.
+///
+/// # What NICs write
+/// What a NIC, not the software device, wrote into GPU memory is visible to what begins then where the GPU orders such writes
+/// ([`GpuAttributes::writes_ordered`](super::GpuAttributes::writes_ordered)), or where its streams can flush them
+/// ([`FlushOptions::stream`](super::FlushOptions::stream)), as the stream does that was held. On a GPU with a flush by the processor
+/// alone, or with none, it may be seen late: call [`GpuRegion::flush`](super::GpuRegion::flush) before the release, and where that
+/// is [`Flush::ReadBack`](super::Flush::ReadBack) do the READ. Collectives do neither: on such a GPU, where NICs write for them, give
+/// the stream what reads a result only after the wait for the operation, not behind a hold.
 ///
 /// # Who waits for whom
 /// Until the release, all that waits for the stream waits as well; if the release is behind one of these in the same thread,

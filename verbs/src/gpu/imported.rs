@@ -6,6 +6,7 @@ use super::allocation::{map, unmap};
 use super::device::{Device, Gpu};
 use super::driver::Address;
 use super::place::Place;
+use crate::aside;
 use crate::error::GpuError;
 
 /// Memory that another process exported, unmapped on drop. It stays while it is mapped, whatever becomes of its owner.
@@ -23,6 +24,8 @@ enum Source {
     Physical(u64),
     /// An allocation that begins there, opened by its handle. Its owner keeps it until all have closed it.
     Handle(Address),
+    /// Unmapped by another value.
+    Gone,
 }
 
 impl Imported {
@@ -92,15 +95,24 @@ impl Imported {
 
 impl Drop for Imported {
     fn drop(&mut self) {
+        let source = std::mem::replace(&mut self.source, Source::Gone);
+        if matches!(source, Source::Gone) {
+            return;
+        }
+        // The driver may wait for what the GPU does.
+        if !aside::may_wait_here() {
+            return aside::give(Imported { gpu: self.gpu, address: self.address, len: self.len, source });
+        }
         let device = self.gpu.device();
         // SAFETY: mapped by `open` or `open_handle`; whoever keeps addresses in it keeps this value.
         let closed = device.enter().and_then(|_entered| unsafe {
-            match self.source {
+            match source {
                 Source::Physical(physical) => {
                     let unmapped = unmap(device, self.address, self.len);
                     device.driver.release(physical).and(unmapped)
                 }
                 Source::Handle(base) => device.driver.ipc_close(base),
+                Source::Gone => Ok(()),
             }
         });
         if let Err(error) = closed {

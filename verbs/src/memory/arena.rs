@@ -68,7 +68,7 @@ impl From<HugePages> for Pages {
 }
 
 /// Keeps the device open that the pool is of, until it is dropped; `None` if that is closing.
-struct Keeper(Box<dyn Fn() -> Option<Left> + Send + Sync>);
+struct Keeper(Box<dyn Fn() -> Option<Device> + Send + Sync>);
 
 /// Called when there are arenas that are gone and of which peers were not told.
 struct Alarm(Box<dyn Fn() + Send + Sync>);
@@ -102,8 +102,27 @@ pub(crate) struct GpuArena {
     lent: Option<Left>,
 }
 
-/// What is given back once no peer has it any more, when dropped.
-pub(crate) type Left = Box<dyn Send>;
+/// What is given back once no peer has it any more, when dropped: memory, then the device that was kept open for it.
+pub(crate) struct Left {
+    memory: Box<dyn Send>,
+    device: Device,
+}
+
+/// Keeps a device open until it is dropped.
+pub(crate) type Device = Box<dyn Send>;
+
+impl Left {
+    pub(crate) fn new(memory: impl Send + 'static, device: Device) -> Self {
+        Left { memory: Box::new(memory), device }
+    }
+
+    /// Leaves the memory to peers for good, since they can not be asked, and lets the device close.
+    pub(crate) fn leak(self) {
+        let Left { memory, device } = self;
+        std::mem::forget(memory);
+        drop(device);
+    }
+}
 
 impl GpuArena {
     pub(crate) fn id(&self) -> u32 {
@@ -119,8 +138,7 @@ impl GpuArena {
     pub(crate) fn lend<M: Send + 'static>(&mut self, memory: impl FnOnce() -> M) -> bool {
         if self.lent.is_none() {
             let device = self.pool.upgrade().and_then(|pool| pool.keeper.get().and_then(|Keeper(keep)| keep()));
-            // Dropped in this order.
-            self.lent = device.map(|device| Box::new((memory(), device)) as Left);
+            self.lent = device.map(|device| Left::new(memory(), device));
         }
         self.lent.is_some()
     }
@@ -236,7 +254,7 @@ impl ArenaPool {
     }
 
     /// Says what keeps the device open; once.
-    pub(crate) fn set_keeper(&self, keep: impl Fn() -> Option<Left> + Send + Sync + 'static) {
+    pub(crate) fn set_keeper(&self, keep: impl Fn() -> Option<Device> + Send + Sync + 'static) {
         let _ = self.keeper.set(Keeper(Box::new(keep)));
     }
 

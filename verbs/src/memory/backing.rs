@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::arena::Arena;
+use crate::aside;
 use crate::gpu::{Allocation, GpuBuffer, Place};
 use crate::ibv::{self, Registered};
 use crate::soft::Home;
@@ -53,7 +54,7 @@ enum Kind {
     /// Memory that `owner` keeps alive.
     Foreign { owner: Box<dyn Any + Send + Sync>, registered: Option<Registered> },
     /// Shared bytes, which nobody writes; registered for peers only.
-    Bytes { _owner: Bytes },
+    Bytes { owner: Bytes },
     /// Memory of a GPU. No slice of it may be made.
     Gpu { buffer: GpuBuffer, arena: Option<u32>, registered: Option<Registered> },
     /// Given back, or to nobody.
@@ -124,7 +125,7 @@ impl Backing {
     /// Shared bytes, to be read only.
     pub(crate) fn from_bytes(domain: u64, reach: Reach, bytes: Bytes) -> Self {
         let base = NonNull::new(bytes.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        let kind = Kind::Bytes { _owner: bytes.clone() };
+        let kind = Kind::Bytes { owner: bytes.clone() };
         Backing { base, len: bytes.len(), domain, lkey: 0, place: Place::HOST, further: None, reach, kind }
     }
 
@@ -275,7 +276,10 @@ impl Drop for Backing {
             Kind::Arena { arena, offset, reserved } => arena.release(offset, reserved),
             Kind::Vector { capacity, registered } => drop(self.take_vec(capacity, registered)),
             Kind::Foreign { owner, registered } => {
-                if !let_go(registered, self.len) {
+                // It is the program's, and so is what its drop does.
+                if let_go(registered, self.len) {
+                    aside::drop(owner);
+                } else {
                     std::mem::forget(owner);
                 }
             }
@@ -284,7 +288,8 @@ impl Drop for Backing {
                     std::mem::forget(buffer);
                 }
             }
-            Kind::Bytes { .. } | Kind::Gone => {}
+            Kind::Bytes { owner } => aside::drop(owner),
+            Kind::Gone => {}
         }
     }
 }

@@ -28,7 +28,7 @@ pub use remote::RemoteSlice;
 pub use slab::{Slab, SlabView};
 pub use window::MemoryWindow;
 
-pub(crate) use arena::{Arena, ArenaPool, GpuArena, Pages, Registrar};
+pub(crate) use arena::{Arena, ArenaPool, GpuArena, Left, Pages, Registrar};
 pub(crate) use backing::{Backing, FurtherKey, Reach};
 pub(crate) use exposed::RegionShared;
 pub(crate) use grant::Grant;

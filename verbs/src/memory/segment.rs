@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::available;
+use crate::aside;
 use crate::error::GpuError;
 use crate::gpu::{Gpu, Pinned};
 use crate::memory::HugePages;
@@ -23,6 +25,8 @@ pub(crate) struct Segment {
     fd: OwnedFd,
     /// Ended before it is unmapped.
     pinning: Mutex<Pinning>,
+    /// True once it was to be pinned aside.
+    is_tried: AtomicBool,
 }
 
 /// Whether a mapping is pinned for GPUs.
@@ -31,8 +35,6 @@ enum Pinning {
     No,
     UnderWay,
     Yes(Pinned),
-    /// The driver refused: it is not asked again.
-    Refused,
 }
 
 // SAFETY: a segment is an address range; what is shared in it is atomic or guarded by the types laid over it.
@@ -106,7 +108,7 @@ impl Segment {
     }
 
     fn mapped(base: NonNull<u8>, len: usize, fd: OwnedFd) -> Self {
-        Segment { base, len, fd, pinning: Mutex::new(Pinning::No) }
+        Segment { base, len, fd, pinning: Mutex::new(Pinning::No), is_tried: AtomicBool::new(false) }
     }
 
     /// Makes the first `len` bytes present, so that the data path does not fault.
@@ -136,7 +138,7 @@ impl Segment {
         let pinned = unsafe { Pinned::new(gpu, self.base, self.len) };
         let (pinning, result) = match pinned {
             Ok(pinned) => (Pinning::Yes(pinned), Ok(())),
-            Err(error) => (Pinning::Refused, Err(error)),
+            Err(error) => (Pinning::No, Err(error)),
         };
         *lock(&self.pinning) = pinning;
         result
@@ -145,7 +147,8 @@ impl Segment {
     /// The same on a thread of its own, since it takes as long as there are pages; once, and what is refused stays as it is.
     #[cold]
     pub(crate) fn pin_aside(self: &Arc<Self>, gpu: Gpu) {
-        if !matches!(*lock(&self.pinning), Pinning::No) {
+        // Copies ask again and again.
+        if self.is_tried.load(Ordering::Relaxed) || self.is_tried.swap(true, Ordering::Relaxed) {
             return;
         }
         let segment = self.clone();
@@ -156,7 +159,6 @@ impl Segment {
         };
         if let Err(error) = std::thread::Builder::new().name("qpair-pin".to_owned()).spawn(pin) {
             tracing::warn!(%error, "a peer's memory is not pinned; copies between it and GPUs are slow");
-            *lock(&self.pinning) = Pinning::Refused;
         }
     }
 
@@ -203,17 +205,44 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        let mapping = Mapping { base: self.base, len: self.len };
         let pinning = self.pinning.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Pinning::Yes(pinned) = std::mem::replace(pinning, Pinning::No)
+        match std::mem::replace(pinning, Pinning::No) {
+            Pinning::Yes(pinned) => aside::drop(PinnedMapping(Some((pinned, mapping)))),
+            Pinning::No | Pinning::UnderWay => drop(mapping),
+        }
+    }
+}
+
+/// What a segment leaves: unmapped on drop.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range, which nobody uses any more.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was a segment's own; whoever keeps pointers into it keeps the segment.
+        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
+            tracing::error!(%error, "could not unmap a segment");
+        }
+    }
+}
+
+/// The same of memory that is pinned, which the driver may wait to unpin for what GPUs do.
+struct PinnedMapping(Option<(Pinned, Mapping)>);
+
+impl Drop for PinnedMapping {
+    fn drop(&mut self) {
+        if let Some((pinned, mapping)) = self.0.take()
             && let Err(error) = pinned.end()
         {
             // What is mapped there next would be taken for this memory.
-            tracing::error!(%error, len = self.len, "memory stays pinned; it is leaked");
-            return;
-        }
-        // SAFETY: the mapping is this value's own; whoever keeps pointers into it keeps the segment.
-        if let Err(error) = unsafe { munmap(self.base.as_ptr().cast(), self.len) } {
-            tracing::error!(%error, "could not unmap a segment");
+            tracing::error!(%error, len = mapping.len, "memory stays pinned; it is leaked");
+            std::mem::forget(mapping);
         }
     }
 }
@@ -259,6 +288,24 @@ mod tests {
         let fd = memfd_create("t", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
         assert!(Segment::map_peer(fd, 4096, true).is_err());
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn many_who_want_it_pinned_pin_it_once() {
+        let fake = qpair_fake_cuda::control::add_device().unwrap();
+        let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
+        for count in 1..=20 {
+            let segment = Arc::new(Segment::create("t", 4096, Writers::Peers).unwrap());
+            std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(|| segment.pin_aside(gpu))));
+            while !segment.is_pinned() || Arc::strong_count(&segment) > 1 {
+                std::thread::yield_now();
+            }
+            drop(segment);
+            assert_eq!(fake.count("cuMemHostRegister").unwrap(), count);
+            assert!(!fake.live().contains("registration"), "{}", fake.live());
+        }
+        assert_eq!(fake.violations(), "");
     }
 
     #[test]

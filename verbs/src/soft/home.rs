@@ -383,6 +383,26 @@ impl Home {
         left
     }
 
+    /// The initiators of this device that are inside an access now.
+    pub(crate) fn sight_initiators(&self) -> Initiators {
+        barrier::heavy();
+        let mut inside = Vec::new();
+        self.visit(|qp| {
+            let sight = Sighting::take(qp.hazard());
+            if !sight.is_over(qp.hazard()) {
+                inside.push((qp.info().qpn, sight));
+            }
+        });
+        Initiators(inside)
+    }
+
+    /// True once all of them have left it.
+    pub(crate) fn have_left(&self, Initiators(inside): &mut Initiators) -> bool {
+        // A queue pair that is closed has left.
+        inside.retain(|(qpn, sight)| self.member(*qpn).is_some_and(|qp| !sight.is_over(qp.hazard())));
+        inside.is_empty()
+    }
+
     /// Rows of the GID table that are of the network, looked up once a second at most.
     pub(crate) fn network_gids(&self) -> Vec<NetworkGid> {
         let mut known = lock(&self.gids);
@@ -401,6 +421,10 @@ impl Home {
         host::port(&self.host, self.network_gids().iter().map(NetworkGid::entry).collect())
     }
 }
+
+/// Initiators that were inside an access, by the numbers of their queue pairs.
+#[derive(Debug)]
+pub(crate) struct Initiators(Vec<(u32, Sighting)>);
 
 /// An initiator is at work on behalf of peers, until this is dropped.
 pub(crate) struct EngineAccess<'a> {

@@ -9,8 +9,10 @@ use super::control::{self, Control, Drained, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
 use crate::address::{NodeId, SoftAddress};
+use crate::aside;
 use crate::counters::Counter;
 use crate::error::{ConnectError, NetworkError, OpenError};
+use crate::memory::Left;
 use crate::sync::lock;
 
 /// An opened software device.
@@ -32,8 +34,23 @@ struct Networking {
     refused: Option<Instant>,
 }
 
-/// Memory of a queue pair that is gone, or of a GPU, given back when dropped.
-pub(crate) type Retired = Box<dyn Send>;
+/// Memory that peers may look at still, given back when dropped.
+pub(crate) enum Retired {
+    /// That of a queue pair that is gone.
+    Block(Box<dyn Send>),
+    /// A GPU's.
+    Left(Left),
+}
+
+impl Retired {
+    /// Leaves it to peers for good.
+    pub(crate) fn leak(self) {
+        match self {
+            Retired::Block(block) => std::mem::forget(block),
+            Retired::Left(left) => left.leak(),
+        }
+    }
+}
 
 /// Devices that this process has open.
 static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
@@ -56,10 +73,16 @@ impl Node {
         let handler: Arc<dyn Handler> = node.clone();
         let control = Control::start(Arc::downgrade(&handler), listener).map_err(soft("start its control thread"))?;
         *lock(&node.control) = Some(control.clone());
-        let waker = control.clone();
-        home.arenas().set_alarm(move || waker.wake());
-        let weak = Arc::downgrade(&node);
-        home.arenas().set_keeper(move || weak.upgrade().map(|node| Box::new(node) as Retired));
+        let (waker, weak) = (control.clone(), Arc::downgrade(&home));
+        home.arenas().set_alarm(move || match weak.upgrade() {
+            Some(home) if waker.is_deaf() => home.arenas().take_left().into_iter().for_each(Left::leak),
+            _ => waker.wake(),
+        });
+        let (ear, weak) = (control.clone(), Arc::downgrade(&node));
+        home.arenas().set_keeper(move || {
+            let node = weak.upgrade().filter(|_| !ear.is_deaf())?;
+            Some(Box::new(node))
+        });
         home.set_alarm(move || control.attend());
         lock(&NODES).insert(id, (Arc::downgrade(&node), Arc::downgrade(&home)));
         tracing::debug!(%id, "software device opened");
@@ -131,17 +154,19 @@ impl Node {
 
     /// Drops memory of a datagram queue pair, whose gate is closed, once nobody can look at it any more: its senders are not
     /// known one by one, so each device of this process and each that is linked is asked to let pass what is under way.
-    pub(crate) fn retire(&self, memory: Retired) {
+    pub(crate) fn retire(&self, memory: Box<dyn Send>) {
         let homes: Vec<_> = lock(&NODES).values().filter_map(|(_, home)| home.upgrade()).collect();
         if !homes.iter().all(|home| home.quiesce_initiators()) {
             tracing::warn!("an access of this process takes long; the memory of a queue pair is leaked");
             return std::mem::forget(memory);
         }
-        if let Some(control) = &*lock(&self.control)
-            && control.has_links()
-        {
-            lock(&self.retired).push(memory);
+        let control = lock(&self.control).clone();
+        if let Some(control) = control.filter(|control| control.has_links()) {
+            lock(&self.retired).push(Retired::Block(memory));
             control.wake();
+            if control.is_deaf() {
+                Handler::retired(self).into_iter().for_each(Retired::leak);
+            }
         }
     }
 
@@ -182,6 +207,10 @@ impl Handler for Node {
         control::drain(&self.home, link)
     }
 
+    fn settle(&self, link: &Link) -> bool {
+        control::settle(&self.home, link)
+    }
+
     fn lost(&self, link: &Arc<Link>) {
         {
             let mut links = lock(&self.links);
@@ -198,7 +227,7 @@ impl Handler for Node {
 
     fn retired(&self) -> Vec<Retired> {
         let mut retired = std::mem::take(&mut *lock(&self.retired));
-        retired.extend(self.home.arenas().take_left());
+        retired.extend(self.home.arenas().take_left().into_iter().map(Retired::Left));
         retired
     }
 
@@ -215,6 +244,10 @@ impl Drop for Node {
         let control = lock(&self.control).take();
         if let Some(control) = control {
             control.close();
+        }
+        // What it had of peers' is closed by now, or soon; a program may end next.
+        if aside::may_wait_here() {
+            aside::wait_a_while();
         }
     }
 }

@@ -24,9 +24,9 @@ impl Core {
         let mut grace = Grace::new(Some(self.watch.alarm()));
         run.keep(Kept::Scratch, scratch.into_plain(&mut grace));
         run.keep(Kept::Input, copy.into_plain(&mut grace));
-        // Large memory is kept once, not for each of those that were ever under way together. To free some may take until all
-        // streams are idle, also those that wait for this rank.
-        if self.holds.is_empty() && run.keeps_large() && self.spare.iter().any(|other| other.keeps_large()) {
+        // Large memory is kept once, not for each of those that were ever under way together. But of GPUs it is: to take or free
+        // some may take until all streams are idle, also those that will be held until the next operations have ended.
+        if run.keeps_large() && self.spare.iter().any(|other| other.keeps_large()) {
             run.let_go();
         }
         self.spare.push(run);
@@ -69,6 +69,7 @@ impl Core {
         // Requests that are not done hold it too.
         self.net = None;
         self.spare.clear();
+        self.free_spent();
         let mut found = None;
         for (ticket, [input, data, scratch, copy]) in withdrawn {
             for memory in [scratch, copy] {

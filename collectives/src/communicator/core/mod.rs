@@ -11,7 +11,9 @@ use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
 use crate::cost::Seats;
 use crate::error::CollectiveError;
-use crate::execute::{Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait};
+use crate::execute::{
+    Block, Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait,
+};
 use crate::fault::{Fault, Outcome};
 use crate::machine::{Known, Origin};
 use crate::trace::{Activity, Trace};
@@ -46,6 +48,9 @@ pub(super) struct Core {
     forgotten: Vec<Ticket>,
     /// Streams that wait for the end of operations. Dropping one lets it go on.
     holds: Vec<(Ticket, GpuHold)>,
+    /// Memory of GPUs that is freed once no stream is held: a driver may wait for all streams until it has freed it, and those that
+    /// are held go on by what this thread does then.
+    spent: Vec<Block>,
     next: u64,
 }
 
@@ -87,6 +92,7 @@ impl Core {
             done: Vec::new(),
             forgotten: Vec::new(),
             holds: Vec::new(),
+            spent: Vec::new(),
             next: 0,
         }
     }
@@ -213,8 +219,9 @@ impl Core {
 
     /// Nobody waits for that operation any more; it is carried out all the same.
     pub(super) fn forget(&mut self, ticket: Ticket) {
-        if self.take_done(ticket).is_none() {
-            self.forgotten.push(ticket);
+        match self.take_done(ticket) {
+            Some(ended) => self.free(ended),
+            None => self.forgotten.push(ticket),
         }
     }
 
@@ -359,10 +366,29 @@ impl Core {
     fn keep(&mut self, ticket: Ticket, ended: Ended) {
         if !self.holds.is_empty() {
             self.holds.retain(|(held, _)| *held != ticket);
+            self.free_spent();
         }
         match self.forgotten.iter().position(|forgotten| *forgotten == ticket) {
-            Some(at) => drop(self.forgotten.swap_remove(at)),
+            Some(at) => {
+                self.forgotten.swap_remove(at);
+                self.free(ended);
+            }
             None => self.done.push(Done { ticket, ended }),
+        }
+    }
+
+    /// Frees the memory of an operation for whose end nobody waits, once it may be.
+    fn free(&mut self, ended: Ended) {
+        let memory = [ended.input, ended.data].into_iter().flatten();
+        self.spent.extend(memory.filter(|block| block.gpu().is_some()));
+        self.free_spent();
+    }
+
+    /// Frees what is to be freed once no stream is held, if none is.
+    #[inline]
+    fn free_spent(&mut self) {
+        if self.holds.is_empty() {
+            self.spent.clear();
         }
     }
 
@@ -379,18 +405,21 @@ impl Core {
             Err(error) => return Err(operands.back(Err(error))),
         };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        // The one whose memory is just large enough, if there is one.
+        // The one whose memory is just large enough, if there is one; in any case none whose memory is elsewhere, for which
+        // there will be operations again.
+        let places = operands.places();
         let kept = |at: &usize| self.spare[*at].kept(Kept::Scratch);
-        let fitting = (0..self.spare.len()).filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
-        let run = match fitting {
-            Some(at) => Some(self.spare.swap_remove(at)),
-            None => self.spare.pop(),
-        };
+        let mut here = (0..self.spare.len()).filter(|at| self.spare[*at].serves(places));
+        let fitting = here.clone().filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
+        let run = fitting.or_else(|| here.next_back()).map(|at| self.spare.swap_remove(at));
         let mut run = run.unwrap_or_else(|| Box::new(Run::new()));
-        match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), &self.domain)) {
+        let memory = (&self.domain, &mut self.spent);
+        match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
             Ok(own) => run.own_input = own,
-            Err(error) => {
+            Err((error, copy)) => {
+                run.keep(Kept::Input, copy);
                 self.spare.push(run);
+                self.free_spent();
                 return Err(operands.back(Err(error)));
             }
         }
@@ -398,8 +427,10 @@ impl Core {
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
-        let prepared = run.prepare(compiled, (operands.input, operands.data), &self.domain);
+        let memory = (&self.domain, &mut self.spent);
+        let prepared = run.prepare(compiled, (operands.input, operands.data), memory);
         self.runs.push(run);
+        self.free_spent();
         if let Err(error) = prepared {
             // The other ranks have begun, or will.
             return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));

@@ -88,6 +88,15 @@ pub(super) fn warn_users(world: &mut World, symbol: &str, device: usize, base: u
     }
 }
 
+/// Notes that a driver which waits for all streams before it frees would wait for who writes the words of some.
+pub(super) fn warn_held_up(world: &mut World, symbol: &str, device: usize) {
+    let held_up = world.held_up(device);
+    if !held_up.is_empty() {
+        let what = format!("it may wait for {}, held up by a word", held_up.join(", "));
+        world.violation(device, symbol, what);
+    }
+}
+
 /// What freeing waits for: all that the device was given to do, but what is held.
 fn settle(world: &mut Locked, device: usize) {
     let marks = world.marks(device);
@@ -103,6 +112,7 @@ extern "C" fn cuMemFree_v2(address: u64) -> Code {
         }
         let owner = world.space.find(address).map_or(device, |(_, range)| range.device);
         settle(world, owner);
+        warn_held_up(world, "cuMemFree", owner);
         let range = remove(world, "cuMemFree", owner, address, "allocation")?;
         unmap(address, &range);
         Ok(())

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::memory::{insert, remove, room, warn_users};
+use super::memory::{insert, remove, room, warn_held_up, warn_users};
 use super::{put, supported, take, valid};
 use crate::abi::{ALLOCATION_PINNED, AccessDesc, AllocationProp, HANDLE_POSIX_FD, LOCATION_DEVICE};
 use crate::backing::{self, Backing};
@@ -226,6 +226,7 @@ extern "C" fn cuMemUnmap(address: u64, size: usize) -> Code {
         let size = size as u64;
         let (base, segments) = reserved(world, address, size)?;
         let parts = whole(segments, address - base, size)?;
+        warn_held_up(world, "cuMemUnmap", device);
         warn_users(world, "cuMemUnmap", device, address, size);
         let (_, segments) = reserved(world, address, size)?;
         let unmapped: Vec<Segment> = parts.iter().filter_map(|at| segments.remove(at)).collect();

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use qpair_fake_cuda::abi::AllocationProp;
 use qpair_fake_cuda::{code, control};
 
 use crate::ground::*;
@@ -112,6 +113,41 @@ fn the_stream_0_and_blocking_streams_wait_for_one_that_is_held() {
 }
 
 #[test]
+fn to_free_memory_while_a_stream_of_the_device_waits_for_a_word_is_wrong() {
+    let ground = Ground::new();
+    let (stream, (made, word), [a, b]) = (stream(), pinned(4), [alloc(1), alloc(1)]);
+    let physical = get(|to| cuMemCreate(to, UNIT, &AllocationProp::of(ground.ordinal(), 1), 0));
+    let [mapped, other] = [(); 2].map(|()| {
+        let base = get(|to| cuMemAddressReserve(to, UNIT, 0, 0, 0));
+        ok(cuMemMap(base, UNIT, 0, physical, 0));
+        base
+    });
+    // It has not come to the word.
+    ok(cuMemsetD8Async(b, 1, 1, stream));
+    ok(cuStreamWaitValue32_v2(stream, word, 1, AT_LEAST));
+    ok(cuMemFree_v2(a));
+    ok(cuMemUnmap(mapped, UNIT));
+    let violations = ground.device.violations();
+    assert_eq!(violations.lines().count(), 2, "{violations}");
+    // The others do not wait for it, nor this one any more.
+    let second = Ground::new();
+    ok(cuMemFree_v2(alloc(1)));
+    second.end();
+    ok(cuCtxSetCurrent(ground.context));
+    write(word, 1);
+    ok(cuMemFree_v2(b));
+    ok(cuMemUnmap(other, UNIT));
+    assert_eq!(ground.device.violations(), violations);
+    for base in [mapped, other] {
+        ok(cuMemAddressFree(base, UNIT));
+    }
+    ok(cuMemRelease(physical));
+    ok(cuStreamDestroy_v2(stream));
+    ok(cuMemFreeHost(made));
+    ground.end_with(&["cuMemFree: it may wait for stream", "cuMemUnmap: it may wait for stream"]);
+}
+
+#[test]
 fn conditions_are_those_of_the_driver() {
     let ground = Ground::new();
     let (stream, (made, word)) = (stream(), pinned(4));
@@ -176,3 +212,5 @@ const EQUAL: u32 = 1;
 const AND: u32 = 2;
 const NOR: u32 = 3;
 const FLUSH: u32 = 1 << 30;
+/// The granularity of memory that is mapped.
+const UNIT: usize = 2 << 20;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use mio::{Registry, Token};
 
 use super::answers::{Answer, Answers, Bell};
+use super::departures::Departures;
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
 use super::peer_arenas::{Mapped, PeerArenas, Reach};
@@ -21,7 +22,7 @@ use crate::gpu::{Allocation, Export, Imported, Place};
 use crate::memory::Arena;
 use crate::memory::Segment;
 use crate::soft::eventfd::EventFd;
-use crate::soft::home::Home;
+use crate::soft::home::{Home, Initiators};
 use crate::soft::keys::KeyView;
 use crate::soft::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
 use crate::soft::{barrier, switches};
@@ -57,6 +58,7 @@ struct Remote {
     /// Process at the other end; 0 if it can not be seen from here.
     pid: i32,
     arenas: PeerArenas,
+    departures: Departures,
     /// Arenas of ours that the peer was sent.
     lent: Mutex<HashSet<u32>>,
     answers: Answers,
@@ -115,6 +117,7 @@ impl Link {
             outbox: Outbox::new(socket),
             pid,
             arenas: PeerArenas::new(),
+            departures: Departures::default(),
             lent: Mutex::default(),
             answers: Answers::default(),
             bells: Mutex::default(),
@@ -329,11 +332,26 @@ impl Link {
         }
     }
 
-    /// Unmaps an arena of the peer; `quiesce` returns once no initiator of this device is inside an access.
-    pub(super) fn forget_arena(&self, arena: u32, quiesce: impl FnOnce() -> bool) {
-        if let Wire::Remote(remote) = &self.wire {
-            remote.arenas.forget(arena, quiesce);
+    /// An arena of the peer is gone: it is unmapped once those have left who `sight` finds inside an access.
+    pub(super) fn forget_arena(&self, arena: u32, sight: impl FnOnce() -> Initiators) {
+        if let Wire::Remote(remote) = &self.wire
+            && let Some(forgotten) = remote.arenas.forget(arena)
+        {
+            remote.departures.arena(forgotten, sight());
         }
+    }
+
+    /// The peer asks whether those have left who are inside an access, and is answered then.
+    pub(super) fn asked_for_quiet(&self, turn: u64, inside: Initiators) {
+        if let Wire::Remote(remote) = &self.wire {
+            remote.departures.asked(turn, inside);
+        }
+    }
+
+    /// Unmaps what can be and answers what can be answered; true if something is left. `is_over` as in [`Departures::settle`].
+    pub(super) fn settle(&self, is_over: impl FnMut(&mut Initiators) -> bool) -> bool {
+        let answer = |turn| _ = self.send(&Message::Quiet { turn }, &[]);
+        self.remote_end().is_some_and(|remote| remote.departures.settle(is_over, answer))
     }
 
     /// Sends the peer an arena of ours. For the control thread.
@@ -392,7 +410,10 @@ impl Link {
         self.quiet.fetch_max(turn, Ordering::AcqRel);
     }
 
-    /// True once nothing is under way any more that was when the peer was asked in `turn`.
+    /// True once nothing is under way any more that was when the peer was asked in `turn`, and all that was gone before is let go
+    /// of; or once the link is over. Mostly the peer's process has ended then, and so has what it had open. One that lives and
+    /// closed its device closes memory of ours by itself, but after the link: until then it has open what may be freed here,
+    /// which is undefined for memory that CUDA's handles opened, if it is used still.
     pub(super) fn is_quiet(&self, turn: u64) -> bool {
         self.is_dead() || self.quiet.load(Ordering::Acquire) >= turn
     }

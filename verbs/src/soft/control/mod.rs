@@ -2,6 +2,7 @@
 //! see each other die. One sleeping thread per opened device; nothing here but [`Link::reach`] is on the data path.
 
 mod answers;
+mod departures;
 mod establish;
 mod link;
 mod message;
@@ -16,6 +17,6 @@ pub(crate) use establish::establish;
 pub(crate) use link::Link;
 pub(crate) use message::{BounceOp, Message};
 pub(crate) use peer_arenas::Reach;
-pub(crate) use serve::{Drained, drain, greet};
+pub(crate) use serve::{Drained, drain, greet, settle};
 pub(crate) use socket::{Socket, listen};
 pub(crate) use thread::{Control, Handler};

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use crate::aside;
 use crate::gpu::{Gpu, Imported, Place};
 use crate::memory::Segment;
 use crate::sync::lock;
@@ -44,7 +45,35 @@ pub(super) struct Mapped {
 #[derive(Debug)]
 enum Memory {
     Host(Arc<Segment>),
-    Gpu(#[allow(dead_code, reason = "kept to be dropped")] Imported),
+    Gpu(Imported),
+}
+
+/// An arena that is out of the table, freed on drop. Whoever has it drops it once nobody of this device may be at it.
+#[derive(Debug)]
+pub(super) struct Forgotten(Option<NonNull<Mapped>>);
+
+// SAFETY: the arena is this value's; those who may be at it look, as in the table.
+unsafe impl Send for Forgotten {}
+
+impl Forgotten {
+    /// Frees it, since nobody is at it any more. Where a driver has to close it, that is done on another thread: the result
+    /// dangles once it was.
+    pub(super) fn close(&mut self) -> Option<Weak<()>> {
+        // SAFETY: made by `Box::into_raw` in `install_with`, and out of the table; by the caller's word nobody is at it.
+        let mapped = unsafe { Box::from_raw(self.0.take()?.as_ptr()) };
+        let Memory::Gpu(imported) = mapped.memory else { return None };
+        let open = Arc::new(());
+        let closing = Arc::downgrade(&open);
+        // Dropped in this order.
+        aside::give((imported, open));
+        Some(closing)
+    }
+}
+
+impl Drop for Forgotten {
+    fn drop(&mut self) {
+        drop(self.close());
+    }
 }
 
 impl Mapped {
@@ -71,8 +100,8 @@ impl PeerArenas {
     /// Where `len` bytes at `offset` of an arena lie; `None` if it is not mapped. The caller is inside its hazard.
     #[inline(always)]
     pub(super) fn find(&self, arena: u32, offset: u64, len: u64) -> Option<Reach> {
-        // SAFETY: a mapped arena is freed only after it was taken out of the table and every initiator of this device was
-        // seen outside its hazard (`forget`); the caller is inside.
+        // SAFETY: a mapped arena is freed only after it was taken out of the table (`forget`) and every initiator of this device
+        // was seen outside its hazard (`Departures`); the caller is inside.
         let mapped =
             unsafe { self.place(arena).load(Ordering::Acquire).as_ref() }.filter(|mapped| mapped.id == arena)?;
         Some(match offset.checked_add(len) {
@@ -141,22 +170,18 @@ impl PeerArenas {
         }
     }
 
-    /// Takes an arena out of the table; `quiesce` returns once no initiator of this device is inside an access.
-    pub(super) fn forget(&self, arena: u32, quiesce: impl FnOnce() -> bool) {
+    /// Takes an arena out of the table; it is to be freed once all initiators of this device have left that are inside an
+    /// access from now on.
+    pub(super) fn forget(&self, arena: u32) -> Option<Forgotten> {
         self.asked().remove(&arena);
         let mapped = self.place(arena).load(Ordering::Acquire);
         // SAFETY: only this thread, the device's control thread, frees mapped arenas.
         if unsafe { mapped.as_ref() }.is_none_or(|mapped| mapped.id != arena) {
-            return;
+            return None;
         }
         self.place(arena).store(std::ptr::null_mut(), Ordering::Release);
         std::sync::atomic::fence(Ordering::SeqCst);
-        if quiesce() {
-            // SAFETY: it is out of the table, and nobody who might have seen it there is still inside an access.
-            drop(unsafe { Box::from_raw(mapped) });
-        } else {
-            tracing::warn!(arena, "an access of this process takes long; an arena that is gone stays mapped");
-        }
+        Some(Forgotten(NonNull::new(mapped)))
     }
 
     #[inline(always)]

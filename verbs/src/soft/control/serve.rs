@@ -89,6 +89,11 @@ pub(crate) fn drain(home: &Home, link: &Link) -> Drained {
     }
 }
 
+/// Goes on with what peers told of and asked for while initiators were inside an access; true if something is left.
+pub(crate) fn settle(home: &Home, link: &Link) -> bool {
+    link.settle(|inside| home.have_left(inside))
+}
+
 fn handle(home: &Home, link: &Link, mut packet: Packet) {
     match packet.message {
         Message::Query { request, qpn } => {
@@ -124,12 +129,8 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             link.install_gpu_arena(arena, len, |len| Imported::open_handle(gpu, handle, offset, len));
         }
         Message::Arena { arena, len } => link.install_arena(arena, len, &mut packet),
-        Message::ArenaGone { arena } => link.forget_arena(arena, || home.quiesce_initiators()),
-        Message::Quiesce { turn } => {
-            if home.quiesce_initiators() {
-                link.send(&Message::Quiet { turn }, &[]);
-            }
-        }
+        Message::ArenaGone { arena } => link.forget_arena(arena, || home.sight_initiators()),
+        Message::Quiesce { turn } => link.asked_for_quiet(turn, home.sight_initiators()),
         Message::Quiet { turn } => link.note_quiet(turn),
         Message::Fault { qpn, from_qpn, kind } => {
             if let Some(member) = home.member(qpn) {

@@ -15,6 +15,7 @@ use super::link::Link;
 use super::message::Message;
 use super::serve::{Drained, admit};
 use super::socket::{Socket, accept};
+use crate::aside;
 use crate::soft::node::Retired;
 use crate::sync::lock;
 
@@ -26,6 +27,8 @@ pub(crate) struct Control {
     closing: AtomicBool,
     /// True while the thread ticks, so that waking it again costs nothing.
     ticking: AtomicBool,
+    /// True once the thread can not hear peers any more, and ended.
+    deaf: AtomicBool,
     /// Links that the thread serves.
     links: AtomicUsize,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -37,6 +40,8 @@ pub(crate) trait Handler: Send + Sync {
     fn greet(&self, socket: Socket) -> Option<Arc<Link>>;
     /// Handles all that waits on a link.
     fn drain(&self, link: &Link) -> Drained;
+    /// Goes on with what a peer waits for; true if something is left.
+    fn settle(&self, link: &Link) -> bool;
     /// The other end of a link is gone, or makes no sense.
     fn lost(&self, link: &Arc<Link>);
     /// Arenas of ours that went since the last call.
@@ -60,41 +65,22 @@ struct Loop {
     refused: bool,
     retiring: Vec<Retiring>,
     turn: u64,
+    /// Links with something that is over once others have left an access, or a driver has closed it.
+    unsettled: Vec<Arc<Link>>,
 }
 
 /// Memory that is dropped once each of the links was quiet.
 struct Retiring {
     turn: u64,
     links: Vec<Arc<Link>>,
-    _memory: Vec<Retired>,
+    memory: Vec<Retired>,
 }
 
 impl Control {
     /// Starts the thread for `handler`, which serves `listener`.
     pub(crate) fn start(handler: Weak<dyn Handler>, listener: OwnedFd) -> io::Result<Arc<Self>> {
-        let poll = Poll::new()?;
-        poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;
-        let control = Arc::new(Control {
-            waker: Waker::new(poll.registry(), WAKER)?,
-            inbox: Mutex::new(Vec::new()),
-            closing: AtomicBool::new(false),
-            ticking: AtomicBool::new(false),
-            links: AtomicUsize::new(0),
-            thread: Mutex::new(None),
-        });
-        let mut state = Loop {
-            handler,
-            control: control.clone(),
-            registry: Arc::new(poll.registry().try_clone()?),
-            poll,
-            listener,
-            greeting: HashMap::new(),
-            links: HashMap::new(),
-            next: FIRST_LINK,
-            refused: false,
-            retiring: Vec::new(),
-            turn: 0,
-        };
+        let mut state = Loop::new(handler, listener)?;
+        let control = state.control.clone();
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || state.run())?;
         *lock(&control.thread) = Some(thread);
         Ok(control)
@@ -116,6 +102,11 @@ impl Control {
     /// True if a peer may have learned of something over a link.
     pub(crate) fn has_links(&self) -> bool {
         self.links.load(Ordering::Acquire) > 0
+    }
+
+    /// True once no peer is heard any more, for good.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.deaf.load(Ordering::SeqCst)
     }
 
     /// Ends the thread, and waits for it unless this is such a thread: two that wait for each other would never end.
@@ -140,13 +131,43 @@ impl Control {
 }
 
 impl Loop {
+    fn new(handler: Weak<dyn Handler>, listener: OwnedFd) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;
+        let control = Arc::new(Control {
+            waker: Waker::new(poll.registry(), WAKER)?,
+            inbox: Mutex::new(Vec::new()),
+            closing: AtomicBool::new(false),
+            ticking: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            links: AtomicUsize::new(0),
+            thread: Mutex::new(None),
+        });
+        Ok(Loop {
+            handler,
+            control: control.clone(),
+            registry: Arc::new(poll.registry().try_clone()?),
+            poll,
+            listener,
+            greeting: HashMap::new(),
+            links: HashMap::new(),
+            next: FIRST_LINK,
+            refused: false,
+            retiring: Vec::new(),
+            turn: 0,
+            unsettled: Vec::new(),
+        })
+    }
+
     fn run(&mut self) {
+        aside::do_not_wait_here();
         let mut events = Events::with_capacity(64);
         let mut quiet_since = Instant::now();
         while !self.control.closing.load(Ordering::Acquire) {
             let ticking = self.control.ticking.load(Ordering::Acquire);
             let limit = match ticking {
                 true => Some(TICK),
+                false if !self.unsettled.is_empty() => Some(SETTLE_AGAIN),
                 false if self.refused => Some(ACCEPT_AGAIN),
                 false => (!self.greeting.is_empty()).then_some(GREETING),
             };
@@ -155,7 +176,7 @@ impl Loop {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     tracing::error!(%error, "the control thread can not wait; peers' deaths will not be seen");
-                    return;
+                    return self.give_up();
                 }
             }
             let Some(handler) = self.handler.upgrade() else { return };
@@ -166,6 +187,10 @@ impl Loop {
                 self.accept_all();
             }
             self.drop_slow_greetings();
+            self.unsettled.retain(|link| !link.is_dead() && handler.settle(link));
+            if !self.unsettled.is_empty() {
+                aside::attend();
+            }
             // Of what is retired peers are told before they are asked whether they have let it pass.
             let retired = handler.retired();
             for arena in handler.gone() {
@@ -196,7 +221,11 @@ impl Loop {
             _ => {
                 let Some(link) = self.links.get(&token).cloned() else { return };
                 link.flush();
-                match handler.drain(&link) {
+                let drained = handler.drain(&link);
+                if !self.unsettled.iter().any(|known| Arc::ptr_eq(known, &link)) {
+                    self.unsettled.push(link.clone());
+                }
+                match drained {
                     Drained::Open => {}
                     Drained::Nonsense => {
                         link.spurn();
@@ -212,6 +241,17 @@ impl Loop {
                 }
             }
         }
+    }
+
+    /// No peer is heard any more: what any may look at still stays for good.
+    fn give_up(&mut self) {
+        self.control.deaf.store(true, Ordering::SeqCst);
+        let mut left: Vec<_> = self.retiring.drain(..).flat_map(|retiring| retiring.memory).collect();
+        left.extend(self.handler.upgrade().map(|handler| handler.retired()).into_iter().flatten());
+        if !left.is_empty() {
+            tracing::error!(count = left.len(), "memory that peers may look at is leaked");
+        }
+        left.into_iter().for_each(Retired::leak);
     }
 
     fn take_inbox(&mut self) {
@@ -240,7 +280,7 @@ impl Loop {
             for link in &links {
                 link.send(&Message::Quiesce { turn: self.turn }, &[]);
             }
-            self.retiring.push(Retiring { turn: self.turn, links, _memory: memory });
+            self.retiring.push(Retiring { turn: self.turn, links, memory });
         }
         self.retiring.retain(|it| !it.links.iter().all(|link| link.is_quiet(it.turn)));
     }
@@ -297,6 +337,8 @@ const LISTENER: Token = Token(1);
 const FIRST_LINK: usize = 2;
 /// Pause between attempts for stalled queue pairs: the shortest that mio knows, some percent of a core.
 const TICK: Duration = Duration::from_millis(1);
+/// Pause between looks at accesses of this process that peers wait for, while nothing else is to be done.
+const SETTLE_AGAIN: Duration = Duration::from_millis(5);
 /// Time without stalls after which the thread sleeps.
 const CALM: Duration = Duration::from_millis(20);
 /// Pause between attempts to accept a connection, for instance while there are no descriptors.
@@ -304,3 +346,59 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Time that a new connection has for its first message.
 const GREETING: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::NodeId;
+    use crate::memory::Left;
+    use crate::soft::control::listen;
+    use crate::soft::random;
+
+    /// Hears of one piece of memory that went.
+    struct Deaf(Mutex<Vec<Retired>>);
+
+    impl Handler for Deaf {
+        fn greet(&self, _: Socket) -> Option<Arc<Link>> {
+            None
+        }
+
+        fn drain(&self, _: &Link) -> Drained {
+            Drained::Open
+        }
+
+        fn settle(&self, _: &Link) -> bool {
+            false
+        }
+
+        fn lost(&self, _: &Arc<Link>) {}
+
+        fn gone(&self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn retired(&self) -> Vec<Retired> {
+            std::mem::take(&mut *lock(&self.0))
+        }
+
+        fn tick(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn memory_stays_that_peers_can_not_be_asked_about_and_its_device_closes() {
+        let memory = [(); 3].map(|()| Arc::new(()));
+        let device = Arc::new(());
+        let retired = |memory: &Arc<()>| Retired::Left(Left::new(memory.clone(), Box::new(device.clone())));
+        let handler: Arc<dyn Handler> = Arc::new(Deaf(Mutex::new(vec![retired(&memory[0])])));
+        let mut state = Loop::new(Arc::downgrade(&handler), listen(NodeId(random::bytes())).unwrap()).unwrap();
+        let waiting = vec![retired(&memory[1]), Retired::Block(Box::new(memory[2].clone()))];
+        state.retiring.push(Retiring { turn: 1, links: Vec::new(), memory: waiting });
+        state.give_up();
+        assert!(state.control.is_deaf());
+        drop((state, handler));
+        assert!(memory.iter().all(|memory| Arc::strong_count(memory) == 2));
+        assert_eq!(Arc::strong_count(&device), 1);
+    }
+}

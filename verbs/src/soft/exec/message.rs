@@ -208,8 +208,23 @@ pub(crate) fn scatter(
 /// # Safety
 /// `from` is readable; the caller is inside its hazard and has taken the receive.
 #[inline]
-pub(crate) unsafe fn put(peer: &PeerView, (piece, offset): (&RecvPiece, u64), from: Piece) -> Result<(), NotPut> {
-    match find(peer, (piece, offset), from.len as u64) {
+pub(crate) unsafe fn put(peer: &PeerView, to: (&RecvPiece, u64), from: Piece) -> Result<(), NotPut> {
+    // SAFETY: passed on to the caller.
+    unsafe { put_at(peer, to.0, find(peer, to, from.len as u64), from) }
+}
+
+/// The same where it is known already where that lies, as [`find`] says.
+///
+/// # Safety
+/// As [`put`].
+#[inline]
+pub(crate) unsafe fn put_at(
+    peer: &PeerView,
+    piece: &RecvPiece,
+    found: (Reach, u64),
+    from: Piece,
+) -> Result<(), NotPut> {
+    match found {
         (Reach::Mapped(to, place), _) => {
             if place.is_host() {
                 peer.link.note_copy(piece.arena.load(Ordering::Relaxed), from.len as u64, from.place);

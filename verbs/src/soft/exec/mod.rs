@@ -12,6 +12,6 @@ mod run;
 mod sender;
 
 pub(crate) use datagram::{UdTarget, taker};
-pub(crate) use message::{NotPut, find, put, scatter};
+pub(crate) use message::{NotPut, find, put_at, scatter};
 pub(crate) use request::{Outcome, Own, Piece, Request, Wait};
 pub(crate) use sender::{Sender, take};

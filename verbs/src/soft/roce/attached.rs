@@ -14,7 +14,7 @@ use crate::qp::{Borrowed, Op};
 use crate::soft::control::Reach;
 use crate::soft::cq_shared::Seat;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
-use crate::soft::exec::{self, NotPut, Own, Piece, Request, find, put, scatter, take};
+use crate::soft::exec::{self, NotPut, Own, Piece, Request, find, put_at, scatter, take};
 use crate::soft::home::Home;
 use crate::soft::peer::PeerView;
 use crate::soft::send_queue::{SendQueue, SendSlot};
@@ -313,7 +313,8 @@ impl Attached {
         let inbound = &self.join.inbound;
         let with = Borrowed { inline: Some(bytes), ..Borrowed::default() };
         scatter(inbound, slot, offset.into(), &Request::of_bytes(&with), |to, piece: Piece| {
-            if let (Reach::Mapped(at, place), _) = find(inbound, to, piece.len as u64)
+            let found = find(inbound, to, piece.len as u64);
+            if let (Reach::Mapped(at, place), _) = found
                 && !place.is_host()
             {
                 // SAFETY: the piece is part of `bytes`.
@@ -327,7 +328,7 @@ impl Attached {
             }
             // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; the
             // piece is part of `bytes`.
-            unsafe { put(inbound, to, piece) }
+            unsafe { put_at(inbound, to.0, found, piece) }
         })
         .ok()
     }

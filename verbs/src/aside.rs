@@ -1,0 +1,165 @@
+//! Drops what may wait for a driver, or run code of the program, on a thread of its own: peers need the control threads, which
+//! may not wait for what a peer has to bring about.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::sync::{self, lock};
+
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+/// What is to be dropped, in order. The thread ends when there is nothing, so that nobody has to end it.
+struct Reaper {
+    waiting: VecDeque<Box<dyn Send>>,
+    runs: bool,
+}
+
+/// Told when the thread ends.
+static IDLE: Condvar = Condvar::new();
+
+static REAPER: Mutex<Reaper> = Mutex::new(Reaper { waiting: VecDeque::new(), runs: false });
+
+/// Says that what this thread drops by [`drop`] is dropped elsewhere from now on.
+pub(crate) fn do_not_wait_here() {
+    MAY_WAIT.set(false);
+}
+
+/// Whether this thread may wait for a driver, and run code of the program.
+pub(crate) fn may_wait_here() -> bool {
+    MAY_WAIT.get()
+}
+
+/// Drops a value: here, unless this thread [may not wait](may_wait_here).
+pub(crate) fn drop<T: Send + 'static>(value: T) {
+    if may_wait_here() {
+        std::mem::drop(value);
+    } else {
+        give(value);
+    }
+}
+
+/// Has a value dropped on the thread for that. A panic of its drop ends there.
+pub(crate) fn give<T: Send + 'static>(value: T) {
+    let mut reaper = lock(&REAPER);
+    reaper.waiting.push_back(Box::new(value));
+    reaper.start();
+}
+
+/// Starts the thread if it could not be started when something was given.
+pub(crate) fn attend() {
+    lock(&REAPER).start();
+}
+
+/// Waits until all that was given is dropped, some time at most: it may wait for what the caller is about to do.
+pub(crate) fn wait_a_while() {
+    if std::thread::current().name() != Some(NAME) {
+        sync::wait(&REAPER, &IDLE, Some(Instant::now() + A_WHILE), |reaper| (!reaper.runs).then_some(()));
+    }
+}
+
+impl Reaper {
+    fn start(&mut self) {
+        if self.runs || self.waiting.is_empty() {
+            return;
+        }
+        match std::thread::Builder::new().name(NAME.to_owned()).spawn(reap) {
+            Ok(_) => self.runs = true,
+            Err(error) => tracing::warn!(%error, "no thread gives memory back; it is tried again"),
+        }
+    }
+}
+
+fn reap() {
+    loop {
+        let next = {
+            let mut reaper = lock(&REAPER);
+            let next = reaper.waiting.pop_front();
+            reaper.runs = next.is_some();
+            next
+        };
+        let Some(next) = next else { return IDLE.notify_all() };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| std::mem::drop(next))) {
+            tracing::error!("the owner of memory panicked when it was dropped");
+            // It may be of a type whose drop panics.
+            std::mem::forget(panic);
+        }
+    }
+}
+
+const NAME: &str = "qpair-reaper";
+/// What closing some memory takes, many times.
+const A_WHILE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    /// Tells where it is dropped.
+    struct Tells(Sender<ThreadId>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as the test wants it");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_may_not_wait_drops_elsewhere() {
+        let (to, from) = channel();
+        let here = std::thread::spawn(move || {
+            drop(Tells(to.clone()));
+            do_not_wait_here();
+            drop(Tells(to));
+            std::thread::current().id()
+        });
+        let here = here.join().unwrap();
+        assert_eq!(from.recv().unwrap(), here);
+        assert_ne!(from.recv_timeout(LIMIT).unwrap(), here);
+    }
+
+    #[test]
+    fn what_panics_takes_nothing_along() {
+        let (to, from) = channel();
+        give((Panics, Tells(to.clone())));
+        give(Tells(to));
+        for _ in 0..2 {
+            from.recv_timeout(LIMIT).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_is_not_waited_for() {
+        struct Waits(std::sync::mpsc::Receiver<()>);
+        impl Drop for Waits {
+            fn drop(&mut self) {
+                let _ = self.0.recv();
+            }
+        }
+        let (to, from) = channel();
+        give(Waits(from));
+        wait_a_while();
+        assert!(lock(&REAPER).runs);
+        std::mem::drop(to);
+        while lock(&REAPER).runs {
+            wait_a_while();
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(20);
+}
