@@ -135,10 +135,21 @@ def missed(result, group):
     for row in rows(result, group):
         if row.met == "NO":
             found.setdefault(row.point, []).append(shortfall(row))
-    explained = [point for point in found if point in result.reasons]
-    lines = [f"**{point}**: {'; '.join(found[point])}. {result.reasons[point]}" for point in explained]
-    others = [f"{point} ({'; '.join(found[point])})" for point in found if point not in result.reasons]
-    return lines + ([f"**{group.title}**, for no reason that is known: {', '.join(others)}."] if others else [])
+    by_reason = {}
+    for point in found:
+        by_reason.setdefault(result.reasons.get(point), []).append(point)
+    unknown = by_reason.pop(None, [])
+    lines = []
+    for reason, points in by_reason.items():
+        if len(points) == 1:
+            lines.append(f"**{points[0]}**: {'; '.join(found[points[0]])}. {reason}")
+        else:
+            lines.append(f"**{group.title}**: {several(points, found)}. {reason}")
+    return lines + ([f"**{group.title}**, for no reason that is known: {several(unknown, found)}."] if unknown else [])
+
+
+def several(points, found):
+    return ", ".join(f"{point} ({'; '.join(found[point])})" for point in points)
 
 
 def shortfall(row):

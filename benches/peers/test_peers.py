@@ -171,6 +171,17 @@ class Report(unittest.TestCase):
         self.assertIn("| p 8 B | 2 (1..3)<br>**missed: target <= 1.5** | 1 (1..1)<br>**missed: 2.00x (< 1)** | "
                       "2 (0.5..3)<br>1.00x (<= 1.5) | 200 (200..200) |\n", text)
 
+    def test_points_that_are_missed_for_one_reason_stand_together(self):
+        points = [groups.Point(f"p {size} B", "us", [groups.Target("<", 1)]) for size in (1, 2, 4, 8)]
+        samples = {(point.name, "qpair"): {0: 2.0} for point in points}
+        group = groups.Group("g", "G", points, [jobs.Job("qpair", "qpair", dict)])
+        result = report.Result({}, "", 1, [group], samples, [])
+        with mock.patch.dict(report.REASONS, {"p 1 B": "It is far.", "p 2 B": "It is late.", "p 4 B": "It is far."}):
+            lines = report.missed(result, group)
+        self.assertEqual(lines, ["**G**: p 1 B (2 us, not < 1), p 4 B (2 us, not < 1). It is far.",
+                                 "**p 2 B**: 2 us, not < 1. It is late.",
+                                 "**G**, for no reason that is known: p 8 B (2 us, not < 1)."])
+
     def test_reasons_belong_to_points(self):
         tools = jobs.Tools(pathlib.Path("/none"), None, [0, 1], False)
         points = {point.name for group in groups.all_groups(tools) for point in group.points}
