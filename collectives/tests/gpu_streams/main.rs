@@ -1,0 +1,8 @@
+//! Streams of GPUs that go on once an operation has ended. On a CUDA driver in memory.
+
+mod ending;
+mod ground;
+mod memory;
+#[path = "../communicator/port.rs"]
+mod port;
+mod processes;
