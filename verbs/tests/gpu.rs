@@ -1,29 +1,18 @@
 //! GPU memory beyond what the conformance suite has: memory of other libraries, of older drivers, of several GPUs, of processes
 //! that died; kernels that fail; and what is told where there is none. On a CUDA driver in memory; each test has GPUs of its own.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qpair_fake_cuda::{code, control};
 use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 use qpair_verbs::{
-    Access, Completion, CompletionQueue, Context, Gpu, GpuBuffer, GpuError, GpuHold, GpuRegion, MemoryError,
-    ProtectionDomain, QpAddress, QueuePair, RemoteSlice, WcStatus,
+    Access, Completion, CompletionQueue, Gpu, GpuBuffer, GpuError, GpuHold, MemoryError, ProtectionDomain, QueuePair,
+    WcStatus,
 };
 
-/// One more GPU.
-fn gpu() -> (Gpu, control::Device) {
-    let fake = control::add_device().expect("the library is built beside the tests");
-    (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
-}
+use support::{Far, gpu, hear, introduce, soft, wait_until};
 
-/// The software device, and a domain of it.
-fn soft() -> (Context, ProtectionDomain) {
-    let ctx = Context::open("soft0").expect("the software device");
-    let pd = ctx.alloc_pd().expect("a domain");
-    (ctx, pd)
-}
+mod support;
 
 fn bytes(buffer: &GpuBuffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len()];
@@ -304,43 +293,6 @@ fn a_kernel_that_fails_for_a_request_fails_both_queue_pairs() {
     assert!(!fake.live().contains("mapping"), "{}", fake.live());
 }
 
-/// A process of its own with memory on the first GPU, and this one's queue pair to it.
-struct Far {
-    process: Child,
-    qp: QueuePair,
-    /// 64 bytes of 7.
-    target: RemoteSlice,
-}
-
-impl Far {
-    fn start(pd: &ProtectionDomain, cq: &CompletionQueue) -> Far {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["far_process", "--exact", "--ignored", "--nocapture"]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let qp = pd.rc(cq).build().unwrap();
-        writeln!(process.stdin.as_mut().unwrap(), "{}", serde_json::to_string(&qp.address()).unwrap()).unwrap();
-        let lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
-        let told = lines.map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
-        let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
-        Far { process, qp: qp.connect(&address).unwrap(), target }
-    }
-
-    fn read(&mut self, into: &GpuRegion) {
-        self.qp.read(into.local(0..64), self.target).signaled().post().unwrap();
-    }
-
-    fn kill(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 #[test]
 #[ignore = "needs a test to start it, as its peer process"]
 fn far_process() {
@@ -351,11 +303,8 @@ fn far_process() {
     buffer.write(0, &[7; 64]).unwrap();
     let region = pd.register_gpu(buffer, Access::REMOTE_READ).unwrap();
     let qp = pd.rc(&cq).build().unwrap();
-    println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..64))).unwrap());
-    let mut lines = std::io::stdin().lines().map_while(Result::ok);
-    let Some(near) = lines.next() else { return eprintln!("nothing to do: no test started this process") };
-    let _qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
-    lines.for_each(drop);
+    let Some(_qp) = introduce(qp, region.remote(0..64)) else { return };
+    while hear().is_some() {}
 }
 
 #[test]
@@ -368,9 +317,10 @@ fn memory_of_a_process_that_died_is_an_error_and_is_unmapped() {
     let mappings = || fake.live().matches("mapping").count();
     // Before its memory was mapped here, and after.
     for reached in [false, true] {
-        let mut far = Far::start(&pd, &cq);
+        let mut far = Far::start(&pd, &cq, &[]);
+        let read = |far: &mut Far| far.qp.read(own.local(0..64), far.target).signaled().post().unwrap();
         if reached {
-            far.read(&own);
+            read(&mut far);
             done(&mut cq).ok().unwrap();
             let mut bytes = [0; 64];
             own.read(0, &mut bytes).unwrap();
@@ -380,19 +330,15 @@ fn memory_of_a_process_that_died_is_an_error_and_is_unmapped() {
         far.qp.recv(pd.alloc(8).unwrap()).post().unwrap();
         far.kill();
         if !reached {
-            far.read(&own);
+            read(&mut far);
             assert!(!done(&mut cq).status().is_success());
         }
         assert!(!done(&mut cq).status().is_success());
-        far.read(&own);
+        read(&mut far);
         assert_eq!(done(&mut cq).status(), WcStatus::WR_FLUSH_ERR);
         drop(far);
-        let deadline = Instant::now() + LIMIT;
-        while mappings() > 1 {
-            assert!(Instant::now() < deadline, "left mapped: {}", fake.live());
-            // A queue lets go of queue pairs when it is polled.
-            assert!(cq.poll().unwrap().is_none());
-        }
+        // A queue lets go of queue pairs when it is polled.
+        wait_until(fake, "unmapped", || cq.poll().unwrap().is_none() && mappings() <= 1);
     }
     assert_eq!(fake.violations(), "");
 }

@@ -1,46 +1,21 @@
 //! Memory of `cuMemAlloc`, of this library and of others, that processes of the host open by CUDA's IPC handles: mapped, so that
 //! requests do not take the way through its process, and freed only once nobody has it open. On a CUDA driver in memory.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use qpair_fake_cuda::{code, control};
-use qpair_verbs::{
-    Access, CompletionQueue, Context, Gpu, GpuBuffer, GpuRegion, ProtectionDomain, QpAddress, QueuePair, RemoteSlice,
-};
+use qpair_verbs::{Access, CompletionQueue, Gpu, GpuBuffer, GpuRegion, ProtectionDomain};
 
-fn soft() -> (Context, ProtectionDomain) {
-    let ctx = Context::open("soft0").expect("the software device");
-    let pd = ctx.alloc_pd().expect("a domain");
-    (ctx, pd)
-}
+use support::{Far, hear, introduce, soft, wait_until};
 
-/// A process of its own with memory on a GPU, and this one's queue pair to it.
-struct Far {
-    process: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    qp: QueuePair,
-    address: QpAddress,
-    /// [`LEN`] bytes of 7.
-    target: RemoteSlice,
+mod support;
+
+/// Starts a process with [`LEN`] bytes of 7 on the GPU of this ordinal, of that kind.
+fn start(pd: &ProtectionDomain, cq: &CompletionQueue, fake: control::Device, kind: &str) -> Far {
+    Far::start(pd, cq, &[(GIVEN, &format!("{} {kind}", fake.ordinal())), ("FAKE_CUDA_DEVICES", "16")])
 }
 
 impl Far {
-    /// Its memory is on the GPU of this ordinal, of that kind.
-    fn start(pd: &ProtectionDomain, cq: &CompletionQueue, fake: control::Device, kind: &str) -> Far {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["far_process", "--exact", "--ignored", "--nocapture"]);
-        command.env(GIVEN, format!("{} {kind}", fake.ordinal())).env("FAKE_CUDA_DEVICES", "16");
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let qp = pd.rc(cq).build().unwrap();
-        writeln!(process.stdin.as_mut().unwrap(), "{}", serde_json::to_string(&qp.address()).unwrap()).unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let told = lines.by_ref().map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
-        let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
-        Far { process, lines, qp: qp.connect(&address).unwrap(), address, target }
-    }
-
     /// Reads its bytes, writes others over some, and reads them.
     fn exchange(&mut self, own: &GpuRegion, cq: &mut CompletionQueue) {
         own.write(LEN, &[9; 100]).unwrap();
@@ -62,10 +37,6 @@ impl Far {
         self.wait_for("done");
     }
 
-    fn tell(&mut self, what: &str) {
-        writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
-    }
-
     fn wait_for(&mut self, what: &str) {
         let said = self.lines.by_ref().map_while(Result::ok).find(|line| line == what);
         assert!(said.is_some(), "it ended before it was {what}");
@@ -76,13 +47,6 @@ impl Far {
         let asked = Instant::now();
         pd.rc(cq).build().unwrap().connect(&self.address).expect("an answer");
         assert!(asked.elapsed() < SOON, "answered after {:?}", asked.elapsed());
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -108,7 +72,7 @@ struct Waits(#[expect(dead_code, reason = "kept to be dropped")] GpuBuffer);
 impl Drop for Waits {
     fn drop(&mut self) {
         println!("\nwaiting");
-        drop(std::io::stdin().lines().next());
+        hear();
     }
 }
 
@@ -137,21 +101,13 @@ fn far_process() {
     let cq = ctx.create_cq(8).unwrap();
     let region = pd.register_gpu(plain(gpu, kind), Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let qp = pd.rc(&cq).build().unwrap();
-    println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..LEN))).unwrap());
-    // Not locked for longer, since owners of memory listen, too.
-    let listen = || std::io::stdin().lines().map_while(Result::ok).next();
-    let Some(near) = listen() else { return };
-    let qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
+    let Some(qp) = introduce(qp, region.remote(0..LEN)) else { return };
     let freed = || {
-        let deadline = Instant::now() + LIMIT;
-        while fake.live().contains("allocation") {
-            assert!(Instant::now() < deadline, "not freed: {}", fake.live());
-            std::thread::yield_now();
-        }
+        wait_until(fake, "freed", || !fake.live().contains("allocation"));
         assert_eq!(fake.violations(), "");
         println!("\ndone");
     };
-    match listen().as_deref() {
+    match hear().as_deref() {
         Some("free") => {
             drop(region.revoke().unwrap());
             freed();
@@ -164,7 +120,7 @@ fn far_process() {
         }
         _ => {}
     }
-    while listen().is_some() {}
+    while hear().is_some() {}
 }
 
 /// This process's side: a GPU of its own, and memory for two times what the peer has.
@@ -185,7 +141,7 @@ fn memory_without_a_descriptor_is_opened_by_its_handle_and_closed_before_it_is_f
     for kind in ["plain", "adopted"] {
         for ending in ["free", "close the device, and free"] {
             let (fake, pd, mut cq, own) = near();
-            let mut far = Far::start(&pd, &cq, fake, kind);
+            let mut far = start(&pd, &cq, fake, kind);
             far.exchange(&own, &mut cq);
             assert_eq!((fake.count("cuIpcOpenMemHandle").unwrap(), openings(fake)), (1, 1), "{kind}");
             far.ask(ending);
@@ -200,10 +156,10 @@ fn memory_without_a_descriptor_is_opened_by_its_handle_and_closed_before_it_is_f
 #[test]
 fn where_there_is_no_handle_or_it_is_not_opened_its_process_copies() {
     let (fake, pd, mut cq, own) = near();
-    Far::start(&pd, &cq, fake, "refused").exchange(&own, &mut cq);
+    start(&pd, &cq, fake, "refused").exchange(&own, &mut cq);
     assert_eq!(fake.count("cuIpcOpenMemHandle").unwrap(), 0);
     fake.fail("cuIpcOpenMemHandle_v2", 1, code::MAP_FAILED).unwrap();
-    Far::start(&pd, &cq, fake, "plain").exchange(&own, &mut cq);
+    start(&pd, &cq, fake, "plain").exchange(&own, &mut cq);
     assert_eq!((fake.count("cuIpcOpenMemHandle").unwrap(), openings(fake)), (1, 0));
     assert_eq!(fake.violations(), "");
 }
@@ -211,21 +167,19 @@ fn where_there_is_no_handle_or_it_is_not_opened_its_process_copies() {
 #[test]
 fn memory_of_a_process_that_died_is_closed() {
     let (fake, pd, mut cq, own) = near();
-    let mut far = Far::start(&pd, &cq, fake, "plain");
+    let mut far = start(&pd, &cq, fake, "plain");
     far.exchange(&own, &mut cq);
-    far.process.kill().unwrap();
-    far.process.wait().unwrap();
+    far.kill();
     far.qp.recv(pd.alloc(8).unwrap()).post().unwrap();
     assert!(!cq.wait_for(LIMIT).unwrap().status().is_success());
     far.qp.read(own.local(0..LEN), far.target).signaled().post().unwrap();
     assert!(!cq.wait_for(LIMIT).unwrap().status().is_success());
     drop(far);
-    let deadline = Instant::now() + LIMIT;
-    while openings(fake) > 0 {
-        assert!(Instant::now() < deadline, "left open: {}", fake.live());
+    wait_until(fake, "closed", || {
         // A queue lets go of queue pairs when it is polled.
         let _ = cq.poll().unwrap();
-    }
+        openings(fake) == 0
+    });
     assert_eq!(fake.violations(), "");
 }
 
@@ -233,7 +187,7 @@ fn memory_of_a_process_that_died_is_closed() {
 fn an_owner_that_waits_or_panics_when_it_lets_memory_go_holds_up_no_peer() {
     for kind in ["of an owner that waits", "of an owner that panics"] {
         let (fake, pd, mut cq, own) = near();
-        let mut far = Far::start(&pd, &cq, fake, kind);
+        let mut far = start(&pd, &cq, fake, kind);
         far.exchange(&own, &mut cq);
         far.tell("free");
         if kind.ends_with("waits") {
@@ -251,7 +205,7 @@ fn an_owner_that_waits_or_panics_when_it_lets_memory_go_holds_up_no_peer() {
 #[test]
 fn memory_that_goes_during_a_long_access_is_freed_after_it_and_the_peers_are_heard_meanwhile() {
     let (fake, pd, mut cq, own) = near();
-    let [mut busy, mut far] = ["plain"; 2].map(|kind| Far::start(&pd, &cq, fake, kind));
+    let [mut busy, mut far] = ["plain"; 2].map(|kind| start(&pd, &cq, fake, kind));
     busy.exchange(&own, &mut cq);
     far.exchange(&own, &mut cq);
     fake.hold().unwrap();

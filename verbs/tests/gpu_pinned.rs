@@ -1,27 +1,14 @@
 //! Memory of the processor that is pinned for GPUs: by who allocates it, and by peers that map it. On a CUDA driver in memory,
 //! which finds what is unmapped while it is pinned; each test has GPUs of its own.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qpair_fake_cuda::{code, control};
-use qpair_verbs::{
-    Access, CompletionQueue, Context, Gpu, GpuError, GpuRegion, MemoryError, ProtectionDomain, QpAddress, QueuePair,
-    RemoteSlice,
-};
+use qpair_verbs::{Access, CompletionQueue, Gpu, GpuError, GpuRegion, MemoryError, ProtectionDomain};
 
-/// One more GPU.
-fn gpu() -> (Gpu, control::Device) {
-    let fake = control::add_device().expect("the library is built beside the tests");
-    (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
-}
+use support::{Far, gpu, hear, introduce, soft, wait_until};
 
-fn soft() -> (Context, ProtectionDomain) {
-    let ctx = Context::open("soft0").expect("the software device");
-    let pd = ctx.alloc_pd().expect("a domain");
-    (ctx, pd)
-}
+mod support;
 
 /// Registrations that there are on a GPU.
 fn registrations(fake: control::Device) -> usize {
@@ -30,11 +17,7 @@ fn registrations(fake: control::Device) -> usize {
 
 /// Looks until there are as many registrations.
 fn wait_for_registrations(fake: control::Device, count: usize) {
-    let deadline = Instant::now() + LIMIT;
-    while registrations(fake) != count {
-        assert!(Instant::now() < deadline, "not {count} registrations: {}", fake.live());
-        std::thread::yield_now();
-    }
+    wait_until(fake, &format!("{count} registrations"), || registrations(fake) == count);
 }
 
 #[test]
@@ -104,26 +87,7 @@ fn memory_that_stays_pinned_stays_mapped() {
     assert_eq!(registrations(fake), 1);
 }
 
-/// A process of its own with host memory, and this one's queue pair to it.
-struct Far {
-    process: Child,
-    qp: QueuePair,
-    target: RemoteSlice,
-}
-
 impl Far {
-    fn start(pd: &ProtectionDomain, cq: &CompletionQueue) -> Far {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["far_process", "--exact", "--ignored", "--nocapture"]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let qp = pd.rc(cq).build().unwrap();
-        writeln!(process.stdin.as_mut().unwrap(), "{}", serde_json::to_string(&qp.address()).unwrap()).unwrap();
-        let lines = BufReader::new(process.stdout.as_mut().unwrap()).lines();
-        let told = lines.map_while(Result::ok).find_map(|line| serde_json::from_str(&line).ok());
-        let (address, target): (QpAddress, RemoteSlice) = told.expect("it tells");
-        Far { process, qp: qp.connect(&address).unwrap(), target }
-    }
-
     /// Writes from a GPU's memory into its first bytes, and reads them back.
     fn exchange(&mut self, own: &GpuRegion, cq: &mut CompletionQueue, len: usize) {
         let target = self.target.slice(0..len as u64);
@@ -145,13 +109,6 @@ impl Far {
     }
 }
 
-impl Drop for Far {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 #[test]
 #[ignore = "needs a test to start it, as its peer process"]
 fn far_process() {
@@ -160,11 +117,8 @@ fn far_process() {
     let region = pd.expose(LONG, Access::REMOTE_WRITE | Access::REMOTE_READ).unwrap();
     let mut qp = pd.rc(&cq).build().unwrap();
     qp.recv(pd.alloc(LONG).unwrap()).post().unwrap();
-    println!("\n{}", serde_json::to_string(&(qp.address(), region.remote(0..LONG))).unwrap());
-    let mut lines = std::io::stdin().lines().map_while(Result::ok);
-    let Some(near) = lines.next() else { return eprintln!("nothing to do: no test started this process") };
-    let _qp = qp.connect(&serde_json::from_str(&near).unwrap()).unwrap();
-    lines.for_each(drop);
+    let Some(_qp) = introduce(qp, region.remote(0..LONG)) else { return };
+    while hear().is_some() {}
 }
 
 /// Memory of this GPU, in halves.
@@ -180,7 +134,7 @@ fn a_peers_memory_is_pinned_at_the_first_long_copy_and_until_it_is_unmapped() {
     let (ctx, pd) = soft();
     let mut cq = ctx.create_cq(8).unwrap();
     let own = halves(&pd, gpu);
-    let mut far = Far::start(&pd, &cq);
+    let mut far = Far::start(&pd, &cq, &[]);
     far.exchange(&own, &mut cq, 100);
     assert_eq!(fake.count("cuMemHostRegister").unwrap(), 0, "short ones go as they are");
     far.exchange(&own, &mut cq, LONG);
@@ -190,12 +144,11 @@ fn a_peers_memory_is_pinned_at_the_first_long_copy_and_until_it_is_unmapped() {
     far.send(&own, &mut cq);
     wait_for_registrations(fake, 2);
     drop(far);
-    let deadline = Instant::now() + LIMIT;
-    while registrations(fake) > 0 {
-        assert!(Instant::now() < deadline, "left pinned: {}", fake.live());
+    wait_until(fake, "unpinned", || {
         // A queue lets go of queue pairs when it is polled.
         let _ = cq.poll().unwrap();
-    }
+        registrations(fake) == 0
+    });
     assert_eq!(fake.violations(), "");
 }
 
@@ -206,13 +159,9 @@ fn where_a_peers_memory_is_not_pinned_copies_go_on_and_it_is_tried_once() {
     let mut cq = ctx.create_cq(8).unwrap();
     let own = halves(&pd, gpu);
     fake.fail_times("cuMemHostRegister_v2", 1, 0, code::OUT_OF_MEMORY).unwrap();
-    let mut far = Far::start(&pd, &cq);
+    let mut far = Far::start(&pd, &cq, &[]);
     far.exchange(&own, &mut cq, LONG);
-    let deadline = Instant::now() + LIMIT;
-    while fake.count("cuMemHostRegister").unwrap() == 0 {
-        assert!(Instant::now() < deadline, "not tried");
-        std::thread::yield_now();
-    }
+    wait_until(fake, "tried", || fake.count("cuMemHostRegister").unwrap() > 0);
     far.exchange(&own, &mut cq, LONG);
     assert_eq!((fake.count("cuMemHostRegister").unwrap(), registrations(fake)), (1, 0));
     assert_eq!(fake.violations(), "");

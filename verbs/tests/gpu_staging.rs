@@ -4,18 +4,16 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use qpair_fake_cuda::{code, control};
+use qpair_fake_cuda::code;
 use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{
     Access, Completion, CompletionQueue, Context, Gid, Gpu, GpuRegion, Local, Prepared, ProtectionDomain, QpAddress,
     QpState, QueuePair, RemoteSlice, WcStatus,
 };
 
-/// One more GPU.
-fn gpu() -> (Gpu, control::Device) {
-    let fake = control::add_device().expect("the library is built beside the tests");
-    (Gpu::open(fake.ordinal() as usize).expect("a GPU"), fake)
-}
+use support::gpu;
+
+mod support;
 
 /// One end of a connection, on a device of its own.
 struct End {
