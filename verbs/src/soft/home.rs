@@ -372,15 +372,10 @@ impl Home {
         lock(&self.unsettled).withdrawals.push(withdrawal);
     }
 
-    /// Waits until every initiator of this device that is inside an access now has left it.
+    /// Waits until every initiator of this device that is inside an access now has left it, some seconds at most.
     pub(crate) fn quiesce_initiators(&self) -> bool {
-        barrier::heavy();
-        let mut left = true;
-        self.visit(|qp| {
-            let sight = Sighting::take(qp.hazard());
-            left = left && wait_until(|| sight.is_over(qp.hazard()));
-        });
-        left
+        let mut inside = self.sight_initiators();
+        wait_until(|| self.have_left(&mut inside))
     }
 
     /// The initiators of this device that are inside an access now.
