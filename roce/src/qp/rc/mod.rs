@@ -143,6 +143,7 @@ impl<L: Copy> ReliableConnection<L> {
         if self.turn == 0 {
             self.pass();
         }
+        // An acknowledgment that waits goes behind what there is to ask for, and not alone.
         if self.state == State::Ready && self.responder.is_patient(now, host) {
             if let Some(made) = self.ask(now, to, host, counters) {
                 self.request_went_first = true;
