@@ -187,7 +187,7 @@ impl Environment {
         };
         let (joining, roster) = Joining::new(place, ranks, (whereabouts, cost), server, self.limit)?;
         let Roster { token, members, ip, cost } = roster;
-        let settings = NetSettings::of(members.iter().any(|other| other.node() != members[0].node()));
+        let settings = NetSettings::of(members.iter().any(|other| other.node != members[0].node));
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
         let net = near.and_then(|near| Net::new(self.rank, self.size, ip, settings, near));
         let set_up = failed.and(net).and_then(|net| Ok((net, overrides()?)));
@@ -204,8 +204,9 @@ impl Environment {
         net.meet(all.iter().map(|rank| rank.address), token);
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
         let rails = members.iter().zip(&all).map(|(rank, listening)| Rail {
-            node: rank.node(),
+            node: &rank.node,
             device: &listening.device,
+            is_software: listening.is_software,
             rate_mbps: listening.rate_mbps,
         });
         let cost = cost.with_rails(rails);
@@ -299,6 +300,7 @@ mod tests {
             address: "127.0.0.1:9".parse().unwrap(),
             device: device.into(),
             is_on_infiniband,
+            is_software: device == "soft0",
             rate_mbps: None,
         };
         assert!(check_links(&[on("soft0", false), on("mlx5_0", false)]).is_ok());

@@ -78,6 +78,8 @@ pub(crate) struct Listening {
     pub(crate) device: String,
     /// Whether that is on InfiniBand, which reaches nothing else.
     pub(crate) is_on_infiniband: bool,
+    /// Whether that is the software device.
+    pub(crate) is_software: bool,
     /// The rate of the device's link in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
 }
@@ -89,20 +91,14 @@ pub(crate) struct Whereabouts {
     pub(crate) host: String,
     /// What is the same for all processes of a machine, and of no other.
     pub(crate) machine: String,
-    /// What is the same for those of a machine that reach each other's memory: containers may have networks of their own.
-    pub(crate) memory: String,
+    /// What is the same for all processes of a node, whose messages go over its memory, and of no other: those of a machine, but
+    /// for containers with networks of their own.
+    pub(crate) node: String,
     /// The cores that it may run on.
     pub(crate) cores: CpuSet,
     /// The GPU that it uses, as far as can be told.
     #[serde(default)]
     pub(crate) gpu: Option<PciAddress>,
-}
-
-impl Whereabouts {
-    /// What is the same for all ranks of a node, whose messages go over its memory, and of no other.
-    pub(crate) fn node(&self) -> (&str, &str) {
-        (&self.machine, &self.memory)
-    }
 }
 
 /// What all ranks know of a rank.
@@ -117,7 +113,7 @@ pub(crate) struct Member {
 /// Where all ranks run, with what several have in common said once: every rank is told of every other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Members {
-    /// Name, machine and memory.
+    /// Name, machine and node.
     hosts: Vec<(String, String, String)>,
     cores: Vec<CpuSet>,
     /// By rank: its host, its cores, its GPU.
@@ -128,7 +124,7 @@ impl Members {
     pub(super) fn pack(all: &[Whereabouts]) -> Self {
         let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let host = hosts.number((its.host.clone(), its.machine.clone(), its.memory.clone()));
+            let host = hosts.number((its.host.clone(), its.machine.clone(), its.node.clone()));
             (host, cores.number(its.cores.clone()), its.gpu)
         });
         let ranks = ranks.collect();
@@ -138,8 +134,8 @@ impl Members {
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Whereabouts>> {
         let one = |&(host, cores, gpu): &(u32, u32, Option<PciAddress>)| {
-            let (host, machine, memory) = self.hosts.get(host as usize)?.clone();
-            Some(Whereabouts { host, machine, memory, cores: self.cores.get(cores as usize)?.clone(), gpu })
+            let (host, machine, node) = self.hosts.get(host as usize)?.clone();
+            Some(Whereabouts { host, machine, node, cores: self.cores.get(cores as usize)?.clone(), gpu })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -149,8 +145,8 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Listeners {
     addresses: Vec<IpAddr>,
-    /// Their names, whether they are on InfiniBand, and the rates of their links.
-    devices: Vec<(String, bool, Option<u64>)>,
+    /// Their names, whether they are on InfiniBand, whether they are the software device, and the rates of their links.
+    devices: Vec<(String, bool, bool, Option<u64>)>,
     /// By rank: its address, port and device.
     ranks: Vec<(u32, u16, u32)>,
 }
@@ -159,7 +155,7 @@ impl Listeners {
     pub(super) fn pack(all: &[Listening]) -> Self {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let device = devices.number((its.device.clone(), its.is_on_infiniband, its.rate_mbps));
+            let device = devices.number((its.device.clone(), its.is_on_infiniband, its.is_software, its.rate_mbps));
             (addresses.number(its.address.ip()), its.address.port(), device)
         });
         let ranks = ranks.collect();
@@ -170,8 +166,8 @@ impl Listeners {
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
         let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
-            let (device, is_on_infiniband, rate_mbps) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband, rate_mbps })
+            let (device, is_on_infiniband, is_software, rate_mbps) = self.devices.get(device as usize)?.clone();
+            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -232,7 +228,7 @@ mod tests {
         let rank = |host: &str, cores: &str| Whereabouts {
             host: host.into(),
             machine: format!("machine-{host}"),
-            memory: format!("memory-{host}"),
+            node: format!("node-{host}"),
             cores: cores.parse().unwrap(),
             gpu: (host == "b").then(|| PciAddress::new(0, 1, 2, 0)),
         };
@@ -246,6 +242,7 @@ mod tests {
             address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
             device: "soft0".into(),
             is_on_infiniband: false,
+            is_software: true,
             rate_mbps: None,
         };
         let all: Vec<_> = (0..512).map(listening).collect();

@@ -127,7 +127,7 @@ mod tests {
 
     fn rank(machine: &str, cores: &str) -> Whereabouts {
         let cores = cores.parse().unwrap();
-        Whereabouts { host: machine.into(), machine: machine.into(), memory: String::new(), cores, gpu: None }
+        Whereabouts { host: machine.into(), machine: machine.into(), node: machine.into(), cores, gpu: None }
     }
 
     fn numa(node: u32, nodes: &[u32], number: usize, ranks: usize) -> Near {

@@ -14,14 +14,14 @@ pub(crate) fn whereabouts() -> Whereabouts {
     Whereabouts {
         host: read("/proc/sys/kernel/hostname"),
         machine: read("/proc/sys/kernel/random/boot_id"),
-        memory: shared_memory_domain().unwrap_or_else(|| own_memory().to_owned()),
+        node: shared_memory_domain().unwrap_or_else(|| own_node().to_owned()),
         cores: cores(&read("/proc/self/status")),
         gpu: None,
     }
 }
 
-/// What names the memory of this process alone. Its number would not: containers number theirs alike.
-fn own_memory() -> &'static str {
+/// What names a node of this process alone. Its number would not: containers number theirs alike.
+fn own_node() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let random = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
@@ -47,6 +47,6 @@ mod tests {
         assert!(!whereabouts().cores.is_empty());
         // All ranks of a process say the same.
         assert_eq!(whereabouts(), whereabouts());
-        assert_eq!(own_memory(), own_memory());
+        assert_eq!(own_node(), own_node());
     }
 }

@@ -418,17 +418,17 @@ impl Drop for Communicator {
 
 /// Which ranks are on one node, and how many cores those of a node have: of the node with the fewest for each rank.
 fn seats(members: &[Member]) -> Seats {
-    let mut nodes: HashMap<(&str, &str), u32> = HashMap::new();
+    let mut nodes: HashMap<&str, u32> = HashMap::new();
     let mut numbers = Vec::with_capacity(members.len());
     let mut sizes: Vec<(usize, usize)> = Vec::new();
     for Member { whereabouts, .. } in members {
         let next = nodes.len() as u32;
-        let number = *nodes.entry(whereabouts.node()).or_insert(next);
+        let number = *nodes.entry(&whereabouts.node).or_insert(next);
         numbers.push(number);
         if number == next {
             // Several may be on one machine, whose cores they share.
             let (all, cores) = crowd(members, &whereabouts.machine);
-            let ranks = members.iter().filter(|other| other.whereabouts.node() == whereabouts.node()).count();
+            let ranks = members.iter().filter(|other| other.whereabouts.node == whereabouts.node).count();
             sizes.push((ranks, cores * ranks / all.max(1)));
         }
     }
@@ -453,7 +453,7 @@ fn crowd(members: &[Member], machine: &str) -> (usize, usize) {
 fn patience(rank: u32, members: &[Member]) -> Patience {
     let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1, false) };
     let (ranks, cores) = crowd(members, &own.whereabouts.machine);
-    let apart = members.iter().any(|other| other.whereabouts.node() != own.whereabouts.node());
+    let apart = members.iter().any(|other| other.whereabouts.node != own.whereabouts.node);
     Patience::new(ranks, cores, apart)
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use qpair_transport::{
     CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, Unmatched, Worker,
 };
-use qpair_verbs::ProtectionDomain;
+use qpair_verbs::{LinkLayer, PortAttributes, ProtectionDomain};
 
 use super::call::Call;
 use super::compile::Compiled;
@@ -193,15 +193,19 @@ impl Net {
             address: self.address(),
             device: self.device().to_owned(),
             is_on_infiniband: self.worker.is_on_infiniband(),
+            is_software: self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory),
             rate_mbps: self.rate_mbps(),
         }
     }
 
     /// The rate of the device's first port that has one.
     fn rate_mbps(&self) -> Option<u64> {
+        self.ports().find_map(|port| Some(u64::from(port.lanes?) * u64::from(port.lane_rate_mbps?)))
+    }
+
+    fn ports(&self) -> impl Iterator<Item = PortAttributes> {
         let context = self.worker.context();
-        let ports = (1..=u8::MAX).map_while(|number| context.port(number));
-        ports.filter_map(|port| Some(u64::from(port.lanes?) * u64::from(port.lane_rate_mbps?))).next()
+        (1..=u8::MAX).map_while(|number| context.port(number))
     }
 
     /// The device that messages go over.

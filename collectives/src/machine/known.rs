@@ -38,8 +38,9 @@ pub(crate) enum Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rail<'a> {
     /// What is the same for all ranks of a node.
-    pub(crate) node: (&'a str, &'a str),
+    pub(crate) node: &'a str,
     pub(crate) device: &'a str,
+    pub(crate) is_software: bool,
     /// Of its link, in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
 }
@@ -53,11 +54,11 @@ impl Known {
             return self;
         }
         let mut seen = HashSet::new();
-        let mut nodes: HashMap<(&str, &str), u64> = HashMap::new();
+        let mut nodes: HashMap<&str, u64> = HashMap::new();
         let (mut software, mut known) = (false, true);
         for rail in rails {
             let node = nodes.entry(rail.node).or_default();
-            software |= rail.device.starts_with(SOFTWARE_DEVICE);
+            software |= rail.is_software;
             match rail.rate_mbps.filter(|&rate| rate > 0) {
                 Some(rate) if seen.insert(rail) => *node = node.saturating_add(rate),
                 Some(_) => {}
@@ -102,8 +103,6 @@ const DEVICE_LATENCY: f64 = 2e-6;
 /// What is left of a link's rate for payload, by headers and pauses.
 const USABLE: f64 = 0.92;
 
-/// What names of the software device begin with: there is one for each NUMA node.
-const SOFTWARE_DEVICE: &str = "soft";
 /// Of messages by the software device between hosts: by measurement between two network namespaces joined by veth, on two cores
 /// of an EPYC, where a broadcast of 1 KiB takes 11 to 20 us, and one of 4 MiB 1.8 to 2.4 ms.
 const SOFTWARE: Link = Link { latency: 15e-6, speed: 2e9 };
@@ -114,7 +113,7 @@ mod tests {
 
     #[test]
     fn rails_are_as_fast_as_those_of_the_node_with_least() {
-        let rail = |host, device, rate_mbps| Rail { node: (host, ""), device, rate_mbps };
+        let rail = |node, device, rate_mbps| Rail { node, device, is_software: false, rate_mbps };
         let speed = |rails: &[Rail<'_>]| Known::default().with_rails(rails.iter().copied()).model.between.speed;
         let one = rail("a", "mlx5_0", Some(100_000));
         let (both, other) = ([one, rail("a", "mlx5_1", Some(100_000))], rail("b", "mlx5_0", Some(100_000)));
@@ -123,7 +122,7 @@ mod tests {
         assert_eq!(speed(&both), 2.0 * fast);
         assert_eq!(speed(&[both[0], both[1], other]), fast);
         // The software device has no rate; and what was said counts.
-        let soft = |host| rail(host, "soft0", None);
+        let soft = |node| Rail { is_software: true, ..rail(node, "soft0", None) };
         assert_eq!(speed(&[one, soft("b")]), SOFTWARE.speed);
         assert_eq!(speed(&[soft("a"), soft("b"), soft("a")]), SOFTWARE.speed);
         assert_eq!(Known::default().with_rails([soft("a"), soft("a")]), Known::default());
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn where_rails_are_from_is_told_once() {
-        let rails = [Rail { node: ("a", ""), device: "mlx5_0", rate_mbps: Some(100_000) }];
+        let rails = [Rail { node: "a", device: "mlx5_0", is_software: false, rate_mbps: Some(100_000) }];
         // A communicator of some of its ranks looks at their rails anew.
         let twice = Known::default().with_rails(rails).with_rails(rails);
         assert_eq!(twice.origin.to_string(), "built in; between nodes, by the rates of the ranks' devices");

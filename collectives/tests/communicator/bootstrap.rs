@@ -193,7 +193,7 @@ fn join(rank: u32, size: u32, port: &Port) -> TcpStream {
             Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
         }
     };
-    let whereabouts = r#"{"host":"h","machine":"m","memory":"m","cores":"0"}"#;
+    let whereabouts = r#"{"host":"h","machine":"m","node":"m","cores":"0"}"#;
     let line = format!(r#"{{"Join":{{"protocol":7,"size":{size},"rank":{rank},"whereabouts":{whereabouts}}}}}"#);
     let preface = std::mem::take(Guarded::caller(b"qpair store", None).output());
     stream.write_all(&[&preface, line.as_bytes(), b"\n"].concat()).unwrap();

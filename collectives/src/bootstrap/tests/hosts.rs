@@ -16,21 +16,21 @@ use crate::{Nodes, ReduceOp};
 
 /// Ranks that each believe to be on that machine, and what their attempts came to.
 fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
-    let places: Vec<_> = machines.iter().map(|&machine| (machine, "")).collect();
+    let places: Vec<_> = machines.iter().map(|&machine| (machine, machine)).collect();
     meet_in(&places, limit)
 }
 
-/// The same with what names the memory of the machine that they reach.
+/// The same, each on a node of the machine.
 fn meet_in(machines: &[(&str, &str)], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
     let port = Port::keep();
     let size = machines.len() as u32;
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .zip(machines)
-            .map(|(rank, &(machine, memory))| {
+            .map(|(rank, &(machine, node))| {
                 let environment = Environment { limit, ..Environment::at(rank, size, "127.0.0.1", port.number) };
-                let (machine, memory) = (machine.to_owned(), memory.to_owned());
-                let whereabouts = Whereabouts { machine, memory, ..whereabouts() };
+                let (machine, node) = (machine.to_owned(), node.to_owned());
+                let whereabouts = Whereabouts { machine, node, ..whereabouts() };
                 // Each has measured something else.
                 let model = CostModel { turn: f64::from(rank), ..CostModel::default() };
                 let cost = Ok(Some(Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } }));
@@ -68,7 +68,7 @@ fn ranks_on_several_hosts_are_where_topology_places_them_and_reach_each_other() 
 
 #[test]
 fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes() {
-    let ranks = meet_in(&[("a", "1"), ("a", "2"), ("a", "1")], LIMIT);
+    let ranks = meet_in(&[("a", "a1"), ("a", "a2"), ("a", "a1")], LIMIT);
     let ranks: Vec<Communicator> = ranks.into_iter().map(Result::unwrap).collect();
     for comm in &ranks {
         let nodes = [0, 1, 2].map(|rank| comm.node_of(rank));
@@ -78,7 +78,7 @@ fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes(
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
         assert_eq!(comm.tuner().eager(), 64 << 10);
     }
-    let ranks = meet_in(&[("a", "1"), ("a", "1")], LIMIT);
+    let ranks = meet_in(&[("a", "a1"), ("a", "a1")], LIMIT);
     for comm in ranks.into_iter().map(Result::unwrap) {
         let text = comm.explain().to_string();
         assert!(text.contains("up to 8192 bytes") && !text.contains("between nodes, "), "{text}");

@@ -366,6 +366,7 @@ fn listening(device: &str) -> Listening {
         address: "127.0.0.1:9".parse().unwrap(),
         device: device.into(),
         is_on_infiniband: false,
+        is_software: true,
         rate_mbps: None,
     }
 }
