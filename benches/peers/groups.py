@@ -6,7 +6,7 @@ from typing import List, Optional
 import hosts
 from jobs import KIB, MIB, QPAIR, Job, sized
 
-# Collectives beside all-reduce: qpair's name, mpibench's, and what 2 ranks are to reach from 1 MiB on.
+# Collectives beside all-reduce: qpair's name, that of collbench.h, and what 2 ranks are to reach from 1 MiB on.
 COLLECTIVES = [("reduce-scatter", "reduce_scatter", 0.5), ("all-gather", "allgather", 1), ("all-to-all", "alltoall", 1),
                ("broadcast", "bcast", 1)]
 RANKS = [2, 4, 8]
@@ -21,7 +21,7 @@ NAMES = ["write-lat", "post-poll", "tag-lat", "write-bw", "send-bw", "tag-bw", "
 # What UCX may use between two processes of one machine.
 SHARED_MEMORY = ["posix,self", "sysv,cma,self"]
 
-# The operations of mpibench, and what they add to the program's name.
+# The operations of collbench.h, and what they add to the program's name.
 IN_TWO_FORMS = [("allreduce", ""), ("allreduce_in_place", ", in place")]
 
 
@@ -167,7 +167,8 @@ def all_reduce_2(tools):
         jobs.append(tools.qpair_collective("all-reduce", 2, sizes, name, in_place=True))
         for operation, suffix in IN_TWO_FORMS:
             jobs += [tools.open_mpi(operation, sizes, name, program="Open MPI" + suffix),
-                     tools.mpich(operation, sizes, name, program="MPICH" + suffix)]
+                     tools.mpich(operation, sizes, name, program="MPICH" + suffix),
+                     tools.gloo(operation, sizes, name, program="Gloo" + suffix)]
     points = [Point(sized(name, size), "us", pair_targets(size)) for sizes in ranges for size in swept(sizes)]
     return group("all-reduce-2", "All-reduce of float32, 2 ranks", points, jobs)
 
@@ -175,16 +176,17 @@ def all_reduce_2(tools):
 def pair_targets(size, large=0.33):
     """Faster from 1 KiB on, within a tenth below; and so much from 1 MiB on."""
     relation, ratio = ("<=", large) if size >= MIB and large < 1 else ("<", 1) if size >= KIB else ("<=", 1.1)
-    return [Target(relation, ratio, "Open MPI"), Target(relation, ratio, "MPICH")]
+    return [Target(relation, ratio, program) for program in ("Open MPI", "MPICH", "Gloo")]
 
 
 def all_reduce(tools, ranks):
     """More ranks than cores: Open MPI gives way, MPICH can not."""
     name, sizes = f"{ranks} ranks,", sweep(tools, max(16, 4 * ranks))
-    points = [Point(sized(name, size), "us", [Target("<=", 1, "Open MPI")]) for size in swept(sizes)]
+    points = [Point(sized(name, size), "us", [Target("<=", 1, "Open MPI"), Target("<=", 1, "Gloo")]) for size in swept(sizes)]
     jobs = [tools.qpair_collective("all-reduce", ranks, sizes, name, in_place=True)]
-    jobs += [tools.open_mpi(operation, sizes, name, ranks=ranks, program="Open MPI" + suffix)
-             for operation, suffix in IN_TWO_FORMS]
+    for operation, suffix in IN_TWO_FORMS:
+        jobs += [tools.open_mpi(operation, sizes, name, ranks=ranks, program="Open MPI" + suffix),
+                 tools.gloo(operation, sizes, name, ranks=ranks, program="Gloo" + suffix)]
     title = f"All-reduce of float32, {ranks} ranks on 2 cores; Open MPI yields"
     return group(f"all-reduce-{ranks}", title, points, jobs)
 
@@ -194,7 +196,7 @@ def collective(tools, ranks, ours, theirs, large):
     name, sizes = f"{ours}, {ranks} ranks,", sweep(tools, 64)
     points = [Point(sized(name, size), "us", pair_targets(size, large if ranks == 2 else 1)) for size in swept(sizes)]
     jobs = [tools.qpair_collective(ours, ranks, sizes, name, in_place=ours == "broadcast"),
-            tools.open_mpi(theirs, sizes, name, ranks=ranks)]
+            tools.open_mpi(theirs, sizes, name, ranks=ranks), tools.gloo(theirs, sizes, name, ranks=ranks)]
     jobs += [tools.mpich(theirs, sizes, name)] if ranks == 2 else []
     beside = "" if ranks == 2 else " on 2 cores; Open MPI yields"
     return group(f"{ours}-{ranks}", f"{ours.capitalize()} of float32, {ranks} ranks{beside}", points, jobs)
@@ -202,9 +204,9 @@ def collective(tools, ranks, ours, theirs, large):
 
 def over_network(tools, count, ours, theirs):
     name, sizes = f"{ours}, {count} hosts,", sweep(tools, KIB, most=16 * MIB)
-    points = [Point(sized(name, size), "us", [Target("<", 1, "Open MPI")]) for size in swept(sizes)]
+    points = [Point(sized(name, size), "us", [Target("<", 1, "Open MPI"), Target("<", 1, "Gloo")]) for size in swept(sizes)]
     jobs = [tools.qpair_on_hosts(ours, count, sizes, name, in_place=ours == "broadcast"),
-            tools.open_mpi_on_hosts(theirs, sizes, name, count)]
+            tools.open_mpi_on_hosts(theirs, sizes, name, count), tools.gloo_on_hosts(theirs, sizes, name, count)]
     title = f"{ours.capitalize()} of float32 between {count} hosts (network namespaces joined by veth, MTU {hosts.MTU}), a rank each"
     return group(f"{ours}-net-{count}", title, points, jobs)
 

@@ -139,21 +139,32 @@ class Tools:
         return self.mpi(program, launch, "mpibench-mpich", operation, sizes, named, {})
 
     def mpi(self, program, launch, binary, operation, sizes, named, env):
-        return self.job(program, launch + self.mpibench(binary, operation, sizes), mpibench_points(named), env)
+        return self.job(program, launch + self.collbench(binary, operation, sizes), collbench_points(named), env)
 
-    def mpibench(self, binary, operation, sizes):
+    def collbench(self, binary, operation, sizes):
         seconds = "0.1" if self.quick else "0.3"
         return [str(self.programs / binary), operation, *map(str, sizes), seconds]
 
     def open_mpi_on_hosts(self, operation, sizes, named, ranks):
         """A rank on each of several hosts, over TCP."""
-        interface = ["--mca", "btl_tcp_if_include", hosts.DEVICE, "--mca", "oob_tcp_if_include", hosts.DEVICE]
-        launch = ["mpirun.openmpi", "-n", str(ranks), "-H", hosts.addresses(ranks), "--bind-to", "none",
-                  "--mca", "plm_rsh_agent", str(hosts.ENTER), "--mca", "btl", "tcp,self", *interface]
+        launch = launch_on_hosts(ranks) + ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", hosts.DEVICE]
         # Ranks of a node outnumber its cores, as far as Open MPI can tell, where all nodes are this machine.
         launch += ["--mca", "mpi_yield_when_idle", "1"] if ranks > len(self.cores) else []
-        command = launch + self.mpibench("mpibench-openmpi", operation, sizes)
-        return self.on_hosts("Open MPI tcp", ranks, command, mpibench_points(named), OPEN_MPI_ENV)
+        command = launch + self.collbench("mpibench-openmpi", operation, sizes)
+        return self.on_hosts("Open MPI tcp", ranks, command, collbench_points(named), OPEN_MPI_ENV)
+
+    # ---- Gloo, which Open MPI starts ----
+
+    def gloo(self, operation, sizes, named, ranks=2, program="Gloo"):
+        """Not bound: each rank has a thread that polls its sockets beside the one that calls."""
+        cores = ",".join(map(str, self.cores))
+        launch = ["taskset", "-c", cores, "mpirun.openmpi", "-n", str(ranks), "--bind-to", "none", "--oversubscribe"]
+        command = launch + gloo_device("lo") + self.collbench("gloobench", operation, sizes)
+        return self.job(program, command, collbench_points(named), OPEN_MPI_ENV)
+
+    def gloo_on_hosts(self, operation, sizes, named, ranks):
+        command = launch_on_hosts(ranks) + gloo_device(hosts.DEVICE) + self.collbench("gloobench", operation, sizes)
+        return self.on_hosts("Gloo", ranks, command, collbench_points(named), OPEN_MPI_ENV)
 
     # ---- qpair ----
 
@@ -212,8 +223,17 @@ class Tools:
         return Job(program, typed(command, env), lambda: parse(output_of(command, env)))
 
 
+def launch_on_hosts(ranks):
+    return ["mpirun.openmpi", "-n", str(ranks), "-H", hosts.addresses(ranks), "--bind-to", "none",
+            "--mca", "plm_rsh_agent", str(hosts.ENTER), "--mca", "oob_tcp_if_include", hosts.DEVICE]
+
+
+def gloo_device(name):
+    return ["-x", f"GLOO_SOCKET_IFNAME={name}"]
+
+
 def bench(name, sizes):
-    """Sizes are those of whole vectors, as nccl-tests and mpibench count them."""
+    """Sizes are those of whole vectors, as nccl-tests and collbench.h count them."""
     least, most, factor = map(str, sizes)
     rotate = ["--root", "all"] if name == "broadcast" else []
     return ["bench", name, "-b", least, "-e", most, "-f", factor, *rotate, "--json"]
@@ -223,8 +243,8 @@ def collective_points(named, in_place):
     return lambda text: {sized(named, size): us for size, us in outputs.qpair_collective(text, in_place).items()}
 
 
-def mpibench_points(named):
-    return lambda text: {sized(named, size): us for size, us in outputs.mpibench(text).items()}
+def collbench_points(named):
+    return lambda text: {sized(named, size): us for size, us in outputs.collbench(text).items()}
 
 
 def typed(command, env):

@@ -52,6 +52,7 @@ def describe(tools):
         "libfabric": version(["fi_info", "--version"], r"libfabric: (\S+)"),
         "Open MPI": version(["ompi_info", "--version"], r"(\d+\.\d+\.\S+)"),
         "MPICH": version(["mpirun.mpich", "--version"], r"Version:\s+(\S+)"),
+        "Gloo": version(["dpkg-query", "--show", "libgloo-dev"], r"\t(\S+)"),
         "C compiler": version(["cc", "--version"]),
     }
     return {what: text or "not there" for what, text in found.items()}

@@ -53,11 +53,11 @@ def libfabric_latency(text):
     return float(rows[0][6])
 
 
-def mpibench(text):
+def collbench(text):
     """{bytes: median microseconds}"""
     rows = list(csv.DictReader(line for line in text.splitlines() if line.count(",") == 5))
     if not rows or "us_median" not in rows[0]:
-        raise JobFailed(f"mpibench printed no table: {text.strip()[-200:]!r}")
+        raise JobFailed(f"the benchmark printed no table: {text.strip()[-200:]!r}")
     return {int(row["bytes"]): float(row["us_median"]) for row in rows}
 
 

@@ -24,11 +24,11 @@ class Outputs(unittest.TestCase):
         with self.assertRaises(JobFailed):
             outputs.ucx_latency("no answer\n")
 
-    def test_mpibench(self):
+    def test_collbench(self):
         text = "a warning, perhaps\noperation,ranks,bytes,us_median,us_min,us_max\nallreduce,2,1024,0.98,0.97,1.2\n"
-        self.assertEqual(outputs.mpibench(text), {1024: 0.98})
+        self.assertEqual(outputs.collbench(text), {1024: 0.98})
         with self.assertRaises(JobFailed):
-            outputs.mpibench("")
+            outputs.collbench("")
 
     def test_ucx_rate_is_a_time(self):
         self.assertAlmostEqual(outputs.ucx_nanoseconds(self.UCX), 1e9 / 1165701)
@@ -88,6 +88,7 @@ class Targets(unittest.TestCase):
         points = {point.name: point for point in self.groups(quick=False)["all-reduce-2"].points}
         stated = [str(points[f"2 ranks, {size}"].target("MPICH, in place")) for size in ("8 B", "1 KiB", "256 KiB", "1 MiB")]
         self.assertEqual(stated, ["<= 1.1", "< 1", "< 1", "<= 0.33"])
+        self.assertEqual(str(points["2 ranks, 1 KiB"].target("Gloo, in place")), "< 1")
 
     def test_collectives_beside_all_reduce(self):
         built = self.groups(quick=False)
