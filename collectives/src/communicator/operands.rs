@@ -36,8 +36,11 @@ impl Operands {
     /// A vector that is given, if that stays as it is, and one for the result.
     #[inline]
     pub(super) fn new(input: Option<Block>, data: Option<Block>) -> Self {
-        let [input, data] = [input, data].map(|memory| memory.map_or(Memory::None, Memory::Plain));
-        Self { input, data, limit: None, after: None }
+        let plain = |memory| match memory {
+            Some(block) => Memory::Plain(block),
+            None => Memory::None,
+        };
+        Self { input: plain(input), data: plain(data), limit: None, after: None }
     }
 
     /// Gives it a time of its own, from now on.

@@ -25,7 +25,7 @@ pub(crate) struct Engine<'a> {
     /// How long nothing may happen.
     pub(crate) limit: Duration,
     /// Of those that have no room yet: the one whose time is over first. None where the next waits for something else.
-    pub(crate) waiting: Option<TimeLimit>,
+    pub(crate) waiting: Option<&'a TimeLimit>,
 }
 
 /// Operations, each in a place of its own: a run is most of a kilobyte, and moves from one list to another with each operation.
@@ -110,6 +110,12 @@ impl Engine<'_> {
             }
         }
         match self.net.worker.poll() {
+            // Taken apart at once, for nothing to be copied that was just written.
+            Ok(Some(Event::Received { ep, tag, message })) => {
+                self.wait.reset();
+                self.arrived(ep, tag, message)?;
+                Ok(true)
+            }
             Ok(Some(event)) => {
                 self.wait.reset();
                 self.handle(event)?;
@@ -219,8 +225,8 @@ impl Engine<'_> {
                 return Err(self.timed_out(place, limit));
             }
         }
-        match self.waiting.filter(is_over) {
-            Some(TimeLimit { limit, .. }) => {
+        match self.waiting.filter(|limit| limit.is_over()) {
+            Some(&TimeLimit { limit, .. }) => {
                 let place = self.place(None);
                 Err(self.timed_out(place, limit))
             }

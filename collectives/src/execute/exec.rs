@@ -29,9 +29,11 @@ impl Exec<'_> {
         if self.plan.large {
             self.begin()?;
         }
-        self.run.ready.extend(&self.plan.first);
         if !self.net.stash.is_empty() {
             self.unstash()?;
+        }
+        for at in 0..self.plan.first.len() {
+            self.start_step(self.plan.first[at])?;
         }
         self.start_ready()
     }

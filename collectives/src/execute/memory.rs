@@ -135,11 +135,20 @@ impl Memory {
     ///
     /// # Errors
     /// [`CollectiveError::Withheld`] if there is no other memory.
+    #[inline]
     pub(crate) fn into_buffer(
         self,
         domain: &ProtectionDomain,
         grace: &mut Grace<'_>,
     ) -> Result<Option<Block>, CollectiveError> {
+        match self {
+            Memory::None => Ok(None),
+            Memory::Plain(block) => Ok(Some(block)),
+            other => other.taken_back(domain, grace),
+        }
+    }
+
+    fn taken_back(self, domain: &ProtectionDomain, grace: &mut Grace<'_>) -> Result<Option<Block>, CollectiveError> {
         let region = match self.withdraw(grace) {
             Memory::None => return Ok(None),
             Memory::Kept { len } => {
@@ -161,7 +170,16 @@ impl Memory {
     }
 
     /// The same, without a copy.
+    #[inline]
     pub(crate) fn into_plain(self, grace: &mut Grace<'_>) -> Option<Block> {
+        match self {
+            Memory::None => None,
+            Memory::Plain(block) => Some(block),
+            other => other.withdrawn(grace),
+        }
+    }
+
+    fn withdrawn(self, grace: &mut Grace<'_>) -> Option<Block> {
         match self.withdraw(grace) {
             Memory::None | Memory::Kept { .. } => None,
             Memory::Plain(block) => Some(block),

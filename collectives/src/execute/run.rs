@@ -374,8 +374,11 @@ impl Run {
         self.take_memory()
     }
 
+    #[inline]
     fn take_memory(&mut self) -> Buffers {
-        let [worked_on, data, scratch] = [&mut self.input, &mut self.data, &mut self.scratch].map(std::mem::take);
+        let worked_on = std::mem::take(&mut self.input);
+        let data = std::mem::take(&mut self.data);
+        let scratch = std::mem::take(&mut self.scratch);
         match self.own_input.take() {
             Some(own) => Buffers { input: Memory::Plain(own), data, scratch, copy: worked_on },
             None => Buffers { input: worked_on, data, scratch, copy: Memory::None },

@@ -95,7 +95,9 @@ impl Wait {
     pub(super) fn pause(&mut self, patience: Patience, limit: Duration) -> Pause {
         self.polls = self.polls.saturating_add(1);
         if self.polls < patience.spins {
-            std::hint::spin_loop();
+            if self.polls > EAGER {
+                std::hint::spin_loop();
+            }
             return Pause::Poll;
         }
         self.give_way(patience, limit)
@@ -118,6 +120,10 @@ impl Wait {
         if waited >= limit { Pause::Over } else { Pause::Sleep(NAP.min(limit - waited)) }
     }
 }
+
+/// Polls one right after the other, some microseconds of them: the pause of a processor that waits takes up to 50 ns, in which a
+/// message would be late.
+const EAGER: u32 = 100;
 
 /// Polls without giving way at most, where ranks share cores.
 const SOON: u32 = 8;

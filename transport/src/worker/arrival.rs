@@ -49,31 +49,29 @@ pub(super) enum InPlace<'e> {
 
 impl<'e> InPlace<'e> {
     /// `plain`: the inbox hands out what comes as it is.
+    // Each way out makes its value where it is returned: a copy of what was just written would have the processor wait until all
+    // that was written before, for peers too, has left it.
     #[inline(always)]
     pub(super) fn of(endpoints: &'e mut Endpoints, plain: bool, completion: &Completion<'_>) -> Self {
         if !plain {
             return InPlace::Other;
         }
-        Self::short(endpoints, completion).unwrap_or(InPlace::Other)
-    }
-
-    #[inline(always)]
-    fn short(endpoints: &'e mut Endpoints, completion: &Completion<'_>) -> Option<Self> {
-        let bytes = completion.message()?;
-        let message = Message::copied(bytes, HEADER_BYTES)?;
-        let header = Header::parse(&HeaderView::new_checked(bytes).ok()?);
-        let endpoint = endpoints.receiver(completion.wr_id(), completion.qpn().0)?;
+        let Some(bytes) = completion.message() else { return InPlace::Other };
+        let Some(message) = Message::copied(bytes, HEADER_BYTES) else { return InPlace::Other };
+        let Ok(view) = HeaderView::new_checked(bytes) else { return InPlace::Other };
+        let header = Header::parse(&view);
+        let Some(endpoint) = endpoints.receiver(completion.wr_id(), completion.qpn().0) else { return InPlace::Other };
         let is_whole = is_plain(&header) && header.length == message.len() as u64;
         if !is_whole || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
-            return None;
+            return InPlace::Other;
         }
-        Some(match endpoint.link.accept(&header) {
+        match endpoint.link.accept(&header) {
             Ok(()) => {
                 endpoint.received.count(header.length);
                 InPlace::Short(endpoint, header.envelope, message)
             }
             Err(violation) => InPlace::Violation(endpoint.id, violation),
-        })
+        }
     }
 }
 

@@ -215,7 +215,7 @@ impl Worker {
     }
 
     /// Takes completions until one gives an event, at most a batch.
-    #[inline(always)]
+    #[inline(never)]
     fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else {
@@ -230,7 +230,7 @@ impl Worker {
                         let ep = endpoint.id;
                         let posted = self.slabs.post_again(completion, endpoint);
                         self.after_short_message(ep, posted);
-                        return Ok(Some(plain_event(Plain { ep, envelope, message })));
+                        return plain(Plain { ep, envelope, message });
                     }
                     InPlace::Violation(ep, violation) => {
                         if let Local::Slab(slab) = completion.into_memory() {
@@ -241,7 +241,7 @@ impl Worker {
                         if let Local::Slab(slab) = completion.into_memory()
                             && let Some(plain) = self.received(At { device: 0, qpn }, wr_id, len, slab)
                         {
-                            return Ok(Some(plain_event(plain)));
+                            return self::plain(plain);
                         }
                     }
                 }
@@ -411,6 +411,19 @@ impl Worker {
                 endpoint.link.want(key);
                 self.pump(ep.index as usize);
             }
+        }
+    }
+}
+
+/// That of a message that simply goes to the application, made where it is returned: a copy of what was just written would have
+/// the processor wait until all that was written before, for peers too, has left it.
+#[inline(always)]
+fn plain(Plain { ep, envelope, message }: Plain) -> Result<Option<Event>, WorkerError> {
+    match envelope.class {
+        Class::Tagged => Ok(Some(Event::Received { ep, tag: Tag(envelope.tag), message })),
+        _ => {
+            let handler = HandlerId(envelope.port);
+            Ok(Some(Event::Active { ep, handler, argument: envelope.tag, message }))
         }
     }
 }

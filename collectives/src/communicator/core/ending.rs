@@ -31,7 +31,8 @@ impl Core {
         }
         self.spare.push(run);
         let mut grace = Grace::new(Some(self.watch.alarm()));
-        let [input, data] = [input, data].map(|memory| memory.into_buffer(&self.domain, &mut grace));
+        let input = input.into_buffer(&self.domain, &mut grace);
+        let data = data.into_buffer(&self.domain, &mut grace);
         ended(input, data, Ok(()))
     }
 
@@ -130,17 +131,20 @@ impl Core {
 }
 
 /// How an operation ended. Memory that a peer holds does not come back, which its owner has to know before anything else.
+#[inline]
 fn ended(
     input: Result<Option<Block>, CollectiveError>,
     data: Result<Option<Block>, CollectiveError>,
     mut result: Result<(), CollectiveError>,
 ) -> Ended {
-    let [input, data] = [input, data].map(|memory| {
-        memory.unwrap_or_else(|error| {
+    let mut there = |memory: Result<Option<Block>, CollectiveError>| match memory {
+        Ok(memory) => memory,
+        Err(error) => {
             result = Err(error);
             None
-        })
-    });
+        }
+    };
+    let (input, data) = (there(input), there(data));
     Ended { input, data, result }
 }
 

@@ -5,15 +5,13 @@ mod ending;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{GpuHold, ProtectionDomain};
+use qpair_verbs::{Gpu, GpuHold, ProtectionDomain};
 
 use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
 use crate::cost::Seats;
 use crate::error::CollectiveError;
-use crate::execute::{
-    Block, Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, TimeLimit, Wait,
-};
+use crate::execute::{Block, Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, Wait};
 use crate::fault::{Fault, Outcome};
 use crate::machine::{Known, Origin};
 use crate::trace::{Activity, Trace};
@@ -112,7 +110,11 @@ impl Core {
         if let Err(ended) = self.begin(ticket, (key, found), operands) {
             return ended;
         }
-        match self.engine().and_then(|mut engine| engine.complete(0)) {
+        let complete = match self.engine() {
+            Ok(mut engine) => engine.complete(0),
+            Err(fault) => Err(fault),
+        };
+        match complete {
             Ok(()) => self.finish(0),
             Err(fault) => self.fail_all(*fault, Some(ticket)),
         }
@@ -405,14 +407,12 @@ impl Core {
             Err(error) => return Err(operands.back(Err(error))),
         };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
-        // The one whose memory is just large enough, if there is one; in any case none whose memory is elsewhere, for which
-        // there will be operations again.
         let places = operands.places();
-        let kept = |at: &usize| self.spare[*at].kept(Kept::Scratch);
-        let mut here = (0..self.spare.len()).filter(|at| self.spare[*at].serves(places));
-        let fitting = here.clone().filter(|at| kept(at) >= compiled.scratch()).min_by_key(kept);
-        let run = fitting.or_else(|| here.next_back()).map(|at| self.spare.swap_remove(at));
-        let mut run = run.unwrap_or_else(|| Box::new(Run::new()));
+        let mut run = match &self.spare[..] {
+            [one] if one.serves(places) => self.spare.pop(),
+            _ => fitting(&mut self.spare, places, compiled.scratch()),
+        }
+        .unwrap_or_else(|| Box::new(Run::new()));
         let memory = (&self.domain, &mut self.spent);
         match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
             Ok(own) => run.own_input = own,
@@ -435,18 +435,24 @@ impl Core {
             // The other ranks have begun, or will.
             return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));
         }
-        match self.engine().and_then(|mut engine| engine.start()) {
-            Ok(()) => Ok(()),
-            Err(fault) => Err(self.fail_all(*fault, Some(ticket))),
-        }
+        let started = match self.engine() {
+            Ok(mut engine) => engine.start(),
+            Err(fault) => Err(fault),
+        };
+        started.map_err(|fault| self.fail_all(*fault, Some(ticket)))
     }
 
-    /// What runs the operations under way.
-    #[inline]
+    /// What runs the operations under way. Made where it is used, as a copy of it would have the processor wait until what it
+    /// wrote for peers has left it: a load of two stores is not forwarded.
+    #[inline(always)]
     fn engine(&mut self) -> Outcome<Engine<'_>> {
-        let held = self.is_next_held();
-        let waiting = self.waiting.iter().filter(|_| !held).filter_map(|next| next.operands.limit);
-        let waiting = waiting.min_by_key(TimeLimit::left);
+        let waiting = match self.waiting.front() {
+            Some(next) if next.operands.after.is_none() => {
+                let limits = self.waiting.iter().filter_map(|next| next.operands.limit.as_ref());
+                limits.min_by_key(|limit| limit.left())
+            }
+            _ => None,
+        };
         match &mut self.net {
             Some(net) => Ok(Engine {
                 net,
@@ -469,6 +475,16 @@ impl Core {
     pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
         self.cache.iter()
     }
+}
+
+/// Takes the one whose memory is just large enough, if there is one; in any case none whose memory is elsewhere, for which there
+/// will be operations again.
+fn fitting(spare: &mut Runs, places: [Option<Option<Gpu>>; 2], scratch: usize) -> Option<Box<Run>> {
+    let kept = |at: &usize| spare[*at].kept(Kept::Scratch);
+    let mut here = (0..spare.len()).filter(|at| spare[*at].serves(places));
+    let fitting = here.clone().filter(|at| kept(at) >= scratch).min_by_key(kept);
+    let at = fitting.or_else(|| here.next_back())?;
+    Some(spare.swap_remove(at))
 }
 
 /// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.
