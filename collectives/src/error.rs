@@ -268,12 +268,24 @@ pub enum BootstrapError {
         /// This rank.
         rank: u32,
     },
-    /// Rank 0, by which ranks that are left find each other, is not, see [`shrink`](crate::Communicator::shrink).
+    /// Neither rank 0, by which ranks that are left find each other, nor one that stands in for it is left, see
+    /// [`shrink`](crate::Communicator::shrink).
     #[error(
-        "rank 0, by which the ranks that are left find each other, is gone or does not answer: start all ranks again; what \
-         operations gave before is right"
+        "rank 0, by which the ranks that are left find each other, and those that stand in for it are gone or do not answer: \
+         start all ranks again; what operations gave before is right"
     )]
     RankZeroGone,
+    /// Rank 0 is gone, and too few of the others have come to go on without it, see [`shrink`](crate::Communicator::shrink).
+    #[error(
+        "rank 0 is gone, and of {size} ranks only {left} have come to go on without it, fewer than half: others may go on \
+         elsewhere; start all ranks again, what operations gave before is right"
+    )]
+    TooFewLeft {
+        /// Those that came.
+        left: u32,
+        /// The ranks that there were.
+        size: u32,
+    },
     /// The transport is not to be had.
     #[error(transparent)]
     Worker(#[from] WorkerError),

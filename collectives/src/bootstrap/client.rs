@@ -13,6 +13,7 @@ use super::muster::Remnant;
 use super::place::Place;
 use super::regroup::Spot;
 use super::server::Server;
+use super::stand_in::StandIns;
 use crate::deadline::Deadline;
 use crate::error::BootstrapError;
 use crate::fault::Fault;
@@ -26,6 +27,10 @@ pub(crate) struct StoreClient {
     listener: Option<JoinHandle<()>>,
     /// At rank 0.
     server: Option<Server>,
+    /// Where this rank listens in case it is the first of those that are left, once it has asked.
+    spot: Option<Spot>,
+    stand_ins: StandIns,
+    size: u32,
 }
 
 /// A rank that has said who it is.
@@ -107,6 +112,7 @@ impl Joining {
     pub(super) fn listen(
         mut self,
         listening: Listening,
+        mut stand_ins: StandIns,
         limit: Duration,
     ) -> Result<(StoreClient, Vec<Listening>), BootstrapError> {
         // If that fails, the store is gone; why, it may have said before.
@@ -118,6 +124,7 @@ impl Joining {
             Err(Attempt::Failed(error)) => return Err(error),
         };
         let all = all.ok_or_else(|| self.stranger("a list of ranks that is none"))?;
+        stand_ins.meet(&all);
         let alarm = Alarm::new(self.size);
         let heard = alarm.clone();
         let mut ear = self.ear;
@@ -126,7 +133,8 @@ impl Joining {
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
         let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
         let listener = Some(listener.map_err(system("start a thread"))?);
-        Ok((StoreClient { mouth: self.mouth, alarm, listener, server: self.server }, all))
+        let Joining { mouth, server, size, .. } = self;
+        Ok((StoreClient { mouth, alarm, listener, server, spot: None, stand_ins, size }, all))
     }
 
     /// Tells the others that this rank can not be set up.
@@ -215,13 +223,32 @@ impl StoreClient {
     }
 
     pub(super) fn ask_who_is_left(&mut self, spot: Spot, limit: Duration) {
-        // If that fails, the listener has seen, or will see, that the store is gone.
-        let _ = self.mouth.say(&encode(&ToStore::Shrink { spot, limit }));
+        self.spot = Some(spot);
+        if !self.stand_ins.serve() {
+            // If that fails, the listener has seen, or will see, that the store is gone.
+            let _ = self.mouth.say(&encode(&ToStore::Shrink { spot, limit }));
+        }
     }
 
-    /// Waits for the answer. `None` if the store is gone, or does not answer.
-    pub(super) fn who_is_left(&mut self, limit: Duration) -> Option<Remnant> {
-        self.alarm.wait_for_remnant(limit.saturating_add(ANSWER))
+    /// Waits for the answer: the store's, or where that is gone or does not answer, that of who stands in for it.
+    ///
+    /// # Errors
+    /// [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`].
+    pub(super) fn who_is_left(&mut self, limit: Duration) -> Result<Remnant, BootstrapError> {
+        if !self.stand_ins.serve()
+            && let Some(remnant) = self.alarm.wait_for_remnant(limit.saturating_add(ANSWER))
+        {
+            return Ok(remnant);
+        }
+        let spot = self.spot.ok_or(BootstrapError::RankZeroGone)?;
+        let ended = match self.alarm.fault() {
+            Some(Fault::Gone { rank }) => rank,
+            _ => 0,
+        };
+        let remnant = self.stand_ins.who_is_left(spot, limit, &[0, ended]).ok_or(BootstrapError::RankZeroGone)?;
+        // Of two groups that know nothing of each other, where one stands in here and one there, only one may go on.
+        let (left, size) = (remnant.ranks.len() as u32, self.size);
+        if 2 * left < size { Err(BootstrapError::TooFewLeft { left, size }) } else { Ok(remnant) }
     }
 
     pub(super) fn leave(&mut self) {

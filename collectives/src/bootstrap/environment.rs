@@ -1,7 +1,9 @@
 //! Who a rank is and where it meets the others, from the variables of whatever launcher started it.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use mio::net::TcpListener;
 use qpair_transport::{ClusterKey, Near};
 use rustix::process::{Resource, getrlimit};
 
@@ -12,6 +14,7 @@ use super::message::{Listening, Member, Whereabouts};
 use super::overrides::Overrides;
 use super::seating::{own_gpu, seating};
 use super::server::{Server, Terms};
+use super::stand_in::{StandIns, chosen};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
 use crate::communicator::{Communicator, this_machine};
@@ -177,7 +180,7 @@ impl Environment {
         overrides: impl FnOnce() -> Result<Overrides, BootstrapError>,
     ) -> Result<Communicator, BootstrapError> {
         let Settled { place, hosting } = settled;
-        let server = hosting.map(|hosting| self.serve(hosting, key, place.ticket.clone())).transpose()?;
+        let server = hosting.map(|hosting| self.serve(hosting, key.clone(), place.ticket.clone())).transpose()?;
         let ranks = (self.rank, self.size);
         let Arrival { whereabouts, cost } = arrival;
         // What fails here is told once all have come.
@@ -198,8 +201,13 @@ impl Environment {
                 return Err(error);
             }
         };
-        let own = net.listening();
-        let (client, all) = joining.listen(own, self.limit)?;
+        let mut own = net.listening();
+        let listener = if chosen(&members).contains(&self.rank) { stand_in(ip) } else { None };
+        own.stands_in = listener.as_ref().map(|(_, port)| *port);
+        let listener = listener.map(|(listener, _)| listener);
+        let whereabouts = members[self.rank as usize].clone();
+        let stand_ins = StandIns::new(ranks, whereabouts, token, key, listener);
+        let (client, all) = joining.listen(own, stand_ins, self.limit)?;
         check_links(&all)?;
         net.meet(all.iter().map(|rank| rank.address), token);
         let local_rank = self.local_rank.unwrap_or_else(|| place_on_host(self.rank, &members));
@@ -212,7 +220,7 @@ impl Environment {
         let cost = cost.with_rails(rails);
         let members = members.into_iter().zip(all);
         let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
-        let comm = Communicator::new(net, Watch::Store(client), local_rank, members, cost);
+        let comm = Communicator::new(net, Watch::Store(Box::new(client)), local_rank, members, cost);
         overrides.apply(&comm)?;
         Ok(comm)
     }
@@ -246,6 +254,13 @@ impl Environment {
         let server = Server::start(hosting, terms);
         server.map_err(|source| BootstrapError::System { what: "start what ranks meet at", source })
     }
+}
+
+/// Listens for those that are left, in case rank 0 ends. Without the system's leave others stand in.
+fn stand_in(ip: IpAddr) -> Option<(TcpListener, u16)> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).ok()?;
+    let port = listener.local_addr().ok()?.port();
+    Some((listener, port))
 }
 
 /// How many ranks of the same machine come before it.
@@ -302,6 +317,7 @@ mod tests {
             is_on_infiniband,
             is_software: device == "soft0",
             rate_mbps: None,
+            stands_in: None,
         };
         assert!(check_links(&[on("soft0", false), on("mlx5_0", false)]).is_ok());
         assert!(check_links(&[on("mlx5_0", true), on("mlx5_1", true)]).is_ok());

@@ -82,6 +82,8 @@ pub(crate) struct Listening {
     pub(crate) is_software: bool,
     /// The rate of the device's link in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
+    /// The port of the same address at which it stands in for rank 0, if it does.
+    pub(crate) stands_in: Option<u16>,
 }
 
 /// Where a rank runs.
@@ -147,8 +149,8 @@ pub(super) struct Listeners {
     addresses: Vec<IpAddr>,
     /// Their names, whether they are on InfiniBand, whether they are the software device, and the rates of their links.
     devices: Vec<(String, bool, bool, Option<u64>)>,
-    /// By rank: its address, port and device.
-    ranks: Vec<(u32, u16, u32)>,
+    /// By rank: its address, port and device; and the port at which it stands in for rank 0.
+    ranks: Vec<(u32, u16, u32, Option<u16>)>,
 }
 
 impl Listeners {
@@ -156,7 +158,7 @@ impl Listeners {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let device = devices.number((its.device.clone(), its.is_on_infiniband, its.is_software, its.rate_mbps));
-            (addresses.number(its.address.ip()), its.address.port(), device)
+            (addresses.number(its.address.ip()), its.address.port(), device, its.stands_in)
         });
         let ranks = ranks.collect();
         Listeners { addresses: addresses.all, devices: devices.all, ranks }
@@ -164,10 +166,10 @@ impl Listeners {
 
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
-        let one = |&(address, port, device): &(u32, u16, u32)| {
+        let one = |&(address, port, device, stands_in): &(u32, u16, u32, Option<u16>)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
             let (device, is_on_infiniband, is_software, rate_mbps) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps })
+            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stands_in })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -205,7 +207,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 7;
+pub(super) const PROTOCOL: u32 = 8;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
@@ -244,10 +246,11 @@ mod tests {
             is_on_infiniband: false,
             is_software: true,
             rate_mbps: None,
+            stands_in: (port == 1).then_some(9),
         };
         let all: Vec<_> = (0..512).map(listening).collect();
         let line = encode(&Listeners::pack(&all));
-        assert!(line.len() < 512 * 12, "{} bytes", line.len());
+        assert!(line.len() < 512 * 17, "{} bytes", line.len());
         assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack().unwrap(), all);
     }
 
@@ -255,7 +258,7 @@ mod tests {
     fn what_contradicts_itself_is_nothing() {
         let members = r#"{"hosts":[["h","m","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
-        let listeners = r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]]}"#;
+        let listeners = r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0,null]]}"#;
         assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
     }
 }

@@ -1,4 +1,5 @@
-//! How ranks find each other, and hear of each other's end: a store at rank 0, to which all stay connected.
+//! How ranks find each other, and hear of each other's end: a store at rank 0, to which all stay connected. Once that is gone,
+//! others stand in for it, for those that are left to find each other.
 //! Ranks of one process share an alarm instead.
 
 mod alarm;
@@ -14,6 +15,7 @@ mod place;
 mod regroup;
 mod seating;
 mod server;
+mod stand_in;
 mod store;
 mod visitor;
 mod watch;

@@ -11,7 +11,7 @@ use crate::deadline::Deadline;
 /// The ranks that are left, and where they meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remnant {
-    /// In order.
+    /// In order; none where it is not known that no others went on.
     pub(crate) ranks: Vec<u32>,
     /// Where the first of them listens.
     pub(crate) spot: Spot,
@@ -23,6 +23,8 @@ pub(super) struct Roll {
     ranks: Vec<Standing>,
     /// While one asks: until then the others may.
     until: Option<Deadline>,
+    /// One that asked did not wait for the answer: it has ended, or found others to go on with.
+    deserted: bool,
 }
 
 /// What a rank has done, and may do.
@@ -42,7 +44,7 @@ enum Standing {
 
 impl Roll {
     pub(super) fn new(ranks: u32) -> Self {
-        Roll { ranks: vec![Standing::Here; ranks as usize], until: None }
+        Roll { ranks: vec![Standing::Here; ranks as usize], until: None, deserted: false }
     }
 
     /// A rank asks. The limit of the first that does counts.
@@ -55,6 +57,7 @@ impl Roll {
 
     pub(super) fn leave(&mut self, rank: u32) {
         if let Some(standing) = self.ranks.get_mut(rank as usize) {
+            self.deserted |= matches!(standing, Standing::Asks(_));
             *standing = Standing::Gone;
         }
         // The time was for those that asked.
@@ -68,7 +71,8 @@ impl Roll {
         self.until?.left()
     }
 
-    /// Who is left, once all have asked that can, or had the time to. Those that have not are left out.
+    /// Who is left, once all have asked that can, or had the time to. Those that have not are left out; and all are, where some
+    /// did not wait for the answer, and may have gone on as half of the ranks.
     pub(super) fn settle(&mut self) -> Option<Remnant> {
         let until = self.until?;
         let is_awaited = |standing: &Standing| matches!(standing, Standing::Here | Standing::Told);
@@ -80,12 +84,16 @@ impl Roll {
             Standing::Asks(spot) => Some((rank, *spot)),
             _ => None,
         });
-        let (ranks, spots): (Vec<u32>, Vec<Spot>) = asking.unzip();
+        let (mut ranks, spots): (Vec<u32>, Vec<Spot>) = asking.unzip();
         // None, if those that asked have ended since.
         let spot = *spots.first()?;
+        if self.deserted && 2 * ranks.len() <= self.ranks.len() {
+            ranks.clear();
+        }
         for standing in &mut self.ranks {
             *standing = match *standing {
                 Standing::Here | Standing::Told => Standing::Out,
+                Standing::Asks(_) if ranks.is_empty() => Standing::Out,
                 Standing::Asks(_) => Standing::Told,
                 other => other,
             };
@@ -213,6 +221,19 @@ mod tests {
         assert_eq!(roll.settle(), None);
         [0, 3].into_iter().for_each(|rank| roll.ask(rank, spot(200), LIMIT));
         assert_eq!(roll.settle(), remnant(&[0, 2, 3], 200));
+    }
+
+    #[test]
+    fn who_was_not_waited_for_does_not_go_on_as_well() {
+        // Those that asked before it was ready to answer are half of the ranks, elsewhere.
+        let mut roll = asking(&[2, 3], LIMIT);
+        [2, 3].into_iter().for_each(|rank| roll.leave(rank));
+        [0, 1].into_iter().for_each(|rank| roll.ask(rank, spot(100), LIMIT));
+        assert_eq!(roll.settle(), remnant(&[], 100));
+        let mut roll = asking(&[3], LIMIT);
+        roll.leave(3);
+        (0..3).for_each(|rank| roll.ask(rank, spot(100), LIMIT));
+        assert_eq!(roll.settle(), remnant(&[0, 1, 2], 100));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mio::net::TcpListener;
 use mio::{Interest, Poll, Waker};
 use qpair_transport::ClusterKey;
 
@@ -41,13 +42,28 @@ impl Server {
     /// # Errors
     /// Those of the system.
     pub(super) fn start(hosting: Hosting, terms: Terms) -> io::Result<Server> {
-        let Hosting { mut listener, published } = hosting;
+        let Hosting { listener, published } = hosting;
+        Self::run(listener, terms, |mut store| {
+            store.published = published;
+            store
+        })
+    }
+
+    /// Takes the place of a store that is gone, for those that are left to find each other. Those in `gone` can not.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn stand_in(listener: TcpListener, terms: Terms, gone: &[u32]) -> io::Result<Server> {
+        Self::run(listener, terms, |store| store.standing_in(gone))
+    }
+
+    fn run(mut listener: TcpListener, terms: Terms, made: impl FnOnce(Store) -> Store) -> io::Result<Server> {
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let stop = Arc::new(AtomicBool::new(false));
         let token = getrandom::u64()?;
-        let mut store = Store::new(poll, listener, published, terms, token, stop.clone());
+        let mut store = made(Store::new(poll, listener, terms, token, stop.clone()));
         let thread = std::thread::Builder::new().name("qpair-store".into()).spawn(move || store.run())?;
         Ok(Server { thread: Some(thread), stop, waker })
     }

@@ -23,7 +23,7 @@ pub(super) struct Store {
     poll: Poll,
     listener: TcpListener,
     /// Until all have come.
-    published: Option<Published>,
+    pub(super) published: Option<Published>,
     backlog: Backlog,
     stop: Arc<AtomicBool>,
     terms: Terms,
@@ -71,23 +71,18 @@ enum Stage {
     Asking { until: Deadline, fault: Fault },
     /// They did not, or a fault ended it: what all are told, also those that come later.
     Over(FromStore),
+    /// The store of these ranks is gone: this one takes its place for those that ask who is left.
+    StandingIn,
 }
 
 impl Store {
     /// One that has just begun to wait. The `token` is what ranks show each other when they connect.
-    pub(super) fn new(
-        poll: Poll,
-        listener: TcpListener,
-        published: Option<Published>,
-        terms: Terms,
-        token: u64,
-        stop: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) fn new(poll: Poll, listener: TcpListener, terms: Terms, token: u64, stop: Arc<AtomicBool>) -> Self {
         let (size, roll) = (terms.size as usize, Roll::new(terms.size));
         Store {
             poll,
             listener,
-            published,
+            published: None,
             backlog: Backlog::Empty,
             stop,
             token,
@@ -104,6 +99,13 @@ impl Store {
             roll,
             turned_away: None,
         }
+    }
+
+    /// One that takes the place of another, for those that are left to find each other. Those in `gone` can not.
+    pub(super) fn standing_in(mut self, gone: &[u32]) -> Self {
+        self.stage = Stage::StandingIn;
+        gone.iter().for_each(|&rank| self.roll.leave(rank));
+        self
     }
 
     /// Serves until it is told to stop, or can not go on.
@@ -150,7 +152,7 @@ impl Store {
     fn deadline(&self) -> Option<Deadline> {
         match self.stage {
             Stage::Gathering(deadline) | Stage::SettingUp(deadline) => Some(deadline),
-            Stage::Complete | Stage::Asking { .. } | Stage::Over(_) => None,
+            Stage::Complete | Stage::Asking { .. } | Stage::Over(_) | Stage::StandingIn => None,
         }
     }
 
@@ -269,7 +271,7 @@ impl Store {
             }
             // Another gave up meanwhile.
             (ToStore::Report(Fault::TimedOut { .. }), Some(_)) if matches!(self.stage, Stage::Asking { .. }) => {}
-            (ToStore::Report(fault), Some(_)) => self.raise(fault),
+            (ToStore::Report(fault), Some(_)) if !self.stands_in() => self.raise(fault),
             (ToStore::Waits(place), Some(rank)) => self.hear_waits(rank, place),
             // The others count on it.
             (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
@@ -306,8 +308,9 @@ impl Store {
 
     fn join(&mut self, at: usize, rank: u32, whereabouts: Whereabouts, cost: Option<Known>) {
         let is_gathering = matches!(self.stage, Stage::Gathering(_));
+        let is_open = is_gathering || self.stands_in();
         match self.ranks.get_mut(rank as usize) {
-            Some(here @ None) if is_gathering => *here = Some(at),
+            Some(here @ None) if is_open => *here = Some(at),
             _ => {
                 let reason = format!("there is another rank {rank} already: give each process its own RANK");
                 return self.refuse(at, &reason);
@@ -320,7 +323,7 @@ impl Store {
         if let (0, Some(cost)) = (rank, cost) {
             self.cost = cost;
         }
-        if self.ranks.iter().all(Option::is_some) {
+        if is_gathering && self.ranks.iter().all(Option::is_some) {
             // Before anybody can meet the same ranks again, and would find this.
             self.published = None;
             let all = self.by_rank(|visitor| Some(visitor.joined.as_ref()?.1.clone()));
@@ -427,9 +430,13 @@ impl Store {
         let Some((rank, _)) = visitor.joined else { return };
         self.ranks[rank as usize] = None;
         self.roll.leave(rank);
-        if !self.has_left(rank) {
+        if !self.has_left(rank) && !self.stands_in() {
             self.raise(Fault::Gone { rank });
         }
+    }
+
+    fn stands_in(&self) -> bool {
+        matches!(self.stage, Stage::StandingIn)
     }
 
     fn refuse(&mut self, at: usize, reason: &str) {

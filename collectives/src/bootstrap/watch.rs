@@ -16,7 +16,7 @@ pub(crate) enum Watch {
     /// All ranks are in this process.
     Shared(Shared),
     /// By way of rank 0's store.
-    Store(StoreClient),
+    Store(Box<StoreClient>),
 }
 
 /// What ranks that are threads of one process have in common.
@@ -79,11 +79,11 @@ impl Watch {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`].
+    /// [`BootstrapError::LeftOut`]; [`BootstrapError::RankZeroGone`] and [`BootstrapError::TooFewLeft`], of ranks of a store.
     pub(crate) fn who_is_left(&mut self, rank: u32, limit: Duration) -> Result<Remnant, BootstrapError> {
         let remnant = match self {
             Watch::Shared(Shared { muster, .. }) => muster.wait(rank),
-            Watch::Store(client) => Some(client.who_is_left(limit).ok_or(BootstrapError::RankZeroGone)?),
+            Watch::Store(client) => Some(client.who_is_left(limit)?),
         };
         remnant.filter(|remnant| remnant.ranks.contains(&rank)).ok_or(BootstrapError::LeftOut { rank })
     }

@@ -22,8 +22,13 @@ impl Communicator {
     /// Operations under way have ended with the error. Without one, those that were started and not waited for are run to their
     /// end first, until nothing has come for 5 s, as when this one is dropped. All ranks should give the same `limit`.
     ///
-    /// Ranks that are processes find each other by rank 0, which has to live, though it need not call this: if it has ended, or
-    /// dropped its communicator, the others get [`BootstrapError::RankZeroGone`], and have to be started again.
+    /// Ranks that are processes find each other by rank 0, which need not call this. If it has ended, dropped its communicator, or
+    /// does not answer within `limit`, others stand in for it: of its machine the next two ranks, and the first of each of three
+    /// other machines. They know of no other ranks' end than the first that all heard of: where several have ended, it takes
+    /// `limit` until the rest is counted; and as long again for each of those that stand in which lives and does not call this. At
+    /// least half of all ranks have to come, or get [`BootstrapError::TooFewLeft`], so that two parts of a network that has come
+    /// apart do not both go on without rank 0; that the part with rank 0 goes on as well is not known to them. If none is left that
+    /// stands in, the rest get [`BootstrapError::RankZeroGone`]. After either, all have to be started again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -58,9 +63,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`]; others as of [`Environment::connect`] if a rank can not be
+    /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`]; others as of [`Environment::connect`] if a rank can not be
     /// set up, or ranks end one after the other while the rest meet. It ends in any case: there are three tries at most, each
-    /// of which takes `limit`, a minute more after the first, and three minutes to meet.
+    /// of which takes `limit`, a minute more after the first, as long again for each that stands in for rank 0 and does not answer,
+    /// and three minutes to meet.
     ///
     /// [`Environment::connect`]: crate::Environment::connect
     pub fn shrink(mut self, limit: Duration) -> Result<Communicator, BootstrapError> {

@@ -239,10 +239,11 @@ fn a_killed_rank_is_named_by_those_that_never_talk_to_it() {
 }
 
 #[test]
-fn those_that_are_left_go_on_as_long_as_rank_0_lives() {
+fn those_that_are_left_go_on_whoever_ended() {
     let mut job = start(4, "shrink");
     let mut left = vec![0, 1, 2, 3];
-    for victim in [1, 2, 0] {
+    // Each communicator has its own rank 0.
+    for victim in [1, 0, 2] {
         for (number, &rank) in left.iter().enumerate() {
             let line = job.ranks[rank].next().unwrap_or_default();
             assert!(line.contains(&format!("ready: {number} of {}", left.len())), "rank {rank}: {line}");
@@ -252,7 +253,52 @@ fn those_that_are_left_go_on_as_long_as_rank_0_lives() {
     }
     assert_eq!(left, [3]);
     let line = job.ranks[3].next().unwrap_or_default();
-    assert!(line.contains("gone: rank 0, by which the ranks that are left find each other, is gone"), "{line}");
+    assert!(line.contains("ready: 0 of 1"), "{line}");
+}
+
+/// Ranks that shrink, which have run for a while.
+fn shrinking(ranks: usize, role: &str) -> Job {
+    let mut job = start(ranks, role);
+    assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains(&format!("of {ranks}")))));
+    job
+}
+
+#[test]
+fn without_rank_0_and_those_that_stand_in_for_it_none_goes_on() {
+    let mut job = shrinking(5, "shrink");
+    job.ranks[..3].iter_mut().for_each(|rank| rank.child.kill().unwrap());
+    for rank in 3..5 {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(
+            line.contains("gone: rank 0, by which") && line.contains("those that stand in for it are gone"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn fewer_than_half_do_not_go_on_without_rank_0() {
+    let mut job = shrinking(4, "shrink 5");
+    for rank in [2, 3] {
+        kill_process(Pid::from_child(&job.ranks[rank].child), Signal::STOP).unwrap();
+    }
+    job.ranks[0].child.kill().unwrap();
+    let line = job.ranks[1].next().unwrap_or_default();
+    assert!(line.contains("gone: rank 0 is gone, and of 4 ranks only 1"), "{line}");
+}
+
+#[test]
+fn the_others_go_on_without_a_rank_0_that_is_stopped() {
+    let mut job = shrinking(3, "shrink 5");
+    let send = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
+    send(&job.ranks[0], Signal::STOP);
+    for (rank, number) in [(1, 0), (2, 1)] {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
+    }
+    send(&job.ranks[0], Signal::CONT);
+    let line = job.ranks[0].next().unwrap_or_default();
+    assert!(line.contains("gone: the other ranks went on without rank 0"), "{line}");
 }
 
 #[test]

@@ -321,6 +321,17 @@ fn a_rank_with_another_key_or_none_is_not_let_in_and_named_to_the_others() {
     }
 }
 
+#[test]
+fn ranks_that_have_a_key_go_on_without_rank_0() {
+    let mut ranks: Vec<_> = keyed(&[Some(7); 3], LIMIT).into_iter().map(Result::unwrap).collect();
+    drop(ranks.remove(0));
+    let left = std::thread::scope(|scope| {
+        let shrinking: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| comm.shrink(LIMIT).unwrap())).collect();
+        shrinking.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(left.iter().map(|comm| (comm.rank(), comm.size())).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+}
+
 /// One that ends after the others have counted it in.
 #[test]
 fn those_that_are_left_meet_again_without_one_that_ends_meanwhile() {
@@ -368,6 +379,7 @@ fn listening(device: &str) -> Listening {
         is_on_infiniband: false,
         is_software: true,
         rate_mbps: None,
+        stands_in: None,
     }
 }
 

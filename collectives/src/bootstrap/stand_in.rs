@@ -1,0 +1,208 @@
+//! Who takes the place of rank 0's store once that is gone, for those that are left to find each other.
+//!
+//! Some ranks listen from the beginning, in case; all know which, and where. Who is left asks them in that order: one that has
+//! ended refuses the connection, one that has not come that far yet keeps it waiting.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use mio::net::TcpListener;
+use qpair_transport::ClusterKey;
+
+use super::line::{self, Ear, Mouth};
+use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
+use super::muster::Remnant;
+use super::regroup::Spot;
+use super::server::{Server, Terms};
+use crate::deadline::Deadline;
+
+/// The ranks that stand in for rank 0: of its machine the next two, and of others, three at most, the first.
+pub(super) fn chosen(members: &[Whereabouts]) -> Vec<u32> {
+    let Some(first) = members.first() else { return Vec::new() };
+    let others = || (1..).zip(&members[1..]);
+    let mut machines = vec![&first.machine];
+    let mut all: Vec<u32> = others()
+        .filter(|(_, rank)| rank.machine == first.machine)
+        .map(|(rank, _)| rank)
+        .take(BESIDE)
+        .chain(others().filter_map(|(rank, its)| {
+            let is_first = machines.len() <= ELSEWHERE && !machines.contains(&&its.machine);
+            is_first.then(|| {
+                machines.push(&its.machine);
+                rank
+            })
+        }))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+/// What a rank needs to find those that are left without the store.
+#[derive(Debug)]
+pub(super) struct StandIns {
+    rank: u32,
+    size: u32,
+    whereabouts: Whereabouts,
+    /// What only the ranks know.
+    token: u64,
+    key: Option<ClusterKey>,
+    /// Where those listen that were not asked yet.
+    places: VecDeque<(u32, SocketAddr)>,
+    /// This rank's own listener, if it is one of them, until it serves.
+    listener: Option<TcpListener>,
+    server: Option<Server>,
+    /// To the one that answered.
+    line: Option<(Mouth, Ear)>,
+    /// Hosts that did not answer at all.
+    silent: Vec<IpAddr>,
+}
+
+impl StandIns {
+    pub(super) fn new(
+        (rank, size): (u32, u32),
+        whereabouts: Whereabouts,
+        token: u64,
+        key: Option<ClusterKey>,
+        listener: Option<TcpListener>,
+    ) -> Self {
+        StandIns {
+            rank,
+            size,
+            whereabouts,
+            token,
+            key,
+            places: VecDeque::new(),
+            listener,
+            server: None,
+            line: None,
+            silent: Vec::new(),
+        }
+    }
+
+    /// Takes note of where they listen.
+    pub(super) fn meet(&mut self, all: &[Listening]) {
+        let place = |its: &Listening| Some(SocketAddr::new(its.address.ip(), its.stands_in?));
+        self.places = (0..).zip(all).filter_map(|(rank, its)| Some((rank, place(its)?))).collect();
+    }
+
+    /// Whether one of them has taken the store's place.
+    pub(super) fn serve(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Asks who is left, and waits for the answer. This rank listens at `spot`; those in `gone` can not ask, others have as long
+    /// as `limit`. `None` if none of those that stand in is left.
+    pub(super) fn who_is_left(&mut self, spot: Spot, limit: Duration, gone: &[u32]) -> Option<Remnant> {
+        loop {
+            if let Some(remnant) = self.ask(spot, limit) {
+                return Some(remnant);
+            }
+            self.line = None;
+            let (rank, address) = self.places.pop_front()?;
+            match self.call(rank, address, gone) {
+                Ok(line) => self.line = Some(line),
+                Err(error) => tracing::debug!(rank = self.rank, %error, "rank {rank} does not stand in for rank 0"),
+            }
+        }
+    }
+
+    fn ask(&mut self, spot: Spot, limit: Duration) -> Option<Remnant> {
+        let (mouth, ear) = self.line.as_mut()?;
+        mouth.say(&encode(&ToStore::Shrink { spot, limit })).ok()?;
+        let deadline = Deadline::after(limit.saturating_add(ANSWER));
+        loop {
+            match ear.message(Some(deadline)) {
+                Ok(FromStore::Remain(remnant)) => return Some(remnant),
+                Ok(FromStore::Left { .. }) => {}
+                // It knows of no other ranks, or of nothing any more.
+                Ok(_) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Connects to the rank that stands in for rank 0 there, which may be this one.
+    fn call(&mut self, rank: u32, address: SocketAddr, gone: &[u32]) -> io::Result<(Mouth, Ear)> {
+        if self.silent.contains(&address.ip()) {
+            return Err(ErrorKind::HostUnreachable.into());
+        }
+        if rank == self.rank
+            && let Some(listener) = self.listener.take()
+        {
+            let (size, key, ticket) = (self.size, self.key.clone(), Some(self.ticket()));
+            let terms = Terms { size, limit: Duration::MAX, key, ticket, places: usize::MAX };
+            self.server = Some(Server::stand_in(listener, terms, gone)?);
+        }
+        let stream = TcpStream::connect_timeout(&address, REACHED).inspect_err(|error| {
+            // A rank that has ended refuses; a host that has does not.
+            if error.kind() != ErrorKind::ConnectionRefused {
+                self.silent.push(address.ip());
+            }
+        })?;
+        // A port without a listener may happen to be this side's own.
+        if stream.local_addr()? == stream.peer_addr()? {
+            return Err(ErrorKind::ConnectionRefused.into());
+        }
+        let (mut mouth, ear) = line::speak(stream, self.key.as_ref())?;
+        mouth.say(&encode(&ToStore::Join {
+            protocol: PROTOCOL,
+            size: self.size,
+            rank: self.rank,
+            ticket: Some(self.ticket()),
+            whereabouts: self.whereabouts.clone(),
+            cost: None,
+        }))?;
+        Ok((mouth, ear))
+    }
+
+    fn ticket(&self) -> String {
+        format!("{:016x}", self.token)
+    }
+}
+
+/// Of the machine of rank 0.
+const BESIDE: usize = 2;
+/// Of other machines.
+const ELSEWHERE: usize = 3;
+/// How long a host has to answer at all.
+const REACHED: Duration = Duration::from_secs(3);
+/// How much longer than those that may still ask a rank waits for the answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(machines: &[&str]) -> Vec<Whereabouts> {
+        let rank = |machine: &&str| Whereabouts {
+            host: "a name".into(),
+            machine: (*machine).into(),
+            node: "a node".into(),
+            cores: "0".parse().unwrap(),
+            gpu: None,
+        };
+        machines.iter().map(rank).collect()
+    }
+
+    #[test]
+    fn those_stand_in_that_do_not_end_with_the_host_of_rank_0() {
+        assert!(chosen(&on(&["a"])).is_empty());
+        assert_eq!(chosen(&on(&["a", "a"])), [1]);
+        assert_eq!(chosen(&on(&["a"; 8])), [1, 2]);
+        assert_eq!(chosen(&on(&["a", "b", "a", "b", "a", "c", "a"])), [1, 2, 4, 5]);
+        assert_eq!(chosen(&on(&["a", "b", "c", "d", "e", "f"])), [1, 2, 3]);
+    }
+
+    #[test]
+    fn of_those_that_have_ended_none_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let mut stand_ins = StandIns::new((2, 3), on(&["a"]).remove(0), 7, None, None);
+        stand_ins.places = [(1, address), (2, address)].into();
+        let spot = Spot { address, ticket: 1 };
+        assert_eq!(stand_ins.who_is_left(spot, Duration::from_secs(60), &[0]), None);
+        assert!(!stand_ins.serve());
+    }
+}
