@@ -91,6 +91,18 @@ impl<T: Element> CommBuffer<T, OnGpu> {
         }
     }
 
+    /// Copies `len` elements from memory of a GPU, from its element `start` on, to `offset` on. They are there when this returns.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`], [`GpuError::Driver`].
+    pub fn copy_from(&mut self, offset: usize, from: &GpuBuffer, start: usize, len: usize) -> Result<(), GpuError> {
+        let bytes = |elements: usize| elements.saturating_mul(T::TYPE.size());
+        match &mut self.memory {
+            Some(memory) => memory.copy_from(bytes(offset), from, bytes(start), bytes(len)),
+            None => outside(offset, len),
+        }
+    }
+
     /// The memory, which is the program's again; `None` if there are no elements.
     pub fn into_gpu_buffer(self) -> Option<GpuBuffer> {
         self.memory

@@ -20,9 +20,13 @@ pub(super) struct Operands {
     pub(super) data: Memory,
     /// How long it may take, if it has a limit of its own.
     pub(super) limit: Option<TimeLimit>,
-    /// What a GPU has to do before it begins.
-    pub(super) after: Option<GpuEvent>,
+    /// What GPUs have to do before it begins.
+    pub(super) after: Option<Box<Events>>,
 }
+
+/// Points in the work of streams, one at least: apart, since most operations have none, and take no room for them.
+#[derive(Clone, Debug)]
+pub(super) struct Events(pub(super) Vec<GpuEvent>);
 
 /// How an operation ended, with its memory.
 #[derive(Debug)]
@@ -48,8 +52,8 @@ impl Operands {
         Self { limit: limit.map(TimeLimit::new), ..self }
     }
 
-    /// Has it begin after that event.
-    pub(super) fn after(self, after: Option<GpuEvent>) -> Self {
+    /// Has it begin after all those events.
+    pub(super) fn after(self, after: Option<Box<Events>>) -> Self {
         Self { after, ..self }
     }
 

@@ -10,7 +10,7 @@ use super::buffer::CommBuffer;
 use super::comm::Communicator;
 use super::keys::roles;
 use super::location::Location;
-use super::operands::{Ended, Operands, Ticket};
+use super::operands::{Ended, Events, Operands, Ticket};
 use crate::error::CollectiveError;
 use crate::execute::{Block, Key};
 use crate::plan::{Collective, Counts};
@@ -20,7 +20,7 @@ use crate::plan::{Collective, Counts};
 pub struct Start<'a> {
     comm: &'a Communicator,
     limit: Option<Duration>,
-    after: Option<GpuEvent>,
+    after: Option<Box<Events>>,
 }
 
 /// An operation under way, with its buffers: a [`CommBuffer`] where the result replaces what is given, else a pair, of what
@@ -167,8 +167,11 @@ impl<'a> Start<'a> {
     /// [`set_timeout`](Communicator::set_timeout), or the [own](Self::within) of this or an operation behind it, ends the
     /// communicator on all ranks with [`CollectiveError::RankFailed`], which says so; so does work of the stream that fails. The
     /// vector is given back then, and the stream may still be about to write it: wait for the event before it is used.
-    pub fn after(self, event: &GpuEvent) -> Self {
-        Self { after: Some(event.clone()), ..self }
+    ///
+    /// Called again, it names one more event, and the operation begins after all of them.
+    pub fn after(mut self, event: &GpuEvent) -> Self {
+        self.after.get_or_insert_with(|| Box::new(Events(Vec::new()))).0.push(event.clone());
+        self
     }
 
     /// Starts what [`Communicator::all_reduce`] does.

@@ -54,6 +54,14 @@ impl<'a, B: Held> Slot<'a, B> {
         }
     }
 
+    /// What is under way.
+    pub(super) fn under_way(&self) -> Option<&Pending<'a, B>> {
+        match self {
+            Slot::UnderWay(pending) => Some(pending),
+            Slot::Here(_) | Slot::Failed(_) | Slot::Moving => None,
+        }
+    }
+
     /// The vector, unless it is under way.
     pub(super) fn here(&self) -> Option<&B> {
         match self {

@@ -1,5 +1,6 @@
 //! Streams of GPUs that go on once an operation has ended. On a CUDA driver in memory.
 
+mod buckets;
 mod ending;
 mod ground;
 mod memory;

@@ -302,16 +302,21 @@ impl Core {
 
     /// Whether the next operation has to wait for a GPU; or why it can not be waited for any more.
     fn is_held(&self, next: &mut Waiting) -> Result<bool, String> {
-        let Some(event) = &next.operands.after else { return Ok(false) };
-        if event.is_done().map_err(|error| format!("what its GPU was to do before: {error}"))? {
-            next.operands.after = None;
-            return Ok(false);
-        }
+        let Some(events) = &mut next.operands.after else { return Ok(false) };
+        let gpu = loop {
+            let Some(event) = events.0.last() else {
+                next.operands.after = None;
+                return Ok(false);
+            };
+            if !event.is_done().map_err(|error| format!("what its GPU was to do before: {error}"))? {
+                break event.gpu().ordinal();
+            }
+            events.0.pop();
+        };
         let held = next.held.get_or_insert_with(Instant::now).elapsed();
         // Those behind it wait as well.
         let mut all = std::iter::once(&*next).chain(&self.waiting);
         if held > self.limit || all.any(|one| one.operands.limit.is_some_and(|limit| limit.left().is_zero())) {
-            let gpu = event.gpu().ordinal();
             return Err(format!(
                 "GPU {gpu} did not come to the event that an operation starts after; see what its stream does"
             ));

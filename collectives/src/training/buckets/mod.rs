@@ -1,13 +1,18 @@
 //! Gradients that are reduced while the backward pass goes on.
 
-use std::fmt;
+mod gpu;
+mod host;
 
+use std::fmt;
+use std::ops::Range;
+
+use qpair_verbs::GpuEvent;
 use qpair_verbs::calc::{Element, ReduceOp};
 
 use super::assign::{Place, assign};
 use super::error::BucketError;
 use super::slot::Slot;
-use crate::communicator::{CommBuffer, Communicator};
+use crate::communicator::{CommBuffer, Communicator, Location, OnHost};
 use crate::error::CollectiveError;
 
 /// The gradients of a model's parameters, gathered in buckets, each of which is reduced over all ranks as soon as it is full.
@@ -15,8 +20,10 @@ use crate::error::CollectiveError;
 /// Parameters are numbered in forward order. The last ones are in the first bucket, since the backward pass finds their
 /// gradients first. Ranks may give gradients in any order, and not the same one: buckets start in one fixed order on all
 /// ranks, so a bucket that is full waits until those before it are. Each step gives each gradient once, by
-/// [`add`](Self::add), [`add_with`](Self::add_with) or [`skip`](Self::skip), and ends by [`finish`](Self::finish); the first
-/// gradient after that begins the next step. The memory is the same in each.
+/// [`add`](GradientBuckets::add), [`add_with`](GradientBuckets::add_with) or [`skip`](GradientBuckets::skip), and ends by
+/// [`finish`](Self::finish); the first gradient after that begins the next step. The memory is the same in each.
+///
+/// They are in memory of the processor, or [of a GPU](GradientBuckets::on_gpu), whose kernels write them there.
 ///
 /// ```
 /// use qpair_collectives::Communicator;
@@ -32,11 +39,11 @@ use crate::error::CollectiveError;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct GradientBuckets<'a, T: Element> {
+pub struct GradientBuckets<'a, T: Element, L: Location = OnHost> {
     comm: &'a Communicator,
     op: ReduceOp,
     parameters: Vec<Parameter>,
-    buckets: Vec<Bucket<'a, T>>,
+    buckets: Vec<Bucket<'a, T, L>>,
     phase: Phase,
 }
 
@@ -55,42 +62,33 @@ struct Parameter {
     is_given: bool,
 }
 
-struct Bucket<'a, T: Element> {
-    vector: Slot<'a, CommBuffer<T>>,
+struct Bucket<'a, T: Element, L: Location> {
+    vector: Slot<'a, CommBuffer<T, L>>,
+    /// What a GPU has to do before it is full.
+    after: Vec<GpuEvent>,
     parameters: usize,
     missing: usize,
 }
 
 /// The reduced gradients of a step.
 #[derive(Debug)]
-pub struct Gradients<'b, 'a, T: Element> {
-    buckets: &'b GradientBuckets<'a, T>,
+pub struct Gradients<'b, 'a, T: Element, L: Location = OnHost> {
+    buckets: &'b GradientBuckets<'a, T, L>,
 }
 
-impl<'a, T: Element> GradientBuckets<'a, T> {
-    /// Buckets of [`BUCKET_BYTES`], for the mean of gradients of these lengths, which are in forward order and the same on all
-    /// ranks.
-    ///
-    /// # Errors
-    /// As [`with`](Self::with).
-    pub fn new(comm: &'a Communicator, lengths: &[usize]) -> Result<Self, CollectiveError> {
-        Self::with(comm, lengths, BUCKET_BYTES, ReduceOp::Avg)
-    }
-
-    /// Buckets of at most so many bytes, unless one gradient alone has more.
-    ///
-    /// # Errors
-    /// [`CollectiveError::Memory`] if there is no memory.
-    pub fn with(
+impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
+    /// Buckets in memory that `vector` takes.
+    fn of(
         comm: &'a Communicator,
         lengths: &[usize],
         bucket_bytes: usize,
         op: ReduceOp,
+        vector: impl Fn(usize) -> Result<CommBuffer<T, L>, CollectiveError>,
     ) -> Result<Self, CollectiveError> {
         let (places, buckets) = assign(lengths, bucket_bytes / T::TYPE.size());
         let bucket = |(at, &len): (usize, &usize)| {
             let parameters = places.iter().filter(|place| place.bucket == at).count();
-            Ok(Bucket { vector: Slot::Here(comm.buffer(len)?), parameters, missing: parameters })
+            Ok(Bucket { vector: Slot::Here(vector(len)?), after: Vec::new(), parameters, missing: parameters })
         };
         let buckets = buckets.iter().enumerate().map(bucket).collect::<Result<_, CollectiveError>>()?;
         let parameters = places.into_iter().map(|place| Parameter { place, is_given: false }).collect();
@@ -100,48 +98,6 @@ impl<'a, T: Element> GradientBuckets<'a, T> {
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
         self.buckets.len()
-    }
-
-    /// Gives the gradient of a parameter. What is under way moves on.
-    ///
-    /// # Errors
-    /// [`BucketError`].
-    pub fn add(&mut self, param: usize, gradient: &[T]) -> Result<(), BucketError> {
-        let expected = self.parameter(param)?.place.range.len();
-        if gradient.len() != expected {
-            return Err(BucketError::Length { param, len: gradient.len(), expected });
-        }
-        self.add_with(param, |place| place.copy_from_slice(gradient))
-    }
-
-    /// The same, where `fill` writes the gradient to its place, which has what an earlier step left in it.
-    ///
-    /// # Errors
-    /// [`BucketError`].
-    pub fn add_with(&mut self, param: usize, fill: impl FnOnce(&mut [T])) -> Result<(), BucketError> {
-        self.parameter(param)?;
-        if let Phase::Finished = self.phase {
-            self.begin();
-        }
-        let Parameter { place, is_given } = &mut self.parameters[param];
-        if *is_given {
-            return Err(BucketError::Twice { param });
-        }
-        let bucket = &mut self.buckets[place.bucket];
-        fill(&mut bucket.vector.wait()?[place.range.clone()]);
-        *is_given = true;
-        bucket.missing -= 1;
-        self.start_full()?;
-        self.poll();
-        Ok(())
-    }
-
-    /// Gives zeros as the gradient of a parameter that this rank did not use in this step.
-    ///
-    /// # Errors
-    /// [`BucketError`].
-    pub fn skip(&mut self, param: usize) -> Result<(), BucketError> {
-        self.add_with(param, |place| place.fill(T::default()))
     }
 
     /// Does what can be done at once, for those who compute for long between two gradients. True if nothing is under way.
@@ -159,19 +115,40 @@ impl<'a, T: Element> GradientBuckets<'a, T> {
     ///
     /// # Errors
     /// [`BucketError::Missing`] if this rank has not given all; then the step goes on. Else those of an all-reduce.
-    pub fn finish(&mut self) -> Result<Gradients<'_, 'a, T>, BucketError> {
+    pub fn finish(&mut self) -> Result<Gradients<'_, 'a, T, L>, BucketError> {
         if let Phase::Filling { .. } = self.phase {
-            let missing = self.parameters.iter().enumerate().filter(|(_, parameter)| !parameter.is_given);
-            let params: Vec<_> = missing.map(|(param, _)| param).collect();
-            if !params.is_empty() {
-                return Err(BucketError::Missing { params });
-            }
+            self.check_complete()?;
             for bucket in &mut self.buckets {
                 bucket.vector.wait()?;
             }
             self.phase = Phase::Finished;
         }
         Ok(Gradients { buckets: self })
+    }
+
+    /// Takes a gradient, which `put` brings to its place in the vector of its bucket. What is under way moves on.
+    fn give(
+        &mut self,
+        param: usize,
+        put: impl FnOnce(&mut CommBuffer<T, L>, Range<usize>) -> Result<(), CollectiveError>,
+        after: Option<&GpuEvent>,
+    ) -> Result<(), BucketError> {
+        self.parameter(param)?;
+        if let Phase::Finished = self.phase {
+            self.begin();
+        }
+        let Parameter { place, is_given } = &mut self.parameters[param];
+        if *is_given {
+            return Err(BucketError::Twice { param });
+        }
+        let bucket = &mut self.buckets[place.bucket];
+        put(bucket.vector.wait()?, place.range.clone())?;
+        bucket.after.extend(after.cloned());
+        *is_given = true;
+        bucket.missing -= 1;
+        self.start_full()?;
+        self.poll();
+        Ok(())
     }
 
     /// Begins a step.
@@ -185,10 +162,24 @@ impl<'a, T: Element> GradientBuckets<'a, T> {
     fn start_full(&mut self) -> Result<(), CollectiveError> {
         let Phase::Filling { started, .. } = &mut self.phase else { return Ok(()) };
         while let Some(bucket) = self.buckets.get_mut(*started).filter(|bucket| bucket.missing == 0) {
-            bucket.vector.start(|vector| self.comm.start().all_reduce(vector, self.op))?;
+            let start = bucket.after.drain(..).fold(self.comm.start(), |start, event| start.after(&event));
+            bucket.vector.start(|vector| start.all_reduce(vector, self.op))?;
             *started += 1;
         }
         Ok(())
+    }
+
+    /// Whether all gradients of the step were given.
+    fn check_complete(&self) -> Result<(), BucketError> {
+        let missing = self.parameters.iter().enumerate().filter(|(_, parameter)| !parameter.is_given);
+        let params: Vec<_> = missing.map(|(param, _)| param).collect();
+        if params.is_empty() { Ok(()) } else { Err(BucketError::Missing { params }) }
+    }
+
+    /// Whether a gradient of so many elements is a parameter's.
+    fn check_length(&self, param: usize, len: usize) -> Result<(), BucketError> {
+        let expected = self.parameter(param)?.place.range.len();
+        if len == expected { Ok(()) } else { Err(BucketError::Length { param, len, expected }) }
     }
 
     fn parameter(&self, param: usize) -> Result<&Parameter, BucketError> {
@@ -197,23 +188,18 @@ impl<'a, T: Element> GradientBuckets<'a, T> {
     }
 }
 
-impl<T: Element> Gradients<'_, '_, T> {
-    /// The reduced gradient of a parameter.
+impl<T: Element, L: Location> Gradients<'_, '_, T, L> {
+    /// The vector that a parameter's gradient is in, and where.
     ///
     /// # Panics
     /// If there is no such parameter.
-    pub fn gradient(&self, param: usize) -> &[T] {
+    fn place(&self, param: usize) -> (Option<&CommBuffer<T, L>>, Range<usize>) {
         let Place { bucket, range } = &self.buckets.parameters[param].place;
-        self.buckets.buckets[*bucket].vector.here().map_or(&[], |vector| &vector[range.clone()])
-    }
-
-    /// The reduced gradients of all parameters, in forward order.
-    pub fn iter(&self) -> impl Iterator<Item = &[T]> {
-        (0..self.buckets.parameters.len()).map(|param| self.gradient(param))
+        (self.buckets.buckets[*bucket].vector.here(), range.clone())
     }
 }
 
-impl<T: Element> fmt::Debug for GradientBuckets<'_, T> {
+impl<T: Element, L: Location> fmt::Debug for GradientBuckets<'_, T, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (parameters, buckets) = (self.parameters.len(), self.buckets.len());
         write!(f, "GradientBuckets({parameters} parameters in {buckets} buckets, {:?})", self.phase)
