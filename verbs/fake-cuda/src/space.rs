@@ -22,6 +22,8 @@ pub(crate) struct Range {
     pub(crate) device: usize,
     /// Its number among those of its kind on the device.
     pub(crate) number: u64,
+    /// Whether synchronous copies of it are done when they return, as a program asked.
+    pub(crate) synchronous: bool,
     pub(crate) what: What,
 }
 

@@ -217,6 +217,23 @@ impl Allocation {
         unsafe { self.memory.device.driver.flush() }
     }
 
+    /// Has CUDA's synchronous copies of it be done when their call returns, also between GPUs, so that a NIC that is told then
+    /// finds what was copied (NVIDIA's GPUDirect RDMA, "Synchronization and memory ordering"). For virtual memory drivers may
+    /// refuse it; copies by this library wait for their stream in any case.
+    pub(crate) fn be_synchronous(&self) {
+        if matches!(self.memory.kind, Kind::Mapped { .. }) {
+            return;
+        }
+        let Memory { device, address, .. } = *self.memory;
+        let set = device.enter().and_then(|_entered| {
+            // SAFETY: the context is this thread's, and the address that of memory which is alive.
+            unsafe { device.driver.set_pointer_attribute(SYNC_MEMOPS, 1, address) }
+        });
+        if let Err(error) = set {
+            tracing::debug!(%error, "synchronous copies of GPU memory may return before they are done");
+        }
+    }
+
     /// A DMA-buf of the whole pages that the memory lies in, and where in it the memory begins.
     ///
     /// # Errors
@@ -301,6 +318,8 @@ pub(super) unsafe fn unmap(device: &Device, address: Address, len: usize) -> Res
     }
 }
 
+/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+const SYNC_MEMOPS: u32 = 6;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, `CU_MEMORYTYPE_DEVICE`, `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const MEMORY_TYPE: u32 = 2;
 const MEMORY_TYPE_DEVICE: u64 = 2;

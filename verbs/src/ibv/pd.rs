@@ -154,6 +154,7 @@ impl Pd {
             Ok(Registered::new(first, mrs))
         };
         let attributes = allocation.attributes();
+        allocation.be_synchronous();
         let mut why = String::new();
         if attributes.dma_buf {
             let registered = allocation.dmabuf().map_err(|error| error.to_string()).and_then(|(dmabuf, offset)| {

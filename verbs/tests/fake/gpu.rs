@@ -29,6 +29,25 @@ fn a_dma_buf_is_registered_and_taken_back_before_the_memory_is_free() {
 }
 
 #[test]
+fn synchronous_copies_are_done_before_a_nic_is_told() {
+    in_fake(|| {
+        let cuda = control::add_device().unwrap();
+        // No virtual memory that can be passed on, of which drivers refuse it.
+        cuda.set_attribute(102, 0).unwrap();
+        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let ground = Ground::new();
+        let register = || ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_READ).unwrap();
+        drop(register());
+        let calls = cuda.calls();
+        assert!(calls.contains("cuPointerSetAttribute"), "{calls}");
+        // One that refuses it is no reason not to register.
+        cuda.fail_times("cuPointerSetAttribute", 1, 0, code::NOT_SUPPORTED).unwrap();
+        assert_eq!(register().path().name(), "dma-buf");
+        ground.close();
+    });
+}
+
+#[test]
 fn where_nothing_does_each_way_is_told_with_its_reason() {
     in_fake(|| {
         let cuda = control::add_device().unwrap();

@@ -52,7 +52,7 @@ pub(super) fn room(world: &World, device: usize, len: u64) -> Outcome<()> {
 
 /// Takes a range in.
 pub(super) fn insert(world: &mut World, device: usize, base: u64, len: u64, what: What) {
-    let mut range = Range { len, device, number: 0, what };
+    let mut range = Range { len, device, number: 0, synchronous: false, what };
     range.number = world.devices[device].number(range.kind());
     world.space.ranges.insert(base, range);
 }

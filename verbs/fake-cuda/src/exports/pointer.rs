@@ -56,6 +56,22 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: u32, ad
     })
 }
 
+/// The one attribute that can be set, of memory that is not reserved.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) -> Code {
+    call("cuPointerSetAttribute", Needs::Of(address), |world, _| {
+        valid(attribute == number::SYNC_MEMOPS && !value.is_null())?;
+        // SAFETY: the caller's.
+        let value = unsafe { take(value.cast::<u32>())? };
+        valid(value <= 1)?;
+        match world.space.find_mut(address) {
+            Some((_, range)) if matches!(range.what, What::Alloc(..) | What::Ipc(..)) => range.synchronous = value == 1,
+            _ => return Err(code::INVALID_VALUE),
+        }
+        Ok(())
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuPointerGetAttributes(
     count: c_uint,
@@ -102,7 +118,8 @@ fn value(world: &World, attribute: u32, address: u64) -> Outcome<Value> {
         number::MEMORY_TYPE => Ok(Value::Half(if host { MEMORY_HOST } else { MEMORY_DEVICE })),
         number::DEVICE_POINTER => Ok(Value::Word(address)),
         number::HOST_POINTER if host => Ok(Value::Word(address)),
-        number::SYNC_MEMOPS | number::IS_MANAGED => flag(false),
+        number::SYNC_MEMOPS => flag(range.synchronous),
+        number::IS_MANAGED => flag(false),
         number::BUFFER_ID => Ok(Value::Word(match world.resolve(range.device, address, 1, false, false) {
             Ok(pieces) => match &pieces[..] {
                 [Piece::Device(backing, ..)] => backing.inode(),

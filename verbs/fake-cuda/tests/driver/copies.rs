@@ -103,6 +103,10 @@ fn pointers_say_what_they_are() {
     assert_eq!((word(1, a), word(11, a + 1), word(12, a), word(14, a)), (ground.context, a, 1000, 0));
     let b = alloc(1);
     assert_ne!(word(7, a), word(7, b));
+    let set = |attribute, value: u32, at| cuPointerSetAttribute((&raw const value).cast(), attribute, at);
+    ok(set(6, 1, a + 1));
+    assert_eq!((number(6, a), number(6, b)), (1, 0));
+    assert_eq!([set(6, 2, a), set(2, 1, a), set(6, 1, a + 1000)], [code::INVALID_VALUE; 3]);
     // Memory that the driver does not know.
     let host = [0u8; 1].as_ptr().expose_provenance() as u64;
     assert_eq!(cuPointerGetAttribute((&raw mut range).cast(), 2, host), code::INVALID_VALUE);

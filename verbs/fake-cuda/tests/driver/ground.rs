@@ -80,6 +80,7 @@ driver! {
     );
     cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: u64, block: c_int, shared: usize);
     cuPointerGetAttribute(data: *mut c_void, attribute: u32, address: u64);
+    cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64);
     cuPointerGetAttributes(count: u32, attributes: *mut u32, data: *mut *mut c_void, address: u64);
     cuMemGetHandleForAddressRange(handle: *mut c_void, address: u64, len: usize, kind: u32, flags: u64);
     cuFlushGPUDirectRDMAWrites(target: u32, scope: u32);

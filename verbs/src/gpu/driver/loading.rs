@@ -107,6 +107,7 @@ functions! {
         Object, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Object, *mut *mut c_void, *mut *mut c_void,
     );
     cuPointerGetAttribute(*mut c_void, c_uint, u64);
+    cuPointerSetAttribute(*const c_void, c_uint, u64);
     cuMemGetHandleForAddressRange(*mut c_void, u64, usize, c_int, c_ulonglong);
     cuFlushGPUDirectRDMAWrites(c_int, c_int);
     cuMemCreate(*mut u64, usize, *const c_void, c_ulonglong);

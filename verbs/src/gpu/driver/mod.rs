@@ -311,6 +311,11 @@ calls! {
         Ok(value)
     }
 
+    /// Sets an attribute of an address whose value is a number of 32 bits.
+    unsafe fn set_pointer_attribute(attribute: u32, value: u32, address: Address) -> () {
+        cu!(cuPointerSetAttribute((&raw const value).cast(), attribute, address))
+    }
+
     /// A DMA-buf of whole pages.
     unsafe fn dmabuf(address: Address, len: usize) -> i32 {
         let mut fd = -1_i32;
