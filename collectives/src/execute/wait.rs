@@ -121,8 +121,8 @@ impl Wait {
     }
 }
 
-/// Polls one right after the other, some microseconds of them: the pause of a processor that waits takes up to 50 ns, in which a
-/// message would be late.
+/// Polls one right after the other, for a microsecond or two: in the pause that a waiting processor makes for its sibling thread, of
+/// up to 50 ns, a message would be late. Where ranks share cores they give way before.
 const EAGER: u32 = 100;
 
 /// Polls without giving way at most, where ranks share cores.

@@ -230,7 +230,7 @@ impl Worker {
                         let ep = endpoint.id;
                         let posted = self.slabs.post_again(completion, endpoint);
                         self.after_short_message(ep, posted);
-                        return plain(Plain { ep, envelope, message });
+                        return plain_event(Plain { ep, envelope, message }, |event| Ok(Some(event)));
                     }
                     InPlace::Violation(ep, violation) => {
                         if let Local::Slab(slab) = completion.into_memory() {
@@ -241,7 +241,7 @@ impl Worker {
                         if let Local::Slab(slab) = completion.into_memory()
                             && let Some(plain) = self.received(At { device: 0, qpn }, wr_id, len, slab)
                         {
-                            return self::plain(plain);
+                            return plain_event(plain, |event| Ok(Some(event)));
                         }
                     }
                 }
@@ -415,25 +415,13 @@ impl Worker {
     }
 }
 
-/// That of a message that simply goes to the application, made where it is returned: a copy of what was just written would have
-/// the processor wait until all that was written before, for peers too, has left it.
+/// The event of a message that simply goes to the application, as `wrap` has it: made where that puts it, since a copy of what was
+/// just written would have the processor wait until all that was written before, for peers too, has left it.
 #[inline(always)]
-fn plain(Plain { ep, envelope, message }: Plain) -> Result<Option<Event>, WorkerError> {
+pub(super) fn plain_event<R>(Plain { ep, envelope, message }: Plain, wrap: impl FnOnce(Event) -> R) -> R {
     match envelope.class {
-        Class::Tagged => Ok(Some(Event::Received { ep, tag: Tag(envelope.tag), message })),
-        _ => {
-            let handler = HandlerId(envelope.port);
-            Ok(Some(Event::Active { ep, handler, argument: envelope.tag, message }))
-        }
-    }
-}
-
-/// The event of a message that simply goes to the application.
-#[inline(always)]
-pub(super) fn plain_event(Plain { ep, envelope, message }: Plain) -> Event {
-    match envelope.class {
-        Class::Tagged => Event::Received { ep, tag: Tag(envelope.tag), message },
-        _ => Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message },
+        Class::Tagged => wrap(Event::Received { ep, tag: Tag(envelope.tag), message }),
+        _ => wrap(Event::Active { ep, handler: HandlerId(envelope.port), argument: envelope.tag, message }),
     }
 }
 

@@ -25,7 +25,7 @@ impl Worker {
                 Ok(Some((wc, Local::Slab(slab)))) if wc.opcode == WcOpcode::RECV && wc.status.is_success() => {
                     let at = At { device, qpn: wc.qpn };
                     let plain = self.received(at, wc.wr_id, wc.byte_len as usize, slab);
-                    self.ready.extend(plain.map(plain_event));
+                    self.ready.extend(plain.map(|plain| plain_event(plain, |event| event)));
                 }
                 Ok(Some((wc, memory))) if wc.opcode == WcOpcode::RECV => self.receive_failed(device, &wc, memory),
                 Ok(Some((wc, memory))) => self.completed(device, &wc, memory),
