@@ -393,9 +393,16 @@ impl<B: Held> Pending<'_, B> {
     /// the buffers of a `Pending` that was dropped, is freed once it holds none. That does not count what the program itself holds or
     /// what is held for another communicator: hold streams for one communicator of a thread at a time, or drop no `Pending` meanwhile.
     pub fn before(&self, hold: GpuHold) {
-        if let Some(ticket) = self.ticket {
-            self.comm.core().borrow_mut().hold(ticket, hold);
-        }
+        self.comm.core().borrow_mut().hold(self.ticket.into_iter(), hold);
+    }
+
+    /// [`before`](Self::before) for all of several, which one hold is for.
+    pub(crate) fn all_before<'p>(comm: &Communicator, pending: impl Iterator<Item = &'p Self>, hold: GpuHold)
+    where
+        Self: 'p,
+    {
+        let tickets: Vec<Ticket> = pending.filter_map(|pending| pending.ticket).collect();
+        comm.core().borrow_mut().hold(tickets.into_iter(), hold);
     }
 
     /// Waits until the operation is done, and gives the buffers, with the result.

@@ -9,6 +9,7 @@ use qpair_verbs::{Gpu, ProtectionDomain};
 
 use super::block::Block;
 use super::compile::{Compiled, Span};
+use super::engine::Runs;
 use super::memory::Memory;
 use super::net::Number;
 use super::reach::Reach;
@@ -155,6 +156,25 @@ impl Run {
             part: vec![0; PART].into(),
             kept: [None, None],
         }
+    }
+
+    /// One of those whose operations have ended, or a new one: the one whose memory is just large enough, if there is one; in any
+    /// case none whose memory is elsewhere, for which there will be operations again.
+    #[inline]
+    pub(crate) fn fitting(spare: &mut Runs, places: [Option<Option<Gpu>>; 2], scratch: usize) -> Box<Run> {
+        let found = match &spare[..] {
+            [one] if one.serves(places) => spare.pop(),
+            _ => Self::fitting_among(spare, places, scratch),
+        };
+        found.unwrap_or_else(|| Box::new(Run::new()))
+    }
+
+    fn fitting_among(spare: &mut Runs, places: [Option<Option<Gpu>>; 2], scratch: usize) -> Option<Box<Run>> {
+        let kept = |at: &usize| spare[*at].kept(Kept::Scratch);
+        let mut here = (0..spare.len()).filter(|at| spare[*at].serves(places));
+        let fitting = here.clone().filter(|at| kept(at) >= scratch).min_by_key(kept);
+        let at = fitting.or_else(|| here.next_back())?;
+        Some(spare.swap_remove(at))
     }
 
     /// Memory of at least `len` bytes of a GPU, or of the processor, which was kept or is new. A GPU's that was kept and does

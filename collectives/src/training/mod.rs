@@ -3,7 +3,7 @@
 //!
 //! | Training | Helper | Operations |
 //! |---|---|---|
-//! | data parallel | [`GradientBuckets`] | all-reduce of buckets, while the backward pass goes on |
+//! | data parallel | [`GradientBuckets`], in memory of the processor or of a GPU | all-reduce of buckets, while the backward pass goes on |
 //! | ZeRO-1, 2 and 3 | [`Shards`] | all-reduce or reduce-scatter, all-gather |
 //! | mixture of experts | [`Dispatch`] | all-to-all of counts and of rows, there and back |
 //! | pipeline parallel | [`Pipeline`] | transfers between neighbours |

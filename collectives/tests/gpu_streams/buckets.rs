@@ -58,6 +58,9 @@ fn gradients_come_from_streams_from_other_memory_and_from_the_processor() {
             }
             assert!(read(&gradients, 1).is_empty());
             assert!(gradients.read(0, &mut [0; 8]).is_err());
+            // What can not be taken begins no step.
+            buckets.add_from(2, &ground.gradient, 2980).unwrap_err();
+            assert_eq!(read(&buckets.finish().expect("as before"), 3), [6; 10]);
         }
         assert_eq!(ground.fake.violations(), "");
     });
@@ -104,7 +107,7 @@ fn a_stream_goes_on_to_the_update_once_all_gradients_are_reduced() {
             for param in (0..LENGTHS.len()).rev() {
                 if param == 0 {
                     // Nothing is held up, and the step goes on.
-                    let missing = buckets.before(|| ground.gpu.hold()).unwrap_err();
+                    let missing = buckets.before(ground.gpu.hold().expect("held")).unwrap_err();
                     assert!(matches!(&missing, BucketError::Missing { params } if params[..] == [0]), "{missing}");
                 }
                 let written = compute(&ground, &mut buckets, param);
@@ -112,7 +115,7 @@ fn a_stream_goes_on_to_the_update_once_all_gradients_are_reduced() {
             }
             // The first step loads kernels, and takes memory.
             if step > 0 {
-                buckets.before(|| ground.gpu.hold()).expect("held");
+                buckets.before(ground.gpu.hold().expect("held")).expect("all given");
             }
             ground.fake.copy_later(ground.weights.address(), gradient, LENGTHS[2] * 4).expect("a device");
             let updated = ground.gpu.record().expect("an event");

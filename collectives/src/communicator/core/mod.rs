@@ -1,12 +1,14 @@
 //! The inside of a communicator: the operations that run, those that wait, and what ended it.
 
 mod ending;
+mod holds;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::{Gpu, GpuHold, ProtectionDomain};
+use qpair_verbs::ProtectionDomain;
 
+use self::holds::Holding;
 use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
 use crate::cost::Seats;
@@ -45,7 +47,7 @@ pub(super) struct Core {
     done: Vec<Done>,
     forgotten: Vec<Ticket>,
     /// Streams that wait for the end of operations. Dropping one lets it go on.
-    holds: Vec<(Ticket, GpuHold)>,
+    holds: Vec<Holding>,
     /// Memory of GPUs that is freed once no stream is held: a driver may wait for all streams until it has freed it, and those that
     /// are held go on by what this thread does then.
     spent: Vec<Block>,
@@ -227,13 +229,6 @@ impl Core {
         }
     }
 
-    /// Holds a stream up until that operation has ended, however it does; not at all if it has, or the communicator.
-    pub(super) fn hold(&mut self, ticket: Ticket, hold: GpuHold) {
-        if !self.is_done(ticket) && self.error.is_none() {
-            self.holds.push((ticket, hold));
-        }
-    }
-
     /// What was recorded; nothing unless that was asked for.
     pub(super) fn trace(&self) -> Trace {
         match &self.net {
@@ -369,36 +364,6 @@ impl Core {
         }
     }
 
-    /// Keeps how an operation ended, for who waits for it. Its memory is the program's again, and so streams may go on.
-    fn keep(&mut self, ticket: Ticket, ended: Ended) {
-        if !self.holds.is_empty() {
-            self.holds.retain(|(held, _)| *held != ticket);
-            self.free_spent();
-        }
-        match self.forgotten.iter().position(|forgotten| *forgotten == ticket) {
-            Some(at) => {
-                self.forgotten.swap_remove(at);
-                self.free(ended);
-            }
-            None => self.done.push(Done { ticket, ended }),
-        }
-    }
-
-    /// Frees the memory of an operation for whose end nobody waits, once it may be.
-    fn free(&mut self, ended: Ended) {
-        let memory = [ended.input, ended.data].into_iter().flatten();
-        self.spent.extend(memory.filter(|block| block.gpu().is_some()));
-        self.free_spent();
-    }
-
-    /// Frees what is to be freed once no stream is held, if none is.
-    #[inline]
-    fn free_spent(&mut self) {
-        if self.holds.is_empty() {
-            self.spent.clear();
-        }
-    }
-
     /// Starts an operation by the plan at the place that was found.
     #[inline]
     fn begin(
@@ -413,11 +378,7 @@ impl Core {
         };
         let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
         let places = operands.places();
-        let mut run = match &self.spare[..] {
-            [one] if one.serves(places) => self.spare.pop(),
-            _ => fitting(&mut self.spare, places, compiled.scratch()),
-        }
-        .unwrap_or_else(|| Box::new(Run::new()));
+        let mut run = Run::fitting(&mut self.spare, places, compiled.scratch());
         let memory = (&self.domain, &mut self.spent);
         match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
             Ok(own) => run.own_input = own,
@@ -480,16 +441,6 @@ impl Core {
     pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
         self.cache.iter()
     }
-}
-
-/// Takes the one whose memory is just large enough, if there is one; in any case none whose memory is elsewhere, for which there
-/// will be operations again.
-fn fitting(spare: &mut Runs, places: [Option<Option<Gpu>>; 2], scratch: usize) -> Option<Box<Run>> {
-    let kept = |at: &usize| spare[*at].kept(Kept::Scratch);
-    let mut here = (0..spare.len()).filter(|at| spare[*at].serves(places));
-    let fitting = here.clone().filter(|at| kept(at) >= scratch).min_by_key(kept);
-    let at = fitting.or_else(|| here.next_back())?;
-    Some(spare.swap_remove(at))
 }
 
 /// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.

@@ -6,7 +6,7 @@ use qpair_verbs::calc::{Element, ReduceOp};
 use qpair_verbs::{Gpu, GpuBuffer, GpuError, GpuEvent, GpuHold, MemoryError};
 
 use super::{BUCKET_BYTES, GradientBuckets, Gradients};
-use crate::communicator::{CommBuffer, Communicator, OnGpu};
+use crate::communicator::{CommBuffer, Communicator, OnGpu, Pending};
 use crate::error::CollectiveError;
 use crate::training::error::BucketError;
 
@@ -29,7 +29,7 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
     ///     buckets.add_written(layer, &written)?; // reduced once its bucket is full and the stream has come so far
     /// }
     /// // SAFETY: as above.
-    /// buckets.before(|| unsafe { gpu.hold_in(stream) })?;
+    /// buckets.before(unsafe { gpu.hold_in(stream) }?)?;
     /// // Give the stream the kernels that update the weights.
     /// buckets.finish()?;
     /// # Ok(())
@@ -80,7 +80,7 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
     /// returns.
     ///
     /// # Errors
-    /// [`BucketError`]; of those of the GPU, [`GpuError::Range`].
+    /// [`BucketError`]; [`Collective`](BucketError::Collective) also if there are fewer elements, or the GPU could not copy them.
     pub fn add_from(&mut self, param: usize, from: &GpuBuffer, start: usize) -> Result<(), BucketError> {
         let put = |vector: &mut CommBuffer<T, OnGpu>, place: Range<usize>| {
             Ok(vector.copy_from(place.start, from, start, place.len()).map_err(MemoryError::from)?)
@@ -109,17 +109,15 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
         self.add(param, &zeros)
     }
 
-    /// Holds a stream up until all gradients of the step are reduced, all of which were given: `hold` is called for each bucket
-    /// that is still under way. What [`Pending::before`](crate::Pending::before) says of holds is true of these.
+    /// Holds a stream up until all gradients of the step are reduced, all of which were given. What
+    /// [`Pending::before`](crate::Pending::before) says of holds is true of this one.
     ///
     /// # Errors
-    /// [`BucketError::Missing`] if this rank has not given all; then the step goes on. [`BucketError::Collective`] with what
-    /// `hold` failed with; the stream is held for the buckets before.
-    pub fn before(&self, mut hold: impl FnMut() -> Result<GpuHold, GpuError>) -> Result<(), BucketError> {
+    /// [`BucketError::Missing`] if this rank has not given all; then the step goes on, and the stream too.
+    pub fn before(&self, hold: GpuHold) -> Result<(), BucketError> {
         self.check_complete()?;
-        for pending in self.buckets.iter().filter_map(|bucket| bucket.vector.under_way()) {
-            pending.before(hold().map_err(|error| CollectiveError::from(MemoryError::from(error)))?);
-        }
+        let under_way = self.buckets.iter().filter_map(|bucket| bucket.vector.under_way());
+        Pending::all_before(self.comm, under_way, hold);
         Ok(())
     }
 }

@@ -133,18 +133,20 @@ impl<'a, T: Element, L: Location> GradientBuckets<'a, T, L> {
         put: impl FnOnce(&mut CommBuffer<T, L>, Range<usize>) -> Result<(), CollectiveError>,
         after: Option<&GpuEvent>,
     ) -> Result<(), BucketError> {
-        self.parameter(param)?;
-        if let Phase::Finished = self.phase {
-            self.begin();
-        }
-        let Parameter { place, is_given } = &mut self.parameters[param];
-        if *is_given {
+        let begins = matches!(self.phase, Phase::Finished);
+        let Parameter { place, is_given } = self.parameter(param)?;
+        if *is_given && !begins {
             return Err(BucketError::Twice { param });
         }
-        let bucket = &mut self.buckets[place.bucket];
-        put(bucket.vector.wait()?, place.range.clone())?;
+        let (at, range) = (place.bucket, place.range.clone());
+        put(self.buckets[at].vector.wait()?, range)?;
+        // Those of the step before could be had until here.
+        if begins {
+            self.begin();
+        }
+        self.parameters[param].is_given = true;
+        let bucket = &mut self.buckets[at];
         bucket.after.extend(after.cloned());
-        *is_given = true;
         bucket.missing -= 1;
         self.start_full()?;
         self.poll();
