@@ -268,11 +268,11 @@ pub enum BootstrapError {
         /// This rank.
         rank: u32,
     },
-    /// Neither rank 0, by which ranks that are left find each other, nor one that stands in for it is left, see
-    /// [`shrink`](crate::Communicator::shrink).
+    /// Neither rank 0, by which ranks that are left find each other, nor one that stands in for it is left, or they have gone on
+    /// without this one, see [`shrink`](crate::Communicator::shrink).
     #[error(
-        "rank 0, by which the ranks that are left find each other, and those that stand in for it are gone or do not answer: \
-         start all ranks again; what operations gave before is right"
+        "rank 0, by which the ranks that are left find each other, and those that stand in for it are gone, do not answer, or have \
+         gone on without this rank: end it if others go on, else start all ranks again; what operations gave before is right"
     )]
     RankZeroGone,
     /// Rank 0 is gone, and too few of the others have come to go on without it, see [`shrink`](crate::Communicator::shrink).

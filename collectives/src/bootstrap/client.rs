@@ -224,7 +224,7 @@ impl StoreClient {
 
     pub(super) fn ask_who_is_left(&mut self, spot: Spot, limit: Duration) {
         self.spot = Some(spot);
-        if !self.stand_ins.serve() {
+        if !self.stand_ins.is_served() {
             // If that fails, the listener has seen, or will see, that the store is gone.
             let _ = self.mouth.say(&encode(&ToStore::Shrink { spot, limit }));
         }
@@ -235,7 +235,7 @@ impl StoreClient {
     /// # Errors
     /// [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`].
     pub(super) fn who_is_left(&mut self, limit: Duration) -> Result<Remnant, BootstrapError> {
-        if !self.stand_ins.serve()
+        if !self.stand_ins.is_served()
             && let Some(remnant) = self.alarm.wait_for_remnant(limit.saturating_add(ANSWER))
         {
             return Ok(remnant);
@@ -245,10 +245,14 @@ impl StoreClient {
             Some(Fault::Gone { rank }) => rank,
             _ => 0,
         };
+        // Should rank 0 go on after all, it is to know that this rank does so without it.
+        let _ = self.mouth.say(&encode(&ToStore::Leave));
+        self.hang_up();
         let remnant = self.stand_ins.who_is_left(spot, limit, &[0, ended]).ok_or(BootstrapError::RankZeroGone)?;
         // Of two groups that know nothing of each other, where one stands in here and one there, only one may go on.
         let (left, size) = (remnant.ranks.len() as u32, self.size);
-        if 2 * left < size { Err(BootstrapError::TooFewLeft { left, size }) } else { Ok(remnant) }
+        let is_too_small = remnant.ranks.contains(&self.stand_ins.rank()) && 2 * left < size;
+        if is_too_small { Err(BootstrapError::TooFewLeft { left, size }) } else { Ok(remnant) }
     }
 
     pub(super) fn leave(&mut self) {

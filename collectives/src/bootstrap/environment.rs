@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use mio::net::TcpListener;
 use qpair_transport::{ClusterKey, Near};
-use rustix::process::{Resource, getrlimit};
 
 use super::client::{Joining, Roster};
 use super::launchers::{self, Variables};
@@ -13,7 +12,7 @@ use super::meeting::{Hosting, Meeting, Settled};
 use super::message::{Listening, Member, Whereabouts};
 use super::overrides::Overrides;
 use super::seating::{own_gpu, seating};
-use super::server::{Server, Terms};
+use super::server::{Descriptors, Server, Terms};
 use super::stand_in::{StandIns, chosen};
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
@@ -202,8 +201,8 @@ impl Environment {
             }
         };
         let mut own = net.listening();
-        let listener = if chosen(&members).contains(&self.rank) { stand_in(ip) } else { None };
-        own.stands_in = listener.as_ref().map(|(_, port)| *port);
+        let listener = if chosen(&members).contains(&self.rank) { listen_as_stand_in(ip, self.size) } else { None };
+        own.stand_in_port = listener.as_ref().map(|(_, port)| *port);
         let listener = listener.map(|(listener, _)| listener);
         let whereabouts = members[self.rank as usize].clone();
         let stand_ins = StandIns::new(ranks, whereabouts, token, key, listener);
@@ -243,11 +242,10 @@ impl Environment {
         key: Option<ClusterKey>,
         ticket: Option<String>,
     ) -> Result<Server, BootstrapError> {
-        let in_use = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
-        let places = limit.saturating_sub(in_use + SPARE);
+        let descriptors = Descriptors::now();
+        let places = descriptors.left();
         if places < self.size as usize {
-            let needed = in_use + SPARE + self.size as usize;
+            let (needed, limit) = (descriptors.taken + self.size as usize, descriptors.limit);
             return Err(BootstrapError::Descriptors { size: self.size, needed, limit });
         }
         let terms = Terms { size: self.size, limit: self.limit, key, ticket, places };
@@ -256,9 +254,11 @@ impl Environment {
     }
 }
 
-/// Listens for those that are left, in case rank 0 ends. Without the system's leave others stand in.
-fn stand_in(ip: IpAddr) -> Option<(TcpListener, u16)> {
+/// Listens for those that are left, in case rank 0 ends: all may have to wait until this rank asks who they are. Without the
+/// system's leave others stand in.
+fn listen_as_stand_in(ip: IpAddr, size: u32) -> Option<(TcpListener, u16)> {
     let listener = TcpListener::bind(SocketAddr::new(ip, 0)).ok()?;
+    rustix::net::listen(&listener, size as i32).ok()?;
     let port = listener.local_addr().ok()?.port();
     Some((listener, port))
 }
@@ -285,8 +285,6 @@ fn check_links(all: &[Listening]) -> Result<(), BootstrapError> {
 
 /// How long to wait for all ranks.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Descriptors that rank 0 needs beside those of the ranks: for its own connection, its worker, and one visitor at least.
-const SPARE: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -317,7 +315,7 @@ mod tests {
             is_on_infiniband,
             is_software: device == "soft0",
             rate_mbps: None,
-            stands_in: None,
+            stand_in_port: None,
         };
         assert!(check_links(&[on("soft0", false), on("mlx5_0", false)]).is_ok());
         assert!(check_links(&[on("mlx5_0", true), on("mlx5_1", true)]).is_ok());

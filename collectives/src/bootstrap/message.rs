@@ -83,7 +83,7 @@ pub(crate) struct Listening {
     /// The rate of the device's link in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
     /// The port of the same address at which it stands in for rank 0, if it does.
-    pub(crate) stands_in: Option<u16>,
+    pub(crate) stand_in_port: Option<u16>,
 }
 
 /// Where a rank runs.
@@ -158,7 +158,7 @@ impl Listeners {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let device = devices.number((its.device.clone(), its.is_on_infiniband, its.is_software, its.rate_mbps));
-            (addresses.number(its.address.ip()), its.address.port(), device, its.stands_in)
+            (addresses.number(its.address.ip()), its.address.port(), device, its.stand_in_port)
         });
         let ranks = ranks.collect();
         Listeners { addresses: addresses.all, devices: devices.all, ranks }
@@ -166,10 +166,10 @@ impl Listeners {
 
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
-        let one = |&(address, port, device, stands_in): &(u32, u16, u32, Option<u16>)| {
+        let one = |&(address, port, device, stand_in_port): &(u32, u16, u32, Option<u16>)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
             let (device, is_on_infiniband, is_software, rate_mbps) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stands_in })
+            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stand_in_port })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -246,7 +246,7 @@ mod tests {
             is_on_infiniband: false,
             is_software: true,
             rate_mbps: None,
-            stands_in: (port == 1).then_some(9),
+            stand_in_port: (port == 1).then_some(9),
         };
         let all: Vec<_> = (0..512).map(listening).collect();
         let line = encode(&Listeners::pack(&all));

@@ -11,7 +11,7 @@ use crate::deadline::Deadline;
 /// The ranks that are left, and where they meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Remnant {
-    /// In order; none where it is not known that no others went on.
+    /// In order; empty where others may have gone on.
     pub(crate) ranks: Vec<u32>,
     /// Where the first of them listens.
     pub(crate) spot: Spot,
@@ -23,8 +23,8 @@ pub(super) struct Roll {
     ranks: Vec<Standing>,
     /// While one asks: until then the others may.
     until: Option<Deadline>,
-    /// One that asked did not wait for the answer: it has ended, or found others to go on with.
-    deserted: bool,
+    /// One that had asked took its leave: it may have found others to go on with.
+    is_deserted: bool,
 }
 
 /// What a rank has done, and may do.
@@ -44,20 +44,23 @@ enum Standing {
 
 impl Roll {
     pub(super) fn new(ranks: u32) -> Self {
-        Roll { ranks: vec![Standing::Here; ranks as usize], until: None, deserted: false }
+        Roll { ranks: vec![Standing::Here; ranks as usize], until: None, is_deserted: false }
     }
 
-    /// A rank asks. The limit of the first that does counts.
-    pub(super) fn ask(&mut self, rank: u32, spot: Spot, limit: Duration) {
-        if let Some(standing @ (Standing::Here | Standing::Told)) = self.ranks.get_mut(rank as usize) {
-            *standing = Standing::Asks(spot);
-            self.until.get_or_insert_with(|| Deadline::after(limit));
+    /// A rank asks. The limit of the first that does counts. False if the others have gone on without it.
+    pub(super) fn ask(&mut self, rank: u32, spot: Spot, limit: Duration) -> bool {
+        match self.ranks.get_mut(rank as usize) {
+            Some(standing @ (Standing::Here | Standing::Told)) => {
+                *standing = Standing::Asks(spot);
+                self.until.get_or_insert_with(|| Deadline::after(limit));
+                true
+            }
+            _ => false,
         }
     }
 
     pub(super) fn leave(&mut self, rank: u32) {
         if let Some(standing) = self.ranks.get_mut(rank as usize) {
-            self.deserted |= matches!(standing, Standing::Asks(_));
             *standing = Standing::Gone;
         }
         // The time was for those that asked.
@@ -66,13 +69,20 @@ impl Roll {
         }
     }
 
+    /// A rank takes its leave. One that had asked may go on with others that know nothing of those here.
+    pub(super) fn desert(&mut self, rank: u32) {
+        let standing = self.ranks.get(rank as usize);
+        self.is_deserted |= matches!(standing, Some(Standing::Asks(_) | Standing::Told));
+        self.leave(rank);
+    }
+
     /// How long the others may still ask; `None` if nobody does, or for ever.
     pub(super) fn left(&self) -> Option<Duration> {
         self.until?.left()
     }
 
-    /// Who is left, once all have asked that can, or had the time to. Those that have not are left out; and all are, where some
-    /// did not wait for the answer, and may have gone on as half of the ranks.
+    /// Who is left, once all have asked that can, or had the time to. Those that have not are left out; and all are, if they are no
+    /// more than half where some [deserted](Self::desert), who may be the other half.
     pub(super) fn settle(&mut self) -> Option<Remnant> {
         let until = self.until?;
         let is_awaited = |standing: &Standing| matches!(standing, Standing::Here | Standing::Told);
@@ -87,7 +97,7 @@ impl Roll {
         let (mut ranks, spots): (Vec<u32>, Vec<Spot>) = asking.unzip();
         // None, if those that asked have ended since.
         let spot = *spots.first()?;
-        if self.deserted && 2 * ranks.len() <= self.ranks.len() {
+        if self.is_deserted && 2 * ranks.len() <= self.ranks.len() {
             ranks.clear();
         }
         for standing in &mut self.ranks {
@@ -123,7 +133,8 @@ impl Muster {
     }
 
     pub(super) fn ask(&self, rank: u32, spot: Spot, limit: Duration) {
-        self.lock().roll.ask(rank, spot, limit);
+        // Who is not counted any more hears so when it waits.
+        let _ = self.lock().roll.ask(rank, spot, limit);
     }
 
     pub(super) fn leave(&self, rank: u32) {
@@ -171,7 +182,7 @@ mod tests {
     /// Four ranks, of which these ask, with a port each.
     fn asking(ranks: &[u32], limit: Duration) -> Roll {
         let mut roll = Roll::new(4);
-        ranks.iter().for_each(|&rank| roll.ask(rank, spot(100 + rank as u16), limit));
+        ranks.iter().for_each(|&rank| assert!(roll.ask(rank, spot(100 + rank as u16), limit)));
         roll
     }
 
@@ -189,7 +200,7 @@ mod tests {
         assert_eq!(roll.settle(), None);
         roll.leave(0);
         assert_eq!(roll.settle(), None);
-        roll.ask(2, spot(102), LIMIT);
+        let _ = roll.ask(2, spot(102), LIMIT);
         assert_eq!(roll.settle(), remnant(&[1, 2, 3], 101));
         assert_eq!(roll.settle(), None);
     }
@@ -198,14 +209,14 @@ mod tests {
     fn who_has_not_asked_in_time_is_out_for_good() {
         let mut roll = asking(&[1, 2], Duration::ZERO);
         assert_eq!(roll.settle(), remnant(&[1, 2], 101));
-        roll.ask(0, spot(100), LIMIT);
+        let _ = roll.ask(0, spot(100), LIMIT);
         assert_eq!((roll.until.is_some(), roll.settle()), (false, None));
     }
 
     #[test]
     fn the_limit_of_the_first_counts() {
         let mut roll = asking(&[1], Duration::ZERO);
-        roll.ask(2, spot(102), Duration::MAX);
+        let _ = roll.ask(2, spot(102), Duration::MAX);
         assert_eq!(roll.settle(), remnant(&[1, 2], 101));
     }
 
@@ -217,9 +228,9 @@ mod tests {
         // Nobody is left out by one that has ended since.
         let mut roll = asking(&[1], Duration::ZERO);
         roll.leave(1);
-        roll.ask(2, spot(200), LIMIT);
+        let _ = roll.ask(2, spot(200), LIMIT);
         assert_eq!(roll.settle(), None);
-        [0, 3].into_iter().for_each(|rank| roll.ask(rank, spot(200), LIMIT));
+        [0, 3].into_iter().for_each(|rank| _ = roll.ask(rank, spot(200), LIMIT));
         assert_eq!(roll.settle(), remnant(&[0, 2, 3], 200));
     }
 
@@ -227,12 +238,19 @@ mod tests {
     fn who_was_not_waited_for_does_not_go_on_as_well() {
         // Those that asked before it was ready to answer are half of the ranks, elsewhere.
         let mut roll = asking(&[2, 3], LIMIT);
-        [2, 3].into_iter().for_each(|rank| roll.leave(rank));
-        [0, 1].into_iter().for_each(|rank| roll.ask(rank, spot(100), LIMIT));
+        [2, 3].into_iter().for_each(|rank| roll.desert(rank));
+        [0, 1].into_iter().for_each(|rank| _ = roll.ask(rank, spot(100), LIMIT));
         assert_eq!(roll.settle(), remnant(&[], 100));
+        // Those that were told and did not meet them, likewise.
+        let mut roll = asking(&[0, 1, 2, 3], LIMIT);
+        assert!(roll.settle().is_some());
+        [1, 2, 3].into_iter().for_each(|rank| roll.desert(rank));
+        let _ = roll.ask(0, spot(100), LIMIT);
+        assert_eq!(roll.settle(), remnant(&[], 100));
+        // More than half are the only ones.
         let mut roll = asking(&[3], LIMIT);
-        roll.leave(3);
-        (0..3).for_each(|rank| roll.ask(rank, spot(100), LIMIT));
+        roll.desert(3);
+        (0..3).for_each(|rank| _ = roll.ask(rank, spot(100), LIMIT));
         assert_eq!(roll.settle(), remnant(&[0, 1, 2], 100));
     }
 
@@ -240,9 +258,9 @@ mod tests {
     fn those_that_did_not_meet_ask_again() {
         let mut roll = asking(&[0, 1, 2, 3], LIMIT);
         assert!(roll.settle().is_some());
-        roll.ask(2, spot(202), LIMIT);
+        let _ = roll.ask(2, spot(202), LIMIT);
         roll.leave(0);
-        roll.ask(3, spot(203), LIMIT);
+        let _ = roll.ask(3, spot(203), LIMIT);
         // Rank 1 may still be about to.
         assert_eq!(roll.settle(), None);
         roll.leave(1);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Interest, Poll, Waker};
 use qpair_transport::ClusterKey;
+use rustix::process::{Resource, getrlimit};
 
 use super::meeting::Hosting;
 use super::store::{LISTENER, Store, WAKER};
@@ -69,6 +70,27 @@ impl Server {
     }
 }
 
+/// The descriptors of this process.
+pub(super) struct Descriptors {
+    /// Those that are in use, and that a store needs beside those of its visitors.
+    pub(super) taken: usize,
+    /// As many as the system gives.
+    pub(super) limit: usize,
+}
+
+impl Descriptors {
+    pub(super) fn now() -> Self {
+        let in_use = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
+        Descriptors { taken: in_use + SPARE, limit }
+    }
+
+    /// How many are left for visitors.
+    pub(super) fn left(&self) -> usize {
+        self.limit.saturating_sub(self.taken)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
@@ -79,3 +101,6 @@ impl Drop for Server {
         }
     }
 }
+
+/// For the rank's own connection, its worker, and one visitor at least.
+const SPARE: usize = 32;

@@ -15,7 +15,7 @@ use super::line::{self, Ear, Mouth};
 use super::message::{FromStore, Listening, PROTOCOL, ToStore, Whereabouts, encode};
 use super::muster::Remnant;
 use super::regroup::Spot;
-use super::server::{Server, Terms};
+use super::server::{Descriptors, Server, Terms};
 use crate::deadline::Deadline;
 
 /// The ranks that stand in for rank 0: of its machine the next two, and of others, three at most, the first.
@@ -83,12 +83,17 @@ impl StandIns {
 
     /// Takes note of where they listen.
     pub(super) fn meet(&mut self, all: &[Listening]) {
-        let place = |its: &Listening| Some(SocketAddr::new(its.address.ip(), its.stands_in?));
+        let place = |its: &Listening| Some(SocketAddr::new(its.address.ip(), its.stand_in_port?));
         self.places = (0..).zip(all).filter_map(|(rank, its)| Some((rank, place(its)?))).collect();
     }
 
+    /// This rank.
+    pub(super) fn rank(&self) -> u32 {
+        self.rank
+    }
+
     /// Whether one of them has taken the store's place.
-    pub(super) fn serve(&self) -> bool {
+    pub(super) fn is_served(&self) -> bool {
         self.line.is_some()
     }
 
@@ -111,10 +116,13 @@ impl StandIns {
     fn ask(&mut self, spot: Spot, limit: Duration) -> Option<Remnant> {
         let (mouth, ear) = self.line.as_mut()?;
         mouth.say(&encode(&ToStore::Shrink { spot, limit })).ok()?;
-        let deadline = Deadline::after(limit.saturating_add(ANSWER));
+        let limit = limit.saturating_add(ANSWER);
+        let (mut deadline, mut is_heard) = (Deadline::after(limit), false);
         loop {
             match ear.message(Some(deadline)) {
                 Ok(FromStore::Remain(remnant)) => return Some(remnant),
+                // It has come to asking itself, perhaps later than this rank, and the time of the others begins.
+                Ok(FromStore::Left { .. }) if !is_heard => (deadline, is_heard) = (Deadline::after(limit), true),
                 Ok(FromStore::Left { .. }) => {}
                 // It knows of no other ranks, or of nothing any more.
                 Ok(_) | Err(_) => return None,
@@ -124,19 +132,19 @@ impl StandIns {
 
     /// Connects to the rank that stands in for rank 0 there, which may be this one.
     fn call(&mut self, rank: u32, address: SocketAddr, gone: &[u32]) -> io::Result<(Mouth, Ear)> {
-        if self.silent.contains(&address.ip()) {
-            return Err(ErrorKind::HostUnreachable.into());
-        }
         if rank == self.rank
             && let Some(listener) = self.listener.take()
         {
             let (size, key, ticket) = (self.size, self.key.clone(), Some(self.ticket()));
-            let terms = Terms { size, limit: Duration::MAX, key, ticket, places: usize::MAX };
+            let terms = Terms { size, limit: Duration::MAX, key, ticket, places: Descriptors::now().left() };
             self.server = Some(Server::stand_in(listener, terms, gone)?);
+        } else if self.silent.contains(&address.ip()) {
+            return Err(ErrorKind::HostUnreachable.into());
         }
         let stream = TcpStream::connect_timeout(&address, REACHED).inspect_err(|error| {
-            // A rank that has ended refuses; a host that has does not.
-            if error.kind() != ErrorKind::ConnectionRefused {
+            // A rank that has ended refuses; a host that has says nothing, or others say so.
+            if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
+            {
                 self.silent.push(address.ip());
             }
         })?;
@@ -167,7 +175,7 @@ const BESIDE: usize = 2;
 const ELSEWHERE: usize = 3;
 /// How long a host has to answer at all.
 const REACHED: Duration = Duration::from_secs(3);
-/// How much longer than those that may still ask a rank waits for the answer.
+/// How much longer than others may still ask a rank waits for the answer; and before for a word from who is to give it.
 const ANSWER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -202,7 +210,7 @@ mod tests {
         let mut stand_ins = StandIns::new((2, 3), on(&["a"]).remove(0), 7, None, None);
         stand_ins.places = [(1, address), (2, address)].into();
         let spot = Spot { address, ticket: 1 };
-        assert_eq!(stand_ins.who_is_left(spot, Duration::from_secs(60), &[0]), None);
-        assert!(!stand_ins.serve());
+        assert_eq!(stand_ins.who_is_left(spot, Duration::ZERO, &[0]), None);
+        assert!(!stand_ins.is_served());
     }
 }

@@ -24,11 +24,14 @@ impl Communicator {
     ///
     /// Ranks that are processes find each other by rank 0, which need not call this. If it has ended, dropped its communicator, or
     /// does not answer within `limit`, others stand in for it: of its machine the next two ranks, and the first of each of three
-    /// other machines. They know of no other ranks' end than the first that all heard of: where several have ended, it takes
-    /// `limit` until the rest is counted; and as long again for each of those that stand in which lives and does not call this. At
-    /// least half of all ranks have to come, or get [`BootstrapError::TooFewLeft`], so that two parts of a network that has come
-    /// apart do not both go on without rank 0; that the part with rank 0 goes on as well is not known to them. If none is left that
-    /// stands in, the rest get [`BootstrapError::RankZeroGone`]. After either, all have to be started again.
+    /// other machines, one after the other. One that lives is waited for as long as `limit` to call this; from then on the others
+    /// have as long to come. It does not know who else has ended, but for the first of whom all heard: where several have, it takes
+    /// all of that time.
+    ///
+    /// At least half of all ranks have to come to one that stands in, or get [`BootstrapError::TooFewLeft`], so that no two groups go
+    /// on; and a rank 0 that comes back gets [`BootstrapError::LeftOut`] if it is left with no more than half. That it goes on itself,
+    /// with ranks that the others do not reach, they can not know. If none is left that stands in, or they have gone on, a rank gets
+    /// [`BootstrapError::RankZeroGone`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -63,10 +66,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`]; others as of [`Environment::connect`] if a rank can not be
-    /// set up, or ranks end one after the other while the rest meet. It ends in any case: there are three tries at most, each
-    /// of which takes `limit`, a minute more after the first, as long again for each that stands in for rank 0 and does not answer,
-    /// and three minutes to meet.
+    /// [`BootstrapError::LeftOut`], [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`]; others as of
+    /// [`Environment::connect`] if a rank can not be set up, or ranks end one after the other while the rest meet. It ends in any case:
+    /// there are three tries at most, each of which takes `limit`, a minute more after the first, twice as long again for each that
+    /// stands in for rank 0, lives and does not answer, and three minutes to meet.
     ///
     /// [`Environment::connect`]: crate::Environment::connect
     pub fn shrink(mut self, limit: Duration) -> Result<Communicator, BootstrapError> {

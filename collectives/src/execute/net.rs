@@ -195,7 +195,7 @@ impl Net {
             is_on_infiniband: self.worker.is_on_infiniband(),
             is_software: self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory),
             rate_mbps: self.rate_mbps(),
-            stands_in: None,
+            stand_in_port: None,
         }
     }
 

@@ -256,6 +256,10 @@ fn those_that_are_left_go_on_whoever_ended() {
     assert!(line.contains("ready: 0 of 1"), "{line}");
 }
 
+fn send(rank: &Rank, signal: Signal) {
+    kill_process(Pid::from_child(&rank.child), signal).unwrap();
+}
+
 /// Ranks that shrink, which have run for a while.
 fn shrinking(ranks: usize, role: &str) -> Job {
     let mut job = start(ranks, role);
@@ -266,6 +270,8 @@ fn shrinking(ranks: usize, role: &str) -> Job {
 #[test]
 fn without_rank_0_and_those_that_stand_in_for_it_none_goes_on() {
     let mut job = shrinking(5, "shrink");
+    // None of them acts while another has ended.
+    job.ranks[..3].iter().for_each(|rank| send(rank, Signal::STOP));
     job.ranks[..3].iter_mut().for_each(|rank| rank.child.kill().unwrap());
     for rank in 3..5 {
         let line = job.ranks[rank].next().unwrap_or_default();
@@ -279,18 +285,31 @@ fn without_rank_0_and_those_that_stand_in_for_it_none_goes_on() {
 #[test]
 fn fewer_than_half_do_not_go_on_without_rank_0() {
     let mut job = shrinking(4, "shrink 5");
-    for rank in [2, 3] {
-        kill_process(Pid::from_child(&job.ranks[rank].child), Signal::STOP).unwrap();
-    }
+    job.ranks[2..].iter().for_each(|rank| send(rank, Signal::STOP));
     job.ranks[0].child.kill().unwrap();
     let line = job.ranks[1].next().unwrap_or_default();
     assert!(line.contains("gone: rank 0 is gone, and of 4 ranks only 1"), "{line}");
 }
 
+/// One that stands in does not know that another has ended as well: it waits for that one, from when it comes itself.
+#[test]
+fn who_stands_in_may_come_later_than_those_who_ask_it() {
+    let mut job = shrinking(4, "shrink 5");
+    send(&job.ranks[1], Signal::STOP);
+    for rank in [0, 3] {
+        job.ranks[rank].child.kill().unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    send(&job.ranks[1], Signal::CONT);
+    for (rank, number) in [(1, 0), (2, 1)] {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
+    }
+}
+
 #[test]
 fn the_others_go_on_without_a_rank_0_that_is_stopped() {
     let mut job = shrinking(3, "shrink 5");
-    let send = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
     send(&job.ranks[0], Signal::STOP);
     for (rank, number) in [(1, 0), (2, 1)] {
         let line = job.ranks[rank].next().unwrap_or_default();
@@ -303,9 +322,7 @@ fn the_others_go_on_without_a_rank_0_that_is_stopped() {
 
 #[test]
 fn a_stopped_rank_is_left_out_and_hears_of_it() {
-    let send = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
-    let mut job = start(3, "shrink 5");
-    assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains("of 3"))));
+    let mut job = shrinking(3, "shrink 5");
     send(&job.ranks[1], Signal::STOP);
     for (rank, number) in [(0, 0), (2, 1)] {
         let line = job.ranks[rank].next().unwrap_or_default();

@@ -1,5 +1,7 @@
 //! The store: where all ranks meet, and by which they hear of each other's end.
 
+mod ends;
+
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,11 +13,11 @@ use mio::{Events, Poll, Token};
 
 use super::meeting::Published;
 use super::message::{FromStore, Listeners, Listening, Members, PROTOCOL, ToStore, Whereabouts, encode};
-use super::muster::Roll;
+use super::muster::{Remnant, Roll};
 use super::server::Terms;
 use super::visitor::{Heard, Visitor};
 use crate::deadline::Deadline;
-use crate::fault::{Fault, Place};
+use crate::fault::Fault;
 use crate::machine::Known;
 
 /// Where all ranks meet.
@@ -46,6 +48,8 @@ pub(super) struct Store {
     leaving: Vec<u32>,
     /// Who asks who is left.
     roll: Roll,
+    /// What those were told that asked last.
+    remnant: Option<Remnant>,
     /// Why somebody was: the last one.
     turned_away: Option<String>,
 }
@@ -97,6 +101,7 @@ impl Store {
             left: vec![false; size],
             leaving: Vec::new(),
             roll,
+            remnant: None,
             turned_away: None,
         }
     }
@@ -275,13 +280,9 @@ impl Store {
             (ToStore::Waits(place), Some(rank)) => self.hear_waits(rank, place),
             // The others count on it.
             (ToStore::Leave, Some(rank)) if self.deadline().is_some() => self.raise(Fault::Gone { rank }),
-            (ToStore::Leave, Some(rank)) => {
-                self.roll.leave(rank);
-                self.leave(rank);
-            }
+            (ToStore::Leave, Some(rank)) => self.part(rank),
             (ToStore::Shrink { spot, limit }, Some(rank)) if self.deadline().is_none() => {
-                self.roll.ask(rank, spot, limit);
-                self.leave(rank);
+                self.count_in(at, rank, spot, limit);
             }
             _ => self.refuse(at, "it said what it should not"),
         }
@@ -354,73 +355,6 @@ impl Store {
     /// What those ranks that said it have said, in order.
     fn by_rank<T>(&self, said: impl Fn(&Visitor) -> Option<T>) -> Vec<T> {
         (0..self.ranks.len()).filter_map(|rank| said(self.visitor_of(rank)?)).collect()
-    }
-
-    /// A rank waited too long: asks the others what they wait for, before all are told.
-    fn ask(&mut self, mut fault: Fault) {
-        if let Fault::TimedOut { by, place, waits, .. } = &mut fault {
-            *waits = vec![(*by, Some(place.clone()))];
-        }
-        self.stage = Stage::Asking { until: Deadline::after(ANSWERS), fault };
-        self.tell_all(&FromStore::Ask);
-    }
-
-    fn hear_waits(&mut self, rank: u32, place: Option<Place>) {
-        let Stage::Asking { fault: Fault::TimedOut { waits, .. }, .. } = &mut self.stage else { return };
-        if waits.iter().all(|(other, _)| *other != rank) {
-            waits.push((rank, place));
-        }
-        let complete = waits.len() >= self.ranks.iter().flatten().count();
-        self.tell_waits(complete);
-    }
-
-    /// Tells all what ended it, once all have said what they wait for, or had the time to.
-    fn tell_waits(&mut self, complete: bool) {
-        let Stage::Asking { until, fault } = &self.stage else { return };
-        if complete || until.is_over() {
-            let fault = fault.clone();
-            self.end(FromStore::Verdict(fault));
-        }
-    }
-
-    /// A rank can not go on. The first fault counts.
-    fn raise(&mut self, fault: Fault) {
-        let fault = match fault {
-            Fault::Gone { rank } if self.has_left(rank) => Fault::Left { rank },
-            fault => fault,
-        };
-        self.end(FromStore::Verdict(fault));
-    }
-
-    /// Tells all ranks what ended it, unless something did before.
-    fn end(&mut self, verdict: FromStore) {
-        if !matches!(self.stage, Stage::Over(_)) {
-            self.tell_who_left();
-            self.tell_all(&verdict);
-            self.stage = Stage::Over(verdict);
-        }
-    }
-
-    fn leave(&mut self, rank: u32) {
-        if let Some(left) = self.left.get_mut(rank as usize).filter(|left| !**left) {
-            *left = true;
-            self.leaving.push(rank);
-        }
-    }
-
-    /// Of all that left about the same time at once: they often do, and each that is here is told of each.
-    fn tell_who_left(&mut self) {
-        if !self.leaving.is_empty() {
-            let ranks = std::mem::take(&mut self.leaving);
-            self.tell_all(&FromStore::Left { ranks });
-        }
-    }
-
-    /// Once all have asked that can, or had the time to; also those that have not.
-    fn tell_who_is_left(&mut self) {
-        if let Some(remnant) = self.roll.settle() {
-            self.tell_all(&FromStore::Remain(remnant));
-        }
     }
 
     /// A connection ended: without a word before, that is the end of the rank.
@@ -502,5 +436,3 @@ const STRANGERS: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const DRAIN_ATTEMPTS: u32 = 50;
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
-/// How long ranks have to say what they wait for: one that runs answers within milliseconds.
-const ANSWERS: Duration = Duration::from_millis(300);

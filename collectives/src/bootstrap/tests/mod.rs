@@ -332,6 +332,48 @@ fn ranks_that_have_a_key_go_on_without_rank_0() {
     assert_eq!(left.iter().map(|comm| (comm.rank(), comm.size())).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
 }
 
+/// Rank 0 and others of four that join as guests, do that once all are set up, and hang up. Rank 0 asks who is left then.
+fn shrink_after(guests: &[(u32, &[ToStore])], own: &[u32]) -> Vec<Result<Communicator, BootstrapError>> {
+    let port = Port::keep();
+    let address = SocketAddr::from(([127, 0, 0, 1], port.number));
+    let environment = |&rank: &u32| Environment { limit: LIMIT, ..Environment::at(rank, 4, "127.0.0.1", port.number) };
+    let environments: Vec<_> = own.iter().map(environment).collect();
+    std::thread::scope(|scope| {
+        let own = scope.spawn(|| connect(environments).into_iter().map(Result::unwrap).collect::<Vec<_>>());
+        while TcpStream::connect(address).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut joined: Vec<_> = guests.iter().map(|(rank, said)| (Guest::join(address, *rank, 4), said)).collect();
+        for (guest, _) in &mut joined {
+            assert!(matches!(guest.hear(), FromStore::Roster { .. }));
+            guest.say(&encode(&ToStore::Listening(listening("soft0"))));
+        }
+        let own = own.join().unwrap();
+        for (mut guest, said) in joined {
+            assert!(matches!(guest.hear(), FromStore::Listening(_)));
+            said.iter().for_each(|message| guest.say(&encode(message)));
+        }
+        let own: Vec<_> = own.into_iter().map(|comm| scope.spawn(|| comm.shrink(LIMIT))).collect();
+        own.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_rank_that_asks_and_ends_is_missed_and_no_more() {
+    let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
+    let left = shrink_after(&[(1, &[ToStore::Shrink { spot, limit: LIMIT }]), (3, &[])], &[0, 2]);
+    let sizes: Vec<_> = left.into_iter().map(|comm| comm.unwrap().size()).collect();
+    assert_eq!(sizes, [2, 2]);
+}
+
+#[test]
+fn rank_0_hears_that_those_who_did_not_wait_for_it_may_have_gone_on() {
+    let spot = Spot { address: "127.0.0.1:9".parse().unwrap(), ticket: 0 };
+    let leaves = [ToStore::Shrink { spot, limit: LIMIT }, ToStore::Leave];
+    let left = shrink_after(&[(1, &leaves), (2, &leaves), (3, &[])], &[0]);
+    assert!(matches!(left[..], [Err(BootstrapError::LeftOut { rank: 0 })]), "{left:?}");
+}
+
 /// One that ends after the others have counted it in.
 #[test]
 fn those_that_are_left_meet_again_without_one_that_ends_meanwhile() {
@@ -379,7 +421,7 @@ fn listening(device: &str) -> Listening {
         is_on_infiniband: false,
         is_software: true,
         rate_mbps: None,
-        stands_in: None,
+        stand_in_port: None,
     }
 }
 
