@@ -308,6 +308,21 @@ fn who_stands_in_may_come_later_than_those_who_ask_it() {
 }
 
 #[test]
+fn where_the_first_that_stands_in_does_not_answer_the_next_does() {
+    let mut job = shrinking(4, "shrink 2");
+    send(&job.ranks[1], Signal::STOP);
+    job.ranks[0].child.kill().unwrap();
+    for (rank, number) in [(2, 0), (3, 1)] {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
+    }
+    // It comes back to nobody.
+    send(&job.ranks[1], Signal::CONT);
+    let line = job.ranks[1].next().unwrap_or_default();
+    assert!(line.contains("gone: rank 0"), "{line}");
+}
+
+#[test]
 fn the_others_go_on_without_a_rank_0_that_is_stopped() {
     let mut job = shrinking(3, "shrink 5");
     send(&job.ranks[0], Signal::STOP);
