@@ -309,7 +309,7 @@ fn who_stands_in_may_come_later_than_those_who_ask_it() {
 
 #[test]
 fn where_the_first_that_stands_in_does_not_answer_the_next_does() {
-    let mut job = shrinking(4, "shrink 2");
+    let mut job = shrinking(4, "shrink 5");
     send(&job.ranks[1], Signal::STOP);
     job.ranks[0].child.kill().unwrap();
     for (rank, number) in [(2, 0), (3, 1)] {
