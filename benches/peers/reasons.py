@@ -17,8 +17,7 @@ REASONS = {
     "4 ranks, 16 B": "Two ranks share each core: an operation takes at least two switches of a core, some 0.6 us each, and"
                      " the rest depends on who comes first.",
     "4 ranks, 64 B": "As at 16 B.",
-    "4 ranks, 256 B": "As at 16 B; and a message of more than 188 bytes is placed in its receive, which costs two more"
-                      " transfers of cache lines than one inside the ring.",
+    "4 ranks, 256 B": "As at 16 B.",
 }
 
 # Two ranks whose cores share a cache, by callgrind.
