@@ -401,8 +401,7 @@ impl<B: Held> Pending<'_, B> {
     where
         Self: 'p,
     {
-        let tickets: Vec<Ticket> = pending.filter_map(|pending| pending.ticket).collect();
-        comm.core().borrow_mut().hold(tickets.into_iter(), hold);
+        comm.core().borrow_mut().hold(pending.filter_map(|pending| pending.ticket), hold);
     }
 
     /// Waits until the operation is done, and gives the buffers, with the result.

@@ -119,7 +119,7 @@ impl Worker {
         // As much as the queue can hold: all that is there, and an end to it.
         for _ in 0..most {
             self.cut_short = false;
-            match self.reap_one() {
+            match self.reap() {
                 Ok(Some(event)) => taken.push_back(event),
                 Ok(None) if self.cut_short => {}
                 Ok(None) => break,

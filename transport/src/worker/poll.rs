@@ -215,8 +215,9 @@ impl Worker {
     }
 
     /// Takes completions until one gives an event, at most a batch.
+    // A call, which makes the event where its caller wants it; inside of others it would be copied there.
     #[inline(never)]
-    fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
+    pub(super) fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
             let Some(completion) = self.cq.poll()? else {
                 self.idle()?;
@@ -271,13 +272,6 @@ impl Worker {
         if self.slabs.lent() >= BUSY {
             self.reclaim(2);
         }
-    }
-
-    /// As [`reap`](Worker::reap), for those in no hurry.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn reap_one(&mut self) -> Result<Option<Event>, WorkerError> {
-        self.reap()
     }
 
     /// Nothing has come: time for what is put off otherwise.

@@ -91,7 +91,7 @@ mod tests {
             Entry { kind: 77, ..inline },
             Entry { lines: 0, ..inline },
             Entry { lines: 2, ..inline },
-            Entry { byte_len: RING_INLINE as u32 + 1, lines: 4, ..inline },
+            Entry { byte_len: RING_INLINE as u32 + 1, lines: MAX_LINES as u8, ..inline },
             Entry { kind: KIND_WRITE_IMM, flags: 0, lines: 3, ..inline },
         ] {
             assert!(!wrong.is_sound() && !wrong.is_short(), "{wrong:?}");

@@ -412,13 +412,8 @@ impl Core {
     /// wrote for peers has left it: a load of two stores is not forwarded.
     #[inline(always)]
     fn engine(&mut self) -> Outcome<Engine<'_>> {
-        let waiting = match self.waiting.front() {
-            Some(next) if next.operands.after.is_none() => {
-                let limits = self.waiting.iter().filter_map(|next| next.operands.limit.as_ref());
-                limits.min_by_key(|limit| limit.left())
-            }
-            _ => None,
-        };
+        let limits = || self.waiting.iter().filter_map(|next| next.operands.limit.as_ref());
+        let waiting = if self.is_next_held() { None } else { limits().min_by_key(|limit| limit.left()) };
         match &mut self.net {
             Some(net) => Ok(Engine {
                 net,
