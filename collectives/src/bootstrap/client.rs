@@ -27,10 +27,7 @@ pub(crate) struct StoreClient {
     listener: Option<JoinHandle<()>>,
     /// At rank 0.
     server: Option<Server>,
-    /// Where this rank listens in case it is the first of those that are left, once it has asked.
-    spot: Option<Spot>,
     stand_ins: StandIns,
-    size: u32,
 }
 
 /// A rank that has said who it is.
@@ -133,8 +130,7 @@ impl Joining {
         let listener = std::thread::Builder::new().name("qpair-store-client".into()).stack_size(STACK);
         let listener = listener.spawn(move || listen(rank, &mut ear, &mut answers, &heard));
         let listener = Some(listener.map_err(system("start a thread"))?);
-        let Joining { mouth, server, size, .. } = self;
-        Ok((StoreClient { mouth, alarm, listener, server, spot: None, stand_ins, size }, all))
+        Ok((StoreClient { mouth: self.mouth, alarm, listener, server: self.server, stand_ins }, all))
     }
 
     /// Tells the others that this rank can not be set up.
@@ -223,24 +219,22 @@ impl StoreClient {
     }
 
     pub(super) fn ask_who_is_left(&mut self, spot: Spot, limit: Duration) {
-        self.spot = Some(spot);
         if !self.stand_ins.is_served() {
             // If that fails, the listener has seen, or will see, that the store is gone.
             let _ = self.mouth.say(&encode(&ToStore::Shrink { spot, limit }));
         }
     }
 
-    /// Waits for the answer: the store's, or where that is gone or does not answer, that of who stands in for it.
+    /// Waits for the answer: the store's, or where that is gone or does not answer, that of who stands in for it, who is asked then.
     ///
     /// # Errors
     /// [`BootstrapError::RankZeroGone`], [`BootstrapError::TooFewLeft`].
-    pub(super) fn who_is_left(&mut self, limit: Duration) -> Result<Remnant, BootstrapError> {
+    pub(super) fn who_is_left(&mut self, spot: Spot, limit: Duration) -> Result<Remnant, BootstrapError> {
         if !self.stand_ins.is_served()
             && let Some(remnant) = self.alarm.wait_for_remnant(limit.saturating_add(ANSWER))
         {
             return Ok(remnant);
         }
-        let spot = self.spot.ok_or(BootstrapError::RankZeroGone)?;
         let ended = match self.alarm.fault() {
             Some(Fault::Gone { rank }) => rank,
             _ => 0,
@@ -248,11 +242,7 @@ impl StoreClient {
         // Should rank 0 go on after all, it is to know that this rank does so without it.
         let _ = self.mouth.say(&encode(&ToStore::Leave));
         self.hang_up();
-        let remnant = self.stand_ins.who_is_left(spot, limit, &[0, ended]).ok_or(BootstrapError::RankZeroGone)?;
-        // Of two groups that know nothing of each other, where one stands in here and one there, only one may go on.
-        let (left, size) = (remnant.ranks.len() as u32, self.size);
-        let is_too_small = remnant.ranks.contains(&self.stand_ins.rank()) && 2 * left < size;
-        if is_too_small { Err(BootstrapError::TooFewLeft { left, size }) } else { Ok(remnant) }
+        self.stand_ins.who_is_left(spot, limit, &[0, ended])
     }
 
     pub(super) fn leave(&mut self) {

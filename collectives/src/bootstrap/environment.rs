@@ -1,9 +1,7 @@
 //! Who a rank is and where it meets the others, from the variables of whatever launcher started it.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use mio::net::TcpListener;
 use qpair_transport::{ClusterKey, Near};
 
 use super::client::{Joining, Roster};
@@ -13,7 +11,7 @@ use super::message::{Listening, Member, Whereabouts};
 use super::overrides::Overrides;
 use super::seating::{own_gpu, seating};
 use super::server::{Descriptors, Server, Terms};
-use super::stand_in::{StandIns, chosen};
+use super::stand_in::StandIns;
 use super::watch::Watch;
 use super::whereabouts::whereabouts;
 use crate::communicator::{Communicator, this_machine};
@@ -201,11 +199,8 @@ impl Environment {
             }
         };
         let mut own = net.listening();
-        let listener = if chosen(&members).contains(&self.rank) { listen_as_stand_in(ip, self.size) } else { None };
-        own.stand_in_port = listener.as_ref().map(|(_, port)| *port);
-        let listener = listener.map(|(listener, _)| listener);
-        let whereabouts = members[self.rank as usize].clone();
-        let stand_ins = StandIns::new(ranks, whereabouts, token, key, listener);
+        let stand_ins = StandIns::new(ranks, &members, ip, token, key);
+        own.stand_in_port = stand_ins.port();
         let (client, all) = joining.listen(own, stand_ins, self.limit)?;
         check_links(&all)?;
         net.meet(all.iter().map(|rank| rank.address), token);
@@ -252,15 +247,6 @@ impl Environment {
         let server = Server::start(hosting, terms);
         server.map_err(|source| BootstrapError::System { what: "start what ranks meet at", source })
     }
-}
-
-/// Listens for those that are left, in case rank 0 ends: all may have to wait until this rank asks who they are. Without the
-/// system's leave others stand in.
-fn listen_as_stand_in(ip: IpAddr, size: u32) -> Option<(TcpListener, u16)> {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).ok()?;
-    rustix::net::listen(&listener, size as i32).ok()?;
-    let port = listener.local_addr().ok()?.port();
-    Some((listener, port))
 }
 
 /// How many ranks of the same machine come before it.

@@ -17,6 +17,7 @@ use super::muster::Remnant;
 use super::regroup::Spot;
 use super::server::{Descriptors, Server, Terms};
 use crate::deadline::Deadline;
+use crate::error::BootstrapError;
 
 /// The ranks that stand in for rank 0: of its machine the next two, and of others, three at most, the first.
 pub(super) fn chosen(members: &[Whereabouts]) -> Vec<u32> {
@@ -60,25 +61,32 @@ pub(super) struct StandIns {
 }
 
 impl StandIns {
+    /// For a rank that is reached at `ip`. If it is one of them, it listens from now on, but where the system refuses that: then
+    /// others stand in.
     pub(super) fn new(
         (rank, size): (u32, u32),
-        whereabouts: Whereabouts,
+        members: &[Whereabouts],
+        ip: IpAddr,
         token: u64,
         key: Option<ClusterKey>,
-        listener: Option<TcpListener>,
     ) -> Self {
         StandIns {
             rank,
             size,
-            whereabouts,
+            whereabouts: members[rank as usize].clone(),
             token,
             key,
             places: VecDeque::new(),
-            listener,
+            listener: if chosen(members).contains(&rank) { listen(ip, size).ok() } else { None },
             server: None,
             line: None,
             silent: Vec::new(),
         }
+    }
+
+    /// Where this rank listens, if it is one of them.
+    pub(super) fn port(&self) -> Option<u16> {
+        Some(self.listener.as_ref()?.local_addr().ok()?.port())
     }
 
     /// Takes note of where they listen.
@@ -87,30 +95,34 @@ impl StandIns {
         self.places = (0..).zip(all).filter_map(|(rank, its)| Some((rank, place(its)?))).collect();
     }
 
-    /// This rank.
-    pub(super) fn rank(&self) -> u32 {
-        self.rank
-    }
-
     /// Whether one of them has taken the store's place.
     pub(super) fn is_served(&self) -> bool {
         self.line.is_some()
     }
 
     /// Asks who is left, and waits for the answer. This rank listens at `spot`; those in `gone` can not ask, others have as long
-    /// as `limit`. `None` if none of those that stand in is left.
-    pub(super) fn who_is_left(&mut self, spot: Spot, limit: Duration, gone: &[u32]) -> Option<Remnant> {
-        loop {
+    /// as `limit`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::RankZeroGone`] if none of those that stand in is left, [`BootstrapError::TooFewLeft`].
+    pub(super) fn who_is_left(&mut self, spot: Spot, limit: Duration, gone: &[u32]) -> Result<Remnant, BootstrapError> {
+        let remnant = loop {
             if let Some(remnant) = self.ask(spot, limit) {
-                return Some(remnant);
+                break remnant;
             }
             self.line = None;
-            let (rank, address) = self.places.pop_front()?;
+            let (rank, address) = self.places.pop_front().ok_or(BootstrapError::RankZeroGone)?;
             match self.call(rank, address, gone) {
                 Ok(line) => self.line = Some(line),
                 Err(error) => tracing::debug!(rank = self.rank, %error, "rank {rank} does not stand in for rank 0"),
             }
+        };
+        // Of two groups that know nothing of each other, where one stands in here and one there, only one may go on.
+        let (left, size) = (remnant.ranks.len() as u32, self.size);
+        if remnant.ranks.contains(&self.rank) && 2 * left < size {
+            return Err(BootstrapError::TooFewLeft { left, size });
         }
+        Ok(remnant)
     }
 
     fn ask(&mut self, spot: Spot, limit: Duration) -> Option<Remnant> {
@@ -169,6 +181,13 @@ impl StandIns {
     }
 }
 
+/// Listens, with room for all ranks: they may have to wait until this one asks who is left itself.
+fn listen(ip: IpAddr, size: u32) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
+    rustix::net::listen(&listener, size as i32)?;
+    Ok(listener)
+}
+
 /// Of the machine of rank 0.
 const BESIDE: usize = 2;
 /// Of other machines.
@@ -207,10 +226,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let mut stand_ins = StandIns::new((2, 3), on(&["a"]).remove(0), 7, None, None);
+        let mut stand_ins = StandIns::new((3, 4), &on(&["a"; 4]), address.ip(), 7, None);
         stand_ins.places = [(1, address), (2, address)].into();
         let spot = Spot { address, ticket: 1 };
-        assert_eq!(stand_ins.who_is_left(spot, Duration::ZERO, &[0]), None);
-        assert!(!stand_ins.is_served());
+        let error = stand_ins.who_is_left(spot, Duration::ZERO, &[0]).unwrap_err();
+        assert!(matches!(error, BootstrapError::RankZeroGone), "{error}");
+        assert!(!stand_ins.is_served() && stand_ins.port().is_none());
     }
 }

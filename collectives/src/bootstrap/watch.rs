@@ -80,10 +80,10 @@ impl Watch {
     ///
     /// # Errors
     /// [`BootstrapError::LeftOut`]; [`BootstrapError::RankZeroGone`] and [`BootstrapError::TooFewLeft`], of ranks of a store.
-    pub(crate) fn who_is_left(&mut self, rank: u32, limit: Duration) -> Result<Remnant, BootstrapError> {
+    pub(crate) fn who_is_left(&mut self, rank: u32, spot: Spot, limit: Duration) -> Result<Remnant, BootstrapError> {
         let remnant = match self {
             Watch::Shared(Shared { muster, .. }) => muster.wait(rank),
-            Watch::Store(client) => Some(client.who_is_left(limit)?),
+            Watch::Store(client) => Some(client.who_is_left(spot, limit)?),
         };
         remnant.filter(|remnant| remnant.ranks.contains(&rank)).ok_or(BootstrapError::LeftOut { rank })
     }

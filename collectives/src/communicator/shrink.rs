@@ -103,7 +103,7 @@ impl Communicator {
         core.watch.ask_who_is_left(rank, host.spot, limit);
         // There is nothing more to say; and room for the new one.
         core.say_goodbye();
-        Ok((core.watch.who_is_left(rank, limit)?, host))
+        Ok((core.watch.who_is_left(rank, host.spot, limit)?, host))
     }
 
     fn meet(&self, remnant: &Remnant, host: Host) -> Result<Communicator, BootstrapError> {
