@@ -244,16 +244,20 @@ fn those_that_are_left_go_on_whoever_ended() {
     let mut left = vec![0, 1, 2, 3];
     // Each communicator has its own rank 0.
     for victim in [1, 0, 2] {
-        for (number, &rank) in left.iter().enumerate() {
-            let line = job.ranks[rank].next().unwrap_or_default();
-            assert!(line.contains(&format!("ready: {number} of {}", left.len())), "rank {rank}: {line}");
-        }
+        go_on(&mut job, &left);
         job.ranks[victim].child.kill().unwrap();
         left.retain(|&rank| rank != victim);
     }
     assert_eq!(left, [3]);
-    let line = job.ranks[3].next().unwrap_or_default();
-    assert!(line.contains("ready: 0 of 1"), "{line}");
+    go_on(&mut job, &left);
+}
+
+/// Those ranks are in a communicator, in that order, and have run for a while in it.
+fn go_on(job: &mut Job, ranks: &[usize]) {
+    for (number, &rank) in ranks.iter().enumerate() {
+        let line = job.ranks[rank].next().unwrap_or_default();
+        assert!(line.contains(&format!("ready: {number} of {}", ranks.len())), "rank {rank}: {line}");
+    }
 }
 
 fn send(rank: &Rank, signal: Signal) {
@@ -301,10 +305,7 @@ fn who_stands_in_may_come_later_than_those_who_ask_it() {
     }
     std::thread::sleep(Duration::from_secs(3));
     send(&job.ranks[1], Signal::CONT);
-    for (rank, number) in [(1, 0), (2, 1)] {
-        let line = job.ranks[rank].next().unwrap_or_default();
-        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
-    }
+    go_on(&mut job, &[1, 2]);
 }
 
 #[test]
@@ -312,10 +313,7 @@ fn where_the_first_that_stands_in_does_not_answer_the_next_does() {
     let mut job = shrinking(4, "shrink 5");
     send(&job.ranks[1], Signal::STOP);
     job.ranks[0].child.kill().unwrap();
-    for (rank, number) in [(2, 0), (3, 1)] {
-        let line = job.ranks[rank].next().unwrap_or_default();
-        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
-    }
+    go_on(&mut job, &[2, 3]);
     // It comes back to nobody.
     send(&job.ranks[1], Signal::CONT);
     let line = job.ranks[1].next().unwrap_or_default();
@@ -326,10 +324,7 @@ fn where_the_first_that_stands_in_does_not_answer_the_next_does() {
 fn the_others_go_on_without_a_rank_0_that_is_stopped() {
     let mut job = shrinking(3, "shrink 5");
     send(&job.ranks[0], Signal::STOP);
-    for (rank, number) in [(1, 0), (2, 1)] {
-        let line = job.ranks[rank].next().unwrap_or_default();
-        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
-    }
+    go_on(&mut job, &[1, 2]);
     send(&job.ranks[0], Signal::CONT);
     let line = job.ranks[0].next().unwrap_or_default();
     assert!(line.contains("gone: the other ranks went on without rank 0"), "{line}");
@@ -339,10 +334,7 @@ fn the_others_go_on_without_a_rank_0_that_is_stopped() {
 fn a_stopped_rank_is_left_out_and_hears_of_it() {
     let mut job = shrinking(3, "shrink 5");
     send(&job.ranks[1], Signal::STOP);
-    for (rank, number) in [(0, 0), (2, 1)] {
-        let line = job.ranks[rank].next().unwrap_or_default();
-        assert!(line.contains(&format!("ready: {number} of 2")), "rank {rank}: {line}");
-    }
+    go_on(&mut job, &[0, 2]);
     send(&job.ranks[1], Signal::CONT);
     let line = job.ranks[1].next().unwrap_or_default();
     assert!(line.contains("gone: the other ranks went on without rank 1"), "{line}");
@@ -350,18 +342,17 @@ fn a_stopped_rank_is_left_out_and_hears_of_it() {
 
 #[test]
 fn a_stopped_rank_never_writes_to_a_vector_that_was_given_back() {
-    let go_on = |rank: &Rank, signal| kill_process(Pid::from_child(&rank.child), signal).unwrap();
     // Some are stopped in the middle of writing to the other.
     let mut jobs: Vec<_> = (0..3).map(|_| start(2, "keep 4000000")).collect();
     for (number, job) in (0..).zip(&mut jobs) {
         assert!(job.ranks.iter_mut().all(|rank| rank.next().is_some_and(|line| line.contains("ready"))));
         std::thread::sleep(Duration::from_millis(100 + 7 * number));
-        go_on(&job.ranks[1], Signal::STOP);
+        send(&job.ranks[1], Signal::STOP);
     }
     for job in &mut jobs {
         let line = job.ranks[0].next().unwrap_or_default();
         assert!(line.contains("gone: rank 0 gave up"), "{line}");
-        go_on(&job.ranks[1], Signal::CONT);
+        send(&job.ranks[1], Signal::CONT);
         // It is through with what it did when it says how that ended.
         let line = job.ranks[1].next().unwrap_or_default();
         assert!(line.contains("gone: "), "{line}");
