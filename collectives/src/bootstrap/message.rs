@@ -149,8 +149,10 @@ pub(super) struct Listeners {
     addresses: Vec<IpAddr>,
     /// Their names, whether they are on InfiniBand, whether they are the software device, and the rates of their links.
     devices: Vec<(String, bool, bool, Option<u64>)>,
-    /// By rank: its address, port and device; and the port at which it stands in for rank 0.
-    ranks: Vec<(u32, u16, u32, Option<u16>)>,
+    /// By rank: its address, port and device.
+    ranks: Vec<(u32, u16, u32)>,
+    /// Those that stand in for rank 0, with the port.
+    stand_ins: Vec<(u32, u16)>,
 }
 
 impl Listeners {
@@ -158,20 +160,25 @@ impl Listeners {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let device = devices.number((its.device.clone(), its.is_on_infiniband, its.is_software, its.rate_mbps));
-            (addresses.number(its.address.ip()), its.address.port(), device, its.stand_in_port)
+            (addresses.number(its.address.ip()), its.address.port(), device)
         });
         let ranks = ranks.collect();
-        Listeners { addresses: addresses.all, devices: devices.all, ranks }
+        let stand_ins = (0..).zip(all).filter_map(|(rank, its)| Some((rank, its.stand_in_port?))).collect();
+        Listeners { addresses: addresses.all, devices: devices.all, ranks, stand_ins }
     }
 
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
-        let one = |&(address, port, device, stand_in_port): &(u32, u16, u32, Option<u16>)| {
+        let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
             let (device, is_on_infiniband, is_software, rate_mbps) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stand_in_port })
+            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stand_in_port: None })
         };
-        self.ranks.iter().map(one).collect()
+        let mut all: Vec<Listening> = self.ranks.iter().map(one).collect::<Option<_>>()?;
+        for &(rank, port) in &self.stand_ins {
+            all.get_mut(rank as usize)?.stand_in_port = Some(port);
+        }
+        Some(all)
     }
 }
 
@@ -250,7 +257,7 @@ mod tests {
         };
         let all: Vec<_> = (0..512).map(listening).collect();
         let line = encode(&Listeners::pack(&all));
-        assert!(line.len() < 512 * 17, "{} bytes", line.len());
+        assert!(line.len() < 512 * 12, "{} bytes", line.len());
         assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack().unwrap(), all);
     }
 
@@ -258,7 +265,11 @@ mod tests {
     fn what_contradicts_itself_is_nothing() {
         let members = r#"{"hosts":[["h","m","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
-        let listeners = r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0,null]]}"#;
-        assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
+        for listeners in [
+            r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]],"stand_ins":[]}"#,
+            r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
+        ] {
+            assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
+        }
     }
 }
