@@ -18,9 +18,9 @@ pub(crate) struct Pieces<T> {
 type Chunk<T> = Vec<(u64, T)>;
 
 impl<T> Pieces<T> {
-    /// Pieces of a chunk, at most: those of half a KiB, since half of them are moved for a cut.
+    /// Pieces of a chunk, at most: those of a KiB, since half of them are moved for a cut.
     const CHUNK: usize = {
-        let fit = 512 / size_of::<(u64, T)>();
+        let fit = 1024 / size_of::<(u64, T)>();
         if fit < 8 { 8 } else { fit }
     };
 }
@@ -136,10 +136,24 @@ impl<T: Clone> Pieces<T> {
     /// Cuts at both ends; where the first piece between is, by chunk and place.
     fn cut_out(&mut self, start: u64, end: u64) -> (usize, usize) {
         let (number, at) = self.find(start);
-        let chunk = &self.chunks[number];
-        let next = || self.firsts.get(number + 1).copied().unwrap_or(self.len);
-        if chunk[at].0 == start && chunk.get(at + 1).map_or_else(next, |piece| piece.0) == end {
+        let chunk = &mut self.chunks[number];
+        let next = chunk.get(at + 1).map(|piece| piece.0);
+        let next = next.unwrap_or_else(|| self.firsts.get(number + 1).copied().unwrap_or(self.len));
+        let first = chunk[at].0;
+        if (first, next) == (start, end) {
             return (number, at);
+        }
+        // Mostly one piece holds all of it.
+        if end <= next && chunk.len() + 2 <= Self::CHUNK {
+            let value = chunk[at].1.clone();
+            if end < next {
+                chunk.insert(at + 1, (end, value.clone()));
+            }
+            if first == start {
+                return (number, at);
+            }
+            chunk.insert(at + 1, (start, value));
+            return (number, at + 1);
         }
         if end < self.len {
             self.cut(end);

@@ -15,7 +15,8 @@ use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
 /// Where there are no races, which are looked for elsewhere, any legal order of its steps gives the same contents.
 pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyError> {
     let memory = plan.by_rank().map(|(rank, program)| initial(&plan.spec, rank, program)).collect();
-    let mut all = All { plan, memory, parts: Vec::new() };
+    let combinations = Combinations::of(plan.spec.ranks.0);
+    let mut all = All { plan, memory, combinations, parts: Vec::new() };
     replay(plan, matching, |event| match event {
         Event::Local(at, StepKind::Finish { dst }) => all.finish(at, dst),
         Event::Local(at, kind) => all.apply((at, kind), (at, kind)),
@@ -24,35 +25,97 @@ pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyErro
     all.outputs()
 }
 
-/// What an element holds: the combination of some ranks' contributions to one element. `None` is undefined.
-type Value = Option<Combination>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Combination {
+/// What an element holds, if anything: the combination of some ranks' contributions to one element.
+#[derive(Debug, Clone, Copy)]
+struct Held {
     /// The element is the one held's position plus this, wrapping.
     shift: u64,
-    ranks: RankSet,
-    order: Order,
+    what: Id,
     finished: bool,
 }
 
+const NOTHING: Held = Held { shift: 0, what: Id(u32::MAX), finished: false };
+
+/// Of a [`Combination`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Id(u32);
+
+impl Held {
+    fn is_nothing(&self) -> bool {
+        self.what == NOTHING.what
+    }
+}
+
+/// Some ranks' contributions, combined.
+#[derive(Debug, Clone)]
+struct Combination {
+    ranks: RankSet,
+    order: Order,
+}
+
+/// All combinations that were made: what elements hold is a number, so that it is little to move. Those of one rank have its
+/// number, and are not kept.
+struct Combinations {
+    ranks: u32,
+    made: Vec<Combination>,
+    /// The last that was made, and of which: a step mostly combines the same in several pieces.
+    last: Option<([Id; 2], Id)>,
+}
+
+impl Combinations {
+    fn of(ranks: u32) -> Self {
+        Self { ranks, made: Vec::new(), last: None }
+    }
+
+    fn ranks(&self, id: Id) -> RankSet {
+        match id.0.checked_sub(self.ranks) {
+            None => RankSet::one(id.0),
+            Some(made) => self.made[made as usize].ranks.clone(),
+        }
+    }
+
+    fn order(&self, id: Id) -> Order {
+        match id.0.checked_sub(self.ranks) {
+            None => Order::of(id.0),
+            Some(made) => self.made[made as usize].order,
+        }
+    }
+
+    /// Both combined; or the rank whose contribution both have.
+    fn both(&mut self, one: Id, other: Id) -> Result<Id, u32> {
+        if let Some((of, made)) = self.last
+            && of == [one, other]
+        {
+            return Ok(made);
+        }
+        let (own, new) = (self.ranks(one), self.ranks(other));
+        if let Some(contributor) = own.first_common(&new) {
+            return Err(contributor);
+        }
+        let made = Id(self.ranks + self.made.len() as u32);
+        self.made.push(Combination { ranks: own.union(&new), order: self.order(one).with(self.order(other)) });
+        self.last = Some(([one, other], made));
+        Ok(made)
+    }
+}
+
 /// A rank's buffers.
-type Memory = Buffers<Pieces<Value>>;
+type Memory = Buffers<Pieces<Held>>;
 
 /// What a rank's buffers hold before its first step.
 fn initial(spec: &Spec, rank: u32, program: &Program) -> Memory {
-    let mut memory = spec.sizes(rank, program).map(|len| Pieces::new(len, None));
-    let Part { slice, shift, ranks } = given(spec, rank);
-    let own = Combination { shift, ranks, order: Order::of(rank), finished: false };
-    memory[slice.buffer].set(slice.offset, slice.offset + slice.len, Some(own));
+    let mut memory = spec.sizes(rank, program).map(|len| Pieces::new(len, NOTHING));
+    let Part { slice, shift, .. } = given(spec, rank);
+    memory[slice.buffer].set(slice.offset, slice.offset + slice.len, Held { shift, what: Id(rank), finished: false });
     memory
 }
 
 struct All<'a> {
     plan: &'a Plan,
     memory: Vec<Memory>,
+    combinations: Combinations,
     /// What a step moves: from, to, and what it holds. Kept, so that it is not allocated each time.
-    parts: Vec<(u64, u64, Combination)>,
+    parts: Vec<(u64, u64, Held)>,
 }
 
 impl All<'_> {
@@ -63,27 +126,29 @@ impl All<'_> {
         };
         // What comes from position p goes to p - src.offset + dst.offset.
         let moved = src.offset.wrapping_sub(dst.offset);
-        let Self { memory, parts, .. } = self;
+        let Self { memory, parts, combinations, .. } = self;
         parts.clear();
         let source = &mut memory[reader.rank as usize][src.buffer];
-        source.read(src.offset, src.offset + src.len, |from, to, value| {
-            let Some(value) = value else {
+        source.read(src.offset, src.offset + src.len, |from, to, held| {
+            if held.is_nothing() {
                 return Err(VerifyError::Undefined {
                     rank: reader.rank,
                     step: reader.step,
                     slice: part(src, from, to),
                 });
-            };
-            let value = Combination { shift: value.shift.wrapping_add(moved), ..value.clone() };
-            parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), value));
+            }
+            let held = Held { shift: held.shift.wrapping_add(moved), ..*held };
+            parts.push((from.wrapping_sub(moved), to.wrapping_sub(moved), held));
             Ok(())
         })?;
         let target = &mut memory[writer.rank as usize][dst.buffer];
-        for (from, to, value) in parts.drain(..) {
+        for (from, to, new) in parts.drain(..) {
             if reduce {
-                target.visit(from, to, |from, to, held| combine(writer, part(dst, from, to), held, &value))?;
+                let mut combine =
+                    |from, to, held: &mut Held| combine(writer, part(dst, from, to), held, &new, combinations);
+                target.visit(from, to, &mut combine)?;
             } else {
-                target.set(from, to, Some(value));
+                target.set(from, to, new);
             }
         }
         Ok(())
@@ -94,14 +159,14 @@ impl All<'_> {
         let target = &mut self.memory[at.rank as usize][dst.buffer];
         target.visit(dst.offset, dst.offset + dst.len, |from, to, held| {
             let slice = part(dst, from, to);
-            match held {
-                None => Err(VerifyError::Undefined { rank: at.rank, step: at.step, slice }),
-                Some(held) if wanted && !held.finished && held.ranks == all => {
-                    held.finished = true;
-                    Ok(())
-                }
-                Some(_) => Err(VerifyError::Finish { rank: at.rank, step: at.step, slice }),
+            if held.is_nothing() {
+                return Err(VerifyError::Undefined { rank: at.rank, step: at.step, slice });
             }
+            if !wanted || held.finished || self.combinations.ranks(held.what) != all {
+                return Err(VerifyError::Finish { rank: at.rank, step: at.step, slice });
+            }
+            held.finished = true;
+            Ok(())
         })
     }
 
@@ -111,7 +176,7 @@ impl All<'_> {
         let mut promises = Promises::new(&self.plan.spec);
         let mut ordered = true;
         for (rank, memory) in (0..).zip(self.memory) {
-            ordered &= output(&self.plan.spec, rank, memory, promises.next(rank), canonical)?;
+            ordered &= output(&self.plan.spec, rank, memory, promises.next(rank), &self.combinations, canonical)?;
         }
         Ok(ordered)
     }
@@ -123,51 +188,60 @@ fn output(
     rank: u32,
     mut memory: Memory,
     promised: Vec<Part>,
+    combinations: &Combinations,
     canonical: Order,
 ) -> Result<bool, VerifyError> {
     let mut ordered = true;
     for want in promised {
         let Slice { offset, len, buffer } = want.slice;
-        memory[buffer].read(offset, offset + len, |from, to, value| {
-            let fault = match value {
-                None => OutputFault::Undefined,
-                Some(value) => {
-                    ordered &= !spec.collective.reduces() || value.order == canonical;
-                    if value.shift != want.shift {
-                        OutputFault::Misplaced
-                    } else if let Some(missing) = want.ranks.first_beyond(&value.ranks) {
-                        OutputFault::Missing(missing)
-                    } else if let Some(foreign) = value.ranks.first_beyond(&want.ranks) {
-                        OutputFault::Foreign(foreign)
-                    } else if value.finished != spec.finish {
-                        OutputFault::Unfinished
-                    } else {
-                        return Ok(());
-                    }
-                }
-            };
-            Err(VerifyError::Output { rank, slice: part(want.slice, from, to), fault })
+        memory[buffer].read(offset, offset + len, |from, to, held| {
+            let fault = fault(held, &want, combinations, spec.finish);
+            ordered &= !spec.collective.reduces() || held.is_nothing() || combinations.order(held.what) == canonical;
+            let slice = part(want.slice, from, to);
+            fault.map_or(Ok(()), |fault| Err(VerifyError::Output { rank, slice, fault }))
         })?;
     }
     Ok(ordered)
 }
 
-fn combine(at: At, slice: Slice, held: &mut Value, new: &Combination) -> Result<(), VerifyError> {
+/// What is wrong with what is held where `want` was promised.
+fn fault(held: &Held, want: &Part, combinations: &Combinations, finished: bool) -> Option<OutputFault> {
+    if held.is_nothing() {
+        return Some(OutputFault::Undefined);
+    }
+    if held.shift != want.shift {
+        return Some(OutputFault::Misplaced);
+    }
+    let ranks = combinations.ranks(held.what);
+    if let Some(missing) = want.ranks.first_beyond(&ranks) {
+        return Some(OutputFault::Missing(missing));
+    }
+    if let Some(foreign) = ranks.first_beyond(&want.ranks) {
+        return Some(OutputFault::Foreign(foreign));
+    }
+    (held.finished != finished).then_some(OutputFault::Unfinished)
+}
+
+/// Combines `new` into what is held.
+fn combine(
+    at: At,
+    slice: Slice,
+    held: &mut Held,
+    new: &Held,
+    combinations: &mut Combinations,
+) -> Result<(), VerifyError> {
     let At { rank, step } = at;
-    let Some(held) = held else {
+    if held.is_nothing() {
         return Err(VerifyError::Undefined { rank, step, slice });
-    };
+    }
     if held.shift != new.shift {
         return Err(VerifyError::Misplaced { rank, step, slice });
     }
-    if let Some(contributor) = held.ranks.first_common(&new.ranks) {
-        return Err(VerifyError::Duplicate { rank, step, contributor, slice });
-    }
+    let both = combinations.both(held.what, new.what);
+    held.what = both.map_err(|contributor| VerifyError::Duplicate { rank, step, contributor, slice })?;
     if held.finished || new.finished {
         return Err(VerifyError::Finish { rank, step, slice });
     }
-    held.ranks = held.ranks.union(&new.ranks);
-    held.order = held.order.with(new.order);
     Ok(())
 }
 

@@ -114,18 +114,20 @@ impl<'a> InOrder<'a> {
     /// Lets all ranks go as far as they can. Whether that is to the end.
     fn run(&mut self, visit: &mut impl FnMut(Event) -> Result<(), VerifyError>) -> Result<bool, VerifyError> {
         while let Some(rank) = self.awake.pop_front() {
-            for left in (0..TURN).rev() {
-                let Some((at, kind)) = self.next(rank) else { break };
+            let mut left = TURN;
+            while left > 0
+                && let Some((at, kind)) = self.next(rank)
+            {
+                let Some(peer) = kind.peer() else {
+                    visit(Event::Local(at, kind))?;
+                    self.complete(at);
+                    continue;
+                };
+                left -= 1;
                 if left == 0 {
                     self.awake.push_back(rank);
                 }
-                match kind.peer() {
-                    Some(peer) => self.transfers(at, kind, peer, visit)?,
-                    None => {
-                        visit(Event::Local(at, kind))?;
-                        self.complete(at);
-                    }
-                }
+                self.transfers(at, kind, peer, visit)?;
             }
         }
         Ok(self.incomplete == 0)
