@@ -426,8 +426,8 @@ fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
     let is_copy =
         |step: &Step| step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch;
     // The copy that makes what a send gives away, if that is all the send waits for.
-    let copy_of = |number: u32, step: &Step| match *program.deps(number) {
-        [copy] if step.what == What::Send => {
+    let copy_of = |number: u32, step: &Step| match program.deps(number).only() {
+        Some(copy) if step.what == What::Send => {
             let made = &steps[copy as usize];
             (is_copy(made) && made.dst == step.src).then_some(copy)
         }
@@ -528,8 +528,8 @@ mod tests {
         let is_copy = |step: &Step| {
             step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch
         };
-        let copy_of = |number: usize| match *program.deps(number as u32) {
-            [copy] if steps[number].what == What::Send => {
+        let copy_of = |number: usize| match program.deps(number as u32).only() {
+            Some(copy) if steps[number].what == What::Send => {
                 let made = &steps[copy as usize];
                 (is_copy(made) && made.dst == steps[number].src).then_some(copy as usize)
             }

@@ -117,7 +117,7 @@ impl Lowering<'_, '_> {
         let mut open = vec![late.1];
         let mut seen = Vec::new();
         while let Some(step) = open.pop() {
-            for &dep in program.deps(step).iter() {
+            for dep in program.deps(step).iter() {
                 if dep == early {
                     return true;
                 }

@@ -26,7 +26,7 @@ impl Graph {
         let mut dep_counts = Vec::with_capacity(len);
         for step in program.steps() {
             dep_counts.push(step.deps.len() as u32);
-            for &dep in step.deps.iter().filter(|&&dep| (dep as usize) < len) {
+            for dep in step.deps.iter().filter(|&dep| (dep as usize) < len) {
                 starts[dep as usize + 1] += 1;
             }
         }
@@ -36,7 +36,7 @@ impl Graph {
         let mut next = starts.clone();
         let mut dependents = vec![0; starts[len] as usize];
         for (number, step) in program.numbered() {
-            for &dep in step.deps.iter().filter(|&&dep| (dep as usize) < len) {
+            for dep in step.deps.iter().filter(|&dep| (dep as usize) < len) {
                 dependents[next[dep as usize] as usize] = number;
                 next[dep as usize] += 1;
             }

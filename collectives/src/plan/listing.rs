@@ -75,7 +75,7 @@ impl Program {
     /// The line of the listing for `step`: what it does, and what it waits for. Empty past the end.
     pub fn line(&self, step: u32) -> String {
         let Some(kind) = self.kind(step) else { return String::new() };
-        let deps: Vec<String> = self.deps(step).iter().map(u32::to_string).collect();
+        let deps: Vec<String> = self.deps(step).iter().map(|dep| dep.to_string()).collect();
         let after = if deps.is_empty() { String::new() } else { format!("  after {}", deps.join(", ")) };
         format!("{step:>6}  {kind}{after}")
     }

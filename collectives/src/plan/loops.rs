@@ -5,7 +5,8 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::ops::Deref;
+
+use super::deps::Deps;
 
 /// A record of which some are others moved on.
 pub(super) trait Repeats: Copy + Eq {
@@ -28,6 +29,9 @@ pub(super) struct Loops<R: Repeats> {
     /// Those of singles, one after the other.
     lists: Vec<u32>,
     bodies: Vec<Body<R>>,
+    /// Those of bodies, one after the other: each the numbers of the first time, and then how far each of them moves from one
+    /// time to the next.
+    body_lists: Vec<u32>,
 }
 
 /// Some records in a row, up to where the next section begins.
@@ -51,53 +55,29 @@ struct Single<R> {
 struct Body<R: Repeats> {
     record: R,
     by: R::Stride,
-    list: [u32; FEW],
-    list_by: [u32; FEW],
-    listed: u8,
+    /// Where its list begins, and how long it is.
+    list: u32,
+    listed: u32,
 }
 
-/// Numbers in a list within a loop, at most: a pairwise exchange in place waits for both sides of the round before, and for
-/// the copy that it sends.
-const FEW: usize = 3;
-
-/// Records of a loop's body, at most. Hierarchical algorithms among nodes of eight ranks repeat after 16 to 18 steps.
-const LONGEST: usize = 24;
+/// Records of a loop's body, at most. Hierarchical algorithms among nodes of sixteen ranks repeat after 32 to 34 steps.
+const LONGEST: usize = 36;
 
 /// Records that a loop stands for, at least, and times: so that loops within the body of another are left to that, and no
 /// loop takes more memory than its records would.
 const FEWEST: usize = 18;
 const FEWEST_TIMES: usize = 3;
 
-/// The numbers that belong to a record; derefs to a slice.
-#[derive(Debug, Clone, Copy)]
-pub struct Deps<'a>(Kept<'a>);
-
-#[derive(Debug, Clone, Copy)]
-enum Kept<'a> {
-    Few([u32; FEW], u8),
-    Listed(&'a [u32]),
-}
-
-impl Deref for Deps<'_> {
-    type Target = [u32];
-
-    #[inline]
-    fn deref(&self) -> &[u32] {
-        match &self.0 {
-            Kept::Few(numbers, len) => &numbers[..*len as usize],
-            Kept::Listed(numbers) => numbers,
-        }
-    }
-}
-
-impl Deps<'_> {
-    /// None.
-    pub(super) const NONE: Deps<'static> = Deps(Kept::Listed(&[]));
-}
-
 impl<R: Repeats> Default for Loops<R> {
     fn default() -> Self {
-        Self { len: 0, sections: Vec::new(), singles: Vec::new(), lists: Vec::new(), bodies: Vec::new() }
+        Self {
+            len: 0,
+            sections: Vec::new(),
+            singles: Vec::new(),
+            lists: Vec::new(),
+            bodies: Vec::new(),
+            body_lists: Vec::new(),
+        }
     }
 }
 
@@ -151,6 +131,7 @@ impl<R: Repeats> Loops<R> {
             + self.singles.capacity() * size_of::<Single<R>>()
             + self.lists.capacity() * size_of::<u32>()
             + self.bodies.capacity() * size_of::<Body<R>>()
+            + self.body_lists.capacity() * size_of::<u32>()
     }
 
     /// Gives back memory that is kept for more to come.
@@ -159,6 +140,7 @@ impl<R: Repeats> Loops<R> {
         self.singles.shrink_to_fit();
         self.lists.shrink_to_fit();
         self.bodies.shrink_to_fit();
+        self.body_lists.shrink_to_fit();
     }
 
     /// Where a section ends.
@@ -169,24 +151,22 @@ impl<R: Repeats> Loops<R> {
     #[inline]
     fn single(&self, at: u32) -> (R, Deps<'_>) {
         let Single { record, list } = self.singles[at as usize];
-        (record, Deps(Kept::Listed(&self.lists[list.0 as usize..list.1 as usize])))
+        (record, Deps::listed(&self.lists[list.0 as usize..list.1 as usize]))
     }
 
     #[inline]
     fn in_loop(&self, at: u32, turn: u32) -> (R, Deps<'_>) {
         let body = &self.bodies[at as usize];
-        let mut list = body.list;
-        for (number, by) in list.iter_mut().zip(body.list_by) {
-            *number = number.wrapping_add(by.wrapping_mul(turn));
-        }
-        (body.record.moved(&body.by, turn), Deps(Kept::Few(list, body.listed)))
+        let (start, listed) = (body.list as usize, body.listed as usize);
+        let (numbers, by) = self.body_lists[start..start + 2 * listed].split_at(listed);
+        (body.record.moved(&body.by, turn), Deps::moved(numbers, by, turn))
     }
 
     /// Whether the loop at the end says that this comes next.
     fn goes_on(&self, section: &Section, at: u32, record: &R, list: &[u32]) -> bool {
         let after = at - section.first;
         let (said, numbers) = self.in_loop(section.start + after % section.period, after / section.period);
-        said == *record && *numbers == *list
+        said == *record && numbers == *list
     }
 
     /// Makes a loop of the last singles, if they are one.
@@ -214,41 +194,44 @@ impl<R: Repeats> Loops<R> {
         let len = self.singles.len();
         (0..period).all(|back| {
             let last = len - 1 - back;
-            let stride = self.stride(last - period, last);
-            stride.is_some()
-                && (1..times - 1).all(|turn| {
-                    let last = last - turn * period;
-                    self.stride(last - period, last) == stride
-                })
+            let Some(stride) = self.stride(last - period, last) else { return false };
+            (1..times - 1).all(|turn| {
+                let next = last - turn * period;
+                self.stride(next - period, next) == Some(stride)
+                    && self.lists_by(next - period, next).eq(self.lists_by(last - period, last))
+            })
         })
     }
 
-    /// How far it is from one single to another, and from its list to the other's.
+    /// How far it is from one single to another with as long a list.
     #[inline]
-    fn stride(&self, from: usize, to: usize) -> Option<(R::Stride, [u32; FEW])> {
+    fn stride(&self, from: usize, to: usize) -> Option<R::Stride> {
         let (from, to) = (&self.singles[from], &self.singles[to]);
-        let listed = from.list.1 - from.list.0;
-        if listed as usize > FEW || to.list.1 - to.list.0 != listed {
+        if to.list.1 - to.list.0 != from.list.1 - from.list.0 {
             return None;
         }
-        let by = from.record.stride(&to.record)?;
-        let mut list_by = [0; FEW];
-        for at in 0..listed {
-            let number = |list: (u32, u32)| self.lists[(list.0 + at) as usize];
-            list_by[at as usize] = number(to.list).wrapping_sub(number(from.list));
-        }
-        Some((by, list_by))
+        from.record.stride(&to.record)
+    }
+
+    /// How far it is from each number of one single's list to the other's.
+    fn lists_by(&self, from: usize, to: usize) -> impl Iterator<Item = u32> + '_ {
+        self.list(from).iter().zip(self.list(to)).map(|(from, to)| to.wrapping_sub(*from))
+    }
+
+    fn list(&self, single: usize) -> &[u32] {
+        let (start, end) = self.singles[single].list;
+        &self.lists[start as usize..end as usize]
     }
 
     fn make_loop(&mut self, section: Section, period: usize, times: usize) {
         let (base, start) = (self.singles.len() - period * times, self.bodies.len() as u32);
         for at in base..base + period {
-            let Some((by, list_by)) = self.stride(at, at + period) else { return };
-            let Single { record, list } = self.singles[at];
-            let listed = list.1 - list.0;
-            let mut few = [0; FEW];
-            few[..listed as usize].copy_from_slice(&self.lists[list.0 as usize..list.1 as usize]);
-            self.bodies.push(Body { record, by, list: few, list_by, listed: listed as u8 });
+            let Some(by) = self.stride(at, at + period) else { return };
+            let (list, Single { record, .. }) = (self.body_lists.len() as u32, self.singles[at]);
+            let numbers = [self.list(at), &self.lists_by(at, at + period).collect::<Vec<_>>()].concat();
+            let listed = numbers.len() as u32 / 2;
+            self.body_lists.extend(numbers);
+            self.bodies.push(Body { record, by, list, listed });
         }
         self.lists.truncate(self.singles[base].list.0 as usize);
         self.singles.truncate(base);
@@ -329,7 +312,7 @@ mod tests {
         }
         for (at, (record, list)) in (0..).zip(records) {
             let (found, numbers) = loops.get(at).unwrap();
-            assert_eq!((found, &*numbers), (*record, &list[..]), "{at}");
+            assert_eq!((found, numbers.to_vec()), (*record, list.clone()), "{at}");
         }
         assert!(loops.get(loops.len()).is_none());
         loops.shrink();
@@ -361,9 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_long_lists_is_kept_as_it_is() {
-        let records: Vec<_> = (0..100).map(|i| ((true, i), vec![i, i + 1, i + 2, i + 3])).collect();
-        assert_eq!(kept(&records).singles.len(), 100);
+    fn lists_may_be_long() {
+        let records: Vec<_> = (0..100).map(|i| ((true, i), vec![i, i + 1, i + 2, i + 3, 7])).collect();
+        let kept = kept(&records);
+        assert_eq!((kept.singles.len(), kept.bodies.len(), kept.body_lists.len()), (0, 1, 10));
+        // One number that moves otherwise is no loop.
+        let squares: Vec<_> = (0..100).map(|i| ((true, i), vec![i, i * i])).collect();
+        assert_eq!(self::kept(&squares).singles.len(), 100);
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod counts;
+mod deps;
 mod graph;
 mod hash;
 mod listing;
@@ -13,9 +14,9 @@ mod whole;
 
 pub(crate) use buffers::Buffers;
 pub use counts::Counts;
+pub use deps::Deps;
 pub use graph::Graph;
 pub use hash::PlanHash;
-pub use loops::Deps;
 pub use program::{Program, Step, StepIter, Steps};
 pub use spec::{Collective, Elements, Ranks, Spec};
 pub use step::{Buffer, Slice, StepKind};

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::loops::{self, Deps, Loops};
+use super::deps::Deps;
+use super::loops::{self, Loops};
 use super::step::{Buffer, StepKind};
 
 /// What one rank does: steps with dependencies on earlier steps of the same rank.
@@ -18,7 +19,7 @@ use super::step::{Buffer, StepKind};
 /// let mut program = Program::new();
 /// let take = program.push(StepKind::Recv { peer: 0, dst: Slice::data(0, 8) }, []);
 /// program.push(StepKind::Send { peer: 2, src: Slice::data(0, 8) }, [take]);
-/// assert_eq!(*program.deps(1), [0]);
+/// assert_eq!(program.deps(1), [0]);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "Vec<StepRecord>", from = "Vec<StepRecord>")]

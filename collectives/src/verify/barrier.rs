@@ -42,5 +42,5 @@ pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<(), VerifyError>
 fn before(plan: &Plan, known: &[Vec<RankSet>], at: At) -> RankSet {
     let own = RankSet::one(at.rank);
     let deps = plan.programs[at.rank as usize].deps(at.step);
-    deps.iter().fold(own, |set, &dep| set.union(&known[at.rank as usize][dep as usize]))
+    deps.iter().fold(own, |set, dep| set.union(&known[at.rank as usize][dep as usize]))
 }

@@ -84,11 +84,7 @@ impl<'a> Order<'a> {
     /// Whether the step depends on `early`. Looks at direct dependencies first, which is where an algorithm puts them.
     #[inline]
     fn is_after(&mut self, early: u32) -> bool {
-        let direct = self.step.is_some_and(|step| match *step.deps {
-            [] => false,
-            [one] => one == early,
-            ref all => all.binary_search(&early).is_ok(),
-        });
+        let direct = self.step.is_some_and(|step| step.deps.contains(early));
         direct || self.finds(early)
     }
 
@@ -105,7 +101,7 @@ impl<'a> Order<'a> {
             && let Some(step) = self.found.peek().copied().filter(|&step| step > early)
         {
             self.found.pop();
-            for &dep in self.program.deps(step).iter() {
+            for dep in self.program.deps(step).iter() {
                 if self.before[dep as usize] != self.number {
                     self.before[dep as usize] = self.number;
                     self.found.push(dep);

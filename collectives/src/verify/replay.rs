@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::error::VerifyError;
 use super::matching::Matching;
-use crate::plan::{Plan, Program, Step, StepIter, StepKind};
+use crate::plan::{Deps, Plan, Program, Step, StepIter, StepKind};
 
 /// A step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,7 +189,7 @@ impl<'a> InOrder<'a> {
         let Step { kind, deps } = steps.next()?;
         let incomplete = |step: &u32| phases[*step as usize] != Phase::Complete;
         // The last is mostly the one that takes longest.
-        if let Some(open) = deps.iter().rev().copied().find(incomplete) {
+        if let Some(open) = deps.iter().rev().find(incomplete) {
             cursor.waits_for = open;
             return None;
         }
@@ -247,7 +247,7 @@ impl<'a> State<'a> {
             for (number, step) in program.numbered() {
                 let at = At { rank, step: number };
                 if self.phase(at) == Phase::Waiting {
-                    self.look(at, step.kind, &step.deps);
+                    self.look(at, step.kind, step.deps);
                 }
             }
         }
@@ -259,10 +259,10 @@ impl<'a> State<'a> {
 
     /// Starts a step that waits for nothing any more, or lets it wait for a step that is not complete.
     #[inline]
-    fn look(&mut self, at: At, kind: StepKind, deps: &[u32]) {
+    fn look(&mut self, at: At, kind: StepKind, deps: Deps<'_>) {
         let progress = &mut self.ranks[at.rank as usize];
         let incomplete = |step: &u32| progress.phases[*step as usize] != Phase::Complete;
-        let open = deps.iter().rev().copied().find(incomplete);
+        let open = deps.iter().rev().find(incomplete);
         let open = open.or_else(|| self.matching.before(at.rank, at.step).filter(incomplete));
         if let Some(open) = open {
             progress.next[at.step as usize] = progress.waiting[open as usize];
@@ -287,7 +287,7 @@ impl<'a> State<'a> {
             let step = waiting;
             waiting = self.ranks[at.rank as usize].next[step as usize];
             if let Some(found) = self.plan.programs[at.rank as usize].step(step) {
-                self.look(At { step, ..at }, found.kind, &found.deps);
+                self.look(At { step, ..at }, found.kind, found.deps);
             }
         }
     }
@@ -323,7 +323,7 @@ impl<'a> State<'a> {
             return At { rank: peer.unwrap_or(at.rank), step: self.matching.partner(at.rank, at.step) };
         }
         let incomplete = |step: &u32| self.phase(At { step: *step, ..at }) != Phase::Complete;
-        let dep = program.deps(at.step).iter().copied().find(incomplete);
+        let dep = program.deps(at.step).iter().find(incomplete);
         let before = || self.matching.before(at.rank, at.step).filter(incomplete);
         At { step: dep.or_else(before).unwrap_or(at.step), ..at }
     }

@@ -27,7 +27,7 @@ fn check_steps(spec: &Spec, rank: u32, program: &Program, limit: u64) -> Result<
     }
     let sizes = spec.sizes(rank, program);
     for (step, Step { kind, deps }) in program.numbered() {
-        if let Some(&dep) = deps.iter().find(|&&dep| dep >= step) {
+        if let Some(dep) = deps.iter().find(|&dep| dep >= step) {
             return Err(VerifyError::Dependency { rank, step, dep });
         }
         one_step(spec, &sizes, rank, step, &kind)?;

@@ -115,7 +115,7 @@ fn graphs_turn_dependencies_round() {
             let mut turned = vec![Vec::new(); program.len()];
             for step in 0..program.len() as u32 {
                 assert_eq!(graph.dep_counts()[step as usize] as usize, program.deps(step).len());
-                for &dep in program.deps(step).iter() {
+                for dep in program.deps(step).iter() {
                     turned[dep as usize].push(step);
                 }
             }

@@ -1,0 +1,100 @@
+//! The steps that a step waits for.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// Steps of the same program, ascending: those that one step waits for. Within a loop they move on from one time to the next, so
+/// that they are calculated when they are asked for.
+#[derive(Clone, Copy)]
+pub struct Deps<'a> {
+    numbers: &'a [u32],
+    /// How far each moves from one time to the next; none where they stand for themselves.
+    by: &'a [u32],
+    turn: u32,
+}
+
+impl<'a> Deps<'a> {
+    /// None.
+    pub(super) const NONE: Deps<'static> = Deps::listed(&[]);
+
+    /// Those.
+    pub(super) const fn listed(numbers: &'a [u32]) -> Self {
+        Self { numbers, by: &[], turn: 0 }
+    }
+
+    /// Those, each moved on so often by what goes with it.
+    #[inline]
+    pub(super) fn moved(numbers: &'a [u32], by: &'a [u32], turn: u32) -> Self {
+        debug_assert_eq!(numbers.len(), by.len());
+        Self { numbers, by, turn }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// The one at `place`; `None` past the end.
+    #[inline]
+    pub fn get(&self, place: usize) -> Option<u32> {
+        let number = *self.numbers.get(place)?;
+        Some(number.wrapping_add(self.by.get(place).map_or(0, |by| by.wrapping_mul(self.turn))))
+    }
+
+    /// The only one, if it is.
+    #[inline]
+    pub fn only(&self) -> Option<u32> {
+        if self.len() == 1 { self.get(0) } else { None }
+    }
+
+    /// One after the other.
+    #[inline]
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator + use<'a> {
+        (0..self.len()).map(move |place| self.get(place).unwrap_or_default())
+    }
+
+    /// Whether `step` is one of them.
+    #[inline]
+    pub fn contains(&self, step: u32) -> bool {
+        let (mut low, mut high) = (0, self.len());
+        while let Some(dep) = self.get((low + high) / 2).filter(|_| low < high) {
+            match dep.cmp(&step) {
+                Ordering::Equal => return true,
+                Ordering::Less => low = (low + high) / 2 + 1,
+                Ordering::Greater => high = (low + high) / 2,
+            }
+        }
+        false
+    }
+
+    /// All of them, in a list.
+    pub fn to_vec(&self) -> Vec<u32> {
+        self.iter().collect()
+    }
+}
+
+impl PartialEq<[u32]> for Deps<'_> {
+    #[inline]
+    fn eq(&self, other: &[u32]) -> bool {
+        self.iter().eq(other.iter().copied())
+    }
+}
+
+impl<const N: usize> PartialEq<[u32; N]> for Deps<'_> {
+    fn eq(&self, other: &[u32; N]) -> bool {
+        *self == other[..]
+    }
+}
+
+impl fmt::Debug for Deps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
