@@ -315,6 +315,20 @@ fn a_model_that_is_measured_is_one_to_price_plans_by() {
 }
 
 #[test]
+fn what_goes_between_islands_of_gpus_counts() {
+    let args = ["compare", "all-reduce", "-n", "8", "-c", "64M", "--gpu", "--islands", "4"];
+    let ring = |args: &[&str]| {
+        let object = object(args);
+        let rows = object["algorithms"].as_array().expect("rows");
+        let ring = rows.iter().find(|row| row["algorithm"] == "ring").expect("a ring");
+        ring["points"][0]["predicted"]["seconds"].as_f64().expect("seconds")
+    };
+    assert!(ring(&args) > 10.0 * ring(&args[..args.len() - 2]));
+    let refused = refused(&["compare", "all-reduce", "-n", "8", "--nodes", "4", "--islands", "3"]);
+    assert!(refused.contains("give --islands a part of --nodes"), "{refused}");
+}
+
+#[test]
 fn what_an_algorithm_can_not_do_is_left_out_of_a_comparison_with_the_reason() {
     let text = plan(&["compare", "all-gather", "-n", "3", "-c", "8"]);
     assert!(text.contains("\nbruck ") && !text.contains("left out"), "{text}");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{File, finish, qpair, stderr, stdout};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Two GPUs and two NICs below a switch each, as NCCL writes it.
 const NCCL: &str = r#"<system version="1">
@@ -37,6 +37,40 @@ fn this_machine_is_shown_and_a_capture_of_it_is_the_same() {
     assert!(text.contains("soft0") && text.contains("NUMA"), "{text}");
     let again = stdout(&finish(qpair(&["topo", "--from", capture.path()])));
     assert_eq!(text.replace(&format!("\ncaptured: {}\n", capture.path()), ""), again.trim_end());
+}
+
+/// Two pairs of GPUs, each joined by NVLink.
+const PAIRS: &str = r#"<system version="1">
+  <cpu numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:11:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="0" sm="90" rank="0" gdr="1"><nvlink target="0000:31:00.0" count="4" tclass="0x030200"/></gpu>
+    </pci>
+    <pci busid="0000:21:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="1" sm="90" rank="1" gdr="1"><nvlink target="0000:41:00.0" count="4" tclass="0x030200"/></gpu>
+    </pci>
+    <pci busid="0000:31:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="2" sm="90" rank="2" gdr="1"><nvlink target="0000:11:00.0" count="4" tclass="0x030200"/></gpu>
+    </pci>
+    <pci busid="0000:41:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="16.0 GT/s PCIe" link_width="16">
+      <gpu dev="3" sm="90" rank="3" gdr="1"><nvlink target="0000:21:00.0" count="4" tclass="0x030200"/></gpu>
+    </pci>
+  </cpu>
+</system>
+"#;
+
+#[test]
+fn islands_of_gpus_are_told_where_there_are_several() {
+    let from = File::with("pairs.xml", PAIRS);
+    let text = stdout(&finish(qpair(&["topo", "--from", from.path()])));
+    assert!(text.contains("  GPU 0, GPU 2 (NVL; 24 GB/s to others)\n  GPU 1, GPU 3 (NVL; 24 GB/s"), "{text}");
+    let object: Value =
+        serde_json::from_str(&stdout(&finish(qpair(&["topo", "--from", from.path(), "--json"])))).unwrap();
+    let islands = object["gpu_islands"].as_array().unwrap();
+    assert_eq!(islands.iter().map(|island| &island["gpus"]).collect::<Vec<_>>(), [&json!([0, 2]), &json!([1, 3])]);
+    assert_eq!(islands[0]["outside_bytes_per_second"], 24_000_000_000_u64);
+    // One alone is not worth a word.
+    let one = File::with("one.xml", NCCL);
+    assert!(!stdout(&finish(qpair(&["topo", "--from", one.path()]))).contains("Islands"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub use model::{
     HostBridge, Link, LinkKind, LinkLayer, Machine, MachineBuilder, Nic, NicId, NicKind, NodeId, NvSwitch, Parent,
     Port, PortState, SocketLink, Warning, limits,
 };
-pub use path::{Hop, Path, PathClass};
+pub use path::{Hop, Island, Path, PathClass};
 pub use pci::{ParsePciAddressError, PciAddress, PcieGeneration, PcieLink, UnknownPcieGeneration};
 pub use select::{
     Assignment, Candidate, Choice, Consumer, Explanation, Known, Proven, Rail, SelectError, Selection, Verdict,

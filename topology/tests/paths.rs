@@ -2,7 +2,7 @@
 
 mod support;
 
-use qpair_topology::{Bandwidth, CpuId, GpuId, LinkKind, Machine, NicId, NodeId, PathClass};
+use qpair_topology::{Bandwidth, CpuId, GpuId, Island, LinkKind, Machine, NicId, NodeId, PathClass};
 use support::machines;
 
 fn class(machine: &Machine, a: impl Into<NodeId>, b: impl Into<NodeId>) -> PathClass {
@@ -89,4 +89,52 @@ fn parts_that_are_not_there_have_no_path() {
     let machine = machines::two_sockets();
     assert_eq!(machine.path(GpuId(9), NicId(0)), None);
     assert_eq!(machine.path(GpuId(0), NodeId::NvSwitch), None);
+}
+
+/// The members of each island, their class and what passes to others in GB/s.
+fn islands(machine: &Machine) -> Vec<(Vec<u16>, PathClass, f64)> {
+    let of = |island: &Island<GpuId>| island.members.iter().map(|gpu| gpu.0).collect();
+    let islands = machine.gpu_islands();
+    islands.iter().map(|island| (of(island), island.class, island.outside.as_gb())).collect()
+}
+
+#[test]
+fn gpus_are_on_one_island_with_those_that_they_reach_best() {
+    // Two quads, with NVLinks between them that do not join all with all.
+    let quads = vec![(vec![0, 1, 2, 3], PathClass::Nvl, 42.0), (vec![4, 5, 6, 7], PathClass::Nvl, 42.0)];
+    assert_eq!(islands(&machines::dgx1_v100()), quads);
+    // Switches join all.
+    let whole = machines::dgx_h100().gpu_islands();
+    assert_eq!((whole.len(), whole[0].members.len(), whole[0].class), (1, 8, PathClass::Nvl));
+    assert!(whole[0].outside.is_unlimited());
+    // Without NVLink it goes by sockets, between which the link of the processors carries what there is.
+    let halves = islands(&machines::two_sockets());
+    assert!(halves.len() == 2 && halves.iter().all(|half| half.1 < PathClass::Sys && half.2 == 16.0), "{halves:?}");
+    // One alone.
+    assert_eq!(machines::one_gpu().gpu_islands().len(), 1);
+    assert_eq!(machines::nics_only().gpu_islands(), []);
+}
+
+#[test]
+fn numa_nodes_are_on_one_island_with_those_of_their_socket() {
+    let p4d = machines::p4d().cpu_islands();
+    assert_eq!(p4d.iter().map(|island| &island.members[..]).collect::<Vec<_>>(), [[CpuId(0)], [CpuId(1)]]);
+    // Each socket of this one has two nodes.
+    let a100 = machines::dgx_a100().cpu_islands();
+    assert_eq!(
+        a100.iter().map(|island| (island.members.len(), island.class)).collect::<Vec<_>>(),
+        [(2, PathClass::Node); 2]
+    );
+}
+
+#[test]
+fn islands_part_all_and_are_the_same_for_all() {
+    for machine in machines::all() {
+        let (gpus, cpus) = (machine.gpu_islands(), machine.cpu_islands());
+        let mut members: Vec<GpuId> = gpus.iter().flat_map(|island| island.members.clone()).collect();
+        members.sort_unstable();
+        assert!(members.into_iter().eq(machine.gpu_ids()), "{:?}", machine.name());
+        let known = machine.cpus().iter().filter(|cpu| cpu.numa.is_some()).count();
+        assert_eq!(cpus.iter().map(|island| island.members.len()).sum::<usize>(), known);
+    }
 }

@@ -59,6 +59,12 @@ pub struct Terms {
     /// So many ranks in a row share a node [default: all]
     #[arg(long, value_name = "RANKS_PER_NODE", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
+    /// So many ranks in a row share an island of their node: a socket, or GPUs joined by NVLink [default: all of the node]
+    #[arg(long, value_name = "RANKS_PER_ISLAND", value_parser = clap::value_parser!(u32).range(1..))]
+    islands: Option<u32>,
+    /// Vectors are in memory of GPUs, whose kernels copy and combine
+    #[arg(long)]
+    gpu: bool,
     /// Rings that share the vector, for ring [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHANNELS)))]
     channels: Option<u32>,
@@ -99,9 +105,9 @@ impl Asked {
 }
 
 impl Terms {
-    /// Whether it is said which ranks share a node.
+    /// Whether it is said which ranks share a node, or an island.
     pub fn has_nodes(&self) -> bool {
-        self.nodes.is_some()
+        self.nodes.or(self.islands).is_some()
     }
 
     /// What is to be done.
@@ -132,13 +138,20 @@ impl Terms {
     /// What recipes are chosen and priced by.
     ///
     /// # Errors
-    /// [`PlanError::Model`] if there is no such model.
+    /// [`PlanError::Model`] if there is no such model; [`PlanError::Islands`].
     pub fn tuner(&self, setting: &Setting) -> Result<Tuner, PlanError> {
-        let mut tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
-        if let Some(segment) = self.segment {
-            tuning.segment = segment.0;
+        let tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
+        // No island is of two nodes.
+        let islands = self.islands.filter(|&ranks| self.nodes.is_none_or(|node| node > ranks && node % ranks == 0));
+        if let (Some(ranks), None) = (self.islands, islands) {
+            return Err(PlanError::Islands { ranks, node: self.nodes.unwrap_or(0) });
         }
-        setting.tuner(tuning, self.nodes.map_or(Nodes::One, Nodes::Of))
+        let tuner = setting.tuner(tuning, self.nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of))?;
+        let mut tuner = tuner.where_vectors_are(self.gpu).into_owned();
+        if let Some(segment) = self.segment {
+            tuner.tuning.segment = segment.0;
+        }
+        Ok(tuner)
     }
 
     /// The recipe for that, as communicators make it.

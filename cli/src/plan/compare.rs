@@ -21,7 +21,7 @@ use crate::table;
 
 /// Compares the algorithms that do a collective: steps, messages in a row, bytes, and predicted time at several sizes.
 ///
-/// What communicators choose by default is marked. --nodes, --cores and --model say for which machine; `qpair bench` measures.
+/// What communicators choose by default is marked. --nodes, --islands, --cores and --model say for which machine; `qpair bench` measures.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8
@@ -176,7 +176,7 @@ impl Comparison {
             remarks.push(format!("sent by the rank that sends most, and scratch, at the greatest size: S is {s}"));
         }
         if !args.terms.has_nodes() && Algorithm::Hierarchical.does(args.collective) {
-            remarks.push("hierarchical: all ranks share a node here; --nodes says otherwise".to_owned());
+            remarks.push("hierarchical: all ranks share a node here; --nodes and --islands say otherwise".to_owned());
         }
         remarks.extend(self.left_out.iter().map(|what| format!("left out: {what}")));
         remarks

@@ -69,6 +69,14 @@ pub enum PlanError {
         /// How many.
         ranks: u64,
     },
+    /// An island would be of several nodes.
+    #[error("nodes of {node} ranks have no whole islands of {ranks}: give --islands a part of --nodes")]
+    Islands {
+        /// Ranks of an island.
+        ranks: u32,
+        /// Ranks of a node.
+        node: u32,
+    },
     /// Too many rings to look at.
     #[error("{channels} rings are more than the {MAX_CHANNELS} that this command takes: ask for fewer")]
     Channels {

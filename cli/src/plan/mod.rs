@@ -23,7 +23,7 @@ pub use error::PlanError;
 /// Shows, proves, draws and compares the plans of collectives. Nothing runs.
 ///
 /// A plan is what each rank does for one collective, step by step. Times are predicted by the cost model by which communicators
-/// choose: --model says which parameters, --nodes and --cores where ranks are.
+/// choose: --model says which parameters, --nodes, --islands, --cores and --gpu where ranks and vectors are.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8                     which algorithm, at which size

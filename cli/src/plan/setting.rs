@@ -22,12 +22,13 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What plans are chosen and priced by, where ranks are on those nodes.
+    /// What plans are chosen and priced by, where ranks are on those nodes and islands of them.
     ///
     /// # Errors
     /// [`PlanError::Model`] if there is no such model.
-    pub fn tuner(&self, tuning: Tuning, nodes: Nodes) -> Result<Tuner, PlanError> {
-        let seats = Seats { nodes, cores: self.cores.unwrap_or(u32::MAX) };
+    pub fn tuner(&self, tuning: Tuning, nodes: Nodes, islands: Option<Nodes>) -> Result<Tuner, PlanError> {
+        let cores = self.cores.unwrap_or(u32::MAX);
+        let seats = Seats { nodes, gpu_islands: islands.clone(), islands, cores };
         Ok(Tuner { tuning, model: model(&self.model)?, seats })
     }
 

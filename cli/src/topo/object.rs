@@ -1,6 +1,6 @@
 //! The machine and the choice for programs.
 
-use qpair::topology::{Choice, Consumer, Machine, Proven, Rail};
+use qpair::topology::{Choice, Consumer, GpuId, Island, Machine, PathClass, Proven, Rail};
 use serde::Serialize;
 
 use crate::gpus::{ClosedGpu, Found, FoundGpu};
@@ -10,6 +10,8 @@ use crate::gpus::{ClosedGpu, Found, FoundGpu};
 pub struct Object<'a> {
     #[serde(flatten)]
     machine: &'a Machine,
+    /// GPUs that reach each other better than others; one island where that makes no difference.
+    gpu_islands: Vec<GpuIsland>,
     choice: Vec<Chosen<'a>>,
     /// Whether no other choice is better.
     proven: Proven,
@@ -18,6 +20,17 @@ pub struct Object<'a> {
     /// Of this machine: GPUs as CUDA counts them, and how each RDMA device reaches their memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_memory: Option<Vec<Memory<'a>>>,
+}
+
+/// GPUs, by their numbers.
+#[derive(Debug, Serialize)]
+struct GpuIsland {
+    gpus: Vec<u16>,
+    /// The farthest way between two of them.
+    path: PathClass,
+    /// To the island that it reaches worst, in one direction, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside_bytes_per_second: Option<u64>,
 }
 
 /// A GPU that opened, or one that did not.
@@ -73,6 +86,7 @@ impl<'a> Object<'a> {
         });
         Object {
             machine,
+            gpu_islands: machine.gpu_islands().iter().map(GpuIsland::of).collect(),
             choice: chosen.collect(),
             proven: choice.proven(),
             hints: machine.hints().iter().map(ToString::to_string).collect(),
@@ -81,6 +95,17 @@ impl<'a> Object<'a> {
                     |gpu: &'a Result<FoundGpu, ClosedGpu>| gpu.as_ref().map_or_else(Memory::Closed, Memory::Found);
                 found.iter().map(memory).collect()
             }),
+        }
+    }
+}
+
+impl GpuIsland {
+    fn of(island: &Island<GpuId>) -> Self {
+        let outside = Some(island.outside).filter(|outside| !outside.is_unlimited());
+        Self {
+            gpus: island.members.iter().map(|gpu| gpu.0).collect(),
+            path: island.class,
+            outside_bytes_per_second: outside.map(|outside| outside.bytes()),
         }
     }
 }

@@ -14,6 +14,7 @@ pub fn text(machine: &Machine, choice: &Choice, limits: &[String], found: Option
         blocks.push(nics(machine));
     }
     blocks.push(matrix(machine, choice));
+    blocks.extend(islands(machine));
     let reasons = if verbose {
         choice.explain().to_string()
     } else {
@@ -57,6 +58,19 @@ fn headline(machine: &Machine) -> String {
         ""
     };
     format!("{name}{counts}{lost}")
+}
+
+/// GPUs that reach each other better than others, where there are several islands of them.
+fn islands(machine: &Machine) -> Option<String> {
+    let islands = machine.gpu_islands();
+    if islands.len() < 2 || islands.iter().all(|island| island.members.len() < 2) {
+        return None;
+    }
+    let lines = islands.iter().map(|island| {
+        let members: Vec<_> = island.members.iter().map(|&gpu| machine.label(gpu)).collect();
+        format!("  {} ({}; {} to others)", members.join(", "), island.class, island.outside)
+    });
+    Some(format!("Islands, whose GPUs reach each other best:\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
 /// The NICs with their ports. Software devices have none that tell anything.

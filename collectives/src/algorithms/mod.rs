@@ -26,9 +26,7 @@ mod ring;
 mod tree;
 
 pub use name::{Algorithm, UnknownAlgorithm};
-#[cfg(test)]
-pub(crate) use outline::Side;
-pub(crate) use outline::{Outline, Phase, Reach};
+pub(crate) use outline::{Outline, Phase, Reach, Side};
 pub use recipe::{Nodes, Recipe, RecipeError, Shape};
 
 use builder::Builder;

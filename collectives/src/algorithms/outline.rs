@@ -43,6 +43,8 @@ pub(crate) enum Reach {
     Apart(u32),
     /// Those whose numbers differ in that bit.
     Flipped(u32),
+    /// Each with its parent in a tree of ranks that follow each other.
+    Tree,
     /// All with all.
     All,
     /// Those of one node.

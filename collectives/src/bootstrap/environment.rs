@@ -153,7 +153,7 @@ impl Environment {
     /// each other; a rank can not be set up, here or elsewhere.
     pub fn connect(&self) -> Result<Communicator, BootstrapError> {
         let cost = (self.rank == 0).then(this_machine).transpose();
-        let whereabouts = Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() };
+        let whereabouts = Whereabouts { gpu: own_gpu(self.local_rank), ..whereabouts() }.on_islands();
         self.connect_with(Arrival { whereabouts, cost })
     }
 
@@ -211,7 +211,8 @@ impl Environment {
             is_software: listening.is_software,
             rate_mbps: listening.rate_mbps,
         });
-        let cost = cost.with_rails(rails);
+        let outside = members.iter().filter_map(|rank| rank.gpu_island?.outside);
+        let cost = cost.with_rails(rails).with_gpu_islands(outside.collect::<Vec<_>>());
         let members = members.into_iter().zip(all);
         let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
         let comm = Communicator::new(net, Watch::Store(Box::new(client)), local_rank, members, cost);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use qpair_topology::{CpuSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
+use super::islands::Island;
 use super::muster::Remnant;
 use super::regroup::Spot;
 use crate::fault::{Fault, Place};
@@ -101,6 +102,11 @@ pub(crate) struct Whereabouts {
     /// The GPU that it uses, as far as can be told.
     #[serde(default)]
     pub(crate) gpu: Option<PciAddress>,
+    /// The island of its machine that its cores are on, and the one that its GPU is on, where there are several.
+    #[serde(default)]
+    pub(crate) cpu_island: Option<Island>,
+    #[serde(default)]
+    pub(crate) gpu_island: Option<Island>,
 }
 
 /// What all ranks know of a rank.
@@ -117,27 +123,31 @@ pub(crate) struct Member {
 pub(super) struct Members {
     /// Name, machine and node.
     hosts: Vec<(String, String, String)>,
-    cores: Vec<CpuSet>,
-    /// By rank: its host, its cores, its GPU.
-    ranks: Vec<(u32, u32, Option<PciAddress>)>,
+    seats: Vec<Seat>,
+    /// By rank: its host and its seat there.
+    ranks: Vec<(u32, u32)>,
 }
+
+/// Cores and the island that they are on, a GPU and the island that it is on.
+type Seat = (CpuSet, Option<Island>, Option<PciAddress>, Option<Island>);
 
 impl Members {
     pub(super) fn pack(all: &[Whereabouts]) -> Self {
-        let (mut hosts, mut cores) = (Distinct::default(), Distinct::default());
+        let (mut hosts, mut seats) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
             let host = hosts.number((its.host.clone(), its.machine.clone(), its.node.clone()));
-            (host, cores.number(its.cores.clone()), its.gpu)
+            (host, seats.number((its.cores.clone(), its.cpu_island, its.gpu, its.gpu_island)))
         });
         let ranks = ranks.collect();
-        Members { hosts: hosts.all, cores: cores.all, ranks }
+        Members { hosts: hosts.all, seats: seats.all, ranks }
     }
 
     /// `None` if it contradicts itself.
     pub(super) fn unpack(self) -> Option<Vec<Whereabouts>> {
-        let one = |&(host, cores, gpu): &(u32, u32, Option<PciAddress>)| {
+        let one = |&(host, seat): &(u32, u32)| {
             let (host, machine, node) = self.hosts.get(host as usize)?.clone();
-            Some(Whereabouts { host, machine, node, cores: self.cores.get(cores as usize)?.clone(), gpu })
+            let (cores, cpu_island, gpu, gpu_island) = self.seats.get(seat as usize)?.clone();
+            Some(Whereabouts { host, machine, node, cores, gpu, cpu_island, gpu_island })
         };
         self.ranks.iter().map(one).collect()
     }
@@ -214,7 +224,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 8;
+pub(super) const PROTOCOL: u32 = 9;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
@@ -240,12 +250,14 @@ mod tests {
             node: format!("node-{host}"),
             cores: cores.parse().unwrap(),
             gpu: (host == "b").then(|| PciAddress::new(0, 1, 2, 0)),
+            cpu_island: Some(Island { number: 1, outside: None }),
+            gpu_island: (host == "b").then_some(Island { number: 3, outside: Some(32_000_000_000) }),
         };
         let all: Vec<_> = (0..512).map(|at| rank(["a", "b"][at / 256], "0-63,128-191")).collect();
         let packed = Members::pack(&all);
-        assert_eq!((packed.hosts.len(), packed.cores.len()), (2, 1));
+        assert_eq!((packed.hosts.len(), packed.seats.len()), (2, 2));
         let line = encode(&packed);
-        assert!(line.len() < 512 * 24, "{} bytes", line.len());
+        assert!(line.len() < 512 * 8, "{} bytes", line.len());
         assert_eq!(serde_json::from_slice::<Members>(&line).unwrap().unpack().unwrap(), all);
         let listening = |port: u16| Listening {
             address: SocketAddr::new("10.0.0.1".parse().unwrap(), port),
@@ -263,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_nothing() {
-        let members = r#"{"hosts":[["h","m","m"]],"cores":["0"],"ranks":[[1,0,null]]}"#;
+        let members = r#"{"hosts":[["h","m","m"]],"seats":[["0",null,null,null]],"ranks":[[1,0]]}"#;
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
         for listeners in [
             r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]],"stand_ins":[]}"#,

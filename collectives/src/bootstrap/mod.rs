@@ -5,6 +5,7 @@
 mod alarm;
 mod client;
 mod environment;
+mod islands;
 mod launchers;
 mod line;
 mod meeting;
@@ -26,10 +27,9 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
+pub(crate) use islands::Island;
 pub use meeting::Meeting;
-#[cfg(test)]
-pub(crate) use message::Whereabouts;
-pub(crate) use message::{Listening, Member};
+pub(crate) use message::{Listening, Member, Whereabouts};
 pub(crate) use muster::Remnant;
 pub(crate) use regroup::{Host, SPOT, Spot, regroup};
 pub(crate) use watch::{Shared, Watch};

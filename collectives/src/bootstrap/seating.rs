@@ -107,6 +107,7 @@ fn touched(rank: &Whereabouts, machine: &Machine) -> Vec<u32> {
 mod tests {
     use qpair_topology::{Cpu, Gpu, Parent};
 
+    use super::super::whereabouts;
     use super::*;
 
     /// Four nodes of four cores; GPUs on the first.
@@ -127,7 +128,7 @@ mod tests {
 
     fn rank(machine: &str, cores: &str) -> Whereabouts {
         let cores = cores.parse().unwrap();
-        Whereabouts { host: machine.into(), machine: machine.into(), node: machine.into(), cores, gpu: None }
+        Whereabouts { host: machine.into(), machine: machine.into(), node: machine.into(), cores, ..whereabouts() }
     }
 
     fn numa(node: u32, nodes: &[u32], number: usize, ranks: usize) -> Near {

@@ -208,6 +208,8 @@ mod tests {
             node: "a node".into(),
             cores: "0".parse().unwrap(),
             gpu: None,
+            cpu_island: None,
+            gpu_island: None,
         };
         machines.iter().map(rank).collect()
     }

@@ -17,6 +17,8 @@ pub(crate) fn whereabouts() -> Whereabouts {
         node: shared_memory_domain().unwrap_or_else(|| own_node().to_owned()),
         cores: cores(&read("/proc/self/status")),
         gpu: None,
+        cpu_island: None,
+        gpu_island: None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! The communicator.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,11 +13,12 @@ use super::buffer::CommBuffer;
 use super::core::Core;
 use super::explain::Explanation;
 use super::location::{Location, OnGpu};
-use crate::algorithms::{Algorithm, Nodes};
+use super::seats::{patience, seats};
+use crate::algorithms::Algorithm;
 use crate::bootstrap::{Environment, Member, Watch};
-use crate::cost::{CostModel, ModelError, Seats};
+use crate::cost::{CostModel, ModelError};
 use crate::error::{BootstrapError, CollectiveError};
-use crate::execute::{Key, Net, OwnPlan, Patience};
+use crate::execute::{Key, Net, OwnPlan};
 use crate::fault::Fault;
 use crate::machine::{Known, Origin};
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
@@ -414,47 +414,6 @@ impl Drop for Communicator {
         core.watch.leave(self.rank);
         core.say_goodbye();
     }
-}
-
-/// Which ranks are on one node, and how many cores those of a node have: of the node with the fewest for each rank.
-fn seats(members: &[Member]) -> Seats {
-    let mut nodes: HashMap<&str, u32> = HashMap::new();
-    let mut numbers = Vec::with_capacity(members.len());
-    let mut sizes: Vec<(usize, usize)> = Vec::new();
-    for Member { whereabouts, .. } in members {
-        let next = nodes.len() as u32;
-        let number = *nodes.entry(&whereabouts.node).or_insert(next);
-        numbers.push(number);
-        if number == next {
-            // Several may be on one machine, whose cores they share.
-            let (all, cores) = crowd(members, &whereabouts.machine);
-            let ranks = members.iter().filter(|other| other.whereabouts.node == whereabouts.node).count();
-            sizes.push((ranks, cores * ranks / all.max(1)));
-        }
-    }
-    let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
-    // Scaled to the node with most ranks, so that each rank has the part of a core that it has where they are fewest.
-    let scaled = sizes.iter().map(|&(ranks, cores)| (cores * most / ranks.max(1)).max(1)).min().unwrap_or(1);
-    let nodes = if nodes.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
-    Seats { nodes, cores: u32::try_from(scaled).unwrap_or(u32::MAX) }
-}
-
-/// How many ranks are on a machine, and how many cores they may run on.
-fn crowd(members: &[Member], machine: &str) -> (usize, usize) {
-    let all = members.iter().map(|member| &member.whereabouts);
-    let beside: Vec<_> = all.filter(|other| other.machine == machine).collect();
-    let mut cores: Vec<_> = beside.iter().flat_map(|other| other.cores.iter()).collect();
-    cores.sort_unstable();
-    cores.dedup();
-    (beside.len(), cores.len())
-}
-
-/// How a rank waits: by whether each rank of its machine has a core of its own.
-fn patience(rank: u32, members: &[Member]) -> Patience {
-    let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1, false) };
-    let (ranks, cores) = crowd(members, &own.whereabouts.machine);
-    let apart = members.iter().any(|other| other.whereabouts.node != own.whereabouts.node);
-    Patience::new(ranks, cores, apart)
 }
 
 /// Characters of a reason that other ranks are told.

@@ -5,6 +5,7 @@ use std::fmt;
 use super::core::Core;
 use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
+use crate::cost::Seats;
 use crate::execute::Compiled;
 use crate::tune::Tuner;
 
@@ -44,8 +45,9 @@ impl Explanation {
         ));
         let order = if tuning.deterministic { ", of those that combine in the canonical order" } else { "" };
         lines.push(format!(
-            "algorithms: the one that takes the least time by the cost model{order}; {} cores a node",
-            seats.cores
+            "algorithms: the one that takes the least time by the cost model{order}; {} cores a node{}",
+            seats.cores,
+            islands(seats, members.len() as u32)
         ));
         lines.push(format!("cost model: {}", core.origin));
         lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
@@ -56,6 +58,16 @@ impl Explanation {
         }
         Explanation { lines }
     }
+}
+
+/// How ranks are on islands of their nodes, where there are several.
+fn islands(seats: &Seats, ranks: u32) -> String {
+    let kinds = [(&seats.islands, "sockets"), (&seats.gpu_islands, "islands of GPUs")];
+    let told = kinds.into_iter().filter_map(|(islands, what)| {
+        let on = islands.as_ref()?.sizes(0..ranks);
+        Some(format!("; on {} {what}", on.len()))
+    });
+    told.collect()
 }
 
 /// Why a plan is by that algorithm: the candidates, and what each takes.
@@ -69,11 +81,15 @@ fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
     }
     let candidates = core.tuner.where_vectors_are(plan.call().on_gpu).candidates(plan.spec());
     let us = |seconds: f64| format!("{:.2}", seconds * 1e6);
-    let header = format!("  {:<20}{:>14}{:>14}{:>14}", "predicted", "time (us)", "waiting (us)", "rails (us)");
+    let header = format!(
+        "  {:<20}{:>14}{:>14}{:>14}{:>14}",
+        "predicted", "time (us)", "waiting (us)", "islands (us)", "rails (us)"
+    );
     let rows = candidates.iter().map(|candidate| {
         let (price, mark) = (candidate.price, if candidate.algorithm == chosen { "  chosen" } else { "" });
         let name = candidate.algorithm.name();
-        format!("  {name:<20}{:>14}{:>14}{:>14}{mark}", us(price.seconds), us(price.waiting), us(price.between))
+        let [time, waiting, beside, between] = [price.seconds, price.waiting, price.beside, price.between].map(us);
+        format!("  {name:<20}{time:>14}{waiting:>14}{beside:>14}{between:>14}{mark}")
     });
     std::iter::once(header).chain(rows).collect()
 }

@@ -1,9 +1,9 @@
 //! Measures what operations, messages and bytes cost here, within some milliseconds.
 //!
 //! Two ranks are driven by one thread, bound to no core, so that nobody waits for another to get a core, and nothing depends on
-//! how many ranks there are: what is timed is the work of both ends. Two costs have to do with other cores, and are timed with
-//! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, and how long a core
-//! takes to go from one thread to another.
+//! how many ranks there are: what is timed is the work of both ends. Some costs have to do with other cores, and are timed with
+//! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, how long a core
+//! takes to go from one thread to another, and the same and how memory is copied between two sockets, where there are several.
 //!
 //! Each time is the least of several, since all that disturbs makes it longer. What can not be after all is as in the default.
 
@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use qpair_topology::{CpuId, Island, Machine};
 use qpair_verbs::calc::ReduceOp;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -67,11 +68,10 @@ fn measured() -> Known {
 
 /// To three digits, which is more than they are good for, and what files and messages hold exactly.
 fn rounded(mut model: CostModel) -> CostModel {
-    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, between, gpu: _ } =
+    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, beside, between, gpu: _ } =
         &mut model;
-    let times = [start, send, receive, transfer, turn, &mut within.latency, &mut between.latency];
-    let speeds = [copy, straight, combine, &mut within.speed, &mut between.speed];
-    for value in times.into_iter().chain(speeds) {
+    let links = [within, beside, between].into_iter().flat_map(|link| [&mut link.latency, &mut link.speed]);
+    for value in [start, send, receive, transfer, turn, copy, straight, combine].into_iter().chain(links) {
         *value = format!("{value:.2e}").parse().unwrap_or(*value);
     }
     model
@@ -90,7 +90,7 @@ fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
     let long = Shape { messages: 1, elements: LONG / 4, eager: 0 };
     let (moved, combined) = (pair.broadcast(long)?, pair.reduce(long)?);
     // Of the cores that can be at it at once, a few fill the memory.
-    let memory = speed(BULK, bulk(), built_in.copy) * cores().min(8) as f64;
+    let memory = speed(BULK, bulk(&vec![1; BULK]), built_in.copy) * cores().min(8) as f64;
     Ok(CostModel {
         start: time((one - message) / 2.0, built_in.start),
         send: message / 2.0,
@@ -101,6 +101,7 @@ fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
         straight: speed(LONG, moved - near, built_in.straight),
         combine: speed(LONG, combined - near, built_in.combine),
         within: Link { latency: latency().unwrap_or(built_in.within.latency), speed: memory },
+        beside: sockets().and_then(|(one, other, most)| beside(&one, &other, most)).unwrap_or(built_in.beside),
         ..built_in
     })
 }
@@ -203,12 +204,12 @@ impl Pair {
 
 type Started<'a> = Result<Pending<'a, CommBuffer<f32>>, OperationFailed<CommBuffer<f32>>>;
 
-/// Seconds in which one core copies memory that is not in its own caches.
-fn bulk() -> f64 {
-    let (from, mut to) = (vec![1_u8; BULK], vec![0_u8; BULK]);
+/// Seconds in which one core copies that memory, which is not in its own caches.
+fn bulk(from: &[u8]) -> f64 {
+    let mut to = vec![0_u8; from.len()];
     let once = |to: &mut [u8]| {
         let start = Instant::now();
-        to.copy_from_slice(std::hint::black_box(&from));
+        to.copy_from_slice(std::hint::black_box(from));
         std::hint::black_box(to);
         start.elapsed().as_secs_f64()
     };
@@ -217,23 +218,62 @@ fn bulk() -> f64 {
 
 /// Until another core sees what this one wrote; `None` if there is none, or it was not there in time.
 fn latency() -> Option<f64> {
-    (cores() > 1).then(|| ping_pong(false)).flatten()
+    let anywhere = sched_getaffinity(None).ok()?;
+    (cores() > 1).then(|| ping_pong([&anywhere; 2], false)).flatten()
 }
 
 /// Until this core goes on with another thread, once one gives way; `None` if threads can not be held to it.
 fn turn() -> Option<f64> {
-    ping_pong(true)
+    let all = sched_getaffinity(None).ok()?;
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|&core| all.is_set(core))?);
+    ping_pong([&one; 2], true)
 }
 
-/// The least time that a word takes from one thread to another and back, by two: on one core, or wherever the system has them.
-fn ping_pong(on_one_core: bool) -> Option<f64> {
+/// The cores of two sockets that this process may use, and what topology says passes between them, in bytes per second; `None`
+/// where there is one.
+fn sockets() -> Option<(CpuSet, CpuSet, f64)> {
+    let (machine, all) = (Machine::this_without_driver().ok()?, sched_getaffinity(None).ok()?);
+    let islands = machine.cpu_islands();
+    let cores = |island: &Island<CpuId>| {
+        let mut cores = CpuSet::new();
+        let nodes = island.members.iter().filter_map(|&node| machine.cpu(node));
+        let known = nodes.flat_map(|node| node.cpus.iter()).map(|cpu| cpu as usize);
+        known.filter(|&cpu| cpu < CpuSet::MAX_CPU && all.is_set(cpu)).for_each(|cpu| cores.set(cpu));
+        cores
+    };
+    let mut usable =
+        islands.iter().map(|island| (cores(island), island.outside)).filter(|(cores, _)| cores.count() > 0);
+    let ((one, outside), (other, _)) = (usable.next()?, usable.next()?);
+    Some((one, other, outside.bytes() as f64))
+}
+
+/// Between those cores and the others: how long a written word takes to be seen, and how fast memory is copied that the others
+/// wrote, by some of them, and no faster than `most`.
+fn beside(one: &CpuSet, other: &CpuSet, most: f64) -> Option<Link> {
+    let latency = ping_pong([one, other], false).unwrap_or(CostModel::default().beside.latency);
+    // The system gives a thread memory that is near it when it first writes there.
+    let far = held_to(one, || vec![1_u8; BULK])?;
+    let seconds = held_to(other, || bulk(&far))?;
+    let speed = BULK as f64 / seconds * f64::from(other.count().min(8));
+    PLAUSIBLE_SPEEDS.contains(&(BULK as f64 / seconds)).then_some(Link { latency, speed: speed.min(most) })
+}
+
+/// What a thread does on those cores; `None` if there is none to be had there.
+fn held_to<T: Send>(cores: &CpuSet, work: impl FnOnce() -> T + Send) -> Option<T> {
+    let held = || sched_setaffinity(None, cores).is_ok().then(work);
+    std::thread::scope(|scope| thread().spawn_scoped(scope, held).ok()?.join().ok()?)
+}
+
+fn thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK)
+}
+
+/// The least time that a word takes from one thread to another and back, by two, each on some of those cores.
+fn ping_pong(cores: [&CpuSet; 2], on_one_core: bool) -> Option<f64> {
     let word = AtomicU32::new(0);
     let over = AtomicBool::new(false);
-    let all = sched_getaffinity(None).ok()?;
-    let core = (0..CpuSet::MAX_CPU).find(|&core| all.is_set(core))?;
-    let mut one = CpuSet::new();
-    one.set(core);
-    let hold = || !on_one_core || sched_setaffinity(None, &one).is_ok();
+    let hold = |end: usize| sched_setaffinity(None, cores[end]).is_ok();
     let until = Instant::now() + BUDGET;
     // Each waits for its turn, and gives way soon: the other may be on this core, or on none.
     let wait = |turn: u32| {
@@ -249,7 +289,7 @@ fn ping_pong(on_one_core: bool) -> Option<f64> {
         false
     };
     let echo = || {
-        let rounds = if hold() { ROUNDS } else { 0 };
+        let rounds = if hold(0) { ROUNDS } else { 0 };
         for turn in 0..rounds {
             if !wait(2 * turn + 1) {
                 break;
@@ -258,7 +298,7 @@ fn ping_pong(on_one_core: bool) -> Option<f64> {
         }
     };
     let serve = || {
-        let (mut least, rounds) = (f64::INFINITY, if hold() { ROUNDS } else { 0 });
+        let (mut least, rounds) = (f64::INFINITY, if hold(1) { ROUNDS } else { 0 });
         for turn in 0..rounds {
             let start = Instant::now();
             word.store(2 * turn + 1, Ordering::Release);
@@ -271,10 +311,9 @@ fn ping_pong(on_one_core: bool) -> Option<f64> {
         least
     };
     // Both on threads of their own, which may be held to a core.
-    let end = || std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK);
     let least = std::thread::scope(|scope| {
-        end().spawn_scoped(scope, echo).ok()?;
-        end().spawn_scoped(scope, serve).ok()?.join().ok()
+        thread().spawn_scoped(scope, echo).ok()?;
+        thread().spawn_scoped(scope, serve).ok()?.join().ok()
     })?;
     // More, and one of the two was not there when its turn came.
     let one_way = least / 2.0;
@@ -319,6 +358,28 @@ mod tests {
         // A file holds it exactly.
         let text = serde_json::to_string(&known.model).unwrap();
         assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), known.model);
+    }
+
+    #[test]
+    fn between_islands_it_goes_no_faster_than_topology_says() {
+        // Whatever cores there are, as if they were two sockets.
+        let all = sched_getaffinity(None).unwrap();
+        let of = |parity: usize| {
+            let mut some = CpuSet::new();
+            (0..CpuSet::MAX_CPU)
+                .filter(|&core| all.is_set(core))
+                .skip(parity)
+                .step_by(2)
+                .for_each(|core| some.set(core));
+            if some.count() > 0 { some } else { all }
+        };
+        if all.count() > 1 {
+            let (link, slow) = (beside(&of(0), &of(1), f64::MAX).unwrap(), beside(&of(0), &of(1), 1e6).unwrap());
+            assert!(PLAUSIBLE_TIMES.contains(&link.latency) && link.speed > 1e6, "{link:?}");
+            assert_eq!(slow.speed, 1e6);
+        }
+        // Threads that can not be held there measure nothing.
+        assert_eq!(beside(&CpuSet::new(), &all, f64::MAX), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod neighbors;
 mod operands;
 mod operations;
 mod pending;
+mod seats;
 mod shrink;
 mod split;
 

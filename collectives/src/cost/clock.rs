@@ -60,8 +60,8 @@ pub(super) struct Clock<'a> {
     copied: bool,
     started: Vec<Vec<Option<f64>>>,
     records: Vec<Vec<Record>>,
-    /// By rank: its node, and the core that it runs on.
-    places: Vec<(usize, usize)>,
+    /// By rank: its node, its island, and the core that it runs on.
+    places: Vec<Place>,
     /// By core: until when it is busy, and with what.
     busy: Vec<(f64, Option<Node>)>,
     /// By core: how many ranks share it.
@@ -69,8 +69,9 @@ pub(super) struct Clock<'a> {
     /// By rank: until when it has had something to do, and to send.
     active: Vec<f64>,
     sending: Vec<f64>,
-    /// By node: until when its rails are full, out and in.
+    /// By node: until when its rails are full, out and in; by island, its links to the others.
     rails: Vec<(f64, f64)>,
+    beside: Vec<(f64, f64)>,
     queue: BinaryHeap<Reverse<Possible>>,
 }
 
@@ -87,10 +88,10 @@ impl<'a> Clock<'a> {
         let started = counts.iter().map(|c| vec![None; c.len()]).collect();
         let records = counts.iter().map(|c| vec![Record::default(); c.len()]);
         let places = places(seats, graphs.len() as u32);
-        let most = |of: fn(&(usize, usize)) -> usize| places.iter().map(of).max().map_or(0, |most| most + 1);
-        let (nodes, cores) = (most(|place| place.0), most(|place| place.1));
+        let most = |of: fn(&Place) -> usize| places.iter().map(of).max().map_or(0, |most| most + 1);
+        let [nodes, islands, cores] = [most(|place| place.node), most(|place| place.island), most(|place| place.core)];
         let mut sharing = vec![0; cores];
-        places.iter().for_each(|&(_, core)| sharing[core] += 1);
+        places.iter().for_each(|place| sharing[place.core] += 1);
         let mut clock = Self {
             plan,
             matching,
@@ -104,6 +105,7 @@ impl<'a> Clock<'a> {
             active: vec![0.0; graphs.len()],
             sending: vec![0.0; graphs.len()],
             rails: vec![(0.0, 0.0); nodes],
+            beside: vec![(0.0, 0.0); islands],
             queue: BinaryHeap::new(),
             graphs,
             counts,
@@ -167,16 +169,22 @@ impl<'a> Clock<'a> {
 
     /// When a message that was sent is there, and how long that took.
     fn carry(&mut self, send: Node, to: u32, sent: f64) -> (f64, f64) {
-        let (from, into) = (self.places[send.0 as usize].0, self.places[to as usize].0);
-        if from == into {
+        let bytes = self.bytes(send);
+        let (from, into) = (self.places[send.0 as usize], self.places[to as usize]);
+        let (class, links, from, into) = if from.node != into.node {
+            (LinkClass::Between, &mut self.rails, from.node, into.node)
+        } else if from.island != into.island {
+            (LinkClass::Beside, &mut self.beside, from.island, into.island)
+        } else {
             let latency = self.model.link(LinkClass::Within).latency;
             return (sent + latency, latency);
-        }
-        let link = self.model.link(LinkClass::Between);
-        let begin = sent.max(self.rails[from].0).max(self.rails[into].1);
-        let full = begin + self.bytes(send) / link.speed;
-        self.rails[from].0 = full;
-        self.rails[into].1 = full;
+        };
+        let link = self.model.link(class);
+        // What goes out waits for nothing but what went out before; what comes in may wait on its way.
+        let (took, out) = (bytes / link.speed, sent.max(links[from].0));
+        let full = out.max(links[into].1) + took;
+        links[from].0 = out + took;
+        links[into].1 = full;
         (full + link.latency, full + link.latency - sent)
     }
 
@@ -222,7 +230,7 @@ impl<'a> Clock<'a> {
     /// Lets a rank send at once, between other work, which takes so much longer; when it has.
     fn interrupt(&mut self, next: &Possible, work: f64) -> f64 {
         let (rank, step) = next.node;
-        let core = self.places[rank as usize].1;
+        let core = self.places[rank as usize].core;
         let (free, last) = self.busy[core];
         // One message after the other.
         let end = next.time.max(self.sending[rank as usize]) + work;
@@ -236,7 +244,7 @@ impl<'a> Clock<'a> {
     /// Gives a step the core of its rank as soon as that is free; when it is done.
     fn occupy(&mut self, next: &Possible, work: f64) -> f64 {
         let (rank, step) = next.node;
-        let core = self.places[rank as usize].1;
+        let core = self.places[rank as usize].core;
         let (free, last) = self.busy[core];
         let (begin, cause, latency) =
             if free > next.time { (free, last, 0.0) } else { (next.time, next.cause, next.latency) };
@@ -253,7 +261,7 @@ impl<'a> Clock<'a> {
             return;
         };
         // A rank that waited for a message has given way to the others on its core, and finds half of them before it.
-        let (rank, core) = (next.node.0 as usize, self.places[next.node.0 as usize].1);
+        let (rank, core) = (next.node.0 as usize, self.places[next.node.0 as usize].core);
         let turn = self.model.turn * f64::from(self.sharing[core] - 1) / 2.0;
         if turn > 0.0 && kind.peer().is_some() && !next.has_turn && next.time > self.active[rank] {
             let (time, latency) = (next.time + turn, next.latency + turn);
@@ -324,17 +332,28 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// By rank: its node, and its core, of those that the ranks of a node share in turn.
-fn places(seats: &Seats, ranks: u32) -> Vec<(usize, usize)> {
+/// Where a rank is, each numbered from 0.
+#[derive(Clone, Copy)]
+struct Place {
+    node: usize,
+    island: usize,
+    core: usize,
+}
+
+/// By rank: where it is; its core is of those that the ranks of a node share in turn.
+fn places(seats: &Seats, ranks: u32) -> Vec<Place> {
     let mut nodes: HashMap<u32, (usize, u32)> = HashMap::new();
+    let mut islands: HashMap<u32, usize> = HashMap::new();
     let mut cores: HashMap<(usize, u32), usize> = HashMap::new();
     let place = |rank| {
         let number = nodes.len();
         let (node, ranks) = nodes.entry(seats.nodes.of(rank)).or_insert((number, 0));
         let turn = (*node, *ranks % seats.cores.max(1));
         *ranks += 1;
+        let number = islands.len();
+        let island = *islands.entry(seats.islands.as_ref().unwrap_or(&seats.nodes).of(rank)).or_insert(number);
         let number = cores.len();
-        (*node, *cores.entry(turn).or_insert(number))
+        Place { node: *node, island, core: *cores.entry(turn).or_insert(number) }
     };
     (0..ranks).map(place).collect()
 }

@@ -38,6 +38,8 @@ pub struct CostModel {
     pub combine: f64,
     /// The memory of a node, which all its ranks share.
     pub within: Link,
+    /// The links of an island of a node to the others, such as those between sockets, which all its ranks share.
+    pub beside: Link,
     /// The rails of a node, which all its ranks share.
     pub between: Link,
     /// What takes the place of these where vectors are in memory of GPUs.
@@ -59,6 +61,8 @@ pub struct GpuModel {
     pub combine: f64,
     /// Of the memory of a node's GPUs, which all its ranks share.
     pub within: f64,
+    /// Of the links of an island of GPUs to the others of its node, each way, which all ranks of the island share.
+    pub beside: f64,
 }
 
 /// What messages go over.
@@ -74,8 +78,10 @@ pub struct Link {
 /// Which link messages go over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkClass {
-    /// The memory of one node.
+    /// The memory of one node, on one island.
     Within,
+    /// The links between islands of a node.
+    Beside,
     /// The rails between nodes.
     Between,
 }
@@ -105,6 +111,7 @@ impl Default for CostModel {
             straight: 12e9,
             combine: 10e9,
             within: Link { latency: 0.2e-6, speed: 20e9 },
+            beside: Link { latency: 0.4e-6, speed: 16e9 },
             between: Link { latency: 3e-6, speed: 12e9 },
             gpu: GpuModel::default(),
         }
@@ -113,24 +120,24 @@ impl Default for CostModel {
 
 impl Default for GpuModel {
     /// Measured on one H200, on which each kernel takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that
-    /// share a GPU take turns on it, which takes longer.
+    /// share a GPU take turns on it, which takes longer. Between islands it is a PCIe link of the fourth generation.
     fn default() -> Self {
-        Self { transfer: 10e-6, copy: 2e12, straight: 2e12, combine: 1.3e12, within: 2e12 }
+        Self { transfer: 10e-6, copy: 2e12, straight: 2e12, combine: 1.3e12, within: 2e12, beside: 24e9 }
     }
 }
 
 impl CostModel {
     /// The same where vectors are in memory of GPUs: by what [`gpu`](Self::gpu) says.
     pub const fn on_gpus(self) -> Self {
-        let GpuModel { transfer, copy, straight, combine, within } = self.gpu;
-        let within = Link { speed: within, ..self.within };
-        Self { transfer, copy, straight, combine, within, ..self }
+        let GpuModel { transfer, copy, straight, combine, within, beside } = self.gpu;
+        let (within, beside) = (Link { speed: within, ..self.within }, Link { speed: beside, ..self.within });
+        Self { transfer, copy, straight, combine, within, beside, ..self }
     }
 
     /// All messages cost that latency, and nothing else costs anything.
     pub const fn of_latency(latency: f64) -> Self {
         let link = Link { latency, speed: f64::MAX };
-        Self { within: link, between: link, ..Self::free() }
+        Self { within: link, beside: link, between: link, ..Self::free() }
     }
 
     /// Nothing costs anything: to set what counts.
@@ -147,8 +154,9 @@ impl CostModel {
             straight: speed,
             combine: speed,
             within: link,
+            beside: link,
             between: link,
-            gpu: GpuModel { transfer: 0.0, copy: speed, straight: speed, combine: speed, within: speed },
+            gpu: GpuModel { transfer: 0.0, copy: speed, straight: speed, combine: speed, within: speed, beside: speed },
         }
     }
 
@@ -156,6 +164,7 @@ impl CostModel {
     pub const fn link(&self, class: LinkClass) -> Link {
         match class {
             LinkClass::Within => self.within,
+            LinkClass::Beside => self.beside,
             LinkClass::Between => self.between,
         }
     }
@@ -178,7 +187,7 @@ impl CostModel {
     }
 
     /// Each parameter, with its name.
-    fn parameters(&self) -> [(&'static str, f64, Unit); 17] {
+    fn parameters(&self) -> [(&'static str, f64, Unit); 20] {
         use Unit::{BytesPerSecond, Seconds};
         [
             ("start", self.start, Seconds),
@@ -191,6 +200,8 @@ impl CostModel {
             ("combine", self.combine, BytesPerSecond),
             ("latency within a node", self.within.latency, Seconds),
             ("speed within a node", self.within.speed, BytesPerSecond),
+            ("latency between islands", self.beside.latency, Seconds),
+            ("speed between islands", self.beside.speed, BytesPerSecond),
             ("latency between nodes", self.between.latency, Seconds),
             ("speed between nodes", self.between.speed, BytesPerSecond),
             ("transfer on GPUs", self.gpu.transfer, Seconds),
@@ -198,6 +209,7 @@ impl CostModel {
             ("straight on GPUs", self.gpu.straight, BytesPerSecond),
             ("combine on GPUs", self.gpu.combine, BytesPerSecond),
             ("speed within GPUs' node", self.gpu.within, BytesPerSecond),
+            ("between GPUs' islands", self.gpu.beside, BytesPerSecond),
         ]
     }
 }
@@ -267,6 +279,6 @@ mod tests {
     #[test]
     fn people_read_a_parameter_a_line() {
         let text = CostModel::default().to_string();
-        assert!(text.lines().count() == 17 && text.contains("\nsend                         0.100 us\n"), "{text}");
+        assert!(text.lines().count() == 20 && text.contains("\nsend                         0.100 us\n"), "{text}");
     }
 }

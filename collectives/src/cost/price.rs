@@ -2,7 +2,7 @@
 
 use super::model::CostModel;
 use super::seats::Spread;
-use crate::algorithms::{Outline, Phase};
+use crate::algorithms::{Nodes, Outline, Phase, Side};
 
 /// What an operation takes by an algorithm, as far as that can be told without its plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -11,14 +11,17 @@ pub struct Price {
     pub seconds: f64,
     /// Seconds of these in which ranks wait for messages to arrive, or for a core.
     pub waiting: f64,
+    /// Seconds of these in which links between islands of a node are full.
+    pub beside: f64,
     /// Seconds of these in which links between nodes are full.
     pub between: f64,
 }
 
 impl CostModel {
-    /// Prices an outline among ranks so spread, whose messages are copied or go straight from memory to memory.
-    pub(crate) fn price(&self, outline: &Outline, spread: &Spread<'_>, copied: bool) -> Price {
-        let pricing = Pricing { model: self, copied, spread };
+    /// Prices an outline among ranks so spread, whose messages are copied or go straight from memory to memory. `near` is whom
+    /// the algorithm takes to be on one node.
+    pub(crate) fn price(&self, outline: &Outline, spread: &Spread, near: &Nodes, copied: bool) -> Price {
+        let pricing = Pricing { model: self, copied, spread, near };
         let mut price = Price::default();
         price.add(pricing.edges(outline), 1.0);
         for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
@@ -32,6 +35,7 @@ impl Price {
     fn add(&mut self, other: Price, times: f64) {
         self.seconds += times * other.seconds;
         self.waiting += times * other.waiting;
+        self.beside += times * other.beside;
         self.between += times * other.between;
     }
 }
@@ -39,7 +43,8 @@ impl Price {
 struct Pricing<'a> {
     model: &'a CostModel,
     copied: bool,
-    spread: &'a Spread<'a>,
+    spread: &'a Spread,
+    near: &'a Nodes,
 }
 
 impl Pricing<'_> {
@@ -49,18 +54,19 @@ impl Pricing<'_> {
         let words = if self.copied { 0.0 } else { outline.reaches * (send + receive) };
         let work = (start + words) * self.crowd();
         let waiting = if self.copied { 0.0 } else { self.model.within.latency };
-        Price { seconds: work + waiting, waiting, between: 0.0 }
+        Price { seconds: work + waiting, waiting, ..Price::default() }
     }
 
     /// Ranks of a node for each of its cores, at least 1.
     fn crowd(&self) -> f64 {
-        (self.spread.fullest / self.spread.cores).max(1.0)
+        (self.spread.nodes.fullest / self.spread.cores).max(1.0)
     }
 
     fn round(&self, phase: &Phase) -> Price {
         let (gives, takes) = (self.giving(phase), self.taking(phase));
         // The part of the ranks that are on the fullest node; no more of them at a time than there are.
-        let here = self.spread.fullest / f64::from(self.spread.ranks.max(1));
+        let part = |fullest: f64| fullest / f64::from(self.spread.ranks.max(1));
+        let here = part(self.spread.nodes.fullest);
         let shared = |give: f64, take: f64| {
             let all = here * (phase.gives.ranks * give + phase.takes.ranks * take);
             (give + take).max(all / self.spread.cores)
@@ -71,14 +77,27 @@ impl Pricing<'_> {
         if phase.takes.messages <= 0.0 {
             return Price { seconds: messages + copies.max(bytes / self.model.within.speed), ..Price::default() };
         }
-        let crossing = self.spread.crossing(phase.reach);
+        let Spread { nodes, islands, .. } = self.spread;
+        let [crossing, leaving] = [nodes, islands].map(|parted| parted.crossing(phase.reach, self.near));
+        let aside = (leaving - crossing).max(0.0);
         let memory = bytes * (1.0 - crossing) / self.model.within.speed;
-        let rails = bytes * crossing / self.model.between.speed;
-        let link = if crossing > 0.0 { self.model.between } else { self.model.within };
+        // Those of a side that are few are in one place.
+        let most = |side: Side, part: f64| (part * side.ranks).max(side.ranks.min(1.0)) * side.bytes;
+        let link = |fullest: f64| most(phase.gives, part(fullest)).max(most(phase.takes, part(fullest)));
+        let beside = link(islands.fullest) * aside / self.model.beside.speed;
+        let rails = link(nodes.fullest) * crossing / self.model.between.speed;
+        let link = match (crossing > 0.0, aside > 0.0) {
+            (true, _) => self.model.between,
+            (false, true) => self.model.beside,
+            (false, false) => self.model.within,
+        };
         // A rank that waited finds half of the others on its core before it, on average.
         let waiting = link.latency + self.model.turn * (self.crowd() - 1.0) / 2.0;
-        let busy = copies.max(memory).max(rails);
-        Price { seconds: waiting + messages + busy, waiting, between: if rails >= busy { rails } else { 0.0 } }
+        let busy = copies.max(memory).max(beside).max(rails);
+        let full = |link: f64| if link > 0.0 && link >= busy { link } else { 0.0 };
+        let between = full(rails);
+        let beside = if between > 0.0 { 0.0 } else { full(beside) };
+        Price { seconds: waiting + messages + busy, waiting, beside, between }
     }
 
     /// Of a rank that gives, in a round.

@@ -78,6 +78,18 @@ impl Known {
     }
 }
 
+impl Known {
+    /// Takes what passes between islands of GPUs from what topology says of each, in bytes per second, if nobody has said
+    /// otherwise: that of the island with least.
+    pub(crate) fn with_gpu_islands(mut self, outside: impl IntoIterator<Item = u64>) -> Self {
+        let said = matches!(&self.origin, Origin::Set | Origin::File { .. });
+        if let Some(least) = outside.into_iter().min().filter(|&least| least > 0 && !said) {
+            self.model.gpu.beside = least as f64;
+        }
+        self
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -129,6 +141,15 @@ mod tests {
         assert_eq!(speed(&[one, rail("b", "mlx5_0", None)]), CostModel::default().between.speed);
         let set = Known { origin: Origin::Set, ..Known::default() };
         assert_eq!(set.clone().with_rails([one]), set);
+    }
+
+    #[test]
+    fn between_islands_of_gpus_it_is_as_topology_says() {
+        let speed = |known: Known, outside: &[u64]| known.with_gpu_islands(outside.iter().copied()).model.gpu.beside;
+        let built_in = CostModel::default().gpu.beside;
+        assert_eq!(speed(Known::default(), &[42_000_000_000, 16_000_000_000]), 16e9);
+        assert_eq!((speed(Known::default(), &[]), speed(Known::default(), &[0])), (built_in, built_in));
+        assert_eq!(speed(Known { origin: Origin::Set, ..Known::default() }, &[1]), built_in);
     }
 
     #[test]

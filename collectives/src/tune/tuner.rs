@@ -46,7 +46,7 @@ impl Tuner {
             return Cow::Borrowed(self);
         }
         let tuning = Tuning { segment: WHOLE, eager: Some(0), ..self.tuning };
-        Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.clone() })
+        Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.on_gpus() })
     }
 
     /// Bytes of the longest message of a plan whose messages are copied.
@@ -78,7 +78,8 @@ impl Tuner {
             let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
             return Err(refused(hint));
         }
-        self.with(spec, wish)
+        let spread = Spread::of(&self.seats, spec.ranks.0);
+        self.best(&spec, wish, &spread).map(|(_, recipe)| recipe)
     }
 
     /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first.
@@ -94,22 +95,42 @@ impl Tuner {
 
     /// The recipes for that, the fastest first.
     fn priced(&self, spec: &Spec) -> Vec<(Price, Recipe)> {
-        let apart = !matches!(self.seats.nodes, Nodes::One);
-        let all = CHOSEN.into_iter().filter(|&algorithm| {
-            // On one node it is another algorithm by a longer way.
-            (apart || algorithm != Algorithm::Hierarchical) && self.may(spec, algorithm)
-        });
-        let recipes = all.filter_map(|algorithm| self.with(spec.clone(), algorithm).ok());
         let spread = Spread::of(&self.seats, spec.ranks.0);
-        let mut priced: Vec<_> = recipes.map(|recipe| (self.price_among(&spread, &recipe), recipe)).collect();
+        // On one island it is another algorithm by a longer way.
+        let apart = self.levels().next().is_some();
+        let all = CHOSEN
+            .into_iter()
+            .filter(|&algorithm| (apart || algorithm != Algorithm::Hierarchical) && self.may(spec, algorithm));
+        let recipes = all.filter_map(|algorithm| self.best(spec, algorithm, &spread).ok());
+        let mut priced: Vec<_> = recipes.collect();
         // Those that are alike stay in their order.
         priced.sort_by(|(a, _), (b, _)| a.seconds.total_cmp(&b.seconds));
         priced
     }
 
-    fn price_among(&self, spread: &Spread<'_>, recipe: &Recipe) -> Price {
+    fn price_among(&self, spread: &Spread, recipe: &Recipe) -> Price {
         let copied = recipe.spec.copies(recipe.longest_message(), self.eager());
-        self.model.price(&outline(recipe, copied), spread, copied)
+        self.model.price(&outline(recipe, copied), spread, &recipe.shape.nodes, copied)
+    }
+
+    /// The recipe by an algorithm that takes the least time: a hierarchical one may go by nodes or by islands.
+    fn best(&self, spec: &Spec, algorithm: Algorithm, spread: &Spread) -> Result<(Price, Recipe), RecipeError> {
+        let by = |nodes: Nodes| {
+            let recipe = self.with(spec.clone(), algorithm, nodes)?;
+            Ok((self.price_among(spread, &recipe), recipe))
+        };
+        let mut levels = self.levels().filter(|_| algorithm == Algorithm::Hierarchical);
+        let best = by(levels.next().cloned().unwrap_or_default())?;
+        levels.try_fold(best, |best, nodes| {
+            let other = by(nodes.clone())?;
+            Ok(if other.0.seconds < best.0.seconds { other } else { best })
+        })
+    }
+
+    /// What hierarchical algorithms may go by: nodes, if there are several, and islands.
+    fn levels(&self) -> impl Iterator<Item = &Nodes> {
+        let nodes = Some(&self.seats.nodes).filter(|nodes| !matches!(nodes, Nodes::One));
+        nodes.into_iter().chain(&self.seats.islands)
     }
 
     /// Whether results may be had by it, if they are to be deterministic.
@@ -117,9 +138,8 @@ impl Tuner {
         !self.tuning.deterministic || !spec.collective.reduces() || algorithm.orders(spec.collective)
     }
 
-    fn with(&self, spec: Spec, algorithm: Algorithm) -> Result<Recipe, RecipeError> {
+    fn with(&self, spec: Spec, algorithm: Algorithm, nodes: Nodes) -> Result<Recipe, RecipeError> {
         let segments = Shape::segments(spec.element_size, self.tuning.segment);
-        let nodes = if algorithm == Algorithm::Hierarchical { self.seats.nodes.clone() } else { Nodes::One };
         let ordered = self.tuning.deterministic && spec.collective.reduces();
         Recipe::with(spec, algorithm, Shape { nodes, ordered, ..segments })
     }

@@ -22,7 +22,11 @@ fn regular_programs_of_many_ranks_take_little_memory() {
                 for rank in [0, 1, RANKS / 3, RANKS - 1] {
                     let Some(program) = program(algorithm, collective, in_place, elements, rank) else { continue };
                     let many = program.len() >= 2 * (RANKS as usize - 1);
-                    assert!(many || algorithm == Algorithm::Hierarchical, "{algorithm} {collective}: {}", program.len());
+                    assert!(
+                        many || algorithm == Algorithm::Hierarchical,
+                        "{algorithm} {collective}: {}",
+                        program.len()
+                    );
                     assert!(program.bytes() < 16 << 10, "{algorithm} {collective}, rank {rank}: {}", program.bytes());
                     programs += 1;
                 }

@@ -75,6 +75,57 @@ fn by_nodes_where_the_rail_is_slow() {
     }
 }
 
+/// GPUs of one host whose links do not join all: what goes between islands goes by PCIe.
+#[test]
+fn by_islands_where_links_between_them_are_slow() {
+    let quads = Nodes::Of(4);
+    let tuner = |islands: Option<Nodes>, beside| {
+        let mut model = CostModel::default();
+        model.gpu.beside = beside;
+        let seats = Seats { gpu_islands: islands, ..Seats::default() };
+        Tuner { model, seats, ..Tuner::default() }
+    };
+    let auto = |tuner: &Tuner, on_gpu: bool, collective, bytes: u64| {
+        let spec = Spec::new(collective, Ranks(8), Elements(bytes / 4), 4);
+        tuner.where_vectors_are(on_gpu).recipe(spec, Algorithm::Auto).unwrap()
+    };
+    let slow = tuner(Some(quads.clone()), 16e9);
+    for (collective, bytes) in [(Collective::AllReduce, 64 << 20), (Collective::AllReduce, 1 << 30)] {
+        let recipe = auto(&slow, true, collective, bytes);
+        assert_eq!(
+            (recipe.algorithm, recipe.shape.nodes),
+            (Algorithm::Hierarchical, quads.clone()),
+            "{collective} {bytes}"
+        );
+        // Vectors of the processor are on one island; links as fast as the GPUs' memory make no difference.
+        assert_ne!(auto(&slow, false, collective, bytes).algorithm, Algorithm::Hierarchical);
+        let fast = tuner(Some(quads.clone()), CostModel::default().gpu.within);
+        assert_ne!(auto(&fast, true, collective, bytes).algorithm, Algorithm::Hierarchical);
+        assert_ne!(auto(&tuner(None, 16e9), true, collective, bytes).algorithm, Algorithm::Hierarchical);
+    }
+    // What takes most of the time is told.
+    let spec = Spec::all_reduce(Ranks(8), Elements(1 << 24), 4);
+    let priced = slow.where_vectors_are(true).candidates(&spec);
+    let ring = priced.iter().find(|candidate| candidate.algorithm == Algorithm::Ring).unwrap().price;
+    assert!(ring.beside > 0.9 * ring.seconds && ring.between == 0.0, "{ring:?}");
+}
+
+/// Of two levels the one counts between which it is slower; who asks for a hierarchical plan gets that too.
+#[test]
+fn by_nodes_or_by_islands_whichever_is_faster() {
+    let by = |between: f64, beside: f64, wish| {
+        let link = |speed| Link { latency: 1e-6, speed };
+        let model = CostModel { between: link(between), beside: link(beside), ..CostModel::default() };
+        let seats = Seats { nodes: Nodes::Of(8), islands: Some(Nodes::Of(4)), ..Seats::default() };
+        let tuner = Tuner { model, seats, ..Tuner::default() };
+        tuner.recipe(Spec::all_reduce(Ranks(16), Elements(1 << 22), 4), wish).unwrap().shape.nodes
+    };
+    for wish in [Algorithm::Auto, Algorithm::Hierarchical] {
+        assert_eq!(by(0.5e9, 100e9, wish), Nodes::Of(8), "{wish}");
+        assert_eq!(by(20e9, 0.5e9, wish), Nodes::Of(4), "{wish}");
+    }
+}
+
 /// Whatever is asked for, what is chosen can do it, and does it in the canonical order where that is asked for.
 #[test]
 fn what_is_chosen_does_what_is_asked_for() {

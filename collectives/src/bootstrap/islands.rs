@@ -1,0 +1,102 @@
+//! On which island of its machine a rank is: of sockets, and of GPUs that reach each other best.
+
+use qpair_topology::{Bandwidth, CpuSet, Machine, PciAddress};
+use serde::{Deserialize, Serialize};
+
+use super::message::Whereabouts;
+
+/// One of several islands of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Island {
+    pub(crate) number: u32,
+    /// Bytes per second that pass to the others, each way, as far as topology tells.
+    pub(crate) outside: Option<u64>,
+}
+
+impl Whereabouts {
+    /// With what topology says of its cores and its GPU.
+    pub(super) fn on_islands(self) -> Self {
+        let machine = if self.gpu.is_some() { Machine::this() } else { Machine::this_without_driver() };
+        match machine {
+            Ok(machine) => self.on_islands_of(&machine),
+            // Who needs it to find a NIC tells of the fault.
+            Err(_) => self,
+        }
+    }
+
+    fn on_islands_of(self, machine: &Machine) -> Self {
+        let cpu_island = of_cores(&self.cores, machine);
+        let gpu_island = self.gpu.and_then(|gpu| of_gpu(gpu, machine));
+        Self { cpu_island, gpu_island, ..self }
+    }
+}
+
+/// The socket whose cores those are; `None` if they are of several, or there is one alone.
+fn of_cores(cores: &CpuSet, machine: &Machine) -> Option<Island> {
+    let islands = machine.cpu_islands();
+    let touched = |place: usize| {
+        let nodes = islands[place].members.iter().filter_map(|&node| machine.cpu(node));
+        nodes.flat_map(|node| node.cpus.iter()).any(|cpu| cores.contains(cpu))
+    };
+    let mut all = (0..islands.len()).filter(|&place| touched(place));
+    let (place, None) = (all.next()?, all.next()) else { return None };
+    one_of(place, islands.len(), islands[place].outside)
+}
+
+/// The island of a GPU; `None` if there is one alone.
+fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<Island> {
+    let (gpu, islands) = (machine.gpu_at(gpu)?, machine.gpu_islands());
+    let place = islands.iter().position(|island| island.members.contains(&gpu))?;
+    one_of(place, islands.len(), islands[place].outside)
+}
+
+fn one_of(place: usize, islands: usize, outside: Bandwidth) -> Option<Island> {
+    let known = !outside.is_unlimited() && outside > Bandwidth::ZERO;
+    (islands > 1).then(|| Island { number: place as u32, outside: known.then(|| outside.bytes()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use qpair_topology::{Cpu, Gpu, Parent};
+
+    use super::super::whereabouts;
+    use super::*;
+
+    /// Two sockets of two NUMA nodes with four cores each; a GPU at each node.
+    fn machine() -> Machine {
+        let mut machine = Machine::builder();
+        for numa in 0..4_u32 {
+            let cpus = (numa * 4..numa * 4 + 4).collect();
+            machine.cpu(Cpu { cpus, package: Some(numa / 2), ..Cpu::numa(numa) });
+            machine.gpu(Gpu::at(PciAddress::new(0, 1 + numa as u8, 0, 0), Parent::Numa(numa)));
+        }
+        machine.build()
+    }
+
+    fn at(cores: &str, gpu: Option<u8>) -> [Option<u32>; 2] {
+        let gpu = gpu.map(|bus| PciAddress::new(0, bus, 0, 0));
+        let rank = Whereabouts { cores: cores.parse().unwrap(), gpu, ..whereabouts() }.on_islands_of(&machine());
+        assert!([rank.cpu_island, rank.gpu_island].iter().flatten().all(|island| island.outside.is_some()));
+        [rank.cpu_island, rank.gpu_island].map(|island| island.map(|island| island.number))
+    }
+
+    #[test]
+    fn ranks_are_on_the_islands_of_their_cores_and_gpus() {
+        assert_eq!(at("0-7", None), [Some(0), None]);
+        assert_eq!(at("9,14", Some(1)), [Some(1), Some(0)]);
+        assert_eq!(at("3", Some(4)), [Some(0), Some(1)]);
+        // It may run anywhere; a GPU that is not there; cores that are none's.
+        assert_eq!(at("7-8", Some(9)), [None, None]);
+        assert_eq!(at("99", None), [None, None]);
+    }
+
+    #[test]
+    fn one_island_is_none() {
+        let mut small = Machine::builder();
+        small.cpu(Cpu { cpus: (0..2).collect(), ..Cpu::numa(0) });
+        small.gpu(Gpu::at(PciAddress::new(0, 1, 0, 0), Parent::Numa(0)));
+        let rank =
+            Whereabouts { gpu: Some(PciAddress::new(0, 1, 0, 0)), ..whereabouts() }.on_islands_of(&small.build());
+        assert_eq!((rank.cpu_island, rank.gpu_island), (None, None));
+    }
+}

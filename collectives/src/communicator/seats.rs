@@ -1,0 +1,105 @@
+//! Where a communicator's ranks are, by what each told of itself.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::algorithms::Nodes;
+use crate::bootstrap::{Island, Member, Whereabouts};
+use crate::cost::Seats;
+use crate::execute::Patience;
+
+/// Which ranks are on one node and on one island, and how many cores those of a node have: of the node with the fewest for each rank.
+pub(super) fn seats(members: &[Member]) -> Seats {
+    let mut nodes: HashMap<&str, u32> = HashMap::new();
+    let mut numbers = Vec::with_capacity(members.len());
+    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    for Member { whereabouts, .. } in members {
+        let next = nodes.len() as u32;
+        let number = *nodes.entry(&whereabouts.node).or_insert(next);
+        numbers.push(number);
+        if number == next {
+            // Several may be on one machine, whose cores they share.
+            let (all, cores) = crowd(members, &whereabouts.machine);
+            let ranks = members.iter().filter(|other| other.whereabouts.node == whereabouts.node).count();
+            sizes.push((ranks, cores * ranks / all.max(1)));
+        }
+    }
+    let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
+    // Scaled to the node with most ranks, so that each rank has the part of a core that it has where they are fewest.
+    let scaled = sizes.iter().map(|&(ranks, cores)| (cores * most / ranks.max(1)).max(1)).min().unwrap_or(1);
+    let nodes = if nodes.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
+    Seats {
+        nodes,
+        islands: islands(members, |rank| rank.cpu_island),
+        gpu_islands: islands(members, |rank| rank.gpu_island),
+        cores: u32::try_from(scaled).unwrap_or(u32::MAX),
+    }
+}
+
+/// Which ranks are on one island of a node; `None` where that is to say on one node. A node is one island where it is not known
+/// of all its ranks which they are on.
+fn islands(members: &[Member], of: impl Fn(&Whereabouts) -> Option<Island>) -> Option<Nodes> {
+    let all = || members.iter().map(|member| &member.whereabouts);
+    let unknown: HashSet<&str> = all().filter(|rank| of(rank).is_none()).map(|rank| &*rank.node).collect();
+    let mut numbers: HashMap<(&str, Option<u32>), u32> = HashMap::new();
+    let islands = all().map(|rank| {
+        let island = of(rank).map(|island| island.number).filter(|_| !unknown.contains(&*rank.node));
+        let next = numbers.len() as u32;
+        *numbers.entry((&rank.node, island)).or_insert(next)
+    });
+    let islands: Vec<u32> = islands.collect();
+    let nodes: HashSet<&str> = all().map(|rank| &*rank.node).collect();
+    (numbers.len() > nodes.len()).then(|| Nodes::Listed(islands.into()))
+}
+
+/// How many ranks are on a machine, and how many cores they may run on.
+fn crowd(members: &[Member], machine: &str) -> (usize, usize) {
+    let all = members.iter().map(|member| &member.whereabouts);
+    let beside: Vec<_> = all.filter(|other| other.machine == machine).collect();
+    let mut cores: Vec<_> = beside.iter().flat_map(|other| other.cores.iter()).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    (beside.len(), cores.len())
+}
+
+/// How a rank waits: by whether each rank of its machine has a core of its own.
+pub(super) fn patience(rank: u32, members: &[Member]) -> Patience {
+    let Some(own) = members.get(rank as usize) else { return Patience::new(1, 1, false) };
+    let (ranks, cores) = crowd(members, &own.whereabouts.machine);
+    let apart = members.iter().any(|other| other.whereabouts.node != own.whereabouts.node);
+    Patience::new(ranks, cores, apart)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::whereabouts;
+
+    /// Ranks by node and island.
+    fn ranks(all: &[(&str, Option<u32>)]) -> Vec<Member> {
+        let member = |&(node, island): &(&str, Option<u32>)| {
+            let gpu_island = island.map(|number| Island { number, outside: None });
+            let whereabouts = Whereabouts { node: node.into(), machine: node.into(), gpu_island, ..whereabouts() };
+            Member { whereabouts, device: "soft0".into() }
+        };
+        all.iter().map(member).collect()
+    }
+
+    #[test]
+    fn islands_are_numbered_as_their_first_ranks_come() {
+        let all = [("a", Some(1)), ("a", Some(0)), ("b", Some(0)), ("a", Some(1)), ("b", Some(1))];
+        let seats = seats(&ranks(&all));
+        assert_eq!(seats.nodes, Nodes::Listed(vec![0, 0, 1, 0, 1].into()));
+        assert_eq!(seats.gpu_islands, Some(Nodes::Listed(vec![0, 1, 2, 0, 3].into())));
+        assert_eq!(seats.islands, None);
+    }
+
+    #[test]
+    fn a_node_of_which_not_all_is_known_is_one_island() {
+        let of = |all: &[(&str, Option<u32>)]| seats(&ranks(all)).gpu_islands;
+        let half = [("a", Some(0)), ("a", None), ("b", Some(0)), ("b", Some(1)), ("a", Some(1))];
+        assert_eq!(of(&half), Some(Nodes::Listed(vec![0, 0, 1, 2, 0].into())));
+        // All of a node on one island, or nothing known of any.
+        assert_eq!(of(&[("a", Some(1)), ("a", Some(1)), ("b", Some(0))]), None);
+        assert_eq!(of(&[("a", None), ("b", None)]), None);
+    }
+}
