@@ -41,14 +41,12 @@ use ranks::Result;
 mod ranks;
 
 fn main() -> ExitCode {
-    match Gpu::count() {
-        // One rank each: threads that share a GPU would share its default stream.
-        Ok(count) => ranks::run(count.max(1), rank),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    // One rank each: threads that share a GPU would share its default stream.
+    ranks::run(|| Ok(Communicator::group_on(&gpus()?)?), rank)
+}
+
+fn gpus() -> Result<Vec<Gpu>> {
+    Ok((0..Gpu::count()?).map(Gpu::open).collect::<std::result::Result<_, _>>()?)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

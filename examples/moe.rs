@@ -46,7 +46,7 @@ const CAPACITY: usize = 12 * TOKENS / EXPERTS_PER_RANK / 10;
 const STEPS: usize = 5;
 
 fn main() -> ExitCode {
-    ranks::run(4, rank)
+    ranks::run(|| Ok(Communicator::group(4)?), rank)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

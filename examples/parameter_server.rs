@@ -43,7 +43,7 @@ mod ranks;
 const ROUNDS: usize = 11;
 
 fn main() -> ExitCode {
-    ranks::run(4, rank)
+    ranks::run(|| Ok(Communicator::group(4)?), rank)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

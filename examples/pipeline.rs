@@ -46,7 +46,7 @@ const STEPS: usize = 10;
 const RATE: f32 = 2.0;
 
 fn main() -> ExitCode {
-    ranks::run(4, rank)
+    ranks::run(|| Ok(Communicator::group(4)?), rank)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

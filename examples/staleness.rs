@@ -48,7 +48,7 @@ const GIVEN: usize = 12;
 const SLOW: Duration = Duration::from_millis(4);
 
 fn main() -> ExitCode {
-    ranks::run(4, rank)
+    ranks::run(|| Ok(Communicator::group(4)?), rank)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

@@ -45,7 +45,7 @@ const LAYERS: [usize; 3] = [100_003, 60_000, 10_000];
 const STEPS: usize = 20;
 
 fn main() -> ExitCode {
-    ranks::run(4, rank)
+    ranks::run(|| Ok(Communicator::group(4)?), rank)
 }
 
 fn rank(comm: &Communicator) -> Result<()> {

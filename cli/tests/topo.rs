@@ -74,6 +74,15 @@ fn islands_of_gpus_are_told_where_there_are_several() {
 }
 
 #[test]
+fn ranks_know_on_which_islands_their_gpus_are() {
+    let from = File::with("ranks.xml", PAIRS);
+    let mut bench = qpair(&["bench", "all-reduce", "-n", "4", "-b", "64", "-e", "64"]);
+    bench.env("QPAIR_TOPOLOGY", from.path()).env("RUST_LOG", "qpair=info");
+    let output = finish(bench);
+    assert!(output.status.success() && stderr(&output).contains("on 2 islands of GPUs"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_file_gives_the_matrix_the_choice_and_pictures() {
     let (from, svg, nccl) = (File::with("from.xml", NCCL), File::new("machine.svg"), File::new("out.xml"));
     let output = finish(qpair(&["topo", "--from", from.path(), "--svg", svg.path(), "--nccl", nccl.path()]));

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use qpair_collectives::cost::{CostModel, GpuModel};
 use qpair_collectives::tune::Candidate;
 use qpair_collectives::{
-    Algorithm, CollectiveError, Combine, CommBuffer, Communicator, Element, Elements, F8E4M3, OnGpu, Ranks, ReduceOp,
-    Spec, UserOp, bf16, f16,
+    Algorithm, BootstrapError, CollectiveError, Combine, CommBuffer, Communicator, Element, Elements, F8E4M3, OnGpu,
+    Ranks, ReduceOp, Spec, UserOp, bf16, f16,
 };
 use qpair_verbs::Gpu;
 
@@ -67,6 +67,24 @@ fn agrees<T: Element + Debug>(
             assert_eq!((elements(&input), elements(&output)), (own, here.to_vec()));
         });
     }
+}
+
+#[test]
+fn ranks_of_a_process_may_be_one_for_each_gpu() {
+    let gpus = [gpu(), gpu()];
+    let comms = Communicator::group_on(&gpus).expect("a group");
+    std::thread::scope(|scope| {
+        for comm in comms {
+            scope.spawn(move || {
+                let mut own = vector(&comm, &[1.0 + comm.rank() as f32; 100]);
+                comm.all_reduce(&mut own, ReduceOp::Sum).expect("on the GPU");
+                assert_eq!(elements(&own), [3.0; 100]);
+                let address = gpu().attributes().pci_address.to_lowercase();
+                assert!(comm.explain().to_string().contains(&format!(", GPU {address}")), "{}", comm.explain());
+            });
+        }
+    });
+    assert!(matches!(Communicator::group_on(&[]), Err(BootstrapError::Size { size: 0, .. })));
 }
 
 #[test]

@@ -9,11 +9,11 @@ use qpair::collectives::Environment;
 /// What can go wrong: a communicator, or the example's own check of its result.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Runs `rank` on the ranks of a launcher, or on so many threads. Fails if one of them does.
-pub fn run(threads: usize, rank: fn(&Communicator) -> Result<()>) -> ExitCode {
+/// Runs `rank` on the ranks of a launcher, or on threads, those of `group`. Fails if one of them does.
+pub fn run(group: impl FnOnce() -> Result<Vec<Communicator>>, rank: fn(&Communicator) -> Result<()>) -> ExitCode {
     let outcome = match Environment::launcher() {
         Some(_) => Communicator::from_env().map_err(Into::into).and_then(|comm| to_the_end(&comm, rank)),
-        None => on_threads(threads, rank),
+        None => group().and_then(|group| on_threads(group, rank)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -24,8 +24,7 @@ pub fn run(threads: usize, rank: fn(&Communicator) -> Result<()>) -> ExitCode {
     }
 }
 
-fn on_threads(threads: usize, rank: fn(&Communicator) -> Result<()>) -> Result<()> {
-    let group = Communicator::group(threads)?;
+fn on_threads(group: Vec<Communicator>, rank: fn(&Communicator) -> Result<()>) -> Result<()> {
     std::thread::scope(|scope| {
         let ranks: Vec<_> = group.into_iter().map(|comm| scope.spawn(move || to_the_end(&comm, rank))).collect();
         let ends: Vec<_> =

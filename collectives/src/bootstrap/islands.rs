@@ -15,7 +15,7 @@ pub(crate) struct Island {
 
 impl Whereabouts {
     /// With what topology says of its cores and its GPU.
-    pub(super) fn on_islands(self) -> Self {
+    pub(crate) fn on_islands(self) -> Self {
         let machine = if self.gpu.is_some() { Machine::this() } else { Machine::this_without_driver() };
         match machine {
             Ok(machine) => self.on_islands_of(&machine),

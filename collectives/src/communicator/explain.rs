@@ -27,7 +27,8 @@ impl Explanation {
         for (other, Member { whereabouts: its, device }) in (0_u32..).zip(members) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
             let link = link.unwrap_or_else(|| "this rank".into());
-            lines.push(format!("rank {other}: {} on {} cores, {device}, {link}", its.host, its.cores.len()));
+            let gpu = its.gpu.map(|gpu| format!(", GPU {gpu}")).unwrap_or_default();
+            lines.push(format!("rank {other}: {} on {} cores{gpu}, {device}, {link}", its.host, its.cores.len()));
         }
         let (spins, yields) = (core.patience.spins, core.patience.yields);
         lines.push(format!(
