@@ -34,8 +34,27 @@ pub struct ReliableConnection<L> {
     /// Where both have packets, they take turns: whose it is, and for how many packets yet.
     answers_next: bool,
     turn: u32,
-    /// A request went before the acknowledgment that is next.
-    request_went_first: bool,
+    /// Requests that went just before the acknowledgment that is next.
+    run: Run,
+}
+
+/// Packets that were made one after the other, as far as they go together: all as long as the first, or the last is shorter.
+#[derive(Debug, Default)]
+struct Run {
+    longest: usize,
+    /// Another may go with them that is shorter.
+    is_open: bool,
+}
+
+impl Run {
+    fn add(&mut self, len: usize) {
+        let begins = !self.is_open || len > self.longest;
+        (self.longest, self.is_open) = (if begins { len } else { self.longest }, begins || len == self.longest);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.longest == 0
+    }
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -58,7 +77,7 @@ impl<L: Copy> ReliableConnection<L> {
             arrivals: 0,
             answers_next: true,
             turn: TURN,
-            request_went_first: false,
+            run: Run::default(),
             config,
         }
     }
@@ -146,25 +165,25 @@ impl<L: Copy> ReliableConnection<L> {
         // An acknowledgment that waits goes behind what there is to ask for, and not alone.
         if self.state == State::Ready && self.responder.is_patient(now, host) {
             if let Some(made) = self.ask(now, to, host, counters) {
-                self.request_went_first = true;
+                self.run.add(made);
                 return Some(made);
             }
-            if self.state == State::Ready && !self.request_went_first {
+            let before = std::mem::take(&mut self.run);
+            if self.state == State::Ready && (before.is_empty() || !before.is_open && !self.responder.goes_alone()) {
                 return None;
             }
-            self.request_went_first = false;
             return self.answer(now, to, host, counters);
         }
         // An acknowledgment is shorter than a request, and goes with one only behind it.
         if self.answers_next
-            && !self.request_went_first
+            && self.run.is_empty()
             && self.responder.acknowledges()
             && let Some(made) = self.ask(now, to, host, counters)
         {
-            self.request_went_first = true;
+            self.run.add(made);
             return Some(made);
         }
-        self.request_went_first = false;
+        self.run = Run::default();
         let made = self.take_turn(now, to, host, counters);
         let made = made.or_else(|| {
             self.pass();

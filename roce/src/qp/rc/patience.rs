@@ -1,9 +1,13 @@
 //! Whether an acknowledgment may wait for a request that it goes with, as a responder may let it: IBA 9.7.5.1.2.
+//!
+//! Packets go by one call, and through the network as one, where all are as long as the first and the last may be shorter. So an
+//! acknowledgment goes with a message of one packet for nothing, and needs a call of its own behind a longer one, whose last
+//! packet is short. Behind such ones it waits for the next, a few times.
 
 use std::time::{Duration, Instant};
 
 /// Of the acknowledgment that is owed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Patience {
     /// Until when it may wait; `None` if it may not, or none is owed.
     until: Option<Instant>,
@@ -11,6 +15,17 @@ pub(super) struct Patience {
     messages: u32,
     /// Acknowledgments that do not wait, since one has waited in vain.
     hasty: u32,
+    /// Requests that it did not go with, since it would have gone behind them alone; and how many it may let go.
+    passed: u32,
+    may_pass: u32,
+    /// Acknowledgments until it may let one more go.
+    until_more: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { until: None, messages: 0, hasty: 0, passed: 0, may_pass: MOST, until_more: HASTY }
+    }
 }
 
 impl Patience {
@@ -38,6 +53,13 @@ impl Patience {
         self.until = None;
     }
 
+    /// Requests go with which it does not go for nothing. True if it goes behind them all the same.
+    pub(super) fn goes_alone(&mut self) -> bool {
+        let alone = self.passed >= self.may_pass;
+        self.passed += u32::from(!alone);
+        alone
+    }
+
     /// True while it waits.
     pub(super) fn waits(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
@@ -50,8 +72,14 @@ impl Patience {
 
     /// The time has come, or not yet.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        if self.until.is_some_and(|until| until <= now) {
-            (self.until, self.hasty) = (None, HASTY);
+        if self.until.is_none_or(|until| now < until) {
+            return;
+        }
+        self.until = None;
+        // Whoever waits for it sends nothing meanwhile: it could have gone with the last request.
+        match self.passed.checked_sub(1) {
+            Some(fewer) => (self.may_pass, self.until_more) = (fewer, HASTY),
+            None => self.hasty = HASTY,
         }
     }
 
@@ -59,7 +87,11 @@ impl Patience {
     pub(super) fn gone(&mut self, now: Instant) {
         self.hasty = self.hasty.saturating_sub(1);
         self.handle_timeout(now);
-        (self.until, self.messages) = (None, 0);
+        self.until_more -= 1;
+        if self.until_more == 0 {
+            (self.may_pass, self.until_more) = (MOST.min(self.may_pass + 1), HASTY);
+        }
+        (self.until, self.messages, self.passed) = (None, 0, 0);
     }
 }
 

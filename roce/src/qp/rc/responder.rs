@@ -230,6 +230,11 @@ impl<L: Copy> Responder<L> {
         self.patience.waits(now) && !host.patience().is_zero()
     }
 
+    /// Requests go, and the acknowledgment that is owed would go behind them alone. True if it goes all the same.
+    pub(super) fn goes_alone(&mut self) -> bool {
+        self.patience.goes_alone()
+    }
+
     /// When it does not wait any more.
     pub(super) fn timeout(&self) -> Option<Instant> {
         self.patience.timeout()
