@@ -18,6 +18,7 @@ use crate::communicator::{Communicator, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 use crate::machine::{Known, Rail};
+use crate::plan::Ranks;
 use crate::variable::variable;
 
 /// Who this process is among the ranks, and where they meet.
@@ -187,7 +188,8 @@ impl Environment {
         };
         let (joining, roster) = Joining::new(place, ranks, (whereabouts, cost), server, self.limit)?;
         let Roster { token, members, ip, cost } = roster;
-        let settings = NetSettings::of(members.iter().any(|other| other.node != members[0].node));
+        let several = members.iter().any(|other| other.node != members[0].node);
+        let settings = NetSettings::of(Ranks(self.size), several);
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
         let net = near.and_then(|near| Net::new(self.rank, self.size, ip, settings, near));
         let set_up = failed.and(net).and_then(|net| Ok((net, overrides()?)));
@@ -214,7 +216,9 @@ impl Environment {
         let outside = members.iter().filter_map(|rank| rank.gpu_island?.outside);
         let cost = cost.with_rails(rails).with_gpu_islands(outside.collect::<Vec<_>>());
         let members = members.into_iter().zip(all);
-        let members = members.map(|(whereabouts, Listening { device, .. })| Member { whereabouts, device }).collect();
+        let members = members
+            .map(|(whereabouts, Listening { device, is_software, .. })| Member { whereabouts, device, is_software })
+            .collect();
         let comm = Communicator::new(net, Watch::Store(Box::new(client)), local_rank, members, cost);
         overrides.apply(&comm)?;
         Ok(comm)

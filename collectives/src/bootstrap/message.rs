@@ -116,6 +116,8 @@ pub(crate) struct Member {
     pub(crate) whereabouts: Whereabouts,
     /// The device that its worker is on.
     pub(crate) device: String,
+    /// Whether that is the software device.
+    pub(crate) is_software: bool,
 }
 
 /// Where all ranks run, with what several have in common said once: every rank is told of every other.

@@ -275,8 +275,8 @@ impl Communicator {
 
     /// How collectives go, where that is not left to the cost model. All ranks must set the same, between the same operations.
     ///
-    /// No more than 16 KiB is copied where ranks are on one node, and 64 KiB where they are on several, however large
-    /// [`eager`](Tuning::eager) is.
+    /// No more than 16 KiB is copied where ranks are on one node, and where they are on several no more than is copied there
+    /// [by default](Tuning::eager), however large that is.
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();

@@ -7,6 +7,7 @@ use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
 use crate::cost::Seats;
 use crate::execute::Compiled;
+use crate::plan::Ranks;
 use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
@@ -24,7 +25,7 @@ impl Explanation {
         if let Some(net) = &core.net {
             lines.push(format!("device {}: {}", net.device(), net.placed()));
         }
-        for (other, Member { whereabouts: its, device }) in (0_u32..).zip(members) {
+        for (other, Member { whereabouts: its, device, .. }) in (0_u32..).zip(members) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
             let link = link.unwrap_or_else(|| "this rank".into());
             let gpu = its.gpu.map(|gpu| format!(", GPU {gpu}")).unwrap_or_default();
@@ -37,7 +38,7 @@ impl Explanation {
             core.patience.reason(),
             core.limit
         ));
-        let eager = core.tuner.eager();
+        let eager = core.tuner.eager(Ranks(members.len() as u32));
         let Tuner { tuning, model, seats } = &core.tuner;
         lines.push(format!(
             "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \

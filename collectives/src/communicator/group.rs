@@ -86,7 +86,11 @@ impl Communicator {
             .map_err(|error| BootstrapError::System { what: "draw a random number", source: error.into() })?;
         let addresses: Vec<_> = nets.iter().map(Net::address).collect();
         let shared = Shared::new(size);
-        let member = |(whereabouts, net): (Whereabouts, &Net)| Member { whereabouts, device: net.device().to_owned() };
+        let member = |(whereabouts, net): (Whereabouts, &Net)| Member {
+            whereabouts,
+            device: net.device().to_owned(),
+            is_software: true,
+        };
         let members: Vec<_> = ranks.into_iter().zip(&nets).map(member).collect();
         let outside = members.iter().filter_map(|member| member.whereabouts.gpu_island?.outside);
         let known = known.clone().with_gpu_islands(outside);

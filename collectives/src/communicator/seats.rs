@@ -32,6 +32,7 @@ pub(super) fn seats(members: &[Member]) -> Seats {
         islands: islands(members, |rank| rank.cpu_island),
         gpu_islands: islands(members, |rank| rank.gpu_island),
         cores: u32::try_from(scaled).unwrap_or(u32::MAX),
+        by_software: members.iter().all(|member| member.is_software),
     }
 }
 
@@ -79,7 +80,7 @@ mod tests {
         let member = |&(node, island): &(&str, Option<u32>)| {
             let gpu_island = island.map(|number| Island { number, outside: None });
             let whereabouts = Whereabouts { node: node.into(), machine: node.into(), gpu_island, ..whereabouts() };
-            Member { whereabouts, device: "soft0".into() }
+            Member { whereabouts, device: "soft0".into(), is_software: true }
         };
         all.iter().map(member).collect()
     }

@@ -20,7 +20,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Ranks};
 use crate::verify::VerifyError;
 
 /// What a plan takes, and why.
@@ -120,3 +120,13 @@ impl Plan {
 pub(crate) const EAGER: u64 = 8 << 10;
 /// The same where they are on several.
 pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
+
+/// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
+/// one after the other. Slabs for such messages of many peers would take too much memory.
+pub(crate) fn eager_by_software(ranks: Ranks) -> u64 {
+    match ranks.0 {
+        ..=8 => 4 * EAGER_BETWEEN,
+        9..=16 => 2 * EAGER_BETWEEN,
+        _ => EAGER_BETWEEN,
+    }
+}

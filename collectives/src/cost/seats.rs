@@ -28,12 +28,14 @@ pub struct Seats {
     pub gpu_islands: Option<Nodes>,
     /// Cores that the ranks of a node share: of the node with the fewest for each rank.
     pub cores: u32,
+    /// Whether all that goes between nodes goes by the software device.
+    pub by_software: bool,
 }
 
 impl Default for Seats {
     /// One node and island, with a core for each rank.
     fn default() -> Self {
-        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: u32::MAX }
+        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: u32::MAX, by_software: false }
     }
 }
 

@@ -7,17 +7,17 @@ use bytes::Bytes;
 use qpair_transport::{
     CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, Unmatched, Worker,
 };
-use qpair_verbs::{LinkLayer, PortAttributes, ProtectionDomain};
+use qpair_verbs::{Device, LinkLayer, PortAttributes, ProtectionDomain};
 
 use super::call::Call;
 use super::compile::Compiled;
 use super::stash::Stash;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
-use crate::cost::{EAGER, EAGER_BETWEEN};
+use crate::cost::{EAGER, EAGER_BETWEEN, eager_by_software};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
-use crate::plan::Collective;
+use crate::plan::{Collective, Ranks};
 use crate::trace::Recorder;
 
 /// This rank's connections.
@@ -103,8 +103,9 @@ pub(super) enum Link {
 /// How a rank's worker is set up; the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetSettings {
-    /// Longest message that is copied, in bytes.
+    /// Longest message that is copied, in bytes; and by the software device.
     pub(crate) eager: usize,
+    pub(crate) eager_by_software: usize,
     /// Messages that a peer may have under way to this rank.
     pub(crate) window: u32,
     /// Longest read or write, in bytes: a multiple of every element's size. What is longer is cut.
@@ -116,15 +117,17 @@ pub(crate) struct NetSettings {
 impl Default for NetSettings {
     /// Those of ranks on one node.
     fn default() -> Self {
-        Self::of(false)
+        Self::of(Ranks(1), false)
     }
 }
 
 impl NetSettings {
-    /// By measurement, see [`Tuning`](crate::tune::Tuning): of ranks on one node, or on several.
-    pub(crate) fn of(several: bool) -> Self {
-        let (eager, gets) = if several { (EAGER_BETWEEN as usize, GETS_BETWEEN) } else { (2 * EAGER as usize, 1) };
-        NetSettings { eager, window: 32, piece: 1 << 30, gets }
+    /// By measurement, see [`Tuning`](crate::tune::Tuning): of so many ranks on one node, or on several.
+    pub(crate) fn of(ranks: Ranks, several: bool) -> Self {
+        let (eager, by_software, gets) =
+            if several { (EAGER_BETWEEN, eager_by_software(ranks), GETS_BETWEEN) } else { (2 * EAGER, 2 * EAGER, 1) };
+        let (eager, eager_by_software) = (eager as usize, by_software as usize);
+        NetSettings { eager, eager_by_software, window: 32, piece: 1 << 30, gets }
     }
 }
 
@@ -144,9 +147,12 @@ impl Net {
         settings: NetSettings,
         near: Near,
     ) -> Result<Net, BootstrapError> {
-        let config = Config::default()
-            .near(near.clone())
-            .eager_limit(settings.eager)
+        let config = Config::default().near(near.clone());
+        // Where that fails, so does the worker.
+        let by_software = config.placement().is_ok_and(|placement| placement.device == Device::SOFTWARE);
+        let eager = if by_software { settings.eager_by_software } else { settings.eager };
+        let config = config
+            .eager_limit(eager)
             .window(settings.window)
             .endpoints(ranks.max(2) as usize)
             .unmatched(Unmatched::HoldLong)
@@ -166,7 +172,7 @@ impl Net {
             piece: settings.piece,
             gets: settings.gets,
             listener,
-            eager: settings.eager,
+            eager,
             window: settings.window,
             near,
             recorder: None,

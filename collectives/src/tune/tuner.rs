@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, Price, Seats, Spread};
-use crate::plan::Spec;
+use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, Price, Seats, Spread, eager_by_software};
+use crate::plan::{Ranks, Spec};
 
 /// Chooses algorithms by what they cost.
 ///
@@ -49,10 +49,13 @@ impl Tuner {
         Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.on_gpus() })
     }
 
-    /// Bytes of the longest message of a plan whose messages are copied.
-    pub fn eager(&self) -> u64 {
-        let several = !matches!(self.seats.nodes, Nodes::One);
-        self.tuning.eager.unwrap_or(if several { EAGER_BETWEEN } else { EAGER })
+    /// Bytes of the longest message of a plan among so many ranks whose messages are copied.
+    pub fn eager(&self, ranks: Ranks) -> u64 {
+        self.tuning.eager.unwrap_or_else(|| match (&self.seats.nodes, self.seats.by_software) {
+            (Nodes::One, _) => EAGER,
+            (_, false) => EAGER_BETWEEN,
+            (_, true) => eager_by_software(ranks),
+        })
     }
 
     /// Decides the algorithm for what is asked for.
@@ -109,7 +112,7 @@ impl Tuner {
     }
 
     fn price_among(&self, spread: &Spread, recipe: &Recipe) -> Price {
-        let copied = recipe.spec.copies(recipe.longest_message(), self.eager());
+        let copied = recipe.spec.copies(recipe.longest_message(), self.eager(recipe.spec.ranks));
         self.model.price(&outline(recipe, copied), spread, &recipe.shape.nodes, copied)
     }
 
