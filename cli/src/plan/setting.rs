@@ -27,7 +27,7 @@ impl Setting {
     /// # Errors
     /// [`PlanError::Model`] if there is no such model.
     pub fn tuner(&self, tuning: Tuning, nodes: Nodes, islands: Option<Nodes>) -> Result<Tuner, PlanError> {
-        let cores = self.cores.unwrap_or(u32::MAX);
+        let cores = self.cores.map_or(f64::INFINITY, f64::from);
         let seats = Seats { nodes, gpu_islands: islands.clone(), islands, cores, ..Seats::default() };
         Ok(Tuner { tuning, model: model(&self.model)?, seats })
     }

@@ -325,7 +325,8 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
             let (segments, (rounds, segment)) =
                 (extent.segments(extent.bytes), extent.pipeline(f64::from(Extent::log2(nodes)), extent.bytes));
             let taken = across * segments / rounds.max(1.0);
-            let between = Phase::among(taken, 1.0, segment, Reach::Across).times(rounds);
+            let between =
+                Phase::among(taken, 1.0, segment, Reach::Across).times(rounds).waiting(f64::from(Extent::log2(nodes)));
             let within = Phase::spread(beside, segments, extent.bytes, Reach::Near).of_groups(nodes);
             outline.then(between).then(within.passing_on())
         }

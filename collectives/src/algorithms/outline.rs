@@ -14,6 +14,8 @@ pub(crate) struct Outline {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Phase {
     pub(crate) rounds: f64,
+    /// Rounds of these before which ranks wait for messages to arrive: the others begin while those are on their way.
+    pub(crate) waits: f64,
     /// Of a rank that gives, in a round.
     pub(crate) gives: Side,
     /// Of a rank that takes.
@@ -79,7 +81,7 @@ impl Phase {
     /// One round in which so many ranks give and take that many messages each, of so many bytes together.
     pub(crate) fn among(ranks: impl Into<f64>, messages: f64, bytes: f64, reach: Reach) -> Self {
         let side = Side { ranks: ranks.into(), messages, bytes };
-        Self { rounds: 1.0, gives: side, takes: side, combines: false, passes_on: false, reach }
+        Self { rounds: 1.0, waits: 1.0, gives: side, takes: side, combines: false, passes_on: false, reach }
     }
 
     /// One round in which one rank gives so many others a message each, of so many bytes each.
@@ -110,7 +112,13 @@ impl Phase {
     }
 
     pub(crate) fn times(self, rounds: impl Into<f64>) -> Self {
-        Self { rounds: rounds.into(), ..self }
+        let rounds = rounds.into();
+        Self { rounds, waits: rounds, ..self }
+    }
+
+    /// Of all rounds so many wait for messages.
+    pub(crate) fn waiting(self, waits: f64) -> Self {
+        Self { waits: waits.min(self.rounds), ..self }
     }
 
     /// Twice as much at a time.

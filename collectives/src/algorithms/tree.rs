@@ -251,7 +251,7 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
 pub(super) fn down_outline(extent: &Extent<'_>, depth: u32, share: f64) -> Phase {
     let (rounds, bytes) = extent.pipeline(f64::from(depth), extent.bytes * share);
     let taken = extent.others() * extent.segments(extent.bytes * share);
-    Phase::among(taken / rounds.max(1.0), 1.0, bytes, Reach::Tree).times(rounds).passing_on()
+    Phase::among(taken / rounds.max(1.0), 1.0, bytes, Reach::Tree).times(rounds).waiting(depth.into()).passing_on()
 }
 
 #[cfg(test)]

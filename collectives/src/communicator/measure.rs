@@ -68,10 +68,23 @@ fn measured() -> Known {
 
 /// To three digits, which is more than they are good for, and what files and messages hold exactly.
 fn rounded(mut model: CostModel) -> CostModel {
-    let CostModel { start, send, receive, transfer, turn, copy, straight, combine, within, beside, between, gpu: _ } =
-        &mut model;
+    let CostModel {
+        start,
+        send,
+        receive,
+        transfer,
+        packet,
+        turn,
+        copy,
+        straight,
+        combine,
+        within,
+        beside,
+        between,
+        ..
+    } = &mut model;
     let links = [within, beside, between].into_iter().flat_map(|link| [&mut link.latency, &mut link.speed]);
-    for value in [start, send, receive, transfer, turn, copy, straight, combine].into_iter().chain(links) {
+    for value in [start, send, receive, transfer, packet, turn, copy, straight, combine].into_iter().chain(links) {
         *value = format!("{value:.2e}").parse().unwrap_or(*value);
     }
     model

@@ -11,7 +11,7 @@ use crate::execute::Patience;
 pub(super) fn seats(members: &[Member]) -> Seats {
     let mut nodes: HashMap<&str, u32> = HashMap::new();
     let mut numbers = Vec::with_capacity(members.len());
-    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    let mut sizes: Vec<(usize, f64)> = Vec::new();
     for Member { whereabouts, .. } in members {
         let next = nodes.len() as u32;
         let number = *nodes.entry(&whereabouts.node).or_insert(next);
@@ -20,21 +20,26 @@ pub(super) fn seats(members: &[Member]) -> Seats {
             // Several may be on one machine, whose cores they share.
             let (all, cores) = crowd(members, &whereabouts.machine);
             let ranks = members.iter().filter(|other| other.whereabouts.node == whereabouts.node).count();
-            sizes.push((ranks, cores * ranks / all.max(1)));
+            sizes.push((ranks, (cores * ranks) as f64 / all.max(1) as f64));
         }
     }
     let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
     // Scaled to the node with most ranks, so that each rank has the part of a core that it has where they are fewest.
-    let scaled = sizes.iter().map(|&(ranks, cores)| (cores * most / ranks.max(1)).max(1)).min().unwrap_or(1);
+    let scaled = sizes.iter().map(|&(ranks, cores)| cores * most as f64 / ranks.max(1) as f64);
+    let cores = scaled.fold(f64::INFINITY, f64::min).max(LEAST);
     let nodes = if nodes.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
     Seats {
         nodes,
         islands: islands(members, |rank| rank.cpu_island),
         gpu_islands: islands(members, |rank| rank.gpu_island),
-        cores: u32::try_from(scaled).unwrap_or(u32::MAX),
+        // All ranks come to the same, whole where it nearly is.
+        cores: (cores * 1e3).round() / 1e3,
         by_software: members.iter().all(|member| member.is_software),
     }
 }
+
+/// Of a core, for the ranks of a node.
+const LEAST: f64 = 0.01;
 
 /// Which ranks are on one island of a node; `None` where that is to say on one node. A node is one island where it is not known
 /// of all its ranks which they are on.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::price::READ;
 use super::timeline::Moment;
 use super::{Cost, CostModel, LinkClass, Seats};
 use crate::plan::{Graph, Plan, StepKind};
@@ -115,7 +116,8 @@ impl<'a> Clock<'a> {
             let mut peers: Vec<u32> = program.steps().iter().filter_map(|step| step.kind.peer()).collect();
             peers.sort_unstable();
             peers.dedup();
-            let words = if copied { 0.0 } else { peers.len() as f64 * model.send };
+            let word = |peer: &u32| model.send + clock.packet(rank, *peer);
+            let words = if copied { 0.0 } else { peers.iter().map(word).sum() };
             for (step, _) in program.numbered().filter(|(_, step)| step.deps.is_empty()) {
                 clock.possible(model.start + words, (rank, step), true, None, 0.0);
             }
@@ -179,7 +181,11 @@ impl<'a> Clock<'a> {
             let latency = self.model.link(LinkClass::Within).latency;
             return (sent + latency, latency);
         };
-        let link = self.model.link(class);
+        let mut link = self.model.link(class);
+        if class == LinkClass::Between && !self.copied {
+            // What is read is asked for first.
+            link.latency *= 2.0;
+        }
         // What goes out waits for nothing but what went out before; what comes in may wait on its way.
         let (took, out) = (bytes / link.speed, sent.max(links[from].0));
         let full = out.max(links[into].1) + took;
@@ -195,13 +201,21 @@ impl<'a> Clock<'a> {
     /// What a rank has to do to send.
     fn sending(&self, send: Node) -> f64 {
         let (rank, step) = send;
+        let packet = self.kind(send).and_then(|kind| kind.peer()).map_or(0.0, |peer| self.packet(rank, peer));
+        let word = self.model.send + packet;
         if self.copied || self.bytes(send) == 0.0 {
-            self.model.send + self.bytes(send) / self.model.copy
+            word + self.bytes(send) / self.model.copy
         } else if self.plan.programs[rank as usize].deps(step).is_empty() {
-            0.0
+            READ * packet
         } else {
-            self.model.send
+            word + READ * packet
         }
+    }
+
+    /// What either end of a packet takes between two ranks.
+    fn packet(&self, one: u32, other: u32) -> f64 {
+        let [one, other] = [one, other].map(|rank| self.places[rank as usize].node);
+        if one == other { 0.0 } else { self.model.packet }
     }
 
     /// What a rank has to do to receive, copy or combine.
@@ -217,11 +231,12 @@ impl<'a> Clock<'a> {
         };
         let message = match kind.peer() {
             None => 0.0,
-            Some(_) if !straight => model.receive,
+            Some(peer) if !straight => model.receive + self.packet(node.0, peer),
             Some(peer) => {
+                let packet = self.packet(node.0, peer);
                 let send = self.matching.partner(node.0, node.1);
                 let told = !self.plan.programs[peer as usize].deps(send).is_empty();
-                model.transfer + if told { model.receive } else { 0.0 }
+                model.transfer + READ * packet + if told { model.receive + packet } else { 0.0 }
             }
         };
         message + self.bytes(node) / speed
@@ -345,10 +360,13 @@ fn places(seats: &Seats, ranks: u32) -> Vec<Place> {
     let mut nodes: HashMap<u32, (usize, u32)> = HashMap::new();
     let mut islands: HashMap<u32, usize> = HashMap::new();
     let mut cores: HashMap<(usize, u32), usize> = HashMap::new();
+    // Whole cores are a node's own; of less than one several nodes have a part.
+    let own = if seats.cores < 1.0 { 1 } else { seats.cores as u32 };
+    let sharing = (1.0 / seats.cores.clamp(1e-3, 1.0)).round() as usize;
     let place = |rank| {
         let number = nodes.len();
         let (node, ranks) = nodes.entry(seats.nodes.of(rank)).or_insert((number, 0));
-        let turn = (*node, *ranks % seats.cores.max(1));
+        let turn = (*node / sharing, *ranks % own);
         *ranks += 1;
         let number = islands.len();
         let island = *islands.entry(seats.islands.as_ref().unwrap_or(&seats.nodes).of(rank)).or_insert(number);

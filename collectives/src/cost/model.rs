@@ -28,6 +28,9 @@ pub struct CostModel {
     pub receive: f64,
     /// Of a rank, to read or write a message straight from memory to memory; also told apart from its bytes.
     pub transfer: f64,
+    /// Of a rank, for either end of a packet between nodes: what the system takes to send it, or to take it, where the software
+    /// device does that; nothing where a NIC does.
+    pub packet: f64,
     /// Until a rank that waits for a core has its turn.
     pub turn: f64,
     /// At which a rank copies; a message that is copied is so at both ends.
@@ -106,6 +109,7 @@ impl Default for CostModel {
             send: 0.1e-6,
             receive: 0.1e-6,
             transfer: 0.3e-6,
+            packet: 0.0,
             turn: 0.7e-6,
             copy: 12e9,
             straight: 12e9,
@@ -149,6 +153,7 @@ impl CostModel {
             send: 0.0,
             receive: 0.0,
             transfer: 0.0,
+            packet: 0.0,
             turn: 0.0,
             copy: speed,
             straight: speed,
@@ -187,13 +192,14 @@ impl CostModel {
     }
 
     /// Each parameter, with its name.
-    fn parameters(&self) -> [(&'static str, f64, Unit); 20] {
+    fn parameters(&self) -> [(&'static str, f64, Unit); 21] {
         use Unit::{BytesPerSecond, Seconds};
         [
             ("start", self.start, Seconds),
             ("send", self.send, Seconds),
             ("receive", self.receive, Seconds),
             ("transfer", self.transfer, Seconds),
+            ("packet between nodes", self.packet, Seconds),
             ("turn", self.turn, Seconds),
             ("copy", self.copy, BytesPerSecond),
             ("straight", self.straight, BytesPerSecond),
@@ -279,6 +285,6 @@ mod tests {
     #[test]
     fn people_read_a_parameter_a_line() {
         let text = CostModel::default().to_string();
-        assert!(text.lines().count() == 20 && text.contains("\nsend                         0.100 us\n"), "{text}");
+        assert!(text.lines().count() == 21 && text.contains("\nsend                         0.100 us\n"), "{text}");
     }
 }

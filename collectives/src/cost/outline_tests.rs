@@ -85,7 +85,7 @@ fn rounds_are_the_messages_in_a_row() {
 fn closed_forms_are_near_the_simulation() {
     let within = Link { latency: 1e-6, speed: f64::MAX };
     let beside = Link { latency: 2e-6, speed: 8e9 };
-    let model = CostModel { within, beside, send: 0.03e-6, receive: 0.03e-6, ..CostModel::default() };
+    let model = CostModel { within, beside, send: 0.03e-6, receive: 0.03e-6, packet: 3e-6, ..CostModel::default() };
     let mut wrong = Vec::new();
     for elements in [1 << 4, 1 << 10, 1 << 14, 1 << 20] {
         let recipes = recipes(&[2, 4, 8, 16], elements, 1 << 15).into_iter();
@@ -95,8 +95,12 @@ fn closed_forms_are_near_the_simulation() {
             let Spec { ranks: Ranks(ranks), .. } = recipe.spec;
             let (on_one, on_two) = (None, Some(Nodes::Of((ranks / 2).max(1))));
             let near = &recipe.shape.nodes;
-            let places = [(near, on_one.clone(), u32::MAX), (near, on_one, 2), (near, on_two, u32::MAX)];
-            let among = [(&Nodes::One, Some(near.clone()), u32::MAX)];
+            let places = [(near, on_one.clone(), f64::INFINITY), (near, on_one, 2.0), (near, on_two, f64::INFINITY)];
+            let among = [
+                (&Nodes::One, Some(near.clone()), f64::INFINITY),
+                (&Nodes::Of(1), None, f64::INFINITY),
+                (&Nodes::Of(1), None, 0.5),
+            ];
             for (nodes, islands, cores) in places.into_iter().chain(among) {
                 let seats = Seats { nodes: nodes.clone(), islands, cores, ..Seats::default() };
                 let tuner = Tuner { tuning: Tuning::default(), model, seats: seats.clone() };

@@ -2,7 +2,7 @@
 
 use super::model::CostModel;
 use super::seats::Spread;
-use crate::algorithms::{Nodes, Outline, Phase, Side};
+use crate::algorithms::{Nodes, Outline, Phase, Reach, Side};
 
 /// What an operation takes by an algorithm, as far as that can be told without its plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -23,18 +23,19 @@ impl CostModel {
     pub(crate) fn price(&self, outline: &Outline, spread: &Spread, near: &Nodes, copied: bool) -> Price {
         let pricing = Pricing { model: self, copied, spread, near };
         let mut price = Price::default();
-        price.add(pricing.edges(outline), 1.0);
+        price.add(pricing.edges(outline), (1.0, 1.0));
         for phase in outline.phases.iter().filter(|phase| phase.rounds > 0.0 && phase.takes.ranks > 0.0) {
-            price.add(pricing.round(phase), phase.rounds);
+            price.add(pricing.round(phase), (phase.rounds, phase.waits));
         }
         price
     }
 }
 
 impl Price {
-    fn add(&mut self, other: Price, times: f64) {
-        self.seconds += times * other.seconds;
-        self.waiting += times * other.waiting;
+    /// Adds another, so many times, of which so many wait.
+    fn add(&mut self, other: Price, (times, waits): (f64, f64)) {
+        self.seconds += times * (other.seconds - other.waiting) + waits * other.waiting;
+        self.waiting += waits * other.waiting;
         self.beside += times * other.beside;
         self.between += times * other.between;
     }
@@ -50,10 +51,12 @@ struct Pricing<'a> {
 impl Pricing<'_> {
     /// Beginning and end. A rank whose memory a peer is to reach tells it when it has begun, and hears when it is done.
     fn edges(&self, outline: &Outline) -> Price {
-        let CostModel { start, send, receive, .. } = *self.model;
-        let words = if self.copied { 0.0 } else { outline.reaches * (send + receive) };
-        let work = (start + words) * self.crowd();
-        let waiting = if self.copied { 0.0 } else { self.model.within.latency };
+        let CostModel { start, send, receive, packet, within, between, .. } = *self.model;
+        let crossing = self.spread.nodes.crossing(Reach::All, self.near);
+        let word = send + receive + 2.0 * packet * crossing;
+        let work = (start + if self.copied { 0.0 } else { outline.reaches * word }) * self.crowd();
+        let link = if crossing > 0.0 { between } else { within };
+        let waiting = if self.copied { 0.0 } else { link.latency };
         Price { seconds: work + waiting, waiting, ..Price::default() }
     }
 
@@ -63,7 +66,9 @@ impl Pricing<'_> {
     }
 
     fn round(&self, phase: &Phase) -> Price {
-        let (gives, takes) = (self.giving(phase), self.taking(phase));
+        let Spread { nodes, islands, .. } = self.spread;
+        let [crossing, leaving] = [nodes, islands].map(|parted| parted.crossing(phase.reach, self.near));
+        let (gives, takes) = (self.giving(phase, crossing), self.taking(phase, crossing));
         // The part of the ranks that are on the fullest node; no more of them at a time than there are.
         let part = |fullest: f64| fullest / f64::from(self.spread.ranks.max(1));
         let here = part(self.spread.nodes.fullest);
@@ -77,8 +82,6 @@ impl Pricing<'_> {
         if phase.takes.messages <= 0.0 {
             return Price { seconds: messages + copies.max(bytes / self.model.within.speed), ..Price::default() };
         }
-        let Spread { nodes, islands, .. } = self.spread;
-        let [crossing, leaving] = [nodes, islands].map(|parted| parted.crossing(phase.reach, self.near));
         let aside = (leaving - crossing).max(0.0);
         let memory = bytes * (1.0 - crossing) / self.model.within.speed;
         // Those of a side that are few are in one place.
@@ -91,8 +94,9 @@ impl Pricing<'_> {
             (false, true) => self.model.beside,
             (false, false) => self.model.within,
         };
-        // A rank that waited finds half of the others on its core before it, on average.
-        let waiting = link.latency + self.model.turn * (self.crowd() - 1.0) / 2.0;
+        // What is read from another node is asked for first. A rank that waited finds half of the others on its core before it, on average.
+        let ways = if crossing > 0.0 && !self.copied { 2.0 } else { 1.0 };
+        let waiting = ways * link.latency + self.model.turn * (self.crowd() - 1.0) / 2.0;
         let busy = copies.max(memory).max(beside).max(rails);
         let full = |link: f64| if link > 0.0 && link >= busy { link } else { 0.0 };
         let between = full(rails);
@@ -100,22 +104,25 @@ impl Pricing<'_> {
         Price { seconds: waiting + messages + busy, waiting, beside, between }
     }
 
-    /// Of a rank that gives, in a round.
-    fn giving(&self, phase: &Phase) -> Work {
+    /// Of a rank that gives, in a round, if that part of its messages goes to other nodes.
+    fn giving(&self, phase: &Phase, crossing: f64) -> Work {
         let (side, model) = (phase.gives, self.model);
+        let packet = model.packet * crossing;
         if self.copied {
-            return Work { messages: side.messages * model.send, bytes: side.bytes / model.copy };
+            return Work { messages: side.messages * (model.send + packet), bytes: side.bytes / model.copy };
         }
-        // A word says when what was passed on may be read.
-        Work { messages: if phase.passes_on { side.messages * model.send } else { 0.0 }, bytes: 0.0 }
+        // A word says when what was passed on may be read; what is read is asked for and answered.
+        let told = if phase.passes_on { model.send + packet } else { 0.0 };
+        Work { messages: side.messages * (told + READ * packet), bytes: 0.0 }
     }
 
     /// Of a rank that takes.
-    fn taking(&self, phase: &Phase) -> Work {
+    fn taking(&self, phase: &Phase, crossing: f64) -> Work {
         let (side, model) = (phase.takes, self.model);
+        let packet = model.packet * crossing;
         let straight = !self.copied && side.messages > 0.0;
-        let heard = if phase.passes_on { model.receive } else { 0.0 };
-        let each = if straight { model.transfer + heard } else { model.receive };
+        let heard = if phase.passes_on { model.receive + packet } else { 0.0 };
+        let each = if straight { model.transfer + heard + READ * packet } else { model.receive + packet };
         let speed = if phase.combines {
             model.combine
         } else if straight {
@@ -126,6 +133,9 @@ impl Pricing<'_> {
         Work { messages: side.messages * each, bytes: side.bytes / speed }
     }
 }
+
+/// Packets of a read, at either end.
+pub(super) const READ: f64 = 2.0;
 
 /// Seconds of a rank's work.
 struct Work {

@@ -15,10 +15,10 @@ use crate::algorithms::{Nodes, Reach};
 /// use qpair_collectives::cost::Seats;
 ///
 /// // Four ranks on each node, two on each of its sockets, which share two cores.
-/// let seats = Seats { nodes: Nodes::Of(4), islands: Some(Nodes::Of(2)), cores: 2, ..Seats::default() };
+/// let seats = Seats { nodes: Nodes::Of(4), islands: Some(Nodes::Of(2)), cores: 2.0, ..Seats::default() };
 /// assert_ne!(seats, Seats::default());
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Seats {
     /// Which ranks share a node.
     pub nodes: Nodes,
@@ -26,8 +26,9 @@ pub struct Seats {
     pub islands: Option<Nodes>,
     /// The same where vectors are in memory of GPUs.
     pub gpu_islands: Option<Nodes>,
-    /// Cores that the ranks of a node share: of the node with the fewest for each rank.
-    pub cores: u32,
+    /// Cores that the ranks of a node share: of the node with the fewest for each rank. Less than one where several nodes share
+    /// a core, as containers do.
+    pub cores: f64,
     /// Whether all that goes between nodes goes by the software device.
     pub by_software: bool,
 }
@@ -35,7 +36,7 @@ pub struct Seats {
 impl Default for Seats {
     /// One node and island, with a core for each rank.
     fn default() -> Self {
-        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: u32::MAX, by_software: false }
+        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: f64::INFINITY, by_software: false }
     }
 }
 
@@ -45,6 +46,9 @@ impl Seats {
         Self { islands: self.gpu_islands.clone(), ..self.clone() }
     }
 }
+
+/// So that nothing is divided by 0.
+const LEAST_CORES: f64 = 1e-3;
 
 /// How ranks are spread, once their number is known.
 pub(crate) struct Spread {
@@ -59,7 +63,7 @@ impl Spread {
     pub(crate) fn of(seats: &Seats, ranks: u32) -> Self {
         let nodes = Parted::by(&seats.nodes, ranks);
         let islands = seats.islands.as_ref().map_or_else(|| nodes.clone(), |islands| Parted::by(islands, ranks));
-        Self { ranks, cores: f64::from(seats.cores.max(1)), nodes, islands }
+        Self { ranks, cores: seats.cores.max(LEAST_CORES), nodes, islands }
     }
 }
 

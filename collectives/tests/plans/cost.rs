@@ -162,7 +162,7 @@ fn both_ends_work_for_a_message_that_is_copied() {
 fn ranks_that_share_a_core_work_one_after_the_other() {
     let plan = plan((Algorithm::Flat, Collective::Broadcast { root: 0 }), 5, LEN, LEN);
     let seconds = |cores, turn| {
-        let seats = Seats { cores, ..Seats::default() };
+        let seats = Seats { cores: f64::from(cores), ..Seats::default() };
         cost(&plan, &CostModel { turn, ..MODEL }, &seats).seconds
     };
     assert_eq!(seconds(5, 0.0), 1.0 + 256.0);
@@ -179,8 +179,8 @@ fn messages_of_a_node_share_its_rails() {
     let model = CostModel { between: Link { latency: 10.0, speed: 0.1 }, ..CostModel::of_latency(1.0) };
     let nodes = |nodes| cost(&plan, &model, &Seats { nodes, ..Seats::default() }).seconds;
     assert_eq!(nodes(Nodes::One).round(), 1.0);
-    // Two ranks of each node give two each on the other a block.
-    assert_eq!(nodes(Nodes::Of(2)).round(), 4.0 * 512.0 * 10.0 + 10.0);
+    // Two ranks of each node give two each on the other a block, which is asked for first.
+    assert_eq!(nodes(Nodes::Of(2)).round(), 4.0 * 512.0 * 10.0 + 2.0 * 10.0);
     // Of three ways out and in at least, which are not always free at once.
     assert!((3.0..6.0).contains(&(nodes(Nodes::Of(1)) / 5120.0)));
 }
