@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Patience {
     /// Until when it may wait; `None` if it may not, or none is owed.
     until: Option<Instant>,
+    /// Until when the peer counts as one that goes on: half the time after its last message.
+    lively: Option<Instant>,
     /// Messages that it is of, and that may wait.
     messages: u32,
     /// Acknowledgments that do not wait, since one has waited in vain.
@@ -24,7 +26,7 @@ pub(super) struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { until: None, messages: 0, hasty: 0, passed: 0, may_pass: MOST, until_more: HASTY }
+        Self { until: None, lively: None, messages: 0, hasty: 0, passed: 0, may_pass: MOST, until_more: HASTY }
     }
 }
 
@@ -43,9 +45,12 @@ impl Patience {
     pub(super) fn owe(&mut self, now: Instant, delay: Duration) {
         if self.hasty > 0 || delay.is_zero() || !(1..MOST).contains(&self.messages) {
             self.until = None;
-        } else if self.until.is_none() {
+            return;
+        }
+        if self.until.is_none() {
             self.until = Some(now + delay);
         }
+        self.lively = Some(now + delay / 2);
     }
 
     /// Another answer is owed, too.
@@ -75,7 +80,10 @@ impl Patience {
         if self.until.is_none_or(|until| now < until) {
             return;
         }
-        self.until = None;
+        // A peer that goes on sends without it.
+        if self.until.take() < self.lively {
+            return;
+        }
         // Whoever waits for it sends nothing meanwhile: it could have gone with the last request.
         match self.passed.checked_sub(1) {
             Some(fewer) => (self.may_pass, self.until_more) = (fewer, HASTY),

@@ -403,6 +403,72 @@ fn an_acknowledgment_that_waited_in_vain_goes_and_the_next_ones_do_not_wait() {
     assert_eq!(end.sends(), []);
 }
 
+/// A message of two packets goes, of which the last is short.
+fn sends_two(end: &mut Lone) -> Vec<Opcode> {
+    end.post(NOTHING, 1030);
+    let seen = end.sends();
+    let last = seen.iter().find(|(opcode, _)| *opcode == TWO[1]).expect("the last packet");
+    end.is_answered(last.1, FINE);
+    seen.into_iter().map(|(opcode, _)| opcode).collect()
+}
+
+const TWO: [Opcode; 2] = [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_LAST];
+
+#[test]
+fn an_acknowledgment_lets_requests_pass_behind_which_it_would_go_alone() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    for round in 0..3 {
+        for message in 0..7 {
+            hears_message(&mut end, 200 + 8 * round + message);
+            assert_eq!(sends_two(&mut end), TWO);
+        }
+        // Of so many it goes at once, behind the first packet that is to go.
+        hears_message(&mut end, 207 + 8 * round);
+        assert_eq!(sends_two(&mut end), [TWO[0], ACKNOWLEDGED, TWO[1]]);
+    }
+    // Behind a packet as long as the first it goes with them.
+    hears_message(&mut end, 224);
+    end.post(NOTHING, 2048);
+    assert_eq!(end.sends().into_iter().map(|(opcode, _)| opcode).collect::<Vec<_>>(), [TWO[0], TWO[1], ACKNOWLEDGED]);
+}
+
+#[test]
+fn an_acknowledgment_that_was_waited_for_lets_fewer_requests_pass() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    hears_message(&mut end, 200);
+    (0..2).for_each(|_| assert_eq!(sends_two(&mut end), TWO));
+    // Nothing comes any more.
+    end.now += PATIENCE;
+    end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    for psn in 201..328 {
+        hears_message(&mut end, psn);
+        assert_eq!(sends_two(&mut end), TWO);
+        assert_eq!(sends_two(&mut end), [TWO[0], TWO[1], ACKNOWLEDGED], "{psn}");
+    }
+    // After some that were not waited for it is tried again.
+    hears_message(&mut end, 328);
+    (0..2).for_each(|_| assert_eq!(sends_two(&mut end), TWO));
+    assert_eq!(sends_two(&mut end), [TWO[0], TWO[1], ACKNOWLEDGED]);
+}
+
+#[test]
+fn a_peer_that_goes_on_does_not_wait_for_acknowledgments() {
+    let mut end = Lone::new(|config| config);
+    end.side.patience = PATIENCE;
+    for round in 0..10 {
+        hears_message(&mut end, 200 + 2 * round);
+        end.now += 3 * PATIENCE / 5;
+        hears_message(&mut end, 201 + 2 * round);
+        assert_eq!(end.sends(), []);
+        end.now += 2 * PATIENCE / 5;
+        end.rc.handle_timeout(end.now, &mut end.side, &mut end.counters);
+        assert_eq!(end.sends(), [(ACKNOWLEDGED, 201 + 2 * round)]);
+    }
+}
+
 #[test]
 fn what_else_a_peer_waits_for_goes_at_once() {
     let patient = || {
