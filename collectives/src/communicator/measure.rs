@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use qpair_topology::{CpuId, Island, Machine};
 use qpair_verbs::calc::ReduceOp;
+use qpair_verbs::shared_memory_domain;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::buffer::CommBuffer;
@@ -51,8 +52,12 @@ impl CostModel {
     }
 }
 
-/// The cost model of this machine, measured now; the default, if that is not possible.
+/// The cost model of this machine, measured now; the default, if that is not possible, also where ranks do not reach each other's
+/// memory: what messages take by the network within a process is nobody's to choose by.
 fn measured() -> Known {
+    if shared_memory_domain().is_none() {
+        return Known::default();
+    }
     unbound(|| {
         let start = Instant::now();
         match measure() {
@@ -335,9 +340,10 @@ fn ping_pong(cores: [&CpuSet; 2], on_one_core: bool) -> Option<f64> {
 
 /// Messages of an operation that shows what one more takes: within what a peer may have under way.
 const MANY: u32 = 17;
-/// Bytes of the longest message that is copied, and of one that goes straight: in the second-level cache of current CPUs.
+/// Bytes of the longest message that is copied; and of one that goes straight, which the second-level cache of the one core at
+/// work here does not hold at both ends, as it holds none of another's.
 const EAGER: usize = 8 << 10;
-const LONG: usize = 256 << 10;
+const LONG: usize = 2 << 20;
 /// Bytes that do not fit there.
 const BULK: usize = 4 << 20;
 /// Batches of operations, of which the fastest counts; after a few, as many as there is time for.
@@ -354,7 +360,7 @@ const STUCK: Duration = Duration::from_secs(5);
 /// Seconds that a message or an operation may take: more than a few cycles, and less than what none does.
 const PLAUSIBLE_TIMES: Range<f64> = 1e-9..1e-3;
 /// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
-const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e11;
+const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e12;
 /// What no word takes from core to core, nor a core from thread to thread.
 const LONGEST: f64 = 20e-6;
 const STACK: usize = 64 << 10;
