@@ -326,6 +326,9 @@ fn what_goes_between_islands_of_gpus_counts() {
     assert!(ring(&args) > 10.0 * ring(&args[..args.len() - 2]));
     let refused = refused(&["compare", "all-reduce", "-n", "8", "--nodes", "4", "--islands", "3"]);
     assert!(refused.contains("give --islands a part of --nodes"), "{refused}");
+    // A node that is one island is nothing else.
+    let nodes = ["compare", "all-reduce", "-n", "8", "--nodes", "4"];
+    assert_eq!(object(&[&nodes[..], &["--islands", "4"]].concat()), object(&nodes));
 }
 
 #[test]

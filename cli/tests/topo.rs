@@ -62,12 +62,12 @@ const PAIRS: &str = r#"<system version="1">
 fn islands_of_gpus_are_told_where_there_are_several() {
     let from = File::with("pairs.xml", PAIRS);
     let text = stdout(&finish(qpair(&["topo", "--from", from.path()])));
-    assert!(text.contains("  GPU 0, GPU 2 (NVL; 24 GB/s to others)\n  GPU 1, GPU 3 (NVL; 24 GB/s"), "{text}");
+    assert!(text.contains("  GPU 0, GPU 2 (NVL; 48 GB/s to others)\n  GPU 1, GPU 3 (NVL; 48 GB/s"), "{text}");
     let object: Value =
         serde_json::from_str(&stdout(&finish(qpair(&["topo", "--from", from.path(), "--json"])))).unwrap();
     let islands = object["gpu_islands"].as_array().unwrap();
     assert_eq!(islands.iter().map(|island| &island["gpus"]).collect::<Vec<_>>(), [&json!([0, 2]), &json!([1, 3])]);
-    assert_eq!(islands[0]["outside_bytes_per_second"], 24_000_000_000_u64);
+    assert_eq!(islands[0]["outside_bytes_per_second"], 48_000_000_000_u64);
     // One alone is not worth a word.
     let one = File::with("one.xml", NCCL);
     assert!(!stdout(&finish(qpair(&["topo", "--from", one.path()]))).contains("Islands"));

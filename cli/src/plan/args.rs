@@ -142,10 +142,12 @@ impl Terms {
     pub fn tuner(&self, setting: &Setting) -> Result<Tuner, PlanError> {
         let tuning = Tuning { deterministic: self.ordered, ..Tuning::default() };
         // No island is of two nodes.
-        let islands = self.islands.filter(|&ranks| self.nodes.is_none_or(|node| node > ranks && node % ranks == 0));
-        if let (Some(ranks), None) = (self.islands, islands) {
-            return Err(PlanError::Islands { ranks, node: self.nodes.unwrap_or(0) });
+        if let (Some(ranks), Some(node)) = (self.islands, self.nodes)
+            && node % ranks != 0
+        {
+            return Err(PlanError::Islands { ranks, node });
         }
+        let islands = self.islands.filter(|&ranks| self.nodes != Some(ranks));
         let tuner = setting.tuner(tuning, self.nodes.map_or(Nodes::One, Nodes::Of), islands.map(Nodes::Of))?;
         let mut tuner = tuner.where_vectors_are(self.gpu).into_owned();
         if let Some(segment) = self.segment {

@@ -21,7 +21,8 @@ use crate::table;
 
 /// Compares the algorithms that do a collective: steps, messages in a row, bytes, and predicted time at several sizes.
 ///
-/// What communicators choose by default is marked. --nodes, --islands, --cores and --model say for which machine; `qpair bench` measures.
+/// What communicators choose by default is marked. --nodes, --islands, --cores and --model say for which machine; `qpair bench`
+/// measures.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   qpair plan compare all-reduce -n 8

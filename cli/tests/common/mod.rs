@@ -27,7 +27,9 @@ pub fn qpair(args: &[&str]) -> Command {
 pub fn tied(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(QPAIR);
     command.args(["__rank", "--parent", &std::process::id().to_string(), "--", program]).args(args);
-    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RUST_LOG"] {
+    let launcher = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RUST_LOG"];
+    let gpus = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "QPAIR_TOPOLOGY"];
+    for name in launcher.into_iter().chain(gpus) {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());

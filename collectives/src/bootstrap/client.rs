@@ -66,6 +66,7 @@ impl Joining {
     ) -> Result<(Self, Roster), BootstrapError> {
         let until = Deadline::after(limit);
         let ticket = place.ticket.clone();
+        let cost = cost.map(Box::new);
         let join = encode(&ToStore::Join { protocol: PROTOCOL, size, rank, ticket, whereabouts, cost });
         let mut attempts = 0;
         loop {

@@ -63,8 +63,9 @@ use crate::variable::variable;
 /// whatever [`set_algorithm`](Communicator::set_algorithm) says, also in communicators that are split off. **QPAIR_PLANS** names
 /// files of plans, with colons between, which are used for what their specs say: these come first.
 ///
-/// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, and keeps it in
-/// `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release, processor and number of cores; all ranks use what rank 0 has.
+/// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, where
+/// ranks of its host reach each other's memory, and keeps it in `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release,
+/// processor and number of cores; all ranks use what rank 0 has.
 /// **QPAIR_COST_MODEL** at rank 0 says otherwise: a file of a model in JSON, as `qpair plan model --json` prints it; `default`, for
 /// the built-in one; `measure`, to measure each time and keep nothing.
 ///

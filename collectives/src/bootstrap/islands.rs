@@ -7,8 +7,9 @@ use super::message::Whereabouts;
 
 /// One of several islands of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Island {
-    pub(crate) number: u32,
+pub(crate) struct IslandId {
+    /// The PCI address of its first GPU, or the number of its first NUMA node: the same in all processes that see the whole.
+    pub(crate) number: u64,
     /// Bytes per second that pass to the others, each way, as far as topology tells.
     pub(crate) outside: Option<u64>,
 }
@@ -32,7 +33,7 @@ impl Whereabouts {
 }
 
 /// The socket whose cores those are; `None` if they are of several, or there is one alone.
-fn of_cores(cores: &CpuSet, machine: &Machine) -> Option<Island> {
+fn of_cores(cores: &CpuSet, machine: &Machine) -> Option<IslandId> {
     let islands = machine.cpu_islands();
     let touched = |place: usize| {
         let nodes = islands[place].members.iter().filter_map(|&node| machine.cpu(node));
@@ -40,19 +41,22 @@ fn of_cores(cores: &CpuSet, machine: &Machine) -> Option<Island> {
     };
     let mut all = (0..islands.len()).filter(|&place| touched(place));
     let (place, None) = (all.next()?, all.next()) else { return None };
-    one_of(place, islands.len(), islands[place].outside)
+    let first = islands[place].members.first().and_then(|&node| machine.cpu(node)?.numa)?;
+    one_of(u64::from(first), islands.len(), islands[place].outside)
 }
 
 /// The island of a GPU; `None` if there is one alone.
-fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<Island> {
+fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<IslandId> {
     let (gpu, islands) = (machine.gpu_at(gpu)?, machine.gpu_islands());
-    let place = islands.iter().position(|island| island.members.contains(&gpu))?;
-    one_of(place, islands.len(), islands[place].outside)
+    let island = islands.iter().find(|island| island.members.contains(&gpu))?;
+    let PciAddress { domain, bus, device, function } = machine.gpu(*island.members.first()?)?.address;
+    let first = u64::from(domain) << 16 | u64::from(bus) << 8 | u64::from(device) << 3 | u64::from(function);
+    one_of(first, islands.len(), island.outside)
 }
 
-fn one_of(place: usize, islands: usize, outside: Bandwidth) -> Option<Island> {
+fn one_of(number: u64, islands: usize, outside: Bandwidth) -> Option<IslandId> {
     let known = !outside.is_unlimited() && outside > Bandwidth::ZERO;
-    (islands > 1).then(|| Island { number: place as u32, outside: known.then(|| outside.bytes()) })
+    (islands > 1).then(|| IslandId { number, outside: known.then(|| outside.bytes()) })
 }
 
 #[cfg(test)]
@@ -73,7 +77,7 @@ mod tests {
         machine.build()
     }
 
-    fn at(cores: &str, gpu: Option<u8>) -> [Option<u32>; 2] {
+    fn at(cores: &str, gpu: Option<u8>) -> [Option<u64>; 2] {
         let gpu = gpu.map(|bus| PciAddress::new(0, bus, 0, 0));
         let rank = Whereabouts { cores: cores.parse().unwrap(), gpu, ..whereabouts() }.on_islands_of(&machine());
         assert!([rank.cpu_island, rank.gpu_island].iter().flatten().all(|island| island.outside.is_some()));
@@ -83,8 +87,8 @@ mod tests {
     #[test]
     fn ranks_are_on_the_islands_of_their_cores_and_gpus() {
         assert_eq!(at("0-7", None), [Some(0), None]);
-        assert_eq!(at("9,14", Some(1)), [Some(1), Some(0)]);
-        assert_eq!(at("3", Some(4)), [Some(0), Some(1)]);
+        assert_eq!(at("9,14", Some(1)), [Some(2), Some(0x100)]);
+        assert_eq!(at("3", Some(4)), [Some(0), Some(0x300)]);
         // It may run anywhere; a GPU that is not there; cores that are none's.
         assert_eq!(at("7-8", Some(9)), [None, None]);
         assert_eq!(at("99", None), [None, None]);

@@ -3,7 +3,7 @@
 use std::env;
 
 use qpair_topology::{GpuId, Machine, PciAddress};
-use qpair_transport::{Config, Near, NearError, WorkerError};
+use qpair_transport::{Near, NearError, WorkerError};
 
 use super::message::Whereabouts;
 use crate::error::BootstrapError;
@@ -24,7 +24,7 @@ pub(super) fn seating(rank: u32, all: &[Whereabouts]) -> Result<Near, BootstrapE
 /// that it may use, the one of its number, or the only one. Without a number, the only one.
 pub(super) fn own_gpu(local_rank: Option<u32>) -> Option<PciAddress> {
     let has_some = Machine::this_without_driver().is_ok_and(|machine| !machine.gpus().is_empty());
-    if Config::device_of_environment().is_some() || !has_some {
+    if !has_some {
         return None;
     }
     let machine = Machine::this().ok()?;

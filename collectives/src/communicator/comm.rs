@@ -280,7 +280,7 @@ impl Communicator {
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
-        let most = core.net.as_ref().map_or(0, |net| net.eager() as u64);
+        let most = core.tuner.most_eager(Ranks(self.size));
         core.tuner.tuning = Tuning { eager: tuning.eager.map(|eager| eager.min(most)), ..tuning };
         core.cache.clear();
     }

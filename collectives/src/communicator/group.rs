@@ -31,7 +31,7 @@ impl Communicator {
     }
 
     /// A rank within this process for each of these GPUs, in order, for a thread each: a [`group`](Self::group) that knows which
-    /// GPUs are joined by NVLink, and which by PCIe alone. Where the driver of GPUs or [`Machine::this`] tells nothing of a GPU,
+    /// GPUs are joined by NVLink, and which by PCIe alone. Where the driver of GPUs or [`Machine::this`](qpair_topology::Machine::this) tells nothing of a GPU,
     /// all are taken to be alike. Vectors may be on any GPU still.
     ///
     /// ```no_run

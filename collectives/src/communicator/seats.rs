@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::algorithms::Nodes;
-use crate::bootstrap::{Island, Member, Whereabouts};
-use crate::cost::Seats;
+use crate::bootstrap::{IslandId, Member, Whereabouts};
+use crate::cost::{LEAST_CORES, Seats};
 use crate::execute::Patience;
 
 /// Which ranks are on one node and on one island, and how many cores those of a node have: of the node with the fewest for each rank.
@@ -26,7 +26,7 @@ pub(super) fn seats(members: &[Member]) -> Seats {
     let most = sizes.iter().map(|(ranks, _)| *ranks).max().unwrap_or(1);
     // Scaled to the node with most ranks, so that each rank has the part of a core that it has where they are fewest.
     let scaled = sizes.iter().map(|&(ranks, cores)| cores * most as f64 / ranks.max(1) as f64);
-    let cores = scaled.fold(f64::INFINITY, f64::min).max(LEAST);
+    let cores = scaled.fold(f64::INFINITY, f64::min).max(LEAST_CORES);
     let nodes = if nodes.len() > 1 { Nodes::Listed(numbers.into()) } else { Nodes::One };
     Seats {
         nodes,
@@ -38,15 +38,12 @@ pub(super) fn seats(members: &[Member]) -> Seats {
     }
 }
 
-/// Of a core, for the ranks of a node.
-const LEAST: f64 = 0.01;
-
 /// Which ranks are on one island of a node; `None` where that is to say on one node. A node is one island where it is not known
 /// of all its ranks which they are on.
-fn islands(members: &[Member], of: impl Fn(&Whereabouts) -> Option<Island>) -> Option<Nodes> {
+fn islands(members: &[Member], of: impl Fn(&Whereabouts) -> Option<IslandId>) -> Option<Nodes> {
     let all = || members.iter().map(|member| &member.whereabouts);
     let unknown: HashSet<&str> = all().filter(|rank| of(rank).is_none()).map(|rank| &*rank.node).collect();
-    let mut numbers: HashMap<(&str, Option<u32>), u32> = HashMap::new();
+    let mut numbers: HashMap<(&str, Option<u64>), u32> = HashMap::new();
     let islands = all().map(|rank| {
         let island = of(rank).map(|island| island.number).filter(|_| !unknown.contains(&*rank.node));
         let next = numbers.len() as u32;
@@ -81,9 +78,9 @@ mod tests {
     use crate::bootstrap::whereabouts;
 
     /// Ranks by node and island.
-    fn ranks(all: &[(&str, Option<u32>)]) -> Vec<Member> {
-        let member = |&(node, island): &(&str, Option<u32>)| {
-            let gpu_island = island.map(|number| Island { number, outside: None });
+    fn ranks(all: &[(&str, Option<u64>)]) -> Vec<Member> {
+        let member = |&(node, island): &(&str, Option<u64>)| {
+            let gpu_island = island.map(|number| IslandId { number, outside: None });
             let whereabouts = Whereabouts { node: node.into(), machine: node.into(), gpu_island, ..whereabouts() };
             Member { whereabouts, device: "soft0".into(), is_software: true }
         };
@@ -100,8 +97,26 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_one_machine_share_its_cores() {
+        let rank = |node: &str, machine: &str, cores: &str| {
+            let (node, machine, cores) = (node.into(), machine.into(), cores.parse().unwrap());
+            let whereabouts = Whereabouts { node, machine, cores, ..whereabouts() };
+            Member { whereabouts, device: "soft0".into(), is_software: true }
+        };
+        let cores = |ranks: &[(&str, &str, &str)]| {
+            let members: Vec<_> = ranks.iter().map(|&(node, machine, cores)| rank(node, machine, cores)).collect();
+            seats(&members).cores
+        };
+        assert_eq!(cores(&[("a", "m", "0"), ("b", "m", "0")]), 0.5);
+        assert_eq!(cores(&[("a", "m", "0-1"), ("a", "m", "0-1"), ("b", "n", "0-3")]), 2.0);
+        // By the node with fewest for each rank, as many as the one with most ranks would have.
+        assert_eq!(cores(&[("a", "m", "0-7"), ("a", "m", "0-7"), ("b", "n", "0")]), 2.0);
+        assert_eq!(cores(&[("a", "m", "0"); 3]), 1.0);
+    }
+
+    #[test]
     fn a_node_of_which_not_all_is_known_is_one_island() {
-        let of = |all: &[(&str, Option<u32>)]| seats(&ranks(all)).gpu_islands;
+        let of = |all: &[(&str, Option<u64>)]| seats(&ranks(all)).gpu_islands;
         let half = [("a", Some(0)), ("a", None), ("b", Some(0)), ("b", Some(1)), ("a", Some(1))];
         assert_eq!(of(&half), Some(Nodes::Listed(vec![0, 0, 1, 2, 0].into())));
         // All of a node on one island, or nothing known of any.

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::price::READ;
 use super::timeline::Moment;
-use super::{Cost, CostModel, LinkClass, Seats};
+use super::{Cost, CostModel, LEAST_CORES, LinkClass, Seats};
 use crate::plan::{Graph, Plan, StepKind};
 use crate::verify::Matching;
 
@@ -360,9 +360,9 @@ fn places(seats: &Seats, ranks: u32) -> Vec<Place> {
     let mut nodes: HashMap<u32, (usize, u32)> = HashMap::new();
     let mut islands: HashMap<u32, usize> = HashMap::new();
     let mut cores: HashMap<(usize, u32), usize> = HashMap::new();
-    // Whole cores are a node's own; of less than one several nodes have a part.
-    let own = if seats.cores < 1.0 { 1 } else { seats.cores as u32 };
-    let sharing = (1.0 / seats.cores.clamp(1e-3, 1.0)).round() as usize;
+    // Whole cores are a node's own, and what is left beside them is nobody's here; of less than one several nodes have a part.
+    let own = seats.cores.max(1.0) as u32;
+    let sharing = (1.0 / seats.cores.max(LEAST_CORES)).round().max(1.0) as usize;
     let place = |rank| {
         let number = nodes.len();
         let (node, ranks) = nodes.entry(seats.nodes.of(rank)).or_insert((number, 0));

@@ -13,7 +13,7 @@ mod outline_tests;
 pub use model::{CostModel, GpuModel, Link, LinkClass, ModelError};
 pub use price::Price;
 pub use seats::Seats;
-pub(crate) use seats::Spread;
+pub(crate) use seats::{LEAST_CORES, Spread};
 pub use timeline::{Message, Moment, Timeline};
 
 use std::fmt;
@@ -122,7 +122,8 @@ pub(crate) const EAGER: u64 = 8 << 10;
 pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
-/// one after the other. Slabs for such messages of many peers would take too much memory.
+/// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC. Each peer may have
+/// 32 such messages under way, for which there are slabs: 64 MiB of them at most.
 pub(crate) fn eager_by_software(ranks: Ranks) -> u64 {
     match ranks.0 {
         ..=8 => 4 * EAGER_BETWEEN,

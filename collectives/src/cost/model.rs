@@ -215,7 +215,7 @@ impl CostModel {
             ("straight on GPUs", self.gpu.straight, BytesPerSecond),
             ("combine on GPUs", self.gpu.combine, BytesPerSecond),
             ("speed within GPUs' node", self.gpu.within, BytesPerSecond),
-            ("between GPUs' islands", self.gpu.beside, BytesPerSecond),
+            ("speed of GPUs' islands", self.gpu.beside, BytesPerSecond),
         ]
     }
 }

@@ -26,8 +26,8 @@ pub struct Seats {
     pub islands: Option<Nodes>,
     /// The same where vectors are in memory of GPUs.
     pub gpu_islands: Option<Nodes>,
-    /// Cores that the ranks of a node share: of the node with the fewest for each rank. Less than one where several nodes share
-    /// a core, as containers do.
+    /// Cores that the ranks of a node share, more than 0: of the node with the fewest for each rank. Less than one where several
+    /// nodes share a core, as containers do.
     pub cores: f64,
     /// Whether all that goes between nodes goes by the software device.
     pub by_software: bool,
@@ -47,8 +47,8 @@ impl Seats {
     }
 }
 
-/// So that nothing is divided by 0.
-const LEAST_CORES: f64 = 1e-3;
+/// Of a core, for the ranks of a node.
+pub(crate) const LEAST_CORES: f64 = 0.01;
 
 /// How ranks are spread, once their number is known.
 pub(crate) struct Spread {

@@ -37,7 +37,6 @@ pub(crate) struct Net {
     /// Reads that may be under way.
     pub(super) gets: u32,
     listener: Listener,
-    eager: usize,
     window: u32,
     near: Near,
     /// What is done when, if that is asked for.
@@ -172,7 +171,6 @@ impl Net {
             piece: settings.piece,
             gets: settings.gets,
             listener,
-            eager,
             window: settings.window,
             near,
             recorder: None,
@@ -231,11 +229,6 @@ impl Net {
 
     pub(crate) fn domain(&self) -> &ProtectionDomain {
         self.worker.domain()
-    }
-
-    /// Longest message that is copied.
-    pub(crate) fn eager(&self) -> usize {
-        self.eager
     }
 
     /// What its device was chosen for.

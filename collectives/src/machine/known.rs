@@ -29,9 +29,16 @@ pub(crate) enum Origin {
     Kept { path: String },
     /// The environment named a file.
     File { path: String },
-    /// The links between nodes are as fast as the ranks' devices, or as the software device is where one of them is that; the
-    /// rest is as that says.
-    Rails { software: bool, rest: Box<Origin> },
+    /// The links between nodes are as fast as the ranks' devices, or as the software device is where one of them is that; those
+    /// between islands of GPUs as topology has it; the rest is as that says.
+    Links { rails: Option<Rails>, gpu_islands: bool, rest: Box<Origin> },
+}
+
+/// How fast links between nodes are taken to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Rails {
+    Devices,
+    Software,
 }
 
 /// What a rank's device is, to tell how fast rails are.
@@ -70,24 +77,32 @@ impl Known {
         let speed = least as f64 * 1e6 / 8.0 * USABLE;
         let device = Link { latency: DEVICE_LATENCY, speed };
         (self.model.between, self.model.packet) = if software { (SOFTWARE, PACKET) } else { (device, 0.0) };
-        let rest = match self.origin {
-            Origin::Rails { rest, .. } => rest,
-            origin => Box::new(origin),
-        };
-        self.origin = Origin::Rails { software, rest };
+        let (_, gpu_islands, rest) = self.origin.parts();
+        let rails = Some(if software { Rails::Software } else { Rails::Devices });
+        self.origin = Origin::Links { rails, gpu_islands, rest };
         self
     }
-}
 
-impl Known {
     /// Takes what passes between islands of GPUs from what topology says of each, in bytes per second, if nobody has said
     /// otherwise: that of the island with least.
     pub(crate) fn with_gpu_islands(mut self, outside: impl IntoIterator<Item = u64>) -> Self {
         let said = matches!(&self.origin, Origin::Set | Origin::File { .. });
         if let Some(least) = outside.into_iter().min().filter(|&least| least > 0 && !said) {
             self.model.gpu.beside = least as f64;
+            let (rails, _, rest) = self.origin.parts();
+            self.origin = Origin::Links { rails, gpu_islands: true, rest };
         }
         self
+    }
+}
+
+impl Origin {
+    /// What is said of links, and where the rest comes from.
+    fn parts(self) -> (Option<Rails>, bool, Box<Origin>) {
+        match self {
+            Origin::Links { rails, gpu_islands, rest } => (rails, gpu_islands, rest),
+            origin => (None, false, Box::new(origin)),
+        }
     }
 }
 
@@ -101,11 +116,14 @@ impl fmt::Display for Origin {
             }
             Origin::Kept { path } => write!(f, "measured before on the machine of rank 0, kept in {path}"),
             Origin::File { path } => write!(f, "from {path}, which QPAIR_COST_MODEL names at rank 0"),
-            Origin::Rails { software: false, rest } => {
-                write!(f, "{rest}; between nodes, by the rates of the ranks' devices")
-            }
-            Origin::Rails { software: true, rest } => {
-                write!(f, "{rest}; between nodes, built in for the software device")
+            Origin::Links { rails, gpu_islands, rest } => {
+                write!(f, "{rest}")?;
+                match rails {
+                    Some(Rails::Devices) => f.write_str("; between nodes, by the rates of the ranks' devices")?,
+                    Some(Rails::Software) => f.write_str("; between nodes, built in for the software device")?,
+                    None => {}
+                }
+                if *gpu_islands { f.write_str("; between islands of GPUs, as topology has it") } else { Ok(()) }
             }
         }
     }
@@ -153,6 +171,8 @@ mod tests {
         assert_eq!(speed(Known::default(), &[42_000_000_000, 16_000_000_000]), 16e9);
         assert_eq!((speed(Known::default(), &[]), speed(Known::default(), &[0])), (built_in, built_in));
         assert_eq!(speed(Known { origin: Origin::Set, ..Known::default() }, &[1]), built_in);
+        let told = Known::default().with_gpu_islands([1]).with_rails([]).with_gpu_islands([2]).origin.to_string();
+        assert_eq!(told, "built in; between islands of GPUs, as topology has it");
     }
 
     #[test]

@@ -98,3 +98,34 @@ impl fmt::Debug for Deps<'_> {
         f.debug_list().entries(self.iter()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_of_a_loop_are_those_of_a_list_moved_on() {
+        let (numbers, by) = ([3, 5, u32::MAX], [1, 0, 2]);
+        for turn in 0..9 {
+            let (moved, listed) = (Deps::moved(&numbers, &by, turn), [3 + turn, 5, u32::MAX.wrapping_add(2 * turn)]);
+            assert_eq!((moved.to_vec(), Deps::listed(&listed).to_vec()), (listed.to_vec(), listed.to_vec()));
+            assert!(moved == listed && moved.iter().rev().eq(listed.into_iter().rev()));
+            assert_eq!((moved.len(), moved.get(2), moved.get(3), moved.only()), (3, Some(listed[2]), None, None));
+        }
+        assert_eq!(Deps::moved(&[7], &[3], 2).only(), Some(13));
+        assert!(Deps::NONE.is_empty() && Deps::NONE.only().is_none() && !Deps::NONE.contains(0));
+    }
+
+    #[test]
+    fn what_is_among_them_is_found() {
+        for len in 0..20_u32 {
+            let (listed, by) = ((0..len).map(|at| 3 * at).collect::<Vec<_>>(), vec![1; len as usize]);
+            for turn in 0..3 {
+                let deps = Deps::moved(&listed, &by, turn);
+                for step in 0..70 {
+                    assert_eq!(deps.contains(step), listed.iter().any(|dep| dep + turn == step), "{len} {turn} {step}");
+                }
+            }
+        }
+    }
+}

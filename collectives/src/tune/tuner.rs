@@ -51,11 +51,19 @@ impl Tuner {
 
     /// Bytes of the longest message of a plan among so many ranks whose messages are copied.
     pub fn eager(&self, ranks: Ranks) -> u64 {
-        self.tuning.eager.unwrap_or_else(|| match (&self.seats.nodes, self.seats.by_software) {
-            (Nodes::One, _) => EAGER,
+        self.tuning.eager.unwrap_or_else(|| match &self.seats.nodes {
+            Nodes::One => EAGER,
+            _ => self.most_eager(ranks),
+        })
+    }
+
+    /// The most that can be: what all ranks have room for, and know alike.
+    pub(crate) fn most_eager(&self, ranks: Ranks) -> u64 {
+        match (&self.seats.nodes, self.seats.by_software) {
+            (Nodes::One, _) => 2 * EAGER,
             (_, false) => EAGER_BETWEEN,
             (_, true) => eager_by_software(ranks),
-        })
+        }
     }
 
     /// Decides the algorithm for what is asked for.
@@ -74,8 +82,7 @@ impl Tuner {
     pub fn recipe(&self, spec: Spec, wish: Algorithm) -> Result<Recipe, RecipeError> {
         let refused = |hint| RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint };
         if wish == Algorithm::Auto {
-            let best = self.priced(&spec).into_iter().next().map(|(_, recipe)| recipe);
-            return best.ok_or_else(|| refused("no algorithm does that"));
+            return self.plainest(&spec).ok_or_else(|| refused("no algorithm does that"));
         }
         if !self.may(&spec, wish) {
             let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
@@ -85,7 +92,8 @@ impl Tuner {
         self.best(&spec, wish, &spread).map(|(_, recipe)| recipe)
     }
 
-    /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first.
+    /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first. Of those that take no more
+    /// than a twentieth longer it chooses the one with the plainest plan.
     pub fn candidates(&self, spec: &Spec) -> Vec<Candidate> {
         let priced = self.priced(spec).into_iter();
         priced.map(|(price, recipe)| Candidate { algorithm: recipe.algorithm, price }).collect()
@@ -94,6 +102,14 @@ impl Tuner {
     /// What a recipe takes by the cost model, without a look at its plan.
     pub fn price(&self, recipe: &Recipe) -> Price {
         self.price_among(&Spread::of(&self.seats, recipe.spec.ranks.0), recipe)
+    }
+
+    /// The recipe for that with the plainest plan of those that are about as fast as the fastest.
+    fn plainest(&self, spec: &Spec) -> Option<Recipe> {
+        let priced = self.priced(spec);
+        let bound = priced.first()?.0.seconds * ALIKE;
+        let fast = priced.into_iter().filter(|(price, _)| price.seconds <= bound).map(|(_, recipe)| recipe);
+        fast.min_by_key(|recipe| CHOSEN.iter().position(|&algorithm| algorithm == recipe.algorithm))
     }
 
     /// The recipes for that, the fastest first.
@@ -130,7 +146,7 @@ impl Tuner {
         })
     }
 
-    /// What hierarchical algorithms may go by: nodes, if there are several, and islands.
+    /// What hierarchical algorithms may go by: nodes, and islands, if there are said to be several.
     fn levels(&self) -> impl Iterator<Item = &Nodes> {
         let nodes = Some(&self.seats.nodes).filter(|nodes| !matches!(nodes, Nodes::One));
         nodes.into_iter().chain(&self.seats.islands)
@@ -147,6 +163,9 @@ impl Tuner {
         Recipe::with(spec, algorithm, Shape { nodes, ordered, ..segments })
     }
 }
+
+/// Times that are no further apart are alike: the model is no better than that.
+const ALIKE: f64 = 1.05;
 
 /// Bytes of a segment that no vector has.
 const WHOLE: u64 = 1 << 48;
@@ -172,6 +191,21 @@ const CHOSEN: [Algorithm; 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_copied_depends_on_who_carries_it_and_for_how_many() {
+        let eager = |nodes, by_software, ranks| {
+            let seats = Seats { nodes, by_software, ..Seats::default() };
+            let tuner = Tuner { seats, ..Tuner::default() };
+            (tuner.eager(Ranks(ranks)) >> 10, tuner.most_eager(Ranks(ranks)) >> 10)
+        };
+        for by_software in [false, true] {
+            assert_eq!(eager(Nodes::One, by_software, 4), (8, 16));
+        }
+        assert_eq!([2, 99].map(|ranks| eager(Nodes::Of(1), false, ranks)), [(64, 64); 2]);
+        let software = [2, 8, 9, 16, 17, 4096].map(|ranks| eager(Nodes::Of(1), true, ranks).0);
+        assert_eq!(software, [256, 256, 128, 128, 64, 64]);
+    }
 
     #[test]
     fn all_algorithms_are_chosen_from() {

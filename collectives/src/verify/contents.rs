@@ -15,7 +15,7 @@ use crate::plan::{Buffers, Plan, Program, Slice, Spec, StepKind};
 /// Where there are no races, which are looked for elsewhere, any legal order of its steps gives the same contents.
 pub(super) fn check(plan: &Plan, matching: &Matching) -> Result<bool, VerifyError> {
     let memory = plan.by_rank().map(|(rank, program)| initial(&plan.spec, rank, program)).collect();
-    let combinations = Combinations::of(plan.spec.ranks.0);
+    let combinations = Combinations::of(plan);
     let mut all = All { plan, memory, combinations, parts: Vec::new() };
     replay(plan, matching, |event| match event {
         Event::Local(at, StepKind::Finish { dst }) => all.finish(at, dst),
@@ -57,14 +57,19 @@ struct Combination {
 /// number, and are not kept.
 struct Combinations {
     ranks: u32,
+    /// How many are kept at most, so that each has a number, and a plan that combines the same over and over in other parts is
+    /// refused before memory runs out.
+    limit: usize,
     made: Vec<Combination>,
     /// The last that was made, and of which: a step mostly combines the same in several pieces.
     last: Option<([Id; 2], Id)>,
 }
 
 impl Combinations {
-    fn of(ranks: u32) -> Self {
-        Self { ranks, made: Vec::new(), last: None }
+    fn of(plan: &Plan) -> Self {
+        let ranks = plan.spec.ranks.0;
+        let limit = (COMBINATIONS_PER_STEP * plan.total_steps() + MANY).min((NOTHING.what.0 - ranks) as usize);
+        Self { ranks, limit, made: Vec::new(), last: None }
     }
 
     fn ranks(&self, id: Id) -> RankSet {
@@ -82,7 +87,7 @@ impl Combinations {
     }
 
     /// Both combined; or the rank whose contribution both have.
-    fn both(&mut self, one: Id, other: Id) -> Result<Id, u32> {
+    fn both(&mut self, one: Id, other: Id) -> Result<Id, Refusal> {
         if let Some((of, made)) = self.last
             && of == [one, other]
         {
@@ -90,7 +95,10 @@ impl Combinations {
         }
         let (own, new) = (self.ranks(one), self.ranks(other));
         if let Some(contributor) = own.first_common(&new) {
-            return Err(contributor);
+            return Err(Refusal::Common(contributor));
+        }
+        if self.made.len() >= self.limit {
+            return Err(Refusal::Many);
         }
         let made = Id(self.ranks + self.made.len() as u32);
         self.made.push(Combination { ranks: own.union(&new), order: self.order(one).with(self.order(other)) });
@@ -98,6 +106,19 @@ impl Combinations {
         Ok(made)
     }
 }
+
+/// Why two can not be combined.
+enum Refusal {
+    /// Both have the contribution of that rank.
+    Common(u32),
+    /// There are too many already.
+    Many,
+}
+
+/// Combinations that are kept for a plan: several times what any algorithm makes, which combines once apart what it then moves as
+/// a whole.
+const COMBINATIONS_PER_STEP: usize = 64;
+const MANY: usize = 1 << 20;
 
 /// A rank's buffers.
 type Memory = Buffers<Pieces<Held>>;
@@ -238,7 +259,10 @@ fn combine(
         return Err(VerifyError::Misplaced { rank, step, slice });
     }
     let both = combinations.both(held.what, new.what);
-    held.what = both.map_err(|contributor| VerifyError::Duplicate { rank, step, contributor, slice })?;
+    held.what = both.map_err(|refusal| match refusal {
+        Refusal::Common(contributor) => VerifyError::Duplicate { rank, step, contributor, slice },
+        Refusal::Many => VerifyError::Reads { rank, step, limit: combinations.limit },
+    })?;
     if held.finished || new.finished {
         return Err(VerifyError::Finish { rank, step, slice });
     }
@@ -247,4 +271,21 @@ fn combine(
 
 fn part(whole: Slice, from: u64, to: u64) -> Slice {
     Slice { offset: from, len: to - from, ..whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_are_made_once_in_a_row_and_bounded() {
+        let mut all = Combinations { ranks: 6, limit: 2, made: Vec::new(), last: None };
+        let both = |all: &mut Combinations, one, other| all.both(Id(one), Id(other)).map(|made| made.0);
+        assert!(matches!(both(&mut all, 3, 3), Err(Refusal::Common(3))));
+        assert!(matches!([both(&mut all, 0, 1), both(&mut all, 0, 1)], [Ok(6), Ok(6)]));
+        assert!(matches!(both(&mut all, 6, 2), Ok(7)));
+        assert!(matches!(both(&mut all, 7, 1), Err(Refusal::Common(1))));
+        assert!(matches!(both(&mut all, 4, 5), Err(Refusal::Many)));
+        assert_eq!(all.ranks(Id(7)), RankSet::all(3));
+    }
 }

@@ -162,10 +162,10 @@ pub enum VerifyError {
         /// The elements both touch.
         slice: Slice,
     },
-    /// Steps read over and over what was first read in other parts, more than can be followed.
+    /// Steps read or combine over and over what was first read or combined in other parts, more than can be followed.
     #[error(
-        "rank {rank}, step {step}: more than {limit} reads of parts of buffers that are not written meanwhile; let steps \
-         read the same parts each time"
+        "rank {rank}, step {step}: more than {limit} reads, or combinations, of parts of buffers that other steps take \
+         otherwise; let steps take the same parts each time"
     )]
     Reads {
         /// The rank.

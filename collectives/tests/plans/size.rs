@@ -5,8 +5,19 @@ use qpair_collectives::{Algorithm, Collective, Elements, Nodes, Program, Ranks, 
 const RANKS: u32 = 16_384;
 
 fn program(algorithm: Algorithm, collective: Collective, in_place: bool, elements: u64, rank: u32) -> Option<Program> {
+    by_nodes_of(8, algorithm, collective, in_place, elements, rank)
+}
+
+fn by_nodes_of(
+    ranks: u32,
+    algorithm: Algorithm,
+    collective: Collective,
+    in_place: bool,
+    elements: u64,
+    rank: u32,
+) -> Option<Program> {
     let spec = Spec { in_place, ..Spec::new(collective, Ranks(RANKS), Elements(elements), 4) };
-    let shape = Shape { nodes: Nodes::Of(8), ..Shape::default() };
+    let shape = Shape { nodes: Nodes::Of(ranks), ..Shape::default() };
     Some(Recipe::with(spec, algorithm, shape).ok()?.program(rank))
 }
 
@@ -36,6 +47,20 @@ fn regular_programs_of_many_ranks_take_little_memory() {
     assert!(programs >= 100, "{programs}");
 }
 
+/// Nodes may have up to sixteen ranks.
+#[test]
+fn hierarchical_programs_take_little_memory_whatever_the_node() {
+    for ranks in [2, 4, 8, 16] {
+        for collective in [Collective::AllToAll, Collective::AllGather, Collective::ReduceScatter] {
+            for rank in [0, RANKS / 3, RANKS - 1] {
+                let program =
+                    by_nodes_of(ranks, Algorithm::Hierarchical, collective, false, u64::from(RANKS), rank).unwrap();
+                assert!(program.bytes() < 16 << 10, "{collective}, nodes of {ranks}: {}", program.bytes());
+            }
+        }
+    }
+}
+
 /// Those that repeat by nodes too, and no other takes more than its steps one by one.
 #[test]
 fn no_program_of_many_ranks_takes_more_than_its_steps() {
@@ -45,6 +70,9 @@ fn no_program_of_many_ranks_takes_more_than_its_steps() {
             let deps: usize = program.steps().iter().map(|step| step.deps.len()).sum();
             let most = 72 * program.len() + 4 * deps + 1024;
             assert!(program.bytes() <= most, "{algorithm} {collective}: {} of {most}", program.bytes());
+            // The canonical tree of whole vectors is no loop.
+            let is_tree = algorithm == Algorithm::Exchange && collective == Collective::AllReduce;
+            assert!(program.bytes() < 1 << 20 || is_tree, "{algorithm} {collective}: {}", program.bytes());
         }
     }
 }

@@ -41,14 +41,16 @@ fn automatic_choices() {
 }
 
 #[test]
-fn what_is_chosen_is_the_first_of_the_candidates_which_are_in_order() {
+fn what_is_chosen_is_about_as_fast_as_the_first_of_the_candidates_which_are_in_order() {
     let tuner = Tuner::default();
     for collective in Collective::ALL {
         for elements in [1, 1000, 1 << 20] {
             let spec = Spec::new(collective, Ranks(6), Elements(elements), 4);
             let candidates = tuner.candidates(&spec);
             assert!(candidates.windows(2).all(|pair| pair[0].price.seconds <= pair[1].price.seconds));
-            assert_eq!(candidates[0].algorithm, tuner.choose(&spec, Algorithm::Auto).unwrap());
+            let chosen = tuner.choose(&spec, Algorithm::Auto).unwrap();
+            let price = candidates.iter().find(|candidate| candidate.algorithm == chosen).unwrap().price;
+            assert!(price.seconds <= 1.05 * candidates[0].price.seconds, "{chosen} {spec}");
             assert!(candidates.iter().all(|candidate| candidate.algorithm.does(collective)));
             assert!(candidates.iter().all(|candidate| candidate.algorithm != Algorithm::Hierarchical));
         }
@@ -114,17 +116,18 @@ fn by_islands_where_links_between_them_are_slow() {
 /// Of two levels the one counts between which it is slower; who asks for a hierarchical plan gets that too.
 #[test]
 fn by_nodes_or_by_islands_whichever_is_faster() {
+    // Neighbours are on other nodes, and on other islands.
+    let dealt = |count: u32| Nodes::Listed((0..16).map(|rank| rank % count).collect::<Vec<_>>().into());
     let by = |between: f64, beside: f64, wish| {
         let link = |speed| Link { latency: 1e-6, speed };
         let model = CostModel { between: link(between), beside: link(beside), ..CostModel::default() };
-        let seats = Seats { nodes: Nodes::Of(8), islands: Some(Nodes::Of(4)), ..Seats::default() };
+        let seats = Seats { nodes: dealt(2), islands: Some(dealt(4)), ..Seats::default() };
         let tuner = Tuner { model, seats, ..Tuner::default() };
         tuner.recipe(Spec::all_reduce(Ranks(16), Elements(1 << 22), 4), wish).unwrap().shape.nodes
     };
-    for wish in [Algorithm::Auto, Algorithm::Hierarchical] {
-        assert_eq!(by(0.5e9, 100e9, wish), Nodes::Of(8), "{wish}");
-        assert_eq!(by(20e9, 0.5e9, wish), Nodes::Of(4), "{wish}");
-    }
+    assert_eq!(by(0.5e9, 100e9, Algorithm::Auto), dealt(2));
+    assert_eq!(by(0.5e9, 100e9, Algorithm::Hierarchical), dealt(2));
+    assert_eq!(by(20e9, 0.5e9, Algorithm::Hierarchical), dealt(4));
 }
 
 /// Whatever is asked for, what is chosen can do it, and does it in the canonical order where that is asked for.

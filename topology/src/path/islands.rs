@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::{Path, PathClass};
 use crate::Bandwidth;
-use crate::model::{CpuId, GpuId, Machine, NodeId};
+use crate::model::{CpuId, GpuId, Link, Machine, NodeId};
 
 /// Parts that reach each other better than others of their kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,8 @@ pub struct Island<T> {
     pub members: Vec<T>,
     /// The farthest way between two of them; [`PathClass::Loc`] of one alone.
     pub class: PathClass,
-    /// What passes in one direction from it to the island that it reaches worst; unlimited where there is no other.
+    /// What passes in one direction from all its members at once to the island that they reach worst, a way for each;
+    /// unlimited where there is no other.
     pub outside: Bandwidth,
 }
 
@@ -38,9 +39,22 @@ impl Machine {
         self.islands(self.gpu_ids().collect(), PathClass::Nvl..=PathClass::Sys)
     }
 
-    /// The NUMA nodes, parted by sockets.
+    /// The NUMA nodes that have processors, parted by sockets. One whose socket is not known is an island by itself; the node for
+    /// what has no known place is none.
+    ///
+    /// ```
+    /// use qpair_topology::{Cpu, CpuId, Machine};
+    ///
+    /// let mut machine = Machine::builder();
+    /// for numa in 0..4 {
+    ///     machine.cpu(Cpu { cpus: [numa].into_iter().collect(), package: Some(numa / 2), ..Cpu::numa(numa) });
+    /// }
+    /// let islands = machine.build().cpu_islands();
+    /// assert_eq!(islands[1].members, [CpuId(2), CpuId(3)]);
+    /// ```
     pub fn cpu_islands(&self) -> Vec<Island<CpuId>> {
-        let known = self.cpu_ids().filter(|&id| self.cpu(id).is_some_and(|cpu| cpu.numa.is_some()));
+        let has_processors = |id| self.cpu(id).is_some_and(|cpu| cpu.numa.is_some() && !cpu.cpus.is_empty());
+        let known = self.cpu_ids().filter(|&id| has_processors(id));
         self.islands(known.collect(), PathClass::Node..=PathClass::Node)
     }
 
@@ -66,14 +80,9 @@ impl Machine {
             let pairs = island.iter().flat_map(|&a| island.iter().map(move |&b| (a, b)));
             pairs.filter_map(|(a, b)| paths[a][b].as_ref()).map(|path| path.class).max().unwrap_or(PathClass::Loc)
         };
-        // Of the ways to another island the widest counts.
-        let widest = |one: &[usize], other: &[usize]| {
-            let pairs = one.iter().flat_map(|&a| other.iter().map(move |&b| (a, b)));
-            pairs.filter_map(|(a, b)| paths[a][b].as_ref()).map(|path| path.bandwidth).max().unwrap_or(Bandwidth::ZERO)
-        };
         let outside = |island: &Vec<usize>| {
             let others = islands.iter().filter(|&other| other != island);
-            others.map(|other| widest(island, other)).min().unwrap_or(Bandwidth::UNLIMITED)
+            others.map(|other| carried(&paths, island, other)).min().unwrap_or(Bandwidth::UNLIMITED)
         };
         let made = islands.iter().map(|island| Island {
             members: island.iter().map(|&part| parts[part]).collect(),
@@ -82,4 +91,24 @@ impl Machine {
         });
         made.collect()
     }
+}
+
+/// What passes from all members of an island to another, each by the way that has most left of what those before it took.
+fn carried(paths: &[Vec<Option<Path>>], island: &[usize], other: &[usize]) -> Bandwidth {
+    let mut taken: Vec<(Link, Bandwidth)> = Vec::new();
+    let mut total = Bandwidth::ZERO;
+    for &member in island {
+        let left =
+            |path: &Path| path.hops.iter().map(|hop| left_of(&hop.link, &taken)).min().unwrap_or(Bandwidth::ZERO);
+        let ways = other.iter().filter_map(|&to| paths[member][to].as_ref());
+        let Some((flow, path)) = ways.map(|path| (left(path), path)).max_by_key(|(flow, _)| *flow) else { continue };
+        taken.extend(path.hops.iter().map(|hop| (hop.link, flow)));
+        total = total + flow;
+    }
+    total
+}
+
+/// What is left of a link.
+fn left_of(link: &Link, taken: &[(Link, Bandwidth)]) -> Bandwidth {
+    taken.iter().filter(|(other, _)| other == link).fold(link.bandwidth, |left, (_, flow)| left - *flow)
 }

@@ -261,7 +261,7 @@ impl Store {
                 match (reason, &self.stage) {
                     (Some(reason), _) => self.refuse(at, &reason),
                     (None, Stage::Over(verdict)) => self.dismiss(at, &verdict.clone()),
-                    (None, _) => self.join(at, rank, whereabouts, cost),
+                    (None, _) => self.join(at, rank, whereabouts, cost.map(|cost| *cost)),
                 }
             }
             (ToStore::Listening(listening), Some(_))

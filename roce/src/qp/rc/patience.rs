@@ -36,6 +36,12 @@ impl Patience {
         self.messages += 1;
     }
 
+    /// The peer sent again what was done, as it would where it had waited for the acknowledgment.
+    pub(super) fn waited(&mut self) {
+        self.hurry();
+        (self.hasty, self.may_pass, self.until_more) = (HASTY, 0, HASTY);
+    }
+
     /// Something was done whose acknowledgment may not.
     pub(super) fn hurry(&mut self) {
         self.messages = MOST;

@@ -194,7 +194,7 @@ impl<L: Copy> Responder<L> {
         match (meaning.action, packet.headers.extension) {
             (Action::Send | Action::Write, _) => {
                 self.answers.done(self.expected.back(1), self.msn);
-                self.patience.hurry();
+                self.patience.waited();
             }
             (Action::ReadRequest, Extension::Remote(reth)) => {
                 if let Some(Done { psn: of, msn, answer: Answered::Read(from, len), .. }) = self.replay.find(psn) {

@@ -500,6 +500,9 @@ fn what_else_a_peer_waits_for_goes_at_once() {
     assert_eq!(end.sends(), []);
     hears_message(&mut end, 200);
     assert_eq!(end.sends(), [(ACKNOWLEDGED, 200)]);
+    // So for those after it: the peer waits less long.
+    hears_message(&mut end, 201);
+    assert_eq!(end.sends(), [(ACKNOWLEDGED, 201)]);
     // Many messages.
     let mut end = patient();
     (200..207).for_each(|psn| hears_message(&mut end, psn));
