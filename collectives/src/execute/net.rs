@@ -130,6 +130,9 @@ impl NetSettings {
     }
 }
 
+/// Messages that a peer may have under way at least, unless the settings say less.
+const LEAST_WINDOW: u32 = 8;
+
 impl Stream {
     const NEW: Stream = Stream { begun: 0, past: [None; PAST] };
 }
@@ -150,9 +153,13 @@ impl Net {
         // Where that fails, so does the worker.
         let by_software = config.placement().is_ok_and(|placement| placement.device == Device::SOFTWARE);
         let eager = if by_software { settings.eager_by_software } else { settings.eager };
+        // Slabs for longer messages are fewer, so that all of a peer's take as much memory: the first time that each is touched
+        // takes long, too.
+        let window =
+            (settings.window * settings.eager as u32 / eager.max(1) as u32).max(LEAST_WINDOW.min(settings.window));
         let config = config
             .eager_limit(eager)
-            .window(settings.window)
+            .window(window)
             .endpoints(ranks.max(2) as usize)
             .unmatched(Unmatched::HoldLong)
             // A peer answers when it comes to its next operation; how long to wait for that is decided here.
@@ -171,7 +178,7 @@ impl Net {
             piece: settings.piece,
             gets: settings.gets,
             listener,
-            window: settings.window,
+            window,
             near,
             recorder: None,
             stash,

@@ -11,6 +11,10 @@ pub(crate) struct Patience {
     pub(crate) spins: u32,
     /// Then, polls between which it gives way. Then it sleeps.
     pub(crate) yields: u32,
+    /// Whether it sleeps for a moment now and then instead of giving way. Who gives way may be chosen again at once, for
+    /// milliseconds, while the one that is waited for is not: the system deals a core's time by how much each has had. Who sleeps
+    /// is not chosen.
+    pub(crate) rests: bool,
 }
 
 /// How long an operation may take, from when it was started.
@@ -70,9 +74,9 @@ impl Patience {
     /// `apart`, on other nodes, a poll asks the system for packets, and takes some microseconds: then each gives way.
     pub(crate) fn new(ranks: usize, cores: usize, apart: bool) -> Self {
         match (ranks <= cores, apart) {
-            (true, _) => Patience { spins: 20_000, yields: 500 },
-            (false, false) => Patience { spins: 8, yields: 2_000 },
-            (false, true) => Patience { spins: 1, yields: 2_000 },
+            (true, _) => Patience { spins: 20_000, yields: 500, rests: false },
+            (false, false) => Patience { spins: 8, yields: 2_000, rests: false },
+            (false, true) => Patience { spins: 1, yields: 2_000, rests: true },
         }
     }
 
@@ -106,7 +110,12 @@ impl Wait {
     #[cold]
     fn give_way(&mut self, patience: Patience, limit: Duration) -> Pause {
         if self.polls < patience.spins + patience.yields {
-            std::thread::yield_now();
+            let given = self.polls - patience.spins;
+            if patience.rests && given % REST == REST - 1 {
+                std::thread::sleep(BREATH);
+            } else {
+                std::thread::yield_now();
+            }
             // Where cores are shared by many, it may be seconds before it sleeps.
             return if self.polls == patience.spins + TELL { Pause::Tell } else { Pause::Poll };
         }
@@ -128,6 +137,11 @@ const EAGER: u32 = 100;
 /// Polls without giving way at most, where ranks share cores.
 const SOON: u32 = 8;
 
+/// Times that a rank gives way until it sleeps for a moment instead, if it does, some 0.2 ms. Without that an all-reduce of 1 KiB
+/// among four hosts on two cores took 2 ms instead of 0.04 for the first hundred times, in two runs of five.
+const REST: u32 = 128;
+const BREATH: Duration = Duration::from_micros(20);
+
 /// Times that a rank gives way before it tells where it waits.
 const TELL: u32 = 256;
 
@@ -140,7 +154,7 @@ mod tests {
 
     #[test]
     fn it_spins_yields_sleeps_and_gives_up() {
-        let patience = Patience { spins: 3, yields: 2 };
+        let patience = Patience { spins: 3, yields: 2, rests: true };
         let mut wait = Wait::default();
         let limit = Duration::from_secs(3600);
         for _ in 0..4 {
@@ -155,7 +169,7 @@ mod tests {
     #[test]
     fn ranks_that_share_cores_give_way_soon() {
         assert!(Patience::new(4, 2, false).spins < 20);
-        assert_eq!(Patience::new(4, 2, true).spins, 1);
+        assert_eq!((Patience::new(4, 2, true).spins, Patience::new(4, 2, true).rests), (1, true));
         assert_eq!(Patience::new(2, 2, true), Patience::new(2, 2, false));
         assert_eq!(Patience::new(4, 2, false).reason(), "as ranks here share cores");
         assert_eq!(Patience::new(2, 2, false).reason(), "as each rank here has a core");
