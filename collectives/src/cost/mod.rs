@@ -123,7 +123,7 @@ pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
 /// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC. Each peer may have
-/// 32 such messages under way, for which there are slabs: 64 MiB of them at most.
+/// at least eight such messages under way, for which there are slabs: 2 MiB of them, as for shorter ones.
 pub(crate) fn eager_by_software(ranks: Ranks) -> u64 {
     match ranks.0 {
         ..=8 => 4 * EAGER_BETWEEN,
