@@ -18,7 +18,6 @@ use crate::communicator::{Communicator, this_machine};
 use crate::error::BootstrapError;
 use crate::execute::{MAX_RANKS, Net, NetSettings};
 use crate::machine::{Known, Rail};
-use crate::plan::Ranks;
 use crate::variable::variable;
 
 /// Who this process is among the ranks, and where they meet.
@@ -190,7 +189,7 @@ impl Environment {
         let (joining, roster) = Joining::new(place, ranks, (whereabouts, cost), server, self.limit)?;
         let Roster { token, members, ip, cost } = roster;
         let several = members.iter().any(|other| other.node != members[0].node);
-        let settings = NetSettings::of(Ranks(self.size), several);
+        let settings = NetSettings::of(several);
         let near = self.near.clone().map_or_else(|| seating(self.rank, &members), Ok);
         let net = near.and_then(|near| Net::new(self.rank, self.size, ip, settings, near));
         let set_up = failed.and(net).and_then(|net| Ok((net, overrides()?)));
@@ -214,8 +213,7 @@ impl Environment {
             is_software: listening.is_software,
             rate_mbps: listening.rate_mbps,
         });
-        let outside = members.iter().filter_map(|rank| rank.gpu_island?.outside);
-        let cost = cost.with_rails(rails).with_gpu_islands(outside.collect::<Vec<_>>());
+        let cost = cost.with_rails(rails);
         let members = members.into_iter().zip(all);
         let members = members
             .map(|(whereabouts, Listening { device, is_software, .. })| Member { whereabouts, device, is_software })

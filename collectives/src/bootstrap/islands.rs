@@ -1,13 +1,14 @@
 //! On which island of its machine a rank is: of sockets, and of GPUs that reach each other best.
 
-use qpair_topology::{Bandwidth, CpuSet, Machine, PciAddress};
+use qpair_topology::{Bandwidth, CpuId, Island, Machine, PciAddress};
 use serde::{Deserialize, Serialize};
 
 use super::message::Whereabouts;
+use super::seating::touched;
 
-/// One of several islands of a machine.
+/// The one of several islands of its machine that a rank is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct IslandId {
+pub(crate) struct OwnIsland {
     /// The PCI address of its first GPU, or the number of its first NUMA node: the same in all processes that see the whole.
     pub(crate) number: u64,
     /// Bytes per second that pass to the others, each way, as far as topology tells.
@@ -26,27 +27,25 @@ impl Whereabouts {
     }
 
     fn on_islands_of(self, machine: &Machine) -> Self {
-        let cpu_island = of_cores(&self.cores, machine);
+        let cpu_island = of_nodes(&touched(&self, machine), machine);
         let gpu_island = self.gpu.and_then(|gpu| of_gpu(gpu, machine));
         Self { cpu_island, gpu_island, ..self }
     }
 }
 
-/// The socket whose cores those are; `None` if they are of several, or there is one alone.
-fn of_cores(cores: &CpuSet, machine: &Machine) -> Option<IslandId> {
+/// The socket that those NUMA nodes are of; `None` if they are of several, or there is one alone.
+fn of_nodes(nodes: &[u32], machine: &Machine) -> Option<OwnIsland> {
     let islands = machine.cpu_islands();
-    let touched = |place: usize| {
-        let nodes = islands[place].members.iter().filter_map(|&node| machine.cpu(node));
-        nodes.flat_map(|node| node.cpus.iter()).any(|cpu| cores.contains(cpu))
-    };
-    let mut all = (0..islands.len()).filter(|&place| touched(place));
-    let (place, None) = (all.next()?, all.next()) else { return None };
-    let first = islands[place].members.first().and_then(|&node| machine.cpu(node)?.numa)?;
-    one_of(u64::from(first), islands.len(), islands[place].outside)
+    let numa = |&node: &CpuId| machine.cpu(node)?.numa;
+    let touched = |island: &&Island<CpuId>| island.members.iter().filter_map(numa).any(|numa| nodes.contains(&numa));
+    let mut all = islands.iter().filter(touched);
+    let (island, None) = (all.next()?, all.next()) else { return None };
+    let first = island.members.first().and_then(numa)?;
+    one_of(u64::from(first), islands.len(), island.outside)
 }
 
 /// The island of a GPU; `None` if there is one alone.
-fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<IslandId> {
+fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<OwnIsland> {
     let (gpu, islands) = (machine.gpu_at(gpu)?, machine.gpu_islands());
     let island = islands.iter().find(|island| island.members.contains(&gpu))?;
     let PciAddress { domain, bus, device, function } = machine.gpu(*island.members.first()?)?.address;
@@ -54,9 +53,9 @@ fn of_gpu(gpu: PciAddress, machine: &Machine) -> Option<IslandId> {
     one_of(first, islands.len(), island.outside)
 }
 
-fn one_of(number: u64, islands: usize, outside: Bandwidth) -> Option<IslandId> {
+fn one_of(number: u64, islands: usize, outside: Bandwidth) -> Option<OwnIsland> {
     let known = !outside.is_unlimited() && outside > Bandwidth::ZERO;
-    (islands > 1).then(|| IslandId { number, outside: known.then(|| outside.bytes()) })
+    (islands > 1).then(|| OwnIsland { number, outside: known.then(|| outside.bytes()) })
 }
 
 #[cfg(test)]

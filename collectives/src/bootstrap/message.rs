@@ -8,7 +8,7 @@ use std::time::Duration;
 use qpair_topology::{CpuSet, PciAddress};
 use serde::{Deserialize, Serialize};
 
-use super::islands::IslandId;
+use super::islands::OwnIsland;
 use super::muster::Remnant;
 use super::regroup::Spot;
 use crate::fault::{Fault, Place};
@@ -104,9 +104,9 @@ pub(crate) struct Whereabouts {
     pub(crate) gpu: Option<PciAddress>,
     /// The island of its machine that its cores are on, and the one that its GPU is on, where there are several.
     #[serde(default)]
-    pub(crate) cpu_island: Option<IslandId>,
+    pub(crate) cpu_island: Option<OwnIsland>,
     #[serde(default)]
-    pub(crate) gpu_island: Option<IslandId>,
+    pub(crate) gpu_island: Option<OwnIsland>,
 }
 
 /// What all ranks know of a rank.
@@ -131,7 +131,7 @@ pub(super) struct Members {
 }
 
 /// Cores and the island that they are on, a GPU and the island that it is on.
-type Seat = (CpuSet, Option<IslandId>, Option<PciAddress>, Option<IslandId>);
+type Seat = (CpuSet, Option<OwnIsland>, Option<PciAddress>, Option<OwnIsland>);
 
 impl Members {
     pub(super) fn pack(all: &[Whereabouts]) -> Self {
@@ -252,8 +252,8 @@ mod tests {
             node: format!("node-{host}"),
             cores: cores.parse().unwrap(),
             gpu: (host == "b").then(|| PciAddress::new(0, 1, 2, 0)),
-            cpu_island: Some(IslandId { number: 1, outside: None }),
-            gpu_island: (host == "b").then_some(IslandId { number: 3, outside: Some(32_000_000_000) }),
+            cpu_island: Some(OwnIsland { number: 1, outside: None }),
+            gpu_island: (host == "b").then_some(OwnIsland { number: 3, outside: Some(32_000_000_000) }),
         };
         let all: Vec<_> = (0..512).map(|at| rank(["a", "b"][at / 256], "0-63,128-191")).collect();
         let packed = Members::pack(&all);

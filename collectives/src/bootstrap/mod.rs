@@ -27,7 +27,7 @@ mod tests;
 
 pub(crate) use alarm::Alarm;
 pub use environment::Environment;
-pub(crate) use islands::IslandId;
+pub(crate) use islands::OwnIsland;
 pub use meeting::Meeting;
 pub(crate) use message::{Listening, Member, Whereabouts};
 pub(crate) use muster::Remnant;

@@ -98,7 +98,7 @@ fn deal(ranks: &[usize], all: &[Whereabouts], machine: &Machine) -> Vec<(usize, 
 }
 
 /// The NUMA nodes that a rank may run on.
-fn touched(rank: &Whereabouts, machine: &Machine) -> Vec<u32> {
+pub(super) fn touched(rank: &Whereabouts, machine: &Machine) -> Vec<u32> {
     let touched = machine.cpus().iter().filter(|node| node.cpus.iter().any(|cpu| rank.cores.contains(cpu)));
     touched.filter_map(|node| node.numa).collect()
 }

@@ -120,6 +120,7 @@ impl Communicator {
         let (rank, size) = (net.me, net.ranks());
         let patience = patience(rank, &members);
         let seats = seats(&members);
+        let cost = cost.with_gpu_islands(members.iter().filter_map(|rank| rank.whereabouts.gpu_island?.outside));
         let (ip, near) = (net.address().ip(), net.near().clone());
         Communicator {
             core: RefCell::new(Core::new(net, watch, patience, seats, cost)),
@@ -280,7 +281,7 @@ impl Communicator {
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
-        let most = core.tuner.most_eager(Ranks(self.size));
+        let most = core.tuner.most_eager();
         core.tuner.tuning = Tuning { eager: tuning.eager.map(|eager| eager.min(most)), ..tuning };
         core.cache.clear();
     }

@@ -7,7 +7,6 @@ use crate::algorithms::Algorithm;
 use crate::bootstrap::Member;
 use crate::cost::Seats;
 use crate::execute::Compiled;
-use crate::plan::Ranks;
 use crate::tune::Tuner;
 
 /// What a communicator decided, and how it is doing; for people, by [`Display`](fmt::Display).
@@ -38,7 +37,7 @@ impl Explanation {
             core.patience.reason(),
             core.limit
         ));
-        let eager = core.tuner.eager(Ranks(members.len() as u32));
+        let eager = core.tuner.eager();
         let Tuner { tuning, model, seats } = &core.tuner;
         lines.push(format!(
             "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \

@@ -31,8 +31,8 @@ impl Communicator {
     }
 
     /// A rank within this process for each of these GPUs, in order, for a thread each: a [`group`](Self::group) that knows which
-    /// GPUs are joined by NVLink, and which by PCIe alone. Where the driver of GPUs or [`Machine::this`](qpair_topology::Machine::this) tells nothing of a GPU,
-    /// all are taken to be alike. Vectors may be on any GPU still.
+    /// GPUs are joined by NVLink, and which by PCIe alone. Where [`Machine::this`](qpair_topology::Machine::this) does not tell of
+    /// a GPU, all are taken to be alike. Vectors may be on any GPU still.
     ///
     /// ```no_run
     /// use qpair_collectives::{Communicator, ReduceOp};
@@ -92,8 +92,6 @@ impl Communicator {
             is_software: true,
         };
         let members: Vec<_> = ranks.into_iter().zip(&nets).map(member).collect();
-        let outside = members.iter().filter_map(|member| member.whereabouts.gpu_island?.outside);
-        let known = known.clone().with_gpu_islands(outside);
         let communicator = |mut net: Net| {
             net.meet(addresses.iter().copied(), token);
             let rank = net.me;

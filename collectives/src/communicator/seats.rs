@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::algorithms::Nodes;
-use crate::bootstrap::{IslandId, Member, Whereabouts};
+use crate::bootstrap::{Member, OwnIsland, Whereabouts};
 use crate::cost::{LEAST_CORES, Seats};
 use crate::execute::Patience;
 
@@ -40,7 +40,7 @@ pub(super) fn seats(members: &[Member]) -> Seats {
 
 /// Which ranks are on one island of a node; `None` where that is to say on one node. A node is one island where it is not known
 /// of all its ranks which they are on.
-fn islands(members: &[Member], of: impl Fn(&Whereabouts) -> Option<IslandId>) -> Option<Nodes> {
+fn islands(members: &[Member], of: impl Fn(&Whereabouts) -> Option<OwnIsland>) -> Option<Nodes> {
     let all = || members.iter().map(|member| &member.whereabouts);
     let unknown: HashSet<&str> = all().filter(|rank| of(rank).is_none()).map(|rank| &*rank.node).collect();
     let mut numbers: HashMap<(&str, Option<u64>), u32> = HashMap::new();
@@ -80,7 +80,7 @@ mod tests {
     /// Ranks by node and island.
     fn ranks(all: &[(&str, Option<u64>)]) -> Vec<Member> {
         let member = |&(node, island): &(&str, Option<u64>)| {
-            let gpu_island = island.map(|number| IslandId { number, outside: None });
+            let gpu_island = island.map(|number| OwnIsland { number, outside: None });
             let whereabouts = Whereabouts { node: node.into(), machine: node.into(), gpu_island, ..whereabouts() };
             Member { whereabouts, device: "soft0".into(), is_software: true }
         };

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::price::READ;
 use super::timeline::Moment;
-use super::{Cost, CostModel, LEAST_CORES, LinkClass, Seats};
+use super::{Cost, CostModel, LinkClass, Seats, Spread};
 use crate::plan::{Graph, Plan, StepKind};
 use crate::verify::Matching;
 
@@ -357,21 +357,18 @@ struct Place {
 
 /// By rank: where it is; its core is of those that the ranks of a node share in turn.
 fn places(seats: &Seats, ranks: u32) -> Vec<Place> {
-    let mut nodes: HashMap<u32, (usize, u32)> = HashMap::new();
-    let mut islands: HashMap<u32, usize> = HashMap::new();
-    let mut cores: HashMap<(usize, u32), usize> = HashMap::new();
+    let Spread { nodes, islands, cores, .. } = Spread::of(seats, ranks);
     // Whole cores are a node's own, and what is left beside them is nobody's here; of less than one several nodes have a part.
-    let own = seats.cores.max(1.0) as u32;
-    let sharing = (1.0 / seats.cores.max(LEAST_CORES)).round().max(1.0) as usize;
+    let (own, sharing) = (cores.max(1.0) as u32, (1.0 / cores).round().max(1.0) as usize);
+    let mut numbers: HashMap<(usize, u32), usize> = HashMap::new();
+    let mut seated = HashMap::new();
     let place = |rank| {
-        let number = nodes.len();
-        let (node, ranks) = nodes.entry(seats.nodes.of(rank)).or_insert((number, 0));
-        let turn = (*node / sharing, *ranks % own);
-        *ranks += 1;
-        let number = islands.len();
-        let island = *islands.entry(seats.islands.as_ref().unwrap_or(&seats.nodes).of(rank)).or_insert(number);
-        let number = cores.len();
-        Place { node: *node, island, core: *cores.entry(turn).or_insert(number) }
+        let (node, island) = (nodes.group(rank), islands.group(rank));
+        let before = seated.entry(node).or_insert(0);
+        let number = numbers.len();
+        let core = *numbers.entry((node / sharing, *before % own)).or_insert(number);
+        *before += 1;
+        Place { node, island, core }
     };
     (0..ranks).map(place).collect()
 }

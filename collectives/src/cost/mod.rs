@@ -20,7 +20,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, Ranks};
+use crate::plan::Plan;
 use crate::verify::VerifyError;
 
 /// What a plan takes, and why.
@@ -122,12 +122,5 @@ pub(crate) const EAGER: u64 = 8 << 10;
 pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
-/// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC. Each peer may have
-/// at least eight such messages under way, for which there are slabs: 2 MiB of them, as for shorter ones.
-pub(crate) fn eager_by_software(ranks: Ranks) -> u64 {
-    match ranks.0 {
-        ..=8 => 4 * EAGER_BETWEEN,
-        9..=16 => 2 * EAGER_BETWEEN,
-        _ => EAGER_BETWEEN,
-    }
-}
+/// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC.
+pub(crate) const EAGER_BY_SOFTWARE: u64 = 4 * EAGER_BETWEEN;

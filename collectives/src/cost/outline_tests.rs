@@ -104,8 +104,7 @@ fn closed_forms_are_near_the_simulation() {
             for (nodes, islands, cores) in places.into_iter().chain(among) {
                 let seats = Seats { nodes: nodes.clone(), islands, cores, ..Seats::default() };
                 let tuner = Tuner { tuning: Tuning::default(), model, seats: seats.clone() };
-                let simulated =
-                    recipe.plan().timeline_at(&model, &seats, tuner.eager(recipe.spec.ranks)).unwrap().cost().seconds;
+                let simulated = recipe.plan().timeline_at(&model, &seats, tuner.eager()).unwrap().cost().seconds;
                 let priced = tuner.price(&recipe).seconds;
                 let ratio = priced / simulated;
                 if !(0.4..=2.5).contains(&ratio) {

@@ -96,6 +96,11 @@ impl Parted {
         Self { groups, sizes, fullest }
     }
 
+    /// The group of a rank, numbered in the order of their first ranks.
+    pub(super) fn group(&self, rank: u32) -> usize {
+        self.groups[rank as usize] as usize
+    }
+
     /// The part of all messages of a group's ranks that go to other groups: of the group with most such messages. `near` is what
     /// [`Reach::Near`] and [`Reach::Across`] speak of.
     pub(super) fn crossing(&self, reach: Reach, near: &Nodes) -> f64 {

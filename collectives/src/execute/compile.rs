@@ -157,7 +157,7 @@ impl Compiled {
     /// Decides, builds, verifies and compiles the plan for `key`.
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
         let tuner = tuner.where_vectors_are(key.on_gpu);
-        let eager = tuner.eager(key.spec.ranks);
+        let eager = tuner.eager();
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
             if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {

@@ -14,10 +14,10 @@ use super::compile::Compiled;
 use super::stash::Stash;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
-use crate::cost::{EAGER, EAGER_BETWEEN, eager_by_software};
+use crate::cost::{EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
-use crate::plan::{Collective, Ranks};
+use crate::plan::Collective;
 use crate::trace::Recorder;
 
 /// This rank's connections.
@@ -116,22 +116,19 @@ pub(crate) struct NetSettings {
 impl Default for NetSettings {
     /// Those of ranks on one node.
     fn default() -> Self {
-        Self::of(Ranks(1), false)
+        Self::of(false)
     }
 }
 
 impl NetSettings {
-    /// By measurement, see [`Tuning`](crate::tune::Tuning): of so many ranks on one node, or on several.
-    pub(crate) fn of(ranks: Ranks, several: bool) -> Self {
+    /// By measurement, see [`Tuning`](crate::tune::Tuning): of ranks on one node, or on several.
+    pub(crate) fn of(several: bool) -> Self {
         let (eager, by_software, gets) =
-            if several { (EAGER_BETWEEN, eager_by_software(ranks), GETS_BETWEEN) } else { (2 * EAGER, 2 * EAGER, 1) };
+            if several { (EAGER_BETWEEN, EAGER_BY_SOFTWARE, GETS_BETWEEN) } else { (2 * EAGER, 2 * EAGER, 1) };
         let (eager, eager_by_software) = (eager as usize, by_software as usize);
         NetSettings { eager, eager_by_software, window: 32, piece: 1 << 30, gets }
     }
 }
-
-/// Messages that a peer may have under way at least, unless the settings say less.
-const LEAST_WINDOW: u32 = 8;
 
 impl Stream {
     const NEW: Stream = Stream { begun: 0, past: [None; PAST] };
@@ -150,13 +147,15 @@ impl Net {
         near: Near,
     ) -> Result<Net, BootstrapError> {
         let config = Config::default().near(near.clone());
+        let NetSettings { eager, eager_by_software, window, .. } = settings;
         // Where that fails, so does the worker.
-        let by_software = config.placement().is_ok_and(|placement| placement.device == Device::SOFTWARE);
-        let eager = if by_software { settings.eager_by_software } else { settings.eager };
-        // Slabs for longer messages are fewer, so that all of a peer's take as much memory: the first time that each is touched
-        // takes long, too.
-        let window =
-            (settings.window * settings.eager as u32 / eager.max(1) as u32).max(LEAST_WINDOW.min(settings.window));
+        let by_software = || config.placement().is_ok_and(|placement| placement.device == Device::SOFTWARE);
+        let (eager, window) = if eager != eager_by_software && by_software() {
+            // Slabs for longer messages are fewer, so that all of a peer's take as much memory.
+            (eager_by_software, (window * eager as u32 / eager_by_software as u32).max(1))
+        } else {
+            (eager, window)
+        };
         let config = config
             .eager_limit(eager)
             .window(window)

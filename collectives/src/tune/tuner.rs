@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, Price, Seats, Spread, eager_by_software};
-use crate::plan::{Ranks, Spec};
+use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE, Price, Seats, Spread};
+use crate::plan::Spec;
 
 /// Chooses algorithms by what they cost.
 ///
@@ -49,20 +49,20 @@ impl Tuner {
         Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.on_gpus() })
     }
 
-    /// Bytes of the longest message of a plan among so many ranks whose messages are copied.
-    pub fn eager(&self, ranks: Ranks) -> u64 {
+    /// Bytes of the longest message of a plan whose messages are copied.
+    pub fn eager(&self) -> u64 {
         self.tuning.eager.unwrap_or_else(|| match &self.seats.nodes {
             Nodes::One => EAGER,
-            _ => self.most_eager(ranks),
+            _ => self.most_eager(),
         })
     }
 
     /// The most that can be: what all ranks have room for, and know alike.
-    pub(crate) fn most_eager(&self, ranks: Ranks) -> u64 {
+    pub(crate) fn most_eager(&self) -> u64 {
         match (&self.seats.nodes, self.seats.by_software) {
             (Nodes::One, _) => 2 * EAGER,
             (_, false) => EAGER_BETWEEN,
-            (_, true) => eager_by_software(ranks),
+            (_, true) => EAGER_BY_SOFTWARE,
         }
     }
 
@@ -128,7 +128,7 @@ impl Tuner {
     }
 
     fn price_among(&self, spread: &Spread, recipe: &Recipe) -> Price {
-        let copied = recipe.spec.copies(recipe.longest_message(), self.eager(recipe.spec.ranks));
+        let copied = recipe.spec.copies(recipe.longest_message(), self.eager());
         self.model.price(&outline(recipe, copied), spread, &recipe.shape.nodes, copied)
     }
 
@@ -193,18 +193,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_copied_depends_on_who_carries_it_and_for_how_many() {
-        let eager = |nodes, by_software, ranks| {
-            let seats = Seats { nodes, by_software, ..Seats::default() };
-            let tuner = Tuner { seats, ..Tuner::default() };
-            (tuner.eager(Ranks(ranks)) >> 10, tuner.most_eager(Ranks(ranks)) >> 10)
+    fn what_is_copied_depends_on_who_carries_it() {
+        let eager = |nodes, by_software| {
+            let tuner = Tuner { seats: Seats { nodes, by_software, ..Seats::default() }, ..Tuner::default() };
+            (tuner.eager() >> 10, tuner.most_eager() >> 10)
         };
-        for by_software in [false, true] {
-            assert_eq!(eager(Nodes::One, by_software, 4), (8, 16));
-        }
-        assert_eq!([2, 99].map(|ranks| eager(Nodes::Of(1), false, ranks)), [(64, 64); 2]);
-        let software = [2, 8, 9, 16, 17, 4096].map(|ranks| eager(Nodes::Of(1), true, ranks).0);
-        assert_eq!(software, [256, 256, 128, 128, 64, 64]);
+        assert_eq!([false, true].map(|by_software| eager(Nodes::One, by_software)), [(8, 16); 2]);
+        assert_eq!([false, true].map(|by_software| eager(Nodes::Of(1), by_software)), [(64, 64), (256, 256)]);
     }
 
     #[test]

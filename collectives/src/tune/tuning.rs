@@ -12,7 +12,7 @@ pub struct Tuning {
     pub deterministic: bool,
     /// Messages of up to so many bytes are copied from rank to rank, if all of a plan are; what is longer goes straight from
     /// memory to memory. `None`: 8 KiB where ranks are on one node, 64 KiB where they are on several; by the software device
-    /// 256 KiB for up to 8 ranks, and 128 KiB for up to 16.
+    /// 256 KiB.
     pub eager: Option<u64>,
 }
 

@@ -3,6 +3,7 @@
 use super::contract::{Part, Promises, given};
 use super::error::{OutputFault, VerifyError};
 use super::matching::Matching;
+use super::most_followed;
 use super::order::Order;
 use super::rank_set::RankSet;
 use super::replay::{At, Event, replay};
@@ -68,7 +69,7 @@ struct Combinations {
 impl Combinations {
     fn of(plan: &Plan) -> Self {
         let ranks = plan.spec.ranks.0;
-        let limit = (COMBINATIONS_PER_STEP * plan.total_steps() + MANY).min((NOTHING.what.0 - ranks) as usize);
+        let limit = most_followed(plan.total_steps()).min((NOTHING.what.0 - ranks) as usize);
         Self { ranks, limit, made: Vec::new(), last: None }
     }
 
@@ -114,11 +115,6 @@ enum Refusal {
     /// There are too many already.
     Many,
 }
-
-/// Combinations that are kept for a plan: several times what any algorithm makes, which combines once apart what it then moves as
-/// a whole.
-const COMBINATIONS_PER_STEP: usize = 64;
-const MANY: usize = 1 << 20;
 
 /// A rank's buffers.
 type Memory = Buffers<Pieces<Held>>;

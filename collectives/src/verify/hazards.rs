@@ -4,6 +4,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::error::VerifyError;
+use super::most_followed;
 use crate::parallel;
 use crate::pieces::Pieces;
 use crate::plan::{Plan, Program, Slice, Spec, Step};
@@ -22,7 +23,7 @@ pub(super) fn check_all(plan: &Plan) -> Result<(), VerifyError> {
 /// one; and a write that waits for the reads since the last write waits for that write too.
 pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), VerifyError> {
     let mut buffers = spec.sizes(rank, program).map(|size| Pieces::new(size, Touched::NEVER));
-    let limit = READS_PER_STEP * program.len() + MANY_READS;
+    let limit = most_followed(program.len());
     let (mut reads, mut order) = (Reads::default(), Order::of(program));
     for (number, step) in program.numbered() {
         order.come_to(number, step);
@@ -54,11 +55,6 @@ pub(super) fn check(spec: &Spec, rank: u32, program: &Program) -> Result<(), Ver
     }
     Ok(())
 }
-
-/// Reads that are kept for a program, each of some bytes: several times what any algorithm needs, which reads once apart what
-/// it then reads as a whole a few times.
-const READS_PER_STEP: usize = 64;
-const MANY_READS: usize = 1 << 20;
 
 /// Answers whether a step of a program always completes before the one that it has come to starts.
 struct Order<'a> {
@@ -136,7 +132,7 @@ mod tests {
         let spec = Spec::all_reduce(Ranks(2), Elements(1500), 8);
         assert_eq!(check(&spec, 1, &apart_then_whole(1500, 100)), Ok(()));
         let program = apart_then_whole(1500, 1500);
-        let (rank, limit) = (1, READS_PER_STEP * program.len() + MANY_READS);
+        let (rank, limit) = (1, most_followed(program.len()));
         // Each whole is 1500 reads; so are the first 1500 steps.
         let step = 1499 + limit as u32 / 1500;
         assert_eq!(check(&spec, 1, &program), Err(VerifyError::Reads { rank, step, limit }));

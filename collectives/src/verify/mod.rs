@@ -27,6 +27,12 @@ pub(crate) fn check_alone(spec: &Spec, rank: u32, program: &Program) -> Result<(
     hazards::check(spec, rank, program)
 }
 
+/// Reads of parts of buffers, or combinations of what they hold, that are followed for so many steps: several times what any
+/// algorithm makes, which does once apart what it then does as a whole a few times.
+fn most_followed(steps: usize) -> usize {
+    64 * steps + (1 << 20)
+}
+
 /// What was proved of a plan beside that it is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]

@@ -12,7 +12,7 @@ use crate::cost::CostModel;
 use crate::error::BootstrapError;
 use crate::machine::{Known, Origin};
 use crate::tune::Tuning;
-use crate::{Nodes, Ranks, ReduceOp};
+use crate::{Nodes, ReduceOp};
 
 /// Ranks that each believe to be on that machine, and what their attempts came to.
 fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
@@ -76,14 +76,14 @@ fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes(
         let text = comm.explain().to_string();
         assert!(text.contains("up to 262144 bytes") && text.contains("built in for the software device"), "{text}");
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
-        assert_eq!(comm.tuner().eager(Ranks(3)), 256 << 10);
+        assert_eq!(comm.tuner().eager(), 256 << 10);
     }
     let ranks = meet_in(&[("a", "a1"), ("a", "a1")], LIMIT);
     for comm in ranks.into_iter().map(Result::unwrap) {
         let text = comm.explain().to_string();
         assert!(text.contains("up to 8192 bytes") && !text.contains("between nodes, "), "{text}");
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
-        assert_eq!(comm.tuner().eager(Ranks(2)), 16 << 10);
+        assert_eq!(comm.tuner().eager(), 16 << 10);
     }
 }
 
