@@ -12,7 +12,7 @@ use crate::cost::CostModel;
 use crate::error::BootstrapError;
 use crate::machine::{Known, Origin};
 use crate::tune::Tuning;
-use crate::{Nodes, ReduceOp};
+use crate::{Algorithm, Nodes, ReduceOp};
 
 /// Ranks that each believe to be on that machine, and what their attempts came to.
 fn meet(machines: &[&str], limit: Duration) -> Vec<Result<Communicator, BootstrapError>> {
@@ -85,6 +85,28 @@ fn ranks_of_a_machine_that_do_not_reach_each_others_memory_are_on_several_nodes(
         comm.set_tuning(Tuning { eager: Some(1 << 20), ..Tuning::default() });
         assert_eq!(comm.tuner().eager(), 16 << 10);
     }
+}
+
+#[test]
+fn messages_between_nodes_are_copied_up_to_a_length_and_read_beyond() {
+    let ranks: Vec<Communicator> = meet(&["a", "b"], LIMIT).into_iter().map(Result::unwrap).collect();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                comm.set_algorithm(Algorithm::Flat);
+                let longest = comm.tuner().eager() as usize;
+                for (len, how) in [(longest, "copied"), (longest + 1, "straight")] {
+                    let mut vector = comm.buffer::<u8>(len).unwrap();
+                    vector.fill(1 + comm.rank() as u8);
+                    comm.broadcast(&mut vector, 1).unwrap();
+                    assert!(vector.iter().all(|&element| element == 2), "{len}");
+                    let text = comm.explain().to_string();
+                    let plan = text.lines().find(|line| line.contains(&format!(" of {len} u8 ")));
+                    assert!(plan.is_some_and(|plan| plan.ends_with(&format!("messages {how}"))), "{text}");
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Reliable connections.
 
+mod acknowledgments;
 mod faults;
 mod goodput;
 mod hostile;

@@ -1,20 +1,18 @@
 //! Measures what operations, messages and bytes cost here, within some milliseconds.
 //!
 //! Two ranks are driven by one thread, bound to no core, so that nobody waits for another to get a core, and nothing depends on
-//! how many ranks there are: what is timed is the work of both ends. Some costs have to do with other cores, and are timed with
-//! another thread, for a bounded time in which each gives way: how long a written word takes to be seen, how long a core
-//! takes to go from one thread to another, and the same and how memory is copied between two sockets, where there are several.
+//! how many ranks there are: what is timed is the work of both ends. What has to do with other [cores] is timed with another
+//! thread.
 //!
 //! Each time is the least of several, since all that disturbs makes it longer. What can not be after all is as in the default.
 
+mod cores;
+
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use qpair_topology::{Bandwidth, CpuId, Island, Machine};
 use qpair_verbs::calc::ReduceOp;
 use qpair_verbs::shared_memory_domain;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::buffer::CommBuffer;
 use super::comm::Communicator;
@@ -23,7 +21,7 @@ use crate::algorithms::Algorithm;
 use crate::cost::{CostModel, Link};
 use crate::error::BootstrapError;
 use crate::machine::{self, Known, Origin, unbound};
-use crate::parallel::cores;
+use crate::parallel;
 use crate::tune::Tuning;
 use crate::variable::variable;
 
@@ -108,18 +106,18 @@ fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
     let long = Shape { messages: 1, elements: LONG / 4, eager: 0 };
     let (moved, combined) = (pair.broadcast(long)?, pair.reduce(long)?);
     // Of the cores that can be at it at once, a few fill the memory.
-    let memory = speed(BULK, bulk(&vec![1; BULK]), built_in.copy) * cores().min(8) as f64;
+    let memory = speed(cores::BULK, cores::bulk(), built_in.copy) * parallel::cores().min(8) as f64;
     Ok(CostModel {
         start: time((one - message) / 2.0, built_in.start),
         send: message / 2.0,
         receive: message / 2.0,
         transfer: each(near, read, built_in.transfer),
-        turn: turn().unwrap_or(built_in.turn),
+        turn: cores::turn().unwrap_or(built_in.turn),
         copy: speed(2 * EAGER, full - one, built_in.copy),
         straight: speed(LONG, moved - near, built_in.straight),
         combine: speed(LONG, combined - near, built_in.combine),
-        within: Link { latency: latency().unwrap_or(built_in.within.latency), speed: memory },
-        beside: sockets().and_then(|(one, other, most)| beside(&one, &other, most)).unwrap_or(built_in.beside),
+        within: Link { latency: cores::latency().unwrap_or(built_in.within.latency), speed: memory },
+        beside: cores::beside().unwrap_or(built_in.beside),
         ..built_in
     })
 }
@@ -222,152 +220,23 @@ impl Pair {
 
 type Started<'a> = Result<Pending<'a, CommBuffer<f32>>, OperationFailed<CommBuffer<f32>>>;
 
-/// Seconds in which one core copies that memory, which is not in its own caches.
-fn bulk(from: &[u8]) -> f64 {
-    let mut to = vec![0; from.len()];
-    (0..3).map(|_| copied(from, &mut to)).fold(f64::INFINITY, f64::min)
-}
-
-/// Seconds of one copy.
-fn copied(from: &[u8], to: &mut [u8]) -> f64 {
-    let start = Instant::now();
-    to.copy_from_slice(std::hint::black_box(from));
-    std::hint::black_box(to);
-    start.elapsed().as_secs_f64()
-}
-
-/// Until another core sees what this one wrote; `None` if there is none, or it was not there in time.
-fn latency() -> Option<f64> {
-    (cores() > 1).then(|| ping_pong([None; 2], false)).flatten()
-}
-
-/// Until this core goes on with another thread, once one gives way; `None` if threads can not be held to it.
-fn turn() -> Option<f64> {
-    let all = sched_getaffinity(None).ok()?;
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).find(|&core| all.is_set(core))?);
-    ping_pong([Some(&one); 2], true)
-}
-
-/// The cores of two sockets that this process may use, and what topology says passes between them, in bytes per second; `None`
-/// where there is one.
-fn sockets() -> Option<(CpuSet, CpuSet, f64)> {
-    let (machine, all) = (Machine::this_without_driver().ok()?, sched_getaffinity(None).ok()?);
-    let islands = machine.cpu_islands();
-    let cores = |island: &Island<CpuId>| {
-        let mut cores = CpuSet::new();
-        let nodes = island.members.iter().filter_map(|&node| machine.cpu(node));
-        let known = nodes.flat_map(|node| node.cpus.iter()).map(|cpu| cpu as usize);
-        known.filter(|&cpu| cpu < CpuSet::MAX_CPU && all.is_set(cpu)).for_each(|cpu| cores.set(cpu));
-        cores
-    };
-    let mut usable =
-        islands.iter().map(|island| (cores(island), island.outside)).filter(|(cores, _)| cores.count() > 0);
-    let ((one, outside), (other, _)) = (usable.next()?, usable.next()?);
-    (outside > Bandwidth::ZERO).then(|| (one, other, outside.bytes() as f64))
-}
-
-/// Between those cores and the others: how long a written word takes to be seen, and how fast memory is copied that the others
-/// have just written, by some cores, and no faster than `most`.
-fn beside(one: &CpuSet, other: &CpuSet, most: f64) -> Option<Link> {
-    let latency = ping_pong([Some(one), Some(other)], false).unwrap_or(CostModel::default().beside.latency);
-    let once = || {
-        // The system gives a thread memory that is near it when it first writes there. What was read once is near who read it.
-        let far = held_to(one, || vec![1_u8; BULK])?;
-        held_to(other, || copied(&far, &mut vec![1; BULK]))
-    };
-    let seconds = (0..3).map(|_| once()).try_fold(f64::INFINITY, |least, seconds| Some(seconds?.min(least)))?;
-    let speed = BULK as f64 / seconds * f64::from(other.count().min(8));
-    PLAUSIBLE_SPEEDS.contains(&(BULK as f64 / seconds)).then_some(Link { latency, speed: speed.min(most) })
-}
-
-/// What a thread does on those cores; `None` if there is none to be had there.
-fn held_to<T: Send>(cores: &CpuSet, work: impl FnOnce() -> T + Send) -> Option<T> {
-    let held = || sched_setaffinity(None, cores).is_ok().then(work);
-    std::thread::scope(|scope| thread().spawn_scoped(scope, held).ok()?.join().ok()?)
-}
-
-fn thread() -> std::thread::Builder {
-    std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK)
-}
-
-/// The least time that a word takes from one thread to another and back, by two, each on some of those cores, or anywhere.
-fn ping_pong(cores: [Option<&CpuSet>; 2], on_one_core: bool) -> Option<f64> {
-    let word = AtomicU32::new(0);
-    let over = AtomicBool::new(false);
-    let hold = |end: usize| cores[end].is_none_or(|cores| sched_setaffinity(None, cores).is_ok());
-    let until = Instant::now() + BUDGET;
-    // Each waits for its turn, and gives way soon: the other may be on this core, or on none.
-    let wait = |turn: u32| {
-        for polls in 0_u32.. {
-            if word.load(Ordering::Acquire) == turn {
-                return true;
-            }
-            if over.load(Ordering::Relaxed) || (polls % 64 == 63 && Instant::now() > until) {
-                return false;
-            }
-            if on_one_core || polls >= SPINS { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
-        false
-    };
-    let echo = || {
-        let rounds = if hold(0) { ROUNDS } else { 0 };
-        for turn in 0..rounds {
-            if !wait(2 * turn + 1) {
-                break;
-            }
-            word.store(2 * turn + 2, Ordering::Release);
-        }
-    };
-    let serve = || {
-        let (mut least, rounds) = (f64::INFINITY, if hold(1) { ROUNDS } else { 0 });
-        for turn in 0..rounds {
-            let start = Instant::now();
-            word.store(2 * turn + 1, Ordering::Release);
-            if !wait(2 * turn + 2) {
-                break;
-            }
-            least = least.min(start.elapsed().as_secs_f64());
-        }
-        over.store(true, Ordering::Relaxed);
-        least
-    };
-    // Both on threads of their own, which may be held to a core.
-    let least = std::thread::scope(|scope| {
-        thread().spawn_scoped(scope, echo).ok()?;
-        thread().spawn_scoped(scope, serve).ok()?.join().ok()
-    })?;
-    // More, and one of the two was not there when its turn came.
-    let one_way = least / 2.0;
-    (PLAUSIBLE_TIMES.start..LONGEST).contains(&one_way).then_some(one_way)
-}
-
 /// Messages of an operation that shows what one more takes: within what a peer may have under way.
 const MANY: u32 = 17;
 /// Bytes of the longest message that is copied; and of one that goes straight, which the second-level cache of the one core at
 /// work here does not hold at both ends, as it holds none of another's.
 const EAGER: usize = 8 << 10;
 const LONG: usize = 2 << 20;
-/// Bytes that do not fit there.
-const BULK: usize = 4 << 20;
 /// Batches of operations, of which the fastest counts; after a few, as many as there is time for.
 const TRIALS: u32 = 100;
 const FEW: u32 = 5;
 const BATCH: u32 = 8;
 const BUDGET: Duration = Duration::from_millis(2);
-/// Rounds of a ping-pong.
-const ROUNDS: u32 = 300;
-/// Polls before a thread gives way that may be on a core of its own: some microseconds.
-const SPINS: u32 = 2000;
 /// After that something is wrong.
 const STUCK: Duration = Duration::from_secs(5);
 /// Seconds that a message or an operation may take: more than a few cycles, and less than what none does.
 const PLAUSIBLE_TIMES: Range<f64> = 1e-9..1e-3;
 /// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
 const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e12;
-/// What no word takes from core to core, nor a core from thread to thread.
-const LONGEST: f64 = 20e-6;
-const STACK: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -383,31 +252,6 @@ mod tests {
         // A file holds it exactly.
         let text = serde_json::to_string(&known.model).unwrap();
         assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), known.model);
-    }
-
-    #[test]
-    fn between_islands_it_goes_no_faster_than_topology_says() {
-        // Whatever cores there are, as if they were two sockets.
-        let all = sched_getaffinity(None).unwrap();
-        let of = |parity: usize| {
-            let mut some = CpuSet::new();
-            (0..CpuSet::MAX_CPU)
-                .filter(|&core| all.is_set(core))
-                .skip(parity)
-                .step_by(2)
-                .for_each(|core| some.set(core));
-            if some.count() > 0 { some } else { all }
-        };
-        if all.count() > 1 {
-            // Where the system holds no thread to cores there is nothing to be told.
-            let links = (beside(&of(0), &of(1), f64::MAX), beside(&of(0), &of(1), 1e6));
-            if let (Some(link), Some(slow)) = links {
-                assert!(PLAUSIBLE_TIMES.contains(&link.latency) && link.speed > 1e6, "{link:?}");
-                assert_eq!(slow.speed, 1e6);
-            }
-        }
-        // Threads that can not be held there measure nothing.
-        assert_eq!(beside(&CpuSet::new(), &all, f64::MAX), None);
     }
 
     #[test]
