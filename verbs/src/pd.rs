@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::cq::CompletionQueue;
 use crate::error::{CreateError, GpuRegisterFailed, MemoryError};
-use crate::gpu::{Gpu, GpuBuffer, GpuRegion, RegistrationPath};
+use crate::gpu::{Gpu, GpuAttributes, GpuBuffer, GpuRegion, RegistrationPath, Way, has_peermem};
 use crate::ibv;
 use crate::memory::{
     Backing, Buffer, BytesRegion, DmabufRegion, ExposedRegion, HugePages, MemoryWindow, Pages, Reach, Window,
@@ -212,6 +212,36 @@ impl ProtectionDomain {
         }
     }
 
+    /// How the device would reach memory of a GPU, found by registering some: as [`GpuRegion::path`] tells of a region, or
+    /// `staging` with the reason why nothing else does. Then [`register_gpu`](ProtectionDomain::register_gpu) fails, and bytes
+    /// go by a [`GpuStage`](crate::GpuStage).
+    ///
+    /// # Errors
+    /// [`MemoryError::Gpu`] if there is no memory to register, [`MemoryError::NoKeys`].
+    pub fn gpu_path(&self, gpu: Gpu) -> Result<RegistrationPath, MemoryError> {
+        let memory = gpu.alloc(PROBE)?;
+        match self.register_gpu(memory, Access::REMOTE_WRITE) {
+            Ok(region) => Ok(region.path().clone()),
+            Err(GpuRegisterFailed { error: MemoryError::GpuUnreachable { why, .. }, .. }) => {
+                Ok(RegistrationPath { way: Way::Staging, why })
+            }
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Whether the device reaches the memory of all GPUs that this process sees, by what device, driver and kernel say of
+    /// themselves: no GPU is opened for that. True where there is none, or no driver.
+    pub fn reaches_gpus(&self) -> bool {
+        match &self.provider {
+            Provider::Soft(_) => true,
+            Provider::Ibv(pd) => {
+                let takes_dmabufs = pd.takes_dmabufs();
+                let all = GpuAttributes::of_all().unwrap_or_default();
+                all.iter().all(|gpu| gpu.dma_buf && takes_dmabufs || gpu.gpu_direct_rdma && has_peermem())
+            }
+        }
+    }
+
     /// Registers memory that `owner` keeps alive, such as a mapping of another library.
     ///
     /// # Errors
@@ -338,3 +368,6 @@ fn check_length(len: usize) -> Result<(), MemoryError> {
     }
     Ok(())
 }
+
+/// Bytes of a GPU that are registered to see whether that can be done.
+const PROBE: usize = 64 << 10;

@@ -215,9 +215,13 @@ impl Environment {
         });
         let cost = cost.with_rails(rails);
         let members = members.into_iter().zip(all);
-        let members = members
-            .map(|(whereabouts, Listening { device, is_software, .. })| Member { whereabouts, device, is_software })
-            .collect();
+        let member = |(whereabouts, Listening { device, is_software, stages_gpus, .. })| Member {
+            whereabouts,
+            device,
+            is_software,
+            stages_gpus,
+        };
+        let members = members.map(member).collect();
         let comm = Communicator::new(net, Watch::Store(Box::new(client)), local_rank, members, cost);
         overrides.apply(&comm)?;
         Ok(comm)
@@ -304,6 +308,7 @@ mod tests {
             device: device.into(),
             is_on_infiniband,
             is_software: device == "soft0",
+            stages_gpus: false,
             rate_mbps: None,
             stand_in_port: None,
         };

@@ -81,6 +81,8 @@ pub(crate) struct Listening {
     pub(crate) is_on_infiniband: bool,
     /// Whether that is the software device.
     pub(crate) is_software: bool,
+    /// Whether messages of GPUs go by memory that the device reaches, as it does not reach that of a GPU.
+    pub(crate) stages_gpus: bool,
     /// The rate of the device's link in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
     /// The port of the same address at which it stands in for rank 0, if it does.
@@ -118,6 +120,8 @@ pub(crate) struct Member {
     pub(crate) device: String,
     /// Whether that is the software device.
     pub(crate) is_software: bool,
+    /// Whether messages of GPUs go by memory that it reaches.
+    pub(crate) stages_gpus: bool,
 }
 
 /// Where all ranks run, with what several have in common said once: every rank is told of every other.
@@ -159,19 +163,23 @@ impl Members {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Listeners {
     addresses: Vec<IpAddr>,
-    /// Their names, whether they are on InfiniBand, whether they are the software device, and the rates of their links.
-    devices: Vec<(String, bool, bool, Option<u64>)>,
+    devices: Vec<ListenersDevice>,
     /// By rank: its address, port and device.
     ranks: Vec<(u32, u16, u32)>,
     /// Those that stand in for rank 0, with the port.
     stand_ins: Vec<(u32, u16)>,
 }
 
+/// Its name, whether it is on InfiniBand, whether it is the software device, whether messages of GPUs go by other memory, and the
+/// rate of its link.
+type ListenersDevice = (String, bool, bool, bool, Option<u64>);
+
 impl Listeners {
     pub(super) fn pack(all: &[Listening]) -> Self {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let device = devices.number((its.device.clone(), its.is_on_infiniband, its.is_software, its.rate_mbps));
+            let kind = (its.is_on_infiniband, its.is_software, its.stages_gpus);
+            let device = devices.number((its.device.clone(), kind.0, kind.1, kind.2, its.rate_mbps));
             (addresses.number(its.address.ip()), its.address.port(), device)
         });
         let ranks = ranks.collect();
@@ -183,8 +191,18 @@ impl Listeners {
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
         let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
-            let (device, is_on_infiniband, is_software, rate_mbps) = self.devices.get(device as usize)?.clone();
-            Some(Listening { address, device, is_on_infiniband, is_software, rate_mbps, stand_in_port: None })
+            let (device, is_on_infiniband, is_software, stages_gpus, rate_mbps) =
+                self.devices.get(device as usize)?.clone();
+            let listening = Listening {
+                address,
+                device,
+                is_on_infiniband,
+                is_software,
+                stages_gpus,
+                rate_mbps,
+                stand_in_port: None,
+            };
+            Some(listening)
         };
         let mut all: Vec<Listening> = self.ranks.iter().map(one).collect::<Option<_>>()?;
         for &(rank, port) in &self.stand_ins {
@@ -226,7 +244,7 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
 }
 
 /// The version of these messages. Those before 3 had no preface before them.
-pub(super) const PROTOCOL: u32 = 9;
+pub(super) const PROTOCOL: u32 = 10;
 
 /// What the stream that carries them is for: with a cluster key, ranks and the store are held to it.
 pub(super) const PURPOSE: &[u8] = b"qpair store";
@@ -266,6 +284,7 @@ mod tests {
             device: "soft0".into(),
             is_on_infiniband: false,
             is_software: true,
+            stages_gpus: false,
             rate_mbps: None,
             stand_in_port: (port == 1).then_some(9),
         };
@@ -281,7 +300,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
         for listeners in [
             r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]],"stand_ins":[]}"#,
-            r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
+            r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,false,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
         ] {
             assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
         }

@@ -31,12 +31,14 @@ pub struct Seats {
     pub cores: f64,
     /// Whether all that goes between nodes goes by the software device.
     pub by_software: bool,
+    /// Whether messages of GPUs go by memory that their devices reach, since one does not reach that of its GPU.
+    pub gpus_are_staged: bool,
 }
 
 impl Default for Seats {
     /// One node and island, with a core for each rank.
     fn default() -> Self {
-        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: f64::INFINITY, by_software: false }
+        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: f64::INFINITY, by_software: false, gpus_are_staged: false }
     }
 }
 

@@ -5,6 +5,7 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
+use super::slots::SLOT;
 use super::source::{Known, OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
@@ -68,6 +69,8 @@ pub(crate) struct Compiled {
     pub(super) given: Vec<u32>,
     /// Whether memory is exposed, for peers to read what they receive.
     pub(super) large: bool,
+    /// Whether messages go by slots instead, since a device does not reach the memory of a GPU.
+    pub(super) staged: bool,
     /// Whether each peer is told of nothing but what it is given, since it knows its own part of the plan alone.
     pub(super) named_apart: bool,
     pub(super) scratch: usize,
@@ -97,6 +100,8 @@ pub(super) struct PlanPeer {
     pub(super) reaches: u32,
     /// Whether it reads or writes this rank's memory.
     pub(super) reached: bool,
+    /// Whether it is told how much it is given, which goes by slots.
+    pub(super) named: bool,
     /// Steps of this rank that can not go before it has begun.
     pub(super) opened: Vec<u32>,
     /// Steps of this rank that are done when it does nothing more to this rank's memory.
@@ -158,12 +163,13 @@ impl Compiled {
     pub(super) fn new(key: Key, me: u32, tuner: &Tuner, plans: &[OwnPlan]) -> Result<Self, CollectiveError> {
         let tuner = tuner.where_vectors_are(key.on_gpu);
         let eager = tuner.eager();
+        let staged = key.on_gpu && tuner.seats.gpus_are_staged;
         let own = plans.iter().find(|own| own.plan.spec == key.spec);
         if let Some(own) = own.filter(|own| own.fixed || matches!(key.wish, Algorithm::Auto | Algorithm::Listed)) {
             if tuner.tuning.deterministic && key.spec.collective.reduces() && !own.canonical {
                 return Err(CollectiveError::Plan(NOT_CANONICAL.into()));
             }
-            return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, eager);
+            return Compiled::of(key, Algorithm::Listed, Source::Plan(&own.plan), me, (eager, staged));
         }
         let recipe = |wish| tuner.recipe(key.spec.clone(), wish);
         let recipe = match recipe(key.wish) {
@@ -171,11 +177,17 @@ impl Compiled {
             other => other?,
         };
         let algorithm = recipe.algorithm;
-        Compiled::of(key, algorithm, Source::Recipe(&recipe), me, eager)
+        Compiled::of(key, algorithm, Source::Recipe(&recipe), me, (eager, staged))
     }
 
     /// Verifies and compiles a plan.
-    fn of(key: Key, algorithm: Algorithm, source: Source<'_>, me: u32, eager: u64) -> Result<Self, CollectiveError> {
+    fn of(
+        key: Key,
+        algorithm: Algorithm,
+        source: Source<'_>,
+        me: u32,
+        (eager, staged): (u64, bool),
+    ) -> Result<Self, CollectiveError> {
         let mut programs = Programs::new(source);
         let spec = source.spec();
         let Known { program, graph, .. } = programs.of(me);
@@ -203,7 +215,11 @@ impl Compiled {
         let kinds = program.steps().iter().map(|step| step.kind);
         let mut steps: Vec<Step> =
             kinds.zip(graph.messages()).map(|(kind, &message)| step(&kind, slot(&kind), message, size)).collect();
-        if large {
+        if staged {
+            for step in steps.iter_mut().filter(|step| step.what.is_message() && step.src.len.max(step.dst.len) > 0) {
+                step.way = Way::Staged;
+            }
+        } else if large {
             let lowered = if named_apart { lower_alone(&program) } else { lower(&mut programs, me)? };
             for (step, lowered) in steps.iter_mut().zip(lowered) {
                 let Some(Lowered { way, remote }) = lowered else { continue };
@@ -212,7 +228,7 @@ impl Compiled {
         }
         let program = &program;
         let given = if large { Vec::new() } else { fuse(&mut steps, program) };
-        let messages = number(&steps, &mut peers);
+        let messages = number(&steps, &mut peers, named_apart);
         let first = (0..).zip(graph.dep_counts()).filter(|(_, count)| **count == 0).map(|(step, _)| step).collect();
         let calc = key.data_type.zip(key.combined()).map(|(data_type, op)| calc(data_type, op)).transpose()?;
         if let (true, Some(op @ ReduceOp::User(_))) = (key.on_gpu, key.op) {
@@ -233,6 +249,7 @@ impl Compiled {
             messages,
             given,
             large,
+            staged,
             named_apart,
             scratch,
             calc,
@@ -352,6 +369,7 @@ fn peers(program: &Program, ranks: u32) -> (Vec<PlanPeer>, Vec<u16>) {
                 ahead: 0,
                 reaches: 0,
                 reached: false,
+                named: false,
                 opened: Vec::new(),
                 ended: Vec::new(),
             });
@@ -361,7 +379,7 @@ fn peers(program: &Program, ranks: u32) -> (Vec<PlanPeer>, Vec<u16>) {
 }
 
 /// Lists the steps of each message, and counts for each peer what it sends and what is done to whose memory.
-fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
+fn number(steps: &[Step], peers: &mut [PlanPeer], named_apart: bool) -> Vec<u32> {
     for step in steps {
         let Some(peer) = peers.get_mut(step.slot as usize) else { continue };
         match step.what {
@@ -388,9 +406,20 @@ fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
             Way::Read { acknowledged, .. } => (Some(false), acknowledged, false, !acknowledged),
             Way::Written { told } if receive => (Some(false), told, false, !told),
             Way::Written { .. } => (Some(true), false, true, false),
+            // A word for each part, and before them how long all are.
+            Way::Staged if receive => {
+                peer.expected += step.dst.len.div_ceil(SLOT) as u32 + u32::from(named_apart);
+                (None, false, named_apart, false)
+            }
+            Way::Staged => (None, true, false, false),
         };
         peer.expected += u32::from(word);
-        peer.ahead += u32::from(!receive && matches!(step.way, Way::Copied | Way::Read { told: true, .. }));
+        peer.ahead += u32::from(match step.way {
+            Way::Copied | Way::Read { told: true, .. } => !receive,
+            Way::Staged => receive,
+            Way::Read { .. } | Way::Written { .. } => false,
+        });
+        peer.named |= named_apart && !receive && step.way.is_staged();
         peer.reaches += u32::from(ours == Some(true));
         peer.reached |= ours == Some(false);
         peer.opened.extend(opened.then_some(number));
@@ -398,7 +427,7 @@ fn number(steps: &[Step], peers: &mut [PlanPeer]) -> Vec<u32> {
     }
     for peer in peers.iter_mut() {
         peer.expected += u32::from(peer.reaches > 0) + u32::from(peer.reached);
-        peer.ahead += u32::from(peer.reached);
+        peer.ahead += u32::from(peer.reached || peer.named);
     }
     messages
 }

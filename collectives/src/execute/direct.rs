@@ -19,6 +19,9 @@ impl Exec<'_> {
         if *state == State::Done {
             return Ok(());
         }
+        if way.is_staged() {
+            return self.start_staged(number);
+        }
         let offered = *state == State::Offered;
         *state = State::Started;
         let begun = self.run.begun[slot as usize].is_some();

@@ -101,10 +101,11 @@ impl Engine<'_> {
     /// Does what can be done at once, once. False if that was nothing.
     #[inline]
     pub(crate) fn advance(&mut self) -> Outcome<bool> {
+        let mut moved = false;
         for at in 0..self.runs.len() {
             let mut exec = self.exec(at)?;
             if exec.is_active() {
-                exec.push_on()?;
+                moved |= exec.push_on()?;
             } else {
                 self.activate(at)?;
             }
@@ -121,7 +122,7 @@ impl Engine<'_> {
                 self.handle(event)?;
                 Ok(true)
             }
-            Ok(None) => Ok(false),
+            Ok(None) => Ok(moved),
             Err(error) => Err(self.broken(&error)),
         }
     }
@@ -137,6 +138,11 @@ impl Engine<'_> {
             Pause::Poll => Ok(()),
             Pause::Tell => {
                 self.tell_place();
+                Ok(())
+            }
+            // No event tells of what a GPU has copied.
+            Pause::Sleep(_) if self.runs.iter().any(|run| run.staged.is_copying()) => {
+                std::thread::yield_now();
                 Ok(())
             }
             Pause::Sleep(limit) => {
@@ -267,7 +273,12 @@ impl Engine<'_> {
                     }
                 }
             }
-            Event::Offered { ep, .. } => return self.foreign(ep),
+            Event::Offered { ep, tag, len } => return self.offered(ep, tag, len),
+            Event::Sent { op, .. } => return self.slot_is_done(op),
+            Event::ReceivedInto { op, memory, .. } => {
+                drop(memory);
+                return self.slot_is_done(op);
+            }
             // An operation on a connection that ends fails first; what it means is told by the end.
             Event::Failed { ep: Some(ep), error, .. } if error != OpError::Closed => {
                 if let Some(rank) = self.net.rank_of(ep) {
@@ -278,6 +289,26 @@ impl Engine<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The worker is done with a slot of an operation.
+    fn slot_is_done(&mut self, op: OpId) -> Outcome<()> {
+        let Some(at) = self.runs.iter().position(|run| run.staged.has_posted(op)) else { return Ok(()) };
+        let mut exec = self.exec(at)?;
+        exec.slot_is_done(op)?;
+        exec.start_ready()
+    }
+
+    /// A peer, or a stranger, offers part of a message. None does so for an operation that this rank has not begun.
+    fn offered(&mut self, ep: EndpointId, tag: Tag, len: u64) -> Outcome<()> {
+        let Some(fields) = Fields::decode(tag) else { return self.foreign(ep) };
+        for at in 0..self.runs.len() {
+            let mut exec = self.exec(at)?;
+            if let Some(slot) = exec.takes(ep, fields) {
+                return exec.offered(slot, (fields, tag), len);
+            }
+        }
+        if self.is_up(ep, fields.rank) { Err(self.net.differs(fields)) } else { self.foreign(ep) }
     }
 
     /// Something came from a peer, or from a stranger.

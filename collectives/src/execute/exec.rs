@@ -50,16 +50,16 @@ impl Exec<'_> {
         self.run.active && self.run.open == 0 && self.run.blocked.is_empty()
     }
 
-    /// Does what had to wait for room.
+    /// Does what had to wait for room, or for a GPU. Whether a GPU was done with something.
     #[inline]
-    pub(super) fn push_on(&mut self) -> Outcome<()> {
+    pub(super) fn push_on(&mut self) -> Outcome<bool> {
         if !self.run.blocked.is_empty() {
             self.retry()?;
         }
         if !self.run.transfers.is_empty() {
             self.transfer()?;
         }
-        Ok(())
+        if self.run.staged.is_idle() { Ok(false) } else { self.stage() }
     }
 
     #[inline]

@@ -10,7 +10,7 @@ impl Exec<'_> {
     pub(super) fn needs(&self, rank: u32) -> bool {
         let Some(slot) = self.plan.slot(rank) else { return false };
         let open = |(number, step): (usize, &Step)| {
-            let came = self.run.messages[number].is_some();
+            let came = self.run.messages[number].is_some() || self.run.staged.came(number as u32, step.dst.len);
             step.slot == slot && step.what.is_message() && self.run.states[number] != State::Done && !came
         };
         !self.run.active || self.lacks(rank) || self.plan.steps.iter().enumerate().any(open)

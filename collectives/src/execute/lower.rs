@@ -29,6 +29,8 @@ pub(super) enum Way {
         /// Whether the sender says when it was written, since something waits for that.
         told: bool,
     },
+    /// Part by part through slots, since a device does not reach its memory.
+    Staged,
 }
 
 impl Way {
@@ -36,6 +38,12 @@ impl Way {
     #[inline]
     pub(super) fn is_direct(self) -> bool {
         !matches!(self, Way::Copied)
+    }
+
+    /// Whether it goes through slots.
+    #[inline]
+    pub(super) fn is_staged(self) -> bool {
+        matches!(self, Way::Staged)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use qpair_verbs::calc::{Calc, DataType, Scale, combine};
 use qpair_verbs::{
-    Access, ExposedRegion, Gpu, GpuRegion, Local, MemoryError, ProtectionDomain, RegionSlice, RemoteSlice,
+    Access, ExposedRegion, Gpu, GpuBuffer, GpuRegion, Local, MemoryError, ProtectionDomain, RegionSlice, RemoteSlice,
     RevokeBlocked, Rkey,
 };
 
@@ -222,6 +222,16 @@ impl Memory {
         if let Memory::Plain(block) = self { block.gpu() } else { None }
     }
 
+    /// Memory of a GPU, if no peer can reach it.
+    pub(super) fn on_gpu(&self) -> Option<&GpuBuffer> {
+        if let Memory::Plain(Block::Gpu(buffer)) = self { Some(buffer) } else { None }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn on_gpu_mut(&mut self) -> Option<&mut GpuBuffer> {
+        if let Memory::Plain(Block::Gpu(buffer)) = self { Some(buffer) } else { None }
+    }
+
     /// Whether it is a GPU's.
     pub(super) fn is_on_gpu(&self) -> bool {
         matches!(self, Memory::Plain(Block::Gpu(_)) | Memory::Exposed(Region::Gpu(_)))
@@ -236,7 +246,10 @@ impl Memory {
     }
 
     /// Scales a span of a GPU's memory.
-    pub(super) fn scale(&self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
+    pub(super) fn scale(&mut self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
+        if let Some(own) = self.on_gpu_mut() {
+            return own.scale(span.start, span.len, data_type, by).map_err(|error| error.to_string());
+        }
         let slice = self.slice(span).ok_or("a span of memory that peers do not reach")?;
         slice.scale(data_type, by).map_err(|error| error.to_string())
     }
@@ -271,6 +284,7 @@ impl Memory {
     #[inline]
     pub(super) fn put(&mut self, span: Span, from: &[u8], calc: Option<Calc>) -> Result<(), String> {
         match self {
+            Memory::Plain(Block::Gpu(_)) if from.is_empty() => Ok(()),
             Memory::Plain(Block::Gpu(_)) => Err(NOT_COPIED.into()),
             Memory::Plain(Block::Host(buffer)) => {
                 let into = buffer.get_mut(span.start..span.start + span.len).ok_or("a span outside the buffer")?;
@@ -353,7 +367,7 @@ fn withhold(region: Region) {
     std::mem::forget(region);
 }
 
-/// Operations on GPUs' memory expose it, so that it never comes to this.
+/// Operations on GPUs' memory expose it, or go by slots, so that it never comes to this.
 const NOT_COPIED: &str = "a message that is copied, of memory of a GPU";
 
 /// A peer that said that it is done may not have left yet: what it said comes by another cache line than that it leaves.

@@ -11,6 +11,7 @@ use qpair_verbs::{Device, LinkLayer, PortAttributes, ProtectionDomain};
 
 use super::call::Call;
 use super::compile::Compiled;
+use super::slots::Slots;
 use super::stash::Stash;
 use super::tag::{Fields, Kind};
 use crate::bootstrap::Listening;
@@ -43,6 +44,8 @@ pub(crate) struct Net {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// What came for operations that this rank has not begun.
     pub(super) stash: Stash,
+    /// By which messages of GPUs go whose memory a device does not reach.
+    pub(super) slots: Slots,
 }
 
 /// Another rank.
@@ -181,6 +184,7 @@ impl Net {
             near,
             recorder: None,
             stash,
+            slots: Slots::default(),
         })
     }
 
@@ -204,9 +208,16 @@ impl Net {
             device: self.device().to_owned(),
             is_on_infiniband: self.worker.is_on_infiniband(),
             is_software: self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory),
+            stages_gpus: self.stages_gpus(),
             rate_mbps: self.rate_mbps(),
             stand_in_port: None,
         }
+    }
+
+    /// Whether messages of GPUs go by memory that the device reaches: as it does not reach that of a GPU, or where the environment
+    /// says so.
+    pub(crate) fn stages_gpus(&self) -> bool {
+        std::env::var(STAGING).is_ok_and(|value| value == "1") || !self.domain().reaches_gpus()
     }
 
     /// The rate of the device's first port that has one.
@@ -427,6 +438,11 @@ impl Net {
         Some((rank, fault))
     }
 
+    /// Waits until no GPU copies for operations any more.
+    pub(crate) fn settle(&mut self) {
+        self.slots.settle();
+    }
+
     /// Says goodbye to all peers. What was sent before, and the goodbye, are theirs when the worker is dropped, which waits
     /// for that. Takes a bounded time.
     pub(crate) fn say_goodbye(&mut self) {
@@ -451,5 +467,7 @@ fn ended(rank: u32, left: bool) -> Box<Fault> {
     Box::new(if left { Fault::Left { rank } } else { Fault::Gone { rank } })
 }
 
+/// With 1, messages of GPUs go by memory of the processor though devices reach that of GPUs.
+const STAGING: &str = "QPAIR_GPU_STAGING";
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 const FAREWELL_POLLS: u32 = 64;

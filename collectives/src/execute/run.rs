@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
 use qpair_verbs::calc::{Calc, DataType, Scale, scale};
-use qpair_verbs::{Gpu, ProtectionDomain};
+use qpair_verbs::{Gpu, GpuError, ProtectionDomain};
 
 use super::block::Block;
 use super::compile::{Compiled, Span};
@@ -13,6 +13,7 @@ use super::engine::Runs;
 use super::memory::Memory;
 use super::net::Number;
 use super::reach::Reach;
+use super::staged::Staged;
 use super::tag::Kind;
 use super::wait::TimeLimit;
 use crate::error::CollectiveError;
@@ -64,6 +65,8 @@ pub(crate) struct Run {
     pub(super) pieces: Vec<(u32, usize)>,
     /// Reads among them.
     pub(super) gets: u32,
+    /// Messages that go by slots.
+    pub(super) staged: Staged,
     pub(super) input: Memory,
     pub(super) data: Memory,
     pub(super) scratch: Memory,
@@ -150,6 +153,7 @@ impl Run {
             posted: VecDeque::new(),
             pieces: Vec::new(),
             gets: 0,
+            staged: Staged::default(),
             input: Memory::None,
             data: Memory::None,
             scratch: Memory::None,
@@ -268,12 +272,7 @@ impl Run {
         }
         if src.buffer != dst.buffer {
             let Run { input, data, scratch, .. } = self;
-            let (from, into) = match (src.buffer, dst.buffer) {
-                (Named::Input, Named::Data) => (&*input, data),
-                (Named::Input, _) => (&*input, scratch),
-                (Named::Scratch, _) => (&*scratch, data),
-                (Named::Data, _) => (&*data, scratch),
-            };
+            let (from, into) = apart((input, data, scratch), src.buffer, dst.buffer);
             if let Some(from) = from.bytes(src) {
                 return into.put(dst, from, calc);
             }
@@ -285,9 +284,12 @@ impl Run {
     }
 
     #[cold]
-    fn local_on_gpu(&self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
+    fn local_on_gpu(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
         if src.len == 0 {
             return Ok(());
+        }
+        if self.memory(src.buffer).on_gpu().is_some() {
+            return self.local_on_own_gpu(src, dst, calc).map_err(|error| error.to_string());
         }
         let slices = self.memory(src.buffer).slice(src).zip(self.memory(dst.buffer).slice(dst));
         let (from, into) = slices.ok_or("a span of memory that peers do not reach")?;
@@ -296,6 +298,25 @@ impl Run {
             None => into.copy_from(&from),
         }
         .map_err(|error| error.to_string())
+    }
+
+    /// The same where no peer reaches the memory.
+    fn local_on_own_gpu(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), GpuError> {
+        let from_part = src.start..src.start + src.len;
+        if src.buffer == dst.buffer {
+            let Some(both) = self.memory_mut(dst.buffer).on_gpu_mut() else { return Ok(()) };
+            return match calc {
+                Some(calc) => both.combine_within(dst.start, from_part, calc),
+                None => both.copy_within(dst.start, from_part),
+            };
+        }
+        let Run { input, data, scratch, .. } = self;
+        let (from, into) = apart((input, data, scratch), src.buffer, dst.buffer);
+        let (Some(from), Some(into)) = (from.on_gpu(), into.on_gpu_mut()) else { return Ok(()) };
+        match calc {
+            Some(calc) => into.combine_from((dst.start, from, src.start), src.len, calc),
+            None => into.copy_from(dst.start, from, src.start, src.len),
+        }
     }
 
     fn by_parts(&mut self, src: Span, dst: Span, calc: Option<Calc>, part: &mut [u8]) -> Result<(), String> {
@@ -312,7 +333,7 @@ impl Run {
     pub(super) fn finish_span(&mut self, span: Span, data_type: DataType, by: Scale) -> Result<(), String> {
         let finish = |bytes: &mut [u8]| scale(data_type, bytes, by).map_err(|error| error.to_string());
         if self.memory(span.buffer).is_on_gpu() {
-            return self.memory(span.buffer).scale(span, data_type, by);
+            return self.memory_mut(span.buffer).scale(span, data_type, by);
         }
         if let Some(bytes) = self.memory_mut(span.buffer).bytes_mut(span) {
             return finish(bytes);
@@ -362,9 +383,11 @@ impl Run {
             self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), (domain, spent))?);
         }
         if plan.large {
-            self.input.expose(domain)?;
-            self.data.expose(domain)?;
-            self.scratch.expose(domain)?;
+            if !plan.staged {
+                self.input.expose(domain)?;
+                self.data.expose(domain)?;
+                self.scratch.expose(domain)?;
+            }
             self.gets = 0;
             self.begun.clear();
             self.begun.resize(plan.peers.len(), None);
@@ -414,7 +437,22 @@ impl Run {
         self.transfers.clear();
         self.posted.clear();
         self.pieces.clear();
+        self.staged.clear();
         self.take_memory()
+    }
+}
+
+/// Two different ones of the buffers: what is read, and what is written, which is never the input.
+fn apart<'m>(
+    (input, data, scratch): (&'m mut Memory, &'m mut Memory, &'m mut Memory),
+    from: Named,
+    into: Named,
+) -> (&'m Memory, &'m mut Memory) {
+    match (from, into) {
+        (Named::Input, Named::Data) => (input, data),
+        (Named::Input, _) => (input, scratch),
+        (Named::Scratch, _) => (scratch, data),
+        (Named::Data, _) => (data, scratch),
     }
 }
 

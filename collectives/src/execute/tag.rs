@@ -19,7 +19,7 @@ pub(super) struct Fields {
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A message of an operation; or that it may be read, or was written.
+    /// A message of an operation, or part of one that goes by slots; or that it may be read, or was written.
     Data = 0,
     /// The first message of a connection: who connects, and to which communicator.
     Hello = 1,
@@ -31,6 +31,8 @@ pub(super) enum Kind {
     Read = 4,
     /// The sender does nothing more to the receiver's memory in this operation.
     End = 5,
+    /// The sender is ready for a message that goes by slots.
+    Want = 6,
 }
 
 impl Fields {
@@ -53,6 +55,7 @@ impl Fields {
             3 => Kind::Begin,
             4 => Kind::Read,
             5 => Kind::End,
+            6 => Kind::Want,
             _ => return None,
         };
         Some(Fields {
@@ -78,7 +81,7 @@ mod tests {
 
     #[test]
     fn fields_round_trip() {
-        for kind in [Kind::Data, Kind::Hello, Kind::Announce, Kind::Begin, Kind::Read, Kind::End] {
+        for kind in [Kind::Data, Kind::Hello, Kind::Announce, Kind::Begin, Kind::Read, Kind::End, Kind::Want] {
             for (rank, plan, sequence, message) in
                 [(0, 0, 0, 0), (4095, 0, u16::MAX, 0), (0, 4095, 0, MAX_MESSAGES - 1), (7, 9, 1, 2)]
             {

@@ -25,7 +25,7 @@ const TOKEN: u64 = 42;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn members() -> Vec<Member> {
-    vec![Member { whereabouts: whereabouts(), device: "soft0".into(), is_software: true }; 2]
+    vec![Member { whereabouts: whereabouts(), device: "soft0".into(), is_software: true, stages_gpus: false }; 2]
 }
 
 /// Rank 1 of two, and where it listens.

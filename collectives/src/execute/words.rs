@@ -2,7 +2,9 @@
 //! in which they are said, since some mean nothing before others.
 
 use qpair_transport::{SendCopyError, Tag};
+use qpair_verbs::{RemoteSlice, Rkey};
 
+use super::compile::Span;
 use super::exec::Exec;
 use super::lower::Way;
 use super::reach::{REACH, Reach};
@@ -14,7 +16,7 @@ impl Exec<'_> {
     /// Tells the peers that will reach this rank's memory where it is.
     pub(super) fn begin(&mut self) -> Outcome<()> {
         for slot in 0..self.plan.peers.len() as u16 {
-            if self.plan.peers[slot as usize].reached {
+            if self.plan.peers[slot as usize].reached || self.plan.peers[slot as usize].named {
                 self.say(Word { slot, kind: Kind::Begin, message: 0, step: None })?;
             }
         }
@@ -89,7 +91,13 @@ impl Exec<'_> {
     fn reach(&self, slot: u16) -> Reach {
         if self.plan.named_apart {
             let given = self.plan.send(slot, 0).map(|number| self.plan.steps[number as usize].src);
-            let input = given.and_then(|span| self.run.memory(span.buffer).remote_part(span));
+            // Of what goes by slots the length counts alone.
+            let length = |span: Span| RemoteSlice { addr: 0, len: span.len as u64, rkey: Rkey(0) };
+            let input = if self.plan.staged {
+                given.map(length)
+            } else {
+                given.and_then(|span| self.run.memory(span.buffer).remote_part(span))
+            };
             return Reach { input, ..Reach::default() };
         }
         let (input, data, scratch) = (&self.run.input, &self.run.data, &self.run.scratch);
@@ -98,7 +106,7 @@ impl Exec<'_> {
 
     /// The tag of a message of this rank.
     #[inline]
-    fn tag(&self, Word { slot, kind, message, .. }: Word) -> Tag {
+    pub(super) fn tag(&self, Word { slot, kind, message, .. }: Word) -> Tag {
         let sequence = self.run.numbers[slot as usize].sequence();
         Fields { kind, rank: self.net.me, plan: self.plan.number, sequence, message }.encode()
     }
@@ -111,6 +119,7 @@ impl Exec<'_> {
                 Kind::End => self.ended(slot),
                 Kind::Read => self.was_read(slot, fields.message),
                 Kind::Data => self.is_there(slot, fields.message),
+                Kind::Want => self.wanted(slot, fields.message),
                 Kind::Hello | Kind::Announce => false,
             };
         if due { Ok(()) } else { Err(self.differs(fields)) }
@@ -133,8 +142,14 @@ impl Exec<'_> {
             }
         }
         self.run.begun[slot as usize] = Some(reach);
-        for &number in &peer.opened {
-            if self.run.states[number as usize] == State::Started {
+        for at in 0..peer.opened.len() {
+            let number = self.plan.peers[slot as usize].opened[at];
+            if self.run.states[number as usize] != State::Started {
+                continue;
+            }
+            if self.plan.steps[number as usize].way.is_staged() {
+                self.want(number)?;
+            } else {
                 self.run.queue(number);
             }
         }

@@ -93,6 +93,12 @@ pub enum GpuError {
         /// The GPU whose memory it is.
         found: usize,
     },
+    /// What is copied or combined overlaps.
+    #[error("parts of {len} bytes of GPU memory overlap; copy between such that lie apart")]
+    Overlap {
+        /// Length of each.
+        len: usize,
+    },
     /// A range does not lie within the memory.
     #[error("bytes {start}..{end} lie outside GPU memory of {len} bytes")]
     Range {

@@ -47,6 +47,15 @@ pub struct FlushOptions {
 }
 
 impl GpuAttributes {
+    /// Those of all GPUs that this process sees, none of which is opened for that.
+    pub(crate) fn of_all() -> Result<Vec<Self>, GpuError> {
+        let driver = Driver::load()?;
+        // SAFETY: the driver is loaded, and has as many devices.
+        let one = |ordinal| Self::of(driver, unsafe { driver.device(ordinal) }?);
+        // SAFETY: as above.
+        (0..unsafe { driver.device_count() }?).map(one).collect()
+    }
+
     pub(super) fn of(driver: Driver, device: i32) -> Result<Self, GpuError> {
         // SAFETY: the device is one of the driver's.
         let get = |attribute| unsafe { driver.attribute(device, attribute) };

@@ -1,5 +1,6 @@
 //! Memory of a GPU that this program alone has.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::Allocation;
@@ -105,6 +106,26 @@ impl GpuBuffer {
         unsafe { lane::combine((to, self.place()), (from_at, from.place()), len, calc) }
     }
 
+    /// Copies `from` of this memory to `offset` on, apart from it.
+    ///
+    /// # Errors
+    /// As [`copy_from`](GpuBuffer::copy_from), and [`GpuError::Overlap`].
+    pub fn copy_within(&mut self, offset: usize, from: Range<usize>) -> Result<(), GpuError> {
+        let (to, from_at) = self.apart(offset, &from)?;
+        // SAFETY: both span as many bytes of this memory, apart from each other.
+        unsafe { lane::copy((to, self.place()), (from_at, self.place()), from.len()) }
+    }
+
+    /// Combines `from` of this memory into the bytes from `offset` on, apart from it, as [`combine_from`](GpuBuffer::combine_from).
+    ///
+    /// # Errors
+    /// As [`combine_from`](GpuBuffer::combine_from), and [`GpuError::Overlap`].
+    pub fn combine_within(&mut self, offset: usize, from: Range<usize>, calc: Calc) -> Result<(), GpuError> {
+        let (to, from_at) = self.apart(offset, &from)?;
+        // SAFETY: as in `copy_within`.
+        unsafe { lane::combine((to, self.place()), (from_at, self.place()), from.len(), calc) }
+    }
+
     /// Scales `len` bytes from `offset` on, as [`calc::scale`](crate::calc::scale()) does.
     ///
     /// # Errors
@@ -137,6 +158,16 @@ impl GpuBuffer {
 
     fn place(&self) -> Place {
         self.allocation.place()
+    }
+
+    /// Where two parts of it are that do not overlap.
+    fn apart(&self, offset: usize, from: &Range<usize>) -> Result<(*mut u8, *mut u8), GpuError> {
+        let len = from.end.saturating_sub(from.start);
+        let (to, from_at) = (self.at(offset, len)?, self.at(from.start, len)?);
+        if offset.abs_diff(from.start) < len {
+            return Err(GpuError::Overlap { len });
+        }
+        Ok((to, from_at))
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, GpuError> {

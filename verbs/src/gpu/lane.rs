@@ -88,7 +88,7 @@ impl Lane {
 ///
 /// # Safety
 /// Both ranges are memory of their places for `len` bytes, until the stream was waited for.
-unsafe fn start_copy(
+pub(super) unsafe fn start_copy(
     device: &Device,
     (to, to_place): (Address, Place),
     (from, from_place): (Address, Place),
@@ -195,7 +195,7 @@ unsafe fn combine_on_gpu(to: Spot, from: Spot, len: usize, calc: Calc) -> Result
 ///
 /// # Safety
 /// Both ranges are memory that the device reaches; its context is this thread's.
-unsafe fn launch_combine(
+pub(super) unsafe fn launch_combine(
     device: &Device,
     kernel: Handle,
     (mut to, mut from): (Address, Address),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// The way by which a device reaches registered GPU memory, and why it is that one.
+/// The way by which a device reaches GPU memory, and why it is that one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrationPath {
     pub(crate) way: Way,
@@ -17,6 +17,7 @@ pub(crate) enum Way {
     Software,
     DmaBuf,
     PeerMemory,
+    Staging,
 }
 
 impl RegistrationPath {
@@ -24,13 +25,20 @@ impl RegistrationPath {
         RegistrationPath { way: Way::Software, why: String::new() }
     }
 
-    /// Its name: `software` for the software device, `dma-buf`, or `peermem` for the kernel module nvidia-peermem.
+    /// Its name: `software` for the software device, `dma-buf`, `peermem` for the kernel module nvidia-peermem, or `staging`
+    /// where the device does not reach the memory, and bytes go by a [`GpuStage`](crate::GpuStage).
     pub fn name(&self) -> &'static str {
         match self.way {
             Way::Software => "software",
             Way::DmaBuf => "dma-buf",
             Way::PeerMemory => "peermem",
+            Way::Staging => "staging",
         }
+    }
+
+    /// Whether the device reaches the memory itself.
+    pub fn is_direct(&self) -> bool {
+        self.way != Way::Staging
     }
 
     /// Why a better way was not taken; empty if none is better.

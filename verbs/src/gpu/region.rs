@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::Range;
 
 use super::buffer::GpuBuffer;
+use super::device::Gpu;
 use super::path::{Flush, RegistrationPath, Way};
-use crate::error::{GpuRevokeFailed, MemoryError, RevokeBlocked};
+use crate::error::{GpuError, GpuRevokeFailed, MemoryError, RevokeBlocked};
 use crate::memory::{ExposedRegion, RegionSlice, RemoteSlice};
 use crate::pd::ProtectionDomain;
 use crate::types::{Access, Rkey};
@@ -100,6 +101,10 @@ impl GpuRegion {
     /// # Errors
     /// [`MemoryError::Gpu`].
     pub fn flush(&self) -> Result<Flush, MemoryError> {
+        Ok(self.flushed()?)
+    }
+
+    pub(super) fn flushed(&self) -> Result<Flush, GpuError> {
         let Some(allocation) = self.region.gpu() else { return Ok(Flush::NotNeeded) };
         if self.path.way == Way::Software || allocation.attributes().writes_ordered {
             return Ok(Flush::NotNeeded);
@@ -109,6 +114,16 @@ impl GpuRegion {
         }
         allocation.flush()?;
         Ok(Flush::Done)
+    }
+
+    /// The GPU whose memory it is.
+    pub(super) fn gpu(&self) -> Option<Gpu> {
+        self.region.gpu().map(|allocation| Gpu::on(allocation.device()))
+    }
+
+    /// The region as one of any memory.
+    pub(super) fn exposed(&self) -> &ExposedRegion {
+        &self.region
     }
 
     /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.

@@ -3,28 +3,19 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::device::{Device, Gpu};
-use super::driver::{Address, Handle, NOT_READY};
-use super::lane::Lane;
+use super::copies::Copies;
+use super::device::Gpu;
+use super::driver::Address;
 use crate::error::{GpuError, MemoryError};
 use crate::memory::{HugePages, Segment, Writers};
 
 /// Slots of memory of the processor, and a stream of a GPU on which they are copied from and to its memory, in order. Nothing
 /// is allocated once it is made. The memory is not write-combined: the processor reads it at full speed.
 pub(crate) struct Stage {
-    device: &'static Device,
-    /// Its stream is nobody else's until it is given back.
-    lane: Lane,
-    slots: Vec<Slot>,
+    /// Before the memory, which copies may be under way of.
+    copies: Copies,
     slot_len: usize,
     memory: Segment,
-}
-
-/// One slot.
-struct Slot {
-    /// Behind the last copy of it.
-    event: Handle,
-    is_under_way: bool,
 }
 
 impl Stage {
@@ -33,21 +24,13 @@ impl Stage {
     /// # Errors
     /// [`MemoryError::NoMemory`], [`MemoryError::Gpu`].
     pub(crate) fn new(gpu: Gpu, count: usize, slot_len: usize) -> Result<Self, MemoryError> {
-        let (device, len) = (gpu.device(), count * slot_len);
+        let len = count * slot_len;
         let memory = Segment::create_present("qpair-stage", len, Writers::Owner, HugePages::No);
         let memory = memory.map_err(|source| MemoryError::NoMemory { len, source })?;
         if let Err(error) = memory.pin(gpu) {
             tracing::warn!(%error, "slots for GPU memory are not pinned; it is slow on this wire");
         }
-        let lane = device.take_lane()?;
-        let mut stage = Stage { device, lane, slots: Vec::with_capacity(count), slot_len, memory };
-        let _entered = device.enter()?;
-        for _ in 0..count {
-            // SAFETY: the context is this thread's.
-            let event = unsafe { device.driver.create_event() }?;
-            stage.slots.push(Slot { event, is_under_way: false });
-        }
-        Ok(stage)
+        Ok(Stage { copies: Copies::new(gpu, count)?, slot_len, memory })
     }
 
     /// Bytes of a slot.
@@ -80,7 +63,7 @@ impl Stage {
     /// # Panics
     /// As [`take`](Stage::take).
     pub(crate) fn at(&self, slot: usize, start: usize, len: usize) -> NonNull<u8> {
-        assert!(!self.slots[slot].is_under_way, "a copy of the slot is under way");
+        assert!(!self.copies.is_under_way(slot), "a copy of the slot is under way");
         assert!(start <= self.slot_len && len <= self.slot_len - start, "outside of a slot");
         // SAFETY: the slot lies within the segment: there are as many as it has room for.
         unsafe { self.memory.base().add(slot * self.slot_len + start) }
@@ -121,18 +104,8 @@ impl Stage {
     /// # Safety
     /// Both are memory for `len` bytes until the slot was waited for; one side is the slot's.
     unsafe fn start(&mut self, slot: usize, to: Address, from: Address, len: usize) -> Result<(), GpuError> {
-        let (driver, stream) = (self.device.driver, self.lane.stream());
-        let _entered = self.device.enter()?;
-        // SAFETY: by the caller's word; stream and event are of this context.
-        unsafe {
-            driver.copy(to, from, len, stream)?;
-            if let Err(error) = driver.record(self.slots[slot].event, stream) {
-                self.stop();
-                return Err(error);
-            }
-        }
-        self.slots[slot].is_under_way = true;
-        Ok(())
+        // SAFETY: by the caller's word.
+        unsafe { self.copies.start(slot, |device, stream| device.driver.copy(to, from, len, stream)) }
     }
 
     /// Whether no copy of a slot is under way.
@@ -140,14 +113,7 @@ impl Stage {
     /// # Errors
     /// [`GpuError::Driver`]: its copy has failed, and is over.
     pub(crate) fn is_done(&mut self, slot: usize) -> Result<bool, GpuError> {
-        if !self.slots[slot].is_under_way {
-            return Ok(true);
-        }
-        // SAFETY: the event is alive as long as this value.
-        match self.device.enter().and_then(|_entered| unsafe { self.device.driver.query(self.slots[slot].event) }) {
-            Err(GpuError::Driver { code: NOT_READY, .. }) => Ok(false),
-            other => self.over(slot, other).map(|()| true),
-        }
+        self.copies.is_done(slot)
     }
 
     /// Waits until no copy of a slot is under way.
@@ -155,58 +121,12 @@ impl Stage {
     /// # Errors
     /// As [`is_done`](Stage::is_done).
     pub(crate) fn wait(&mut self, slot: usize) -> Result<(), GpuError> {
-        if !self.slots[slot].is_under_way {
-            return Ok(());
-        }
-        // SAFETY: as in `is_done`.
-        let waited =
-            self.device.enter().and_then(|_entered| unsafe { self.device.driver.wait(self.slots[slot].event) });
-        self.over(slot, waited)
-    }
-
-    /// No copy of a slot is under way any more.
-    fn over(&mut self, slot: usize, result: Result<(), GpuError>) -> Result<(), GpuError> {
-        if result.is_err() {
-            self.stop();
-        }
-        self.slots[slot].is_under_way = false;
-        result
-    }
-
-    /// Waits for all that the stream was given, though the driver did not do as it was told. Where it does not do this either,
-    /// the context is lost, and all that ran in it.
-    #[cold]
-    fn stop(&self) {
-        // SAFETY: the stream is this value's.
-        let stopped =
-            self.device.enter().and_then(|_entered| unsafe { self.device.driver.synchronize(self.lane.stream()) });
-        if let Err(error) = stopped {
-            tracing::error!(%error, "a stream of a GPU does not end");
-        }
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        for slot in 0..self.slots.len() {
-            // What has failed is over too.
-            let _ = self.wait(slot);
-        }
-        let entered = self.device.enter();
-        for slot in &self.slots {
-            // SAFETY: nobody has the event any more, and nothing is under way.
-            let destroyed = unsafe { self.device.driver.destroy_event(slot.event) };
-            if let Err(error) = destroyed {
-                tracing::error!(%error, "an event of a GPU could not be destroyed");
-            }
-        }
-        drop(entered);
-        self.device.give_lane(self.lane);
+        self.copies.wait(slot)
     }
 }
 
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stage({} slots of {} bytes, GPU {})", self.slots.len(), self.slot_len, self.device.ordinal())
+        write!(f, "Stage({} slots of {} bytes, {:?})", self.copies.count(), self.slot_len, self.copies.gpu())
     }
 }

@@ -184,6 +184,18 @@ impl Pd {
         Err(MemoryError::GpuUnreachable { device, ordinal: allocation.ordinal(), why })
     }
 
+    /// Whether the device registers DMA-bufs, also with the domains that this one spans: asked by a descriptor that is none, which
+    /// only a device that does calls a bad one.
+    pub(crate) fn takes_dmabufs(&self) -> bool {
+        let takes = |handle: &Arc<PdHandle>| {
+            let Ok(register) = handle.device().library.ibv_reg_dmabuf_mr() else { return false };
+            // SAFETY: the domain is alive; no memory is named.
+            let mr = unsafe { register(handle.pd(), 0, rustix::param::page_size(), 0, -1, 0) };
+            made(mr).is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
+        };
+        takes(&self.handle) && self.further.iter().all(|(_, handle)| takes(handle))
+    }
+
     /// Registers `len` bytes from `offset` of a DMA-buf, which peers and work requests address from `iova` on.
     ///
     /// # Errors

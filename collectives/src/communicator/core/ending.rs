@@ -58,6 +58,9 @@ impl Core {
     pub(in crate::communicator) fn let_go(&mut self, asked: Option<Ticket>) -> Option<Ended> {
         let mut grace = Grace::new(None);
         let mut withdrawn = Vec::new();
+        if let Some(net) = &mut self.net {
+            net.settle();
+        }
         for mut run in self.runs.drain(..) {
             let Buffers { input, data, scratch, copy } = run.abandon();
             // While the queue pairs are there, which show the peers that are in the middle of reaching it.

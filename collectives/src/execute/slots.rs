@@ -1,0 +1,102 @@
+//! Slots of memory that the device reaches, by which messages of GPUs go whose memory it does not reach: some that are filled
+//! from a GPU and read by peers, others that are read into and drained into the GPU.
+
+use qpair_verbs::{Gpu, GpuStage, MemoryError, ProtectionDomain};
+
+/// Bytes of a slot, and of each part of a message but the last: a multiple of every element's size. Enough for a copy over PCIe
+/// to take longer than to start it.
+pub(super) const SLOT: usize = 512 << 10;
+
+/// Slots of a GPU for each direction: some are copied while others are on their way.
+const SLOTS: usize = 8;
+
+/// The slots of a communicator's rank, by GPU. They are made when they are first needed.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    gpus: Vec<OfGpu>,
+}
+
+#[derive(Debug)]
+struct OfGpu {
+    gpu: Gpu,
+    out: Half,
+    into: Half,
+}
+
+/// Slots of one direction.
+#[derive(Debug)]
+pub(super) struct Half {
+    pub(super) stage: GpuStage,
+    free: Vec<usize>,
+}
+
+/// Which way bytes go: out of a GPU or into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Out,
+    Into,
+}
+
+impl Slots {
+    /// Those of a GPU.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is no memory for them.
+    pub(super) fn of(
+        &mut self,
+        gpu: Gpu,
+        direction: Direction,
+        domain: &ProtectionDomain,
+    ) -> Result<&mut Half, MemoryError> {
+        let at = match self.gpus.iter().position(|of| of.gpu == gpu) {
+            Some(at) => at,
+            None => {
+                let (out, into) = (Half::new(gpu, domain)?, Half::new(gpu, domain)?);
+                self.gpus.push(OfGpu { gpu, out, into });
+                self.gpus.len() - 1
+            }
+        };
+        Ok(self.gpus[at].half(direction))
+    }
+
+    /// Those of a GPU that were made before.
+    pub(super) fn there(&mut self, gpu: Gpu, direction: Direction) -> Option<&mut Half> {
+        self.gpus.iter_mut().find(|of| of.gpu == gpu).map(|of| of.half(direction))
+    }
+
+    /// Waits until no copy is under way: what fails is over too.
+    pub(super) fn settle(&mut self) {
+        for half in self.gpus.iter_mut().flat_map(|of| [&mut of.out, &mut of.into]) {
+            for slot in 0..SLOTS {
+                if let Err(error) = half.stage.wait(slot) {
+                    tracing::debug!(%error, "a copy of an operation that has ended failed");
+                }
+            }
+        }
+    }
+}
+
+impl OfGpu {
+    fn half(&mut self, direction: Direction) -> &mut Half {
+        match direction {
+            Direction::Out => &mut self.out,
+            Direction::Into => &mut self.into,
+        }
+    }
+}
+
+impl Half {
+    fn new(gpu: Gpu, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
+        Ok(Half { stage: GpuStage::new(domain, gpu, SLOTS, SLOT)?, free: (0..SLOTS).rev().collect() })
+    }
+
+    /// A slot that nobody uses.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        self.free.pop()
+    }
+
+    /// Nobody uses it any more.
+    pub(super) fn give(&mut self, slot: usize) {
+        self.free.push(slot);
+    }
+}
