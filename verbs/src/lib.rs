@@ -71,7 +71,9 @@ pub use error::{
     PostError, Rejected, RevokeBlocked, RevokeFailed,
 };
 pub use events::{AsyncEvent, AsyncEvents};
-pub use gpu::{Flush, FlushOptions, Gpu, GpuAttributes, GpuBuffer, GpuEvent, GpuHold, GpuRegion, GpuStage, RegistrationPath};
+pub use gpu::{
+    Flush, FlushOptions, Gpu, GpuAttributes, GpuBuffer, GpuEvent, GpuHold, GpuRegion, GpuStage, RegistrationPath,
+};
 pub use ibv::{Library, LibraryError, library};
 pub use memory::{
     Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryPart,

@@ -24,6 +24,12 @@ impl Explanation {
         if let Some(net) = &core.net {
             lines.push(format!("device {}: {}", net.device(), net.placed()));
         }
+        if let Some(staging) = members.iter().position(|member| member.stages_gpus)
+            && let Some(net) = &core.net
+        {
+            let why = "does not reach that of all its GPUs, or as QPAIR_GPU_STAGING=1 says there";
+            lines.push(format!("messages of GPUs: by {}, as the device of rank {staging} {why}", net.slots_are()));
+        }
         for (other, Member { whereabouts: its, device, .. }) in (0_u32..).zip(members) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));
             let link = link.unwrap_or_else(|| "this rank".into());
@@ -53,7 +59,11 @@ impl Explanation {
         lines.push(format!("cost model: {}", core.origin));
         lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
         for plan in core.plans() {
-            let how = if plan.is_large() { "straight" } else { "copied" };
+            let how = match (plan.is_staged(), plan.is_large()) {
+                (true, _) => "by slots",
+                (false, true) => "straight",
+                (false, false) => "copied",
+            };
             lines.push(format!("plan: {}, {} steps here, messages {how}", plan.call(), plan.len()));
             lines.extend(choice(core, plan));
         }

@@ -66,6 +66,9 @@ pub struct GpuModel {
     pub within: f64,
     /// Of the links of an island of GPUs to the others of its node, each way, which all ranks of the island share.
     pub beside: f64,
+    /// At which a rank copies between a GPU and slots that its device reaches, each way, where the device does not reach the
+    /// GPU's memory.
+    pub staged: f64,
 }
 
 /// What messages go over.
@@ -124,18 +127,26 @@ impl Default for CostModel {
 
 impl Default for GpuModel {
     /// Measured on one H200, on which each kernel takes some 10 us to start and to wait for, and moves 4 TB/s. Processes that
-    /// share a GPU take turns on it, which takes longer. Between islands it is a PCIe link of the fourth generation.
+    /// share a GPU take turns on it, which takes longer. Between islands, and to slots, it is a PCIe link of the fourth generation.
     fn default() -> Self {
-        Self { transfer: 10e-6, copy: 2e12, straight: 2e12, combine: 1.3e12, within: 2e12, beside: 24e9 }
+        Self { transfer: 10e-6, copy: 2e12, straight: 2e12, combine: 1.3e12, within: 2e12, beside: 24e9, staged: 24e9 }
     }
 }
 
 impl CostModel {
     /// The same where vectors are in memory of GPUs: by what [`gpu`](Self::gpu) says.
     pub const fn on_gpus(self) -> Self {
-        let GpuModel { transfer, copy, straight, combine, within, beside } = self.gpu;
+        let GpuModel { transfer, copy, straight, combine, within, beside, staged: _ } = self.gpu;
         let (within, beside) = (Link { speed: within, ..self.within }, Link { speed: beside, ..self.within });
         Self { transfer, copy, straight, combine, within, beside, ..self }
+    }
+
+    /// The same where besides messages go by slots, as a device does not reach the memory of a GPU: a slot is filled, read and
+    /// drained, and all goes over the devices, also within a node.
+    pub const fn on_staged_gpus(self) -> Self {
+        let Self { transfer, straight, between, gpu, .. } = self.on_gpus();
+        let straight = straight.min(gpu.staged).min(between.speed);
+        Self { transfer: 2.0 * transfer, straight, within: between, beside: between, ..self.on_gpus() }
     }
 
     /// All messages cost that latency, and nothing else costs anything.
@@ -161,7 +172,15 @@ impl CostModel {
             within: link,
             beside: link,
             between: link,
-            gpu: GpuModel { transfer: 0.0, copy: speed, straight: speed, combine: speed, within: speed, beside: speed },
+            gpu: GpuModel {
+                transfer: 0.0,
+                copy: speed,
+                straight: speed,
+                combine: speed,
+                within: speed,
+                beside: speed,
+                staged: speed,
+            },
         }
     }
 
@@ -192,7 +211,7 @@ impl CostModel {
     }
 
     /// Each parameter, with its name.
-    fn parameters(&self) -> [(&'static str, f64, Unit); 21] {
+    fn parameters(&self) -> [(&'static str, f64, Unit); 22] {
         use Unit::{BytesPerSecond, Seconds};
         [
             ("start", self.start, Seconds),
@@ -216,6 +235,7 @@ impl CostModel {
             ("combine on GPUs", self.gpu.combine, BytesPerSecond),
             ("speed within GPUs' node", self.gpu.within, BytesPerSecond),
             ("speed of GPUs' islands", self.gpu.beside, BytesPerSecond),
+            ("speed to GPUs' slots", self.gpu.staged, BytesPerSecond),
         ]
     }
 }

@@ -38,7 +38,14 @@ pub struct Seats {
 impl Default for Seats {
     /// One node and island, with a core for each rank.
     fn default() -> Self {
-        Self { nodes: Nodes::One, islands: None, gpu_islands: None, cores: f64::INFINITY, by_software: false, gpus_are_staged: false }
+        Self {
+            nodes: Nodes::One,
+            islands: None,
+            gpu_islands: None,
+            cores: f64::INFINITY,
+            by_software: false,
+            gpus_are_staged: false,
+        }
     }
 }
 

@@ -322,6 +322,11 @@ impl Compiled {
         self.steps.len()
     }
 
+    /// Whether messages go by slots.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.staged
+    }
+
     /// Whether peers read exposed memory, instead of taking copies.
     pub(crate) fn is_large(&self) -> bool {
         self.large

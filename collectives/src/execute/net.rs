@@ -170,6 +170,7 @@ impl Net {
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
         let stash = Stash::new(64 * ranks as usize);
+        let slots = Slots::new(worker.through());
         Ok(Net {
             worker,
             me,
@@ -184,7 +185,7 @@ impl Net {
             near,
             recorder: None,
             stash,
-            slots: Slots::default(),
+            slots,
         })
     }
 
@@ -217,7 +218,8 @@ impl Net {
     /// Whether messages of GPUs go by memory that the device reaches: as it does not reach that of a GPU, or where the environment
     /// says so.
     pub(crate) fn stages_gpus(&self) -> bool {
-        std::env::var(STAGING).is_ok_and(|value| value == "1") || !self.domain().reaches_gpus()
+        let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
+        asked || self.slots.through().is_some() || !self.domain().reaches_gpus()
     }
 
     /// The rate of the device's first port that has one.
@@ -436,6 +438,14 @@ impl Net {
             }
         };
         Some((rank, fault))
+    }
+
+    /// By what messages of GPUs go that do not go directly, for people.
+    pub(crate) fn slots_are(&self) -> String {
+        match self.slots.through() {
+            Some(gpu) => format!("memory of GPU {}", gpu.attributes().pci_address),
+            None => "pinned memory".to_owned(),
+        }
     }
 
     /// Waits until no GPU copies for operations any more.

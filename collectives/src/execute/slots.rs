@@ -1,6 +1,7 @@
 //! Slots of memory that the device reaches, by which messages of GPUs go whose memory it does not reach: some that are filled
 //! from a GPU and read by peers, others that are read into and drained into the GPU.
 
+use qpair_topology::PciAddress;
 use qpair_verbs::{Gpu, GpuStage, MemoryError, ProtectionDomain};
 
 /// Bytes of a slot, and of each part of a message but the last: a multiple of every element's size. Enough for a copy over PCIe
@@ -11,8 +12,10 @@ pub(super) const SLOT: usize = 512 << 10;
 const SLOTS: usize = 8;
 
 /// The slots of a communicator's rank, by GPU. They are made when they are first needed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Slots {
+    /// The GPU whose memory they are, where the device reaches that, and others by it; else they are pinned memory.
+    through: Option<Gpu>,
     gpus: Vec<OfGpu>,
 }
 
@@ -38,6 +41,20 @@ pub(super) enum Direction {
 }
 
 impl Slots {
+    /// Of memory of the GPU at that address, if this process sees it.
+    pub(super) fn new(through: Option<PciAddress>) -> Self {
+        let found = through.map(|address| Gpu::at(&address.to_string()));
+        if let Some(Err(error)) = &found {
+            tracing::warn!(%error, "the GPU is not used by whose NIC messages of GPUs would go");
+        }
+        Slots { through: found.and_then(Result::ok).flatten(), gpus: Vec::new() }
+    }
+
+    /// The GPU whose memory they are, if it is one's.
+    pub(super) fn through(&self) -> Option<Gpu> {
+        self.through
+    }
+
     /// Those of a GPU.
     ///
     /// # Errors
@@ -51,7 +68,8 @@ impl Slots {
         let at = match self.gpus.iter().position(|of| of.gpu == gpu) {
             Some(at) => at,
             None => {
-                let (out, into) = (Half::new(gpu, domain)?, Half::new(gpu, domain)?);
+                let half = || Half::new(gpu, self.through, domain);
+                let (out, into) = (half()?, half()?);
                 self.gpus.push(OfGpu { gpu, out, into });
                 self.gpus.len() - 1
             }
@@ -86,8 +104,17 @@ impl OfGpu {
 }
 
 impl Half {
-    fn new(gpu: Gpu, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
-        Ok(Half { stage: GpuStage::new(domain, gpu, SLOTS, SLOT)?, free: (0..SLOTS).rev().collect() })
+    fn new(gpu: Gpu, through: Option<Gpu>, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
+        let stage = match through.map(|neighbour| GpuStage::through(domain, gpu, neighbour, SLOTS, SLOT)) {
+            Some(Ok(stage)) => stage,
+            failed => {
+                if let Some(Err(error)) = failed {
+                    tracing::warn!(%error, "messages of GPUs go by pinned memory instead of another GPU's");
+                }
+                GpuStage::new(domain, gpu, SLOTS, SLOT)?
+            }
+        };
+        Ok(Half { stage, free: (0..SLOTS).rev().collect() })
     }
 
     /// A slot that nobody uses.

@@ -40,13 +40,16 @@ pub struct Candidate {
 
 impl Tuner {
     /// What chooses where vectors are: this one, unless they are in memory of GPUs. Then no message is copied or cut, since what
-    /// a GPU does takes the longer to begin the less it is, and costs are a GPU's ([`CostModel::on_gpus`]).
+    /// a GPU does takes the longer to begin the less it is, and costs are a GPU's ([`CostModel::on_gpus`], or
+    /// [`on_staged_gpus`](CostModel::on_staged_gpus)).
     pub fn where_vectors_are(&self, on_gpu: bool) -> Cow<'_, Self> {
         if !on_gpu {
             return Cow::Borrowed(self);
         }
         let tuning = Tuning { segment: WHOLE, eager: Some(0), ..self.tuning };
-        Cow::Owned(Self { tuning, model: self.model.on_gpus(), seats: self.seats.on_gpus() })
+        let staged = self.seats.gpus_are_staged;
+        let model = if staged { self.model.on_staged_gpus() } else { self.model.on_gpus() };
+        Cow::Owned(Self { tuning, model, seats: self.seats.on_gpus() })
     }
 
     /// Bytes of the longest message of a plan whose messages are copied.

@@ -34,6 +34,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use qpair_topology::PciAddress;
 use qpair_verbs::{
     CompletionChannel, CompletionQueue, Context, ExposedRegion, MemoryError, ProtectionDomain, QueuePair,
 };
@@ -131,6 +132,7 @@ pub struct Worker {
     config: Config,
     /// Why it is on its device, and has its rails.
     placed: Box<str>,
+    through: Option<PciAddress>,
     max_message: u64,
     read_reduce: bool,
     /// Bytes that this core copies in a microsecond.
@@ -147,9 +149,9 @@ impl Worker {
     /// # Errors
     /// As [`on`](Worker::on), and [`WorkerError::Open`].
     pub fn new(config: Config) -> Result<Worker, WorkerError> {
-        let Placed { config, device, reason, is_chosen } = config.placed()?;
+        let Placed { config, device, reason, is_chosen, through } = config.placed()?;
         let made = Context::open(&device).map_err(WorkerError::from);
-        let made = made.and_then(|context| Worker::make(context, config, reason.clone()));
+        let made = made.and_then(|context| Worker::make(context, config, (reason.clone(), through)));
         made.map_err(|error| near::told_who_chose(error, is_chosen, device, reason))
     }
 
@@ -160,11 +162,15 @@ impl Worker {
     /// [`WorkerError`] if a setting is out of range, topology can not name the rails, or the device or the system refuses a
     /// resource.
     pub fn on(context: Context, config: Config) -> Result<Worker, WorkerError> {
-        let Placed { config, reason, .. } = config.placed_on(context.name())?;
-        Worker::make(context, config, reason)
+        let Placed { config, reason, through, .. } = config.placed_on(context.name())?;
+        Worker::make(context, config, (reason, through))
     }
 
-    fn make(context: Context, config: Config, placed: String) -> Result<Worker, WorkerError> {
+    fn make(
+        context: Context,
+        config: Config,
+        (placed, through): (String, Option<PciAddress>),
+    ) -> Result<Worker, WorkerError> {
         config.check()?;
         let mut config = config.patient();
         let key = config.take_key()?;
@@ -246,6 +252,7 @@ impl Worker {
             copy_rate: setup::copy_rate(),
             config,
             placed: placed.into(),
+            through,
             start: Instant::now(),
             pd,
             context,
@@ -273,6 +280,11 @@ impl Worker {
     /// ```
     pub fn placed(&self) -> &str {
         &self.placed
+    }
+
+    /// The GPU by whose memory that of the GPU which the worker is near reaches its NICs: see [`Placement::through`].
+    pub fn through(&self) -> Option<PciAddress> {
+        self.through
     }
 
     /// What its messages go over at first. Workers on InfiniBand reach those on InfiniBand, all others reach each other.

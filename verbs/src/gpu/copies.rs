@@ -68,8 +68,8 @@ impl Copies {
         let stream = self.lane.stream();
         let _entered = self.device.enter()?;
         // SAFETY: the context is this thread's; the event is this value's.
-        let started =
-            work(self.device, stream).and_then(|()| unsafe { self.device.driver.record(self.slots[slot].event, stream) });
+        let started = work(self.device, stream)
+            .and_then(|()| unsafe { self.device.driver.record(self.slots[slot].event, stream) });
         if let Err(error) = started {
             // Part of it may have been.
             self.stop();

@@ -87,6 +87,21 @@ impl Gpu {
         Ok(Gpu(opened))
     }
 
+    /// Opens the GPU at a PCI address, such as `0000:3b:00.0`, if this process sees it.
+    ///
+    /// # Errors
+    /// As [`open`](Gpu::open).
+    pub fn at(pci_address: &str) -> Result<Option<Gpu>, GpuError> {
+        let driver = Driver::load()?;
+        for ordinal in 0..Self::count()? {
+            // SAFETY: the driver has as many devices.
+            if unsafe { driver.device_pci(driver.device(ordinal as i32)?) }?.eq_ignore_ascii_case(pci_address) {
+                return Gpu::open(ordinal).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     /// Opens a GPU by its number among all there are.
     pub(super) fn by_uuid(uuid: [u8; 16]) -> Result<Gpu, GpuError> {
         let driver = Driver::load()?;

@@ -162,8 +162,7 @@ impl GpuStage {
         let place = from.allocation().place();
         // SAFETY: both span as many bytes; `from` is held, and the slots outlive the copies.
         let started = unsafe {
-            self.copies
-                .start(slot, |device, stream| lane::start_copy(device, to, (from_at, place), part.len(), stream))
+            self.copies.start(slot, |device, stream| lane::start_copy(device, to, (from_at, place), part.len(), stream))
         };
         self.started(slot, started)
     }

@@ -17,7 +17,7 @@ use crate::worker::rails::Rail;
 /// The software device, for that reason.
 pub(super) fn software(reason: String) -> Placement {
     let (device, rails) = (Device::SOFTWARE.to_owned(), vec![Rail::device(Device::SOFTWARE)]);
-    Placement { device, rails, is_chosen: true, reason }
+    Placement { device, rails, is_chosen: true, reason, through: None }
 }
 
 /// The rails of what is near to something.
@@ -194,7 +194,9 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
         return software(reason.join("; "));
     };
     rails.truncate(most);
-    Placement { device, rails, is_chosen: true, reason: reason.join("; ") }
+    let through = ways.first().and_then(|way| way.via).filter(|_| ways.iter().all(|way| way.via == ways[0].via));
+    let through = through.and_then(|gpu| machine.gpu(gpu)).map(|gpu| gpu.address);
+    Placement { device, rails, is_chosen: true, reason: reason.join("; "), through }
 }
 
 /// A rail for each port that carries data.

@@ -72,6 +72,9 @@ pub struct Placement {
     pub is_chosen: bool,
     /// Which they are and why, for people.
     pub reason: String,
+    /// The GPU whose NICs they are, where those of the GPU that the worker is near reach its memory but by this one's, over links
+    /// between the two (NCCL calls that PXN). See [`GpuStage::through`](qpair_verbs::GpuStage::through).
+    pub through: Option<PciAddress>,
 }
 
 impl Near {

@@ -2,6 +2,7 @@
 
 use std::env;
 
+use qpair_topology::PciAddress;
 use qpair_verbs::Device;
 
 use super::{Near, NearError, Placement};
@@ -17,6 +18,8 @@ pub(in crate::worker) struct Placed {
     pub(in crate::worker) reason: String,
     /// True if topology named the device.
     pub(in crate::worker) is_chosen: bool,
+    /// As of [`Placement`].
+    pub(in crate::worker) through: Option<PciAddress>,
 }
 
 impl Config {
@@ -36,6 +39,7 @@ impl Config {
             rails: vec![Rail::device(device)],
             is_chosen: false,
             reason: reason.to_owned(),
+            through: None,
         };
         let placement = if let Some(name) = &self.device {
             named(name, "as the settings say")
@@ -59,27 +63,30 @@ impl Config {
 
     /// The same settings with the rails of a worker of its own.
     pub(in crate::worker) fn placed(mut self) -> Result<Placed, NearError> {
-        let Placement { device, rails, reason, is_chosen, .. } = self.placement()?;
+        let Placement { device, rails, reason, is_chosen, through } = self.placement()?;
         // A device alone is used the same way without rails.
         if self.rails.is_empty() && rails != [Rail::device(&device)] {
             self.rails = rails;
         }
-        Ok(Placed { config: self, device, reason, is_chosen })
+        Ok(Placed { config: self, device, reason, is_chosen, through })
     }
 
     /// The same for a device that is open already.
     pub(in crate::worker) fn placed_on(mut self, device: &str) -> Result<Placed, NearError> {
-        let placed = |config, reason| Placed { config, device: device.to_owned(), reason, is_chosen: false };
-        let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
-            return Ok(placed(self, "opened by the application".to_owned()));
+        let placed = |config, reason, through| {
+            let device = device.to_owned();
+            Placed { config, device, reason, is_chosen: false, through }
         };
-        let Placement { mut rails, reason, .. } = near.placement()?;
+        let Some(near) = self.near.take().filter(|_| self.rails.is_empty()) else {
+            return Ok(placed(self, "opened by the application".to_owned(), None));
+        };
+        let Placement { mut rails, reason, through, .. } = near.placement()?;
         rails.sort_by_key(|rail| rail.device_name() != Some(device));
         if rails.first().and_then(Rail::device_name) != Some(device) {
             return Err(NearError::NotThat { device: device.to_owned(), reason });
         }
         self.rails = rails;
-        Ok(placed(self, reason))
+        Ok(placed(self, reason, through))
     }
 }
 

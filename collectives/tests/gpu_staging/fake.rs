@@ -1,0 +1,140 @@
+//! On a libibverbs in memory, whose device reaches memory of GPUs by a DMA-buf, or not at all, or that of one GPU alone.
+
+use std::sync::Arc;
+
+use qpair_collectives::{Communicator, Environment, ReduceOp};
+use qpair_fake_cuda::control as cuda;
+use qpair_fake_ibverbs::control as ibverbs;
+use qpair_topology::{
+    Bridge, BridgeRole, Cpu, GpuLink, GpuLinkKind, GpuPeer, LinkLayer, Machine, Nic, Parent, PciAddress,
+    Port as NicPort,
+};
+use qpair_transport::Near;
+use qpair_verbs::{Context, Gpu};
+
+use crate::port::Port;
+use crate::support::{elements, gpu, in_process, in_threads, vector};
+
+/// The device that the libibverbs in memory has from the start.
+const FAKE: &str = "fake0";
+
+/// Runs the calling test in a process of its own, whose libibverbs is the one in memory, with these variables.
+#[track_caller]
+fn on_a_fake<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
+    let library = ibverbs::library_path().expect("the library is built beside the tests");
+    let library = library.into_os_string().into_string().expect("a plain path");
+    in_process(&[&[("QPAIR_LIBIBVERBS", &*library)], variables].concat(), case);
+}
+
+const ON_IT: &[(&str, &str)] = &[("QPAIR_DEVICE", FAKE)];
+
+/// Ranks that are near to that.
+fn ranks(count: u32, near: Option<Near>) -> Vec<Communicator> {
+    let port = Port::keep();
+    std::thread::scope(|scope| {
+        let rank = |rank| {
+            let (near, number) = (near.clone(), port.number);
+            scope.spawn(move || {
+                let mut environment = Environment::at(rank, count, "127.0.0.1", number);
+                environment.near = near;
+                environment.connect().expect("its peers")
+            })
+        };
+        let all: Vec<_> = (0..count).map(rank).collect();
+        all.into_iter().map(|thread| thread.join().expect("a rank")).collect()
+    })
+}
+
+/// All-reduce and all-to-all of vectors on a GPU, of few elements and of more than there are slots for; gives what rank 0 says.
+fn work(comms: Vec<Communicator>, gpu: Gpu) -> String {
+    let texts = in_threads(comms, |comm| {
+        let (me, count) = (comm.rank(), comm.size());
+        for len in [1, 1000, 3_000_001] {
+            let mut sum = vector(&comm, gpu, &vec![me as f32 + 1.0; len]);
+            comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(elements(&sum), vec![(1..=count).sum::<usize>() as f32; len]);
+            let mut blocks = vector(&comm, gpu, &vec![me as i8; count * len]);
+            comm.all_to_all(&mut blocks).unwrap();
+            let expected: Vec<i8> = (0..count).flat_map(|from| vec![from as i8; len]).collect();
+            assert_eq!(elements(&blocks), expected);
+        }
+        comm.explain().to_string()
+    });
+    texts.into_iter().next().expect("rank 0")
+}
+
+#[test]
+fn where_the_device_reaches_the_memory_nothing_goes_by_slots() {
+    on_a_fake(ON_IT, || {
+        let (gpu, device) = (gpu(), ibverbs::Device::new(FAKE).unwrap());
+        let domain = Context::open(FAKE).unwrap().alloc_pd().unwrap();
+        assert!(domain.reaches_gpus());
+        assert_eq!(domain.gpu_path(gpu).unwrap().name(), "dma-buf");
+        drop(domain);
+        let text = work(ranks(3, None), gpu);
+        assert!(text.contains("device fake0") && !text.contains("by slots"), "{text}");
+        assert!(device.calls().contains("ibv_reg_dmabuf_mr"), "{}", device.calls());
+    });
+}
+
+#[test]
+fn where_it_does_not_messages_go_by_pinned_memory() {
+    on_a_fake(ON_IT, || {
+        let (gpu, device) = (gpu(), ibverbs::Device::new(FAKE).unwrap());
+        device.set("dmabuf", 0).unwrap();
+        let domain = Context::open(FAKE).unwrap().alloc_pd().unwrap();
+        assert!(!domain.reaches_gpus());
+        let path = domain.gpu_path(gpu).unwrap();
+        assert_eq!((path.name(), path.is_direct()), ("staging", false));
+        assert!(path.reason().contains("DMA-buf") && path.reason().contains("peermem"), "{path}");
+        drop(domain);
+        let text = work(ranks(3, None), gpu);
+        assert!(text.contains("messages of GPUs: by pinned memory, as the device of rank 0 does not reach"), "{text}");
+        assert_eq!(device.violations(), "");
+    });
+}
+
+#[test]
+fn a_gpu_that_exports_no_memory_makes_all_ranks_take_slots() {
+    on_a_fake(ON_IT, || {
+        let gpu = gpu();
+        cuda::Device::of(0).set_attribute(124, 0).unwrap();
+        let text = work(ranks(2, None), gpu);
+        assert!(text.contains("messages of GPUs: by pinned memory"), "{text}");
+    });
+}
+
+/// A NIC under a switch with one GPU, to which another has links that reaches the NIC by the processor alone.
+fn neighbours(near: PciAddress, far: PciAddress) -> Machine {
+    let mut machine = Machine::builder();
+    machine.cpu(Cpu { cpus: (0..1024).collect(), ..Cpu::numa(0) });
+    let switch = PciAddress::new(0, 0xf0, 0, 0);
+    let root = Parent::HostBridge { domain: 0, bus: 0xe0 };
+    machine.bridge(Bridge { role: BridgeRole::Switch, ..Bridge::at(switch, root) });
+    let (above, beside) = (Parent::Bridge(switch), Parent::HostBridge { domain: 0, bus: 0xe1 });
+    machine.gpu(qpair_topology::Gpu { numa: Some(0), ..qpair_topology::Gpu::at(near, above) });
+    machine.gpu(qpair_topology::Gpu { numa: Some(0), ..qpair_topology::Gpu::at(far, beside) });
+    let ports = vec![NicPort::active(1, 200_000, LinkLayer::Ethernet)];
+    let address = PciAddress::new(0, 0xf1, 0, 0);
+    machine.nic(Nic { numa: Some(0), ports, ..Nic::at(FAKE, address, above) });
+    let (kind, each) = (GpuLinkKind::NvLink, GpuLinkKind::nvlink(3));
+    machine.gpu_link(GpuLink { gpu: near, to: GpuPeer::Gpu(far), kind, count: 4, each });
+    machine.build()
+}
+
+#[test]
+fn a_gpu_whose_nic_is_a_neighbours_sends_by_the_neighbours_memory() {
+    on_a_fake(&[], || {
+        let near = gpu();
+        let more = cuda::add_device().unwrap();
+        let far = Gpu::open(more.ordinal() as usize).unwrap();
+        let address = |gpu: Gpu| gpu.attributes().pci_address.parse().expect("a PCI address");
+        let machine = Arc::new(neighbours(address(near), address(far)));
+        let text = work(ranks(2, Some(Near::gpu_at(address(far)).on(machine))), far);
+        let by = format!("messages of GPUs: by memory of GPU {}", near.attributes().pci_address);
+        assert!(text.contains("device fake0") && text.contains(&by), "{text}");
+        // The far one's memory is not exported to the device, the near one's is.
+        assert!(!more.calls().contains("cuMemGetHandleForAddressRange"), "{}", more.calls());
+        assert!(cuda::Device::of(0).calls().contains("cuMemGetHandleForAddressRange"));
+    });
+}
