@@ -1,6 +1,6 @@
 //! The GPUs that this program can use, and the ways by which RDMA devices reach their memory, found by registering some.
 
-use qpair::verbs::{Access, Context, Gpu, GpuError};
+use qpair::verbs::{Context, Gpu, GpuError};
 use serde::Serialize;
 
 use crate::text::amount;
@@ -27,11 +27,10 @@ pub struct FoundGpu {
 pub struct Registration {
     /// The RDMA device.
     pub device: String,
-    /// The path's name: `software`, `dma-buf` or `peermem`; null where it does not reach it.
+    /// The path's name: `software`, `dma-buf`, `peermem`, or `staging` where it does not reach it; null where that was not found
+    /// out.
     pub path: Option<&'static str>,
-    /// Whether the device refuses it. Where it does not, and there is no path either, there was nothing to register.
-    pub refused: bool,
-    /// Why no better path was taken, or none at all; empty if none is better.
+    /// Why no better path is taken, or none was found out; empty if none is better.
     pub reason: String,
 }
 
@@ -71,24 +70,23 @@ pub fn find(devices: &[String]) -> Result<Found, GpuError> {
 }
 
 fn register(gpu: Gpu, device: &str, context: &Context) -> Registration {
-    let registration = |path, refused, reason| Registration { device: device.to_owned(), path, refused, reason };
-    let (domain, memory) = match (context.alloc_pd(), gpu.alloc(SOME)) {
-        (Ok(domain), Ok(memory)) => (domain, memory),
-        (Err(error), _) => return registration(None, false, error.to_string()),
-        (_, Err(error)) => return registration(None, false, error.to_string()),
+    let registration = |path, reason| Registration { device: device.to_owned(), path, reason };
+    let domain = match context.alloc_pd() {
+        Ok(domain) => domain,
+        Err(error) => return registration(None, error.to_string()),
     };
-    match domain.register_gpu(memory, Access::REMOTE_WRITE) {
-        Ok(region) => registration(Some(region.path().name()), false, region.path().reason().to_owned()),
-        Err(failed) => registration(None, true, failed.error.to_string()),
+    match domain.gpu_path(gpu) {
+        Ok(path) => registration(Some(path.name()), path.reason().to_owned()),
+        Err(error) => registration(None, error.to_string()),
     }
 }
 
 impl Registration {
-    /// `mlx5_0 by dma-buf`, or that it is not.
+    /// `mlx5_0 by dma-buf`, or that it is not known.
     pub fn way(&self) -> String {
         match self.path {
             Some(path) => format!("{} by {path}", self.device),
-            None => format!("{} not", self.device),
+            None => format!("{} unknown", self.device),
         }
     }
 }
@@ -106,18 +104,11 @@ impl FoundGpu {
     }
 }
 
-/// Bytes that are registered to see whether that can be done.
-const SOME: usize = 64 << 10;
-
-/// What can be found, for tests: a GPU that devices reach in each way or not at all, and one that does not open.
+/// What can be found, for tests: a GPU that devices reach in each way, and one of which it is not known, and one that does not open.
 #[cfg(test)]
 pub fn example() -> Found {
-    let way = |device: &str, path, refused, reason: &str| Registration {
-        device: device.to_owned(),
-        path,
-        refused,
-        reason: reason.to_owned(),
-    };
+    let way =
+        |device: &str, path, reason: &str| Registration { device: device.to_owned(), path, reason: reason.to_owned() };
     let gpu = FoundGpu {
         gpu: 0,
         name: "NVIDIA H200".to_owned(),
@@ -125,10 +116,10 @@ pub fn example() -> Found {
         memory: 141 << 30,
         capability: "9.0".to_owned(),
         registration: vec![
-            way("soft0", Some("software"), false, ""),
-            way("mlx5_0", Some("peermem"), false, "no DMA-buf: the kernel is too old"),
-            way("mlx5_1", None, true, "the device refuses"),
-            way("mlx5_2", None, false, "no memory is left"),
+            way("soft0", Some("software"), ""),
+            way("mlx5_0", Some("peermem"), "no DMA-buf: the kernel is too old"),
+            way("mlx5_1", Some("staging"), "the device refuses"),
+            way("mlx5_2", None, "no memory is left"),
         ],
     };
     vec![Ok(gpu), Err(ClosedGpu { gpu: 1, why: "out of order".to_owned() })]

@@ -76,7 +76,7 @@ mod tests {
             [
                 "",
                 "GPU  name         PCI address   memory   capability  registered",
-                "0    NVIDIA H200  0000:3b:00.0  141 GiB  9.0         soft0 by software, mlx5_0 by peermem, mlx5_1 not, mlx5_2 not",
+                "0    NVIDIA H200  0000:3b:00.0  141 GiB  9.0         soft0 by software, mlx5_0 by peermem, mlx5_1 by staging, mlx5_2 unknown",
             ]
         );
         assert!(text.ends_with("\nGPU 1 can not be used: out of order"), "{text}");
@@ -87,7 +87,7 @@ mod tests {
         let text = text(&example(), true).expect("there is one");
         assert!(text.starts_with("\nGPU 0\n  name "), "{text}");
         assert!(text.contains("mlx5_0 by peermem: no DMA-buf:"), "{text}");
-        assert!(text.contains("mlx5_1 not: the device refuses"), "{text}");
+        assert!(text.contains("mlx5_1 by staging: the device refuses"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     }
 

@@ -49,19 +49,17 @@ fn ways(gpu: &FoundGpu) -> Vec<Finding> {
     gpu.registration.iter().map(|registration| way(gpu, registration)).collect()
 }
 
-fn way(gpu: &FoundGpu, Registration { device, path, refused, reason }: &Registration) -> Finding {
+fn way(gpu: &FoundGpu, Registration { device, path, reason }: &Registration) -> Finding {
     let (of, check, title) = (Section::Gpus, "gpu-memory", gpu.title());
     let finding = match path {
+        Some("staging") => Finding::warning(of, check, format!("{device} does not reach its memory: {reason}"))
+            .because("Collectives go by pinned memory of the processor between the two, and take longer; registering is refused.")
+            .fix("as root, unless the kernel and the driver can do DMA-buf", ["modprobe nvidia-peermem"]),
         Some(path) if reason.is_empty() => Finding::ok(of, check, format!("{device} reaches its memory by {path}")),
         Some(path) => Finding::note(of, check, format!("{device} reaches its memory by {path}: {reason}"))
             .because("DMA-buf is the path of the kernel itself; all others depend on a module of the vendor's."),
-        None if !refused => {
-            Finding::note(of, check, format!("how {device} reaches its memory was not found out: {reason}"))
-                .because("Some of the GPU's memory is registered to see it.")
-        }
-        None => Finding::warning(of, check, format!("{device} does not reach its memory: {reason}"))
-            .because("What goes between the two is copied through memory of the processor.")
-            .fix("as root, unless the kernel and the driver can do DMA-buf", ["modprobe nvidia-peermem"]),
+        None => Finding::note(of, check, format!("how {device} reaches its memory was not found out: {reason}"))
+            .because("Some of the GPU's memory is registered to see it."),
     };
     finding.on(title)
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use qpair_topology::{Cpu, Gpu, GpuId, LinkLayer, Machine, Nic, NicKind, Parent, PciAddress, Port, PortState};
+use qpair_topology::{
+    Bridge, BridgeRole, Cpu, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, LinkLayer, Machine, Nic, NicKind, Parent,
+    PciAddress, Port, PortState,
+};
 
 use super::choose::choose;
 use super::here::Here;
@@ -82,6 +85,26 @@ fn a_gpu_has_its_own_nic_by_number_and_by_address() {
         let same = Near::gpu_at(machine.gpus()[gpu].address);
         assert_eq!(choose(&same, &here(&machine)).unwrap(), found);
     }
+}
+
+#[test]
+fn a_gpu_whose_nic_is_a_neighbours_is_told_by_which() {
+    let mut machine = Machine::builder();
+    machine.cpu(Cpu { cpus: (0..4).collect(), ..Cpu::numa(0) });
+    let (switch, root) = (PciAddress::new(0, 0x20, 0, 0), Parent::HostBridge { domain: 0, bus: 0x10 });
+    machine.bridge(Bridge { role: BridgeRole::Switch, ..Bridge::at(switch, root) });
+    let (near, far) = (PciAddress::new(0, 0x21, 0, 0), PciAddress::new(0, 0x31, 0, 0));
+    machine.gpu(Gpu { numa: Some(0), ..Gpu::at(near, Parent::Bridge(switch)) });
+    machine.gpu(Gpu { numa: Some(0), ..Gpu::at(far, Parent::HostBridge { domain: 0, bus: 0x30 }) });
+    let ports = vec![Port::active(1, 200_000, LinkLayer::InfiniBand)];
+    let nic = Nic::at("mlx5_0", PciAddress::new(0, 0x22, 0, 0), Parent::Bridge(switch));
+    machine.nic(Nic { numa: Some(0), ports, ..nic });
+    let (kind, each) = (GpuLinkKind::NvLink, GpuLinkKind::nvlink(3));
+    machine.gpu_link(GpuLink { gpu: near, to: GpuPeer::Gpu(far), kind, count: 4, each });
+    let machine = machine.build();
+    let through = |gpu| choose(&Near::gpu_at(gpu), &here(&machine)).unwrap().through;
+    assert_eq!((through(near), through(far)), (None, Some(near)));
+    assert_eq!(choose(&Near::numa(0), &here(&machine)).unwrap().through, None);
 }
 
 #[test]
