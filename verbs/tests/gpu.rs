@@ -283,7 +283,8 @@ fn a_kernel_that_fails_for_a_request_fails_both_queue_pairs() {
     let sum = Calc::of::<f32>(ReduceOp::Sum);
     a.read_reduce(into.local(0..64), from.remote(0..64), sum).signaled().post().unwrap();
     a.read(into.local(0..64), from.remote(0..64)).signaled().post().unwrap();
-    for expected in [WcStatus::REM_OP_ERR, WcStatus::WR_FLUSH_ERR] {
+    // It was this side's, where the result was to be.
+    for expected in [WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR] {
         assert_eq!(done(&mut near).status(), expected);
     }
     assert_eq!(done(&mut far).status(), WcStatus::WR_FLUSH_ERR);
@@ -291,6 +292,40 @@ fn a_kernel_that_fails_for_a_request_fails_both_queue_pairs() {
     into.revoke().unwrap();
     from.revoke().unwrap();
     assert!(!fake.live().contains("mapping"), "{}", fake.live());
+}
+
+#[test]
+fn a_copy_that_fails_is_told_as_of_the_side_whose_gpu_it_was() {
+    let (own, theirs) = (WcStatus::LOC_QP_OP_ERR, WcStatus::REM_OP_ERR);
+    for (request, on_gpu, expected) in [
+        ("write", [true, false], own),
+        ("write", [false, true], theirs),
+        ("write", [true, true], theirs),
+        ("read", [true, false], own),
+        ("read", [false, true], theirs),
+        ("send", [true, false], own),
+        ("send", [false, true], theirs),
+    ] {
+        let (gpu, fake) = gpu();
+        let (ctx, pd) = soft();
+        let (mut near, mut far) = (ctx.create_cq(8).unwrap(), ctx.create_cq(8).unwrap());
+        let (mut a, mut b) = pair(&pd, [&near, &far]);
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let host = pd.expose(64, access).unwrap();
+        let memory = pd.register_gpu(gpu.alloc(64).unwrap(), access).unwrap();
+        let local = |on_gpu| if on_gpu { memory.local(0..64) } else { host.local(0..64) };
+        let remote = |on_gpu| if on_gpu { memory.remote(0..64) } else { host.remote(0..64) };
+        b.recv(local(on_gpu[1])).post().unwrap();
+        fake.fail_times("cuMemcpyAsync", 1, 1, code::LAUNCH_FAILED).unwrap();
+        match request {
+            "write" => a.write(local(on_gpu[0]), remote(on_gpu[1])).signaled().post().unwrap(),
+            "read" => a.read(local(on_gpu[0]), remote(on_gpu[1])).signaled().post().unwrap(),
+            _ => a.send(local(on_gpu[0])).signaled().post().unwrap(),
+        }
+        assert_eq!(done(&mut near).status(), expected, "{request} {on_gpu:?}");
+        // The other side's queue pair fails with it.
+        assert_ne!(done(&mut far).status(), WcStatus::SUCCESS, "{request} {on_gpu:?}");
+    }
 }
 
 #[test]

@@ -24,6 +24,12 @@ impl Spot {
         Spot { ptr, place: Place::HOST }
     }
 
+    /// Whose memory it is.
+    #[inline(always)]
+    pub(crate) fn place(self) -> Place {
+        self.place
+    }
+
     /// The address, if the processor reaches it.
     #[inline(always)]
     pub(crate) fn on_host(self) -> Option<*mut u8> {

@@ -3,7 +3,7 @@
 
 use super::bounce_area::{AREA, Bouncing};
 use super::request::{LOST, Outcome, Own, Request, Wait};
-use super::sender::{Sender, take};
+use super::sender::{Sender, Whose, take};
 use crate::calc::Calc;
 use crate::memory::{RemoteSlice, Spot};
 use crate::soft::atomic::Atomic;
@@ -49,7 +49,7 @@ impl Sender {
             });
             if let Some(error) = failed {
                 self.bounce_end();
-                return Some(self.gpu_failed(own, &error));
+                return Some(self.gpu_failed(own, &error, Whose::Own));
             }
             bouncing.part = part;
             bouncing.request = peer.link.bounce(op);
@@ -85,7 +85,7 @@ impl Sender {
             });
             if let Some(error) = failed {
                 self.bounce_end();
-                return self.gpu_failed(own, &error);
+                return self.gpu_failed(own, &error, Whose::Own);
             }
             bouncing.done += part;
             if bouncing.done >= total {

@@ -138,6 +138,10 @@ impl Sender {
                     let peer = self.peer.as_ref()?;
                     return Some(own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)));
                 }
+                Err(NotPut::OwnFault) => {
+                    self.hazard.leave(own.hazard);
+                    return Some(own.failed(self.peer.as_ref()?));
+                }
                 Err(NotPut::Bounce) => {}
             }
         }
@@ -168,7 +172,10 @@ impl Sender {
 pub(crate) enum NotPut {
     Pending,
     Bounce,
+    /// What the receive's owner has of it fails.
     Fault,
+    /// What the sender has of it does.
+    OwnFault,
 }
 
 /// Calls `put` for each stretch of the message that lies in one piece of the receive, whose first `start` bytes are left.
@@ -231,8 +238,8 @@ pub(crate) unsafe fn put_at(
             }
             // SAFETY: the receive's owner lent these bytes until its completion, and waits for the hazard.
             unsafe { Spot::new(to.as_ptr(), place).copy_from(from.spot(), from.len) }.map_err(|error| {
-                tracing::error!(%error, "a message was not put into GPU memory");
-                NotPut::Fault
+                tracing::error!(%error, "a message from or to GPU memory was not moved");
+                if place.is_host() { NotPut::OwnFault } else { NotPut::Fault }
             })
         }
         (Reach::Pending, _) => Err(NotPut::Pending),

@@ -1,7 +1,7 @@
 //! WRITE, READ, READ with reduction, and atomics: the key is checked, then the peer's memory is touched directly.
 
 use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
-use super::sender::{Sender, take};
+use super::sender::{Sender, Whose, take};
 use crate::calc::{self, Calc};
 use crate::gpu::Place;
 use crate::memory::{RemoteSlice, Spot};
@@ -65,7 +65,7 @@ impl Sender {
                     });
                     if let Some(error) = failed {
                         self.hazard.leave(own.hazard);
-                        return self.gpu_failed(own, &error);
+                        return self.gpu_failed(own, &error, Whose::at_work(to.place(), Whose::Peers));
                     }
                 }
                 Found::Vm(pid) => {
@@ -149,7 +149,7 @@ impl Sender {
                 });
                 self.hazard.leave(own.hazard);
                 match failed {
-                    Some(error) => self.gpu_failed(own, &error),
+                    Some(error) => self.gpu_failed(own, &error, Whose::at_work(request.local.place(), Whose::Own)),
                     None => Outcome::Done(WcStatus::SUCCESS, len),
                 }
             }
@@ -222,7 +222,7 @@ impl Sender {
             unsafe { piece.spot().copy_from(Spot::host(old[offset..].as_ptr().cast_mut()), piece.len) }.err()
         });
         match failed {
-            Some(error) => self.gpu_failed(own, &error),
+            Some(error) => self.gpu_failed(own, &error, Whose::Own),
             None => Outcome::Done(WcStatus::SUCCESS, 8),
         }
     }

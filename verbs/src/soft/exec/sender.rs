@@ -6,6 +6,7 @@ use super::bounce_area::Bouncing;
 use super::request::{Outcome, Own, Piece, Wait};
 use crate::calc::Calc;
 use crate::error::GpuError;
+use crate::gpu::Place;
 use crate::memory::Spot;
 use crate::soft::hazard::Hazard;
 use crate::soft::layout::FaultKind;
@@ -47,17 +48,39 @@ impl Sender {
         Outcome::Wait(Wait::Memory)
     }
 
-    /// A GPU did not copy or combine.
+    /// A GPU did not copy or combine: the one of memory at `at`, whose driver works where both sides are a GPU's, which is the
+    /// peer's or this side's own.
     #[cold]
-    pub(super) fn gpu_failed(&mut self, own: &Own, error: &GpuError) -> Outcome {
-        tracing::error!(%error, qpn = own.qpn, "GPU memory of a request was not moved");
+    pub(super) fn gpu_failed(&mut self, own: &Own, error: &GpuError, at: Whose) -> Outcome {
+        tracing::error!(%error, qpn = own.qpn, ?at, "GPU memory of a request was not moved");
         let Some(peer) = &self.peer else { return super::request::LOST };
-        own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation))
+        match at {
+            Whose::Peers => own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)),
+            Whose::Own => own.failed(peer),
+        }
     }
 
     pub(crate) fn bounce_end(&mut self) {
         if let (Some(peer), Some(bouncing)) = (&self.peer, self.bouncing.take()) {
             bouncing.abandon(&peer.link);
+        }
+    }
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Own,
+    Peers,
+}
+
+impl Whose {
+    /// Whose GPU works that copies from the other side to `at`: that one if the memory there is a GPU's.
+    pub(super) fn at_work(to: Place, at: Whose) -> Whose {
+        match (to.is_host(), at) {
+            (false, at) => at,
+            (true, Whose::Own) => Whose::Peers,
+            (true, Whose::Peers) => Whose::Own,
         }
     }
 }
@@ -71,6 +94,16 @@ impl Own<'_> {
             Gate::NotYet => Some(self.or_dropped(Wait::Peer)),
             Gate::Closed => Some(self.or_lost()),
         }
+    }
+
+    /// What this side has of a request can not be moved: a reliable connection fails on both sides, and the other learns that the
+    /// request was not carried out.
+    #[cold]
+    pub(crate) fn failed(&self, peer: &PeerView) -> Outcome {
+        if self.qp_type == QpType::Rc {
+            peer.link.report(self.home.id(), peer.qpn, self.qpn, FaultKind::Operation);
+        }
+        Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0)
     }
 
     /// The responder refused: a reliable connection fails on both sides, an unreliable one drops the message.
