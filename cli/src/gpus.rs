@@ -104,7 +104,8 @@ impl FoundGpu {
     }
 }
 
-/// What can be found, for tests: a GPU that devices reach in each way, and one of which it is not known, and one that does not open.
+/// What can be found, for tests: a GPU with a device for each way to reach it, and for none that is known; and one that does not
+/// open.
 #[cfg(test)]
 pub fn example() -> Found {
     let way =

@@ -82,6 +82,23 @@ fn a_benchmark_keeps_its_vectors_on_a_gpu() {
 }
 
 #[test]
+fn what_operations_take_on_a_gpu_is_measured_for_the_cost_model() {
+    let text = stdout(&run(&["plan", "model", "default", "--gpu", "--json"]));
+    let model: Value = serde_json::from_str(&text).expect("an object");
+    let built_in: Value =
+        serde_json::from_str(&stdout(&run(&["plan", "model", "default", "--json"]))).expect("an object");
+    // No GPU moves as little as its stand-in here.
+    for (name, own) in model["gpu"].as_object().expect("an object") {
+        let is_measured = own != &built_in["gpu"][name];
+        assert_eq!(is_measured, name != "beside", "{name}: {own}");
+    }
+    assert_eq!(model["start"], built_in["start"]);
+    let none = run(&["plan", "model", "--gpu", "9"]);
+    let error = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(!none.status.success() && error.contains("there is no GPU 9"), "{error}");
+}
+
+#[test]
 fn transfers_are_measured_between_memories_of_gpus() {
     for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
         let rows = rows(&run(&["perf", test, "--local", "--gpu", "-s", "8,64K", "-n", "20", "--json"]));

@@ -230,15 +230,26 @@ impl ProtectionDomain {
     }
 
     /// Whether the device reaches the memory of all GPUs that this process sees, by what device, driver and kernel say of
-    /// themselves: no GPU is opened for that. True where there is none, or no driver.
+    /// themselves: the driver is initialised for that, where there is one, and no GPU opened. True where there is no GPU, or no
+    /// driver.
     pub fn reaches_gpus(&self) -> bool {
-        match &self.provider {
-            Provider::Soft(_) => true,
-            Provider::Ibv(pd) => {
-                let takes_dmabufs = pd.takes_dmabufs();
-                let all = GpuAttributes::of_all().unwrap_or_default();
-                all.iter().all(|gpu| gpu.dma_buf && takes_dmabufs || gpu.gpu_direct_rdma && has_peermem())
+        let Provider::Ibv(pd) = &self.provider else { return true };
+        let all = match GpuAttributes::of_all() {
+            Ok(all) => all,
+            Err(error) => {
+                tracing::info!(%error, "no GPU is taken to be here");
+                return true;
             }
+        };
+        let takes_dmabufs = pd.takes_dmabufs();
+        all.iter().all(|gpu| gpu.dma_buf && takes_dmabufs || gpu.gpu_direct_rdma && has_peermem())
+    }
+
+    /// The name of its device.
+    pub(crate) fn device_name(&self) -> &str {
+        match &self.provider {
+            Provider::Soft(_) => soft::DEVICE_NAME,
+            Provider::Ibv(pd) => pd.device_name(),
         }
     }
 

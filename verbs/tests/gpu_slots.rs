@@ -82,6 +82,23 @@ fn bytes_come_and_go_by_slots_of_the_processor_and_of_a_neighbour() {
 }
 
 #[test]
+fn elements_are_combined_whatever_the_length_of_a_slot() {
+    let (gpu, _) = gpu();
+    let mut stage = GpuStage::new(&domain(), gpu, 3, 100).expect("memory");
+    stage.combine_here().expect("memory");
+    let sum = Calc::new(DataType::F64, ReduceOp::Sum).expect("there is one");
+    let ones = buffer(gpu, &1.0_f64.to_le_bytes().repeat(12));
+    let mut twos = buffer(gpu, &2.0_f64.to_le_bytes().repeat(12));
+    for slot in 0..3 {
+        stage.fill(slot, &ones, 0..96).expect("started");
+        stage.wait(slot).expect("no failure");
+        stage.drain(slot, &mut twos, 0..96, Some(sum)).expect("started");
+    }
+    (0..3).for_each(|slot| stage.wait(slot).expect("no failure"));
+    assert_eq!(contents(&twos), 5.0_f64.to_le_bytes().repeat(12));
+}
+
+#[test]
 fn memory_stays_until_its_copy_is_over() {
     let (gpu, fake) = gpu();
     let mut stage = GpuStage::new(&domain(), gpu, 2, 4096).expect("memory");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use qpair::collectives::{BootstrapError, FORMAT, RecipeError, VerifyError};
+use qpair::verbs::{CreateError, MemoryError, OpenError};
 use thiserror::Error;
 
 use super::limits::{MAX_CHANNELS, MAX_FILE, MAX_MEMORY, MAX_RANKS, MAX_STEPS};
@@ -20,6 +21,15 @@ pub enum PlanError {
     /// There is no such cost model.
     #[error(transparent)]
     Model(BootstrapError),
+    /// What operations take on a GPU could not be measured.
+    #[error("what operations take on a GPU could not be measured: {0}")]
+    Gpu(MemoryError),
+    /// The software device could not be opened.
+    #[error(transparent)]
+    Open(OpenError),
+    /// It has no domain to give.
+    #[error(transparent)]
+    Create(CreateError),
     /// There is no such collective.
     #[error(transparent)]
     Spec(VerifyError),

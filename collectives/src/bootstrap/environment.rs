@@ -218,11 +218,11 @@ impl Environment {
         });
         let cost = cost.with_rails(rails);
         let members = members.into_iter().zip(all);
-        let member = |(whereabouts, Listening { device, is_software, stages_gpus, .. })| Member {
+        let member = |(whereabouts, Listening { device, is_software, staging, .. })| Member {
             whereabouts,
             device,
             is_software,
-            stages_gpus,
+            staging,
         };
         let members = members.map(member).collect();
         let comm = Communicator::new(net, Watch::Store(Box::new(client)), local_rank, members, cost);
@@ -311,7 +311,7 @@ mod tests {
             device: device.into(),
             is_on_infiniband,
             is_software: device == "soft0",
-            stages_gpus: false,
+            staging: None,
             rate_mbps: None,
             stand_in_port: None,
         };

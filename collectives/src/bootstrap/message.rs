@@ -81,8 +81,8 @@ pub(crate) struct Listening {
     pub(crate) is_on_infiniband: bool,
     /// Whether that is the software device.
     pub(crate) is_software: bool,
-    /// Whether messages of GPUs go by memory that the device reaches, as it does not reach that of a GPU.
-    pub(crate) stages_gpus: bool,
+    /// Why messages of GPUs go by memory that the device reaches, if they do.
+    pub(crate) staging: Option<Staging>,
     /// The rate of the device's link in megabits per second, where that is known.
     pub(crate) rate_mbps: Option<u64>,
     /// The port of the same address at which it stands in for rank 0, if it does.
@@ -120,8 +120,30 @@ pub(crate) struct Member {
     pub(crate) device: String,
     /// Whether that is the software device.
     pub(crate) is_software: bool,
-    /// Whether messages of GPUs go by memory that it reaches.
-    pub(crate) stages_gpus: bool,
+    /// Why messages of GPUs go by memory that it reaches, if they do.
+    pub(crate) staging: Option<Staging>,
+}
+
+/// Why messages of GPUs go by memory that a device reaches, instead of straight from the GPU's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Staging {
+    /// The environment says so.
+    Asked,
+    /// The device is another GPU's.
+    Neighbour,
+    /// The device does not reach the memory of each GPU.
+    Unreached,
+}
+
+impl Staging {
+    /// What it is that a rank has, for people.
+    pub(crate) fn words(self, rank: usize) -> String {
+        match self {
+            Staging::Asked => format!("as QPAIR_GPU_STAGING=1 says at rank {rank}"),
+            Staging::Neighbour => format!("as the NIC of rank {rank} is another GPU's"),
+            Staging::Unreached => format!("as the device of rank {rank} does not reach that of each of its GPUs"),
+        }
+    }
 }
 
 /// Where all ranks run, with what several have in common said once: every rank is told of every other.
@@ -170,16 +192,16 @@ pub(super) struct Listeners {
     stand_ins: Vec<(u32, u16)>,
 }
 
-/// Its name, whether it is on InfiniBand, whether it is the software device, whether messages of GPUs go by other memory, and the
-/// rate of its link.
-type ListenersDevice = (String, bool, bool, bool, Option<u64>);
+/// Its name, whether it is on InfiniBand, whether it is the software device, why messages of GPUs go by other memory, and the rate
+/// of its link.
+type ListenersDevice = (String, bool, bool, Option<Staging>, Option<u64>);
 
 impl Listeners {
     pub(super) fn pack(all: &[Listening]) -> Self {
         let (mut addresses, mut devices) = (Distinct::default(), Distinct::default());
         let ranks = all.iter().map(|its| {
-            let kind = (its.is_on_infiniband, its.is_software, its.stages_gpus);
-            let device = devices.number((its.device.clone(), kind.0, kind.1, kind.2, its.rate_mbps));
+            let Listening { device, is_on_infiniband, is_software, staging, rate_mbps, .. } = its.clone();
+            let device = devices.number((device, is_on_infiniband, is_software, staging, rate_mbps));
             (addresses.number(its.address.ip()), its.address.port(), device)
         });
         let ranks = ranks.collect();
@@ -191,17 +213,10 @@ impl Listeners {
     pub(super) fn unpack(self) -> Option<Vec<Listening>> {
         let one = |&(address, port, device): &(u32, u16, u32)| {
             let address = SocketAddr::new(*self.addresses.get(address as usize)?, port);
-            let (device, is_on_infiniband, is_software, stages_gpus, rate_mbps) =
+            let (device, is_on_infiniband, is_software, staging, rate_mbps) =
                 self.devices.get(device as usize)?.clone();
-            let listening = Listening {
-                address,
-                device,
-                is_on_infiniband,
-                is_software,
-                stages_gpus,
-                rate_mbps,
-                stand_in_port: None,
-            };
+            let listening =
+                Listening { address, device, is_on_infiniband, is_software, staging, rate_mbps, stand_in_port: None };
             Some(listening)
         };
         let mut all: Vec<Listening> = self.ranks.iter().map(one).collect::<Option<_>>()?;
@@ -284,7 +299,7 @@ mod tests {
             device: "soft0".into(),
             is_on_infiniband: false,
             is_software: true,
-            stages_gpus: false,
+            staging: None,
             rate_mbps: None,
             stand_in_port: (port == 1).then_some(9),
         };
@@ -300,7 +315,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Members>(members).unwrap().unpack(), None);
         for listeners in [
             r#"{"addresses":["10.0.0.1"],"devices":[],"ranks":[[0,1,0]],"stand_ins":[]}"#,
-            r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,false,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
+            r#"{"addresses":["10.0.0.1"],"devices":[["soft0",false,true,null,null]],"ranks":[[0,1,0]],"stand_ins":[[1,9]]}"#,
         ] {
             assert_eq!(serde_json::from_str::<Listeners>(listeners).unwrap().unpack(), None);
         }

@@ -29,7 +29,7 @@ pub(crate) use alarm::Alarm;
 pub use environment::Environment;
 pub(crate) use islands::OwnIsland;
 pub use meeting::Meeting;
-pub(crate) use message::{Listening, Member, Whereabouts};
+pub(crate) use message::{Listening, Member, Staging, Whereabouts};
 pub(crate) use muster::Remnant;
 pub(crate) use regroup::{Host, SPOT, Spot, regroup};
 pub(crate) use watch::{Shared, Watch};

@@ -24,11 +24,9 @@ impl Explanation {
         if let Some(net) = &core.net {
             lines.push(format!("device {}: {}", net.device(), net.placed()));
         }
-        if let Some(staging) = members.iter().position(|member| member.stages_gpus)
-            && let Some(net) = &core.net
-        {
-            let why = "does not reach that of all its GPUs, or as QPAIR_GPU_STAGING=1 says there";
-            lines.push(format!("messages of GPUs: by {}, as the device of rank {staging} {why}", net.slots_are()));
+        let why = (0..).zip(members).find_map(|(other, member)| Some(member.staging?.words(other)));
+        if let (Some(why), Some(net)) = (why, &core.net) {
+            lines.push(format!("messages of GPUs: by {}, {why}", net.slots_are()));
         }
         for (other, Member { whereabouts: its, device, .. }) in (0_u32..).zip(members) {
             let link = core.net.as_ref().filter(|_| other != rank).map(|net| net.describe(other));

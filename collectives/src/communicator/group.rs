@@ -90,7 +90,7 @@ impl Communicator {
             whereabouts,
             device: net.device().to_owned(),
             is_software: true,
-            stages_gpus: net.stages_gpus(),
+            staging: net.staging(),
         };
         let members: Vec<_> = ranks.into_iter().zip(&nets).map(member).collect();
         let communicator = |mut net: Net| {

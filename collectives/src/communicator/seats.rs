@@ -35,7 +35,7 @@ pub(super) fn seats(members: &[Member]) -> Seats {
         // All ranks come to the same, whole where it nearly is.
         cores: (cores * 1e3).round() / 1e3,
         by_software: members.iter().all(|member| member.is_software),
-        gpus_are_staged: members.iter().any(|member| member.stages_gpus),
+        gpus_are_staged: members.iter().any(|member| member.staging.is_some()),
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let member = |&(node, island): &(&str, Option<u64>)| {
             let gpu_island = island.map(|number| OwnIsland { number, outside: None });
             let whereabouts = Whereabouts { node: node.into(), machine: node.into(), gpu_island, ..whereabouts() };
-            Member { whereabouts, device: "soft0".into(), is_software: true, stages_gpus: false }
+            Member { whereabouts, device: "soft0".into(), is_software: true, staging: None }
         };
         all.iter().map(member).collect()
     }
@@ -102,7 +102,7 @@ mod tests {
         let rank = |node: &str, machine: &str, cores: &str| {
             let (node, machine, cores) = (node.into(), machine.into(), cores.parse().unwrap());
             let whereabouts = Whereabouts { node, machine, cores, ..whereabouts() };
-            Member { whereabouts, device: "soft0".into(), is_software: true, stages_gpus: false }
+            Member { whereabouts, device: "soft0".into(), is_software: true, staging: None }
         };
         let cores = |ranks: &[(&str, &str, &str)]| {
             let members: Vec<_> = ranks.iter().map(|&(node, machine, cores)| rank(node, machine, cores)).collect();

@@ -67,9 +67,9 @@ pub(crate) struct Compiled {
     messages: Vec<u32>,
     /// Sends of what a copy makes, by copy.
     pub(super) given: Vec<u32>,
-    /// Whether memory is exposed, for peers to read what they receive.
+    /// Whether messages are not copied: memory is exposed, for peers to read what they receive; or they go by slots.
     pub(super) large: bool,
-    /// Whether messages go by slots instead, since a device does not reach the memory of a GPU.
+    /// Whether they go by slots, since a device does not reach the memory of a GPU.
     pub(super) staged: bool,
     /// Whether each peer is told of nothing but what it is given, since it knows its own part of the plan alone.
     pub(super) named_apart: bool,
@@ -327,7 +327,7 @@ impl Compiled {
         self.staged
     }
 
-    /// Whether peers read exposed memory, instead of taking copies.
+    /// Whether peers read exposed memory or slots, instead of taking copies.
     pub(crate) fn is_large(&self) -> bool {
         self.large
     }

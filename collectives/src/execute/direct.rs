@@ -12,7 +12,7 @@ use super::tag::Kind;
 use crate::fault::{Fault, Outcome};
 
 impl Exec<'_> {
-    /// A step whose message is not copied may start.
+    /// A step whose message is not copied by the processor may start.
     pub(super) fn start_direct(&mut self, number: u32) -> Outcome<()> {
         let Step { what, way, slot, message, .. } = self.plan.steps[number as usize];
         let state = &mut self.run.states[number as usize];

@@ -34,7 +34,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// Whether it goes without copies in between.
+    /// Whether it goes without copies by the processor.
     #[inline]
     pub(super) fn is_direct(self) -> bool {
         !matches!(self, Way::Copied)

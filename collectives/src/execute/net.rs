@@ -7,14 +7,14 @@ use bytes::Bytes;
 use qpair_transport::{
     CloseReason, Config, ConnectFailure, EndpointId, HandshakeError, Listener, Near, Unmatched, Worker,
 };
-use qpair_verbs::{Device, LinkLayer, PortAttributes, ProtectionDomain};
+use qpair_verbs::{Device, Gpu, LinkLayer, MemoryError, PortAttributes, ProtectionDomain};
 
 use super::call::Call;
 use super::compile::Compiled;
 use super::slots::Slots;
 use super::stash::Stash;
 use super::tag::{Fields, Kind};
-use crate::bootstrap::Listening;
+use crate::bootstrap::{Listening, Staging};
 use crate::cost::{EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE};
 use crate::error::BootstrapError;
 use crate::fault::{Fault, Outcome};
@@ -170,7 +170,8 @@ impl Net {
         let mut worker = Worker::new(config)?;
         let listener = worker.listen((ip, 0))?;
         let stash = Stash::new(64 * ranks as usize);
-        let slots = Slots::new(worker.through());
+        let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
+        let slots = Slots::new(asked, worker.through(), worker.domain());
         Ok(Net {
             worker,
             me,
@@ -209,17 +210,15 @@ impl Net {
             device: self.device().to_owned(),
             is_on_infiniband: self.worker.is_on_infiniband(),
             is_software: self.ports().any(|port| port.link_layer == LinkLayer::SharedMemory),
-            stages_gpus: self.stages_gpus(),
+            staging: self.staging(),
             rate_mbps: self.rate_mbps(),
             stand_in_port: None,
         }
     }
 
-    /// Whether messages of GPUs go by memory that the device reaches: as it does not reach that of a GPU, or where the environment
-    /// says so.
-    pub(crate) fn stages_gpus(&self) -> bool {
-        let asked = std::env::var(STAGING).is_ok_and(|value| value == "1");
-        asked || self.slots.through().is_some() || !self.domain().reaches_gpus()
+    /// Why messages of GPUs go by memory that the device reaches, if this rank has a reason.
+    pub(crate) fn staging(&self) -> Option<Staging> {
+        self.slots.reason()
     }
 
     /// The rate of the device's first port that has one.
@@ -442,10 +441,16 @@ impl Net {
 
     /// By what messages of GPUs go that do not go directly, for people.
     pub(crate) fn slots_are(&self) -> String {
-        match self.slots.through() {
-            Some(gpu) => format!("memory of GPU {}", gpu.attributes().pci_address),
-            None => "pinned memory".to_owned(),
-        }
+        self.slots.to_string()
+    }
+
+    /// Makes the slots for operations on vectors of a GPU.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is no memory for them.
+    #[cold]
+    pub(crate) fn make_slots(&mut self, gpu: Gpu) -> Result<(), MemoryError> {
+        self.slots.make(gpu, self.worker.domain())
     }
 
     /// Waits until no GPU copies for operations any more.

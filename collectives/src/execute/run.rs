@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use qpair_transport::{Message, OpId};
 use qpair_verbs::calc::{Calc, DataType, Scale, scale};
-use qpair_verbs::{Gpu, GpuError, ProtectionDomain};
+use qpair_verbs::{Gpu, ProtectionDomain};
 
 use super::block::Block;
 use super::compile::{Compiled, Span};
@@ -289,7 +289,7 @@ impl Run {
             return Ok(());
         }
         if self.memory(src.buffer).on_gpu().is_some() {
-            return self.local_on_own_gpu(src, dst, calc).map_err(|error| error.to_string());
+            return self.local_on_own_gpu(src, dst, calc);
         }
         let slices = self.memory(src.buffer).slice(src).zip(self.memory(dst.buffer).slice(dst));
         let (from, into) = slices.ok_or("a span of memory that peers do not reach")?;
@@ -301,22 +301,24 @@ impl Run {
     }
 
     /// The same where no peer reaches the memory.
-    fn local_on_own_gpu(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), GpuError> {
+    fn local_on_own_gpu(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Result<(), String> {
         let from_part = src.start..src.start + src.len;
         if src.buffer == dst.buffer {
-            let Some(both) = self.memory_mut(dst.buffer).on_gpu_mut() else { return Ok(()) };
-            return match calc {
+            let Some(both) = self.memory_mut(dst.buffer).on_gpu_mut() else { return Err(NOT_THERE.into()) };
+            let done = match calc {
                 Some(calc) => both.combine_within(dst.start, from_part, calc),
                 None => both.copy_within(dst.start, from_part),
             };
+            return done.map_err(|error| error.to_string());
         }
         let Run { input, data, scratch, .. } = self;
         let (from, into) = apart((input, data, scratch), src.buffer, dst.buffer);
-        let (Some(from), Some(into)) = (from.on_gpu(), into.on_gpu_mut()) else { return Ok(()) };
-        match calc {
+        let (Some(from), Some(into)) = (from.on_gpu(), into.on_gpu_mut()) else { return Err(NOT_THERE.into()) };
+        let done = match calc {
             Some(calc) => into.combine_from((dst.start, from, src.start), src.len, calc),
             None => into.copy_from(dst.start, from, src.start, src.len),
-        }
+        };
+        done.map_err(|error| error.to_string())
     }
 
     fn by_parts(&mut self, src: Span, dst: Span, calc: Option<Calc>, part: &mut [u8]) -> Result<(), String> {
@@ -408,12 +410,16 @@ impl Run {
         self.blocked.reserve(len + 2 * plan.peers.len());
         self.transfers.reserve(len);
         self.posted.reserve(len);
+        if plan.staged {
+            self.staged.reserve(2 * plan.peers.len());
+        }
     }
 
     /// Ends the operation, and gives its memory.
     #[inline]
     pub(crate) fn finish(&mut self) -> Buffers {
         self.active = false;
+        debug_assert!(self.staged.is_idle(), "an operation has ended, and slots are in use for it");
         self.take_memory()
     }
 
@@ -441,6 +447,9 @@ impl Run {
         self.take_memory()
     }
 }
+
+/// Vectors are on GPUs, or none is.
+const NOT_THERE: &str = "a span of a GPU's memory, and one that is not";
 
 /// Two different ones of the buffers: what is read, and what is written, which is never the input.
 fn apart<'m>(

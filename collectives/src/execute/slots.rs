@@ -1,22 +1,38 @@
 //! Slots of memory that the device reaches, by which messages of GPUs go whose memory it does not reach: some that are filled
 //! from a GPU and read by peers, others that are read into and drained into the GPU.
 
+use std::fmt;
+
 use qpair_topology::PciAddress;
 use qpair_verbs::{Gpu, GpuStage, MemoryError, ProtectionDomain};
+
+use crate::bootstrap::Staging;
 
 /// Bytes of a slot, and of each part of a message but the last: a multiple of every element's size. Enough for a copy over PCIe
 /// to take longer than to start it.
 pub(super) const SLOT: usize = 512 << 10;
 
 /// Slots of a GPU for each direction: some are copied while others are on their way.
-const SLOTS: usize = 8;
+pub(super) const SLOTS: usize = 8;
 
-/// The slots of a communicator's rank, by GPU. They are made when they are first needed.
+/// The slots of a communicator's rank, by GPU.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// The GPU whose memory they are, where the device reaches that, and others by it; else they are pinned memory.
-    through: Option<Gpu>,
+    memory: Of,
+    /// Why this rank has them; others may be the reason.
+    reason: Option<Staging>,
     gpus: Vec<OfGpu>,
+}
+
+/// Whose memory they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// The processor's, pinned.
+    Processor,
+    /// That of the GPU at that address, where the device reaches that, and others by it.
+    Neighbour(PciAddress),
+    /// That of the GPU itself, which the device reaches; but a peer's does not reach its own.
+    Gpu,
 }
 
 #[derive(Debug)]
@@ -41,45 +57,48 @@ pub(super) enum Direction {
 }
 
 impl Slots {
-    /// Of memory of the GPU at that address, if this process sees it.
-    pub(super) fn new(through: Option<PciAddress>) -> Self {
-        let found = through.map(|address| Gpu::at(&address.to_string()));
-        if let Some(Err(error)) = &found {
-            tracing::warn!(%error, "the GPU is not used by whose NIC messages of GPUs would go");
-        }
-        Slots { through: found.and_then(Result::ok).flatten(), gpus: Vec::new() }
+    /// Those of a rank whose device is the one of that GPU, if it is another's.
+    pub(super) fn new(asked: bool, through: Option<PciAddress>, domain: &ProtectionDomain) -> Self {
+        let (memory, reason) = match through {
+            _ if asked => (Of::Processor, Some(Staging::Asked)),
+            Some(neighbour) => (Of::Neighbour(neighbour), Some(Staging::Neighbour)),
+            None if domain.reaches_gpus() => (Of::Gpu, None),
+            None => (Of::Processor, Some(Staging::Unreached)),
+        };
+        Slots { memory, reason, gpus: Vec::new() }
     }
 
-    /// The GPU whose memory they are, if it is one's.
-    pub(super) fn through(&self) -> Option<Gpu> {
-        self.through
+    /// Why this rank has them, if not for others.
+    pub(super) fn reason(&self) -> Option<Staging> {
+        self.reason
     }
 
-    /// Those of a GPU.
+    /// Makes those of a GPU, unless they are there.
     ///
     /// # Errors
     /// [`MemoryError`] if there is no memory for them.
-    pub(super) fn of(
-        &mut self,
-        gpu: Gpu,
-        direction: Direction,
-        domain: &ProtectionDomain,
-    ) -> Result<&mut Half, MemoryError> {
-        let at = match self.gpus.iter().position(|of| of.gpu == gpu) {
-            Some(at) => at,
-            None => {
-                let half = || Half::new(gpu, self.through, domain);
-                let (out, into) = (half()?, half()?);
-                self.gpus.push(OfGpu { gpu, out, into });
-                self.gpus.len() - 1
-            }
+    pub(super) fn make(&mut self, gpu: Gpu, domain: &ProtectionDomain) -> Result<(), MemoryError> {
+        if self.gpus.iter().any(|of| of.gpu == gpu) {
+            return Ok(());
+        }
+        let through = match self.memory {
+            Of::Processor => None,
+            Of::Gpu => Some(gpu),
+            Of::Neighbour(address) => neighbour(address),
         };
-        Ok(self.gpus[at].half(direction))
+        let (out, mut into) = (Half::new(gpu, through, domain)?, Half::new(gpu, through, domain)?);
+        into.stage.combine_here()?;
+        self.gpus.push(OfGpu { gpu, out, into });
+        Ok(())
     }
 
-    /// Those of a GPU that were made before.
-    pub(super) fn there(&mut self, gpu: Gpu, direction: Direction) -> Option<&mut Half> {
-        self.gpus.iter_mut().find(|of| of.gpu == gpu).map(|of| of.half(direction))
+    /// Those of a GPU.
+    pub(super) fn of(&mut self, gpu: Gpu, direction: Direction) -> Option<&mut Half> {
+        let of = self.gpus.iter_mut().find(|of| of.gpu == gpu)?;
+        Some(match direction {
+            Direction::Out => &mut of.out,
+            Direction::Into => &mut of.into,
+        })
     }
 
     /// Waits until no copy is under way: what fails is over too.
@@ -94,22 +113,41 @@ impl Slots {
     }
 }
 
-impl OfGpu {
-    fn half(&mut self, direction: Direction) -> &mut Half {
-        match direction {
-            Direction::Out => &mut self.out,
-            Direction::Into => &mut self.into,
+/// Whose memory they are: of those that were made, what came of it.
+impl fmt::Display for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let made = self.gpus.first().map(|of| (of.out.stage.neighbour(), of.gpu));
+        match (made, self.memory) {
+            (Some((Some(memory), gpu)), _) if memory == gpu => f.write_str("slots of the GPU's memory"),
+            (Some((Some(memory), _)), _) => write!(f, "slots of memory of GPU {}", memory.attributes().pci_address),
+            (Some((None, _)), _) | (None, Of::Processor) => f.write_str("slots of pinned memory"),
+            (None, Of::Gpu) => f.write_str("slots of the GPU's memory"),
+            (None, Of::Neighbour(address)) => write!(f, "slots of memory of GPU {address}"),
         }
     }
 }
 
+/// The GPU at an address, if this process sees it.
+fn neighbour(address: PciAddress) -> Option<Gpu> {
+    match Gpu::at(&address.to_string()) {
+        Ok(Some(gpu)) => return Some(gpu),
+        Ok(None) => {
+            tracing::warn!(%address, "messages go by pinned memory, as this process does not see the GPU of its NIC")
+        }
+        Err(error) => {
+            tracing::warn!(%address, %error, "messages go by pinned memory instead of that of the GPU of its NIC")
+        }
+    }
+    None
+}
+
 impl Half {
     fn new(gpu: Gpu, through: Option<Gpu>, domain: &ProtectionDomain) -> Result<Self, MemoryError> {
-        let stage = match through.map(|neighbour| GpuStage::through(domain, gpu, neighbour, SLOTS, SLOT)) {
+        let stage = match through.map(|through| GpuStage::through(domain, gpu, through, SLOTS, SLOT)) {
             Some(Ok(stage)) => stage,
             failed => {
                 if let Some(Err(error)) = failed {
-                    tracing::warn!(%error, "messages of GPUs go by pinned memory instead of another GPU's");
+                    tracing::warn!(%error, "messages of GPUs go by pinned memory instead of a GPU's");
                 }
                 GpuStage::new(domain, gpu, SLOTS, SLOT)?
             }

@@ -1,8 +1,8 @@
 //! Messages of GPUs whose memory a device does not reach, part by part through slots: the receiver says that it is ready, the
 //! sender fills slots and offers each, the receiver reads it into a slot of its own and drains that into its GPU.
 //!
-//! A slot is taken only for what goes on by itself: a sender's once the receiver is ready, a receiver's once a part is offered. So
-//! none waits for another message, and there are always some again.
+//! A slot is taken only for what goes on as soon as the peer calls its communicator: a sender's once the receiver is ready, a
+//! receiver's once a part is offered. So none waits for another message, and there are always some again.
 
 use qpair_transport::{OpId, RecvFailure, SendFailure, Tag};
 use qpair_verbs::{Gpu, GpuBuffer};
@@ -11,21 +11,30 @@ use super::compile::{PlanPeer, Step, What};
 use super::exec::Exec;
 use super::net::Net;
 use super::run::{State, Word};
-use super::slots::{Direction, SLOT};
+use super::slots::{Direction, SLOT, SLOTS};
 use super::tag::{Fields, Kind};
 use crate::fault::{Fault, Outcome};
 
 /// How far the messages of an operation are that go by slots.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// Sends whose receiver is ready: step, and how many bytes have a slot.
-    sends: Vec<(u32, usize)>,
+    /// Sends whose receiver is ready.
+    sends: Vec<Send>,
     /// Receives that are ready.
     receives: Vec<Receive>,
     /// Parts that peers offer and that have no slot yet.
     offers: Vec<Offer>,
     /// Slots in use, in the order in which they were taken.
     parts: Vec<Part>,
+}
+
+/// A send whose receiver is ready.
+#[derive(Clone, Copy, Debug)]
+struct Send {
+    step: u32,
+    /// Bytes that have had a slot, and that the peer has read. Parts may be read in another order than they are offered.
+    filled: usize,
+    read: usize,
 }
 
 /// A receive that is ready.
@@ -100,6 +109,14 @@ impl Staged {
         self.parts.iter().position(its)
     }
 
+    /// Makes room for so many messages at a time.
+    pub(super) fn reserve(&mut self, messages: usize) {
+        self.sends.reserve(messages);
+        self.receives.reserve(messages);
+        self.offers.reserve(messages * SLOTS);
+        self.parts.reserve(2 * SLOTS);
+    }
+
     /// Forgets all of it. The slots stay with what was posted on them.
     pub(super) fn clear(&mut self) {
         self.sends.clear();
@@ -153,7 +170,7 @@ impl Exec<'_> {
 
     fn send_staged(&mut self, number: u32) {
         self.run.states[number as usize] = State::Queued;
-        self.run.staged.sends.push((number, 0));
+        self.run.staged.sends.push(Send { step: number, filled: 0, read: 0 });
     }
 
     /// A peer offers the next part of a message.
@@ -185,30 +202,31 @@ impl Exec<'_> {
         Ok(moved.contains(&true))
     }
 
-    /// Fills slots for sends whose receivers are ready.
+    /// Fills slots for sends whose receivers are ready: one for each in turn, as long as there are some. Where there are several, none
+    /// has more than half of them, so that one whose peer does other things leaves room.
     fn fill(&mut self) -> Outcome<bool> {
-        let mut moved = false;
-        while let Some(&(step, start)) = self.run.staged.sends.first() {
-            let src = self.plan.steps[step as usize].src;
-            let len = SLOT.min(src.len - start);
-            let Some(from) = self.run.memory(src.buffer).on_gpu() else { return Err(self.inconsistent(step)) };
-            let gpu = from.gpu();
-            let half = match self.net.slots.of(gpu, Direction::Out, self.net.worker.domain()) {
-                Ok(half) => half,
-                Err(error) => return Err(self.failed(error.to_string())),
-            };
-            let Some(slot) = half.take() else { break };
-            let from_at = src.start + start;
-            if let Err(error) = half.stage.fill(slot, from, from_at..from_at + len) {
-                return Err(self.failed(error.to_string()));
-            }
-            let direction = Direction::Out;
-            self.run.staged.parts.push(Part { step, gpu, direction, slot, start, len, phase: Phase::Filling });
-            moved = true;
-            if start + len == src.len {
-                self.run.staged.sends.remove(0);
-            } else {
-                self.run.staged.sends[0].1 += len;
+        let (mut moved, mut again) = (false, true);
+        while std::mem::take(&mut again) {
+            for at in 0..self.run.staged.sends.len() {
+                let Send { step, filled, read } = self.run.staged.sends[at];
+                let src = self.plan.steps[step as usize].src;
+                let len = SLOT.min(src.len - filled);
+                let alone = self.run.staged.sends.len() == 1;
+                if len == 0 || (!alone && (filled - read).div_ceil(SLOT) >= SLOTS / 2) {
+                    continue;
+                }
+                let Some(from) = self.run.memory(src.buffer).on_gpu() else { return Err(self.inconsistent(step)) };
+                let (gpu, direction) = (from.gpu(), Direction::Out);
+                let Some(half) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
+                let Some(slot) = half.take() else { return Ok(moved) };
+                let start = src.start + filled;
+                if let Err(error) = half.stage.fill(slot, from, start..start + len) {
+                    return Err(self.failed(error.to_string()));
+                }
+                let phase = Phase::Filling;
+                self.run.staged.parts.push(Part { step, gpu, direction, slot, start: filled, len, phase });
+                self.run.staged.sends[at].filled += len;
+                (moved, again) = (true, true);
             }
         }
         Ok(moved)
@@ -231,7 +249,7 @@ impl Exec<'_> {
             let Some(ep) = ep else { return Err(self.inconsistent(step)) };
             let Net { worker, slots, .. } = &mut *self.net;
             let part = self.run.staged.parts[at];
-            let Some(half) = slots.there(part.gpu, part.direction) else { return Err(self.inconsistent(step)) };
+            let Some(half) = slots.of(part.gpu, part.direction) else { return Err(self.inconsistent(step)) };
             let remote = worker.remote(half.stage.region(), half.stage.range(place, len));
             match worker.send(ep, tag, remote) {
                 Ok(op) => self.run.staged.parts[at].phase = Phase::Offered(op),
@@ -258,10 +276,7 @@ impl Exec<'_> {
             let (Some(gpu), Some(ep)) = (gpu, ep) else { return Err(self.inconsistent(step)) };
             let direction = Direction::Into;
             let Net { worker, slots, .. } = &mut *self.net;
-            let half = match slots.of(gpu, direction, worker.domain()) {
-                Ok(half) => half,
-                Err(error) => return Err(self.failed(error.to_string())),
-            };
+            let Some(half) = slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
             let Some(place) = half.take() else { break };
             match worker.recv_into(ep, tag, half.stage.local(place, len), None) {
                 Ok(op) => {
@@ -289,7 +304,11 @@ impl Exec<'_> {
         let Part { step, gpu, direction, slot, start, len, phase } = self.run.staged.parts[at];
         if matches!(phase, Phase::Offered(_)) {
             self.free_slot(at);
-            if start + len == self.plan.steps[step as usize].src.len {
+            let sends = &mut self.run.staged.sends;
+            let Some(place) = sends.iter().position(|send| send.step == step) else { return Ok(()) };
+            sends[place].read += len;
+            if sends[place].read == self.plan.steps[step as usize].src.len {
+                sends.remove(place);
                 self.complete(step);
             }
             return Ok(());
@@ -297,7 +316,7 @@ impl Exec<'_> {
         let Step { what, dst, .. } = self.plan.steps[step as usize];
         let calc = if what == What::RecvReduce { self.plan.calc } else { None };
         let into = self.run.memory_mut(dst.buffer).on_gpu_mut();
-        let (Some(into), Some(half)) = (into, self.net.slots.there(gpu, direction)) else {
+        let (Some(into), Some(half)) = (into, self.net.slots.of(gpu, direction)) else {
             return Err(self.inconsistent(step));
         };
         let from = dst.start + start;
@@ -333,14 +352,14 @@ impl Exec<'_> {
     /// Whether the GPU is done with a part's slot.
     fn is_copied(&mut self, at: usize) -> Outcome<bool> {
         let Part { step, gpu, direction, slot, .. } = self.run.staged.parts[at];
-        let Some(half) = self.net.slots.there(gpu, direction) else { return Err(self.inconsistent(step)) };
+        let Some(half) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
         half.stage.is_done(slot).map_err(|error| self.failed(error.to_string()))
     }
 
     /// Nobody uses the slot of a part any more, which is over.
     fn free_slot(&mut self, at: usize) {
         let Part { gpu, direction, slot, .. } = self.run.staged.parts.remove(at);
-        if let Some(half) = self.net.slots.there(gpu, direction) {
+        if let Some(half) = self.net.slots.of(gpu, direction) {
             half.give(slot);
         }
     }

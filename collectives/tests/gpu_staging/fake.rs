@@ -89,7 +89,10 @@ fn where_it_does_not_messages_go_by_pinned_memory() {
         assert!(path.reason().contains("DMA-buf") && path.reason().contains("peermem"), "{path}");
         drop(domain);
         let text = work(ranks(3, None), gpu);
-        assert!(text.contains("messages of GPUs: by pinned memory, as the device of rank 0 does not reach"), "{text}");
+        assert!(
+            text.contains("messages of GPUs: by slots of pinned memory, as the device of rank 0 does not reach"),
+            "{text}"
+        );
         assert_eq!(device.violations(), "");
     });
 }
@@ -100,7 +103,7 @@ fn a_gpu_that_exports_no_memory_makes_all_ranks_take_slots() {
         let gpu = gpu();
         cuda::Device::of(0).set_attribute(124, 0).unwrap();
         let text = work(ranks(2, None), gpu);
-        assert!(text.contains("messages of GPUs: by pinned memory"), "{text}");
+        assert!(text.contains("messages of GPUs: by slots of pinned memory, as the device of rank 0"), "{text}");
     });
 }
 
@@ -131,10 +134,49 @@ fn a_gpu_whose_nic_is_a_neighbours_sends_by_the_neighbours_memory() {
         let address = |gpu: Gpu| gpu.attributes().pci_address.parse().expect("a PCI address");
         let machine = Arc::new(neighbours(address(near), address(far)));
         let text = work(ranks(2, Some(Near::gpu_at(address(far)).on(machine))), far);
-        let by = format!("messages of GPUs: by memory of GPU {}", near.attributes().pci_address);
-        assert!(text.contains("device fake0") && text.contains(&by), "{text}");
+        let by = format!("messages of GPUs: by slots of memory of GPU {}", near.attributes().pci_address);
+        assert!(text.contains(&format!("{by}, as the NIC of rank 0 is another GPU's")), "{text}");
         // The far one's memory is not exported to the device, the near one's is.
         assert!(!more.calls().contains("cuMemGetHandleForAddressRange"), "{}", more.calls());
         assert!(cuda::Device::of(0).calls().contains("cuMemGetHandleForAddressRange"));
+    });
+}
+
+#[test]
+fn a_neighbour_that_is_not_seen_makes_it_pinned_memory() {
+    on_a_fake(&[], || {
+        let far = gpu();
+        let machine = neighbours(PciAddress::new(0, 0xf3, 0, 0), far.attributes().pci_address.parse().unwrap());
+        let near = Near::gpu_at(far.attributes().pci_address.parse().unwrap()).on(Arc::new(machine));
+        let text = work(ranks(2, Some(near)), far);
+        assert!(text.contains("by slots of pinned memory, as the NIC of rank 0 is another GPU's"), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_reaches_its_gpu_has_slots_there_for_one_that_does_not() {
+    on_a_fake(&[], || {
+        let (near, more) = (gpu(), cuda::add_device().unwrap());
+        let far = Gpu::open(more.ordinal() as usize).unwrap();
+        let address = |gpu: Gpu| gpu.attributes().pci_address.parse().expect("a PCI address");
+        let machine = Arc::new(neighbours(address(near), address(far)));
+        let port = Port::keep();
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let (number, machine) = (port.number, machine.clone());
+                scope.spawn(move || {
+                    let mut environment = Environment::at(rank, 2, "127.0.0.1", number);
+                    let gpu = if rank == 0 { near } else { far };
+                    environment.near = Some(Near::gpu_at(address(gpu)).on(machine));
+                    let comm = environment.connect().expect("its peer");
+                    let mut sum = vector(&comm, gpu, &vec![1.0_f64; 1_000_000]);
+                    comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    assert_eq!(elements(&sum), vec![2.0; 1_000_000]);
+                    let text = comm.explain().to_string();
+                    let own = if rank == 0 { "slots of the GPU's memory" } else { "slots of memory of GPU" };
+                    assert!(text.contains(own), "{text}");
+                });
+            }
+        });
     });
 }

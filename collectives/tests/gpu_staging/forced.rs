@@ -35,7 +35,8 @@ fn long_messages_go_part_by_part_by_every_algorithm() {
                     assert!(elements(&sum).into_iter().eq(expected), "{len} by {algorithm} on {count} ranks");
                 }
                 let text = comm.explain().to_string();
-                assert!(text.contains("messages of GPUs: by pinned memory") && text.contains("by slots"), "{text}");
+                let told = "messages of GPUs: by slots of pinned memory, as QPAIR_GPU_STAGING=1 says at rank 0";
+                assert!(text.contains(told) && text.contains("messages by slots"), "{text}");
             });
         }
     });
@@ -75,11 +76,11 @@ fn who_expects_another_length_than_is_given_is_told() {
                 let receives = if me == 1 { [expected, 0] } else { [0, 100_000] };
                 let sends = if me == 1 { [100_000, 0] } else { [0, 100_000] };
                 let mut input = vector(&comm, gpu, &vec![me as u8; 100_000]);
-                let mut output = vector(&comm, gpu, &vec![9_u8; expected.max(1)]);
+                let mut output = vector(&comm, gpu, &vec![9_u8; expected]);
                 comm.all_to_all_v(&mut input, &sends, &mut output, &receives).err().map(|error| error.to_string())
             });
-            let told = errors.iter().flatten().any(|error| error.contains("expects"));
-            assert!(told, "{wrong}: {errors:?}");
+            let told = |error: &Option<String>| error.as_ref().is_some_and(|error| error.contains("expects"));
+            assert!(errors.iter().all(told), "{wrong}: {errors:?}");
         }
     });
 }
@@ -102,6 +103,32 @@ fn operations_under_way_together_share_the_slots() {
                 }
             }
         });
+    });
+}
+
+#[test]
+fn parts_of_a_communicator_go_by_slots_too() {
+    in_process(FORCED, || {
+        let gpu = gpu();
+        in_threads(Communicator::group(4).unwrap(), |comm| {
+            let half = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().expect("a colour");
+            let mut sum = vector(&half, gpu, &vec![comm.rank() as u64; 200_000]);
+            half.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(elements(&sum), vec![if comm.rank() % 2 == 0 { 2 } else { 4 }; 200_000]);
+            assert!(half.explain().to_string().contains("messages by slots"));
+        });
+    });
+}
+
+#[test]
+fn slots_that_can_not_be_had_end_the_operation_by_their_reason() {
+    in_process(FORCED, || {
+        let gpu = gpu();
+        Device::of(0).fail_times("cuMemHostRegister_v2", 1, 100, code::OUT_OF_MEMORY).unwrap();
+        let errors = in_threads(Communicator::group(2).unwrap(), |comm| {
+            comm.all_reduce(&mut vector(&comm, gpu, &[1_i64; 100]), ReduceOp::Sum).unwrap_err().to_string()
+        });
+        assert!(errors.iter().all(|error| error.contains("are not pinned for GPUs")), "{errors:?}");
     });
 }
 

@@ -108,7 +108,7 @@ pub enum MemoryError {
     /// The device reaches no memory of GPUs.
     #[error(
         "{device} does not reach memory of GPU {ordinal}: {why}; load nvidia-peermem, use a driver and a kernel with DMA-buf, or \
-         send by a GpuStage"
+         send by a GpuStage, as collectives do with QPAIR_GPU_STAGING=1"
     )]
     GpuUnreachable {
         /// The device.

@@ -207,14 +207,14 @@ impl Allocation {
         Ok((is_whole && is_kept == Some(true)).then(|| Export::Handle(Box::new(handle), inside)))
     }
 
-    /// Makes what NICs have written visible to the GPU.
+    /// Makes what NICs have written visible to the GPU, or to all.
     ///
     /// # Errors
     /// [`GpuError::Driver`].
-    pub(super) fn flush(&self) -> Result<(), GpuError> {
+    pub(super) fn flush(&self, to_all: bool) -> Result<(), GpuError> {
         let _entered = self.memory.device.enter()?;
         // SAFETY: the device's context is this thread's.
-        unsafe { self.memory.device.driver.flush() }
+        unsafe { self.memory.device.driver.flush(to_all) }
     }
 
     /// Has CUDA's synchronous copies of it be done when their call returns, also between GPUs, so that a NIC that is told then

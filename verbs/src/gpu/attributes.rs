@@ -28,6 +28,8 @@ pub struct GpuAttributes {
     /// A NIC's writes are visible to the whole GPU without a flush (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`
     /// of at least `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`).
     pub writes_ordered: bool,
+    /// So they are to all GPUs (`CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`).
+    pub writes_ordered_for_all: bool,
     /// Memory can be passed to other processes as a file descriptor
     /// (`CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`).
     pub shared_by_descriptor: bool,
@@ -81,6 +83,7 @@ impl GpuAttributes {
             gpu_direct_rdma: is_set(GPU_DIRECT_RDMA_SUPPORTED)?,
             flush: FlushOptions { host: flush & 1 != 0, stream: flush & 2 != 0 },
             writes_ordered: get(WRITES_ORDERING)? >= ORDERING_OWNER,
+            writes_ordered_for_all: get(WRITES_ORDERING)? >= ORDERING_ALL,
             shared_by_descriptor: is_set(VIRTUAL_MEMORY_SUPPORTED)? && is_set(FILE_DESCRIPTOR_SUPPORTED)?,
             gpu_direct_rdma_with_sharing: is_set(GPU_DIRECT_RDMA_WITH_VMM)?,
         })
@@ -100,3 +103,5 @@ const WRITES_ORDERING: u32 = 118;
 const DMA_BUF_SUPPORTED: u32 = 124;
 /// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`.
 const ORDERING_OWNER: i32 = 100;
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES`.
+const ORDERING_ALL: i32 = 200;

@@ -162,7 +162,9 @@ impl GpuBuffer {
 
     /// Where two parts of it are that do not overlap.
     fn apart(&self, offset: usize, from: &Range<usize>) -> Result<(*mut u8, *mut u8), GpuError> {
-        let len = from.end.saturating_sub(from.start);
+        let Some(len) = from.end.checked_sub(from.start) else {
+            return Err(GpuError::Range { start: from.start, end: from.end, len: self.len() });
+        };
         let (to, from_at) = (self.at(offset, len)?, self.at(from.start, len)?);
         if offset.abs_diff(from.start) < len {
             return Err(GpuError::Overlap { len });

@@ -23,8 +23,9 @@ use crate::types::Access;
 /// from it and drained into it, or combined with what is there, by a stream of their own, while others of them are sent.
 ///
 /// They are pinned memory of the processor, or, by [`through`](GpuStage::through), memory of another GPU that the device does
-/// reach and the first one has links to: then nothing goes by the processor's memory (NCCL calls that PXN). Nothing is allocated
-/// once it is made. Memory that is copied stays until that is over, even where it was dropped.
+/// reach and the first one has links to: then nothing goes by the processor's memory (NCCL calls that PXN). The two may be the
+/// same. Once it is made, and has been [made ready to combine](GpuStage::combine_here) where it is to, nothing is allocated.
+/// Memory that is copied stays until that is over, even where it was dropped.
 ///
 /// Copies of a stage go one after the other, in the order in which they were started.
 ///
@@ -46,8 +47,8 @@ pub struct GpuStage {
     slot_len: usize,
     /// By slot: what it is copied from or to, until that is over.
     held: Vec<Option<Arc<Allocation>>>,
-    /// Memory of the GPU for what is combined there: as much as the slots are.
-    beside: GpuBuffer,
+    /// Memory of the GPU for what is combined there, once something is: a place for each slot.
+    beside: Option<GpuBuffer>,
 }
 
 /// The memory of all slots.
@@ -67,11 +68,12 @@ impl GpuStage {
         Self::of(gpu, Slots::Host(memory), count, slot_len)
     }
 
-    /// The same of memory of `neighbour`, another GPU.
+    /// The same of memory of `neighbour`, which is another GPU, or the same.
     ///
     /// # Errors
-    /// [`MemoryError::Gpu`] if it has no such memory, [`MemoryError::GpuUnreachable`] if the device does not reach it either, or
-    /// what it writes there would have to be read back before the GPU sees it; [`MemoryError::NoKeys`].
+    /// [`MemoryError::Gpu`] if it has no such memory, [`MemoryError::GpuUnreachable`] if the device does not reach it either,
+    /// [`MemoryError::NotSupported`] if what it writes there would have to be read back before the GPU sees it;
+    /// [`MemoryError::NoKeys`].
     pub fn through(
         domain: &ProtectionDomain,
         gpu: Gpu,
@@ -81,16 +83,38 @@ impl GpuStage {
     ) -> Result<Self, MemoryError> {
         let memory = neighbour.alloc(count.saturating_mul(slot_len))?;
         let region = domain.register_gpu(memory, Access::REMOTE_READ).map_err(|failed| failed.error)?;
-        if region.flush()? == Flush::ReadBack {
-            let (device, why) = (region.path().name().to_owned(), "what it writes is not seen without being read back");
-            return Err(MemoryError::GpuUnreachable { device, ordinal: neighbour.ordinal(), why: why.into() });
+        if region.flush_to(gpu != neighbour)? == Flush::ReadBack {
+            let (device, what) = (domain.device_name().to_owned(), "slots of GPU memory");
+            let why = "what it writes there, a GPU sees only once it was read back; take pinned slots".to_owned();
+            return Err(MemoryError::NotSupported { device, what, why: Some(why) });
         }
         Self::of(gpu, Slots::Gpu(region), count, slot_len)
     }
 
     fn of(gpu: Gpu, memory: Slots, count: usize, slot_len: usize) -> Result<Self, MemoryError> {
-        let beside = gpu.alloc(count * slot_len)?;
-        Ok(GpuStage { copies: Copies::new(gpu, count)?, memory, slot_len, held: vec![None; count], beside })
+        Ok(GpuStage { copies: Copies::new(gpu, count)?, memory, slot_len, held: vec![None; count], beside: None })
+    }
+
+    /// Takes the memory of the GPU now by which [`drain`](GpuStage::drain) combines, as much as the slots are, which it else takes
+    /// when it first does.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], [`GpuError::Driver`].
+    pub fn combine_here(&mut self) -> Result<(), GpuError> {
+        self.beside_all().map(|_| ())
+    }
+
+    fn beside_all(&mut self) -> Result<&GpuBuffer, GpuError> {
+        let (gpu, len) = (self.gpu(), self.count() * self.stride());
+        Ok(match &mut self.beside {
+            Some(beside) => beside,
+            none => none.insert(gpu.alloc(len)?),
+        })
+    }
+
+    /// Bytes from one slot's place beside to the next: any element is at its place there.
+    fn stride(&self) -> usize {
+        self.slot_len.next_multiple_of(ALIGNED)
     }
 
     /// The GPU whose memory comes and goes.
@@ -184,7 +208,7 @@ impl GpuStage {
     ) -> Result<(), GpuError> {
         let (to_at, from, len) = (self.at(to, &part)?, self.slot(slot, part.len()), part.len());
         if let Slots::Gpu(region) = &self.memory {
-            region.flushed()?;
+            region.flush_to(self.neighbour() != Some(self.gpu()))?;
         }
         let Some(calc) = calc else {
             self.hold(slot, to);
@@ -199,7 +223,7 @@ impl GpuStage {
         if !len.is_multiple_of(size) || !to_at.is_multiple_of(size as u64) {
             return Err(GpuError::Elements { len, address: to_at, size });
         }
-        let (beside, here) = self.beside(slot);
+        let (beside, here) = self.beside(slot)?;
         self.hold(slot, to);
         // SAFETY: as in `fill`; what lies beside is this slot's, and the stream keeps the order.
         let started = unsafe {
@@ -261,9 +285,10 @@ impl GpuStage {
     }
 
     /// What lies beside a slot on the GPU.
-    fn beside(&self, slot: usize) -> (Address, Place) {
-        let allocation = self.beside.allocation();
-        (allocation.address() + (slot * self.slot_len) as u64, allocation.place())
+    fn beside(&mut self, slot: usize) -> Result<(Address, Place), GpuError> {
+        let at = (slot * self.stride()) as u64;
+        let beside = self.beside_all()?.allocation();
+        Ok((beside.address() + at, beside.place()))
     }
 
     /// Keeps memory until what is to be started is over.
@@ -278,6 +303,9 @@ impl GpuStage {
         started
     }
 }
+
+/// What elements of any type are aligned to.
+const ALIGNED: usize = 256;
 
 impl fmt::Debug for GpuStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

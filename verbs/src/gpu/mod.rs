@@ -18,6 +18,7 @@ mod driver;
 mod event;
 mod gpu_stage;
 mod hold;
+mod host_slots;
 mod imported;
 mod kernels;
 mod lane;
@@ -25,7 +26,6 @@ mod path;
 mod pinned;
 mod place;
 mod region;
-mod stage;
 
 pub use attributes::{FlushOptions, GpuAttributes};
 pub use buffer::GpuBuffer;
@@ -37,9 +37,9 @@ pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 
 pub(crate) use allocation::{Allocation, Export};
+pub(crate) use host_slots::HostSlots;
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};
 pub(crate) use path::{Way, has_peermem};
 pub(crate) use pinned::Pinned;
 pub(crate) use place::{ARENA_MASK, Place};
-pub(crate) use stage::Stage;

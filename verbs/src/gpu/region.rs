@@ -101,18 +101,21 @@ impl GpuRegion {
     /// # Errors
     /// [`MemoryError::Gpu`].
     pub fn flush(&self) -> Result<Flush, MemoryError> {
-        Ok(self.flushed()?)
+        Ok(self.flush_to(false)?)
     }
 
-    pub(super) fn flushed(&self) -> Result<Flush, GpuError> {
+    /// The same for kernels and copies of its own GPU, or of any.
+    pub(super) fn flush_to(&self, all: bool) -> Result<Flush, GpuError> {
         let Some(allocation) = self.region.gpu() else { return Ok(Flush::NotNeeded) };
-        if self.path.way == Way::Software || allocation.attributes().writes_ordered {
+        let attributes = allocation.attributes();
+        let is_ordered = if all { attributes.writes_ordered_for_all } else { attributes.writes_ordered };
+        if self.path.way == Way::Software || is_ordered {
             return Ok(Flush::NotNeeded);
         }
-        if !allocation.attributes().flush.host {
+        if !attributes.flush.host {
             return Ok(Flush::ReadBack);
         }
-        allocation.flush()?;
+        allocation.flush(all)?;
         Ok(Flush::Done)
     }
 

@@ -184,14 +184,19 @@ impl Pd {
         Err(MemoryError::GpuUnreachable { device, ordinal: allocation.ordinal(), why })
     }
 
+    pub(crate) fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
     /// Whether the device registers DMA-bufs, also with the domains that this one spans: asked by a descriptor that is none, which
-    /// only a device that does calls a bad one.
+    /// a device that does refuses for that.
     pub(crate) fn takes_dmabufs(&self) -> bool {
         let takes = |handle: &Arc<PdHandle>| {
             let Ok(register) = handle.device().library.ibv_reg_dmabuf_mr() else { return false };
             // SAFETY: the domain is alive; no memory is named.
             let mr = unsafe { register(handle.pd(), 0, rustix::param::page_size(), 0, -1, 0) };
-            made(mr).is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
+            let refused = made(mr).err().and_then(|error| error.raw_os_error());
+            !matches!(refused, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS))
         };
         takes(&self.handle) && self.further.iter().all(|(_, handle)| takes(handle))
     }
@@ -232,7 +237,9 @@ fn dmabuf_mr(
     let mr = unsafe { register(handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
     match made(mr) {
         Ok(mr) => Ok(Mr::new(mr, false, handle.clone())),
-        Err(source) if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+        Err(source)
+            if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS)) =>
+        {
             Err(not_supported(None))
         }
         // Nothing is pinned for it: that is the exporter's to do.

@@ -53,7 +53,7 @@ fn way(gpu: &FoundGpu, Registration { device, path, reason }: &Registration) -> 
     let (of, check, title) = (Section::Gpus, "gpu-memory", gpu.title());
     let finding = match path {
         Some("staging") => Finding::warning(of, check, format!("{device} does not reach its memory: {reason}"))
-            .because("Collectives go by pinned memory of the processor between the two, and take longer; registering is refused.")
+            .because("Registering is refused. Collectives go by other memory, with QPAIR_GPU_STAGING=1 in any case.")
             .fix("as root, unless the kernel and the driver can do DMA-buf", ["modprobe nvidia-peermem"]),
         Some(path) if reason.is_empty() => Finding::ok(of, check, format!("{device} reaches its memory by {path}")),
         Some(path) => Finding::note(of, check, format!("{device} reaches its memory by {path}: {reason}"))

@@ -328,7 +328,7 @@ fn listening(device: &str) -> Listening {
         device: device.into(),
         is_on_infiniband: false,
         is_software: true,
-        stages_gpus: false,
+        staging: None,
         rate_mbps: None,
         stand_in_port: None,
     }

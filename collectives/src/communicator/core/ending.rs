@@ -58,6 +58,8 @@ impl Core {
     pub(in crate::communicator) fn let_go(&mut self, asked: Option<Ticket>) -> Option<Ended> {
         let mut grace = Grace::new(None);
         let mut withdrawn = Vec::new();
+        // Before anything is waited for or freed, which may take until streams are idle.
+        self.holds.clear();
         if let Some(net) = &mut self.net {
             net.settle();
         }
@@ -67,8 +69,6 @@ impl Core {
             let memory = [input, data, scratch, copy].map(|memory| memory.withdraw(&mut grace));
             withdrawn.push((Ticket(run.id), memory));
         }
-        // Before anything is freed, which may take until streams are idle. No peer reaches the memory any more.
-        self.holds.clear();
         self.last_trace = self.trace();
         // Requests that are not done hold it too.
         self.net = None;

@@ -6,7 +6,7 @@ mod holds;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use qpair_verbs::ProtectionDomain;
+use qpair_verbs::{Gpu, ProtectionDomain};
 
 use self::holds::Holding;
 use super::operands::{Ended, Operands, Ticket};
@@ -393,8 +393,11 @@ impl Core {
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
+        let slots = if compiled.is_staged() { self.make_slots(places) } else { Ok(()) };
+        let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
         let memory = (&self.domain, &mut self.spent);
         let prepared = run.prepare(compiled, (operands.input, operands.data), memory);
+        let prepared = slots.and(prepared);
         self.runs.push(run);
         self.free_spent();
         if let Err(error) = prepared {
@@ -406,6 +409,16 @@ impl Core {
             Err(fault) => Err(fault),
         };
         started.map_err(|fault| self.fail_all(*fault, Some(ticket)))
+    }
+
+    /// Makes the slots for vectors on those GPUs.
+    #[cold]
+    fn make_slots(&mut self, places: [Option<Option<Gpu>>; 2]) -> Result<(), CollectiveError> {
+        let Some(net) = &mut self.net else { return Ok(()) };
+        for gpu in places.into_iter().flatten().flatten() {
+            net.make_slots(gpu)?;
+        }
+        Ok(())
     }
 
     /// What runs the operations under way. Made where it is used, as a copy of it would have the processor wait until what it

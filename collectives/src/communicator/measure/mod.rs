@@ -7,6 +7,7 @@
 //! Each time is the least of several, since all that disturbs makes it longer. What can not be after all is as in the default.
 
 mod cores;
+mod gpus;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -88,9 +89,13 @@ fn rounded(mut model: CostModel) -> CostModel {
     } = &mut model;
     let links = [within, beside, between].into_iter().flat_map(|link| [&mut link.latency, &mut link.speed]);
     for value in [start, send, receive, transfer, packet, turn, copy, straight, combine].into_iter().chain(links) {
-        *value = format!("{value:.2e}").parse().unwrap_or(*value);
+        digits(value);
     }
     model
+}
+
+fn digits(value: &mut f64) {
+    *value = format!("{value:.2e}").parse().unwrap_or(*value);
 }
 
 fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
@@ -235,8 +240,8 @@ const BUDGET: Duration = Duration::from_millis(2);
 const STUCK: Duration = Duration::from_secs(5);
 /// Seconds that a message or an operation may take: more than a few cycles, and less than what none does.
 const PLAUSIBLE_TIMES: Range<f64> = 1e-9..1e-3;
-/// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
-const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e12;
+/// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache, or a GPU.
+const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e14;
 
 #[cfg(test)]
 mod tests {

@@ -175,6 +175,9 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
         let known: Vec<NicId> = ways.iter().map(|way| way.nic).collect();
         ways.extend(rails.into_iter().filter(|rail| !known.contains(&rail.nic)));
     }
+    // Of memory that goes by another GPU's no rail is of use that the GPU's own goes by, and the other way round.
+    let via = ways.iter().map(|way| way.via).min().flatten();
+    ways.retain(|way| way.via == via);
     let mut rails: Vec<Rail> = ways.iter().filter_map(|way| machine.nic(way.nic)).flat_map(rails_of).collect();
     let all = rails.len();
     // Those beyond the rails begin again.
@@ -194,8 +197,7 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
         return software(reason.join("; "));
     };
     rails.truncate(most);
-    let through = ways.first().and_then(|way| way.via).filter(|_| ways.iter().all(|way| way.via == ways[0].via));
-    let through = through.and_then(|gpu| machine.gpu(gpu)).map(|gpu| gpu.address);
+    let through = via.and_then(|gpu| machine.gpu(gpu)).map(|gpu| gpu.address);
     Placement { device, rails, is_chosen: true, reason: reason.join("; "), through }
 }
 

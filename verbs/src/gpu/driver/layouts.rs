@@ -53,9 +53,10 @@ pub(super) const READ_WRITE: i32 = 3;
 pub(super) const MINIMUM: i32 = 0;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 pub(super) const DMA_BUF_FD: i32 = 1;
-/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`, and `_TO_ALL_DEVICES`.
 pub(super) const CURRENT_CONTEXT: i32 = 0;
 pub(super) const TO_OWNER: i32 = 100;
+pub(super) const TO_ALL_DEVICES: i32 = 200;
 
 impl AllocationProp {
     pub(super) fn of(device: i32, gpu_direct_rdma: bool) -> Self {

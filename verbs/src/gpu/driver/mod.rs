@@ -14,7 +14,7 @@ use std::ffi::c_void;
 #[cfg(feature = "cuda")]
 use layouts::{
     AccessDesc, AllocationProp, CURRENT_CONTEXT, DEVICE, DMA_BUF_FD, FILE_DESCRIPTOR, IpcHandle, LAZY_PEER_ACCESS,
-    Location, MINIMUM, READ_WRITE, TO_OWNER,
+    Location, MINIMUM, READ_WRITE, TO_ALL_DEVICES, TO_OWNER,
 };
 
 use crate::error::GpuError;
@@ -323,9 +323,9 @@ calls! {
         Ok(fd)
     }
 
-    /// Makes what a NIC has written visible to the current device.
-    unsafe fn flush() -> () {
-        cu!(cuFlushGPUDirectRDMAWrites(CURRENT_CONTEXT, TO_OWNER))
+    /// Makes what a NIC has written visible to the current device, or to all.
+    unsafe fn flush(to_all: bool) -> () {
+        cu!(cuFlushGPUDirectRDMAWrites(CURRENT_CONTEXT, if to_all { TO_ALL_DEVICES } else { TO_OWNER }))
     }
 
     /// The unit of virtual memory of a device.

@@ -48,13 +48,12 @@ impl Sender {
         Outcome::Wait(Wait::Memory)
     }
 
-    /// A GPU did not copy or combine: the one of memory at `at`, whose driver works where both sides are a GPU's, which is the
-    /// peer's or this side's own.
+    /// A GPU did not copy or combine: the peer's or this side's own.
     #[cold]
-    pub(super) fn gpu_failed(&mut self, own: &Own, error: &GpuError, at: Whose) -> Outcome {
-        tracing::error!(%error, qpn = own.qpn, ?at, "GPU memory of a request was not moved");
+    pub(super) fn gpu_failed(&mut self, own: &Own, error: &GpuError, whose: Whose) -> Outcome {
+        tracing::error!(%error, qpn = own.qpn, ?whose, "GPU memory of a request was not moved");
         let Some(peer) = &self.peer else { return super::request::LOST };
-        match at {
+        match whose {
             Whose::Peers => own.refused(peer, WcStatus::REM_OP_ERR, Some(FaultKind::Operation)),
             Whose::Own => own.failed(peer),
         }
@@ -75,7 +74,7 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    /// Whose GPU works that copies from the other side to `at`: that one if the memory there is a GPU's.
+    /// Whose GPU it is that copies to `at`, where there is `to`, from the other side: the one of `to`, if that is a GPU's memory.
     pub(super) fn at_work(to: Place, at: Whose) -> Whose {
         match (to.is_host(), at) {
             (false, at) => at,

@@ -4,7 +4,7 @@ use qpair_roce::Qpn;
 
 use super::{PerGpu, SLOTS, log};
 use crate::error::GpuError;
-use crate::gpu::{Place, Stage};
+use crate::gpu::{HostSlots, Place};
 
 /// Bytes that are read ahead, of all GPUs.
 pub(in crate::soft::roce) struct ReadAhead(PerGpu<Ahead>);
@@ -20,7 +20,7 @@ pub(in crate::soft::roce) enum Source {
 
 /// Bytes of one GPU.
 struct Ahead {
-    stage: Stage,
+    stage: HostSlots,
     chunks: [Chunk; SLOTS],
     /// Counts uses.
     now: u64,
@@ -84,7 +84,7 @@ impl ReadAhead {
 }
 
 impl Ahead {
-    fn new(stage: Stage) -> Self {
+    fn new(stage: HostSlots) -> Self {
         Ahead { stage, chunks: [Chunk { source: None, start: 0, len: 0, used: 0 }; SLOTS], now: 0 }
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
         let mut memory = gpu.alloc(2 * SLOT).unwrap();
         memory.write(0, &[7; 2 * SLOT]).unwrap();
-        let mut ahead = Ahead::new(Stage::new(gpu, SLOTS, SLOT).unwrap());
+        let mut ahead = Ahead::new(HostSlots::new(gpu, SLOTS, SLOT).unwrap());
         let source = Source::Answer(Qpn(1));
         let mut take = |start: usize, to: &mut [u8]| {
             // SAFETY: the memory has as many bytes, and lives longer than what reads it.

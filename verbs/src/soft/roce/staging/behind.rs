@@ -5,7 +5,7 @@ use qpair_roce::Qpn;
 use super::{PerGpu, SLOTS, log};
 use crate::calc::Calc;
 use crate::error::GpuError;
-use crate::gpu::{self, Place, Stage};
+use crate::gpu::{self, HostSlots, Place};
 
 /// Bytes that came and are not in their memory, of all GPUs. Nobody may be told of them before they are
 /// [settled](WriteBehind::settle).
@@ -31,7 +31,7 @@ pub(in crate::soft::roce) struct Bytes<'a> {
 /// Bytes for one GPU.
 struct Behind {
     place: Place,
-    stage: Stage,
+    stage: HostSlots,
     batches: [Batch; SLOTS],
     /// Counts batches.
     count: u64,
@@ -105,7 +105,7 @@ impl WriteBehind {
 }
 
 impl Behind {
-    fn new(place: Place, stage: Stage) -> Self {
+    fn new(place: Place, stage: HostSlots) -> Self {
         let none = Batch { state: State::Free, qpn: Qpn(0), request: None, calc: None, to: 0, len: 0, number: 0 };
         Behind { place, stage, batches: [none; SLOTS], count: 0 }
     }

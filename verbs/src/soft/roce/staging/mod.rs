@@ -9,7 +9,7 @@ pub(super) use ahead::{ReadAhead, Source};
 pub(super) use behind::{Bytes, WriteBehind};
 
 use crate::error::GpuError;
-use crate::gpu::{Place, Stage};
+use crate::gpu::{HostSlots, Place};
 
 /// What there is for each GPU: made when its memory is first met. `None` where it could not be.
 struct PerGpu<T>(Vec<(Place, Option<T>)>);
@@ -20,10 +20,10 @@ impl<T> PerGpu<T> {
     }
 
     /// That of the GPU at `place`.
-    fn get(&mut self, place: Place, make: impl FnOnce(Stage) -> T) -> Option<&mut T> {
+    fn get(&mut self, place: Place, make: impl FnOnce(HostSlots) -> T) -> Option<&mut T> {
         let known = self.0.iter().position(|(of, _)| *of == place);
         let index = known.unwrap_or_else(|| {
-            let made = place.opened().map(|gpu| Stage::new(gpu, SLOTS, SLOT));
+            let made = place.opened().map(|gpu| HostSlots::new(gpu, SLOTS, SLOT));
             let made = made.and_then(|made| {
                 let refused = |error| tracing::warn!(%error, "no slots for GPU memory; packets are copied one by one");
                 made.map_err(refused).ok()

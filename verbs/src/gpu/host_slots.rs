@@ -11,14 +11,14 @@ use crate::memory::{HugePages, Segment, Writers};
 
 /// Slots of memory of the processor, and a stream of a GPU on which they are copied from and to its memory, in order. Nothing
 /// is allocated once it is made. The memory is not write-combined: the processor reads it at full speed.
-pub(crate) struct Stage {
+pub(crate) struct HostSlots {
     /// Before the memory, which copies may be under way of.
     copies: Copies,
     slot_len: usize,
     memory: Segment,
 }
 
-impl Stage {
+impl HostSlots {
     /// `count` slots of `slot_len` bytes. Where the driver does not pin them they are used as they are, and that is logged.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl Stage {
         if let Err(error) = memory.pin(gpu) {
             tracing::warn!(%error, "slots for GPU memory are not pinned; it is slow on this wire");
         }
-        Ok(Stage { copies: Copies::new(gpu, count)?, slot_len, memory })
+        Ok(HostSlots { copies: Copies::new(gpu, count)?, slot_len, memory })
     }
 
     /// Bytes of a slot.
@@ -51,7 +51,7 @@ impl Stage {
     /// Copies into a slot, from `start` of it on.
     ///
     /// # Panics
-    /// As [`take`](Stage::take).
+    /// As [`take`](HostSlots::take).
     pub(crate) fn put(&mut self, slot: usize, start: usize, from: &[u8]) {
         let to = self.at(slot, start, from.len());
         // SAFETY: as in `take`; it is this value's memory alone.
@@ -61,7 +61,7 @@ impl Stage {
     /// `len` bytes of a slot from `start` on, which no copy is under way of.
     ///
     /// # Panics
-    /// As [`take`](Stage::take).
+    /// As [`take`](HostSlots::take).
     pub(crate) fn at(&self, slot: usize, start: usize, len: usize) -> NonNull<u8> {
         assert!(!self.copies.is_under_way(slot), "a copy of the slot is under way");
         assert!(start <= self.slot_len && len <= self.slot_len - start, "outside of a slot");
@@ -75,10 +75,10 @@ impl Stage {
     /// [`GpuError::Driver`]; nothing is under way then.
     ///
     /// # Safety
-    /// They are memory of the GPU until the slot was [waited for](Stage::wait), or was found [done](Stage::is_done).
+    /// They are memory of the GPU until the slot was [waited for](HostSlots::wait), or was found [done](HostSlots::is_done).
     ///
     /// # Panics
-    /// As [`take`](Stage::take).
+    /// As [`take`](HostSlots::take).
     pub(crate) unsafe fn fill(&mut self, slot: usize, from: *const u8, len: usize) -> Result<(), GpuError> {
         let to = self.at(slot, 0, len).as_ptr() as Address;
         // SAFETY: passed on to the caller.
@@ -88,13 +88,13 @@ impl Stage {
     /// Starts to copy the first `len` bytes of a slot to `to`.
     ///
     /// # Errors
-    /// As [`fill`](Stage::fill).
+    /// As [`fill`](HostSlots::fill).
     ///
     /// # Safety
-    /// As [`fill`](Stage::fill).
+    /// As [`fill`](HostSlots::fill).
     ///
     /// # Panics
-    /// As [`take`](Stage::take).
+    /// As [`take`](HostSlots::take).
     pub(crate) unsafe fn drain(&mut self, slot: usize, to: *mut u8, len: usize) -> Result<(), GpuError> {
         let from = self.at(slot, 0, len).as_ptr() as Address;
         // SAFETY: passed on to the caller.
@@ -119,14 +119,14 @@ impl Stage {
     /// Waits until no copy of a slot is under way.
     ///
     /// # Errors
-    /// As [`is_done`](Stage::is_done).
+    /// As [`is_done`](HostSlots::is_done).
     pub(crate) fn wait(&mut self, slot: usize) -> Result<(), GpuError> {
         self.copies.wait(slot)
     }
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for HostSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stage({} slots of {} bytes, {:?})", self.copies.count(), self.slot_len, self.copies.gpu())
+        write!(f, "HostSlots({} slots of {} bytes, {:?})", self.copies.count(), self.slot_len, self.copies.gpu())
     }
 }
