@@ -305,6 +305,6 @@ mod tests {
     #[test]
     fn people_read_a_parameter_a_line() {
         let text = CostModel::default().to_string();
-        assert!(text.lines().count() == 21 && text.contains("\nsend                         0.100 us\n"), "{text}");
+        assert!(text.lines().count() == 22 && text.contains("\nsend                         0.100 us\n"), "{text}");
     }
 }
