@@ -124,3 +124,10 @@ pub(crate) const EAGER_BETWEEN: u64 = 64 << 10;
 /// The same where the software device carries what goes between nodes: a message that is read there instead takes four packets
 /// one after the other. Blocks of 128 KiB between two hosts take 59 us instead of 81 so, on two cores of an EPYC.
 pub(crate) const EAGER_BY_SOFTWARE: u64 = 4 * EAGER_BETWEEN;
+
+/// Bytes of a slot by which messages of GPUs go that do not go straight, and of each part of one but the last: a multiple of every
+/// element's size. Enough for a copy over PCIe to take longer than to start it.
+pub(crate) const SLOT: usize = 512 << 10;
+
+/// Slots of a GPU for each direction: some are copied while others are on their way.
+pub(crate) const SLOTS: usize = 8;

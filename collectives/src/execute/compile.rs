@@ -5,10 +5,10 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
 use super::lower::{Lowered, Way, lower, lower_alone};
-use super::slots::SLOT;
 use super::source::{Known, OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
+use crate::cost::SLOT;
 use crate::error::CollectiveError;
 use crate::pieces::Pieces;
 use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};

@@ -7,13 +7,7 @@ use qpair_topology::PciAddress;
 use qpair_verbs::{Gpu, GpuStage, MemoryError, ProtectionDomain};
 
 use crate::bootstrap::Staging;
-
-/// Bytes of a slot, and of each part of a message but the last: a multiple of every element's size. Enough for a copy over PCIe
-/// to take longer than to start it.
-pub(super) const SLOT: usize = 512 << 10;
-
-/// Slots of a GPU for each direction: some are copied while others are on their way.
-pub(super) const SLOTS: usize = 8;
+use crate::cost::{SLOT, SLOTS};
 
 /// The slots of a communicator's rank, by GPU.
 #[derive(Debug)]

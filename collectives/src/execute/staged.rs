@@ -11,8 +11,9 @@ use super::compile::{PlanPeer, Step, What};
 use super::exec::Exec;
 use super::net::Net;
 use super::run::{State, Word};
-use super::slots::{Direction, SLOT, SLOTS};
+use super::slots::Direction;
 use super::tag::{Fields, Kind};
+use crate::cost::{SLOT, SLOTS};
 use crate::fault::{Fault, Outcome};
 
 /// How far the messages of an operation are that go by slots.

@@ -180,7 +180,7 @@ fn play_staged(elements: u64, script: impl FnOnce(&mut Forger)) -> Result<(), Co
 #[cfg(feature = "cuda")]
 fn what_is_not_due_of_messages_by_slots_of_a_gpu_ends_it_on_both_sides() {
     // A message is one slot here, and part of a second.
-    const SLOT: usize = super::slots::SLOT;
+    const SLOT: usize = crate::cost::SLOT;
     let elements = (SLOT / 4 + 1000) as u64;
     enum Does {
         Wants(u32),

@@ -6,7 +6,7 @@ use qpair_verbs::calc::{Calc, ReduceOp};
 use qpair_verbs::{Gpu, GpuBuffer, GpuStage, MemoryError, ProtectionDomain};
 
 use super::{digits, speed, time};
-use crate::cost::GpuModel;
+use crate::cost::{GpuModel, SLOT, SLOTS};
 
 impl GpuModel {
     /// Measures what operations take on a GPU, in some tenths of a second; what passes between it and `neighbour`, one of another
@@ -98,8 +98,5 @@ fn least(mut work: impl FnMut() -> Result<(), MemoryError>) -> Result<f64, Memor
 /// multiple of a slot.
 const SHORT: usize = 4;
 const LONG: usize = 128 << 20;
-/// Slots and their length, as [operations](crate::Communicator) have them.
-const SLOTS: usize = 8;
-const SLOT: usize = 512 << 10;
 const TRIALS: u32 = 20;
 const BUDGET: Duration = Duration::from_millis(100);
