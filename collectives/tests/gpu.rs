@@ -223,7 +223,9 @@ fn algorithms_are_chosen_and_explained_by_what_gpus_cost() {
             assert!((candidates[0].price.seconds >= 1.0) == (transfer >= 1.0), "{candidates:?}");
             let text = comm.explain().to_string();
             let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("  predicted ")).skip(1).collect();
-            assert!(table[0].ends_with("  chosen") && table.len() >= candidates.len(), "{text}");
+            // The first, or one with a plainer plan that takes about as long.
+            assert!(table[..2].iter().any(|row| row.ends_with("  chosen")), "{text}");
+            assert!(table.len() >= candidates.len(), "{text}");
             for (row, Candidate { algorithm, price }) in table.iter().zip(candidates) {
                 let name = algorithm.name();
                 assert!(row.starts_with(&format!("  {name:<20}{:>14.2}", price.seconds * 1e6)), "{name}: {text}");

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::cq::CompletionQueue;
-use crate::error::{CreateError, GpuRegisterFailed, MemoryError};
+use crate::error::{CreateError, GpuError, GpuRegisterFailed, MemoryError};
 use crate::gpu::{Gpu, GpuAttributes, GpuBuffer, GpuRegion, RegistrationPath, Way, has_peermem};
 use crate::ibv;
 use crate::memory::{
@@ -230,14 +230,15 @@ impl ProtectionDomain {
     }
 
     /// Whether the device reaches the memory of all GPUs that this process sees, by what device, driver and kernel say of
-    /// themselves: the driver is initialised for that, where there is one, and no GPU opened. True where there is no GPU, or no
-    /// driver.
+    /// themselves: the driver is initialised for that, where there is one, and no GPU opened. True where there is no GPU or no
+    /// driver, or it does not say.
     pub fn reaches_gpus(&self) -> bool {
         let Provider::Ibv(pd) = &self.provider else { return true };
         let all = match GpuAttributes::of_all() {
             Ok(all) => all,
+            Err(GpuError::NotBuilt | GpuError::NoDriver { .. } | GpuError::Driver { code: NO_GPU, .. }) => return true,
             Err(error) => {
-                tracing::info!(%error, "no GPU is taken to be here");
+                tracing::warn!(%error, "it is not known how GPUs are reached: their memory is taken to be");
                 return true;
             }
         };
@@ -379,6 +380,9 @@ fn check_length(len: usize) -> Result<(), MemoryError> {
     }
     Ok(())
 }
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_GPU: i32 = 100;
 
 /// Bytes of a GPU that are registered to see whether that can be done.
 const PROBE: usize = 64 << 10;

@@ -23,7 +23,7 @@ pub struct ModelArgs {
     #[arg(value_name = "MODEL", default_value = "here")]
     model: PathBuf,
     /// Measure what operations take on this GPU, the first unless its number is given, and between it and one of another island
-    #[arg(long, value_name = "GPU", num_args = 0..=1, default_missing_value = "0")]
+    #[arg(long, value_name = "GPU", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     gpu: Option<usize>,
     /// Print one JSON object, as --model and QPAIR_COST_MODEL take it
     #[arg(long)]

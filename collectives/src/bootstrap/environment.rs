@@ -62,8 +62,9 @@ use crate::variable::variable;
 /// whatever [`set_algorithm`](Communicator::set_algorithm) says, also in communicators that are split off. **QPAIR_PLANS** names
 /// files of plans, with colons between, which are used for what their specs say: these come first.
 ///
-/// **QPAIR_GPU_STAGING**=1 has messages of GPUs go by [slots](qpair_verbs::GpuStage) of pinned memory, on any device, which they do
-/// by themselves where the device of a rank does not reach memory of GPUs. One rank suffices.
+/// **QPAIR_GPU_STAGING**=1 has messages of GPUs go by [slots](qpair_verbs::GpuStage), on any device, which they do by themselves where
+/// the device of a rank does not reach memory of GPUs. One rank suffices; its own slots are pinned memory, while others have theirs
+/// where their device reaches best.
 ///
 /// What is left is chosen by what it [costs](crate::cost::CostModel). Rank 0 measures that, in some tens of milliseconds, where
 /// ranks of its host reach each other's memory, and keeps it in `$XDG_CACHE_HOME/qpair`, or `~/.cache/qpair`, for this release,

@@ -327,6 +327,11 @@ impl Compiled {
         self.staged
     }
 
+    /// Whether there are such messages.
+    pub(crate) fn needs_slots(&self) -> bool {
+        self.staged && !self.peers.is_empty()
+    }
+
     /// Whether peers read exposed memory or slots, instead of taking copies.
     pub(crate) fn is_large(&self) -> bool {
         self.large

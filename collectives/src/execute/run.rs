@@ -385,7 +385,9 @@ impl Run {
             self.scratch = Memory::Plain(self.alloc(Kept::Scratch, (gpu, plan.scratch), (domain, spent))?);
         }
         if plan.large {
-            if !plan.staged {
+            if plan.staged {
+                self.staged.reserve(plan.len(), plan.peers.len());
+            } else {
                 self.input.expose(domain)?;
                 self.data.expose(domain)?;
                 self.scratch.expose(domain)?;
@@ -410,9 +412,6 @@ impl Run {
         self.blocked.reserve(len + 2 * plan.peers.len());
         self.transfers.reserve(len);
         self.posted.reserve(len);
-        if plan.staged {
-            self.staged.reserve(2 * plan.peers.len());
-        }
     }
 
     /// Ends the operation, and gives its memory.

@@ -110,11 +110,11 @@ impl Staged {
         self.parts.iter().position(its)
     }
 
-    /// Makes room for so many messages at a time.
-    pub(super) fn reserve(&mut self, messages: usize) {
+    /// Makes room for so many messages, with so many peers.
+    pub(super) fn reserve(&mut self, messages: usize, peers: usize) {
         self.sends.reserve(messages);
         self.receives.reserve(messages);
-        self.offers.reserve(messages * SLOTS);
+        self.offers.reserve(peers * SLOTS);
         self.parts.reserve(2 * SLOTS);
     }
 
@@ -203,23 +203,26 @@ impl Exec<'_> {
         Ok(moved.contains(&true))
     }
 
-    /// Fills slots for sends whose receivers are ready: one for each in turn, as long as there are some. Where there are several, none
-    /// has more than half of them, so that one whose peer does other things leaves room.
+    /// Fills slots for sends whose receivers are ready: one for each in turn, as long as there are some. Where they are to several
+    /// peers, none of these has more than half of the slots, so that one who does other things leaves room.
     fn fill(&mut self) -> Outcome<bool> {
         let (mut moved, mut again) = (false, true);
+        let peer = |send: &Send| self.plan.steps[send.step as usize].slot;
+        let first = self.run.staged.sends.first().map(peer);
+        let is_one = self.run.staged.sends.iter().all(|send| Some(peer(send)) == first);
         while std::mem::take(&mut again) {
             for at in 0..self.run.staged.sends.len() {
-                let Send { step, filled, read } = self.run.staged.sends[at];
-                let src = self.plan.steps[step as usize].src;
+                let Send { step, filled, .. } = self.run.staged.sends[at];
+                let Step { slot: peer, src, .. } = self.plan.steps[step as usize];
                 let len = SLOT.min(src.len - filled);
-                let alone = self.run.staged.sends.len() == 1;
-                if len == 0 || (!alone && (filled - read).div_ceil(SLOT) >= SLOTS / 2) {
+                if len == 0 || (!is_one && self.slots_out(peer) >= SLOTS / 2) {
                     continue;
                 }
                 let Some(from) = self.run.memory(src.buffer).on_gpu() else { return Err(self.inconsistent(step)) };
                 let (gpu, direction) = (from.gpu(), Direction::Out);
                 let Some(half) = self.net.slots.of(gpu, direction) else { return Err(self.inconsistent(step)) };
-                let Some(slot) = half.take() else { return Ok(moved) };
+                // Of another GPU there may be some.
+                let Some(slot) = half.take() else { continue };
                 let start = src.start + filled;
                 if let Err(error) = half.stage.fill(slot, from, start..start + len) {
                     return Err(self.failed(error.to_string()));
@@ -231,6 +234,13 @@ impl Exec<'_> {
             }
         }
         Ok(moved)
+    }
+
+    /// Slots that are filled for a peer, or that it is to read.
+    fn slots_out(&self, peer: u16) -> usize {
+        let is_its =
+            |part: &&Part| part.direction == Direction::Out && self.plan.steps[part.step as usize].slot == peer;
+        self.run.staged.parts.iter().filter(is_its).count()
     }
 
     /// Offers what slots were filled with, in order.

@@ -16,6 +16,7 @@ use super::tag::{Fields, Kind};
 use crate::algorithms::Algorithm;
 use crate::bootstrap::{Member, Shared, Watch, whereabouts};
 use crate::communicator::Communicator;
+use crate::cost::Seats;
 use crate::error::CollectiveError;
 use crate::machine::Known;
 use crate::plan::{Collective, Elements, Ranks, Spec};
@@ -72,7 +73,9 @@ impl Forger {
 
     /// Its plan 0 is that for `key`.
     fn announce(&mut self, key: Key) {
-        let plan = Compiled::new(key, 0, &Tuner::default(), &[]).unwrap();
+        // All that is on GPUs goes by slots here.
+        let seats = Seats { gpus_are_staged: true, ..Seats::default() };
+        let plan = Compiled::new(key, 0, &Tuner { seats, ..Tuner::default() }, &[]).unwrap();
         self.say(Kind::Announce, 0, &serde_json::to_vec(plan.call()).unwrap());
     }
 
@@ -179,7 +182,7 @@ fn play_staged(elements: u64, script: impl FnOnce(&mut Forger)) -> Result<(), Co
 #[test]
 #[cfg(feature = "cuda")]
 fn what_is_not_due_of_messages_by_slots_of_a_gpu_ends_it_on_both_sides() {
-    // A message is one slot here, and part of a second.
+    // The message of each is one slot, and part of a second: neither is cut by this algorithm.
     const SLOT: usize = crate::cost::SLOT;
     let elements = (SLOT / 4 + 1000) as u64;
     enum Does {

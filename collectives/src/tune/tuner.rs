@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Tuning;
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
-use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE, Price, SLOT, Seats, Spread};
+use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE, Price, SLOT, SLOTS, Seats, Spread};
 use crate::plan::Spec;
 
 /// Chooses algorithms by what they cost.
@@ -39,16 +39,16 @@ pub struct Candidate {
 }
 
 impl Tuner {
-    /// What chooses where vectors are: this one, unless they are in memory of GPUs. Then no message is copied, or cut but to slots, since what
-    /// a GPU does takes the longer to begin the less it is, and costs are a GPU's ([`CostModel::on_gpus`], or
-    /// [`on_staged_gpus`](CostModel::on_staged_gpus)).
+    /// What chooses where vectors are: this one, unless they are in memory of GPUs. Then no message is copied, since what a GPU does
+    /// takes the longer to begin the less it is, nor cut, but for what goes by slots, at as much as there are; and costs are a
+    /// GPU's ([`CostModel::on_gpus`], or [`on_staged_gpus`](CostModel::on_staged_gpus)).
     pub fn where_vectors_are(&self, on_gpu: bool) -> Cow<'_, Self> {
         if !on_gpu {
             return Cow::Borrowed(self);
         }
         let staged = self.seats.gpus_are_staged;
-        // What goes by slots is cut in any case, and may be handed on part by part.
-        let segment = if staged { self.tuning.segment.max(SLOT as u64) } else { WHOLE };
+        // What goes by slots is cut in any case, and may be handed on part by part: as much as there are slots for.
+        let segment = if staged { self.tuning.segment.max((SLOTS * SLOT) as u64) } else { WHOLE };
         let tuning = Tuning { segment, eager: Some(0), ..self.tuning };
         let model = if staged { self.model.on_staged_gpus() } else { self.model.on_gpus() };
         Cow::Owned(Self { tuning, model, seats: self.seats.on_gpus() })

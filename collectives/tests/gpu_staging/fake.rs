@@ -143,6 +143,34 @@ fn a_gpu_whose_nic_is_a_neighbours_sends_by_the_neighbours_memory() {
 }
 
 #[test]
+fn what_a_nic_writes_to_a_neighbour_is_made_visible_to_others_or_pinned_memory_is_taken() {
+    for (ordering, flush, expected) in
+        [(200, 0, "slots of memory of GPU"), (100, 1, "slots of memory of GPU"), (100, 0, "slots of pinned memory")]
+    {
+        // A case for each, by the child's own word.
+        const CASE: &str = "QPAIR_STAGING_TEST_CASE";
+        let case = format!("{ordering} {flush}");
+        if std::env::var(CASE).is_ok_and(|other| other != case) {
+            continue;
+        }
+        on_a_fake(&[(CASE, &case)], || {
+            qpair_fake_cuda::control::load().unwrap();
+            let fake = cuda::Device::of(0);
+            fake.set_attribute(118, ordering).unwrap();
+            fake.set_attribute(117, flush).unwrap();
+            let near = gpu();
+            let far = Gpu::open(cuda::add_device().unwrap().ordinal() as usize).unwrap();
+            let address = |gpu: Gpu| gpu.attributes().pci_address.parse().expect("a PCI address");
+            let machine = Arc::new(neighbours(address(near), address(far)));
+            let text = work(ranks(2, Some(Near::gpu_at(address(far)).on(machine))), far);
+            assert!(text.contains(expected), "{ordering}, {flush}: {text}");
+            let flushes = fake.calls().contains("cuFlushGPUDirectRDMAWrites");
+            assert_eq!(flushes, (ordering, flush) == (100, 1), "{ordering}, {flush}: {}", fake.calls());
+        });
+    }
+}
+
+#[test]
 fn a_neighbour_that_is_not_seen_makes_it_pinned_memory() {
     on_a_fake(&[], || {
         let far = gpu();

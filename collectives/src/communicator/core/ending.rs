@@ -58,16 +58,17 @@ impl Core {
     pub(in crate::communicator) fn let_go(&mut self, asked: Option<Ticket>) -> Option<Ended> {
         let mut grace = Grace::new(None);
         let mut withdrawn = Vec::new();
-        // Before anything is waited for or freed, which may take until streams are idle.
-        self.holds.clear();
-        if let Some(net) = &mut self.net {
-            net.settle();
-        }
         for mut run in self.runs.drain(..) {
             let Buffers { input, data, scratch, copy } = run.abandon();
             // While the queue pairs are there, which show the peers that are in the middle of reaching it.
             let memory = [input, data, scratch, copy].map(|memory| memory.withdraw(&mut grace));
             withdrawn.push((Ticket(run.id), memory));
+        }
+        // No peer reaches the memory any more, so that streams may go on; and before anything is waited for or freed, which may
+        // take until they are idle.
+        self.holds.clear();
+        if let Some(net) = &mut self.net {
+            net.settle();
         }
         self.last_trace = self.trace();
         // Requests that are not done hold it too.

@@ -393,8 +393,10 @@ impl Core {
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.begin(ticket.0, Activity::Operation(*compiled.call()));
         }
-        let slots = if compiled.is_staged() { self.make_slots(places) } else { Ok(()) };
-        let Some(compiled) = self.cache.get(plan) else { return Err(operands.back(Err(self.unknown()))) };
+        let slots = match &mut self.net {
+            Some(net) if compiled.needs_slots() => make_slots(net, places),
+            _ => Ok(()),
+        };
         let memory = (&self.domain, &mut self.spent);
         let prepared = run.prepare(compiled, (operands.input, operands.data), memory);
         let prepared = slots.and(prepared);
@@ -409,16 +411,6 @@ impl Core {
             Err(fault) => Err(fault),
         };
         started.map_err(|fault| self.fail_all(*fault, Some(ticket)))
-    }
-
-    /// Makes the slots for vectors on those GPUs.
-    #[cold]
-    fn make_slots(&mut self, places: [Option<Option<Gpu>>; 2]) -> Result<(), CollectiveError> {
-        let Some(net) = &mut self.net else { return Ok(()) };
-        for gpu in places.into_iter().flatten().flatten() {
-            net.make_slots(gpu)?;
-        }
-        Ok(())
     }
 
     /// What runs the operations under way. Made where it is used, as a copy of it would have the processor wait until what it
@@ -449,6 +441,12 @@ impl Core {
     pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
         self.cache.iter()
     }
+}
+
+/// Makes the slots for vectors on those GPUs.
+#[cold]
+fn make_slots(net: &mut Net, places: [Option<Option<Gpu>>; 2]) -> Result<(), CollectiveError> {
+    Ok(places.into_iter().flatten().flatten().try_for_each(|gpu| net.make_slots(gpu))?)
 }
 
 /// How long a rank waits for another unless told otherwise. Ranks may load data or compute for minutes in between.

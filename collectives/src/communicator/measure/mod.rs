@@ -240,8 +240,8 @@ const BUDGET: Duration = Duration::from_millis(2);
 const STUCK: Duration = Duration::from_secs(5);
 /// Seconds that a message or an operation may take: more than a few cycles, and less than what none does.
 const PLAUSIBLE_TIMES: Range<f64> = 1e-9..1e-3;
-/// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache, or a GPU.
-const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e14;
+/// Bytes per second that a core may copy or combine, unoptimised or from its first-level cache.
+const PLAUSIBLE_SPEEDS: Range<f64> = 1e7..1e12;
 
 #[cfg(test)]
 mod tests {

@@ -166,7 +166,7 @@ fn layer_of(nic: &Nic) -> Option<LinkLayer> {
     nic.ports.iter().find(|port| port.carries_data()).map(|port| port.link_layer)
 }
 
-fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[LeftOut]) -> Placement {
+pub(super) fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[LeftOut]) -> Placement {
     let mut ways: Vec<&TopologyRail> = Vec::new();
     for assignment in own {
         // The fastest first, since that is for messages.
@@ -175,8 +175,11 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
         let known: Vec<NicId> = ways.iter().map(|way| way.nic).collect();
         ways.extend(rails.into_iter().filter(|rail| !known.contains(&rail.nic)));
     }
-    // Of memory that goes by another GPU's no rail is of use that the GPU's own goes by, and the other way round.
-    let via = ways.iter().map(|way| way.via).min().flatten();
+    // Bytes that go by another GPU's memory can not go by rails that their own GPU has, nor the other way round: those are taken
+    // that carry most together, the own ones where that is the same.
+    let carried = |via| ways.iter().filter(|way| way.via == via).map(|way| way.bandwidth).sum::<Bandwidth>();
+    let via = ways.iter().map(|way| way.via).max_by_key(|&via| (carried(via), Reverse(via))).flatten();
+    let apart: Vec<String> = ways.iter().filter(|way| way.via != via).map(|way| machine.label(way.nic)).collect();
     ways.retain(|way| way.via == via);
     let mut rails: Vec<Rail> = ways.iter().filter_map(|way| machine.nic(way.nic)).flat_map(rails_of).collect();
     let all = rails.len();
@@ -190,6 +193,9 @@ fn placement(near: &Near, machine: &Machine, own: &[&Assignment], left_out: &[Le
     let mut reason: Vec<String> = own.iter().map(why).collect();
     if begin > 0 || all > most {
         reason.push(format!("{} of {all} rails, from {} on", most.min(all), rails[0]));
+    }
+    if !apart.is_empty() {
+        reason.push(format!("without {}, which are reached by the memory of another GPU than these", apart.join(", ")));
     }
     reason.extend(told(machine, left_out));
     let Some(device) = rails.first().and_then(Rail::device_name).map(str::to_owned) else {

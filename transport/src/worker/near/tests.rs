@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use qpair_topology::{
-    Bridge, BridgeRole, Cpu, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, LinkLayer, Machine, Nic, NicKind, Parent,
-    PciAddress, Port, PortState,
+    Assignment, Bandwidth, Bridge, BridgeRole, Consumer, Cpu, Gpu, GpuId, GpuLink, GpuLinkKind, GpuPeer, LinkLayer,
+    Machine, Nic, NicId, NicKind, Parent, PciAddress, Port, PortState, Rail as TopologyRail,
 };
 
-use super::choose::choose;
+use super::choose::{choose, placement};
 use super::here::Here;
 use super::nics::Nics;
 use super::{Near, NearError, Placement};
@@ -89,6 +89,36 @@ fn a_gpu_has_its_own_nic_by_number_and_by_address() {
 
 #[test]
 fn a_gpu_whose_nic_is_a_neighbours_is_told_by_which() {
+    let (near, far, machine) = neighbours(PortState::Down);
+    let through = |gpu| choose(&Near::gpu_at(gpu), &here(&machine)).unwrap().through;
+    assert_eq!((through(near), through(far)), (None, Some(near)));
+    assert_eq!(choose(&Near::numa(0), &here(&machine)).unwrap().through, None);
+}
+
+#[test]
+fn rails_by_another_gpu_and_own_ones_do_not_go_together() {
+    let (near, _, machine) = neighbours(PortState::Active);
+    let rail = |nic: u16, via, gbits: u64| {
+        let path = machine.path(GpuId(1), NicId(nic)).unwrap();
+        TopologyRail { nic: NicId(nic), via, path, gpu_direct: true, bandwidth: Bandwidth::from_mbit(gbits * 1000) }
+    };
+    for (by_neighbour, own, expected) in [(400, 100, "mlx5_0"), (100, 400, "mlx5_1"), (100, 100, "mlx5_1")] {
+        let assignment = Assignment {
+            consumer: Consumer::gpu(&machine, GpuId(1)).unwrap(),
+            rails: vec![rail(0, Some(GpuId(0)), by_neighbour), rail(1, None, own)],
+            bandwidth: Bandwidth::UNLIMITED,
+            candidates: Vec::new(),
+            reason: String::new(),
+        };
+        let found = placement(&Near::gpu(GpuId(1)), &machine, &[&assignment], &[]);
+        assert_eq!(devices(&found), [expected], "{}", found.reason);
+        assert_eq!(found.through, (expected == "mlx5_0").then_some(near));
+        assert!(found.reason.contains("which are reached by the memory of another GPU"), "{}", found.reason);
+    }
+}
+
+/// A GPU and a NIC under a switch, another GPU that has links to it, and a NIC in that state behind the processor.
+fn neighbours(other: PortState) -> (PciAddress, PciAddress, Machine) {
     let mut machine = Machine::builder();
     machine.cpu(Cpu { cpus: (0..4).collect(), ..Cpu::numa(0) });
     let (switch, root) = (PciAddress::new(0, 0x20, 0, 0), Parent::HostBridge { domain: 0, bus: 0x10 });
@@ -101,10 +131,10 @@ fn a_gpu_whose_nic_is_a_neighbours_is_told_by_which() {
     machine.nic(Nic { numa: Some(0), ports, ..nic });
     let (kind, each) = (GpuLinkKind::NvLink, GpuLinkKind::nvlink(3));
     machine.gpu_link(GpuLink { gpu: near, to: GpuPeer::Gpu(far), kind, count: 4, each });
-    let machine = machine.build();
-    let through = |gpu| choose(&Near::gpu_at(gpu), &here(&machine)).unwrap().through;
-    assert_eq!((through(near), through(far)), (None, Some(near)));
-    assert_eq!(choose(&Near::numa(0), &here(&machine)).unwrap().through, None);
+    let ports = vec![Port { state: other, ..Port::active(1, 200_000, LinkLayer::InfiniBand) }];
+    let beyond = Nic::at("mlx5_1", PciAddress::new(0, 0x41, 0, 0), Parent::HostBridge { domain: 0, bus: 0x40 });
+    machine.nic(Nic { numa: Some(0), ports, ..beyond });
+    (near, far, machine.build())
 }
 
 #[test]
