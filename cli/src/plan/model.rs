@@ -16,7 +16,7 @@ use crate::output::{print, print_object};
 #[command(after_help = "Examples:
   qpair plan model                                  as communicators of this machine have it
   qpair plan model default --json > model.json      to be changed, for --model or QPAIR_COST_MODEL
-  qpair plan model --gpu --json > model.json        with what the GPUs of this machine take, measured now
+  qpair plan model --gpu --json > model.json        with what a GPU takes here, measured now
   qpair plan compare all-reduce -n 8 --model model.json")]
 pub struct ModelArgs {
     /// `here`, what QPAIR_COST_MODEL names, or else what is measured once and kept; `measure`; `default`; or a file
