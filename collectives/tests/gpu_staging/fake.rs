@@ -5,6 +5,7 @@ use std::sync::Arc;
 use qpair_collectives::{Communicator, Environment, ReduceOp};
 use qpair_fake_cuda::control as cuda;
 use qpair_fake_ibverbs::control as ibverbs;
+use qpair_fake_ibverbs::process::in_process;
 use qpair_topology::{
     Bridge, BridgeRole, Cpu, GpuLink, GpuLinkKind, GpuPeer, LinkLayer, Machine, Nic, Parent, PciAddress,
     Port as NicPort,
@@ -13,7 +14,7 @@ use qpair_transport::Near;
 use qpair_verbs::{Context, Gpu};
 
 use crate::port::Port;
-use crate::support::{elements, gpu, in_process, in_threads, vector};
+use crate::support::{elements, gpu, in_threads, vector};
 
 /// The device that the libibverbs in memory has from the start.
 const FAKE: &str = "fake0";

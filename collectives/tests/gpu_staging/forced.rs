@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use qpair_collectives::{Algorithm, CollectiveError, Communicator, ReduceOp};
 use qpair_fake_cuda::{code, control::Device};
+use qpair_fake_ibverbs::process::in_process;
 
-use crate::support::{elements, gpu, in_process, in_threads, vector};
+use crate::support::{elements, gpu, in_threads, vector};
 
 const FORCED: &[(&str, &str)] = &[("QPAIR_GPU_STAGING", "1")];
 

@@ -25,6 +25,7 @@
 //! it there is one, `fake0`.
 
 pub mod control;
+pub mod process;
 
 mod cm;
 mod cq;

@@ -1,12 +1,11 @@
 //! Each test runs in a process of its own, which has the library in memory for its libibverbs and librdmacm.
 
-use std::any::type_name;
 use std::io::Write;
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use qpair_fake_ibverbs::control::{Device, library_path};
+pub use qpair_fake_ibverbs::process::in_process;
 use qpair_verbs::{Access, CompletionQueue, Context, ExposedRegion, ProtectionDomain, QueuePair, WorkCompletion};
 
 /// Runs the calling test in a process of its own: `case` is a closure that stands in the test, whose name it tells by.
@@ -22,23 +21,6 @@ pub fn in_fake_with<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
     let library = library.to_str().expect("a plain path");
     let libraries = [("QPAIR_LIBIBVERBS", library), ("QPAIR_LIBRDMACM", library)];
     in_process(&[&libraries, variables].concat(), case);
-}
-
-/// Runs the calling test in a process of its own, with these variables in its environment.
-#[track_caller]
-pub fn in_process<F: FnOnce()>(variables: &[(&str, &str)], case: F) {
-    if std::env::var_os(CHILD).is_some() {
-        return case();
-    }
-    let (_, test) = type_name::<F>().split_once("::").expect("the program, and a path in it");
-    let test = test.strip_suffix("::{{closure}}").expect("a closure within a test");
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args([test, "--exact", "--nocapture", "--test-threads", "1"]);
-    command.env_remove("FAKE_IBVERBS_DEVICES").env(CHILD, "1").envs(variables.iter().copied());
-    let output = command.output().expect("this program starts");
-    let text = [&output.stdout[..], &output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(output.status.success() && text.contains("1 passed"), "{test}: {}\n{text}", output.status);
 }
 
 /// An opened device.
@@ -168,4 +150,3 @@ impl Write for Log {
 }
 
 pub const NAME: &str = "test0";
-const CHILD: &str = "QPAIR_FAKE_TEST_CHILD";
