@@ -4,13 +4,13 @@ use qpair_transport::EndpointId;
 use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 
 use super::call::Call;
+use super::fuse::fuse;
 use super::lower::{Lowered, Way, lower, lower_alone};
 use super::source::{Known, OwnPlan, Programs, Source};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
 use crate::cost::SLOT;
 use crate::error::CollectiveError;
-use crate::pieces::Pieces;
 use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
 use crate::tune::Tuner;
 
@@ -153,7 +153,7 @@ pub(super) struct Span {
 
 impl Span {
     /// The byte after the last.
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         (self.start + self.len) as u64
     }
 }
@@ -410,20 +410,20 @@ fn number(steps: &[Step], peers: &mut [PlanPeer], named_apart: bool) -> Vec<u32>
         let receive = step.what != What::Send;
         let start = if receive { peer.receives.0 } else { peer.sends.0 };
         messages[(start + step.message) as usize] = number;
-        let (ours, word, opened, ended) = match step.way {
-            Way::Copied => (None, receive, false, false),
-            Way::Read { told, .. } if receive => (Some(true), told, !told, false),
-            Way::Read { acknowledged, .. } => (Some(false), acknowledged, false, !acknowledged),
-            Way::Written { told } if receive => (Some(false), told, false, !told),
-            Way::Written { .. } => (Some(true), false, true, false),
-            // A word for each part, and before them how long all are.
+        let (ours, words, opened, ended) = match step.way {
+            Way::Copied => (None, u32::from(receive), false, false),
+            Way::Read { told, .. } if receive => (Some(true), told.into(), !told, false),
+            Way::Read { acknowledged, .. } => (Some(false), acknowledged.into(), false, !acknowledged),
+            Way::Written { told } if receive => (Some(false), told.into(), false, !told),
+            Way::Written { .. } => (Some(true), 0, true, false),
+            // One for each part, and before them how long all are; and that the peer is ready.
             Way::Staged if receive => {
-                peer.expected += step.dst.len.div_ceil(SLOT) as u32 + u32::from(named_apart);
-                (None, false, named_apart, false)
+                let parts = step.dst.len.div_ceil(SLOT) as u32;
+                (None, parts + u32::from(named_apart), named_apart, false)
             }
-            Way::Staged => (None, true, false, false),
+            Way::Staged => (None, 1, false, false),
         };
-        peer.expected += u32::from(word);
+        peer.expected += words;
         peer.ahead += u32::from(match step.way {
             Way::Copied | Way::Read { told: true, .. } => !receive,
             Way::Staged => receive,
@@ -457,58 +457,6 @@ fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
     };
     let [src, dst] = [kind.src(), kind.dst()].map(|slice| span(slice.unwrap_or(Slice::EMPTY), size));
     Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), sends: (0, 0) }
-}
-
-/// Finds copies to scratch that only sends read, which wait for nothing else: they may as well take the data when the copy
-/// would. Gives the sends, by copy.
-fn fuse(steps: &mut [Step], program: &Program) -> Vec<u32> {
-    let is_copy =
-        |step: &Step| step.what == What::Copy && step.src.buffer == Buffer::Data && step.dst.buffer == Buffer::Scratch;
-    // The copy that makes what a send gives away, if that is all the send waits for.
-    let copy_of = |number: u32, step: &Step| match program.deps(number).only() {
-        Some(copy) if step.what == What::Send => {
-            let made = &steps[copy as usize];
-            (is_copy(made) && made.dst == step.src).then_some(copy)
-        }
-        _ => None,
-    };
-    // Sends that take what a copy makes, by copy; and scratch that is read or written in any other way.
-    let mut takers: Vec<(u32, u32)> = Vec::new();
-    let mut spoiled = Pieces::new(u64::MAX, false);
-    let mut spoil = |span: &Span| {
-        if span.buffer == Buffer::Scratch {
-            spoiled.set(span.start as u64, span.end(), true);
-        }
-    };
-    for (number, step) in (0..).zip(steps.iter()) {
-        match copy_of(number, step) {
-            Some(copy) => takers.push((copy, number)),
-            None => spoil(&step.src),
-        }
-        if !is_copy(step) {
-            spoil(&step.dst);
-        }
-    }
-    takers.sort_unstable();
-    let mut is_kept = |copy: &Step| {
-        let unspoiled = |_, _, &spoiled: &bool| if spoiled { Err(()) } else { Ok(()) };
-        spoiled.read(copy.dst.start as u64, copy.dst.end(), unspoiled).is_ok()
-    };
-    let mut given = Vec::new();
-    let mut ranges = Vec::new();
-    let mut takers = takers.into_iter().peekable();
-    for (copy, _) in (0..).zip(steps.iter()).filter(|(_, step)| is_copy(step) && is_kept(step)) {
-        let start = given.len() as u32;
-        while let Some((other, taker)) = takers.next_if(|&(other, _)| other <= copy) {
-            // Others are of copies that are spoiled.
-            given.extend((other == copy).then_some(taker));
-        }
-        ranges.push((copy, (start, given.len() as u32)));
-    }
-    for (copy, range) in ranges {
-        steps[copy as usize].sends = range;
-    }
-    given
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod direct;
 mod engine;
 mod exec;
 mod faults;
+mod fuse;
 mod lower;
 mod memory;
 mod net;
