@@ -182,14 +182,20 @@ impl Exec<'_> {
         Ok(all)
     }
 
-    /// Something came for it, from the peer that it says it is from.
+    /// Takes note of something that came for it, of a peer that is to do the same.
     #[inline]
-    pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
-        let peer = &self.plan.peers[slot as usize];
-        if peer.theirs != Some(fields.plan) {
+    pub(super) fn note(&mut self, slot: u16, fields: Fields) -> Outcome<()> {
+        if self.plan.peers[slot as usize].theirs != Some(fields.plan) {
             self.check_peer(slot, fields)?;
         }
         self.run.arrived[slot as usize] += 1;
+        Ok(())
+    }
+
+    /// Something came for it, from the peer that it says it is from.
+    #[inline]
+    pub(super) fn deliver(&mut self, slot: u16, fields: Fields, message: Message) -> Outcome<()> {
+        self.note(slot, fields)?;
         if fields.kind != Kind::Data {
             return self.told(slot, fields, &message);
         }

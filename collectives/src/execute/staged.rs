@@ -176,10 +176,7 @@ impl Exec<'_> {
 
     /// A peer offers the next part of a message.
     pub(super) fn offered(&mut self, slot: u16, (fields, tag): (Fields, Tag), len: u64) -> Outcome<()> {
-        if self.plan.peers[slot as usize].theirs != Some(fields.plan) {
-            self.check_peer(slot, fields)?;
-        }
-        self.run.arrived[slot as usize] += 1;
+        self.note(slot, fields)?;
         let number = if fields.kind == Kind::Data { self.plan.receive(slot, fields.message) } else { None };
         let receives = &mut self.run.staged.receives;
         let Some(receive) = receives.iter_mut().find(|receive| Some(receive.step) == number) else {
