@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::cq::CompletionQueue;
-use crate::error::{CreateError, GpuError, GpuRegisterFailed, MemoryError};
+use crate::error::{CreateError, GpuRegisterFailed, MemoryError};
 use crate::gpu::{Gpu, GpuAttributes, GpuBuffer, GpuRegion, RegistrationPath, Way, has_peermem};
 use crate::ibv;
 use crate::memory::{
@@ -236,7 +236,7 @@ impl ProtectionDomain {
         let Provider::Ibv(pd) = &self.provider else { return true };
         let all = match GpuAttributes::of_all() {
             Ok(all) => all,
-            Err(GpuError::NotBuilt | GpuError::NoDriver { .. } | GpuError::Driver { code: NO_GPU, .. }) => return true,
+            Err(error) if error.is_absence() => return true,
             Err(error) => {
                 tracing::warn!(%error, "it is not known how GPUs are reached: their memory is taken to be");
                 return true;
@@ -380,9 +380,6 @@ fn check_length(len: usize) -> Result<(), MemoryError> {
     }
     Ok(())
 }
-
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_GPU: i32 = 100;
 
 /// Bytes of a GPU that are registered to see whether that can be done.
 const PROBE: usize = 64 << 10;

@@ -196,6 +196,30 @@ fn memory_of_two_gpus_is_copied_and_combined() {
 }
 
 #[test]
+fn parts_of_one_memory_are_copied_and_combined_apart_from_each_other() {
+    let (gpu, fake) = gpu();
+    let mut memory = gpu.alloc(96).unwrap();
+    memory.write(0, &(0..96).collect::<Vec<u8>>()).unwrap();
+    memory.copy_within(64, 0..32).unwrap();
+    memory.combine_within(64, 32..64, Calc::of::<u8>(ReduceOp::Sum)).unwrap();
+    let expected: Vec<u8> = (0..64).chain((0..32).map(|at| 2 * at + 32)).collect();
+    assert_eq!(bytes(&memory), expected);
+    // Side by side they may lie, and not one over the other.
+    memory.copy_within(0, 1..2).unwrap();
+    for (offset, from) in [(0, 31..63), (33, 2..34), (5, 5..6)] {
+        let error = memory.copy_within(offset, from.clone()).unwrap_err();
+        assert!(matches!(error, GpuError::Overlap { len } if len == from.len()), "{error}");
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "what makes no sense")]
+    let reversed = 6..5;
+    for (offset, from) in [(65, 0..32), (0, 65..97), (0, reversed)] {
+        let error = memory.combine_within(offset, from, Calc::of::<u8>(ReduceOp::Sum)).unwrap_err();
+        assert!(matches!(error, GpuError::Range { .. }), "{error}");
+    }
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
 fn elements_that_are_not_aligned_are_combined_all_the_same() {
     let (gpu, _) = gpu();
     let (mut a, mut b) = (gpu.alloc(101).unwrap(), gpu.alloc(101).unwrap());

@@ -85,7 +85,7 @@ fn bytes_come_and_go_by_slots_of_the_processor_and_of_a_neighbour() {
 fn elements_are_combined_whatever_the_length_of_a_slot() {
     let (gpu, _) = gpu();
     let mut stage = GpuStage::new(&domain(), gpu, 3, 100).expect("memory");
-    stage.combine_here().expect("memory");
+    stage.prepare_to_combine().expect("memory");
     let sum = Calc::new(DataType::F64, ReduceOp::Sum).expect("there is one");
     let ones = buffer(gpu, &1.0_f64.to_le_bytes().repeat(12));
     let mut twos = buffer(gpu, &2.0_f64.to_le_bytes().repeat(12));

@@ -81,7 +81,7 @@ impl Slots {
             Of::Neighbour(address) => neighbour(address),
         };
         let (out, mut into) = (Half::new(gpu, through, domain)?, Half::new(gpu, through, domain)?);
-        into.stage.combine_here()?;
+        into.stage.prepare_to_combine()?;
         self.gpus.push(OfGpu { gpu, out, into });
         Ok(())
     }

@@ -180,3 +180,13 @@ pub struct GpuRevokeFailed {
     /// memory is never freed then.
     pub region: Option<GpuRegion>,
 }
+
+impl GpuError {
+    /// Whether it only says that there is no GPU, or no driver for any, as on machines without.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, GpuError::NotBuilt | GpuError::NoDriver { .. } | GpuError::Driver { code: NO_DEVICE, .. })
+    }
+}
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: i32 = 100;

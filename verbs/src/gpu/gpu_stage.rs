@@ -24,7 +24,7 @@ use crate::types::Access;
 ///
 /// They are pinned memory of the processor, or, by [`through`](GpuStage::through), memory of another GPU that the device does
 /// reach and the first one has links to: then nothing goes by the processor's memory (NCCL calls that PXN). The two may be the
-/// same. Once it is made, and has been [made ready to combine](GpuStage::combine_here) where it is to, nothing is allocated.
+/// same. Once it is made, and has been [made ready to combine](GpuStage::prepare_to_combine) where it is to, nothing is allocated.
 /// Memory that is copied stays until that is over, even where it was dropped.
 ///
 /// Copies of a stage go one after the other, in the order in which they were started.
@@ -100,7 +100,7 @@ impl GpuStage {
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], [`GpuError::Driver`].
-    pub fn combine_here(&mut self) -> Result<(), GpuError> {
+    pub fn prepare_to_combine(&mut self) -> Result<(), GpuError> {
         self.beside_all().map(|_| ())
     }
 

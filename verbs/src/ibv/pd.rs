@@ -1,5 +1,6 @@
 //! Protection domains, the thread domains of single queue pairs beside them, and registering memory.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -195,8 +196,11 @@ impl Pd {
             let Ok(register) = handle.device().library.ibv_reg_dmabuf_mr() else { return false };
             // SAFETY: the domain is alive; no memory is named.
             let mr = unsafe { register(handle.pd(), 0, rustix::param::page_size(), 0, -1, 0) };
-            let refused = made(mr).err().and_then(|error| error.raw_os_error());
-            !matches!(refused, Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS))
+            match made(mr) {
+                // It is none that one could use.
+                Ok(mr) => Mr::new(mr, false, handle.clone()).close().is_ok(),
+                Err(error) => !is_not_supported(&error),
+            }
         };
         takes(&self.handle) && self.further.iter().all(|(_, handle)| takes(handle))
     }
@@ -237,14 +241,15 @@ fn dmabuf_mr(
     let mr = unsafe { register(handle.pd(), offset, len, iova, dmabuf.as_raw_fd(), flags) };
     match made(mr) {
         Ok(mr) => Ok(Mr::new(mr, false, handle.clone())),
-        Err(source)
-            if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS)) =>
-        {
-            Err(not_supported(None))
-        }
+        Err(source) if is_not_supported(&source) => Err(not_supported(None)),
         // Nothing is pinned for it: that is the exporter's to do.
         Err(source) => Err(MemoryError::Refused { len, source }),
     }
+}
+
+/// Whether a device says so that it does not register DMA-bufs.
+fn is_not_supported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS))
 }
 
 /// Registers memory with a domain, and with further ones.

@@ -29,7 +29,7 @@ fn no_driver(system: &System, error: &GpuError) -> Option<Finding> {
                 .fix("where qpair is built", ["cargo build --release --features cuda"])
         }),
         // A driver that finds no GPU says so at once.
-        GpuError::NoDriver { .. } | GpuError::Driver { code: NO_DEVICE, .. } if !are_there => None,
+        error if error.is_absence() && !are_there => None,
         error => Some(
             Finding::warning(of, "gpu-driver", error.to_string())
                 .because("Memory of GPUs can not be used.")
@@ -64,9 +64,6 @@ fn way(gpu: &FoundGpu, Registration { device, path, reason }: &Registration) -> 
     finding.on(title)
 }
 
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICE: i32 = 100;
-
 #[cfg(test)]
 mod tests {
     use super::super::super::finding::Severity;
@@ -90,7 +87,7 @@ mod tests {
     fn a_machine_without_gpus_hears_nothing_of_them() {
         let none = GpuError::NoDriver { why: "there is no libcuda.so".to_owned() };
         let (call, name) = ("cuInit", "CUDA_ERROR_NO_DEVICE".to_owned());
-        let empty = GpuError::Driver { call, code: NO_DEVICE, name };
+        let empty = GpuError::Driver { call, code: 100, name };
         for gpus in [Err(GpuError::NotBuilt), Err(none), Err(empty), Ok(Vec::new())] {
             assert_eq!(check(&machine(gpus)), []);
         }
