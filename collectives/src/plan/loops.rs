@@ -13,6 +13,15 @@ pub(super) trait Repeats: Copy + Eq {
     /// How far one is from another.
     type Stride: Copy + Eq + Hash + Debug;
 
+    /// What most of them are kept as.
+    type Packed: Copy + Eq + Hash + Debug;
+
+    /// As it is kept; `None` if it is one of those that can not be kept so.
+    fn pack(&self) -> Option<Self::Packed>;
+
+    /// What was kept.
+    fn unpack(packed: &Self::Packed) -> Self;
+
     /// How far it is from here to `next`; `None` if that is no other record moved on.
     fn stride(&self, next: &Self) -> Option<Self::Stride>;
 
@@ -28,6 +37,8 @@ pub(super) struct Loops<R: Repeats> {
     singles: Vec<Single<R>>,
     /// Those of singles, one after the other.
     lists: Vec<u32>,
+    /// Singles that can not be packed.
+    wide: Vec<R>,
     bodies: Vec<Body<R>>,
     /// Those of bodies, one after the other: each the numbers of the first time, and then how far each of them moves from one
     /// time to the next.
@@ -45,9 +56,17 @@ struct Section {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Single<R> {
-    record: R,
-    list: (u32, u32),
+struct Single<R: Repeats> {
+    record: Kept<R>,
+    /// Where its list begins; it ends where the next one's begins.
+    list: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kept<R: Repeats> {
+    Packed(R::Packed),
+    /// Which of `wide` it is.
+    Wide(u32),
 }
 
 /// A record of a loop's body: what it is the first time, and how far it moves from one time to the next.
@@ -75,6 +94,7 @@ impl<R: Repeats> Default for Loops<R> {
             sections: Vec::new(),
             singles: Vec::new(),
             lists: Vec::new(),
+            wide: Vec::new(),
             bodies: Vec::new(),
             body_lists: Vec::new(),
         }
@@ -91,9 +111,15 @@ impl<R: Repeats> Loops<R> {
             Some(section) if self.goes_on(section, at, &record, list) => return,
             _ => self.sections.push(Section { first: at, start: self.singles.len() as u32, period: 0 }),
         }
-        let start = self.lists.len() as u32;
+        let record = match record.pack() {
+            Some(packed) => Kept::Packed(packed),
+            None => {
+                self.wide.push(record);
+                Kept::Wide(self.wide.len() as u32 - 1)
+            }
+        };
+        self.singles.push(Single { record, list: self.lists.len() as u32 });
         self.lists.extend_from_slice(list);
-        self.singles.push(Single { record, list: (start, self.lists.len() as u32) });
         self.fold();
     }
 
@@ -130,6 +156,7 @@ impl<R: Repeats> Loops<R> {
         self.sections.capacity() * size_of::<Section>()
             + self.singles.capacity() * size_of::<Single<R>>()
             + self.lists.capacity() * size_of::<u32>()
+            + self.wide.capacity() * size_of::<R>()
             + self.bodies.capacity() * size_of::<Body<R>>()
             + self.body_lists.capacity() * size_of::<u32>()
     }
@@ -139,6 +166,7 @@ impl<R: Repeats> Loops<R> {
         self.sections.shrink_to_fit();
         self.singles.shrink_to_fit();
         self.lists.shrink_to_fit();
+        self.wide.shrink_to_fit();
         self.bodies.shrink_to_fit();
         self.body_lists.shrink_to_fit();
     }
@@ -150,8 +178,15 @@ impl<R: Repeats> Loops<R> {
 
     #[inline]
     fn single(&self, at: u32) -> (R, Deps<'_>) {
-        let Single { record, list } = self.singles[at as usize];
-        (record, Deps::listed(&self.lists[list.0 as usize..list.1 as usize]))
+        (self.record(at as usize), Deps::listed(self.list(at as usize)))
+    }
+
+    #[inline]
+    fn record(&self, single: usize) -> R {
+        match &self.singles[single].record {
+            Kept::Packed(packed) => R::unpack(packed),
+            Kept::Wide(at) => self.wide[*at as usize],
+        }
     }
 
     #[inline]
@@ -206,11 +241,10 @@ impl<R: Repeats> Loops<R> {
     /// How far it is from one single to another with as long a list.
     #[inline]
     fn stride(&self, from: usize, to: usize) -> Option<R::Stride> {
-        let (from, to) = (&self.singles[from], &self.singles[to]);
-        if to.list.1 - to.list.0 != from.list.1 - from.list.0 {
+        if self.list(from).len() != self.list(to).len() {
             return None;
         }
-        from.record.stride(&to.record)
+        self.record(from).stride(&self.record(to))
     }
 
     /// How far it is from each number of one single's list to the other's.
@@ -218,22 +252,28 @@ impl<R: Repeats> Loops<R> {
         self.list(from).iter().zip(self.list(to)).map(|(from, to)| to.wrapping_sub(*from))
     }
 
+    #[inline]
     fn list(&self, single: usize) -> &[u32] {
-        let (start, end) = self.singles[single].list;
-        &self.lists[start as usize..end as usize]
+        let end = self.singles.get(single + 1).map_or(self.lists.len(), |next| next.list as usize);
+        &self.lists[self.singles[single].list as usize..end]
     }
 
     fn make_loop(&mut self, section: Section, period: usize, times: usize) {
         let (base, start) = (self.singles.len() - period * times, self.bodies.len() as u32);
         for at in base..base + period {
             let Some(by) = self.stride(at, at + period) else { return };
-            let (list, Single { record, .. }) = (self.body_lists.len() as u32, self.singles[at]);
+            let (list, record) = (self.body_lists.len() as u32, self.record(at));
             let numbers = [self.list(at), &self.lists_by(at, at + period).collect::<Vec<_>>()].concat();
             let listed = numbers.len() as u32 / 2;
             self.body_lists.extend(numbers);
             self.bodies.push(Body { record, by, list, listed });
         }
-        self.lists.truncate(self.singles[base].list.0 as usize);
+        self.lists.truncate(self.singles[base].list as usize);
+        let wide = self.singles[base..].iter().find_map(|single| match single.record {
+            Kept::Wide(at) => Some(at as usize),
+            Kept::Packed(_) => None,
+        });
+        self.wide.truncate(wide.unwrap_or(self.wide.len()));
         self.singles.truncate(base);
         if base == section.start as usize {
             self.sections.pop();
@@ -292,6 +332,15 @@ mod tests {
 
     impl Repeats for (bool, u32) {
         type Stride = u32;
+        type Packed = (bool, u16);
+
+        fn pack(&self) -> Option<(bool, u16)> {
+            Some((self.0, u16::try_from(self.1).ok()?))
+        }
+
+        fn unpack(packed: &(bool, u16)) -> Self {
+            (packed.0, packed.1.into())
+        }
 
         fn stride(&self, next: &Self) -> Option<u32> {
             (self.0 == next.0).then(|| next.1.wrapping_sub(self.1))
@@ -356,7 +405,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_put_in_comes_out(
-            runs in prop::collection::vec((0..4_u32, prop::collection::vec((any::<bool>(), 0..3_u32, 0..5_usize), 1..6), 1..40_u32), 0..8)
+            runs in prop::collection::vec((prop_oneof![0..4_u32, 65_500..65_540_u32], prop::collection::vec((any::<bool>(), 0..3_u32, 0..5_usize), 1..6), 1..40_u32), 0..8)
         ) {
             let mut records = Vec::new();
             for (base, body, times) in runs {

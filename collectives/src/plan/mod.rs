@@ -7,6 +7,7 @@ mod graph;
 mod hash;
 mod listing;
 mod loops;
+mod packed;
 mod program;
 mod spec;
 mod step;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::loops::Repeats;
+use super::packed::Packed;
 
 /// Memory of a rank that steps name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -190,6 +191,17 @@ impl Slice {
 
 impl Repeats for StepKind {
     type Stride = Stride;
+    type Packed = Packed;
+
+    #[inline]
+    fn pack(&self) -> Option<Packed> {
+        Packed::of(self)
+    }
+
+    #[inline]
+    fn unpack(packed: &Packed) -> Self {
+        packed.kind()
+    }
 
     #[inline]
     fn stride(&self, next: &Self) -> Option<Stride> {
