@@ -395,6 +395,12 @@ impl Communicator {
         &self.core
     }
 
+    /// How many operations were run straight, and how many of those to begin with alone.
+    #[cfg(test)]
+    pub(crate) fn run_straight(&self) -> [u32; 2] {
+        self.core.borrow().straight.ended
+    }
+
     pub(super) fn core_mut(&mut self) -> &mut Core {
         self.core.get_mut()
     }

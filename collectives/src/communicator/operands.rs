@@ -107,10 +107,10 @@ impl Operands {
         [Some(self.data.gpu().or_else(|| self.input.gpu())), input]
     }
 
-    /// The memory of an operation that was not started.
+    /// The memory of an operation that was not started, or that peers did not reach.
+    #[inline]
     pub(super) fn back(self, result: Result<(), CollectiveError>) -> Ended {
         let mut grace = Grace::new(None);
-        let [input, data] = [self.input, self.data].map(|memory| memory.into_plain(&mut grace));
-        Ended { input, data, result }
+        Ended { input: self.input.into_plain(&mut grace), data: self.data.into_plain(&mut grace), result }
     }
 }

@@ -6,7 +6,9 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 use super::call::Call;
 use super::fuse::fuse;
 use super::lower::{Lowered, Way, lower, lower_alone};
+use super::net::Net;
 use super::source::{Known, OwnPlan, Programs, Source};
+use super::straight::{SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
 use crate::cost::SLOT;
@@ -69,6 +71,8 @@ pub(crate) struct Compiled {
     pub(super) given: Vec<u32>,
     /// Whether messages are not copied: memory is exposed, for peers to read what they receive; or they go by slots.
     pub(super) large: bool,
+    /// The order in which its steps are run straight, if they may be.
+    pub(super) straight: Option<Box<[u32]>>,
     /// Whether they go by slots, since a device does not reach the memory of a GPU.
     pub(super) staged: bool,
     /// Whether each peer is told of nothing but what it is given, since it knows its own part of the plan alone.
@@ -237,6 +241,7 @@ impl Compiled {
         let after = key.op.and_then(|op| op.scale_after(spec.ranks.0));
         let finish = key.data_type.zip(after);
         let scratch = program.scratch() as usize * size;
+        let straight = if large || scratch > SCRATCH { None } else { straight_order(&steps, program) };
         Ok(Compiled {
             key,
             call,
@@ -249,6 +254,7 @@ impl Compiled {
             messages,
             given,
             large,
+            straight,
             staged,
             named_apart,
             scratch,
@@ -322,6 +328,12 @@ impl Compiled {
         self.steps.len()
     }
 
+    /// Whether it may be run straight now: its peers are connected, and know it by its number.
+    #[inline]
+    pub(crate) fn is_straight(&self, net: &Net) -> bool {
+        self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
+    }
+
     /// Whether messages go by slots.
     pub(crate) fn is_staged(&self) -> bool {
         self.staged
@@ -338,6 +350,14 @@ impl Compiled {
     }
 }
 
+impl Step {
+    /// Whether it is a copy that is given away as it is made.
+    #[inline]
+    pub(super) fn gives(&self) -> bool {
+        self.sends != (0, 0)
+    }
+}
+
 impl What {
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -348,6 +368,11 @@ impl What {
             What::Reduce => "reduce",
             What::Finish => "finish",
         }
+    }
+
+    #[inline]
+    pub(super) fn is_receive(self) -> bool {
+        matches!(self, What::Recv | What::RecvReduce)
     }
 
     #[inline]

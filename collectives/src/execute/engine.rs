@@ -9,6 +9,7 @@ use super::exec::Exec;
 use super::net::{Link, Net};
 use super::run::Run;
 use super::stash::Early;
+use super::straight::Straight;
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause, TimeLimit, Wait};
 use crate::bootstrap::Alarm;
@@ -49,6 +50,17 @@ impl Engine<'_> {
     pub(crate) fn start(&mut self) -> Outcome<()> {
         self.wait.reset();
         self.activate(self.runs.len().saturating_sub(1))
+    }
+
+    /// Goes on with the operation that was prepared last, which was run straight up to where that stopped.
+    #[cold]
+    pub(crate) fn resume(&mut self, straight: &mut Straight) -> Outcome<()> {
+        self.exec(self.runs.len().saturating_sub(1))?.resume(straight)?;
+        match straight.came.take() {
+            Some(Ok(event)) => self.handle(event),
+            Some(Err(error)) => Err(self.broken(&error)),
+            None => Ok(()),
+        }
     }
 
     /// Starts the operation at a place, if its peers are connected, and the operations before it that have to do with any of

@@ -3,11 +3,13 @@
 use qpair_transport::Message;
 use qpair_verbs::calc::Calc;
 
-use super::compile::{Compiled, Step, What};
+use super::compile::{Compiled, Span, Step, What};
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
+use super::straight::Straight;
 use super::tag::{Fields, Kind};
 use crate::fault::Outcome;
+use crate::plan::Buffer;
 use crate::trace::Activity;
 
 /// One operation, and what it takes to run it.
@@ -34,6 +36,44 @@ impl Exec<'_> {
         }
         for at in 0..self.plan.first.len() {
             self.start_step(self.plan.first[at])?;
+        }
+        self.start_ready()
+    }
+
+    /// Goes on with an operation that was run straight up to where that stopped.
+    #[cold]
+    pub(super) fn resume(&mut self, straight: &Straight) -> Outcome<()> {
+        self.run.active = true;
+        self.run.numbers.clone_from(&straight.numbers);
+        let all = Span { buffer: Buffer::Scratch, start: 0, len: self.plan.scratch };
+        if let Some(scratch) = straight.scratch.bytes(all).filter(|scratch| !scratch.is_empty()) {
+            self.run.scratch.put(all, scratch, None).map_err(|reason| self.failed(reason))?;
+        }
+        let (order, done) = (self.plan.straight.take().unwrap_or_default(), straight.done);
+        for &number in &order[..done] {
+            let Step { what, slot, .. } = self.plan.steps[number as usize];
+            if what.is_receive() {
+                self.run.arrived[slot as usize] += 1;
+            }
+            self.complete(number);
+        }
+        for &send in order[done..].iter().filter(|&send| straight.given >> send & 1 == 1) {
+            self.run.states[send as usize] = State::Given;
+        }
+        // What was to be given away, and was not to all, is copied.
+        if let Some(&copy) = order.get(done).filter(|&&copy| self.plan.steps[copy as usize].gives()) {
+            self.local(copy, None)?;
+            self.complete(copy);
+        }
+        self.plan.straight = Some(order);
+        let states = &self.run.states;
+        self.run.ready.retain(|&number| states[number as usize] != State::Done);
+        self.unstash()?;
+        for at in 0..self.plan.first.len() {
+            let number = self.plan.first[at];
+            if self.run.states[number as usize] != State::Done {
+                self.start_step(number)?;
+            }
         }
         self.start_ready()
     }

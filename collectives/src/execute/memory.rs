@@ -288,14 +288,7 @@ impl Memory {
             Memory::Plain(Block::Gpu(_)) => Err(NOT_COPIED.into()),
             Memory::Plain(Block::Host(buffer)) => {
                 let into = buffer.get_mut(span.start..span.start + span.len).ok_or("a span outside the buffer")?;
-                match calc {
-                    Some(calc) => combine(calc, into, from).map_err(|error| error.to_string()),
-                    None if into.len() == from.len() => {
-                        into.copy_from_slice(from);
-                        Ok(())
-                    }
-                    None => Err("a message of another length than its receive".into()),
-                }
+                put(into, from, calc)
             }
             Memory::Exposed(region) => {
                 let slice = region.local(span.start, span.len);
@@ -310,6 +303,16 @@ impl Memory {
         }
     }
 
+    /// Copies a span to another, or combines it with that; `None` if peers can reach it, or the two share bytes. The lengths are
+    /// equal.
+    #[inline]
+    pub(super) fn put_within(&mut self, src: Span, dst: Span, calc: Option<Calc>) -> Option<Result<(), String>> {
+        let Memory::Plain(Block::Host(buffer)) = self else { return None };
+        let ranges = [src, dst].map(|span| span.start..span.start + span.len);
+        let [from, into] = buffer.get_disjoint_mut(ranges).ok()?;
+        Some(put(into, from, calc))
+    }
+
     /// Copies out a part of a span, which may be exposed.
     pub(super) fn read(&self, start: usize, into: &mut [u8]) -> Result<(), String> {
         match self {
@@ -322,6 +325,18 @@ impl Memory {
             Memory::Exposed(region) => region.local(start, into.len()).read(0, into).map_err(|error| error.to_string()),
             Memory::None | Memory::Kept { .. } => Err("a copy from no memory".into()),
         }
+    }
+}
+
+#[inline]
+fn put(into: &mut [u8], from: &[u8], calc: Option<Calc>) -> Result<(), String> {
+    match calc {
+        Some(calc) => combine(calc, into, from).map_err(|error| error.to_string()),
+        None if into.len() == from.len() => {
+            into.copy_from_slice(from);
+            Ok(())
+        }
+        None => Err("a message of another length than its receive".into()),
     }
 }
 

@@ -276,6 +276,8 @@ impl Run {
             if let Some(from) = from.bytes(src) {
                 return into.put(dst, from, calc);
             }
+        } else if let Some(done) = self.memory_mut(dst.buffer).put_within(src, dst, calc) {
+            return done;
         }
         let mut part = std::mem::take(&mut self.part);
         let done = self.by_parts(src, dst, calc, &mut part);
@@ -451,7 +453,8 @@ impl Run {
 const NOT_THERE: &str = "a span of a GPU's memory, and one that is not";
 
 /// Two different ones of the buffers: what is read, and what is written, which is never the input.
-fn apart<'m>(
+#[inline]
+pub(super) fn apart<'m>(
     (input, data, scratch): (&'m mut Memory, &'m mut Memory, &'m mut Memory),
     from: Named,
     into: Named,

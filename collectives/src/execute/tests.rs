@@ -1,5 +1,7 @@
 //! Ranks that say what they should not, played by hand against one that is real; and ranks with little room for messages.
 
+mod straight;
+
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ mod holds;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use qpair_verbs::calc::ReduceOp;
 use qpair_verbs::{Gpu, ProtectionDomain};
 
 use self::holds::Holding;
@@ -13,7 +14,9 @@ use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
 use crate::cost::Seats;
 use crate::error::CollectiveError;
-use crate::execute::{Block, Compiled, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, Wait};
+use crate::execute::{
+    Block, Compiled, Course, Engine, Kept, Key, Net, OwnPlan, Patience, PlanCache, Run, Runs, Straight, Wait,
+};
 use crate::fault::{Fault, Outcome};
 use crate::machine::{Known, Origin};
 use crate::trace::{Activity, Trace};
@@ -40,6 +43,7 @@ pub(super) struct Core {
     /// What served former operations, so that nothing is allocated once they have served the largest plans.
     spare: Runs,
     wait: Wait,
+    pub(super) straight: Straight,
     /// What was recorded up to the end of the communicator.
     last_trace: Trace,
     error: Option<CollectiveError>,
@@ -86,6 +90,7 @@ impl Core {
             runs: Vec::new(),
             spare: Vec::new(),
             wait: Wait::default(),
+            straight: Straight::default(),
             last_trace: Trace::default(),
             error: None,
             waiting: VecDeque::new(),
@@ -99,7 +104,7 @@ impl Core {
 
     /// Runs an operation to its end.
     #[inline]
-    pub(super) fn operate(&mut self, key: &Key, operands: Operands) -> Ended {
+    pub(super) fn operate(&mut self, key: &Key, mut operands: Operands) -> Ended {
         if !self.runs.is_empty() || !self.waiting.is_empty() {
             let ticket = self.enqueue(key.clone(), operands);
             return self.wait_for(ticket);
@@ -107,9 +112,13 @@ impl Core {
         if self.is_over() {
             return self.refuse(operands);
         }
-        let ticket = self.ticket();
         let found = self.find(key);
-        if let Err(ended) = self.begin(ticket, (key, found), operands) {
+        let ran = found.as_ref().ok().and_then(|plan| self.run_straight(*plan, key, &mut operands));
+        if ran == Some(true) {
+            return operands.back(Ok(()));
+        }
+        let ticket = self.ticket();
+        if let Err(ended) = self.begin(ticket, (key, found), operands, ran.is_some()) {
             return ended;
         }
         let complete = match self.engine() {
@@ -120,6 +129,20 @@ impl Core {
             Ok(()) => self.finish(0),
             Err(fault) => self.fail_all(*fault, Some(ticket)),
         }
+    }
+
+    /// Runs an operation straight, if it is one that may be. False if that stopped before the end.
+    #[inline]
+    fn run_straight(&mut self, plan: usize, key: &Key, operands: &mut Operands) -> Option<bool> {
+        let (net, plan) = (self.net.as_mut()?, self.cache.get(plan)?);
+        let own =
+            operands.limit.is_some() || operands.after.is_some() || matches!(key.op, Some(ReduceOp::PreMulSum(_)));
+        if own || !plan.is_straight(net) || !self.straight.has_scratch_for(plan, &self.domain) {
+            return None;
+        }
+        let (Operands { input, data, .. }, alarm) = (operands, self.watch.alarm());
+        let (wait, patience, books) = (&mut self.wait, self.patience, &mut self.straight);
+        Some(Course { net, plan, input, data, wait, patience, alarm, books }.run())
     }
 
     /// Starts an operation, if there is room for it beside those under way.
@@ -289,7 +312,7 @@ impl Core {
                 return;
             }
             let Waiting { ticket, key, operands, .. } = next;
-            if let Err(ended) = self.begin(ticket, (&key, found), operands) {
+            if let Err(ended) = self.begin(ticket, (&key, found), operands, false) {
                 self.keep(ticket, ended);
             }
         }
@@ -364,13 +387,14 @@ impl Core {
         }
     }
 
-    /// Starts an operation by the plan at the place that was found.
+    /// Starts an operation by the plan at the place that was found, or goes on with it where it stopped to be run straight.
     #[inline]
     fn begin(
         &mut self,
         ticket: Ticket,
         (key, found): (&Key, Result<usize, CollectiveError>),
         mut operands: Operands,
+        goes_on: bool,
     ) -> Result<(), Ended> {
         let plan = match found {
             Ok(plan) => plan,
@@ -407,10 +431,19 @@ impl Core {
             return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));
         }
         let started = match self.engine() {
-            Ok(mut engine) => engine.start(),
+            Ok(mut engine) if !goes_on => engine.start(),
+            Ok(_) => self.go_on_from_straight(),
             Err(fault) => Err(fault),
         };
         started.map_err(|fault| self.fail_all(*fault, Some(ticket)))
+    }
+
+    #[cold]
+    fn go_on_from_straight(&mut self) -> Outcome<()> {
+        let mut straight = std::mem::take(&mut self.straight);
+        let resumed = self.engine().and_then(|mut engine| engine.resume(&mut straight));
+        self.straight = straight;
+        resumed
     }
 
     /// What runs the operations under way. Made where it is used, as a copy of it would have the processor wait until what it

@@ -1,0 +1,286 @@
+//! Short operations, run straight: step by step, without the books that it takes to have several
+//! operations under way, or steps that wait for different peers.
+//!
+//! That is done where a rank waits for its operation, nothing else is under way, all messages are copied, and no step would have
+//! to wait longer so than it does by the plan ([`straight_order`]). Whatever else happens on the way than what is next, [`Engine`]
+//! goes on from there with the same plan: a peer that has no room, or keeps this rank waiting, or sends something else.
+//!
+//! [`Engine`]: super::Engine
+
+use qpair_transport::{EndpointId, Event, Message, Tag, WorkerError};
+use qpair_verbs::ProtectionDomain;
+use qpair_verbs::calc::{Calc, scale};
+
+use super::block::Block;
+use super::compile::{Compiled, Span, Step, What};
+use super::memory::Memory;
+use super::net::{Link, Net, Number};
+use super::run::apart;
+use super::stash::Early;
+use super::tag::{Fields, Kind};
+use super::wait::{Patience, Wait};
+use crate::bootstrap::Alarm;
+use crate::plan::{Buffer, Program};
+
+/// Steps of a plan that is run straight, at most: as many as a mask has bits.
+const MOST: usize = u64::BITS as usize;
+
+/// Bytes of scratch of such a plan, at most.
+pub(super) const SCRATCH: usize = 64 << 10;
+
+/// The order in which the steps of a plan are run straight, none of whose messages goes otherwise than by a copy: messages are
+/// sent as soon as they may be, and waited for last, in the order of the program. `None` where that does not do, as
+/// a message would be sent after another has been waited for that it does not have to wait for by the plan, and that does not
+/// come before one from the same peer that it has to wait for.
+pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Box<[u32]>> {
+    if steps.len() > MOST {
+        return None;
+    }
+    let order = in_order(steps, program);
+    waits_for_no_other(steps, &order, program).then_some(order)
+}
+
+fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {
+    let rank = |step: &Step| match step.what {
+        What::Send => 0,
+        What::Copy if step.gives() => 0,
+        What::Copy | What::Reduce | What::Finish => 1,
+        What::Recv | What::RecvReduce => 2,
+    };
+    let (mut order, mut done) = (Vec::with_capacity(steps.len()), 0_u64);
+    let is_done = |done: u64, step: u32| done >> step & 1 == 1;
+    while order.len() < steps.len() {
+        let open = (0..steps.len() as u32).filter(|&step| !is_done(done, step));
+        let ready = open.filter(|&step| program.deps(step).iter().all(|dep| is_done(done, dep)));
+        let Some(next) = ready.min_by_key(|&step| (rank(&steps[step as usize]), step)) else { break };
+        done |= 1 << next;
+        order.push(next);
+    }
+    order.into()
+}
+
+fn waits_for_no_other(steps: &[Step], order: &[u32], program: &Program) -> bool {
+    let step = |number: u32| &steps[number as usize];
+    // By step: those that it waits for, and those that they wait for.
+    let mut behind = [0_u64; MOST];
+    for (place, &number) in order.iter().enumerate() {
+        let deps = program.deps(number).iter();
+        let awaited = deps.fold(0, |all, dep| all | 1 << dep | behind[dep as usize]);
+        behind[number as usize] = awaited;
+        let is_awaited = |number: u32| awaited >> number & 1 == 1;
+        let before = &order[..place];
+        let comes_first = |at: usize| {
+            let mut later = before[at..].iter().filter(|&&later| is_awaited(later) && step(later).what.is_receive());
+            later.any(|&later| step(later).slot == step(before[at]).slot)
+        };
+        let sends = step(number).what == What::Send || step(number).gives();
+        if sends && !(0..place).all(|at| !step(before[at]).what.is_receive() || comes_first(at)) {
+            return false;
+        }
+    }
+    order.len() == steps.len()
+}
+
+/// What is known of an operation that is run straight, or was up to where that stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Straight {
+    pub(super) scratch: Memory,
+    /// By slot: the number of the operation with that peer.
+    pub(super) numbers: Vec<Number>,
+    /// By step: sends whose messages went when what they give away was to be copied.
+    pub(super) given: u64,
+    /// Steps that are done, in the order in which they are run.
+    pub(super) done: usize,
+    /// What came that is not what is next, or what is wrong with the worker.
+    pub(super) came: Option<Result<Event, WorkerError>>,
+    /// How many operations were run to their end, and how many were not.
+    #[cfg(test)]
+    pub(crate) ended: [u32; 2],
+}
+
+/// What it takes to run a plan straight.
+pub(crate) struct Course<'a> {
+    pub(crate) net: &'a mut Net,
+    pub(crate) plan: &'a Compiled,
+    /// What is given, where that stays as it is.
+    pub(crate) input: &'a mut Memory,
+    /// What the result is put into.
+    pub(crate) data: &'a mut Memory,
+    pub(crate) wait: &'a mut Wait,
+    pub(crate) patience: Patience,
+    pub(crate) alarm: &'a Alarm,
+    pub(crate) books: &'a mut Straight,
+}
+
+impl Straight {
+    /// Whether it has the scratch that a plan needs: some is taken if need be.
+    #[inline]
+    pub(crate) fn has_scratch_for(&mut self, plan: &Compiled, domain: &ProtectionDomain) -> bool {
+        plan.scratch == 0 || !matches!(self.scratch, Memory::None) || self.take_scratch(domain)
+    }
+
+    #[cold]
+    fn take_scratch(&mut self, domain: &ProtectionDomain) -> bool {
+        self.scratch = Block::alloc(None, SCRATCH, domain).map_or(Memory::None, Memory::Plain);
+        !matches!(self.scratch, Memory::None)
+    }
+}
+
+impl Course<'_> {
+    /// Runs the plan. False if that stopped before the end.
+    #[inline]
+    pub(crate) fn run(mut self) -> bool {
+        let plan = self.plan;
+        self.wait.reset();
+        (self.books.given, self.books.done) = (0, 0);
+        self.books.numbers.clear();
+        for peer in &plan.peers {
+            self.books.numbers.push(self.net.enlist(peer.rank, plan.call));
+        }
+        let complete = plan.straight.iter().flatten().all(|&number| {
+            let done = self.step(number);
+            self.books.done += usize::from(done);
+            done
+        });
+        #[cfg(test)]
+        {
+            self.books.ended[usize::from(!complete)] += 1;
+        }
+        complete
+    }
+
+    #[inline]
+    fn step(&mut self, number: u32) -> bool {
+        let step = &self.plan.steps[number as usize];
+        match step.what {
+            What::Send => self.books.given >> number & 1 == 1 || self.send(step, step.src),
+            What::Copy if step.gives() => self.give(step),
+            What::Copy => self.local(step, None),
+            What::Reduce => self.local(step, self.plan.calc),
+            What::Finish => self.finish(step.dst),
+            What::Recv | What::RecvReduce => self.receive(step),
+        }
+    }
+
+    /// Sends a step's message, which is those bytes.
+    #[inline]
+    fn send(&mut self, step: &Step, src: Span) -> bool {
+        let (rank, plan, sequence) = (self.net.me, self.plan.number, self.books.numbers[step.slot as usize].sequence());
+        let tag = Fields { kind: Kind::Data, rank, plan, sequence, message: step.message }.encode();
+        let contents = match src.buffer {
+            _ if src.len == 0 => Some(&[][..]),
+            Buffer::Input => self.input.bytes(src),
+            Buffer::Data => self.data.bytes(src),
+            Buffer::Scratch => self.books.scratch.bytes(src),
+        };
+        let ep = self.plan.peers[step.slot as usize].ep;
+        ep.zip(contents).is_some_and(|(ep, contents)| self.net.worker.send_copy(ep, tag, contents).is_ok())
+    }
+
+    /// Sends what a copy would copy, as the messages of the sends that wait for it.
+    #[inline]
+    fn give(&mut self, copy: &Step) -> bool {
+        let plan = self.plan;
+        plan.given[copy.sends.0 as usize..copy.sends.1 as usize].iter().all(|&send| {
+            let said = self.send(&plan.steps[send as usize], copy.src);
+            self.books.given |= u64::from(said) << send;
+            said
+        })
+    }
+
+    /// Copies or combines within this rank.
+    #[inline]
+    fn local(&mut self, step: &Step, calc: Option<Calc>) -> bool {
+        let (src, dst) = (step.src, step.dst);
+        if src.buffer == dst.buffer {
+            return self.memory(dst).put_within(src, dst, calc).is_some_and(|done| done.is_ok());
+        }
+        let (from, into) = apart((self.input, self.data, &mut self.books.scratch), src.buffer, dst.buffer);
+        from.bytes(src).is_some_and(|from| into.put(dst, from, calc).is_ok())
+    }
+
+    fn finish(&mut self, span: Span) -> bool {
+        let Some((data_type, by)) = self.plan.finish else { return true };
+        self.memory(span).bytes_mut(span).is_some_and(|bytes| scale(data_type, bytes, by).is_ok())
+    }
+
+    #[inline]
+    fn memory(&mut self, span: Span) -> &mut Memory {
+        match span.buffer {
+            Buffer::Input => self.input,
+            Buffer::Data => self.data,
+            Buffer::Scratch => &mut self.books.scratch,
+        }
+    }
+
+    /// Waits for a step's message, and takes it.
+    #[inline]
+    fn receive(&mut self, step: &Step) -> bool {
+        let peer = &self.plan.peers[step.slot as usize];
+        let (Some(from), Some(plan)) = (peer.ep, peer.theirs) else { return false };
+        let sequence = self.books.numbers[step.slot as usize].sequence();
+        let due = Fields { kind: Kind::Data, rank: peer.rank, plan, sequence, message: step.message }.encode();
+        if !self.net.stash.is_empty()
+            && let Some(Early { fields, contents }) = self.net.stash.take(peer.rank, sequence)
+        {
+            let tag = fields.encode();
+            return if tag == due { self.take(step, from, tag, contents) } else { self.leave(from, tag, contents) };
+        }
+        loop {
+            match self.net.worker.poll() {
+                // Taken apart at once, for nothing to be copied that was just written.
+                Ok(Some(Event::Received { ep, tag, message })) => {
+                    if (ep, tag) == (from, due) {
+                        return self.take(step, ep, tag, message);
+                    }
+                    match self.early(ep, tag) {
+                        Some(fields) => self.net.stash.push(Early { fields, contents: message }),
+                        None => return self.leave(ep, tag, message),
+                    }
+                }
+                Ok(None) if self.may_wait() => {}
+                Ok(None) => return false,
+                Ok(Some(event)) => {
+                    self.books.came = Some(Ok(event));
+                    return false;
+                }
+                Err(error) => {
+                    self.books.came = Some(Err(error));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Puts a message where its receive wants it.
+    #[inline]
+    fn take(&mut self, step: &Step, ep: EndpointId, tag: Tag, message: Message) -> bool {
+        let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
+        let dst = step.dst;
+        let fits = message.len() == dst.len && self.memory(dst).put(dst, &message, calc).is_ok();
+        fits || self.leave(ep, tag, message)
+    }
+
+    /// Leaves a message to the engine.
+    #[cold]
+    fn leave(&mut self, ep: EndpointId, tag: Tag, message: Message) -> bool {
+        self.books.came = Some(Ok(Event::Received { ep, tag, message }));
+        false
+    }
+
+    /// Whether something is a message of this operation that is not next, or one of another that has not begun.
+    fn early(&self, ep: EndpointId, tag: Tag) -> Option<Fields> {
+        let fields = Fields::decode(tag).filter(|fields| !matches!(fields.kind, Kind::Hello | Kind::Announce))?;
+        let number = |slot: u16| self.books.numbers[slot as usize].sequence();
+        let of_this = self.plan.slot(fields.rank).map(number) == Some(fields.sequence);
+        let is_up = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
+        let due = of_this && fields.kind == Kind::Data || self.net.is_to_come(fields.rank, fields.sequence);
+        (is_up && due).then_some(fields)
+    }
+
+    /// Waits a little. False if it was long enough for what takes longer to be done by the engine.
+    #[inline]
+    fn may_wait(&mut self) -> bool {
+        !self.alarm.is_raised() && self.wait.pause_briefly(self.patience)
+    }
+}

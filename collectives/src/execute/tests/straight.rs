@@ -1,0 +1,244 @@
+//! Operations that are run straight, and those that do not go on so.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::*;
+use crate::algorithms::{Recipe, Shape};
+use crate::execute::compile::What;
+
+/// What a rank does in the order in which it runs straight; `None` where it does not.
+fn course(key: &Key, me: u32) -> (Compiled, Option<Vec<u32>>) {
+    let plan = Compiled::new(key.clone(), me, &Tuner::default(), &[]).unwrap();
+    let order = plan.straight.as_ref().map(|order| order.to_vec());
+    (plan, order)
+}
+
+fn keys() -> impl Iterator<Item = Key> {
+    let cases = Algorithm::ALL.into_iter().flat_map(|wish| Collective::ALL.into_iter().map(move |of| (wish, of)));
+    let sizes = [2, 3, 4, 5, 8].into_iter().flat_map(|ranks| [false, true].map(|in_place| (ranks, in_place)));
+    let all = cases.flat_map(move |case| sizes.clone().map(move |size| (case, size)));
+    all.filter_map(|((wish, collective), (ranks, in_place))| {
+        let elements = if collective == Collective::Barrier { 0 } else { 4 };
+        let spec = Spec { in_place, ..Spec::new(collective, Ranks(ranks), Elements(elements), 4) };
+        Recipe::with(spec.clone(), wish, Shape::default()).ok()?;
+        let data_type = (collective != Collective::Barrier).then_some(DataType::F32);
+        let op = collective.reduces().then_some(ReduceOp::Sum);
+        Some(Key { spec, data_type, op, wish, lenient: false, on_gpu: false })
+    })
+}
+
+/// With each rank waiting for one message at a time, in its order, all come to the end.
+#[test]
+fn ranks_that_run_straight_wait_for_each_other_and_come_to_the_end() {
+    let mut straight = HashMap::new();
+    for key in keys() {
+        let ranks: Vec<_> = (0..key.spec.ranks.0).map(|me| course(&key, me)).collect();
+        let all = ranks.iter().all(|(_, order)| order.is_some());
+        straight.insert((key.wish, key.spec.collective, key.spec.ranks.0, key.spec.in_place), all);
+        let what = format!("{} {}", key.wish, key.spec);
+        // The others do what is next in the program, whatever that is, which no message waits longer for.
+        let orders: Vec<Vec<u32>> = ranks
+            .iter()
+            .map(|(plan, order)| order.clone().unwrap_or_else(|| (0..plan.len() as u32).collect()))
+            .collect();
+        for ((plan, order), own) in ranks.iter().zip(&orders).filter(|((_, order), _)| order.is_some()) {
+            let mut sorted = order.clone().unwrap();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..plan.len() as u32), "{what}");
+            let place = |number: u32| own.iter().position(|&at| at == number);
+            for number in 0..plan.len() as u32 {
+                for &dependent in plan.graph.dependents(number) {
+                    assert!(place(number) < place(dependent), "{what}: {number} before {dependent}");
+                }
+            }
+        }
+        if all {
+            run_all(&ranks, &orders, &what);
+        }
+    }
+    let is = |wish, collective, ranks, in_place| straight[&(wish, collective, ranks, in_place)];
+    for ranks in [2, 4, 8] {
+        assert!(is(Algorithm::Exchange, Collective::AllReduce, ranks, true));
+        assert!(is(Algorithm::RecursiveDoubling, Collective::AllReduce, ranks, false));
+        assert!(is(Algorithm::Direct, Collective::AllToAll, ranks, false));
+        assert!(is(Algorithm::Direct, Collective::AllGather, ranks, true));
+        assert!(is(Algorithm::BinomialTree, Collective::Broadcast { root: 0 }, ranks, true));
+        assert!(is(Algorithm::Dissemination, Collective::Barrier, ranks, true));
+    }
+    // What goes down one tree is not to wait for what comes down the other.
+    assert!(!is(Algorithm::DoubleTree, Collective::Broadcast { root: 0 }, 8, true));
+}
+
+fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &str) {
+    let mut places = vec![0; ranks.len()];
+    let mut under_way: HashMap<(u32, u32), VecDeque<u32>> = HashMap::new();
+    loop {
+        let before = places.clone();
+        for (me, ((plan, _), order)) in (0..).zip(ranks.iter().zip(orders)) {
+            let place = &mut places[me as usize];
+            while let Some(&number) = order.get(*place) {
+                let step = plan.steps[number as usize];
+                let peer = plan.peers.get(step.slot as usize).map(|peer| peer.rank);
+                match (step.what, peer) {
+                    (What::Send, Some(peer)) => under_way.entry((me, peer)).or_default().push_back(step.message),
+                    (What::Recv | What::RecvReduce, Some(peer)) => {
+                        let messages = under_way.entry((peer, me)).or_default();
+                        let Some(at) = messages.iter().position(|message| *message == step.message) else { break };
+                        messages.remove(at);
+                    }
+                    _ => {}
+                }
+                *place += 1;
+            }
+        }
+        if places == before {
+            break;
+        }
+    }
+    assert!(places.iter().zip(orders).all(|(place, order)| *place == order.len()), "{what}: {places:?}");
+    assert!(under_way.values().all(VecDeque::is_empty), "{what}");
+}
+
+/// Rank 1 reduces so often, while `script` plays rank 0. How often that was done straight, and how often it stopped.
+fn straight(times: u32, script: impl FnOnce(&mut Forger)) -> (Reduced, [u32; 2]) {
+    let (comm, address) = real();
+    let key = key(Algorithm::RecursiveDoubling, 2);
+    std::thread::scope(|scope| {
+        let rank = scope.spawn(move || {
+            comm.set_algorithm(Algorithm::RecursiveDoubling);
+            let mut vector = comm.buffer::<f32>(2).unwrap();
+            vector.fill(1.0);
+            let result = (0..times).try_for_each(|_| comm.all_reduce(&mut vector, ReduceOp::Sum));
+            (result.map(|()| vector.to_vec()), comm.run_straight())
+        });
+        let mut forger = Forger::rank_0(address, key);
+        script(&mut forger);
+        let start = Instant::now();
+        while !rank.is_finished() && start.elapsed() < LIMIT {
+            forger.worker.poll().unwrap();
+            std::thread::yield_now();
+        }
+        rank.join().unwrap()
+    })
+}
+
+fn ones() -> Vec<u8> {
+    1.0_f32.to_le_bytes().repeat(2)
+}
+
+/// The first is not run straight, as the peer's number for the plan is not known.
+#[test]
+fn messages_that_are_there_are_taken_straight() {
+    let (vector, [done, stopped]) = straight(9, |forger| {
+        for sequence in 0..9 {
+            forger.say_in(sequence, Kind::Data, 0, &ones());
+        }
+    });
+    assert_eq!(vector.unwrap(), [10.0; 2]);
+    assert_eq!(done + stopped, 8);
+}
+
+#[test]
+fn messages_of_operations_to_come_are_kept() {
+    let (vector, _) = straight(4, |forger| {
+        for sequence in [1, 3, 2, 0] {
+            forger.say_in(sequence, Kind::Data, 0, &ones());
+        }
+    });
+    assert_eq!(vector.unwrap(), [5.0; 2]);
+}
+
+/// A peer that keeps it waiting for longer than it waits so.
+#[test]
+fn what_takes_long_is_left_to_the_engine() {
+    let (vector, [_, stopped]) = straight(3, |forger| {
+        for sequence in 0..3 {
+            forger.hear(Kind::Data);
+            // Far beyond the polls of a short wait.
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(100) {
+                forger.worker.poll().unwrap();
+                std::thread::yield_now();
+            }
+            forger.say_in(sequence, Kind::Data, 0, &ones());
+        }
+    });
+    assert_eq!(vector.unwrap(), [4.0; 2]);
+    assert_eq!(stopped, 2);
+}
+
+#[test]
+fn what_is_not_due_ends_it_as_it_does_elsewhere() {
+    type Case<'a> = (&'a str, u16, Kind, u32, &'a [u8], &'a str);
+    let ones = ones();
+    let cases: [Case<'_>; 6] = [
+        ("a message that there is not", 1, Kind::Data, 7, &ones, "has no use for"),
+        ("one that is too short", 1, Kind::Data, 0, &ones[..4], "does not fit what came for it"),
+        ("the memory of a short operation", 1, Kind::Begin, 0, &[], "has no use for"),
+        ("a word of reading", 1, Kind::Read, 0, &[], "has no use for"),
+        ("one of an operation that is over", 0, Kind::Data, 0, &ones, "rank 0"),
+        ("a plan that nobody announced", 1, Kind::Announce, 0, b"?", "rank 0"),
+    ];
+    for (what, sequence, kind, message, contents, words) in cases {
+        let (result, _) = straight(2, |forger| {
+            forger.say(Kind::Data, 0, &ones);
+            // The second is under way.
+            forger.hear(Kind::Data);
+            forger.hear(Kind::Data);
+            forger.say_in(sequence, kind, message, contents);
+            forger.is_closed();
+        });
+        let error = result.expect_err(what).to_string();
+        assert!(error.contains(words), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_is_named() {
+    let (result, _) = straight(2, |forger| {
+        forger.say(Kind::Data, 0, &ones());
+        forger.hear(Kind::Data);
+        forger.hear(Kind::Data);
+        forger.worker.close(forger.ep);
+        forger.is_closed();
+    });
+    let error = result.unwrap_err();
+    assert!(matches!(error, CollectiveError::RankLeft { rank: 0, .. }), "{error}");
+}
+
+/// Where a peer has room for one message at a time, so that what is given away goes to some and not to others.
+#[test]
+fn peers_without_room_are_sent_to_later() {
+    for window in [1, 2] {
+        let settings = NetSettings { window, ..NetSettings::default() };
+        let group = Communicator::group_knowing(3, settings, &Known::default()).unwrap();
+        let ended: Vec<_> = std::thread::scope(|scope| {
+            let ranks: Vec<_> =
+                group.into_iter().map(|comm| scope.spawn(move || exchanges_and_broadcasts(&comm))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(ended.iter().any(|[_, stopped]| *stopped > 0), "{ended:?}");
+    }
+}
+
+fn exchanges_and_broadcasts(comm: &Communicator) -> [u32; 2] {
+    comm.set_timeout(LIMIT);
+    let (me, mut vector) = (comm.rank(), comm.buffer::<f32>(2).unwrap());
+    for round in 0..200 {
+        comm.set_algorithm(Algorithm::Flat);
+        // The root waits for nobody.
+        for _ in 0..4 {
+            vector.fill(if me == round % 3 { round as f32 } else { -1.0 });
+            comm.broadcast(&mut vector, round % 3).unwrap();
+            assert_eq!(vector[..], [round as f32; 2]);
+        }
+        comm.set_algorithm(Algorithm::Exchange);
+        vector.fill(1.0 + me as f32);
+        comm.all_reduce(&mut vector, ReduceOp::Sum).unwrap();
+        assert_eq!(vector[..], [6.0; 2]);
+        vector.fill(2.0 + me as f32);
+        comm.all_reduce(&mut vector, ReduceOp::Avg).unwrap();
+        assert_eq!(vector[..], [3.0; 2]);
+    }
+    comm.run_straight()
+}
