@@ -21,8 +21,8 @@ REASONS = {
 }
 
 # Two ranks whose cores share a cache, by callgrind.
-_CODE = ("A message takes 50 ns between cores that share a cache, and the operation as long as its code: some 3,400 instructions,"
-         " of which a third are the transport's.")
+_CODE = ("A message takes 50 ns between cores that share a cache, and the operation as long as its code: some 2,200 instructions,"
+         " of which half are the transport's.")
 for _operation in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"):
     for _size in ("8 B",) if _operation == "all-reduce" else ("64 B", "256 B"):
         REASONS[f"{_operation}, 2 ranks, {_size}".replace("all-reduce, ", "")] = _CODE

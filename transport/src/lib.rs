@@ -62,7 +62,7 @@ pub use worker::{
     ActiveMessage, Armed, CloseReason, Config, ConnectError, ConnectFailure, Counter, Counters, DatagramState,
     EndpointId, Event, Explanation, Flow, HandlerId, Handlers, History, ListenError, Listener, ListenerId, Lost,
     Message, MessageHandler, Metrics, Misfit, Near, NearError, NoKey, Notice, OneSidedError, OneSidedFailure, OpError,
-    OpId, Payload, Placement, Probe, Rail, RailState, RecvError, RecvFailure, RemoteCounter, Reply, Request,
+    OpId, Payload, Placement, Polled, Probe, Rail, RailState, RecvError, RecvFailure, RemoteCounter, Reply, Request,
     RequestHandler, ResourceError, Returned, SendCopyError, SendError, SendFailure, Source, StreamEnd, StreamId, Tag,
     TagPattern, Traffic, Unmatched, Worker, WorkerError,
 };

@@ -61,8 +61,11 @@ pub(crate) struct Current {
 /// A short message that has come out of the ring of the software device. It is put into the memory of its receive once that
 /// is asked for.
 pub(crate) struct Short {
+    /// Bytes of the longest that stays here. Longer ones than of two lines do for who reads them here alone: to go on from here
+    /// to the memory takes longer than to go there at once.
+    pub(crate) most: u32,
     /// Its bytes; what lies beyond its length means nothing.
-    pub(crate) bytes: [u8; soft::SHORT],
+    pub(crate) bytes: [u8; soft::RING_INLINE],
     /// Whose receive it took; `None` if there is no such message, or it is in the memory.
     pub(crate) origin: Option<Origin>,
 }
@@ -87,7 +90,7 @@ pub(crate) enum Unsignaled {
 
 impl Default for Short {
     fn default() -> Self {
-        Short { bytes: [0; soft::SHORT], origin: None }
+        Short { most: soft::SHORT as u32, bytes: [0; soft::RING_INLINE], origin: None }
     }
 }
 

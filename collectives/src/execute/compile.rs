@@ -334,6 +334,11 @@ impl Compiled {
         self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
     }
 
+    /// The step that is run straight after so many others.
+    pub(super) fn straight_step(&self, done: usize) -> u32 {
+        self.straight.as_deref().and_then(|order| order.get(done)).copied().unwrap_or_default()
+    }
+
     /// Whether messages go by slots.
     pub(crate) fn is_staged(&self) -> bool {
         self.staged

@@ -9,7 +9,7 @@ use super::exec::Exec;
 use super::net::{Link, Net};
 use super::run::Run;
 use super::stash::Early;
-use super::straight::Straight;
+use super::straight::{Came, Straight};
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Pause, TimeLimit, Wait};
 use crate::bootstrap::Alarm;
@@ -55,10 +55,12 @@ impl Engine<'_> {
     /// Goes on with the operation that was prepared last, which was run straight up to where that stopped.
     #[cold]
     pub(crate) fn resume(&mut self, straight: &mut Straight) -> Outcome<()> {
-        self.exec(self.runs.len().saturating_sub(1))?.resume(straight)?;
+        let mut exec = self.exec(self.runs.len().saturating_sub(1))?;
+        exec.resume(straight)?;
         match straight.came.take() {
-            Some(Ok(event)) => self.handle(event),
-            Some(Err(error)) => Err(self.broken(&error)),
+            Some(Came::Event(event)) => self.handle(event),
+            Some(Came::Unfit) => Err(exec.inconsistent(exec.plan.straight_step(straight.done))),
+            Some(Came::Broken(error)) => Err(self.broken(&error)),
             None => Ok(()),
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! [`Engine`]: super::Engine
 
-use qpair_transport::{EndpointId, Event, Message, Tag, WorkerError};
+use qpair_transport::{EndpointId, Event, Polled, Tag, WorkerError};
 use qpair_verbs::ProtectionDomain;
 use qpair_verbs::calc::{Calc, scale};
 
@@ -91,11 +91,21 @@ pub(crate) struct Straight {
     pub(super) given: u64,
     /// Steps that are done, in the order in which they are run.
     pub(super) done: usize,
-    /// What came that is not what is next, or what is wrong with the worker.
-    pub(super) came: Option<Result<Event, WorkerError>>,
+    /// What came that is not what is next.
+    pub(super) came: Option<Came>,
     /// How many operations were run to their end, and how many were not.
     #[cfg(test)]
     pub(crate) ended: [u32; 2],
+}
+
+/// What came while something else was waited for.
+#[derive(Debug)]
+pub(super) enum Came {
+    Event(Event),
+    /// What was waited for, and it does not fit.
+    Unfit,
+    /// Nothing comes any more.
+    Broken(WorkerError),
 }
 
 /// What it takes to run a plan straight.
@@ -224,47 +234,40 @@ impl Course<'_> {
             && let Some(Early { fields, contents }) = self.net.stash.take(peer.rank, sequence)
         {
             let tag = fields.encode();
-            return if tag == due { self.take(step, from, tag, contents) } else { self.leave(from, tag, contents) };
+            if tag != due {
+                return self.stop(Came::Event(Event::Received { ep: from, tag, message: contents }));
+            }
+            return take(self.plan, step, self.memory(step.dst), &contents) || self.stop(Came::Unfit);
         }
         loop {
-            match self.net.worker.poll() {
-                // Taken apart at once, for nothing to be copied that was just written.
-                Ok(Some(Event::Received { ep, tag, message })) => {
-                    if (ep, tag) == (from, due) {
-                        return self.take(step, ep, tag, message);
-                    }
-                    match self.early(ep, tag) {
-                        Some(fields) => self.net.stash.push(Early { fields, contents: message }),
-                        None => return self.leave(ep, tag, message),
-                    }
-                }
-                Ok(None) if self.may_wait() => {}
-                Ok(None) => return false,
-                Ok(Some(event)) => {
-                    self.books.came = Some(Ok(event));
-                    return false;
-                }
-                Err(error) => {
-                    self.books.came = Some(Err(error));
-                    return false;
-                }
+            let polled = {
+                let Course { net, plan, input, data, books, .. } = self;
+                let memory = match step.dst.buffer {
+                    Buffer::Input => &mut **input,
+                    Buffer::Data => &mut **data,
+                    Buffer::Scratch => &mut books.scratch,
+                };
+                net.worker.poll_for(from, due, |message| take(plan, step, memory, message))
+            };
+            match polled {
+                Ok(Polled::Message(true)) => return true,
+                Ok(Polled::Message(false)) => return self.stop(Came::Unfit),
+                Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
+                    Some(fields) => self.net.stash.push(Early { fields, contents: message }),
+                    None => return self.stop(Came::Event(Event::Received { ep, tag, message })),
+                },
+                Ok(Polled::Event(event)) => return self.stop(Came::Event(event)),
+                Ok(_) if self.may_wait() => {}
+                Ok(_) => return false,
+                Err(error) => return self.stop(Came::Broken(error)),
             }
         }
     }
 
-    /// Puts a message where its receive wants it.
-    #[inline]
-    fn take(&mut self, step: &Step, ep: EndpointId, tag: Tag, message: Message) -> bool {
-        let calc = if step.what == What::RecvReduce { self.plan.calc } else { None };
-        let dst = step.dst;
-        let fits = message.len() == dst.len && self.memory(dst).put(dst, &message, calc).is_ok();
-        fits || self.leave(ep, tag, message)
-    }
-
-    /// Leaves a message to the engine.
+    /// Leaves what came to the engine.
     #[cold]
-    fn leave(&mut self, ep: EndpointId, tag: Tag, message: Message) -> bool {
-        self.books.came = Some(Ok(Event::Received { ep, tag, message }));
+    fn stop(&mut self, came: Came) -> bool {
+        self.books.came = Some(came);
         false
     }
 
@@ -283,4 +286,11 @@ impl Course<'_> {
     fn may_wait(&mut self) -> bool {
         !self.alarm.is_raised() && self.wait.pause_briefly(self.patience)
     }
+}
+
+/// Puts a message where its receive wants it.
+#[inline]
+fn take(plan: &Compiled, step: &Step, memory: &mut Memory, message: &[u8]) -> bool {
+    let calc = if step.what == What::RecvReduce { plan.calc } else { None };
+    message.len() == step.dst.len && memory.put(step.dst, message, calc).is_ok()
 }

@@ -3,6 +3,7 @@
 use qpair_verbs::{Completion, CompletionError, Local, Qpn, Slab, WcStatus, WorkCompletion};
 
 use super::Worker;
+use super::awaited::Await;
 use super::delivery::{Body, misfit};
 use super::endpoint::{Endpoint, InFlight, Job, OneSided, Reading, Stage, parse_wr_id};
 use super::endpoints::Endpoints;
@@ -41,6 +42,8 @@ impl At {
 pub(super) enum InPlace<'e> {
     /// A short message that simply goes to the application. Its endpoint has taken note of it.
     Short(&'e mut Endpoint, Envelope, Message),
+    /// A message that was awaited, and is taken; likewise.
+    Taken(&'e mut Endpoint),
     /// The same that no correct peer sends.
     Violation(EndpointId, Violation),
     /// Any other message, with nothing done.
@@ -52,21 +55,37 @@ impl<'e> InPlace<'e> {
     // Each way out makes its value where it is returned: a copy of what was just written would have the processor wait until all
     // that was written before, for peers too, has left it.
     #[inline(always)]
-    pub(super) fn of(endpoints: &'e mut Endpoints, plain: bool, completion: &Completion<'_>) -> Self {
+    pub(super) fn of(
+        endpoints: &'e mut Endpoints,
+        plain: bool,
+        completion: &Completion<'_>,
+        awaited: &mut impl Await,
+    ) -> Self {
         if !plain {
             return InPlace::Other;
         }
         let Some(bytes) = completion.message() else { return InPlace::Other };
-        let Some(message) = Message::copied(bytes, HEADER_BYTES) else { return InPlace::Other };
+        let is_few = bytes.len() <= HEADER_BYTES + Message::FEW;
+        if !is_few && !awaited.is_something() {
+            return InPlace::Other;
+        }
         let Ok(view) = HeaderView::new_checked(bytes) else { return InPlace::Other };
         let header = Header::parse(&view);
         let Some(endpoint) = endpoints.receiver(completion.wr_id(), completion.qpn().0) else { return InPlace::Other };
-        let is_whole = is_plain(&header) && header.length == message.len() as u64;
-        if !is_whole || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
+        let is_awaited = header.envelope.class == Class::Tagged && awaited.is(endpoint.id, Tag(header.envelope.tag));
+        let is_whole = is_plain(&header) && header.length == (bytes.len() - HEADER_BYTES) as u64;
+        let is_taken = is_whole && (is_few || is_awaited);
+        if !is_taken || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
             return InPlace::Other;
         }
         match endpoint.link.accept(&header) {
+            Ok(()) if is_awaited => {
+                endpoint.received.count(header.length);
+                awaited.take(&bytes[HEADER_BYTES..]);
+                InPlace::Taken(endpoint)
+            }
             Ok(()) => {
+                let Some(message) = Message::copied(bytes, HEADER_BYTES) else { return InPlace::Other };
                 endpoint.received.count(header.length);
                 InPlace::Short(endpoint, header.envelope, message)
             }

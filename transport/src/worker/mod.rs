@@ -3,6 +3,7 @@
 //! beside it.
 
 mod arrival;
+mod awaited;
 mod config;
 mod datagram;
 mod delivery;
@@ -39,6 +40,7 @@ use qpair_verbs::{
     CompletionChannel, CompletionQueue, Context, ExposedRegion, MemoryError, ProtectionDomain, QueuePair,
 };
 
+pub use awaited::Polled;
 pub use config::{Config, Unmatched};
 pub use error::{
     CloseReason, ConnectError, ConnectFailure, ListenError, Lost, Misfit, NoKey, OneSidedError, OneSidedFailure,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use qpair_verbs::{Arm, Local, PostError, Slab, WcOpcode};
 
 use super::arrival::{At, BUSY, InPlace, Plain};
+use super::awaited::{Await, Nothing};
 use super::endpoint::Endpoint;
 use super::error::WorkerError;
 use super::event::Event;
@@ -29,6 +30,12 @@ impl Worker {
     /// [`WorkerError`] if the completion queue failed, or the system refuses to poll the sockets.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Event>, WorkerError> {
+        self.poll_awaiting(&mut Nothing)
+    }
+
+    /// The next event, or a message that is awaited, which is taken.
+    #[inline(always)]
+    pub(super) fn poll_awaiting(&mut self, awaited: &mut impl Await) -> Result<Option<Event>, WorkerError> {
         if let Some(event) = self.next_ready() {
             return Ok(Some(event));
         }
@@ -39,7 +46,7 @@ impl Worker {
                 return Ok(Some(event));
             }
         }
-        self.reap()
+        self.reap_awaiting(awaited)
     }
 
     /// The next event that is ready. The operation that it ends has no deadline any more.
@@ -215,18 +222,31 @@ impl Worker {
     }
 
     /// Takes completions until one gives an event, at most a batch.
+    #[inline]
+    pub(super) fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
+        self.reap_awaiting(&mut Nothing)
+    }
+
+    /// The same, up to one that brings what is awaited, which is taken.
     // A call, which makes the event where its caller wants it; inside of others it would be copied there.
     #[inline(never)]
-    pub(super) fn reap(&mut self) -> Result<Option<Event>, WorkerError> {
+    fn reap_awaiting(&mut self, awaited: &mut impl Await) -> Result<Option<Event>, WorkerError> {
         for _ in 0..BATCH {
-            let Some(completion) = self.cq.poll()? else {
+            let polled = if awaited.is_something() { self.cq.poll_in_place() } else { self.cq.poll() };
+            let Some(completion) = polled? else {
                 self.idle()?;
                 return Ok(if self.ready.is_empty() { None } else { self.ready_by_now() });
             };
             if completion.opcode() == WcOpcode::RECV && completion.status().is_success() {
                 let (wr_id, qpn, len) = (completion.wr_id(), completion.qpn(), completion.byte_len());
                 // A message that is copied is read where it is, and its receive posted again at once.
-                match InPlace::of(&mut self.endpoints, self.inbox.is_plain(), &completion) {
+                match InPlace::of(&mut self.endpoints, self.inbox.is_plain(), &completion, awaited) {
+                    InPlace::Taken(endpoint) => {
+                        let ep = endpoint.id;
+                        let posted = self.slabs.post_again(completion, endpoint);
+                        self.after_short_message(ep, posted);
+                        return Ok(None);
+                    }
                     InPlace::Short(endpoint, envelope, message) => {
                         let ep = endpoint.id;
                         let posted = self.slabs.post_again(completion, endpoint);

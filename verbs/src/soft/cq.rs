@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::arming::Call;
 use super::cq_shared::CqShared;
+use super::entry::{RING_INLINE, SHORT};
 use super::eventfd::EventFd;
 use super::home::Home;
 use super::members::Members;
@@ -60,6 +61,15 @@ impl SoftCq {
     #[inline(always)]
     pub(crate) fn current(&mut self) -> &mut Current {
         &mut self.current
+    }
+
+    /// As [`advance`](SoftCq::advance), for who reads messages where they are.
+    #[inline]
+    pub(crate) fn advance_in_place(&mut self) -> Result<bool, CqError> {
+        self.current.short.most = RING_INLINE as u32;
+        let advanced = self.advance();
+        self.current.short.most = SHORT as u32;
+        advanced
     }
 
     /// Moves on to the next completion, looking at each queue pair in turn that does not rest; false if there is none.

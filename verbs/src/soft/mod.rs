@@ -52,7 +52,7 @@ pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;
 pub(crate) use cq::SoftCq;
 pub(crate) use cq_shared::CqShared;
-pub(crate) use entry::SHORT;
+pub(crate) use entry::{RING_INLINE, SHORT};
 pub(crate) use eventfd::{EventFd, wait};
 pub(crate) use exec::UdTarget;
 pub(crate) use grant::Grant;

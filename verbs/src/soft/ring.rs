@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 
-use super::entry::{BODY, Entry, FIRST, HEAD, MAX_LINES, RING_INLINE, SHORT, lines_for};
+use super::entry::{BODY, Entry, FIRST, HEAD, MAX_LINES, RING_INLINE, lines_for};
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 
 /// One line of a ring.
@@ -241,19 +241,19 @@ impl Consumer {
         }
     }
 
-    /// Copies the inline bytes of a message of one line or two that [is sound](Entry::is_sound), and whatever follows in its
-    /// lines: that costs less than to count.
+    /// Copies the inline bytes of a message that [is sound](Entry::is_sound), and whatever follows in its lines: that costs less
+    /// than to count.
     #[inline(always)]
-    pub(crate) fn read_short(&self, entry: &Entry, into: &mut [u8; SHORT]) {
+    pub(crate) fn read_short(&self, entry: &Entry, into: &mut [u8; RING_INLINE]) {
         let (first, rest) = into.split_at_mut(FIRST);
         // SAFETY: the body holds HEAD + FIRST bytes, ours to read as in `peek`.
         self.lines.at(self.position).body.with(|body| unsafe {
             first.as_mut_ptr().copy_from_nonoverlapping(body.cast::<u8>().add(HEAD), FIRST);
         });
-        if entry.lines > 1 {
-            let slot = self.lines.at(self.position.wrapping_add(1));
-            // SAFETY: as above; `rest` holds BODY bytes.
-            slot.body.with(|body| unsafe { rest.as_mut_ptr().copy_from_nonoverlapping(body.cast::<u8>(), BODY) });
+        for (line, part) in (1..u32::from(entry.lines)).zip(rest.as_chunks_mut::<BODY>().0) {
+            let slot = self.lines.at(self.position.wrapping_add(line));
+            // SAFETY: as above; a part holds BODY bytes.
+            slot.body.with(|body| unsafe { part.as_mut_ptr().copy_from_nonoverlapping(body.cast::<u8>(), BODY) });
         }
     }
 
@@ -307,9 +307,9 @@ mod tests {
                         got[at..at + len].copy_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
                     });
                     prop_assert!(entry.is_sound());
-                    prop_assert_eq!(entry.is_short(), expected.len() <= SHORT);
+                    prop_assert!(entry.is_short());
                     if entry.is_short() {
-                        let mut short = [0; SHORT];
+                        let mut short = [0; RING_INLINE];
                         consumer.read_short(&entry, &mut short);
                         prop_assert_eq!(&short[..expected.len()], &expected[..]);
                     }
@@ -392,7 +392,7 @@ mod model {
                 });
                 assert!(entry.is_sound() && entry.is_short());
                 assert_eq!(sum, (serial + 1) * len);
-                let mut short = [0; SHORT];
+                let mut short = [0; RING_INLINE];
                 consumer.read_short(&entry, &mut short);
                 assert_eq!(short[..len].iter().map(|&b| usize::from(b)).sum::<usize>(), sum);
                 consumer.advance(&entry, &shared.1);

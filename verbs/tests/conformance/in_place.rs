@@ -1,7 +1,7 @@
 //! Messages that are read where they are, and receives that are posted again.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qpair_verbs::{
     Access, Completion, CompletionQueue, GRH_BYTES, Local, PostError, ProtectionDomain, QueuePair, Rejected, WcOpcode,
@@ -22,6 +22,7 @@ two_processes! {
 
 one_sided! {
     what_is_taken_out_after_all_holds_the_message,
+    longer_messages_are_read_in_place_too,
     the_memory_of_a_receive_stays_with_its_number,
     only_buffers_and_slabs_have_messages,
     a_completion_of_anything_else_is_no_receive,
@@ -200,6 +201,20 @@ fn received(cq: &mut CompletionQueue) -> Completion<'_> {
     done
 }
 
+/// What is done with the next receive, polled for by one who reads messages where they are.
+#[track_caller]
+fn in_place<R>(cq: &mut CompletionQueue, with: impl FnOnce(Completion<'_>) -> R) -> R {
+    let start = Instant::now();
+    loop {
+        if let Some(done) = cq.poll_in_place().unwrap() {
+            assert_eq!((done.status(), done.opcode()), (WcStatus::SUCCESS, WcOpcode::RECV));
+            return with(done);
+        }
+        assert!(start.elapsed() < LIMIT, "nothing completed in time");
+        std::thread::yield_now();
+    }
+}
+
 #[track_caller]
 fn refused(result: Result<(), Rejected>) -> (PostError, Local) {
     result.expect_err("it can not be posted").into_parts()
@@ -232,6 +247,34 @@ fn what_is_taken_out_after_all_holds_the_message(env: &Env) {
             Local::Slab(slab) => assert_eq!(slab[..len], message),
             other => panic!("{}", other.form()),
         }
+    }
+}
+
+fn longer_messages_are_read_in_place_too(env: &Env) {
+    let mut ground = Ground::new(env);
+    for len in (0..360).step_by(7).chain(LENGTHS).chain([339, 340, 341, 900]) {
+        let message: Vec<u8> = (0..len).map(|at| (at ^ len) as u8 | 1).collect();
+        ground.post(ground.pd.alloc(900).unwrap(), len as u64);
+        for _ in 0..3 {
+            ground.send(&message);
+            in_place(&mut ground.cq, |done| {
+                assert_eq!((done.wr_id(), done.message()), (len as u64, Some(&message[..])));
+                ground.b.repost(done).unwrap();
+            });
+        }
+        ground.send(&message);
+        in_place(&mut ground.cq, |done| {
+            let buffer = done.into_buffer().unwrap();
+            assert_eq!(buffer[..len], message);
+            assert!(buffer[len..].iter().all(|&byte| byte == 0), "{len}: bytes behind the message were written");
+        });
+        // Others do as before.
+        ground.post(ground.pd.alloc(900).unwrap(), 1);
+        ground.send(&message);
+        assert_eq!(received(&mut ground.cq).message(), Some(&message[..]));
+        ground.post(ground.pd.alloc(900).unwrap(), 1);
+        ground.send(&message);
+        in_place(&mut ground.cq, |done| drop(done));
     }
 }
 

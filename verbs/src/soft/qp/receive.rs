@@ -90,7 +90,7 @@ impl SoftQp {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Turns the entry of a short message without anything else to it into a completion, if it took a buffer or slab of this
+    /// Turns the entry of a message that is short enough, and without anything else to it, into a completion, if it took a buffer or slab of this
     /// queue pair's own queue: the bytes stay beside the memory. False, with nothing done, if it is not so: that is
     /// [`complete`](SoftQp::complete)'s.
     #[inline(always)]
@@ -98,7 +98,7 @@ impl SoftQp {
         let Some(own) = self.receiver.own.as_ref().filter(|_| self.claims.is_none()) else { return false };
         let receive = own.retired.load(Ordering::Relaxed);
         let is_next = entry.receive == receive && receive != own.posted.load(Ordering::Acquire);
-        if !is_next || !entry.is_short() {
+        if !is_next || !entry.is_short() || entry.byte_len > into.short.most {
             return false;
         }
         // SAFETY: published and not retired, so it is the poller's.
