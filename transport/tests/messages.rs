@@ -56,7 +56,7 @@ fn one_message_is_polled_for_and_taken_where_it_is() {
         let posted = pair.b.domain().alloc(16).unwrap();
         let posted = pair.b.recv_into(pair.ep_b, Tag(99), posted, None).unwrap();
         let mut receives = 0;
-        for len in (0..400).step_by(9).chain([32, 33, 299, 300, 301, 4000]) {
+        for len in (0..400).step_by(9).chain([32, 33, 307, 308, 309, 4000]) {
             if len == 32 {
                 // From here on the inbox has nothing to do with what comes.
                 pair.a.send(pair.ep_a, Tag(99), pattern(9, 1)).unwrap();

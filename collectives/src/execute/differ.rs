@@ -19,7 +19,7 @@ impl Exec<'_> {
         (due && self.plan.peers[slot as usize].ep == Some(ep)).then_some(slot)
     }
 
-    /// Delivers what came before the operation began.
+    /// Delivers what came before the operation began, or while it was run straight.
     #[cold]
     pub(super) fn unstash(&mut self) -> Outcome<()> {
         for slot in 0..self.plan.peers.len() as u16 {

@@ -50,6 +50,8 @@ impl Exec<'_> {
             self.run.scratch.put(all, scratch, None).map_err(|reason| self.failed(reason))?;
         }
         let (order, done) = (self.plan.straight.take().unwrap_or_default(), straight.done);
+        // It is not complete before what came is looked at.
+        self.run.open += 1;
         for &number in &order[..done] {
             let Step { what, slot, .. } = self.plan.steps[number as usize];
             if what.is_receive() {
@@ -69,6 +71,7 @@ impl Exec<'_> {
         let states = &self.run.states;
         self.run.ready.retain(|&number| states[number as usize] != State::Done);
         self.unstash()?;
+        self.run.open -= 1;
         for at in 0..self.plan.first.len() {
             let number = self.plan.first[at];
             if self.run.states[number as usize] != State::Done {

@@ -1,4 +1,5 @@
-//! Runs plans over the transport: each plan is compiled once for this rank, then run by counting dependencies.
+//! Runs plans over the transport: each plan is compiled once for this rank, then run by counting dependencies; a short one, with
+//! nothing else under way, in an order that was found when it was compiled.
 //! In steady state a step costs no allocation, lock or look-up by hash.
 
 mod block;

@@ -1,4 +1,5 @@
-//! Messages of operations that this rank has not begun: a peer may be ahead.
+//! Messages that nothing takes yet: of operations that this rank has not begun, as a peer may be ahead, and of one that is run
+//! straight, for a step that is not next.
 
 use std::collections::VecDeque;
 
@@ -34,6 +35,11 @@ impl Stash {
 
     pub(super) fn push(&mut self, early: Early) {
         self.early.push_back(early);
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Early> {
+        self.early.iter()
     }
 
     /// The first one of `rank`'s for its operation `sequence` with this rank.

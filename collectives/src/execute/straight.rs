@@ -1,8 +1,8 @@
-//! Short operations, run straight: step by step, without the books that it takes to have several
-//! operations under way, or steps that wait for different peers.
+//! Short operations, run straight: step by step, without the books that it takes to have several operations under way, or steps
+//! that wait for different peers.
 //!
-//! That is done where a rank waits for its operation, nothing else is under way, all messages are copied, and no step would have
-//! to wait longer so than it does by the plan ([`straight_order`]). Whatever else happens on the way than what is next, [`Engine`]
+//! That is done where a rank waits for its operation, nothing else is under way, all messages are copied, and none would have to
+//! wait longer so than it does by the plan ([`straight_order`]). Whatever else happens on the way than what is next, [`Engine`]
 //! goes on from there with the same plan: a peer that has no room, or keeps this rank waiting, or sends something else.
 //!
 //! [`Engine`]: super::Engine
@@ -41,7 +41,7 @@ pub(super) fn straight_order(steps: &[Step], program: &Program) -> Option<Box<[u
 }
 
 fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {
-    let rank = |step: &Step| match step.what {
+    let urgency = |step: &Step| match step.what {
         What::Send => 0,
         What::Copy if step.gives() => 0,
         What::Copy | What::Reduce | What::Finish => 1,
@@ -52,7 +52,7 @@ fn in_order(steps: &[Step], program: &Program) -> Box<[u32]> {
     while order.len() < steps.len() {
         let open = (0..steps.len() as u32).filter(|&step| !is_done(done, step));
         let ready = open.filter(|&step| program.deps(step).iter().all(|dep| is_done(done, dep)));
-        let Some(next) = ready.min_by_key(|&step| (rank(&steps[step as usize]), step)) else { break };
+        let Some(next) = ready.min_by_key(|&step| (urgency(&steps[step as usize]), step)) else { break };
         done |= 1 << next;
         order.push(next);
     }
@@ -89,7 +89,7 @@ pub(crate) struct Straight {
     pub(super) numbers: Vec<Number>,
     /// By step: sends whose messages went when what they give away was to be copied.
     pub(super) given: u64,
-    /// Steps that are done, in the order in which they are run.
+    /// How many steps are done, in the order in which they are run.
     pub(super) done: usize,
     /// What came that is not what is next.
     pub(super) came: Option<Came>,
@@ -123,6 +123,11 @@ pub(crate) struct Course<'a> {
 }
 
 impl Straight {
+    /// Gives up what it holds of memory.
+    pub(crate) fn let_go(&mut self) {
+        (self.scratch, self.came) = (Memory::None, None);
+    }
+
     /// Whether it has the scratch that a plan needs: some is taken if need be.
     #[inline]
     pub(crate) fn has_scratch_for(&mut self, plan: &Compiled, domain: &ProtectionDomain) -> bool {
@@ -151,12 +156,24 @@ impl Course<'_> {
             let done = self.step(number);
             self.books.done += usize::from(done);
             done
-        });
+        }) && !self.has_more();
         #[cfg(test)]
         {
             self.books.ended[usize::from(!complete)] += 1;
         }
         complete
+    }
+
+    /// Whether something came of this operation that no step has taken.
+    #[inline]
+    fn has_more(&self) -> bool {
+        !self.net.stash.is_empty() && self.net.stash.iter().any(|early| self.is_of_this(early.fields))
+    }
+
+    #[inline]
+    fn is_of_this(&self, fields: Fields) -> bool {
+        let number = |slot: u16| self.books.numbers[slot as usize].sequence();
+        self.plan.slot(fields.rank).map(number) == Some(fields.sequence)
     }
 
     #[inline]
@@ -250,7 +267,10 @@ impl Course<'_> {
                 net.worker.poll_for(from, due, |message| take(plan, step, memory, message))
             };
             match polled {
-                Ok(Polled::Message(true)) => return true,
+                Ok(Polled::Message(true)) => {
+                    self.wait.reset();
+                    return true;
+                }
                 Ok(Polled::Message(false)) => return self.stop(Came::Unfit),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
                     Some(fields) => self.net.stash.push(Early { fields, contents: message }),
@@ -271,13 +291,16 @@ impl Course<'_> {
         false
     }
 
-    /// Whether something is a message of this operation that is not next, or one of another that has not begun.
+    /// Whether something is a message that another step of this plan may take, or one of an operation that has not begun.
     fn early(&self, ep: EndpointId, tag: Tag) -> Option<Fields> {
         let fields = Fields::decode(tag).filter(|fields| !matches!(fields.kind, Kind::Hello | Kind::Announce))?;
-        let number = |slot: u16| self.books.numbers[slot as usize].sequence();
-        let of_this = self.plan.slot(fields.rank).map(number) == Some(fields.sequence);
         let is_up = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
-        let due = of_this && fields.kind == Kind::Data || self.net.is_to_come(fields.rank, fields.sequence);
+        let due = if self.is_of_this(fields) {
+            let theirs = self.plan.slot(fields.rank).and_then(|slot| self.plan.peers[slot as usize].theirs);
+            fields.kind == Kind::Data && theirs == Some(fields.plan)
+        } else {
+            self.net.is_to_come(fields.rank, fields.sequence)
+        };
         (is_up && due).then_some(fields)
     }
 

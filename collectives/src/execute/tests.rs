@@ -75,10 +75,15 @@ impl Forger {
 
     /// Its plan 0 is that for `key`.
     fn announce(&mut self, key: Key) {
+        self.announce_as(0, key);
+    }
+
+    fn announce_as(&mut self, plan: u16, key: Key) {
         // All that is on GPUs goes by slots here.
         let seats = Seats { gpus_are_staged: true, ..Seats::default() };
-        let plan = Compiled::new(key, 0, &Tuner { seats, ..Tuner::default() }, &[]).unwrap();
-        self.say(Kind::Announce, 0, &serde_json::to_vec(plan.call()).unwrap());
+        let compiled = Compiled::new(key, 0, &Tuner { seats, ..Tuner::default() }, &[]).unwrap();
+        let tag = Fields { kind: Kind::Announce, rank: self.rank, plan, sequence: 0, message: 0 }.encode();
+        self.worker.send(self.ep, tag, serde_json::to_vec(compiled.call()).unwrap()).unwrap();
     }
 
     fn say(&mut self, kind: Kind, message: u32, contents: &[u8]) {

@@ -148,8 +148,9 @@ const SOON: u32 = 8;
 const REST: u32 = 128;
 const BREATH: Duration = Duration::from_micros(20);
 
-/// Times that a rank gives way in a short wait: fewer than before it tells where it waits.
+/// Times that a rank gives way in a short wait: fewer than before it tells where it waits, or sleeps for a moment.
 const BRIEF: u32 = 64;
+const _: () = assert!(BRIEF < TELL && BRIEF < REST);
 
 /// Times that a rank gives way before it tells where it waits.
 const TELL: u32 = 256;

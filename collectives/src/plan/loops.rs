@@ -405,7 +405,14 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_put_in_comes_out(
-            runs in prop::collection::vec((prop_oneof![0..4_u32, 65_500..65_540_u32], prop::collection::vec((any::<bool>(), 0..3_u32, 0..5_usize), 1..6), 1..40_u32), 0..8)
+            runs in prop::collection::vec(
+                (
+                    prop_oneof![0..4_u32, 65_500..65_540_u32],
+                    prop::collection::vec((any::<bool>(), 0..3_u32, 0..5_usize), 1..6),
+                    1..40_u32,
+                ),
+                0..8,
+            )
         ) {
             let mut records = Vec::new();
             for (base, body, times) in runs {

@@ -76,6 +76,9 @@ impl Worker {
     /// Polls as [`poll`](Worker::poll) for one who waits for a message of `ep` with that tag. If that is what comes, `make` is
     /// given its bytes where they are, and no event is made of it, which takes less time.
     ///
+    /// A receive that is posted for that tag takes the message, as ever, and a long one that is [offered](Event::Offered) is told of
+    /// by that event. If `make` panics, the room of the message is lost to the peer until the connection ends.
+    ///
     /// ```
     /// use qpair_transport::{Config, Polled, Tag, Worker};
     ///

@@ -74,6 +74,7 @@ impl Core {
         // Requests that are not done hold it too.
         self.net = None;
         self.spare.clear();
+        self.straight.let_go();
         self.free_spent();
         let mut found = None;
         for (ticket, [input, data, scratch, copy]) in withdrawn {

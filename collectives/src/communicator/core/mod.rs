@@ -58,6 +58,14 @@ pub(super) struct Core {
     next: u64,
 }
 
+/// How far an operation was run straight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ran {
+    Not,
+    InPart,
+    Whole,
+}
+
 #[derive(Debug)]
 struct Waiting {
     ticket: Ticket,
@@ -113,12 +121,12 @@ impl Core {
             return self.refuse(operands);
         }
         let found = self.find(key);
-        let ran = found.as_ref().ok().and_then(|plan| self.run_straight(*plan, key, &mut operands));
-        if ran == Some(true) {
+        let ran = found.as_ref().map_or(Ran::Not, |plan| self.run_straight(*plan, key, &mut operands));
+        if ran == Ran::Whole {
             return operands.back(Ok(()));
         }
         let ticket = self.ticket();
-        if let Err(ended) = self.begin(ticket, (key, found), operands, ran.is_some()) {
+        if let Err(ended) = self.begin(ticket, (key, found), operands, ran) {
             return ended;
         }
         let complete = match self.engine() {
@@ -131,18 +139,18 @@ impl Core {
         }
     }
 
-    /// Runs an operation straight, if it is one that may be. False if that stopped before the end.
+    /// Runs an operation straight, if it is one that may be.
     #[inline]
-    fn run_straight(&mut self, plan: usize, key: &Key, operands: &mut Operands) -> Option<bool> {
-        let (net, plan) = (self.net.as_mut()?, self.cache.get(plan)?);
-        let own =
-            operands.limit.is_some() || operands.after.is_some() || matches!(key.op, Some(ReduceOp::PreMulSum(_)));
-        if own || !plan.is_straight(net) || !self.straight.has_scratch_for(plan, &self.domain) {
-            return None;
+    fn run_straight(&mut self, plan: usize, key: &Key, operands: &mut Operands) -> Ran {
+        let (Some(net), Some(plan)) = (&mut self.net, self.cache.get(plan)) else { return Ran::Not };
+        let is_plain = operands.limit.is_none() && operands.after.is_none();
+        let is_given = is_plain && !matches!(key.op, Some(ReduceOp::PreMulSum(_)));
+        if !is_given || !plan.is_straight(net) || !self.straight.has_scratch_for(plan, &self.domain) {
+            return Ran::Not;
         }
         let (Operands { input, data, .. }, alarm) = (operands, self.watch.alarm());
         let (wait, patience, books) = (&mut self.wait, self.patience, &mut self.straight);
-        Some(Course { net, plan, input, data, wait, patience, alarm, books }.run())
+        if (Course { net, plan, input, data, wait, patience, alarm, books }).run() { Ran::Whole } else { Ran::InPart }
     }
 
     /// Starts an operation, if there is room for it beside those under way.
@@ -312,7 +320,7 @@ impl Core {
                 return;
             }
             let Waiting { ticket, key, operands, .. } = next;
-            if let Err(ended) = self.begin(ticket, (&key, found), operands, false) {
+            if let Err(ended) = self.begin(ticket, (&key, found), operands, Ran::Not) {
                 self.keep(ticket, ended);
             }
         }
@@ -387,14 +395,14 @@ impl Core {
         }
     }
 
-    /// Starts an operation by the plan at the place that was found, or goes on with it where it stopped to be run straight.
+    /// Starts an operation by the plan at the place that was found; or goes on with one that was run straight in part.
     #[inline]
     fn begin(
         &mut self,
         ticket: Ticket,
         (key, found): (&Key, Result<usize, CollectiveError>),
         mut operands: Operands,
-        goes_on: bool,
+        ran: Ran,
     ) -> Result<(), Ended> {
         let plan = match found {
             Ok(plan) => plan,
@@ -431,8 +439,8 @@ impl Core {
             return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));
         }
         let started = match self.engine() {
-            Ok(mut engine) if !goes_on => engine.start(),
-            Ok(_) => self.go_on_from_straight(),
+            Ok(_) if ran == Ran::InPart => self.go_on_from_straight(),
+            Ok(mut engine) => engine.start(),
             Err(fault) => Err(fault),
         };
         started.map_err(|fault| self.fail_all(*fault, Some(ticket)))

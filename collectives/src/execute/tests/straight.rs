@@ -126,16 +126,17 @@ fn ones() -> Vec<u8> {
     1.0_f32.to_le_bytes().repeat(2)
 }
 
-/// The first is not run straight, as the peer's number for the plan is not known.
+/// The first is not run straight, as no peer has been told what the plan's number stands for. Its message is the last, so that
+/// those of the others are there.
 #[test]
 fn messages_that_are_there_are_taken_straight() {
-    let (vector, [done, stopped]) = straight(9, |forger| {
-        for sequence in 0..9 {
+    let (vector, ended) = straight(9, |forger| {
+        for sequence in (1..9).chain([0]) {
             forger.say_in(sequence, Kind::Data, 0, &ones());
         }
     });
     assert_eq!(vector.unwrap(), [10.0; 2]);
-    assert_eq!(done + stopped, 8);
+    assert_eq!(ended, [8, 0]);
 }
 
 #[test]
@@ -190,6 +191,30 @@ fn what_is_not_due_ends_it_as_it_does_elsewhere() {
         });
         let error = result.expect_err(what).to_string();
         assert!(error.contains(words), "{what}: {error}");
+    }
+}
+
+/// Also where that is no hindrance to those that are due.
+#[test]
+fn what_no_step_takes_is_not_left_lying() {
+    // Each sends two messages, of which the second comes first here, and comes again, or has come of another plan.
+    for (what, plan) in [("twice", 0), ("of another plan", 1)] {
+        let differs = plan == 1;
+        let result = play_times(2, key(Algorithm::Ring, 2), |forger, _| {
+            forger.announce_as(1, key(Algorithm::Ring, 3));
+            forger.say(Kind::Data, 0, &[0; 4]);
+            forger.say(Kind::Data, 1, &[0; 4]);
+            // The second operation is under way.
+            (0..3).for_each(|_| drop(forger.hear(Kind::Data)));
+            let tag = Fields { kind: Kind::Data, rank: 0, plan, sequence: 1, message: 1 }.encode();
+            forger.worker.send(forger.ep, tag, Bytes::copy_from_slice(&[0; 4])).unwrap();
+            forger.say_in(1, Kind::Data, 1, &[0; 4]);
+            forger.say_in(1, Kind::Data, 0, &[0; 4]);
+            forger.is_closed();
+        });
+        let error = result.expect_err(what);
+        assert_eq!(matches!(error, CollectiveError::Mismatch(_)), differs, "{what}: {error}");
+        assert!(differs || error.to_string().contains("has no use for"), "{what}: {error}");
     }
 }
 

@@ -90,9 +90,9 @@ impl SoftQp {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Turns the entry of a message that is short enough, and without anything else to it, into a completion, if it took a buffer or slab of this
-    /// queue pair's own queue: the bytes stay beside the memory. False, with nothing done, if it is not so: that is
-    /// [`complete`](SoftQp::complete)'s.
+    /// Turns the entry of a message that is short enough, and without anything else to it, into a completion, if it took a buffer
+    /// or slab of this queue pair's own queue: the bytes stay beside the memory. False, with nothing done, if it is not so: that
+    /// is [`complete`](SoftQp::complete)'s.
     #[inline(always)]
     fn complete_short(&self, poller: &mut Poller, entry: &Entry, into: &mut Current) -> bool {
         let Some(own) = self.receiver.own.as_ref().filter(|_| self.claims.is_none()) else { return false };
