@@ -12,7 +12,7 @@ use crate::size::Size;
 /// How a measurement stands to those of other algorithms for the same.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Standing {
-    /// Whether no other was faster.
+    /// Whether it was the fastest. Of those that took the same time one is: the automatic choice, or else the first.
     best: bool,
     /// Whether it is what the library chooses by itself.
     auto: bool,
@@ -24,9 +24,18 @@ impl Standing {
     /// How `point` stands to those of `points` that are in the same placement.
     pub fn of(point: &Point, points: &[Point], workload: &Workload, ranks: usize) -> Self {
         let same = points.iter().filter(|other| other.call.placement == point.call.placement);
-        let best = same.map(|other| other.seconds).fold(f64::INFINITY, f64::min);
-        let auto = workload.algorithm(Algorithm::Auto, &point.call, ranks) == point.algorithm;
-        Standing { best: point.seconds <= best, auto, times_best: point.seconds / best }
+        let chosen = workload.algorithm(Algorithm::Auto, &point.call, ranks);
+        let order = |other: &Point| (other.seconds, other.algorithm != chosen);
+        let best = same.min_by(|a, b| {
+            let ((a, other_than_a), (b, other_than_b)) = (order(a), order(b));
+            a.total_cmp(&b).then(other_than_a.cmp(&other_than_b))
+        });
+        let best = best.unwrap_or(point);
+        Standing {
+            best: best.asked == point.asked,
+            auto: point.algorithm == chosen,
+            times_best: point.seconds / best.seconds,
+        }
     }
 }
 
@@ -186,6 +195,20 @@ direct            3.00      15431 a
         assert_eq!(is, expected, "{is}");
         let text = "auto takes the best in 1 of 2 cases, and at most 1.25 times its time (direct at 4M, in-place)";
         assert_eq!(blocks.summary(&workload).as_deref(), Some(text));
+    }
+
+    #[test]
+    fn one_of_those_that_took_the_same_time_is_the_best() {
+        let workload = parsed("all-reduce --placement in --algorithm ring,exchange,direct").expect("it fits");
+        // The choice is exchange.
+        for (us, best) in [([2.5, 2.5, 2.5], 1), ([2.0, 2.5, 2.0], 0), ([3.0, 2.5, 2.5], 1)] {
+            let points = size(2, &workload, &us);
+            let standings: Vec<_> = points.iter().map(|point| Standing::of(point, &points, &workload, 2)).collect();
+            assert!(
+                standings[1].auto && standings.iter().enumerate().all(|(at, on)| on.best == (at == best)),
+                "{us:?}"
+            );
+        }
     }
 
     #[test]
