@@ -65,29 +65,32 @@ impl<'e> InPlace<'e> {
             return InPlace::Other;
         }
         let Some(bytes) = completion.message() else { return InPlace::Other };
-        let is_few = bytes.len() <= HEADER_BYTES + Message::FEW;
-        if !is_few && !awaited.is_something() {
+        let message = Message::copied(bytes, HEADER_BYTES);
+        if message.is_none() && !awaited.is_something() {
             return InPlace::Other;
         }
         let Ok(view) = HeaderView::new_checked(bytes) else { return InPlace::Other };
         let header = Header::parse(&view);
         let Some(endpoint) = endpoints.receiver(completion.wr_id(), completion.qpn().0) else { return InPlace::Other };
-        let is_awaited = header.envelope.class == Class::Tagged && awaited.is(endpoint.id, Tag(header.envelope.tag));
         let is_whole = is_plain(&header) && header.length == (bytes.len() - HEADER_BYTES) as u64;
-        let is_taken = is_whole && (is_few || is_awaited);
-        if !is_taken || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
+        if !is_whole || !endpoint.up || endpoint.link.has_steps() || endpoint.link.retains() {
+            return InPlace::Other;
+        }
+        let is_awaited = header.envelope.class == Class::Tagged && awaited.is(endpoint.id, Tag(header.envelope.tag));
+        let message = if is_awaited { None } else { message };
+        if message.is_none() && !is_awaited {
             return InPlace::Other;
         }
         match endpoint.link.accept(&header) {
-            Ok(()) if is_awaited => {
-                endpoint.received.count(header.length);
-                awaited.take(&bytes[HEADER_BYTES..]);
-                InPlace::Taken(endpoint)
-            }
             Ok(()) => {
-                let Some(message) = Message::copied(bytes, HEADER_BYTES) else { return InPlace::Other };
                 endpoint.received.count(header.length);
-                InPlace::Short(endpoint, header.envelope, message)
+                match message {
+                    Some(message) => InPlace::Short(endpoint, header.envelope, message),
+                    None => {
+                        awaited.take(&bytes[HEADER_BYTES..]);
+                        InPlace::Taken(endpoint)
+                    }
+                }
             }
             Err(violation) => InPlace::Violation(endpoint.id, violation),
         }

@@ -27,9 +27,6 @@ pub struct Message {
 const SHORT: usize = 32;
 
 impl Message {
-    /// Bytes of one that is copied, at most.
-    pub(crate) const FEW: usize = SHORT;
-
     /// The bytes `range` of `slab`.
     #[inline(always)]
     pub(crate) fn new(slab: &Slab, range: Range<usize>) -> Self {
