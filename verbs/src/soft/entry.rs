@@ -66,11 +66,10 @@ pub(crate) const MAX_LINES: usize = 6;
 /// adjacent and the hardware prefetches; a message placed directly costs two more round trips of lines. A tagged one of 256 bytes
 /// takes 0.14 us so, and 0.17 placed directly; in a stream, which does not wait, it goes by 6 percent less often.
 pub(crate) const RING_INLINE: usize = FIRST + (MAX_LINES - 1) * BODY;
-
-const _: () = assert!(HEAD == 20);
-
 /// Longest message of two lines.
 pub(crate) const SHORT: usize = FIRST + BODY;
+
+const _: () = assert!(HEAD == 20);
 
 /// Lines that `len` bytes of inline data take.
 #[inline(always)]
@@ -98,7 +97,7 @@ mod tests {
         }
         let longest = Entry { byte_len: RING_INLINE as u32, lines: MAX_LINES as u8, ..inline };
         assert!(longest.is_sound() && longest.is_short());
-        // What is not short has something else to it, or is long.
+        // What is not short has something else to it, or is not in the ring.
         assert!(inline.is_short() && Entry { flags: FLAG_INLINE | FLAG_SOLICITED, ..inline }.is_short());
         for other in [
             Entry { flags: FLAG_INLINE | FLAG_IMM, ..inline },
