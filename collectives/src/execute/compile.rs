@@ -13,7 +13,7 @@ use super::tag::MAX_MESSAGES;
 use crate::algorithms::Algorithm;
 use crate::cost::SLOT;
 use crate::error::CollectiveError;
-use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind};
+use crate::plan::{Buffer, Counts, Graph, Program, Slice, Spec, StepKind, What};
 use crate::tune::Tuner;
 
 /// What a compiled plan is looked up by. Two are equal if one plan serves both: by what a rank multiplies its own vector first
@@ -129,17 +129,6 @@ pub(super) struct Step {
     pub(super) remote: Span,
     /// The sends that give away what this copy makes and are its only readers: a range of `given`.
     pub(super) sends: (u32, u32),
-}
-
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    Send,
-    Recv,
-    RecvReduce,
-    Copy,
-    Reduce,
-    Finish,
 }
 
 /// How two vectors are combined for `op`.
@@ -334,11 +323,6 @@ impl Compiled {
         self.straight.is_some() && self.introduced == net.epoch && net.recorder.is_none()
     }
 
-    /// The step that is run straight after so many others.
-    pub(super) fn straight_step(&self, done: usize) -> u32 {
-        self.straight.as_deref().and_then(|order| order.get(done)).copied().unwrap_or_default()
-    }
-
     /// Whether messages go by slots.
     pub(crate) fn is_staged(&self) -> bool {
         self.staged
@@ -360,29 +344,6 @@ impl Step {
     #[inline]
     pub(super) fn gives(&self) -> bool {
         self.sends != (0, 0)
-    }
-}
-
-impl What {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            What::Send => "send",
-            What::Recv => "recv",
-            What::RecvReduce => "recv-reduce",
-            What::Copy => "copy",
-            What::Reduce => "reduce",
-            What::Finish => "finish",
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_receive(self) -> bool {
-        matches!(self, What::Recv | What::RecvReduce)
-    }
-
-    #[inline]
-    pub(super) fn is_message(self) -> bool {
-        matches!(self, What::Send | What::Recv | What::RecvReduce)
     }
 }
 
@@ -477,14 +438,7 @@ fn span(slice: Slice, size: usize) -> Span {
 }
 
 fn step(kind: &StepKind, slot: u16, message: u32, size: usize) -> Step {
-    let what = match kind {
-        StepKind::Send { .. } => What::Send,
-        StepKind::Recv { .. } => What::Recv,
-        StepKind::RecvReduce { .. } => What::RecvReduce,
-        StepKind::Copy { .. } => What::Copy,
-        StepKind::Reduce { .. } => What::Reduce,
-        StepKind::Finish { .. } => What::Finish,
-    };
+    let what = What::of(kind);
     let [src, dst] = [kind.src(), kind.dst()].map(|slice| span(slice.unwrap_or(Slice::EMPTY), size));
     Step { what, slot, message, src, dst, way: Way::Copied, remote: span(Slice::EMPTY, size), sends: (0, 0) }
 }

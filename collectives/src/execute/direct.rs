@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 
 use qpair_transport::{OneSidedFailure, OpId};
 
-use super::compile::{PlanPeer, Span, Step, What};
+use super::compile::{PlanPeer, Span, Step};
 use super::exec::Exec;
 use super::lower::Way;
 use super::run::{Posted, State, Word};
 use super::tag::Kind;
 use crate::fault::{Fault, Outcome};
+use crate::plan::What;
 
 impl Exec<'_> {
     /// A step whose message is not copied by the processor may start.

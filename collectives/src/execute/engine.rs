@@ -6,7 +6,7 @@ use qpair_transport::{EndpointId, Event, Message, OpError, OpId, Tag, WorkerErro
 
 use super::cache::PlanCache;
 use super::exec::Exec;
-use super::net::{Link, Net};
+use super::net::Net;
 use super::run::Run;
 use super::stash::Early;
 use super::straight::{Came, Straight};
@@ -59,7 +59,7 @@ impl Engine<'_> {
         exec.resume(straight)?;
         match straight.came.take() {
             Some(Came::Event(event)) => self.handle(event),
-            Some(Came::Unfit) => Err(exec.inconsistent(exec.plan.straight_step(straight.done))),
+            Some(Came::Unfit(number)) => Err(exec.inconsistent(number)),
             Some(Came::Broken(error)) => Err(self.broken(&error)),
             None => Ok(()),
         }
@@ -322,7 +322,7 @@ impl Engine<'_> {
                 return exec.offered(slot, (fields, tag), len);
             }
         }
-        if self.is_up(ep, fields.rank) { Err(self.net.differs(fields)) } else { self.foreign(ep) }
+        if self.net.is_up(ep, fields.rank) { Err(self.net.differs(fields)) } else { self.foreign(ep) }
     }
 
     /// Something came from a peer, or from a stranger.
@@ -346,7 +346,7 @@ impl Engine<'_> {
     fn introduced(&mut self, ep: EndpointId, fields: Fields, text: &[u8]) -> Outcome<()> {
         if fields.kind == Kind::Hello {
             self.net.hello(ep, fields.rank, text);
-        } else if !self.is_up(ep, fields.rank) {
+        } else if !self.net.is_up(ep, fields.rank) {
             self.net.turn_away(ep);
         } else {
             for at in 0..self.runs.len() {
@@ -361,14 +361,10 @@ impl Engine<'_> {
         Ok(())
     }
 
-    fn is_up(&self, ep: EndpointId, rank: u32) -> bool {
-        self.net.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::Up(ep))
-    }
-
     /// Something came for no operation under way: for one that this rank has not begun, or of a peer that does something
     /// else.
     fn early(&mut self, ep: EndpointId, fields: Fields, contents: Message) -> Outcome<()> {
-        if !self.is_up(ep, fields.rank) {
+        if !self.net.is_up(ep, fields.rank) {
             self.net.turn_away(ep);
             return Ok(());
         }

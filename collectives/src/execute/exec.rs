@@ -3,13 +3,13 @@
 use qpair_transport::Message;
 use qpair_verbs::calc::Calc;
 
-use super::compile::{Compiled, Span, Step, What};
+use super::compile::{Compiled, Span, Step};
 use super::net::{Link, Net};
 use super::run::{Run, State, Word};
 use super::straight::Straight;
 use super::tag::{Fields, Kind};
 use crate::fault::Outcome;
-use crate::plan::Buffer;
+use crate::plan::{Buffer, What};
 use crate::trace::Activity;
 
 /// One operation, and what it takes to run it.
@@ -49,21 +49,22 @@ impl Exec<'_> {
         if let Some(scratch) = straight.scratch.bytes(all).filter(|scratch| !scratch.is_empty()) {
             self.run.scratch.put(all, scratch, None).map_err(|reason| self.failed(reason))?;
         }
-        let (order, done) = (self.plan.straight.take().unwrap_or_default(), straight.done);
+        let order = self.plan.straight.take().unwrap_or_default();
+        let (done, left) = order.split_at(straight.done.min(order.len()));
         // It is not complete before what came is looked at.
         self.run.open += 1;
-        for &number in &order[..done] {
+        for &number in done {
             let Step { what, slot, .. } = self.plan.steps[number as usize];
-            if what.is_receive() {
+            if what.is_recv() {
                 self.run.arrived[slot as usize] += 1;
             }
             self.complete(number);
         }
-        for &send in order[done..].iter().filter(|&send| straight.given >> send & 1 == 1) {
+        for &send in left.iter().filter(|&send| straight.given >> send & 1 == 1) {
             self.run.states[send as usize] = State::Given;
         }
         // What was to be given away, and was not to all, is copied.
-        if let Some(&copy) = order.get(done).filter(|&&copy| self.plan.steps[copy as usize].gives()) {
+        if let Some(&copy) = left.first().filter(|&&copy| self.plan.steps[copy as usize].gives()) {
             self.local(copy, None)?;
             self.complete(copy);
         }

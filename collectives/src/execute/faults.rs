@@ -1,9 +1,10 @@
 //! What an operation waits for, and why it can not go on.
 
-use super::compile::{Step, What};
+use super::compile::Step;
 use super::exec::Exec;
 use super::run::State;
 use crate::fault::{Fault, Place};
+use crate::plan::What;
 
 impl Exec<'_> {
     /// Whether the operation still waits for something of `rank`.

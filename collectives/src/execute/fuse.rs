@@ -1,8 +1,8 @@
 //! Copies that need not be made: what they would copy goes straight into the messages that give it away.
 
-use super::compile::{Span, Step, What};
+use super::compile::{Span, Step};
 use crate::pieces::Pieces;
-use crate::plan::{Buffer, Program};
+use crate::plan::{Buffer, Program, What};
 
 /// Finds copies to scratch that only sends read, which wait for nothing else: they may as well take the data when the copy
 /// would. Gives the sends, by copy.

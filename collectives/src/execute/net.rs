@@ -362,6 +362,12 @@ impl Net {
         Ok(())
     }
 
+    /// Whether that is the connection with a rank, and is up.
+    #[inline]
+    pub(super) fn is_up(&self, ep: EndpointId, rank: u32) -> bool {
+        self.peers.get(rank as usize).is_some_and(|peer| peer.link == Link::Up(ep))
+    }
+
     /// Begins an operation with a peer. Gives its number.
     #[inline]
     pub(super) fn enlist(&mut self, rank: u32, call: Call) -> Number {

@@ -252,11 +252,7 @@ impl Run {
 
     #[inline]
     pub(super) fn memory_mut(&mut self, named: Named) -> &mut Memory {
-        match named {
-            Named::Input => &mut self.input,
-            Named::Data => &mut self.data,
-            Named::Scratch => &mut self.scratch,
-        }
+        self::named((&mut self.input, &mut self.data, &mut self.scratch), named)
     }
 
     /// The read or write of a step may be done.
@@ -451,6 +447,19 @@ impl Run {
 
 /// Vectors are on GPUs, or none is.
 const NOT_THERE: &str = "a span of a GPU's memory, and one that is not";
+
+/// One of the buffers.
+#[inline]
+pub(super) fn named<'m>(
+    (input, data, scratch): (&'m mut Memory, &'m mut Memory, &'m mut Memory),
+    named: Named,
+) -> &'m mut Memory {
+    match named {
+        Named::Input => input,
+        Named::Data => data,
+        Named::Scratch => scratch,
+    }
+}
 
 /// Two different ones of the buffers: what is read, and what is written, which is never the input.
 #[inline]

@@ -7,7 +7,7 @@
 use qpair_transport::{OpId, RecvFailure, SendFailure, Tag};
 use qpair_verbs::{Gpu, GpuBuffer};
 
-use super::compile::{PlanPeer, Step, What};
+use super::compile::{PlanPeer, Step};
 use super::exec::Exec;
 use super::net::Net;
 use super::run::{State, Word};
@@ -15,6 +15,7 @@ use super::slots::Direction;
 use super::tag::{Fields, Kind};
 use crate::cost::{SLOT, SLOTS};
 use crate::fault::{Fault, Outcome};
+use crate::plan::What;
 
 /// How far the messages of an operation are that go by slots.
 #[derive(Debug, Default)]

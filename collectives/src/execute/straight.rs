@@ -12,15 +12,15 @@ use qpair_verbs::ProtectionDomain;
 use qpair_verbs::calc::{Calc, scale};
 
 use super::block::Block;
-use super::compile::{Compiled, Span, Step, What};
+use super::compile::{Compiled, Span, Step};
 use super::memory::Memory;
-use super::net::{Link, Net, Number};
-use super::run::apart;
+use super::net::{Net, Number};
+use super::run::{apart, named};
 use super::stash::Early;
 use super::tag::{Fields, Kind};
 use super::wait::{Patience, Wait};
 use crate::bootstrap::Alarm;
-use crate::plan::{Buffer, Program};
+use crate::plan::{Program, What};
 
 /// Steps of a plan that is run straight, at most: as many as a mask has bits.
 const MOST: usize = u64::BITS as usize;
@@ -70,11 +70,11 @@ fn waits_for_no_other(steps: &[Step], order: &[u32], program: &Program) -> bool 
         let is_awaited = |number: u32| awaited >> number & 1 == 1;
         let before = &order[..place];
         let comes_first = |at: usize| {
-            let mut later = before[at..].iter().filter(|&&later| is_awaited(later) && step(later).what.is_receive());
+            let mut later = before[at..].iter().filter(|&&later| is_awaited(later) && step(later).what.is_recv());
             later.any(|&later| step(later).slot == step(before[at]).slot)
         };
         let sends = step(number).what == What::Send || step(number).gives();
-        if sends && !(0..place).all(|at| !step(before[at]).what.is_receive() || comes_first(at)) {
+        if sends && !(0..place).all(|at| !step(before[at]).what.is_recv() || comes_first(at)) {
             return false;
         }
     }
@@ -102,8 +102,8 @@ pub(crate) struct Straight {
 #[derive(Debug)]
 pub(super) enum Came {
     Event(Event),
-    /// What was waited for, and it does not fit.
-    Unfit,
+    /// What that step waited for, and it does not fit.
+    Unfit(u32),
     /// Nothing comes any more.
     Broken(WorkerError),
 }
@@ -185,7 +185,7 @@ impl Course<'_> {
             What::Copy => self.local(step, None),
             What::Reduce => self.local(step, self.plan.calc),
             What::Finish => self.finish(step.dst),
-            What::Recv | What::RecvReduce => self.receive(step),
+            What::Recv | What::RecvReduce => self.receive(number, step),
         }
     }
 
@@ -194,12 +194,7 @@ impl Course<'_> {
     fn send(&mut self, step: &Step, src: Span) -> bool {
         let (rank, plan, sequence) = (self.net.me, self.plan.number, self.books.numbers[step.slot as usize].sequence());
         let tag = Fields { kind: Kind::Data, rank, plan, sequence, message: step.message }.encode();
-        let contents = match src.buffer {
-            _ if src.len == 0 => Some(&[][..]),
-            Buffer::Input => self.input.bytes(src),
-            Buffer::Data => self.data.bytes(src),
-            Buffer::Scratch => self.books.scratch.bytes(src),
-        };
+        let contents = named((self.input, self.data, &mut self.books.scratch), src.buffer).bytes(src);
         let ep = self.plan.peers[step.slot as usize].ep;
         ep.zip(contents).is_some_and(|(ep, contents)| self.net.worker.send_copy(ep, tag, contents).is_ok())
     }
@@ -233,16 +228,12 @@ impl Course<'_> {
 
     #[inline]
     fn memory(&mut self, span: Span) -> &mut Memory {
-        match span.buffer {
-            Buffer::Input => self.input,
-            Buffer::Data => self.data,
-            Buffer::Scratch => &mut self.books.scratch,
-        }
+        named((self.input, self.data, &mut self.books.scratch), span.buffer)
     }
 
     /// Waits for a step's message, and takes it.
     #[inline]
-    fn receive(&mut self, step: &Step) -> bool {
+    fn receive(&mut self, number: u32, step: &Step) -> bool {
         let peer = &self.plan.peers[step.slot as usize];
         let (Some(from), Some(plan)) = (peer.ep, peer.theirs) else { return false };
         let sequence = self.books.numbers[step.slot as usize].sequence();
@@ -254,24 +245,19 @@ impl Course<'_> {
             if tag != due {
                 return self.stop(Came::Event(Event::Received { ep: from, tag, message: contents }));
             }
-            return take(self.plan, step, self.memory(step.dst), &contents) || self.stop(Came::Unfit);
+            return take(self.plan, step, self.memory(step.dst), &contents) || self.stop(Came::Unfit(number));
         }
         loop {
             let polled = {
-                let Course { net, plan, input, data, books, .. } = self;
-                let memory = match step.dst.buffer {
-                    Buffer::Input => &mut **input,
-                    Buffer::Data => &mut **data,
-                    Buffer::Scratch => &mut books.scratch,
-                };
-                net.worker.poll_for(from, due, |message| take(plan, step, memory, message))
+                let memory = named((self.input, self.data, &mut self.books.scratch), step.dst.buffer);
+                self.net.worker.poll_for(from, due, |message| take(self.plan, step, memory, message))
             };
             match polled {
                 Ok(Polled::Message(true)) => {
                     self.wait.reset();
                     return true;
                 }
-                Ok(Polled::Message(false)) => return self.stop(Came::Unfit),
+                Ok(Polled::Message(false)) => return self.stop(Came::Unfit(number)),
                 Ok(Polled::Event(Event::Received { ep, tag, message })) => match self.early(ep, tag) {
                     Some(fields) => self.net.stash.push(Early { fields, contents: message }),
                     None => return self.stop(Came::Event(Event::Received { ep, tag, message })),
@@ -294,14 +280,13 @@ impl Course<'_> {
     /// Whether something is a message that another step of this plan may take, or one of an operation that has not begun.
     fn early(&self, ep: EndpointId, tag: Tag) -> Option<Fields> {
         let fields = Fields::decode(tag).filter(|fields| !matches!(fields.kind, Kind::Hello | Kind::Announce))?;
-        let is_up = self.net.peers.get(fields.rank as usize).is_some_and(|peer| peer.link == Link::Up(ep));
         let due = if self.is_of_this(fields) {
             let theirs = self.plan.slot(fields.rank).and_then(|slot| self.plan.peers[slot as usize].theirs);
             fields.kind == Kind::Data && theirs == Some(fields.plan)
         } else {
             self.net.is_to_come(fields.rank, fields.sequence)
         };
-        (is_up && due).then_some(fields)
+        (due && self.net.is_up(ep, fields.rank)).then_some(fields)
     }
 
     /// Waits a little. False if it was long enough for what takes longer to be done by the engine.

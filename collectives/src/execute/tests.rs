@@ -141,6 +141,16 @@ fn play(key: Key, script: impl FnOnce(&mut Forger, SocketAddr)) -> Reduced {
 
 /// The same, several times.
 fn play_times(times: u32, key: Key, script: impl FnOnce(&mut Forger, SocketAddr)) -> Reduced {
+    play_and(times, key, script, |_| ()).0
+}
+
+/// The same, and what `see` sees of the communicator then.
+fn play_and<R: Send>(
+    times: u32,
+    key: Key,
+    script: impl FnOnce(&mut Forger, SocketAddr),
+    see: fn(&Communicator) -> R,
+) -> (Reduced, R) {
     let (comm, address) = real();
     std::thread::scope(|scope| {
         let (wish, elements) = (key.wish, key.spec.total() as usize);
@@ -148,7 +158,8 @@ fn play_times(times: u32, key: Key, script: impl FnOnce(&mut Forger, SocketAddr)
             comm.set_algorithm(wish);
             let mut vector = comm.buffer::<f32>(elements).unwrap();
             vector.fill(1.0);
-            (0..times).try_for_each(|_| comm.all_reduce(&mut vector, ReduceOp::Sum)).map(|()| vector.to_vec())
+            let result = (0..times).try_for_each(|_| comm.all_reduce(&mut vector, ReduceOp::Sum));
+            (result.map(|()| vector.to_vec()), see(&comm))
         });
         let mut forger = Forger::rank_0(address, key);
         script(&mut forger, address);

@@ -11,6 +11,7 @@ mod packed;
 mod program;
 mod spec;
 mod step;
+mod what;
 mod whole;
 
 pub(crate) use buffers::Buffers;
@@ -21,4 +22,5 @@ pub use hash::PlanHash;
 pub use program::{Program, Step, StepIter, Steps};
 pub use spec::{Collective, Elements, Ranks, Spec};
 pub use step::{Buffer, Slice, StepKind};
+pub(crate) use what::What;
 pub use whole::{FORMAT, Plan};

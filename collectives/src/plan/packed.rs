@@ -4,6 +4,7 @@
 //! takes. Plans may say otherwise, and are refused when they are proved; until then their steps are kept as they are.
 
 use super::step::{Buffer, Slice, StepKind};
+use super::what::What;
 
 /// A step that [`Packed::of`] had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,38 +19,19 @@ pub(super) struct Packed {
     at: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum What {
-    Send,
-    Recv,
-    RecvReduce,
-    Copy,
-    Reduce,
-    Finish,
-}
-
 impl Packed {
     /// That step; `None` if its slices are of two lengths, or have more elements than an `u32` counts.
     #[inline]
     pub(super) fn of(kind: &StepKind) -> Option<Self> {
-        Some(match kind {
-            StepKind::Send { peer, src } => Self::message(What::Send, *peer, src)?,
-            StepKind::Recv { peer, dst } => Self::message(What::Recv, *peer, dst)?,
-            StepKind::RecvReduce { peer, dst } => Self::message(What::RecvReduce, *peer, dst)?,
-            StepKind::Copy { src, dst } => Self::local(What::Copy, src, dst)?,
-            StepKind::Reduce { src, dst } => Self::local(What::Reduce, src, dst)?,
-            StepKind::Finish { dst } => Self::local(What::Finish, dst, dst)?,
-        })
-    }
-
-    fn message(what: What, peer: u32, slice: &Slice) -> Option<Self> {
-        let len = u32::try_from(slice.len).ok()?;
-        Some(Self { what, buffers: (slice.buffer, slice.buffer), len, from: peer.into(), at: slice.offset })
-    }
-
-    fn local(what: What, src: &Slice, dst: &Slice) -> Option<Self> {
+        let (from, src, dst) = match kind {
+            StepKind::Send { peer, src: slice }
+            | StepKind::Recv { peer, dst: slice }
+            | StepKind::RecvReduce { peer, dst: slice } => (u64::from(*peer), slice, slice),
+            StepKind::Copy { src, dst } | StepKind::Reduce { src, dst } => (src.offset, src, dst),
+            StepKind::Finish { dst } => (dst.offset, dst, dst),
+        };
         let len = u32::try_from(dst.len).ok().filter(|_| src.len == dst.len)?;
-        Some(Self { what, buffers: (src.buffer, dst.buffer), len, from: src.offset, at: dst.offset })
+        Some(Self { what: What::of(kind), buffers: (src.buffer, dst.buffer), len, from, at: dst.offset })
     }
 
     /// The step that it was made of.

@@ -438,10 +438,12 @@ impl Core {
             // The other ranks have begun, or will.
             return Err(self.fail_all(Fault::Failed { rank: self.me, reason: error.to_string() }, Some(ticket)));
         }
-        let started = match self.engine() {
-            Ok(_) if ran == Ran::InPart => self.go_on_from_straight(),
-            Ok(mut engine) => engine.start(),
-            Err(fault) => Err(fault),
+        let started = match ran {
+            Ran::InPart => self.go_on_from_straight(),
+            Ran::Not | Ran::Whole => match self.engine() {
+                Ok(mut engine) => engine.start(),
+                Err(fault) => Err(fault),
+            },
         };
         started.map_err(|fault| self.fail_all(*fault, Some(ticket)))
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::*;
 use crate::algorithms::{Recipe, Shape};
-use crate::execute::compile::What;
+use crate::plan::What;
 
 /// What a rank does in the order in which it runs straight; `None` where it does not.
 fn course(key: &Key, me: u32) -> (Compiled, Option<Vec<u32>>) {
@@ -99,27 +99,21 @@ fn run_all(ranks: &[(Compiled, Option<Vec<u32>>)], orders: &[Vec<u32>], what: &s
     assert!(under_way.values().all(VecDeque::is_empty), "{what}");
 }
 
+#[test]
+fn plans_of_more_steps_than_a_mask_has_bits_are_left_to_the_engine() {
+    // The root sends to each of the others.
+    for (ranks, is_straight) in [(65, true), (66, false)] {
+        let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(ranks), Elements(2), 4);
+        let key = Key { spec, op: None, ..key(Algorithm::Flat, 2) };
+        let (plan, order) = course(&key, 0);
+        assert_eq!((plan.len(), order.is_some()), (ranks as usize - 1, is_straight));
+    }
+}
+
 /// Rank 1 reduces so often, while `script` plays rank 0. How often that was done straight, and how often it stopped.
 fn straight(times: u32, script: impl FnOnce(&mut Forger)) -> (Reduced, [u32; 2]) {
-    let (comm, address) = real();
     let key = key(Algorithm::RecursiveDoubling, 2);
-    std::thread::scope(|scope| {
-        let rank = scope.spawn(move || {
-            comm.set_algorithm(Algorithm::RecursiveDoubling);
-            let mut vector = comm.buffer::<f32>(2).unwrap();
-            vector.fill(1.0);
-            let result = (0..times).try_for_each(|_| comm.all_reduce(&mut vector, ReduceOp::Sum));
-            (result.map(|()| vector.to_vec()), comm.run_straight())
-        });
-        let mut forger = Forger::rank_0(address, key);
-        script(&mut forger);
-        let start = Instant::now();
-        while !rank.is_finished() && start.elapsed() < LIMIT {
-            forger.worker.poll().unwrap();
-            std::thread::yield_now();
-        }
-        rank.join().unwrap()
-    })
+    play_and(times, key, |forger, _| script(forger), Communicator::run_straight)
 }
 
 fn ones() -> Vec<u8> {
