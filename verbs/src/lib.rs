@@ -76,8 +76,8 @@ pub use gpu::{
 };
 pub use ibv::{Library, LibraryError, library};
 pub use memory::{
-    Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local, MemoryPart,
-    MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView,
+    Bindable, Buffer, BytesRegion, DividedMemory, DmabufRegion, DmabufSlice, ExposedRegion, HugePages, Local,
+    MemoryPart, MemoryWindow, RegionSlice, RemoteSlice, Slab, SlabView,
 };
 pub use pd::ProtectionDomain;
 pub use qp::{

@@ -255,14 +255,49 @@ fn a_gpu_that_is_not_there_is_an_error_with_the_count() {
 }
 
 #[test]
-fn atomics_do_not_reach_a_gpu() {
-    let (gpu, _) = gpu();
+fn words_of_a_gpu_are_changed_by_its_owner_too() {
+    let (gpu, fake) = gpu();
+    let (_, pd) = soft();
+    let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_ATOMIC).unwrap();
+    assert_eq!([3, 4].map(|add| region.fetch_add(56, add).unwrap()), [0, 3]);
+    assert!(matches!(region.fetch_add(57, 1), Err(MemoryError::Range { start: 57, end: 65, len: 64 })));
+    assert!(matches!(region.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 })));
+    let mut bytes = [0; 64];
+    region.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes[..56].to_vec(), &bytes[56..]), (vec![0; 56], &7_u64.to_ne_bytes()[..]));
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn an_atomic_whose_kernel_fails_fails_both_queue_pairs() {
+    let (gpu, fake) = gpu();
     let (ctx, pd) = soft();
     let mut cq = ctx.create_cq(8).unwrap();
     let (mut a, _b) = pair(&pd, [&cq; 2]);
-    let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_ALL).unwrap();
-    a.fetch_add(pd.alloc(8).unwrap(), region.remote(0..8), 1).signaled().post().unwrap();
-    assert_eq!(done(&mut cq).status(), WcStatus::REM_INV_REQ_ERR);
+    let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_ATOMIC).unwrap();
+    fake.fault(2, code::LAUNCH_FAILED).unwrap();
+    a.fetch_add(pd.alloc(8).unwrap(), region.remote(0..8), 5).signaled().post().unwrap();
+    let first = done(&mut cq);
+    first.ok().expect("the first kernel does not fail");
+    let memory = first.into_buffer().unwrap();
+    assert_eq!(memory[..], [0; 8]);
+    a.compare_swap(memory, region.remote(0..8), 5, 6).signaled().post().unwrap();
+    assert_eq!(done(&mut cq).status(), WcStatus::REM_OP_ERR);
+    assert_eq!(fake.violations(), "");
+}
+
+#[test]
+fn a_datagram_that_can_not_be_read_from_its_gpu_is_told_to_its_sender() {
+    let (gpu, fake) = gpu();
+    let (ctx, pd) = soft();
+    let mut cq = ctx.create_cq(8).unwrap();
+    let [mut a, b] = [(); 2].map(|()| pd.ud(&cq).build().unwrap().activate().unwrap());
+    let to = a.address_handle(&b.address()).unwrap();
+    let region = pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap();
+    fake.fail("cuMemcpyAsync", 1, code::ECC_UNCORRECTABLE).unwrap();
+    a.send(region.local(0..64), &to).signaled().post().unwrap();
+    assert_eq!(done(&mut cq).status(), WcStatus::LOC_QP_OP_ERR);
+    assert_eq!(fake.violations(), "");
 }
 
 /// That a kernel failed, as everything says that is asked of its GPU from then on.

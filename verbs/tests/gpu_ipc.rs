@@ -29,6 +29,23 @@ impl Far {
         own.read(0, &mut before).unwrap();
         own.read(LEN, &mut after).unwrap();
         assert_eq!((before, &after[..]), (vec![7; LEN], &[&[7; 50][..], &[9; 100], &[7; 50]].concat()[..]));
+        self.change(own, cq);
+    }
+
+    /// Changes a word of its bytes and changes it back.
+    fn change(&mut self, own: &GpuRegion, cq: &mut CompletionQueue) {
+        let at = 200_u64.next_multiple_of(8) + self.target.addr.wrapping_neg() % 8;
+        let word = self.target.slice(at..at + 8);
+        let was = u64::from_ne_bytes([7; 8]);
+        self.qp.fetch_add(own.local(LEN..LEN + 8), word, 1).signaled().post().unwrap();
+        self.qp.compare_swap(own.local(LEN + 8..LEN + 16), word, was + 1, was).signaled().post().unwrap();
+        self.qp.fetch_add(own.local(LEN + 16..LEN + 24), word, 0).signaled().post().unwrap();
+        for _ in 0..3 {
+            cq.wait_for(LIMIT).expect("done in time").ok().expect("a success");
+        }
+        let mut found = [0; 24];
+        own.read(LEN, &mut found).unwrap();
+        assert_eq!(found[..], [was, was + 1, was].map(u64::to_ne_bytes).concat());
     }
 
     /// Has it do something, and waits until it has.
@@ -99,7 +116,7 @@ fn far_process() {
     let gpu = Gpu::open(fake.ordinal() as usize).unwrap();
     let (ctx, pd) = soft();
     let cq = ctx.create_cq(8).unwrap();
-    let region = pd.register_gpu(plain(gpu, kind), Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    let region = pd.register_gpu(plain(gpu, kind), Access::REMOTE_ALL).unwrap();
     let qp = pd.rc(&cq).build().unwrap();
     let Some(qp) = introduce(qp, region.remote(0..LEN)) else { return };
     let freed = || {

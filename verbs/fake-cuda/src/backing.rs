@@ -135,6 +135,39 @@ pub(crate) fn word(pieces: &[Piece]) -> Outcome<u64> {
     Ok(u64::from_le_bytes(word))
 }
 
+/// Changes the word of 8 bytes at one piece, atomically for all processes that have its memory: what `change` returns.
+pub(crate) fn change(pieces: &[Piece], change: impl FnOnce(&AtomicU64) -> u64) -> Outcome<u64> {
+    let [piece] = pieces else { return Err(code::ILLEGAL_ADDRESS) };
+    match piece {
+        Piece::Device(backing, offset, 8) => {
+            let (page, at) = (offset / PAGE * PAGE, (offset % PAGE) as usize);
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping of a page of the file, which has the word: its memory was resolved.
+            let mapped = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    PAGE as usize,
+                    rights,
+                    libc::MAP_SHARED,
+                    backing.fd(),
+                    page as libc::off_t,
+                )
+            };
+            if mapped == libc::MAP_FAILED {
+                return Err(code::OPERATING_SYSTEM);
+            }
+            // SAFETY: the word is in the page, at a multiple of 8, and is accessed by system calls otherwise.
+            let before = change(unsafe { AtomicU64::from_ptr(mapped.cast::<u8>().add(at).cast()) });
+            // SAFETY: mapped above, and nobody else has it.
+            unsafe { libc::munmap(mapped, PAGE as usize) };
+            Ok(before)
+        }
+        // SAFETY: pinned memory of this process, at a multiple of 8, by the word of who launched the kernel.
+        Piece::Host(address, 8) => Ok(change(unsafe { AtomicU64::from_ptr(pointer(*address).cast()) })),
+        _ => Err(code::ILLEGAL_ADDRESS),
+    }
+}
+
 /// Writes bytes to pieces, which are as long together.
 pub(crate) fn scatter(pieces: &[Piece], mut bytes: &[u8]) -> Outcome<()> {
     for piece in pieces {

@@ -1,6 +1,7 @@
 //! Modules of PTX, and the kernels in them that the fake knows by their name: it calculates as the software device does.
 
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 
 use qpair_verbs::calc::{self, Calc, DataType, ReduceOp, Scale};
 
@@ -25,13 +26,20 @@ pub(crate) struct Function {
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
-    /// The addresses of the vectors: the first is written.
-    pub(crate) vectors: Vec<u64>,
-    pub(crate) count: u64,
-    /// The bits of a divisor or factor.
-    pub(crate) number: u64,
+    /// The bits of each argument.
+    pub(crate) arguments: Vec<u64>,
     /// What it ends in whatever it does.
     pub(crate) fault: Option<Code>,
+}
+
+/// Memory that a kernel accesses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    is_written: bool,
+    /// Of an element: its address is a multiple.
+    size: u64,
 }
 
 /// What a kernel does.
@@ -43,6 +51,10 @@ pub(crate) enum Kernel {
     Divide(DataType),
     /// `qpair_multiply_TYPE(vector, count, f64)`, or `i64` for integers.
     Multiply(DataType),
+    /// `qpair_fetch_add(word, add, before)`.
+    FetchAdd,
+    /// `qpair_compare_swap(word, compare, swap, before)`.
+    CompareSwap,
 }
 
 impl Module {
@@ -74,7 +86,13 @@ impl Module {
 impl Kernel {
     /// The kernel of a name, if the fake knows it.
     pub(crate) fn named(name: &str) -> Option<Kernel> {
-        let (does, data_type) = name.strip_prefix("qpair_")?.split_once('_')?;
+        let name = name.strip_prefix("qpair_")?;
+        match name {
+            "fetch_add" => return Some(Kernel::FetchAdd),
+            "compare_swap" => return Some(Kernel::CompareSwap),
+            _ => {}
+        }
+        let (does, data_type) = name.split_once('_')?;
         let data_type = DataType::from_str(data_type).ok()?;
         match does {
             "divide" => Some(Kernel::Divide(data_type)),
@@ -86,33 +104,34 @@ impl Kernel {
         }
     }
 
-    /// How many vectors it takes.
-    pub(crate) fn vectors(self) -> usize {
-        if matches!(self, Kernel::Combine(_)) { 3 } else { 1 }
-    }
-
-    /// The bytes of the number after the count.
-    pub(crate) fn number_len(self) -> usize {
+    /// The bytes of each argument that it takes.
+    pub(crate) fn arguments(self) -> &'static [usize] {
         match self {
-            Kernel::Combine(_) => 0,
-            Kernel::Divide(_) => 4,
-            Kernel::Multiply(_) => 8,
-        }
-    }
-
-    fn data_type(self) -> DataType {
-        match self {
-            Kernel::Combine(calc) => calc.data_type(),
-            Kernel::Divide(data_type) | Kernel::Multiply(data_type) => data_type,
+            Kernel::Combine(_) | Kernel::CompareSwap => &[8, 8, 8, 8],
+            Kernel::Divide(_) => &[8, 8, 4],
+            Kernel::Multiply(_) | Kernel::FetchAdd => &[8, 8, 8],
         }
     }
 }
 
 impl Launch {
-    /// The memory that it accesses: address, bytes, whether to be written.
-    pub(crate) fn operands(&self) -> impl Iterator<Item = (u64, u64, bool)> {
-        let len = self.count.saturating_mul(self.kernel.data_type().size() as u64);
-        self.vectors.iter().enumerate().map(move |(at, address)| (*address, len, at == 0))
+    /// The memory that it accesses.
+    pub(crate) fn operands(&self) -> Vec<Operand> {
+        let operand = |argument: usize, is_written, size: usize, count: u64| {
+            let size = size as u64;
+            Operand { at: self.arguments[argument], len: count.saturating_mul(size), is_written, size }
+        };
+        match self.kernel {
+            Kernel::Combine(calc) => {
+                let each = |argument| operand(argument, argument == 0, calc.data_type().size(), self.arguments[3]);
+                (0..3).map(each).collect()
+            }
+            Kernel::Divide(data_type) | Kernel::Multiply(data_type) => {
+                vec![operand(0, true, data_type.size(), self.arguments[1])]
+            }
+            Kernel::FetchAdd => vec![operand(0, true, 8, 1), operand(2, true, 8, 1)],
+            Kernel::CompareSwap => vec![operand(0, true, 8, 1), operand(3, true, 8, 1)],
+        }
     }
 }
 
@@ -122,28 +141,49 @@ impl World {
         if let Some(fault) = launch.fault {
             return Err((fault, String::new()));
         }
-        let size = launch.kernel.data_type().size() as u64;
         let mut operands = Vec::new();
-        for (address, len, write) in launch.operands() {
-            if !address.is_multiple_of(size) && len > 0 {
-                return Err((code::MISALIGNED_ADDRESS, format!("{address:#x} is no multiple of {size}")));
+        for operand in launch.operands() {
+            let Operand { at, len, is_written, size } = operand;
+            if !at.is_multiple_of(size) && len > 0 {
+                return Err((code::MISALIGNED_ADDRESS, format!("{at:#x} is no multiple of {size}")));
             }
-            operands.push(self.resolve(device, address, len, write, true)?);
+            operands.push(self.resolve(device, at, len, is_written, true)?);
         }
-        let from = |at: usize| backing::gather(&operands[at]).map_err(|error| (error, String::new()));
-        let mut into = from(if operands.len() > 1 { 1 } else { 0 })?;
-        let done = match launch.kernel {
-            Kernel::Combine(calc) => calc::combine(calc, &mut into, &from(2)?),
+        let plain = |error| (error, String::new());
+        let from = |at: usize| backing::gather(&operands[at]).map_err(plain);
+        let number = launch.arguments[launch.arguments.len() - 1];
+        let (into, done) = match launch.kernel {
+            Kernel::Combine(calc) => {
+                let mut into = from(1)?;
+                let done = calc::combine(calc, &mut into, &from(2)?);
+                (into, done)
+            }
             // Integers divided by 0 are anything; floats are what the device makes of it, which the fake does not say.
-            Kernel::Divide(data_type) => calc::scale(data_type, &mut into, Scale::Divide(launch.number as u32)),
+            Kernel::Divide(data_type) => {
+                let mut into = from(0)?;
+                let done = calc::scale(data_type, &mut into, Scale::Divide(number as u32));
+                (into, done)
+            }
             Kernel::Multiply(data_type) => {
-                let factor =
-                    if data_type.is_integer() { launch.number as i64 as f64 } else { f64::from_bits(launch.number) };
-                calc::scale(data_type, &mut into, Scale::Multiply(factor))
+                let factor = if data_type.is_integer() { number as i64 as f64 } else { f64::from_bits(number) };
+                let mut into = from(0)?;
+                let done = calc::scale(data_type, &mut into, Scale::Multiply(factor));
+                (into, done)
+            }
+            Kernel::FetchAdd | Kernel::CompareSwap => {
+                let (first, second) = (launch.arguments[1], launch.arguments[2]);
+                let before = backing::change(&operands[0], |word| match launch.kernel {
+                    Kernel::FetchAdd => word.fetch_add(first, Ordering::SeqCst),
+                    _ => {
+                        word.compare_exchange(first, second, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|it| it)
+                    }
+                });
+                let before = before.map_err(plain)?.to_ne_bytes();
+                return backing::scatter(&operands[1], &before).map_err(plain);
             }
         };
         done.map_err(|error| (code::LAUNCH_FAILED, error.to_string()))?;
-        backing::scatter(&operands[0], &into).map_err(|error| (error, String::new()))
+        backing::scatter(&operands[0], &into).map_err(plain)
     }
 }
 

@@ -139,7 +139,7 @@ impl Work {
                 touches(*to, *len) || matches!(from, Source::At(from) if touches(*from, *len))
             }
             Work::Set { to, len, .. } => touches(*to, *len),
-            Work::Launch(launch) => launch.operands().any(|(at, len, _)| touches(at, len)),
+            Work::Launch(launch) => launch.operands().iter().any(|operand| touches(operand.at, operand.len)),
             Work::Until(word) => touches(word.at, word.len),
             Work::Record(_) | Work::Wait => false,
         }

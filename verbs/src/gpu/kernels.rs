@@ -1,4 +1,4 @@
-//! The kernels that combine and scale, each loaded into a GPU's context when it is first used.
+//! The kernels that combine, scale and change words, each loaded into a GPU's context when it is first used.
 //!
 //! Their text is PTX, which every later driver compiles for every later GPU. It is made by `verbs/kernels/regenerate` from
 //! the source beside that. A kernel is loaded alone: compiling one takes some tenths of a second, all of them several.
@@ -10,6 +10,7 @@ use super::device::Device;
 use super::driver::Handle;
 use crate::calc::{Calc, DataType, Scale};
 use crate::error::GpuError;
+use crate::memory::Atomic;
 
 /// The kernels of one GPU.
 pub(super) struct Kernels {
@@ -17,14 +18,21 @@ pub(super) struct Kernels {
     combine: [[OnceLock<Handle>; Calc::FIXED]; DataType::ALL.len()],
     /// Divisions and products, by type.
     scale: [[OnceLock<Handle>; 2]; DataType::ALL.len()],
+    /// Of FETCH_ADD and CMP_SWAP.
+    atomic: [OnceLock<Handle>; 2],
 }
 
 /// For every GPU since Pascal, and with what Hopper converts by itself.
 #[cfg(feature = "cuda")]
-const TEXTS: [&str; 2] = [include_str!("kernels/combine.sm_60.ptx"), include_str!("kernels/combine.sm_90.ptx")];
+const VECTORS: [&str; 2] = [include_str!("kernels/combine.sm_60.ptx"), include_str!("kernels/combine.sm_90.ptx")];
+/// For every GPU.
+#[cfg(feature = "cuda")]
+const WORDS: &str = include_str!("kernels/atomic.sm_60.ptx");
 /// Where there is no GPU there is none to run them.
 #[cfg(not(feature = "cuda"))]
-const TEXTS: [&str; 2] = [""; 2];
+const VECTORS: [&str; 2] = [""; 2];
+#[cfg(not(feature = "cuda"))]
+const WORDS: &str = "";
 
 /// What each kernel begins with.
 const ENTRY: &str = ".visible .entry ";
@@ -34,6 +42,7 @@ impl Kernels {
         Kernels {
             combine: [const { [const { OnceLock::new() }; Calc::FIXED] }; DataType::ALL.len()],
             scale: [const { [const { OnceLock::new() }; 2] }; DataType::ALL.len()],
+            atomic: [const { OnceLock::new() }; 2],
         }
     }
 
@@ -46,7 +55,7 @@ impl Kernels {
             return Err(GpuError::NotCalculated { what: calc.to_string() });
         };
         let place = &self.combine[calc.data_type() as usize][operation];
-        find(device, place, || format!("qpair_{}_{}", calc.name(), calc.data_type()))
+        find(device, place, of_vectors(device), || format!("qpair_{}_{}", calc.name(), calc.data_type()))
     }
 
     /// The kernel of a division or product.
@@ -59,17 +68,38 @@ impl Kernels {
             Scale::Multiply(_) => (1, "multiply"),
         };
         let place = &self.scale[data_type as usize][which];
-        find(device, place, || format!("qpair_{name}_{data_type}"))
+        find(device, place, of_vectors(device), || format!("qpair_{name}_{data_type}"))
+    }
+
+    /// The kernel of an atomic operation on a word.
+    ///
+    /// # Errors
+    /// [`GpuError::Driver`].
+    pub(super) fn atomic(&self, device: &Device, operation: Atomic) -> Result<Handle, GpuError> {
+        let (which, name) = match operation {
+            Atomic::FetchAdd(_) => (0, "qpair_fetch_add"),
+            Atomic::CompareSwap(..) => (1, "qpair_compare_swap"),
+        };
+        find(device, &self.atomic[which], WORDS, || name.to_owned())
     }
 }
 
-/// A kernel, loaded now if it was not before.
-fn find(device: &Device, place: &OnceLock<Handle>, name: impl FnOnce() -> String) -> Result<Handle, GpuError> {
+/// The text of the kernels of vectors for a GPU.
+fn of_vectors(device: &Device) -> &'static str {
+    VECTORS[usize::from(device.attributes().capability >= (9, 0))]
+}
+
+/// A kernel of a text, loaded now if it was not before.
+fn find(
+    device: &Device,
+    place: &OnceLock<Handle>,
+    text: &str,
+    name: impl FnOnce() -> String,
+) -> Result<Handle, GpuError> {
     if let Some(found) = place.get() {
         return Ok(*found);
     }
     let name = name();
-    let text = TEXTS[usize::from(device.attributes().capability >= (9, 0))];
     let Some(module) = alone(text, &name) else { return Err(GpuError::NotCalculated { what: name }) };
     let name = CString::new(name).unwrap_or_default();
     let _entered = device.enter()?;

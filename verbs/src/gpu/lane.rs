@@ -51,6 +51,11 @@ impl Lane {
         self.stream
     }
 
+    /// Memory of the GPU, if it was made [with it](Lane::with_scratch).
+    pub(super) fn scratch(self) -> Address {
+        self.scratch
+    }
+
     /// This thread's way to a GPU.
     fn of(device: &Device) -> Result<Lane, GpuError> {
         let own = LANES.try_with(|lanes| match &mut lanes.borrow_mut().0[device.ordinal()] {
@@ -61,7 +66,7 @@ impl Lane {
     }
 
     /// The same, with [`SCRATCH`] bytes of the GPU's memory. The context is this thread's.
-    fn with_scratch(device: &Device) -> Result<Lane, GpuError> {
+    pub(super) fn with_scratch(device: &Device) -> Result<Lane, GpuError> {
         let mut lane = Self::of(device)?;
         if lane.scratch == 0 {
             // SAFETY: the context is this thread's.
@@ -74,7 +79,7 @@ impl Lane {
     }
 
     /// Waits for what was started, whether or not all of it was: memory that work is under way on is not given back.
-    fn wait(self, device: &Device, started: Result<(), GpuError>) -> Result<(), GpuError> {
+    pub(super) fn wait(self, device: &Device, started: Result<(), GpuError>) -> Result<(), GpuError> {
         // SAFETY: the stream is this thread's.
         let waited = unsafe { device.driver.synchronize(self.stream) };
         if self.lent {

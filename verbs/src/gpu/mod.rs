@@ -10,6 +10,7 @@
 //! Without the feature `cuda` all of it is there and [`Gpu::open`] says that it was left out.
 
 mod allocation;
+mod atomic;
 mod attributes;
 mod buffer;
 mod copies;
@@ -37,6 +38,7 @@ pub use path::{Flush, RegistrationPath};
 pub use region::GpuRegion;
 
 pub(crate) use allocation::{Allocation, Export};
+pub(crate) use atomic::atomic;
 pub(crate) use host_slots::HostSlots;
 pub(crate) use imported::Imported;
 pub(crate) use lane::{combine, copy, scale};

@@ -7,15 +7,15 @@ use super::buffer::GpuBuffer;
 use super::device::Gpu;
 use super::path::{Flush, RegistrationPath, Way};
 use crate::error::{GpuError, GpuRevokeFailed, MemoryError, RevokeBlocked};
-use crate::memory::{ExposedRegion, RegionSlice, RemoteSlice};
+use crate::memory::{Atomic, Bindable, ExposedRegion, RegionSlice, RemoteSlice, Whole};
 use crate::pd::ProtectionDomain;
 use crate::types::{Access, Rkey};
 
 /// Registered GPU memory, made by [`ProtectionDomain::register_gpu`].
 ///
 /// Work requests name parts of it by [`local`](GpuRegion::local), peers by [`remote`](GpuRegion::remote). On the software
-/// device it can be the memory of every request between queue pairs of one host but atomics and datagrams; between hosts its
-/// bytes go by pinned memory of the processor, many packets at a time. [`revoke`](GpuRegion::revoke) gives the memory back.
+/// device it can be the memory of every request, of windows too; between hosts its bytes go by pinned memory of the processor, many
+/// packets at a time. [`revoke`](GpuRegion::revoke) gives the memory back.
 pub struct GpuRegion {
     region: ExposedRegion,
     path: RegistrationPath,
@@ -85,6 +85,15 @@ impl GpuRegion {
         self.region.write(offset, from)
     }
 
+    /// Adds to the 8 bytes at `offset`, in the machine's byte order, by a kernel; gives the value before. Atomic towards kernels
+    /// and, as [`ExposedRegion::fetch_add`] says, towards peers' atomics.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::Misaligned`], [`MemoryError::Gpu`].
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemoryError> {
+        self.region.change(offset, Atomic::FetchAdd(add))
+    }
+
     /// Other memory of the same GPU with what this holds now. Bytes that a peer writes meanwhile may be old or new.
     ///
     /// # Errors
@@ -124,11 +133,6 @@ impl GpuRegion {
         self.region.gpu().map(|allocation| Gpu::on(allocation.device()))
     }
 
-    /// The region as one of any memory.
-    pub(super) fn exposed(&self) -> &ExposedRegion {
-        &self.region
-    }
-
     /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.
     ///
     /// # Errors
@@ -157,6 +161,14 @@ impl GpuRegion {
                 Err(GpuRevokeFailed { why: failed.why, region })
             }
         }
+    }
+}
+
+impl Bindable for GpuRegion {}
+
+impl Whole for GpuRegion {
+    fn whole(&self) -> &ExposedRegion {
+        &self.region
     }
 }
 

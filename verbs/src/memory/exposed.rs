@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::calc::{Calc, DataType, Scale};
 use crate::error::{ExposeFailed, MemoryError, PostError, RevokeBlocked, RevokeFailed};
 use crate::gpu::Allocation;
-use crate::memory::{Backing, Buffer, Grant, RemoteSlice, Sge, Spot};
+use crate::memory::{Atomic, Backing, Buffer, Grant, RemoteSlice, Sge, Spot};
 use crate::pd::ProtectionDomain;
 use crate::types::{Access, Rkey};
 
@@ -156,7 +156,17 @@ impl ExposedRegion {
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemoryError> {
-        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+        self.change(offset, Atomic::FetchAdd(add))
+    }
+
+    /// Does an atomic operation on the 8 bytes at `offset`; gives the value before.
+    ///
+    /// # Errors
+    /// As [`fetch_add`](ExposedRegion::fetch_add), and [`MemoryError::Gpu`].
+    pub(crate) fn change(&self, offset: usize, operation: Atomic) -> Result<u64, MemoryError> {
+        let at = self.word_at(offset)?;
+        // SAFETY: 8 aligned bytes of the region; all access to exposed memory is atomic or by `device_copy`.
+        Ok(unsafe { self.shared().spot(at).atomic(operation) }?)
     }
 
     /// Withdraws the key, waits until no peer is in the middle of an access, and gives the memory back.
@@ -217,11 +227,14 @@ impl ExposedRegion {
     }
 
     #[inline]
-    fn word(&self, offset: usize) -> Result<&std::sync::atomic::AtomicU64, MemoryError> {
+    fn word_at(&self, offset: usize) -> Result<*mut u8, MemoryError> {
         let at = self.at(offset, 8)?;
-        if !(at as usize).is_multiple_of(8) {
-            return Err(MemoryError::Misaligned { offset });
-        }
+        if (at as usize).is_multiple_of(8) { Ok(at) } else { Err(MemoryError::Misaligned { offset }) }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> Result<&std::sync::atomic::AtomicU64, MemoryError> {
+        let at = self.word_at(offset)?;
         // SAFETY: 8 aligned bytes of the region, which lives as long as `self`; all access to exposed memory is atomic
         // or by `device_copy`.
         Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) })

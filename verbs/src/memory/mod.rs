@@ -2,6 +2,7 @@
 //! Ownership decides who may touch it: a posted buffer is with the device, an exposed region never yields a slice.
 
 mod arena;
+mod atomic;
 mod available;
 mod backing;
 mod buffer;
@@ -26,9 +27,10 @@ pub use local::Local;
 pub use parts::{DividedMemory, MemoryPart};
 pub use remote::RemoteSlice;
 pub use slab::{Slab, SlabView};
-pub use window::MemoryWindow;
+pub use window::{Bindable, MemoryWindow};
 
 pub(crate) use arena::{Arena, ArenaPool, GpuArena, Left, Pages, Registrar};
+pub(crate) use atomic::Atomic;
 pub(crate) use backing::{Backing, FurtherKey, Reach};
 pub(crate) use exposed::RegionShared;
 pub(crate) use grant::Grant;
@@ -36,4 +38,5 @@ pub(crate) use local::{MAX_SGE, Sge, sge};
 pub(crate) use ranges::Ranges;
 pub(crate) use segment::{Segment, Writers};
 pub(crate) use spot::Spot;
+pub(crate) use window::sealed::Whole;
 pub(crate) use window::{Bound, Window, WindowShared};

@@ -1,9 +1,11 @@
 //! Where bytes are that a device moves: an address, and whose memory it is of.
 
+use super::Atomic;
 use crate::calc::{self, Calc, DataType, Scale};
 use crate::error::GpuError;
 use crate::gpu::{self, Place};
 use crate::soft::device_copy;
+use crate::sync::AtomicU64;
 
 /// An address of the processor's memory or a GPU's.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,23 @@ impl Spot {
         }
         // SAFETY: passed on to the caller.
         unsafe { gpu::combine((self.ptr, self.place), (from.ptr, from.place), len, calc) }.map_err(Box::new)
+    }
+
+    /// Does an atomic operation on the word of 8 bytes that is here; what it was before.
+    ///
+    /// # Errors
+    /// As [`copy_from`](Spot::copy_from).
+    ///
+    /// # Safety
+    /// It is memory of its place for 8 bytes, at a multiple of 8, to which all access is atomic or by [`device_copy`].
+    #[inline(always)]
+    pub(crate) unsafe fn atomic(self, operation: Atomic) -> Result<u64, Box<GpuError>> {
+        if self.place.is_host() {
+            // SAFETY: by the caller's word.
+            return Ok(operation.apply(unsafe { AtomicU64::from_ptr(self.ptr.cast()) }));
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { gpu::atomic((self.ptr, self.place), operation) }.map_err(Box::new)
     }
 
     /// Scales the elements that are here.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::ibv;
-use crate::memory::RemoteSlice;
+use crate::memory::{ExposedRegion, RemoteSlice};
 use crate::soft::Home;
 use crate::sync::lock;
 use crate::types::{Access, Rkey};
@@ -14,6 +14,26 @@ use crate::types::{Access, Rkey};
 #[derive(Debug)]
 pub struct MemoryWindow {
     window: Window,
+}
+
+/// Registered memory that a window can open a part of: an [`ExposedRegion`], or a [`GpuRegion`](crate::GpuRegion). Sealed.
+pub trait Bindable: sealed::Whole {}
+
+pub(crate) mod sealed {
+    use crate::memory::ExposedRegion;
+
+    /// What the window opens a part of.
+    pub trait Whole {
+        fn whole(&self) -> &ExposedRegion;
+    }
+}
+
+impl Bindable for ExposedRegion {}
+
+impl sealed::Whole for ExposedRegion {
+    fn whole(&self) -> &ExposedRegion {
+        self
+    }
 }
 
 /// A window of one of the providers.

@@ -60,7 +60,6 @@ impl Limits {
             Op::Send if with.to.is_some() && len > self.max_datagram => {
                 Err(PostError::TooLong { len, limit: self.max_datagram, what: "a datagram" })
             }
-            Op::Send if with.to.is_some() && wr.local.is_on_gpu() => Err(PostError::OnGpu { what: "a datagram" }),
             Op::Send => Ok(()),
             Op::Write(remote) => same(remote),
             _ if qp_type != QpType::Rc => Err(PostError::NotSupported { what: "this operation", qp_type }),

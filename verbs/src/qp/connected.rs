@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::{ModifyError, Rejected};
-use crate::memory::{ExposedRegion, Local, MemoryWindow, RemoteSlice};
+use crate::memory::{Bindable, Local, MemoryWindow, RemoteSlice};
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest};
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 use crate::wc::Completion;
@@ -104,12 +104,12 @@ impl QueuePair {
     pub fn bind<'a>(
         &'a mut self,
         window: &'a MemoryWindow,
-        region: &'a ExposedRegion,
+        region: &'a impl Bindable,
         range: Range<usize>,
         access: Access,
     ) -> SendRequest<'a> {
         let op = Op::Bind { start: range.start, end: range.end, access };
-        let with = Borrowed { bind: Some((window.window(), region.shared())), ..Borrowed::default() };
+        let with = Borrowed { bind: Some((window.window(), region.whole().shared())), ..Borrowed::default() };
         SendRequest::new(&mut self.qp, op, Local::None, with)
     }
 

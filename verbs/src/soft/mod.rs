@@ -3,7 +3,6 @@
 
 mod arming;
 mod at;
-mod atomic;
 mod barrier;
 mod bells;
 mod block;

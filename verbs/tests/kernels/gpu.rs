@@ -7,12 +7,13 @@ use std::sync::Mutex;
 
 use libloading::{Library, Symbol};
 
-use crate::ptx::{alone, read};
+use crate::ptx::{alone, read, text};
 use crate::run::{Arguments, Grid, Run, Vector};
 
 pub struct Gpu {
     cuda: Library,
-    ptx: String,
+    vectors: String,
+    words: String,
     /// The kernels that were asked for so far, by name. One test at a time has it.
     loaded: Mutex<HashMap<String, Function>>,
 }
@@ -46,16 +47,17 @@ impl Gpu {
             unsafe { Library::new("libcuda.so.1") }
         };
         let cuda = open().expect("QPAIR_TEST_GPU asks for NVIDIA's driver: unset it for tests on the host");
-        let gpu = Self { cuda, ptx: read(&target), loaded: Mutex::default() };
+        let (vectors, words) = (read(&target), text("atomic", "sm_60"));
+        let gpu = Self { cuda, vectors, words, loaded: Mutex::default() };
         // SAFETY: signature of CUDA's driver interface.
         unsafe { call!(gpu, "cuInit", 0 => c_uint) };
         gpu
     }
 
     /// The kernel, compiled for the GPU; it stays as long as the process.
-    fn load(&self, name: &str) -> Function {
+    fn load(&self, name: &str, text: &str) -> Function {
         let (mut context, mut module, mut function): (Handle, Handle, Handle) = (null_mut(), null_mut(), null_mut());
-        let (ptx, symbol) = (CString::new(alone(&self.ptx, name)).unwrap(), CString::new(name).unwrap());
+        let (ptx, symbol) = (CString::new(alone(text, name)).unwrap(), CString::new(name).unwrap());
         // SAFETY: signatures of CUDA's driver interface; both texts end with a zero and live during the calls.
         unsafe {
             call!(self, "cuDevicePrimaryCtxRetain", from_mut(&mut context) => *mut Handle, 0 => c_int);
@@ -85,7 +87,8 @@ impl Gpu {
 impl Run for Gpu {
     fn run(&self, name: &str, into: &mut Vector, count: u64, arguments: Arguments<'_>, (blocks, threads): Grid) {
         let mut loaded = self.loaded.lock().unwrap();
-        let Function { context, function } = *loaded.entry(name.to_owned()).or_insert_with(|| self.load(name));
+        let found = loaded.entry(name.to_owned()).or_insert_with(|| self.load(name, &self.vectors));
+        let Function { context, function } = *found;
         // SAFETY: signatures of CUDA's driver interface. The kernel takes these arguments (kernels/combine.cu), each of which
         // lives until the launch, and has `count` elements in each vector, which is freed after the kernel has ended.
         unsafe {
@@ -115,5 +118,32 @@ impl Run for Gpu {
                 call!(self, "cuMemFree_v2", memory => Address);
             }
         }
+    }
+
+    fn change(&self, name: &str, word: &mut u64, operands: &[u64]) -> u64 {
+        let mut loaded = self.loaded.lock().unwrap();
+        let found = loaded.entry(name.to_owned()).or_insert_with(|| self.load(name, &self.words));
+        let Function { context, function } = *found;
+        let mut words = [*word, 0];
+        // SAFETY: signatures of CUDA's driver interface. The kernel takes these arguments (kernels/atomic.cu), each of which lives
+        // until the launch; the two words are freed after it has ended.
+        unsafe {
+            let mut memory: Address = 0;
+            call!(self, "cuCtxSetCurrent", context => Handle);
+            call!(self, "cuMemAlloc_v2", from_mut(&mut memory) => *mut Address, size_of_val(&words) => usize);
+            call!(self, "cuMemcpyHtoD_v2",
+                memory => Address, words.as_ptr().cast() => *const u8, size_of_val(&words) => usize);
+            let arguments: Vec<u64> = [&[memory], operands, &[memory + 8]].concat();
+            let mut parameters: Vec<*const u64> = arguments.iter().map(from_ref).collect();
+            call!(self, "cuLaunchKernel", function => Handle, 1 => c_uint, 1 => c_uint, 1 => c_uint,
+                1 => c_uint, 1 => c_uint, 1 => c_uint, 0 => c_uint, null_mut() => Handle,
+                parameters.as_mut_ptr() => *mut *const u64, null_mut() => Handle);
+            call!(self, "cuCtxSynchronize",);
+            call!(self, "cuMemcpyDtoH_v2",
+                words.as_mut_ptr().cast() => *mut u8, memory => Address, size_of_val(&words) => usize);
+            call!(self, "cuMemFree_v2", memory => Address);
+        }
+        *word = words[0];
+        words[1]
     }
 }

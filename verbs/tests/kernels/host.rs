@@ -33,6 +33,8 @@ pub fn compile() -> Option<Host> {
 pub struct Host(Library);
 
 type Combine = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, u64);
+type FetchAdd = unsafe extern "C" fn(*mut u64, u64, *mut u64);
+type CompareSwap = unsafe extern "C" fn(*mut u64, u64, u64, *mut u64);
 type Divide = unsafe extern "C" fn(*mut c_void, u64, u32);
 type Multiply<Factor> = unsafe extern "C" fn(*mut c_void, u64, Factor);
 type Place = unsafe extern "C" fn(u32, u32, u32, u32);
@@ -63,6 +65,19 @@ impl Run for Host {
                 }
             }
         }
+    }
+
+    fn change(&self, name: &str, word: &mut u64, operands: &[u64]) -> u64 {
+        let mut before = 0;
+        // SAFETY: a kernel of this name takes these arguments (kernels/atomic.cu).
+        unsafe {
+            match *operands {
+                [add] => self.kernel::<FetchAdd>(name)(word, add, &mut before),
+                [compare, swap] => self.kernel::<CompareSwap>(name)(word, compare, swap, &mut before),
+                _ => panic!("{name} takes no such operands"),
+            }
+        }
+        before
     }
 }
 

@@ -11,3 +11,4 @@ mod ptx;
 mod run;
 mod scale;
 mod values;
+mod words;

@@ -11,10 +11,14 @@ use crate::values::every;
 const TARGETS: [&str; 2] = ["sm_60", "sm_90"];
 
 pub fn read(target: &str) -> String {
+    text("combine", target)
+}
+
+pub fn text(source: &str, target: &str) -> String {
     // Where the tests run elsewhere than they were built.
     let moved = std::env::var_os("QPAIR_TEST_GPU_PTX").map(PathBuf::from);
     let folder = moved.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/kernels"));
-    std::fs::read_to_string(folder.join(format!("combine.{target}.ptx"))).unwrap()
+    std::fs::read_to_string(folder.join(format!("{source}.{target}.ptx"))).unwrap()
 }
 
 /// What comes before the first kernel, and the kernels.
@@ -111,6 +115,29 @@ fn converts_8_bit_floats_in_hardware_where_that_can() {
     {
         assert!(new.contains(conversion) && !old.contains(conversion), "{conversion}");
     }
+}
+
+/// The kernels of words, which every GPU since Pascal takes: one atomic instruction of the system's scope each, fenced.
+#[test]
+fn words_are_changed_by_one_instruction_between_fences() {
+    let ptx = text("atomic", "sm_60");
+    let (head, kernels) = parts(&ptx);
+    assert!(head.contains(".version 7.8\n.target sm_60\n"), "{head}");
+    let found: Vec<(&str, Vec<&str>)> = kernels
+        .iter()
+        .map(|kernel| {
+            let (name, body) = kernel.split_once('(').unwrap();
+            let memory = ["membar", "fence", "atom", "red", "ld.global", "st.global"];
+            let lines = body.lines().map(str::trim).filter(|line| memory.iter().any(|begin| line.starts_with(begin)));
+            (name, lines.map(|line| line.split_whitespace().next().unwrap().trim_end_matches(';')).collect())
+        })
+        .collect();
+    let around = |atomic| vec!["membar.sys", atomic, "st.global.u64", "membar.sys"];
+    let expected = [
+        ("qpair_fetch_add", around("atom.global.sys.add.u64")),
+        ("qpair_compare_swap", around("atom.global.sys.cas.b64")),
+    ];
+    assert_eq!(found, expected);
 }
 
 /// A field of bits that runs over the end of its word is filled with zeros, which no source has asked for: seen of NVRTC 11.8,

@@ -24,6 +24,9 @@ pub enum Arguments<'a> {
 
 pub trait Run: Send + Sync {
     fn run(&self, name: &str, into: &mut Vector, count: u64, arguments: Arguments<'_>, grid: Grid);
+
+    /// Runs a kernel that changes a word; what it says that the word was before.
+    fn change(&self, name: &str, word: &mut u64, operands: &[u64]) -> u64;
 }
 
 /// What runs them; `None`, and a line that says why at the first call, where there is no compiler for this host.
@@ -54,6 +57,16 @@ impl Kernels {
         assert!(b.len == into.len && a.is_none_or(|a| a.len == into.len));
         let name = format!("qpair_{}_{}", calc.name(), calc.data_type());
         self.0.run(&name, into, count, Arguments::Combine(a, b), grid);
+    }
+
+    /// Adds to a word; what it was.
+    pub fn fetch_add(self, word: &mut u64, add: u64) -> u64 {
+        self.0.change("qpair_fetch_add", word, &[add])
+    }
+
+    /// Replaces a word if it is as expected; what it was.
+    pub fn compare_swap(self, word: &mut u64, compare: u64, swap: u64) -> u64 {
+        self.0.change("qpair_compare_swap", word, &[compare, swap])
     }
 
     /// What [`scale`](qpair_verbs::calc::scale()) does, where that does not refuse.

@@ -120,17 +120,15 @@ fn limits(world: &World, device: usize, grid: [u32; 3], block: [u32; 3], shared_
 /// # Safety
 /// As many pointers to arguments as it takes, of the types that it takes.
 unsafe fn arguments(kernel: Kernel, params: *mut *mut c_void, fault: Option<Code>) -> Outcome<Launch> {
-    // SAFETY: as the caller says.
-    let word = |at: usize| unsafe { take(params.add(at).cast_const()).and_then(|from| take(from.cast::<u64>())) };
-    let vectors = kernel.vectors();
-    let number = match kernel.number_len() {
-        0 => 0,
+    let argument = |(at, &len): (usize, &usize)| {
         // SAFETY: as the caller says.
-        4 => u64::from(unsafe { take((*params.add(vectors + 1)).cast::<u32>())? }),
-        _ => word(vectors + 1)?,
+        unsafe {
+            let from = take(params.add(at).cast_const())?;
+            if len == 4 { take(from.cast::<u32>()).map(u64::from) } else { take(from.cast::<u64>()) }
+        }
     };
-    let addresses = (0..vectors).map(word).collect::<Outcome<Vec<u64>>>()?;
-    Ok(Launch { kernel, vectors: addresses, count: word(vectors)?, number, fault })
+    let arguments = kernel.arguments().iter().enumerate().map(argument).collect::<Outcome<Vec<u64>>>()?;
+    Ok(Launch { kernel, arguments, fault })
 }
 
 #[unsafe(no_mangle)]

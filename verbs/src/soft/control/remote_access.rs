@@ -4,10 +4,8 @@ use super::link::Link;
 use super::message::BounceOp;
 use crate::error::GpuError;
 use crate::gpu::Place;
-use crate::memory::Spot;
-use crate::soft::atomic::Atomic;
+use crate::memory::{Atomic, Spot};
 use crate::soft::home::Home;
-use crate::sync::AtomicU64;
 use crate::types::{Access, Rkey};
 
 /// Carries out a bounce for a peer; the caller is inside the engine's hazard. `None` if it is refused.
@@ -25,12 +23,12 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
         BounceOp::Write { qpn, rkey, addr, len, slot } => {
             let grant = granted(qpn, rkey, addr, len, Access::REMOTE_WRITE)?;
             // SAFETY: the key grants `len` bytes at `addr` of this process until the engine's hazard is left.
-            done(unsafe { here(addr, grant.arena).copy_from(Spot::host(area(slot, len)?), len as usize) })
+            moved(unsafe { here(addr, grant.arena).copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::Read { qpn, rkey, addr, len, slot } => {
             let grant = granted(qpn, rkey, addr, len, Access::REMOTE_READ)?;
             // SAFETY: as above.
-            done(unsafe { Spot::host(area(slot, len)?).copy_from(here(addr, grant.arena), len as usize) })
+            moved(unsafe { Spot::host(area(slot, len)?).copy_from(here(addr, grant.arena), len as usize) })
         }
         BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
             let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer()))?;
@@ -41,17 +39,17 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
             // The receive is posted and stays so until the engine's hazard is left; the range was checked.
             let to = here(to + u64::from(offset), arena);
             // SAFETY: as the receive says.
-            done(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
+            moved(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {
-            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|grant| is_word(addr, grant.arena))?;
+            let grant = granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
             // SAFETY: the key grants 8 aligned bytes at `addr` until the engine's hazard is left.
-            Some(Atomic::CompareSwap(compare, swap).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
+            done(unsafe { here(addr, grant.arena).atomic(Atomic::CompareSwap(compare, swap)) })
         }
         BounceOp::FetchAdd { qpn, rkey, addr, add } => {
-            granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|grant| is_word(addr, grant.arena))?;
+            let grant = granted(qpn, rkey, addr, 8, Access::REMOTE_ATOMIC).filter(|_| addr.is_multiple_of(8))?;
             // SAFETY: as above.
-            Some(Atomic::FetchAdd(add).apply(unsafe { AtomicU64::from_ptr(addr as *mut u64) }))
+            done(unsafe { here(addr, grant.arena).atomic(Atomic::FetchAdd(add)) })
         }
     }
 }
@@ -61,18 +59,12 @@ fn here(addr: u64, arena: u32) -> Spot {
     Spot::new(addr as *mut u8, Place::of_arena(arena))
 }
 
-/// What is answered to the peer.
-fn done(moved: Result<(), Box<GpuError>>) -> Option<u64> {
-    match moved {
-        Ok(()) => Some(0),
-        Err(error) => {
-            tracing::error!(%error, "GPU memory was not moved for a peer");
-            None
-        }
-    }
+/// What is answered to the peer once bytes were moved.
+fn moved(moved: Result<(), Box<GpuError>>) -> Option<u64> {
+    done(moved.map(|()| 0))
 }
 
-/// True of an address that atomics reach: aligned, and not of a GPU.
-fn is_word(addr: u64, arena: u32) -> bool {
-    addr.is_multiple_of(8) && Place::of_arena(arena).is_host()
+/// What is answered to the peer.
+fn done(result: Result<u64, Box<GpuError>>) -> Option<u64> {
+    result.inspect_err(|error| tracing::error!(%error, "GPU memory was not moved for a peer")).ok()
 }

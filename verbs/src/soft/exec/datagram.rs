@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicBool;
 use super::message::{find, put, scatter};
 use super::request::{Outcome, Own, Piece, Request, Wait};
 use crate::address::NodeId;
+use crate::error::GpuError;
+use crate::memory::Spot;
 use crate::qp::{Borrowed, GRH_BYTES};
 use crate::soft::claims::NoClaim;
 use crate::soft::control::Reach;
@@ -170,6 +172,21 @@ impl UdTarget {
         header[8..24].copy_from_slice(&self.gids[0].0);
         header[24..40].copy_from_slice(&self.gids[1].0);
         header
+    }
+}
+
+impl Request<'_> {
+    /// Copies the local side, which is as long as `into`.
+    ///
+    /// # Errors
+    /// What a GPU's driver says.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) -> Result<(), Box<GpuError>> {
+        let failed = self.pieces(|offset, piece| {
+            let to = Spot::host(into[offset..][..piece.len].as_mut_ptr());
+            // SAFETY: as many bytes are there, and the piece is posted memory.
+            unsafe { to.copy_from(piece.spot(), piece.len) }.err()
+        });
+        failed.map_or(Ok(()), Err)
     }
 }
 

@@ -4,8 +4,7 @@ use super::request::{LOST, Outcome, Own, Piece, Request, Wait};
 use super::sender::{Sender, Whose, take};
 use crate::calc::{self, Calc};
 use crate::gpu::Place;
-use crate::memory::{RemoteSlice, Spot};
-use crate::soft::atomic::Atomic;
+use crate::memory::{Atomic, RemoteSlice, Spot};
 use crate::soft::claims::NoClaim;
 use crate::soft::control::{BounceOp, Reach};
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_WRITE_IMM};
@@ -13,7 +12,7 @@ use crate::soft::layout::FaultKind;
 use crate::soft::peer::{Gate, PeerView, Settled};
 use crate::soft::{device_copy, vm};
 use crate::status::WcStatus;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::AtomicU32;
 use crate::types::Access;
 
 impl Sender {
@@ -190,17 +189,14 @@ impl Sender {
         };
         let old = match reach(peer, settled, remote, Access::REMOTE_ATOMIC, Place::HOST) {
             Found::At(at) => {
-                // No atomics reach GPU memory from the processor.
-                let Some(at) = at.on_host() else {
-                    self.hazard.leave(own.hazard);
-                    return own.refused(peer, WcStatus::REM_INV_REQ_ERR, Some(FaultKind::Request));
-                };
                 // SAFETY: the key granted 8 bytes at `at`; arenas and caller memory keep the alignment of the address,
                 // which was checked; all access to exposed memory is atomic or by `device_copy`.
-                let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-                let old = atomic.apply(word);
+                let done = unsafe { at.atomic(atomic) };
                 self.hazard.leave(own.hazard);
-                old
+                match done {
+                    Ok(old) => old,
+                    Err(error) => return self.gpu_failed(own, &error, Whose::Peers),
+                }
             }
             Found::Pending => return self.leave(own, Outcome::Wait(Wait::Memory)),
             Found::Vm(_) | Found::Bounce => {

@@ -148,6 +148,11 @@ impl Request<'_> {
             None::<()>
         });
     }
+
+    /// Whether the local side is memory of a GPU.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.with.inline.is_none() && self.local.is_on_gpu()
+    }
 }
 
 pub(crate) const LOST: Outcome = Outcome::Done(WcStatus::RETRY_EXC_ERR, 0);

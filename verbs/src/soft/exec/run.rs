@@ -2,8 +2,8 @@
 
 use super::request::{Outcome, Own, Request};
 use super::sender::Sender;
+use crate::memory::Atomic;
 use crate::qp::{Op, Target};
-use crate::soft::atomic::Atomic;
 use crate::status::WcStatus;
 
 impl Sender {

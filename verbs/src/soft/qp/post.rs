@@ -13,7 +13,7 @@ use crate::soft::send_queue::{Inline, SendSlot, Stalled};
 use crate::soft::{MAX_INLINE, MAX_MESSAGE};
 use crate::status::{WcOpcode, WcStatus};
 use crate::sync::{Ordering, lock};
-use crate::types::QpType;
+use crate::types::{Mtu, QpType};
 
 /// What the completion of a request tells.
 struct Kept {
@@ -326,9 +326,24 @@ impl SoftQp {
             qp_type: self.spec.options.qp_type,
         };
         match request.with.to {
+            Some(_) if request.is_on_gpu() => self.carry_out_by_host(sender, request),
             Some(Target::Network(target)) => target.send(self.qpn(), request),
             _ => sender.run(&own, request),
         }
+    }
+
+    /// Carries out a datagram out of GPU memory by way of the processor's, so that a GPU holds up nothing of its target.
+    #[cold]
+    #[inline(never)]
+    fn carry_out_by_host(&self, sender: &mut Sender, request: &Request<'_>) -> Outcome {
+        let mut bytes = [0; Mtu::B4096.bytes() as usize];
+        let bytes = &mut bytes[..request.len()];
+        if let Err(error) = request.copy_to(bytes) {
+            tracing::error!(%error, qpn = %self.qpn, "a datagram was not read from GPU memory");
+            return Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0);
+        }
+        let with = Borrowed { inline: Some(bytes), to: request.with.to, bind: None };
+        self.carry_out(sender, &Request { local: &Local::None, range: None, with: &with, ..*request })
     }
 
     /// The status of a request that has waited as long as the queue pair's attributes allow; an unreliable queue pair drops

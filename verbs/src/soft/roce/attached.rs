@@ -218,7 +218,7 @@ impl Attached {
     /// Takes bytes of a request for a packet; a GPU's are read ahead.
     pub(super) fn gather(&self, index: u32, offset: u32, to: &mut [u8], ahead: &RefCell<ReadAhead>) -> Option<()> {
         self.with(index, |request| {
-            if request.with.inline.is_none() && request.local.is_on_gpu() {
+            if request.is_on_gpu() {
                 return self.read_ahead(index, request, offset as usize, to, &mut ahead.borrow_mut());
             }
             let mut moved = true;

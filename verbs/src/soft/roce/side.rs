@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use qpair_roce::{
@@ -12,8 +11,7 @@ use qpair_roce::{
 use super::attached::{Attached, is_moved};
 use super::memory::{Memory, Place};
 use super::staging::{Bytes, ReadAhead, Source, WriteBehind};
-use crate::memory::Spot;
-use crate::soft::atomic::Atomic;
+use crate::memory::{Atomic, Spot};
 use crate::soft::home::Home;
 use crate::status::WcStatus;
 use crate::types::Access;
@@ -145,19 +143,24 @@ impl Host for Side {
     }
 
     fn atomic(&mut self, qpn: Qpn, at: Remote, change: Change) -> Result<u64, AccessError> {
-        // No atomics reach GPU memory from the processor.
-        let word = self.reach(qpn, at, 8, Access::REMOTE_ATOMIC)?.on_host().ok_or(AccessError::QueuePair)?;
+        let word = self.reach(qpn, at, 8, Access::REMOTE_ATOMIC)?;
         if !at.va.is_multiple_of(8) {
             return Err(AccessError::QueuePair);
         }
-        // SAFETY: the key grants 8 bytes there, and stays granted; the address is aligned, and all access to exposed
-        // memory is atomic or by `device_copy`.
-        let word = unsafe { AtomicU64::from_ptr(word.cast()) };
-        Ok(match change {
+        if word.on_gpu().is_some() {
+            // What came before is there before it.
+            self.behind.settle();
+        }
+        let operation = match change {
             Change::CompareSwap { compare, swap } => Atomic::CompareSwap(compare, swap),
             Change::FetchAdd(add) => Atomic::FetchAdd(add),
-        }
-        .apply(word))
+        };
+        // SAFETY: the key grants 8 bytes there, and stays granted; the address is aligned, and all access to exposed
+        // memory is atomic or by `device_copy`.
+        unsafe { word.atomic(operation) }.map_err(|error| {
+            tracing::error!(%error, "a word of GPU memory was not changed");
+            AccessError::Key
+        })
     }
 
     fn invalidate(&mut self, qpn: Qpn, rkey: Rkey) -> Result<(), AccessError> {

@@ -1,5 +1,5 @@
 //! Where the memory of the cases is: the processor's, or a GPU's where `QPAIR_TEST_MEMORY=gpu` says so. Of a GPU is then what
-//! can be: buffers of requests that are connected, and regions without atomics and windows.
+//! can be: buffers of requests, and regions.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -30,7 +30,7 @@ pub enum Revoked {
 
 impl Exposed {
     pub fn new(piece: Piece, pd: &ProtectionDomain, access: Access) -> Result<Self, String> {
-        if piece.may_be_on_gpu() && !access.contains(Access::REMOTE_ATOMIC) && !access.contains(Access::WINDOW_BIND) {
+        if piece.may_be_on_gpu() {
             return pd.register_gpu(piece.make_on_gpu()?, access).map(Exposed::Gpu).map_err(text);
         }
         piece.make(pd)?.expose(access).map(Exposed::Host).map_err(text)
@@ -73,12 +73,12 @@ impl Exposed {
         .map_err(text)
     }
 
-    /// For what there is on memory of the processor only.
-    pub fn on_host(&self) -> Result<&ExposedRegion, String> {
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, String> {
         match self {
-            Exposed::Host(region) => Ok(region),
-            Exposed::Gpu(_) => Err("the region is on a GPU".to_owned()),
+            Exposed::Host(region) => region.fetch_add(offset, add),
+            Exposed::Gpu(region) => region.fetch_add(offset, add),
         }
+        .map_err(text)
     }
 
     /// Takes the memory back, or says why not.

@@ -8,6 +8,7 @@ use qpair_verbs::{
     WcOpcode, WcStatus, WorkCompletion,
 };
 
+use super::exposed::Exposed;
 use super::machine::{Answer, Machine, Stage, answer, kind, text};
 use super::{Command, Content, Done, HandleId, LIMIT, Mem, Op, QpId, Refused, SrqId, Work};
 
@@ -19,7 +20,7 @@ impl Machine {
                 answer(SrqId(self.srqs.len() - 1))
             }
             Command::SrqPost { srq, mem, wr_id } => {
-                let local = self.local(&self.domains[0], &mem, true)?;
+                let local = self.local(&self.domains[0], &mem)?;
                 answer(self.srqs[srq.0].post(local, wr_id).map_err(refused))
             }
             Command::SrqLimit { srq, limit } => {
@@ -52,11 +53,10 @@ impl Machine {
     }
 
     /// The memory that `mem` describes.
-    fn local(&self, pd: &ProtectionDomain, mem: &Mem, may_be_on_gpu: bool) -> Result<Local, String> {
+    fn local(&self, pd: &ProtectionDomain, mem: &Mem) -> Result<Local, String> {
         Ok(match mem {
             Mem::None | Mem::Inline { .. } => Local::None,
-            Mem::Buffer(piece) if may_be_on_gpu => piece.make_local(pd)?,
-            Mem::Buffer(piece) => piece.make(pd)?.into(),
+            Mem::Buffer(piece) => piece.make_local(pd)?,
             Mem::Slab(piece) => piece.make(pd)?.into_slab().into(),
             Mem::List(list) => list.iter().map(|piece| piece.make(pd)).collect::<Result<Vec<_>, _>>()?.into(),
             Mem::Region { region, start, end } => self.region(*region)?.local(*start..*end).into(),
@@ -64,7 +64,7 @@ impl Machine {
     }
 
     fn post_recv(&mut self, QpId(qp): QpId, mem: &Mem, wr_id: u64) -> Answer {
-        let local = self.local(&self.domains[self.qps[qp].domain.0], mem, true)?;
+        let local = self.local(&self.domains[self.qps[qp].domain.0], mem)?;
         let request = match &mut self.qps[qp].stage {
             Stage::Prepared(qp) => qp.recv(local),
             Stage::Connected(qp) => qp.recv(local),
@@ -75,8 +75,7 @@ impl Machine {
     }
 
     fn post_send(&mut self, QpId(qp): QpId, work: Work) -> Answer {
-        let is_datagram = matches!(self.qps[qp].stage, Stage::Datagram(_));
-        let local = self.local(&self.domains[self.qps[qp].domain.0], &work.mem, !is_datagram)?;
+        let local = self.local(&self.domains[self.qps[qp].domain.0], &work.mem)?;
         let inline = match &work.mem {
             Mem::Inline { len, fill } => Some(fill.bytes(*len)),
             _ => None,
@@ -86,7 +85,10 @@ impl Machine {
                 Op::Bind { window, region, start, end, access } => {
                     let window = self.windows[window.0].as_ref().ok_or("the window was dropped")?;
                     let region = self.regions[region.0].as_ref().ok_or("the region was revoked")?;
-                    qp.bind(window, region.on_host()?, *start..*end, *access)
+                    match region {
+                        Exposed::Host(region) => qp.bind(window, region, *start..*end, *access),
+                        Exposed::Gpu(region) => qp.bind(window, region, *start..*end, *access),
+                    }
                 }
                 op => connected(qp, op, local, inline.as_deref())?,
             },

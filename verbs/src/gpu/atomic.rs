@@ -1,0 +1,49 @@
+//! Atomics on words of GPU memory, by kernels of one thread.
+
+use std::ffi::c_void;
+
+use super::device::Device;
+use super::driver::Address;
+use super::lane::{Lane, start_copy};
+use super::place::Place;
+use crate::error::GpuError;
+use crate::memory::Atomic;
+
+/// Does an atomic operation on a word of a GPU's memory, atomic for everybody who reaches it: what it was before.
+///
+/// # Errors
+/// [`GpuError::NoDevice`], [`GpuError::Driver`].
+///
+/// # Safety
+/// It is memory of that GPU for 8 bytes, at a multiple of 8.
+#[cold]
+pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) -> Result<u64, GpuError> {
+    let none = || GpuError::NoDevice { ordinal: place.ordinal().unwrap_or(0).into(), count: 0 };
+    let device = Device::of(place).ok_or_else(none)?;
+    let kernel = device.kernels.atomic(device, operation)?;
+    let _entered = device.enter()?;
+    let lane = Lane::with_scratch(device)?;
+    let (mut word, mut before) = (word as Address, lane.scratch());
+    let (mut first, mut second) = match operation {
+        Atomic::FetchAdd(add) => (add, 0),
+        Atomic::CompareSwap(compare, swap) => (compare, swap),
+    };
+    let mut args: [*mut c_void; 4] = [(&raw mut word).cast(), (&raw mut first).cast(), (&raw mut before).cast(), NONE];
+    if let Atomic::CompareSwap(..) = operation {
+        args = [args[0], args[1], (&raw mut second).cast(), args[2]];
+    }
+    let mut old = 0_u64;
+    // SAFETY: the kernel takes these arguments, which the driver copies before it returns; the word is the GPU's by the caller's
+    // word, the scratch is this thread's, and the stream is waited for.
+    let started = unsafe {
+        device.driver.launch(kernel, 1, 1, lane.stream(), args.as_mut_ptr()).and_then(|()| {
+            let to = (&raw mut old as Address, Place::HOST);
+            start_copy(device, to, (before, place), size_of::<u64>(), lane.stream())
+        })
+    };
+    lane.wait(device, started)?;
+    Ok(old)
+}
+
+/// What a kernel does not take.
+const NONE: *mut c_void = std::ptr::null_mut();
