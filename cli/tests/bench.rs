@@ -168,6 +168,47 @@ fn the_comparison_is_a_table_of_algorithms_and_sizes() {
 }
 
 #[test]
+fn what_was_the_fastest_is_kept_and_chosen_from_then_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |args: &str, model: &str| {
+        let mut command = qpair(&args.split(' ').collect::<Vec<_>>());
+        command.env("XDG_CACHE_HOME", folder.path()).env("QPAIR_COST_MODEL", model);
+        finish(command)
+    };
+    let output = run("bench all-reduce -n 2 -b 64 -e 1K -f 16 --iters 2 --compare --keep", "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let path = text.lines().last().and_then(|line| line.split_once("kept in ")).expect("it says where").1;
+    let kept = std::fs::read_to_string(path).expect("it is there");
+    // Whatever was the fastest: as if it had been a ring, which no model takes for so little.
+    let mut kept: Value = serde_json::from_str(&kept).expect("JSON");
+    let cases = kept["kept"].as_array_mut().expect("cases");
+    assert_eq!(cases.iter().map(|case| case["bytes"].as_u64()).collect::<Vec<_>>(), [Some(64), Some(1024)]);
+    cases.iter_mut().for_each(|case| case["algorithm"] = "ring".into());
+    std::fs::write(path, kept.to_string()).expect("written");
+    for (model, is_ring) in [("", true), ("default", false)] {
+        let rows = rows(&run("bench all-reduce -n 2 -b 100 -e 100 --iters 1 --json", model));
+        assert!(rows.iter().all(|row| (row["algorithm"] == "ring") == is_ring), "{rows:?}");
+    }
+    let other = rows(&run("bench all-reduce -n 3 -b 100 -e 100 --iters 1 --json", ""));
+    assert!(other.iter().all(|row| row["algorithm"] != "ring"), "{other:?}");
+}
+
+#[test]
+fn what_no_communicator_could_choose_by_is_not_kept() {
+    for (line, hint) in [
+        ("all-reduce -n 2 --keep", "--compare"),
+        ("all-reduce -n 2 --compare --keep --deterministic", "cannot be used with"),
+        ("all-reduce -n 2 --compare --keep --dtype f32,f64", "give one --dtype"),
+        ("all-to-all-v -n 2 --compare --keep", "keep all-to-all"),
+    ] {
+        let output = bench(line);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(stderr(&output).contains(hint), "{line}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn some_algorithms_are_compared_and_one_that_is_not_for_it_is_refused() {
     let rows = rows(&bench("all-gather -n 2 -b 64 -e 64 --iters 1 --algorithm ring,bruck --json"));
     assert_eq!(rows.iter().map(|row| text(row, "algorithm")).collect::<Vec<_>>(), ["ring", "bruck", "ring", "bruck"]);

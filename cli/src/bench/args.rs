@@ -190,6 +190,10 @@ pub struct Settings {
     /// Compare all algorithms: a table of their times, with the best and the automatic choice marked
     #[arg(long)]
     pub compare: bool,
+    /// With --compare: keep which algorithm was the fastest at each size. Communicators that are made from then on, of as many
+    /// ranks on as many nodes and cores, choose it at such sizes
+    #[arg(long, requires = "compare", conflicts_with_all = ["deterministic", "segment", "eager"])]
+    pub keep: bool,
     /// Size of the segments in which long vectors go; takes K, M, G [default: the library's]
     #[arg(long, value_name = "SIZE")]
     pub segment: Option<Size>,

@@ -1,6 +1,7 @@
 //! Algorithms beside each other: which is the best at each size, and how far from it the automatic choice is.
 
 use qpair::collectives::Algorithm;
+use qpair::collectives::tune::Case;
 use serde::Serialize;
 
 use super::measure::Point;
@@ -37,6 +38,21 @@ impl Standing {
             times_best: point.seconds / best.seconds,
         }
     }
+}
+
+/// Which algorithm was the fastest at one size, in all placements together, of those that the library chooses from: to be kept. What it
+/// chooses by itself stays where that is about as fast.
+pub fn fastest(points: &[Point], workload: &Workload, ranks: usize) -> Option<Case> {
+    let first = points.first()?;
+    let time =
+        |algorithm| points.iter().filter(|point| point.asked == algorithm).map(|point| point.seconds).sum::<f64>();
+    let spec = workload.operation.spec(&first.call, 0, ranks);
+    let may = workload.tuner.candidates(&spec).into_iter().map(|candidate| candidate.algorithm);
+    let measured = may.filter(|algorithm| workload.algorithms.contains(algorithm));
+    let best = measured.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+    let chosen = workload.algorithm(Algorithm::Auto, &first.call, ranks);
+    let stays = workload.algorithms.contains(&chosen) && time(chosen) <= ALIKE * time(best);
+    Case::of(&spec, &workload.tuner.seats, if stays { chosen } else { best })
 }
 
 /// Tables of algorithms and sizes. As many sizes as fit a line make a block.
@@ -145,6 +161,9 @@ fn table(columns: &[Column], placement: Placement, workload: &Workload) -> Strin
     lines.join("\n")
 }
 
+/// Times that are no further apart may be the other way round the next time.
+const ALIKE: f64 = 1.03;
+
 /// So that a line has about a hundred characters.
 const SIZES: usize = 8;
 const CELL: usize = 11;
@@ -208,6 +227,20 @@ direct            3.00      15431 a
                 standings[1].auto && standings.iter().enumerate().all(|(at, on)| on.best == (at == best)),
                 "{us:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_fastest_is_kept_but_for_a_choice_that_is_as_fast() {
+        let workload = parsed("all-reduce --placement in --algorithm ring,exchange,direct").expect("it fits");
+        // The choice is exchange.
+        for (us, kept) in [
+            ([2.0, 2.5, 3.0], Algorithm::Ring),
+            ([2.45, 2.5, 3.0], Algorithm::Exchange),
+            ([2.5, 3.0, 2.0], Algorithm::Direct),
+        ] {
+            let case = fastest(&size(2, &workload, &us), &workload, 2).expect("it can be kept");
+            assert_eq!((case.algorithm(), case.bytes()), (kept, 8), "{us:?}");
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use qpair::collectives::Algorithm;
-use qpair::collectives::{BootstrapError, CollectiveError};
+use qpair::collectives::tune::KeepError;
+use qpair::collectives::{Algorithm, BootstrapError, CollectiveError};
 use qpair::verbs::calc::{DataType, ReduceOp};
 use thiserror::Error;
 
@@ -101,6 +101,15 @@ pub enum BenchError {
     /// All values are 0.
     #[error("there is no busbw to plot with 1 rank, which sends nothing; give -n at least 2")]
     NothingToPlot,
+    /// What is measured is nothing that communicators could choose by.
+    #[error("there is nothing to --keep of that: {hint}")]
+    NothingToKeep {
+        /// Why, and what to do.
+        hint: &'static str,
+    },
+    /// What was measured can not be kept.
+    #[error(transparent)]
+    Keep(#[from] KeepError),
     /// The arguments and the launcher disagree.
     #[error(
         "-n {asked} was given, but a launcher started {launched} ranks; leave -n out, or start it without a launcher"
@@ -160,6 +169,7 @@ impl BenchError {
             | BenchError::Unsupported { .. }
             | BenchError::Placement { .. }
             | BenchError::NothingToPlot
+            | BenchError::NothingToKeep { .. }
             | BenchError::RankCount { .. }
             | BenchError::Environment(_) => 2,
             _ => 1,

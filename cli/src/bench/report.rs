@@ -1,8 +1,9 @@
 //! What rank 0 prints: a header, rows or tables as results come, and a summary; or a JSON object per measurement.
 
+use qpair::collectives::tune::{Case, Fastest};
 use qpair::verbs::Gpu;
 
-use super::compare::{Blocks, Standing};
+use super::compare::{Blocks, Standing, fastest};
 use super::error::BenchError;
 use super::measure::Point;
 use super::operation::op_name;
@@ -155,8 +156,8 @@ impl<'a> Report<'a> {
     /// Prints the summary, and draws the picture.
     ///
     /// # Errors
-    /// [`BenchError::Print`], [`BenchError::Plot`] or [`BenchError::Write`] on rank 0 if anything could not be printed, drawn
-    /// or written;
+    /// [`BenchError::Print`], [`BenchError::Plot`], [`BenchError::Write`] or [`BenchError::Keep`] on rank 0 if anything could not be
+    /// printed, drawn, written or kept;
     /// [`BenchError::Wrong`] on every rank if any element was wrong.
     pub fn end(mut self) -> Result<(), BenchError> {
         self.progress.end();
@@ -174,9 +175,24 @@ impl<'a> Report<'a> {
         let points = || self.sizes.iter().flatten();
         let wrong = || points().filter_map(|point| point.wrong).filter(|&wrong| wrong != 0);
         match wrong().sum() {
+            0 if self.out.is_some() && self.workload.keep => self.keep(),
             0 => Ok(()),
             sum => Err(BenchError::Wrong { wrong: sum, failed: wrong().count(), measured: points().count() }),
         }
+    }
+
+    /// Keeps which algorithm was the fastest at each size, on the machine of rank 0.
+    fn keep(&self) -> Result<(), BenchError> {
+        let cases = self.sizes.iter().filter_map(|points| fastest(points, self.workload, self.ranks));
+        let cases: Vec<Case> = cases.collect();
+        if cases.is_empty() {
+            return Err(BenchError::NothingToKeep { hint: NODES });
+        }
+        let path = Fastest::keep(cases)?;
+        if let Some(Output::Objects) = self.out {
+            return Ok(());
+        }
+        Ok(print(&format!("# communicators like this one choose the best from now on: kept in {}", path.display()))?)
     }
 
     fn summary(&mut self) -> Result<(), PrintError> {
@@ -211,3 +227,6 @@ impl<'a> Report<'a> {
         }
     }
 }
+
+/// Why nothing can be kept.
+const NODES: &str = "nodes have other numbers of ranks; start as many on each";

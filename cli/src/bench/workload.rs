@@ -28,6 +28,8 @@ pub struct Workload {
     pub algorithms: Vec<Algorithm>,
     /// Whether they are compared with each other.
     pub compare: bool,
+    /// Whether the fastest of them is kept for communicators.
+    pub keep: bool,
     /// The sizes, unless there are no elements.
     pub sizes: Option<Sizes>,
     /// Operations before the timed ones.
@@ -86,13 +88,15 @@ impl Workload {
             deterministic: settings.deterministic,
         };
         let (algorithms, compare) = algorithms(&parts)?;
+        let kinds = kinds(&parts)?;
         Ok(Workload {
             operation,
-            kinds: kinds(&parts)?,
             root: parts.root.map(|args| args.root),
             placements: placements(operation, vectors)?,
             algorithms,
             compare,
+            keep: keeps(&parts, &kinds)?,
+            kinds,
             sizes: vectors.map(Sizes::new).transpose()?,
             warmup: settings.warmup,
             effort: settings.iters.map_or(Effort::Time(settings.time.0), Effort::Operations),
@@ -131,6 +135,22 @@ impl Workload {
     /// The algorithm that runs where that is asked for.
     pub fn algorithm(&self, asked: Algorithm, call: &Call, ranks: usize) -> Algorithm {
         self.tuner.choose(&self.operation.spec(call, 0, ranks), asked).unwrap_or(asked)
+    }
+}
+
+/// Whether the fastest algorithm is kept for communicators.
+fn keeps(parts: &Parts<'_>, kinds: &[Kind]) -> Result<bool, BenchError> {
+    let refused = |hint| Err(BenchError::NothingToKeep { hint });
+    match parts.vectors {
+        _ if !parts.settings.keep => Ok(false),
+        _ if parts.operation == Operation::AllToAllV => {
+            refused("no two of them have the same lengths; keep all-to-all")
+        }
+        Some(vectors) if vectors.gpu => {
+            refused("what is kept is for vectors in the processor's memory; leave --gpu out")
+        }
+        _ if kinds.len() > 1 => refused("sizes count, whatever their elements are; give one --dtype and one --op"),
+        _ => Ok(true),
     }
 }
 

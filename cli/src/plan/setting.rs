@@ -29,7 +29,7 @@ impl Setting {
     pub fn tuner(&self, tuning: Tuning, nodes: Nodes, islands: Option<Nodes>) -> Result<Tuner, PlanError> {
         let cores = self.cores.map_or(f64::INFINITY, f64::from);
         let seats = Seats { nodes, gpu_islands: islands.clone(), islands, cores, ..Seats::default() };
-        Ok(Tuner { tuning, model: model(&self.model)?, seats })
+        Ok(Tuner { tuning, model: model(&self.model)?, seats, ..Tuner::default() })
     }
 
     /// The model in words.

@@ -23,7 +23,7 @@ use crate::fault::Fault;
 use crate::machine::{Known, Origin};
 use crate::plan::{Collective, Counts, Elements, Plan, Ranks, Spec};
 use crate::trace::{Recorder, Trace};
-use crate::tune::{Tuner, Tuning};
+use crate::tune::{Fastest, Tuner, Tuning};
 
 /// One rank of a group that works together. All ranks call the same operations in the same order.
 ///
@@ -295,7 +295,7 @@ impl Communicator {
         model.check()?;
         let mut core = self.core.borrow_mut();
         core.run_all();
-        (core.tuner.model, core.origin) = (model, Origin::Set);
+        (core.tuner.model, core.tuner.fastest, core.origin) = (model, Fastest::default(), Origin::Set);
         core.cache.clear();
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Communicator {
     /// What communicators know that are made of this one's ranks.
     pub(super) fn known(&self) -> Known {
         let core = self.core.borrow();
-        Known { model: core.tuner.model, origin: core.origin.clone() }
+        Known { model: core.tuner.model, fastest: core.tuner.fastest.clone(), origin: core.origin.clone() }
     }
 
     /// How long this rank waits for another before it gives up, 300 s unless set. Time in which nothing comes counts.

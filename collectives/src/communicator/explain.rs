@@ -42,7 +42,7 @@ impl Explanation {
             core.limit
         ));
         let eager = core.tuner.eager();
-        let Tuner { tuning, model, seats } = &core.tuner;
+        let Tuner { tuning, model, seats, fastest } = &core.tuner;
         lines.push(format!(
             "plans whose messages have up to {} bytes copy them; others let them go from memory to memory, in segments of \
              {} bytes",
@@ -54,6 +54,13 @@ impl Explanation {
             seats.cores,
             islands(seats, members.len() as u32)
         ));
+        if !fastest.is_empty() {
+            let cases = if fastest.len() == 1 { "case" } else { "cases" };
+            lines.push(format!(
+                "but the one that was the fastest in the nearest of {} {cases} that were measured",
+                fastest.len()
+            ));
+        }
         lines.push(format!("cost model: {}", core.origin));
         lines.extend(model.to_string().lines().map(|line| format!("  {line}")));
         for plan in core.plans() {
@@ -88,7 +95,10 @@ fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
     if wish == chosen {
         return vec!["  asked for".into()];
     }
-    let candidates = core.tuner.where_vectors_are(plan.call().on_gpu).candidates(plan.spec());
+    let tuner = core.tuner.where_vectors_are(plan.call().on_gpu);
+    let measured = tuner.case(plan.spec()).filter(|case| case.algorithm() == chosen);
+    let measured = measured.map(|case| format!("  the fastest of all that were measured at {} bytes", case.bytes()));
+    let candidates = tuner.candidates(plan.spec());
     let us = |seconds: f64| format!("{:.2}", seconds * 1e6);
     let header = format!(
         "  {:<20}{:>14}{:>14}{:>14}{:>14}",
@@ -100,7 +110,7 @@ fn choice(core: &Core, plan: &Compiled) -> Vec<String> {
         let [time, waiting, beside, between] = [price.seconds, price.waiting, price.beside, price.between].map(us);
         format!("  {name:<20}{time:>14}{waiting:>14}{beside:>14}{between:>14}{mark}")
     });
-    std::iter::once(header).chain(rows).collect()
+    measured.into_iter().chain([header]).chain(rows).collect()
 }
 
 impl fmt::Display for Explanation {

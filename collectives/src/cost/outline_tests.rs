@@ -3,7 +3,7 @@
 use super::{CostModel, Link, Seats};
 use crate::algorithms::{Algorithm, Nodes, Phase, Recipe, Shape, Side, outline};
 use crate::plan::{Collective, Elements, Plan, Ranks, Spec, StepKind};
-use crate::tune::{Tuner, Tuning};
+use crate::tune::Tuner;
 
 /// Plans of powers of two, where nothing is rounded.
 fn recipes(ranks: &[u32], elements: u64, segment: u64) -> Vec<Recipe> {
@@ -103,7 +103,7 @@ fn closed_forms_are_near_the_simulation() {
             ];
             for (nodes, islands, cores) in places.into_iter().chain(among) {
                 let seats = Seats { nodes: nodes.clone(), islands, cores, ..Seats::default() };
-                let tuner = Tuner { tuning: Tuning::default(), model, seats: seats.clone() };
+                let tuner = Tuner { model, seats: seats.clone(), ..Tuner::default() };
                 let simulated = recipe.plan().timeline_at(&model, &seats, tuner.eager()).unwrap().cost().seconds;
                 let priced = tuner.price(&recipe).seconds;
                 let ratio = priced / simulated;

@@ -1,4 +1,4 @@
-//! The file in which the cost model of a machine is kept, and files that users write.
+//! The files in which the cost model of a machine and what was measured of algorithms are kept, and files that users write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Origin};
@@ -15,8 +16,34 @@ use crate::cost::CostModel;
 use crate::fnv::Fnv;
 use crate::parallel::cores;
 use crate::regular;
+use crate::tune::Fastest;
 
-/// What a model is good for: another release, processor or number of cores has another.
+/// What is kept in a file of its own.
+pub(super) trait Keep: Serialize + DeserializeOwned {
+    /// What its file's name begins with.
+    const KIND: &str;
+
+    /// Whether it can be: or why not.
+    fn check(&self) -> Result<(), String>;
+}
+
+impl Keep for CostModel {
+    const KIND: &str = "cost";
+
+    fn check(&self) -> Result<(), String> {
+        CostModel::check(self).map_err(|error| error.to_string())
+    }
+}
+
+impl Keep for Fastest {
+    const KIND: &str = "fastest";
+
+    fn check(&self) -> Result<(), String> {
+        if self.is_sound() { Ok(()) } else { Err("it names what can not be".to_owned()) }
+    }
+}
+
+/// What it is good for: another release, processor or number of cores has another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     release: String,
@@ -28,9 +55,9 @@ pub(super) struct Key {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct Entry<T> {
     key: Key,
-    model: CostModel,
+    kept: T,
 }
 
 impl Key {
@@ -51,11 +78,11 @@ impl Key {
         }
     }
 
-    /// The name of the file.
-    pub(super) fn file(&self) -> String {
+    /// The name of the file of a kind.
+    pub(super) fn file<T: Keep>(&self) -> String {
         let Key { release, format, unoptimised, processor, cores } = self;
         let text = format!("{release} {format} {unoptimised} {processor} {cores}");
-        format!("cost-{:016x}.json", Fnv::of(&text))
+        format!("{}-{:016x}.json", T::KIND, Fnv::of(&text))
     }
 }
 
@@ -66,36 +93,36 @@ pub(super) fn folder(variable: impl Fn(&'static str) -> Option<String>) -> Optio
     Some(cache?.join("qpair"))
 }
 
-/// The model that is kept for `key`.
+/// What is kept for `key`.
 ///
 /// # Errors
 /// The system's; or if the file is not this user's alone to write, or holds something else.
-pub(super) fn read(path: &Path, key: &Key) -> io::Result<CostModel> {
+pub(super) fn read<T: Keep>(path: &Path, key: &Key) -> io::Result<T> {
     // Whoever may write to that folder could put a link there, or a pipe.
     let file = regular::open(path, OFlags::NOFOLLOW)?;
     let meta = file.metadata()?;
     if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "it is another user's, or others may write it"));
     }
-    let entry: Entry = serde_json::from_str(&text(file)?)?;
+    let entry: Entry<T> = serde_json::from_str(&text(file)?)?;
     let wrong = |what: String| io::Error::new(ErrorKind::InvalidData, what);
     if entry.key != *key {
         return Err(wrong("it is of another machine".to_owned()));
     }
-    entry.model.check().map_err(|error| wrong(error.to_string()))?;
-    Ok(entry.model)
+    entry.kept.check().map_err(wrong)?;
+    Ok(entry.kept)
 }
 
-/// Keeps the model for `key`: whoever reads the file sees the former one, or this one.
+/// Keeps it for `key`: whoever reads the file sees the former one, or this one.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn write(path: &Path, key: &Key, model: &CostModel) -> io::Result<()> {
+pub(super) fn write<T: Keep>(path: &Path, key: &Key, kept: &T) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
-    let entry = Entry { key: key.clone(), model: *model };
+    let entry = Entry { key: key.clone(), kept };
     let unique = getrandom::u64().map_err(io::Error::from)?;
-    let draft = folder.join(format!(".cost-{unique:016x}"));
+    let draft = folder.join(format!(".{}-{unique:016x}", T::KIND));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     let written = serde_json::to_vec(&entry).map_err(io::Error::from).and_then(|line| file.write_all(&line));
     let moved = written.and_then(|()| fs::rename(&draft, path));
@@ -112,7 +139,7 @@ pub(super) fn given(path: &Path) -> Result<Known, String> {
     let text = text(file).map_err(|error| error.to_string())?;
     let model: CostModel = serde_json::from_str(&text).map_err(|error| format!("it is no cost model: {error}"))?;
     model.check().map_err(|error| error.to_string())?;
-    Ok(Known { model, origin: Origin::File { path: path.display().to_string() } })
+    Ok(Known { model, origin: Origin::File { path: path.display().to_string() }, ..Known::default() })
 }
 
 fn text(file: File) -> io::Result<String> {
@@ -123,9 +150,9 @@ fn text(file: File) -> io::Result<String> {
 }
 
 /// Of these files: rises when what is measured, or what it means, changes.
-const FORMAT: u32 = 7;
+const FORMAT: u32 = 8;
 /// Of a file.
-const LONGEST: u64 = 64 << 10;
+const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -140,16 +167,17 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_again_for_the_same_machine_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("deep/er").join(key(2).file());
+        let path = folder.path().join("deep/er").join(key(2).file::<CostModel>());
         let model = CostModel { copy: 1.25e9, ..CostModel::default() };
-        assert_eq!(read(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap_err().kind(), ErrorKind::NotFound);
         write(&path, &key(2), &model).unwrap();
-        assert_eq!(read(&path, &key(2)).unwrap(), model);
+        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap(), model);
         let again = CostModel { copy: 2.5e9, ..model };
         write(&path, &key(2), &again).unwrap();
-        assert_eq!(read(&path, &key(2)).unwrap(), again);
-        assert_eq!(read(&path, &key(4)).unwrap_err().to_string(), "it is of another machine");
-        assert_ne!(key(2).file(), key(4).file());
+        assert_eq!(read::<CostModel>(&path, &key(2)).unwrap(), again);
+        assert_eq!(read::<CostModel>(&path, &key(4)).unwrap_err().to_string(), "it is of another machine");
+        assert_ne!(key(2).file::<CostModel>(), key(4).file::<CostModel>());
+        assert_ne!(key(2).file::<CostModel>(), key(2).file::<Fastest>());
         // Nothing but the file is left.
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
@@ -160,13 +188,16 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         write(&path("good"), &key(2), &CostModel::default()).unwrap();
         let good = fs::read_to_string(path("good")).unwrap();
-        let fails = |name: &str| read(&path(name), &key(2)).unwrap_err();
+        let fails = |name: &str| read::<CostModel>(&path(name), &key(2)).unwrap_err();
         let model = good.find("\"turn\":").unwrap();
         let hostile =
             format!("{}\"turn\":-1e300,{}", &good[..model], &good[good[model..].find(',').unwrap() + model + 1..]);
-        for (name, text) in
-            [("cut", &good[..good.len() / 2]), ("hostile", &hostile), ("empty", ""), ("long", &" ".repeat(1 << 17))]
-        {
+        for (name, text) in [
+            ("cut", &good[..good.len() / 2]),
+            ("hostile", &hostile),
+            ("empty", ""),
+            ("long", &" ".repeat(LONGEST as usize + 1)),
+        ] {
             fs::write(path(name), text).unwrap();
             fs::set_permissions(path(name), fs::Permissions::from_mode(0o600)).unwrap();
             fails(name);

@@ -1,4 +1,4 @@
-//! A cost model, and where it comes from.
+//! A cost model, and where it comes from; and what was measured of algorithms.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -7,12 +7,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{CostModel, Link};
+use crate::tune::Fastest;
 
-/// A cost model, and where it comes from. Rank 0 tells it to all.
+/// What algorithms are chosen by. Rank 0 tells it to all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Known {
     pub(crate) model: CostModel,
+    /// Where the model comes from.
     pub(crate) origin: Origin,
+    /// What was measured of algorithms, which counts for more than the model.
+    pub(crate) fastest: Fastest,
 }
 
 /// Where a cost model comes from.

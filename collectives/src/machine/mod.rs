@@ -1,4 +1,5 @@
-//! The cost model of this machine: measured once, and kept in a file for later; or what the environment says.
+//! What is known of this machine: a cost model, measured once and kept in a file for later, or as the environment says; and what
+//! was measured of algorithms, if somebody did.
 
 mod kept;
 mod known;
@@ -7,13 +8,17 @@ mod unbound;
 pub(crate) use known::{Known, Origin, Rail};
 pub(crate) use unbound::unbound;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::cost::CostModel;
 use crate::error::BootstrapError;
+use crate::tune::{Case, Fastest, KeepError};
+use crate::variable::variable;
 
-/// The cost model of this machine, as QPAIR_COST_MODEL says; `measure` measures it.
+/// The cost model of this machine, as QPAIR_COST_MODEL says; `measure` measures it. What was measured of algorithms counts where that
+/// says nothing.
 ///
 /// # Errors
 /// [`BootstrapError::CostModel`] if that names a file that can not be read, or holds no model.
@@ -42,20 +47,62 @@ fn kept_or_measured(folder: Option<&Path>, measure: impl FnOnce() -> Known) -> K
 
 fn found(folder: Option<&Path>, measure: impl FnOnce() -> Known) -> Known {
     let key = kept::Key::of_this_machine();
-    let file: Option<PathBuf> = folder.map(|folder| folder.join(key.file()));
+    let fastest =
+        folder.map_or_else(Fastest::default, |folder| measured_before(&folder.join(key.file::<Fastest>()), &key));
+    Known { fastest, ..model_found(folder, &key, measure) }
+}
+
+fn model_found(folder: Option<&Path>, key: &kept::Key, measure: impl FnOnce() -> Known) -> Known {
+    let file: Option<PathBuf> = folder.map(|folder| folder.join(key.file::<CostModel>()));
     if let Some(file) = &file {
-        match kept::read(file, &key) {
-            Ok(model) => return Known { model, origin: Origin::Kept { path: file.display().to_string() } },
+        match kept::read(file, key) {
+            Ok(model) => {
+                let origin = Origin::Kept { path: file.display().to_string() };
+                return Known { model, origin, ..Known::default() };
+            }
             Err(error) => tracing::debug!(%error, path = %file.display(), "the cost model is measured anew"),
         }
     }
     let known = measure();
     if let (Some(file), Origin::Measured { .. }) = (&file, &known.origin)
-        && let Err(error) = kept::write(file, &key, &known.model)
+        && let Err(error) = kept::write(file, key, &known.model)
     {
         tracing::debug!(%error, path = %file.display(), "the cost model is not kept");
     }
     known
+}
+
+/// What was measured of algorithms; nothing, if nobody did.
+fn measured_before(file: &Path, key: &kept::Key) -> Fastest {
+    kept::read(file, key).unwrap_or_else(|error| {
+        if error.kind() != ErrorKind::NotFound {
+            tracing::warn!(%error, path = %file.display(), "what was measured of algorithms is not used");
+        }
+        Fastest::default()
+    })
+}
+
+/// Adds cases to what is kept in a folder; in which file.
+fn keep(folder: Option<PathBuf>, cases: impl IntoIterator<Item = Case>) -> Result<PathBuf, KeepError> {
+    let key = kept::Key::of_this_machine();
+    let path = folder.ok_or(KeepError::NoFolder)?.join(key.file::<Fastest>());
+    let mut fastest = measured_before(&path, &key);
+    cases.into_iter().for_each(|case| fastest.set(case));
+    match kept::write(&path, &key, &fastest) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(KeepError::Write { path, source }),
+    }
+}
+
+impl Fastest {
+    /// Keeps cases for communicators that are made from now on and whose rank 0 is on this machine, unless QPAIR_COST_MODEL says
+    /// otherwise; in which file.
+    ///
+    /// # Errors
+    /// [`KeepError`].
+    pub fn keep(cases: impl IntoIterator<Item = Case>) -> Result<PathBuf, KeepError> {
+        keep(kept::folder(variable), cases)
+    }
 }
 
 impl CostModel {
@@ -75,10 +122,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::algorithms::Algorithm;
+    use crate::cost::Seats;
+    use crate::plan::{Elements, Ranks, Spec};
 
     fn measured() -> Known {
         let model = CostModel { turn: 2e-6, ..CostModel::default() };
-        Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } }
+        Known { model, origin: Origin::Measured { took: Duration::from_millis(1) }, ..Known::default() }
     }
 
     #[test]
@@ -110,10 +160,32 @@ mod tests {
         let again = found(Some(&below), Known::default);
         assert!(matches!(again.origin, Origin::Kept { .. }), "{again:?}");
         assert_eq!(again.model, measured().model);
+        assert!(again.fastest.is_empty());
         // Without a folder, or one that can not be made, it is measured each time.
         std::fs::write(folder.path().join("file"), "").unwrap();
         for nowhere in [None, Some(folder.path().join("file/qpair"))] {
             assert_eq!(found(nowhere.as_deref(), measured), measured());
+        }
+    }
+
+    #[test]
+    fn what_was_measured_of_algorithms_is_kept_and_added_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("cache/qpair");
+        let spec = |elements| Spec::all_reduce(Ranks(8), Elements(elements), 4);
+        let case = |elements, algorithm| Case::of(&spec(elements), &Seats::default(), algorithm).unwrap();
+        let path = keep(Some(below.clone()), [case(1, Algorithm::Ring), case(2, Algorithm::Ring)]).unwrap();
+        assert_eq!(keep(Some(below.clone()), [case(1, Algorithm::Direct), case(4, Algorithm::Direct)]).unwrap(), path);
+        let known = found(Some(&below), measured);
+        let chosen = [1, 2, 4].map(|size| known.fastest.nearest(&spec(size), &Seats::default()).unwrap().algorithm());
+        assert_eq!((known.fastest.len(), chosen), (3, [Algorithm::Direct, Algorithm::Ring, Algorithm::Direct]));
+        // What is no more than half there counts for nothing.
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() / 2]).unwrap();
+        assert!(found(Some(&below), measured).fastest.is_empty());
+        for (nowhere, reason) in [(None, "XDG_CACHE_HOME"), (Some(path.join("below")), "Not a directory")] {
+            let error = keep(nowhere, []).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -1,13 +1,14 @@
-//! The choice of an algorithm: the one that takes the least time by the cost model.
+//! The choice of an algorithm: the one that was the fastest, where that was measured; else the one that takes the least time by the
+//! cost model.
 
 use std::borrow::Cow;
 
-use super::Tuning;
+use super::{Case, Fastest, Tuning};
 use crate::algorithms::{Algorithm, Nodes, Recipe, RecipeError, Shape, outline};
 use crate::cost::{CostModel, EAGER, EAGER_BETWEEN, EAGER_BY_SOFTWARE, Price, SLOT, SLOTS, Seats, Spread};
 use crate::plan::Spec;
 
-/// Chooses algorithms by what they cost.
+/// Chooses algorithms by what they cost, or by what was measured of them.
 ///
 /// ```
 /// use qpair_collectives::tune::Tuner;
@@ -27,6 +28,8 @@ pub struct Tuner {
     pub model: CostModel,
     /// Where ranks are.
     pub seats: Seats,
+    /// What was measured of algorithms, which counts for more than the model.
+    pub fastest: Fastest,
 }
 
 /// An algorithm that does what is asked for, and what it takes.
@@ -51,7 +54,8 @@ impl Tuner {
         let segment = if staged { self.tuning.segment.max((SLOTS * SLOT) as u64) } else { WHOLE };
         let tuning = Tuning { segment, eager: Some(0), ..self.tuning };
         let model = if staged { self.model.on_staged_gpus() } else { self.model.on_gpus() };
-        Cow::Owned(Self { tuning, model, seats: self.seats.on_gpus() })
+        // Measured were vectors in the processor's memory.
+        Cow::Owned(Self { tuning, model, seats: self.seats.on_gpus(), fastest: Fastest::default() })
     }
 
     /// Bytes of the longest message of a plan whose messages are copied.
@@ -87,7 +91,8 @@ impl Tuner {
     pub fn recipe(&self, spec: Spec, wish: Algorithm) -> Result<Recipe, RecipeError> {
         let refused = |hint| RecipeError::Spec { algorithm: wish, spec: spec.to_string(), hint };
         if wish == Algorithm::Auto {
-            return self.plainest(&spec).ok_or_else(|| refused("no algorithm does that"));
+            let chosen = self.measured(&spec).or_else(|| self.plainest(&spec));
+            return chosen.ok_or_else(|| refused("no algorithm does that"));
         }
         if !self.may(&spec, wish) {
             let hint = "its results depend on how ranks are arranged: name direct, or none, for deterministic ones";
@@ -97,8 +102,8 @@ impl Tuner {
         self.best(&spec, wish, &spread).map(|(_, recipe)| recipe)
     }
 
-    /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first. Of those that take no more
-    /// than a twentieth longer it chooses the one with the plainest plan.
+    /// The algorithms that [`choose`](Self::choose) chooses from, the fastest by the cost model first. Where no [case](Self::case)
+    /// decides, it chooses of those that take no more than a twentieth longer the one with the plainest plan.
     pub fn candidates(&self, spec: &Spec) -> Vec<Candidate> {
         let priced = self.priced(spec).into_iter();
         priced.map(|(price, recipe)| Candidate { algorithm: recipe.algorithm, price }).collect()
@@ -107,6 +112,17 @@ impl Tuner {
     /// What a recipe takes by the cost model, without a look at its plan.
     pub fn price(&self, recipe: &Recipe) -> Price {
         self.price_among(&Spread::of(&self.seats, recipe.spec.ranks.0), recipe)
+    }
+
+    /// What was measured that decides the algorithm for that.
+    pub fn case(&self, spec: &Spec) -> Option<&Case> {
+        self.fastest.nearest(spec, &self.seats).filter(|case| self.may(spec, case.algorithm()))
+    }
+
+    /// The recipe for that by the algorithm that was the fastest.
+    fn measured(&self, spec: &Spec) -> Option<Recipe> {
+        let algorithm = self.case(spec)?.algorithm();
+        self.best(spec, algorithm, &Spread::of(&self.seats, spec.ranks.0)).ok().map(|(_, recipe)| recipe)
     }
 
     /// The recipe for that with the plainest plan of those that are about as fast as the fastest.

@@ -33,7 +33,11 @@ fn meet_in(machines: &[(&str, &str)], limit: Duration) -> Vec<Result<Communicato
                 let whereabouts = Whereabouts { machine, node, ..whereabouts() };
                 // Each has measured something else.
                 let model = CostModel { turn: f64::from(rank), ..CostModel::default() };
-                let cost = Ok(Some(Known { model, origin: Origin::Measured { took: Duration::from_millis(1) } }));
+                let cost = Ok(Some(Known {
+                    model,
+                    origin: Origin::Measured { took: Duration::from_millis(1) },
+                    ..Known::default()
+                }));
                 scope.spawn(move || environment.connect_with(Arrival { whereabouts, cost }))
             })
             .collect();

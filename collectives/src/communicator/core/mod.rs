@@ -90,7 +90,7 @@ impl Core {
             net: Some(net),
             watch,
             cache: PlanCache::default(),
-            tuner: Tuner { model: cost.model, seats, ..Tuner::default() },
+            tuner: Tuner { model: cost.model, seats, fastest: cost.fastest, ..Tuner::default() },
             origin: cost.origin,
             patience,
             limit: LIMIT,

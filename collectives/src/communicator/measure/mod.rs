@@ -61,7 +61,8 @@ fn measured() -> Known {
         let start = Instant::now();
         match measure() {
             Ok(model) if model.check().is_ok() => {
-                return Known { model: rounded(model), origin: Origin::Measured { took: start.elapsed() } };
+                let origin = Origin::Measured { took: start.elapsed() };
+                return Known { model: rounded(model), origin, ..Known::default() };
             }
             Ok(model) => tracing::warn!(?model, "what was measured makes no sense: the default cost model is used"),
             Err(error) => tracing::warn!(%error, "the default cost model is used"),
