@@ -263,7 +263,7 @@ pub(super) const OFF_THE_NETWORK: ConnectError = ConnectError::NoRoute {
 /// The longest timeout that there is: 4.096 us x 2^31. IBA 9.7.6.1.3.
 const LONGEST_TIMEOUT: Duration = Duration::from_nanos(4096 << 31);
 /// Bytes under way at most.
-const WINDOW: u32 = 512 << 10;
+const WINDOW: u32 = 1 << 20;
 /// No queue pair's number: they have 24 bits.
 const NOBODY: u32 = u32::MAX;
 /// READs and atomics at once where nothing else is said.
