@@ -37,7 +37,7 @@ for _size in ("64 B", "256 B", "1 KiB", "4 KiB", "16 KiB"):
 # Between hosts, by `perf record` on two and four of them.
 _PACKETS = ("A packet takes some 10 us of the cores that all hosts share, from `sendmsg` over the bridge to its socket, which is"
             " two fifths of their time; with acknowledgments that find no request to go with, there are more of them than TCP's.")
-_COPIES = ("Bytes are copied four times, and go twice through the CRC of RoCEv2, which is two fifths of the cores' time; by TCP"
+_COPIES = ("Bytes are copied four times, and go twice through the CRC of RoCEv2, which is a third of the cores' time; by TCP"
            " they are copied twice.")
 for _operation in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"):
     for _count in (2, 4):
