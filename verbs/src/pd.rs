@@ -188,7 +188,8 @@ impl ProtectionDomain {
     }
 
     /// Registers memory of a GPU; peers may do what `access` says. [`GpuRegion::path`] tells how the device reaches it: the
-    /// software device does so itself, one of libibverbs by a DMA-buf of the memory or else by nvidia-peermem.
+    /// software device does so itself, one of libibverbs by a DMA-buf of the memory or else by nvidia-peermem. Where `/sys/module` does
+    /// not show whether that is loaded, as in some containers, QPAIR_PEERMEM in the environment says so, by 1 or 0.
     ///
     /// # Errors
     /// [`GpuRegisterFailed`] with the memory: [`MemoryError::GpuUnreachable`] if the device does not reach it in any way,

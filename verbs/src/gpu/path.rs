@@ -67,7 +67,15 @@ pub enum Flush {
     ReadBack,
 }
 
-/// Whether the kernel module is loaded that lets NICs register GPU memory by its address.
+/// Whether the kernel module is loaded that lets NICs register GPU memory by its address: as QPAIR_PEERMEM says, or where modules are
+/// listed.
 pub(crate) fn has_peermem() -> bool {
-    Path::new("/sys/module/nvidia_peermem/version").exists()
+    match std::env::var("QPAIR_PEERMEM").as_deref() {
+        Ok("1") => true,
+        Ok("0") => false,
+        _ => MODULES.iter().any(|path| Path::new(path).exists()),
+    }
 }
+
+/// That of NVIDIA's driver, and that which it was before.
+const MODULES: [&str; 2] = ["/sys/module/nvidia_peermem/version", "/sys/module/nv_peer_mem/version"];

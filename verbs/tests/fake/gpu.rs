@@ -1,9 +1,9 @@
 //! GPU memory registered with a device of libibverbs: by a DMA-buf, on a CUDA driver in memory.
 
 use qpair_fake_cuda::{code, control};
-use qpair_verbs::{Access, Gpu, GpuError, MemoryError};
+use qpair_verbs::{Access, Flush, Gpu, GpuError, MemoryError};
 
-use crate::ground::{Ground, in_fake, in_process};
+use crate::ground::{Ground, in_fake, in_fake_with, in_process};
 
 /// The path of a library for a process's environment.
 fn path(library: std::path::PathBuf) -> String {
@@ -24,6 +24,77 @@ fn a_dma_buf_is_registered_and_taken_back_before_the_memory_is_free() {
         assert!(!ground.fake.live().contains("mr"), "{}", ground.fake.live());
         drop(buffer);
         assert!(!cuda.live().contains("mapping"), "{}", cuda.live());
+        ground.close();
+    });
+}
+
+#[test]
+fn by_its_address_where_the_module_for_that_is_loaded() {
+    in_fake_with(&[("QPAIR_PEERMEM", "1")], || {
+        let cuda = control::add_device().unwrap();
+        cuda.set_attribute(DMA_BUF, 0).unwrap();
+        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let ground = Ground::new();
+        let buffer = gpu.alloc(5000).unwrap();
+        let address = buffer.address();
+        let region = ground.pd.register_gpu(buffer, Access::REMOTE_WRITE).unwrap();
+        let path = region.path();
+        assert_eq!((path.name(), path.is_direct()), ("peermem", true));
+        assert_eq!(path.reason(), "DMA-buf: the GPU's driver exports none");
+        assert_eq!(region.remote(0..5000).addr, address);
+        let calls = ground.fake.calls();
+        assert!(calls.contains("ibv_reg_mr") && !calls.contains("ibv_reg_dmabuf_mr"), "{calls}");
+        let buffer = region.revoke().unwrap();
+        assert!(!ground.fake.live().contains("mr"), "{}", ground.fake.live());
+        // A module that does not have the memory, as one of another driver.
+        for symbol in ["ibv_reg_mr", "ibv_reg_mr_iova2"] {
+            ground.fake.fail(symbol, 1, libc::EFAULT).unwrap();
+        }
+        let failed = ground.pd.register_gpu(buffer, Access::REMOTE_WRITE).unwrap_err();
+        assert!(failed.error.to_string().contains("; peermem: "), "{}", failed.error);
+        drop(failed);
+        assert!(!cuda.live().contains("mapping"), "{}", cuda.live());
+        ground.close();
+    });
+}
+
+#[test]
+fn a_module_that_is_said_not_to_be_there_is_not_taken() {
+    in_fake_with(&[("QPAIR_PEERMEM", "0")], || {
+        let cuda = control::add_device().unwrap();
+        cuda.set_attribute(DMA_BUF, 0).unwrap();
+        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let ground = Ground::new();
+        let failed = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap_err();
+        assert!(failed.error.to_string().contains("nvidia-peermem is not loaded"), "{}", failed.error);
+        ground.close();
+    });
+}
+
+#[test]
+fn what_a_nic_wrote_is_flushed_as_the_gpu_needs_it() {
+    in_fake(|| {
+        let ground = Ground::new();
+        // Whose kernels see writes in order: nobody's, the owner's, all GPUs'. And whether the processor can flush.
+        for (ordering, by_host, expected) in
+            [(0, 1, Flush::Done), (0, 0, Flush::ReadBack), (100, 0, Flush::NotNeeded), (200, 1, Flush::NotNeeded)]
+        {
+            let cuda = control::add_device().unwrap();
+            cuda.set_attribute(WRITES_ORDERING, ordering).unwrap();
+            cuda.set_attribute(FLUSH_OPTIONS, by_host).unwrap();
+            let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+            let region = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_WRITE).unwrap();
+            assert_eq!(region.flush().unwrap(), expected, "{ordering} {by_host}");
+            let flushes = cuda.calls().matches("cuFlushGPUDirectRDMAWrites").count();
+            assert_eq!(flushes, usize::from(expected == Flush::Done));
+            if expected == Flush::Done {
+                cuda.fail("cuFlushGPUDirectRDMAWrites", 1, code::UNKNOWN).unwrap();
+                let error = region.flush().unwrap_err();
+                assert!(error.to_string().contains("cuFlushGPUDirectRDMAWrites failed"), "{error}");
+            }
+            drop(region);
+            assert_eq!(cuda.violations(), "");
+        }
         ground.close();
     });
 }
@@ -51,7 +122,7 @@ fn synchronous_copies_are_done_before_a_nic_is_told() {
 fn where_nothing_does_each_way_is_told_with_its_reason() {
     in_fake(|| {
         let cuda = control::add_device().unwrap();
-        cuda.set_attribute(124, 0).unwrap();
+        cuda.set_attribute(DMA_BUF, 0).unwrap();
         let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
         let ground = Ground::new();
         let failed = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap_err();
@@ -118,3 +189,9 @@ fn a_driver_that_finds_no_gpu_is_an_error_that_says_where_to_look() {
         assert!(error.to_string().contains("CUDA_ERROR_NO_DEVICE; see `nvidia-smi -L`"), "{error}");
     });
 }
+
+// Attributes of a GPU, as `cuda.h` numbers them: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, _GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS and
+// _GPU_DIRECT_RDMA_WRITES_ORDERING.
+const DMA_BUF: u32 = 124;
+const FLUSH_OPTIONS: u32 = 117;
+const WRITES_ORDERING: u32 = 118;
