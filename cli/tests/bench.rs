@@ -183,8 +183,10 @@ fn what_was_the_fastest_is_kept_and_chosen_from_then_on() {
     // Whatever was the fastest: as if it had been a ring, which no model takes for so little.
     let mut kept: Value = serde_json::from_str(&kept).expect("JSON");
     let cases = kept["kept"].as_array_mut().expect("cases");
-    assert_eq!(cases.iter().map(|case| case["bytes"].as_u64()).collect::<Vec<_>>(), [Some(64), Some(1024)]);
-    cases.iter_mut().for_each(|case| case["algorithm"] = "ring".into());
+    let [place] = &mut cases[..] else { panic!("{cases:?}") };
+    let sizes = place["sizes"].as_array_mut().expect("sizes");
+    assert_eq!(sizes.iter().map(|size| size[0].as_u64()).collect::<Vec<_>>(), [Some(64), Some(1024)]);
+    sizes.iter_mut().for_each(|size| size[1] = "ring".into());
     std::fs::write(path, kept.to_string()).expect("written");
     for (model, is_ring) in [("", true), ("default", false)] {
         let rows = rows(&run("bench all-reduce -n 2 -b 100 -e 100 --iters 1 --json", model));
@@ -200,6 +202,7 @@ fn what_no_communicator_could_choose_by_is_not_kept() {
         ("all-reduce -n 2 --keep", "--compare"),
         ("all-reduce -n 2 --compare --keep --deterministic", "cannot be used with"),
         ("all-reduce -n 2 --compare --keep --dtype f32,f64", "give one --dtype"),
+        ("all-reduce -n 2 --compare --keep --algorithm ring,direct", "leave --algorithm out"),
         ("all-to-all-v -n 2 --compare --keep", "keep all-to-all"),
     ] {
         let output = bench(line);

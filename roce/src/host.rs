@@ -114,6 +114,9 @@ pub enum AccessError {
     /// The key, the range or the key's right is wrong.
     #[error("the key, the range or the right is wrong")]
     Key,
+    /// The peer may, and the memory does not do it. The peer learns that its request can not be carried out.
+    #[error("the memory does not do that")]
+    Operation,
 }
 
 /// Why a queue pair has failed. Each but the first two is an event of verbs too.

@@ -193,11 +193,16 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`GpuRegisterFailed`] with the memory: [`MemoryError::GpuUnreachable`] if the device does not reach it in any way,
-    /// [`MemoryError::NoKeys`].
+    /// [`MemoryError::NoKeys`]; [`MemoryError::Gpu`] where the software device can not load what does atomics.
     pub fn register_gpu(&self, buffer: GpuBuffer, access: Access) -> Result<GpuRegion, GpuRegisterFailed> {
         let (reach, arena, registered, path) = match &self.provider {
             Provider::Soft(node) => {
                 let home = node.home();
+                // Not first where a peer asks for one, which may be on a thread that others need.
+                let prepared = if access.contains(Access::REMOTE_ATOMIC) { buffer.prepare_atomics() } else { Ok(()) };
+                if let Err(error) = prepared {
+                    return Err(GpuRegisterFailed { error: error.into(), buffer: Some(buffer) });
+                }
                 let arena = home.arenas().gpu(buffer.allocation());
                 (Reach::Soft(home.clone()), Some(arena), None, RegistrationPath::software())
             }

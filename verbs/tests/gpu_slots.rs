@@ -81,6 +81,22 @@ fn bytes_come_and_go_by_slots_of_the_processor_and_of_a_neighbour() {
     assert_eq!(other_fake.violations(), "");
 }
 
+/// The processor does not reach what a neighbour has: a kernel does.
+#[test]
+fn words_of_slots_are_read_and_written_wherever_they_are() {
+    let ((near, fake), (other, other_fake)) = (gpu(), gpu());
+    let domain = domain();
+    for stage in [GpuStage::new(&domain, near, 2, 64).unwrap(), GpuStage::through(&domain, near, other, 2, 64).unwrap()]
+    {
+        let region = stage.region();
+        region.store(8, 5).unwrap();
+        assert_eq!(region.fetch_add(8, 2).unwrap(), 5);
+        assert_eq!([0, 8, 16].map(|at| region.load(at).unwrap()), [0, 7, 0]);
+        assert!(matches!(region.load(4), Err(MemoryError::Misaligned { offset: 4 })));
+    }
+    assert_eq!((fake.violations(), other_fake.violations()), (String::new(), String::new()));
+}
+
 #[test]
 fn elements_are_combined_whatever_the_length_of_a_slot() {
     let (gpu, _) = gpu();

@@ -297,6 +297,43 @@ fn reads_that_fail_at_either_end_are_told() {
 }
 
 #[test]
+fn an_atomic_that_fails_is_told() {
+    let (there, far_fake) = gpu();
+    let (mut near, far) = pair();
+    let target = far.region(there, &[0; 64], Access::REMOTE_ATOMIC);
+    let mut add = || {
+        near.qp.fetch_add(near.pd.alloc(8).unwrap(), target.remote(8..16), 1).signaled().post().unwrap();
+        near.done().status()
+    };
+    assert_eq!(add(), WcStatus::SUCCESS);
+    far_fake.fault(1, code::LAUNCH_FAILED).unwrap();
+    assert_eq!(add(), WcStatus::REM_OP_ERR);
+    assert_eq!(near.qp.state(), QpState::Err);
+    assert_eq!(far_fake.violations(), "");
+}
+
+/// A counter that tells of data does not count data that is not there.
+#[test]
+fn an_atomic_behind_bytes_that_are_lost_is_not_done() {
+    let (there, far_fake) = gpu();
+    for symbol in ["cuMemcpyAsync", "cuEventSynchronize"] {
+        let (mut near, far) = pair();
+        let data = far.region(there, &[0; 5000], Access::REMOTE_WRITE);
+        let counter = far.pd.expose(8, Access::REMOTE_ATOMIC).unwrap();
+        let bytes = near.region(there, &pattern(5000, 1), Access::NONE);
+        assert_eq!(near.write(bytes.local(0..8), data.remote(0..8)), WcStatus::SUCCESS);
+        far_fake.reset().unwrap();
+        // The first copy is that of the sender, on the same GPU.
+        far_fake.fail(symbol, 2, code::ECC_UNCORRECTABLE).unwrap();
+        near.qp.write(bytes.local(0..5000), data.remote(0..5000)).post().unwrap();
+        near.qp.fetch_add(near.pd.alloc(8).unwrap(), counter.remote(0..8), 1).signaled().post().unwrap();
+        let status = near.done().status();
+        assert_ne!(status, WcStatus::SUCCESS, "{symbol}: {}", far_fake.calls());
+        assert_eq!(counter.load(0).unwrap(), 0, "{symbol}");
+    }
+}
+
+#[test]
 fn memory_is_given_back_while_connections_end() {
     let ((here, fake), (there, far_fake)) = (gpu(), gpu());
     for turn in 0..8 {

@@ -190,8 +190,8 @@ pub struct Settings {
     /// Compare all algorithms: a table of their times, with the best and the automatic choice marked
     #[arg(long)]
     pub compare: bool,
-    /// With --compare: keep which algorithm was the fastest at each size. Communicators that are made from then on, of as many
-    /// ranks on as many nodes and cores, choose it at such sizes
+    /// With --compare: keep which algorithm was the fastest at each size. Programs that start from then on choose it at such sizes, in
+    /// communicators of as many ranks on as many nodes and cores
     #[arg(long, requires = "compare", conflicts_with_all = ["deterministic", "segment", "eager"])]
     pub keep: bool,
     /// Size of the segments in which long vectors go; takes K, M, G [default: the library's]

@@ -1,6 +1,6 @@
 //! What rank 0 prints: a header, rows or tables as results come, and a summary; or a JSON object per measurement.
 
-use qpair::collectives::tune::{Case, Fastest};
+use qpair::collectives::tune::Fastest;
 use qpair::verbs::Gpu;
 
 use super::compare::{Blocks, Standing, fastest};
@@ -184,15 +184,12 @@ impl<'a> Report<'a> {
     /// Keeps which algorithm was the fastest at each size, on the machine of rank 0.
     fn keep(&self) -> Result<(), BenchError> {
         let cases = self.sizes.iter().filter_map(|points| fastest(points, self.workload, self.ranks));
-        let cases: Vec<Case> = cases.collect();
-        if cases.is_empty() {
-            return Err(BenchError::NothingToKeep { hint: NODES });
-        }
         let path = Fastest::keep(cases)?;
         if let Some(Output::Objects) = self.out {
             return Ok(());
         }
-        Ok(print(&format!("# communicators like this one choose the best from now on: kept in {}", path.display()))?)
+        let text = "programs that start from now on choose the best in communicators like this one: kept in";
+        Ok(print(&format!("# {text} {}", path.display()))?)
     }
 
     fn summary(&mut self) -> Result<(), PrintError> {
@@ -227,6 +224,3 @@ impl<'a> Report<'a> {
         }
     }
 }
-
-/// Why nothing can be kept.
-const NODES: &str = "nodes have other numbers of ranks; start as many on each";

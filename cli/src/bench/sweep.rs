@@ -21,6 +21,7 @@ pub fn run(workload: &Workload, environment: &Environment) -> Result<(), BenchEr
     tracing::info!(rank = comm.rank(), "{}", comm.explain());
     let tuner = comm.tuner().where_vectors_are(workload.gpu).into_owned();
     let workload = &Workload { tuner, ..workload.clone() };
+    workload.check_kept(comm.size())?;
     let gpu = if workload.gpu { Some(gpu_of(comm.local_rank())?) } else { None };
     let mut report = Report::begin(workload, comm.rank(), comm.size(), gpu);
     for &(dtype, op) in &workload.kinds {

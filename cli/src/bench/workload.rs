@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use qpair::collectives::Algorithm;
-use qpair::collectives::tune::{Tuner, Tuning};
+use qpair::collectives::tune::{Case, Tuner, Tuning};
 use qpair::verbs::calc::{DataType, ReduceOp};
 
 use super::args::{BenchCommand, Parts, VectorArgs};
@@ -132,6 +132,18 @@ impl Workload {
         counts * self.algorithms.len() * self.placements.len()
     }
 
+    /// Whether communicators could choose by what is measured, where it is to be kept.
+    ///
+    /// # Errors
+    /// [`BenchError::NothingToKeep`] if not.
+    pub fn check_kept(&self, ranks: usize) -> Result<(), BenchError> {
+        let spec = self.operation.spec(&Call::default(), 0, ranks);
+        match Case::of(&spec, &self.tuner.seats, Algorithm::Auto) {
+            None if self.keep => Err(BenchError::NothingToKeep { hint: "start as many ranks on each node" }),
+            _ => Ok(()),
+        }
+    }
+
     /// The algorithm that runs where that is asked for.
     pub fn algorithm(&self, asked: Algorithm, call: &Call, ranks: usize) -> Algorithm {
         self.tuner.choose(&self.operation.spec(call, 0, ranks), asked).unwrap_or(asked)
@@ -148,6 +160,11 @@ fn keeps(parts: &Parts<'_>, kinds: &[Kind]) -> Result<bool, BenchError> {
         }
         Some(vectors) if vectors.gpu => {
             refused("what is kept is for vectors in the processor's memory; leave --gpu out")
+        }
+        _ if parts.settings.algorithm != Wanted::These(vec![Algorithm::Auto])
+            && parts.settings.algorithm != Wanted::All =>
+        {
+            refused("only all algorithms together show which is the fastest; leave --algorithm out")
         }
         _ if kinds.len() > 1 => refused("sizes count, whatever their elements are; give one --dtype and one --op"),
         _ => Ok(true),

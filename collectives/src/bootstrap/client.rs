@@ -98,6 +98,9 @@ impl Joining {
                 let members = members.unpack().filter(|members| members.len() == self.size as usize);
                 let members = members.ok_or_else(|| Attempt::Failed(self.stranger("a roster that is none")))?;
                 cost.model.check().map_err(|error| Attempt::Failed(self.stranger(&format!("costs: {error}"))))?;
+                if !cost.fastest.is_sound() {
+                    return Err(Attempt::Failed(self.stranger("algorithms that can not be")));
+                }
                 self.met = true;
                 let ip = reached.filter(|_| ip.is_loopback()).unwrap_or(ip);
                 Ok(Roster { token, members, ip, cost })

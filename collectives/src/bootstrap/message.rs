@@ -13,6 +13,7 @@ use super::muster::Remnant;
 use super::regroup::Spot;
 use crate::fault::{Fault, Place};
 use crate::machine::Known;
+use crate::tune;
 
 /// A rank to the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -267,8 +268,9 @@ pub(super) const PURPOSE: &[u8] = b"qpair store";
 /// The longest line that a rank sends.
 pub(super) const LINE_LIMIT: usize = 64 << 10;
 
-/// The longest line of who has not joined yet, and may be anybody: every second core of 4096 takes 10 KiB.
-pub(super) const JOIN_LIMIT: usize = 16 << 10;
+/// The longest line of who has not joined yet, and may be anybody: every second core of 4096 takes 10 KiB, and what was measured of
+/// algorithms as much as it may.
+pub(super) const JOIN_LIMIT: usize = (16 << 10) + tune::LONGEST;
 
 /// The longest line that the store sends: a roster of as many ranks as there can be, or what all of them wait for.
 pub(super) const ANSWER_LIMIT: usize = 64 << 20;
@@ -276,6 +278,10 @@ pub(super) const ANSWER_LIMIT: usize = 64 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::Algorithm;
+    use crate::cost::Seats;
+    use crate::plan::{Elements, Ranks, Spec};
+    use crate::tune::{Case, Fastest, LONGEST};
 
     #[test]
     fn what_ranks_have_in_common_is_said_once() {
@@ -307,6 +313,36 @@ mod tests {
         let line = encode(&Listeners::pack(&all));
         assert!(line.len() < 512 * 12, "{} bytes", line.len());
         assert_eq!(serde_json::from_slice::<Listeners>(&line).unwrap().unpack().unwrap(), all);
+    }
+
+    /// That of rank 0 of a large machine where as much was measured of algorithms as is kept.
+    #[test]
+    fn the_longest_line_that_joins_is_heard() {
+        let mut fastest = Fastest::default();
+        for elements in 1.. {
+            let spec = Spec::all_reduce(Ranks(8), Elements(elements), 4);
+            let mut more = fastest.clone();
+            more.set(Case::of(&spec, &Seats::default(), Algorithm::RecursiveDoubling).unwrap());
+            if !more.is_sound() {
+                break;
+            }
+            fastest = more;
+        }
+        assert!(fastest.len() > 400, "{} cases", fastest.len());
+        let cores: Vec<String> = (0..2048).map(|core| (2 * core).to_string()).collect();
+        let whereabouts = Whereabouts {
+            host: "h".repeat(64),
+            machine: "m".repeat(64),
+            node: "n".repeat(64),
+            cores: cores.join(",").parse().unwrap(),
+            gpu: Some(PciAddress::new(0, 1, 2, 0)),
+            cpu_island: Some(OwnIsland { number: 1, outside: Some(u64::MAX) }),
+            gpu_island: Some(OwnIsland { number: 1, outside: Some(u64::MAX) }),
+        };
+        let cost = Some(Box::new(Known { fastest, ..Known::default() }));
+        let ticket = Some("t".repeat(64));
+        let line = encode(&ToStore::Join { protocol: PROTOCOL, size: 4096, rank: 0, ticket, whereabouts, cost });
+        assert!((LONGEST..JOIN_LIMIT).contains(&line.len()), "{} bytes", line.len());
     }
 
     #[test]

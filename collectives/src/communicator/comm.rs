@@ -274,7 +274,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// How collectives go, where that is not left to the cost model. All ranks must set the same, between the same operations.
+    /// How collectives go, where that is not left to the cost model. With other segments or copies than by default, what was
+    /// [measured](crate::tune::Fastest) of algorithms counts for nothing. All ranks must set the same, between the same operations.
     ///
     /// No more than 16 KiB is copied where ranks are on one node, and where they are on several no more than is copied there
     /// [by default](Tuning::eager), however large that is.
@@ -286,8 +287,8 @@ impl Communicator {
         core.cache.clear();
     }
 
-    /// What operations cost, by which algorithms are chosen, instead of what rank 0 measured. All ranks must set the same,
-    /// between the same operations.
+    /// What operations cost, by which algorithms are chosen, instead of what rank 0 measured, also of the
+    /// [algorithms](crate::tune::Fastest) themselves. All ranks must set the same, between the same operations.
     ///
     /// # Errors
     /// [`ModelError`] if a parameter makes no sense.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,14 @@ pub(super) fn write<T: Keep>(path: &Path, key: &Key, kept: &T) -> io::Result<()>
         let _ = fs::remove_file(&draft);
     }
     moved
+}
+
+/// Nobody else has this at the same time, of those who ask for it in that folder, where the system has locks; until it is dropped.
+pub(super) fn alone(folder: &Path) -> Option<File> {
+    fs::create_dir_all(folder).ok()?;
+    let folder = File::open(folder).ok()?;
+    rustix::fs::flock(&folder, FlockOperation::LockExclusive).ok()?;
+    Some(folder)
 }
 
 /// The model in a file that the user names.

@@ -85,9 +85,15 @@ fn measured_before(file: &Path, key: &kept::Key) -> Fastest {
 /// Adds cases to what is kept in a folder; in which file.
 fn keep(folder: Option<PathBuf>, cases: impl IntoIterator<Item = Case>) -> Result<PathBuf, KeepError> {
     let key = kept::Key::of_this_machine();
-    let path = folder.ok_or(KeepError::NoFolder)?.join(key.file::<Fastest>());
+    let folder = folder.ok_or(KeepError::NoFolder)?;
+    let path = folder.join(key.file::<Fastest>());
+    // Others who keep something meanwhile come after.
+    let _alone = kept::alone(&folder);
     let mut fastest = measured_before(&path, &key);
     cases.into_iter().for_each(|case| fastest.set(case));
+    if !fastest.is_sound() {
+        return Err(KeepError::Full { path });
+    }
     match kept::write(&path, &key, &fastest) {
         Ok(()) => Ok(path),
         Err(source) => Err(KeepError::Write { path, source }),
@@ -95,8 +101,8 @@ fn keep(folder: Option<PathBuf>, cases: impl IntoIterator<Item = Case>) -> Resul
 }
 
 impl Fastest {
-    /// Keeps cases for communicators that are made from now on and whose rank 0 is on this machine, unless QPAIR_COST_MODEL says
-    /// otherwise; in which file.
+    /// Keeps cases for communicators of programs that start from now on and whose rank 0 is on this machine, unless QPAIR_COST_MODEL
+    /// says otherwise; in which file.
     ///
     /// # Errors
     /// [`KeepError`].
@@ -183,6 +189,9 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() / 2]).unwrap();
         assert!(found(Some(&below), measured).fastest.is_empty());
+        // Nor is more kept than is read again.
+        let many = (1..2000).map(|size| case(size, Algorithm::Ring));
+        assert!(matches!(keep(Some(below.clone()), many), Err(KeepError::Full { .. })));
         for (nowhere, reason) in [(None, "XDG_CACHE_HOME"), (Some(path.join("below")), "Not a directory")] {
             let error = keep(nowhere, []).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");

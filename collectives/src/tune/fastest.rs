@@ -26,13 +26,20 @@ use crate::plan::{Collective, Counts, Spec};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fastest {
-    /// No two in the same place of the same size.
-    cases: Vec<Case>,
+    /// Each of another place.
+    places: Vec<Measured>,
+}
+
+/// What was measured in one place: sizes in bytes, in ascending order, and which algorithm was the fastest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    place: Place,
+    sizes: Vec<(u64, Algorithm)>,
 }
 
 /// One size of a collective, in one place, and which algorithm was the fastest there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case {
     place: Place,
     bytes: u64,
@@ -40,7 +47,7 @@ pub struct Case {
 }
 
 /// What the time of an algorithm depends on, beside the size. Elements of other types are taken to be alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Place {
     /// With rank 0 as the root.
@@ -48,8 +55,12 @@ struct Place {
     ranks: u32,
     /// With as many of the ranks each.
     nodes: u32,
+    /// Of which the nodes are made.
+    islands: u32,
     /// Of a node, that its ranks can use: no more than they are.
     cores: f64,
+    /// Whether the software device carries what goes between nodes.
+    by_software: bool,
 }
 
 /// What was measured can not be kept.
@@ -66,6 +77,12 @@ pub enum KeepError {
         /// The system's reason.
         source: io::Error,
     },
+    /// There is no room for more.
+    #[error("{} has no room for so many sizes: measure fewer of them, or remove it to begin anew", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl Case {
@@ -79,8 +96,15 @@ impl Case {
         if matches!(spec.collective, Collective::Transfer { .. }) || sizes.values().any(|&other| other != each) {
             return None;
         }
-        let cores = seats.cores.min(f64::from(each));
-        let place = Place { collective: spec.collective.with_root(0), ranks, nodes: sizes.len() as u32, cores };
+        let nodes = sizes.len() as u32;
+        let place = Place {
+            collective: spec.collective.with_root(0),
+            ranks,
+            nodes,
+            islands: seats.islands.as_ref().map_or(nodes, |islands| islands.sizes(0..ranks).len() as u32),
+            cores: seats.cores.min(f64::from(each)),
+            by_software: seats.by_software && nodes > 1,
+        };
         let blocks = if spec.collective.has_blocks() { u64::from(ranks) } else { 1 };
         let bytes = elements.saturating_mul(blocks).saturating_mul(spec.element_size.into());
         Some(Case { place, bytes, algorithm })
@@ -95,56 +119,78 @@ impl Case {
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
+}
 
-    /// How many times as large this is as another, or the other as this.
-    fn distance(&self, other: &Case) -> f64 {
-        let (a, b) = (self.bytes.max(1) as f64, other.bytes.max(1) as f64);
-        (a / b).max(b / a)
+impl Place {
+    /// Whether it is one that there can be.
+    fn is_sound(&self) -> bool {
+        let Place { ranks, nodes, islands, cores, .. } = *self;
+        ranks > 0 && (1..=ranks).contains(&nodes) && (1..=ranks).contains(&islands) && cores > 0.0
     }
+}
 
+impl Measured {
     /// Whether it says what can be.
     fn is_sound(&self) -> bool {
-        let Place { collective, ranks, nodes, cores } = self.place;
-        let names_one = !matches!(self.algorithm, Algorithm::Auto | Algorithm::Listed);
-        names_one && self.algorithm.does(collective) && ranks > 0 && (1..=ranks).contains(&nodes) && cores > 0.0
+        let names = |algorithm: Algorithm| {
+            !matches!(algorithm, Algorithm::Auto | Algorithm::Listed) && algorithm.does(self.place.collective)
+        };
+        self.place.is_sound()
+            && self.sizes.is_sorted_by(|(one, _), (next, _)| one < next)
+            && self.sizes.iter().all(|&(_, algorithm)| names(algorithm))
     }
 }
 
 impl Fastest {
     /// Notes a case, instead of the one that was measured before of the same.
     pub fn set(&mut self, case: Case) {
-        match self.cases.iter_mut().find(|old| old.place == case.place && old.bytes == case.bytes) {
-            Some(old) => *old = case,
-            None => self.cases.push(case),
+        let at = self.places.iter().position(|measured| measured.place == case.place);
+        let at = at.unwrap_or_else(|| {
+            self.places.push(Measured { place: case.place, sizes: Vec::new() });
+            self.places.len() - 1
+        });
+        let sizes = &mut self.places[at].sizes;
+        match sizes.binary_search_by_key(&case.bytes, |&(bytes, _)| bytes) {
+            Ok(at) => sizes[at].1 = case.algorithm,
+            Err(at) => sizes.insert(at, (case.bytes, case.algorithm)),
         }
     }
 
     /// The case that is nearest to what is asked for, if one is in the same place, at no more than twice or half its size.
-    pub fn nearest(&self, spec: &Spec, seats: &Seats) -> Option<&Case> {
-        if self.cases.is_empty() {
+    pub fn nearest(&self, spec: &Spec, seats: &Seats) -> Option<Case> {
+        if self.places.is_empty() {
             return None;
         }
         let asked = Case::of(spec, seats, Algorithm::Auto)?;
-        let same = self.cases.iter().filter(|case| case.place == asked.place);
-        let nearest = same.min_by(|a, b| asked.distance(a).total_cmp(&asked.distance(b)))?;
-        (asked.distance(nearest) <= FURTHEST).then_some(nearest)
+        let Measured { place, sizes } = self.places.iter().find(|measured| measured.place == asked.place)?;
+        // How many times as large one is as the other.
+        let distance = |bytes: u64| {
+            let (a, b) = (asked.bytes.max(1) as f64, bytes.max(1) as f64);
+            (a / b).max(b / a)
+        };
+        let &(bytes, algorithm) = sizes.iter().min_by(|(a, _), (b, _)| distance(*a).total_cmp(&distance(*b)))?;
+        (distance(bytes) <= FURTHEST).then_some(Case { place: *place, bytes, algorithm })
     }
 
     /// How many cases there are.
     pub fn len(&self) -> usize {
-        self.cases.len()
+        self.places.iter().map(|measured| measured.sizes.len()).sum()
     }
 
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
-        self.cases.is_empty()
+        self.places.is_empty()
     }
 
-    /// Whether all cases say what can be. Those that were read from a file may say anything.
+    /// Whether all cases say what can be, and are no more than ranks tell each other. Those that come from elsewhere may say anything.
     pub(crate) fn is_sound(&self) -> bool {
-        self.cases.iter().all(Case::is_sound)
+        let fits = serde_json::to_string(self).is_ok_and(|text| text.len() <= LONGEST);
+        fits && self.places.iter().all(Measured::is_sound)
     }
 }
+
+/// As JSON, which rank 0 tells all: some 450 sizes.
+pub(crate) const LONGEST: usize = 16 << 10;
 
 /// Between sizes of which each is four times the one before, one of the two is as near as that.
 const FURTHEST: f64 = 2.0;
@@ -172,20 +218,25 @@ mod tests {
             fastest.set(Case::of(&spec(Collective::AllReduce, elements), &here, algorithm).unwrap());
         }
         let found = |collective, elements, seats: &Seats| {
-            fastest.nearest(&spec(collective, elements), seats).map(Case::algorithm)
+            fastest.nearest(&spec(collective, elements), seats).map(|case| case.algorithm())
         };
         let sizes = [511, 512, 2047, 2049, 8192, 8193].map(|elements| found(Collective::AllReduce, elements, &here));
         let (server, ring) = (Some(Algorithm::ParameterServer), Some(Algorithm::Ring));
         assert_eq!(sizes, [None, server, server, ring, ring, None]);
         assert_eq!(found(Collective::Reduce { root: 0 }, 1024, &here), None);
-        for elsewhere in [seats(Nodes::One, 4.0), seats(Nodes::Of(4), 2.0)] {
+        let on_islands = Seats { islands: Some(Nodes::Of(4)), ..here.clone() };
+        for elsewhere in [seats(Nodes::One, 4.0), seats(Nodes::Of(4), 2.0), on_islands] {
             assert_eq!(found(Collective::AllReduce, 1024, &elsewhere), None);
         }
         // Sixteen cores are as many as eight for eight ranks.
         let [eight, many] = [8.0, f64::INFINITY].map(|cores| seats(Nodes::One, cores));
-        let case = |seats| Case::of(&spec(Collective::AllReduce, 1), seats, Algorithm::Ring);
+        let case = |seats: &Seats| Case::of(&spec(Collective::AllReduce, 1), seats, Algorithm::Ring);
         assert_eq!(case(&eight), case(&many));
         assert_ne!(case(&eight), case(&here));
+        // What carries bytes between nodes matters where there are several.
+        let carried = |nodes: Nodes, by_software| case(&Seats { by_software, ..seats(nodes, 2.0) });
+        assert_eq!(carried(Nodes::One, true), carried(Nodes::One, false));
+        assert_ne!(carried(Nodes::Of(4), true), carried(Nodes::Of(4), false));
     }
 
     #[test]
@@ -206,7 +257,7 @@ mod tests {
             fastest.set(Case::of(&spec(Collective::AllReduce, 64), &here, algorithm).unwrap());
         }
         assert_eq!(fastest.len(), 1);
-        assert_eq!(fastest.cases[0].algorithm(), Algorithm::Direct);
+        assert_eq!(fastest.places[0].sizes, [(256, Algorithm::Direct)]);
     }
 
     #[test]
@@ -223,22 +274,46 @@ mod tests {
     #[test]
     fn what_can_not_be_is_not_believed_and_not_chosen() {
         let case = Case::of(&spec(Collective::AllReduce, 64), &Seats::default(), Algorithm::Ring).unwrap();
-        let sound = |case: Case| Fastest { cases: vec![case] }.is_sound();
-        assert!(sound(case.clone()));
-        let place = case.place.clone();
+        let alone = |case: Case| {
+            let mut fastest = Fastest::default();
+            fastest.set(case);
+            fastest
+        };
+        assert!(alone(case).is_sound());
+        let place = case.place;
         for wrong in [
-            Case { algorithm: Algorithm::Auto, ..case.clone() },
-            Case { algorithm: Algorithm::Dissemination, ..case.clone() },
-            Case { place: Place { nodes: 9, ..place.clone() }, ..case.clone() },
-            Case { place: Place { cores: f64::NAN, ..place }, ..case.clone() },
+            Case { algorithm: Algorithm::Auto, ..case },
+            Case { algorithm: Algorithm::Dissemination, ..case },
+            Case { place: Place { nodes: 9, ..place }, ..case },
+            Case { place: Place { islands: 0, ..place }, ..case },
+            Case { place: Place { cores: f64::NAN, ..place }, ..case },
         ] {
-            assert!(!sound(wrong.clone()), "{wrong:?}");
+            assert!(!alone(wrong).is_sound(), "{wrong:?}");
         }
-        // A ring does not combine in the canonical order.
-        let tuning = Tuning { deterministic: true, ..Tuning::default() };
-        let tuner = Tuner { tuning, fastest: Fastest { cases: vec![case] }, ..Tuner::default() };
-        let chosen = tuner.choose(&spec(Collective::AllReduce, 64), Algorithm::Auto).unwrap();
-        assert_ne!(chosen, Algorithm::Ring);
+        let twice = Measured { place, sizes: vec![(8, Algorithm::Ring); 2] };
+        assert!(!Fastest { places: vec![twice] }.is_sound());
+        let chosen = |tuning, case| {
+            let tuner = Tuner { tuning, fastest: alone(case), ..Tuner::default() };
+            tuner.choose(&spec(Collective::AllReduce, 64), Algorithm::Auto).unwrap()
+        };
+        assert_eq!(chosen(Tuning::default(), case), Algorithm::Ring);
+        // A ring does not combine in the canonical order; it was measured with other segments; and on one island a hierarchy is
+        // another algorithm by a longer way.
+        assert_ne!(chosen(Tuning { deterministic: true, ..Tuning::default() }, case), Algorithm::Ring);
+        assert_ne!(chosen(Tuning { segment: 1 << 10, ..Tuning::default() }, case), Algorithm::Ring);
+        let hierarchical = Case { algorithm: Algorithm::Hierarchical, ..case };
+        assert_ne!(chosen(Tuning::default(), hierarchical), Algorithm::Hierarchical);
+    }
+
+    #[test]
+    fn more_than_ranks_tell_each_other_is_not_believed() {
+        let mut fastest = Fastest::default();
+        let mut set = |elements| {
+            fastest.set(Case::of(&spec(Collective::AllReduce, elements), &Seats::default(), Algorithm::Ring).unwrap());
+            fastest.is_sound()
+        };
+        assert!((1..400).all(&mut set));
+        assert!(!(400..1600).all(&mut set));
     }
 
     #[test]

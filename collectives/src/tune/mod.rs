@@ -5,6 +5,7 @@ mod fastest;
 mod tuner;
 mod tuning;
 
+pub(crate) use fastest::LONGEST;
 pub use fastest::{Case, Fastest, KeepError};
 pub use tuner::{Candidate, Tuner};
 pub use tuning::Tuning;

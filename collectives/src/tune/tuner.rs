@@ -114,9 +114,13 @@ impl Tuner {
         self.price_among(&Spread::of(&self.seats, recipe.spec.ranks.0), recipe)
     }
 
-    /// What was measured that decides the algorithm for that.
-    pub fn case(&self, spec: &Spec) -> Option<&Case> {
-        self.fastest.nearest(spec, &self.seats).filter(|case| self.may(spec, case.algorithm()))
+    /// What was measured that decides the algorithm for that: with segments and copies as they are by default.
+    pub fn case(&self, spec: &Spec) -> Option<Case> {
+        let Tuning { segment, eager, .. } = self.tuning;
+        let default = Tuning::default();
+        let nearest =
+            self.fastest.nearest(spec, &self.seats).filter(|_| (segment, eager) == (default.segment, default.eager));
+        nearest.filter(|case| self.chooses(spec, case.algorithm()))
     }
 
     /// The recipe for that by the algorithm that was the fastest.
@@ -136,11 +140,7 @@ impl Tuner {
     /// The recipes for that, the fastest first.
     fn priced(&self, spec: &Spec) -> Vec<(Price, Recipe)> {
         let spread = Spread::of(&self.seats, spec.ranks.0);
-        // On one island it is another algorithm by a longer way.
-        let apart = self.levels().next().is_some();
-        let all = CHOSEN
-            .into_iter()
-            .filter(|&algorithm| (apart || algorithm != Algorithm::Hierarchical) && self.may(spec, algorithm));
+        let all = CHOSEN.into_iter().filter(|&algorithm| self.chooses(spec, algorithm));
         let recipes = all.filter_map(|algorithm| self.best(spec, algorithm, &spread).ok());
         let mut priced: Vec<_> = recipes.collect();
         // Those that are alike stay in their order.
@@ -176,6 +176,11 @@ impl Tuner {
     /// Whether results may be had by it, if they are to be deterministic.
     fn may(&self, spec: &Spec, algorithm: Algorithm) -> bool {
         !self.tuning.deterministic || !spec.collective.reduces() || algorithm.orders(spec.collective)
+    }
+
+    /// Whether it is one that is chosen from. On one island a hierarchical one is another by a longer way.
+    fn chooses(&self, spec: &Spec, algorithm: Algorithm) -> bool {
+        (algorithm != Algorithm::Hierarchical || self.levels().next().is_some()) && self.may(spec, algorithm)
     }
 
     fn with(&self, spec: Spec, algorithm: Algorithm, nodes: Nodes) -> Result<Recipe, RecipeError> {

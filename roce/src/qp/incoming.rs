@@ -41,7 +41,7 @@ pub(super) enum Refusal {
     Invalid,
     /// The key, the range or the right was wrong.
     Access,
-    /// The memory of the receive was gone; the receive has ended so.
+    /// The memory of the receive was gone, and the receive has ended so; or that which a key grants does not do what is asked for.
     Memory,
 }
 
@@ -50,6 +50,7 @@ impl From<AccessError> for Refusal {
         match error {
             AccessError::QueuePair => Refusal::Invalid,
             AccessError::Key => Refusal::Access,
+            AccessError::Operation => Refusal::Memory,
         }
     }
 }

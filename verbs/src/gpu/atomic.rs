@@ -12,7 +12,7 @@ use crate::memory::Atomic;
 /// Does an atomic operation on a word of a GPU's memory, atomic for everybody who reaches it: what it was before.
 ///
 /// # Errors
-/// [`GpuError::NoDevice`], [`GpuError::Driver`].
+/// [`GpuError::NoDevice`], [`GpuError::NotCalculated`] without the feature `cuda`, [`GpuError::Driver`].
 ///
 /// # Safety
 /// It is memory of that GPU for 8 bytes, at a multiple of 8.
@@ -22,8 +22,8 @@ pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) 
     let device = Device::of(place).ok_or_else(none)?;
     let kernel = device.kernels.atomic(device, operation)?;
     let _entered = device.enter()?;
-    let lane = Lane::with_scratch(device)?;
-    let (mut word, mut before) = (word as Address, lane.scratch());
+    let lane = Lane::with_word(device)?;
+    let (mut word, mut before) = (word as Address, lane.word());
     let (mut first, mut second) = match operation {
         Atomic::FetchAdd(add) => (add, 0),
         Atomic::CompareSwap(compare, swap) => (compare, swap),
@@ -34,7 +34,7 @@ pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) 
     }
     let mut old = 0_u64;
     // SAFETY: the kernel takes these arguments, which the driver copies before it returns; the word is the GPU's by the caller's
-    // word, the scratch is this thread's, and the stream is waited for.
+    // word, the lane's word is this thread's, and the stream is waited for.
     let started = unsafe {
         device.driver.launch(kernel, 1, 1, lane.stream(), args.as_mut_ptr()).and_then(|()| {
             let to = (&raw mut old as Address, Place::HOST);
@@ -43,6 +43,17 @@ pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) 
     };
     lane.wait(device, started)?;
     Ok(old)
+}
+
+/// Loads the kernels now, which the first of them would otherwise wait for.
+///
+/// # Errors
+/// As [`atomic`].
+pub(super) fn prepare(device: &Device) -> Result<(), GpuError> {
+    for operation in [Atomic::FetchAdd(0), Atomic::CompareSwap(0, 0)] {
+        device.kernels.atomic(device, operation)?;
+    }
+    Ok(())
 }
 
 /// What a kernel does not take.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::Allocation;
+use super::atomic;
 use super::device::Gpu;
 use super::lane;
 use super::place::Place;
@@ -150,6 +151,14 @@ impl GpuBuffer {
     pub(super) fn fill(&self, value: u8) -> Result<(), GpuError> {
         // SAFETY: the memory has as many bytes.
         unsafe { lane::fill(self.allocation.device(), self.allocation.address(), value, self.len()) }
+    }
+
+    /// Has its GPU load what does atomics.
+    ///
+    /// # Errors
+    /// [`GpuError::NotCalculated`] without the feature `cuda`, [`GpuError::Driver`].
+    pub(crate) fn prepare_atomics(&self) -> Result<(), GpuError> {
+        atomic::prepare(self.allocation.device())
     }
 
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {

@@ -15,7 +15,7 @@ use super::place::Place;
 use super::region::GpuRegion;
 use crate::calc::Calc;
 use crate::error::{GpuError, MemoryError};
-use crate::memory::{ExposedRegion, RegionSlice, RemoteSlice, Whole};
+use crate::memory::{ExposedRegion, Here, RegionSlice, RemoteSlice, Whole};
 use crate::pd::ProtectionDomain;
 use crate::types::Access;
 
@@ -144,7 +144,7 @@ impl GpuStage {
     pub fn region(&self) -> &ExposedRegion {
         match &self.memory {
             Slots::Host(region) => region,
-            Slots::Gpu(region) => region.whole(),
+            Slots::Gpu(region) => region.whole(Here(())),
         }
     }
 

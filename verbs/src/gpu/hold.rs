@@ -41,7 +41,8 @@ use crate::sync::lock;
 /// that is for ever:
 /// - `cuStreamSynchronize`, `cudaDeviceSynchronize`, and copies that block, in that stream or in one that waits for it;
 /// - `cuMemFree`, `cudaFree` and unmapping of GPU memory, which wait for all streams; so may taking memory or the first use of a
-///   kernel, which loads it: do once what the thread does under a hold before there is one;
+///   kernel, which loads it: do once what the thread does under a hold before there is one. So it is with the first atomic of a peer
+///   on a word of the GPU that comes by the network, which the software device takes a word of its memory for;
 /// - the default stream of the older kind (`CU_STREAM_LEGACY`), which is [`hold`](Gpu::hold)'s: every stream that was made
 ///   without `CU_STREAM_NON_BLOCKING` waits for it. Those of this library do not. It is one for all threads of a process: ranks that
 ///   are threads and share a GPU hold each other up by it, so give each a stream of its own;

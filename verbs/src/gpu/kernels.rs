@@ -25,7 +25,7 @@ pub(super) struct Kernels {
 /// For every GPU since Pascal, and with what Hopper converts by itself.
 #[cfg(feature = "cuda")]
 const VECTORS: [&str; 2] = [include_str!("kernels/combine.sm_60.ptx"), include_str!("kernels/combine.sm_90.ptx")];
-/// For every GPU.
+/// For every GPU since Pascal.
 #[cfg(feature = "cuda")]
 const WORDS: &str = include_str!("kernels/atomic.sm_60.ptx");
 /// Where there is no GPU there is none to run them.
@@ -74,7 +74,7 @@ impl Kernels {
     /// The kernel of an atomic operation on a word.
     ///
     /// # Errors
-    /// [`GpuError::Driver`].
+    /// [`GpuError::NotCalculated`] without the feature `cuda`, [`GpuError::Driver`].
     pub(super) fn atomic(&self, device: &Device, operation: Atomic) -> Result<Handle, GpuError> {
         let (which, name) = match operation {
             Atomic::FetchAdd(_) => (0, "qpair_fetch_add"),

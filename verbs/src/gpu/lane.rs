@@ -23,6 +23,8 @@ pub(super) struct Lane {
     stream: Handle,
     /// Memory of the GPU that what a kernel does not take where it is goes by; 0 before it is needed.
     scratch: Address,
+    /// A word of the GPU's memory that a kernel answers by; 0 before it is needed.
+    word: Address,
     /// For one use: the thread ends, and has given its own back.
     lent: bool,
 }
@@ -44,16 +46,16 @@ impl Drop for Lanes {
 impl Lane {
     /// One of a stream, without scratch.
     pub(super) fn new(stream: Handle) -> Self {
-        Lane { stream, scratch: 0, lent: false }
+        Lane { stream, scratch: 0, word: 0, lent: false }
     }
 
     pub(super) fn stream(self) -> Handle {
         self.stream
     }
 
-    /// Memory of the GPU, if it was made [with it](Lane::with_scratch).
-    pub(super) fn scratch(self) -> Address {
-        self.scratch
+    /// A word of the GPU, if it was made [with it](Lane::with_word).
+    pub(super) fn word(self) -> Address {
+        self.word
     }
 
     /// This thread's way to a GPU.
@@ -66,11 +68,20 @@ impl Lane {
     }
 
     /// The same, with [`SCRATCH`] bytes of the GPU's memory. The context is this thread's.
-    pub(super) fn with_scratch(device: &Device) -> Result<Lane, GpuError> {
+    fn with_scratch(device: &Device) -> Result<Lane, GpuError> {
+        Self::with(device, SCRATCH, |lane| &mut lane.scratch)
+    }
+
+    /// The same, with a word.
+    pub(super) fn with_word(device: &Device) -> Result<Lane, GpuError> {
+        Self::with(device, size_of::<u64>(), |lane| &mut lane.word)
+    }
+
+    fn with(device: &Device, len: usize, part: fn(&mut Lane) -> &mut Address) -> Result<Lane, GpuError> {
         let mut lane = Self::of(device)?;
-        if lane.scratch == 0 {
+        if *part(&mut lane) == 0 {
             // SAFETY: the context is this thread's.
-            lane.scratch = unsafe { device.driver.alloc(SCRATCH) }?;
+            *part(&mut lane) = unsafe { device.driver.alloc(len) }?;
             if !lane.lent {
                 LANES.with_borrow_mut(|lanes| lanes.0[device.ordinal()] = Some(lane));
             }

@@ -73,6 +73,12 @@ pub(crate) fn has_peermem() -> bool {
     match std::env::var("QPAIR_PEERMEM").as_deref() {
         Ok("1") => true,
         Ok("0") => false,
+        Ok(other) if !other.is_empty() => {
+            tracing::warn!(
+                "QPAIR_PEERMEM is `{other}`, and counts for nothing: write 1 where nvidia-peermem is loaded, 0 where not"
+            );
+            MODULES.iter().any(|path| Path::new(path).exists())
+        }
         _ => MODULES.iter().any(|path| Path::new(path).exists()),
     }
 }

@@ -7,7 +7,7 @@ use super::buffer::GpuBuffer;
 use super::device::Gpu;
 use super::path::{Flush, RegistrationPath, Way};
 use crate::error::{GpuError, GpuRevokeFailed, MemoryError, RevokeBlocked};
-use crate::memory::{Atomic, Bindable, ExposedRegion, RegionSlice, RemoteSlice, Whole};
+use crate::memory::{Atomic, Bindable, ExposedRegion, Here, RegionSlice, RemoteSlice, Whole};
 use crate::pd::ProtectionDomain;
 use crate::types::{Access, Rkey};
 
@@ -167,7 +167,7 @@ impl GpuRegion {
 impl Bindable for GpuRegion {}
 
 impl Whole for GpuRegion {
-    fn whole(&self) -> &ExposedRegion {
+    fn whole(&self, _: Here) -> &ExposedRegion {
         &self.region
     }
 }

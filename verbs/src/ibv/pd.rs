@@ -173,7 +173,7 @@ impl Pd {
         if !attributes.gpu_direct_rdma {
             why.push_str("; peermem: the GPU does not have it");
         } else if !gpu::has_peermem() {
-            why.push_str("; peermem: the kernel module nvidia-peermem is not loaded");
+            why.push_str("; peermem: the kernel module nvidia-peermem is not loaded, as far as /sys/module and QPAIR_PEERMEM say");
         } else if let Some(base) = NonNull::new(std::ptr::without_provenance_mut(allocation.address() as usize)) {
             // SAFETY: the memory is the GPU's, which nobody here reaches but by its driver; who registers it keeps it.
             match each(&|handle| unsafe { Mr::register(handle, base, allocation.len(), flags) }) {

@@ -132,29 +132,37 @@ impl ExposedRegion {
     /// software device's network, as polling does.
     ///
     /// # Errors
-    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    /// [`MemoryError::Range`], [`MemoryError::Misaligned`]; [`MemoryError::Gpu`] of slots in memory of a GPU
+    /// ([`GpuStage::region`](crate::GpuStage::region)), where a kernel reads them.
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, MemoryError> {
         self.shared().grant.progress();
-        Ok(self.word(offset)?.load(Ordering::Acquire))
+        match self.word(offset)? {
+            Some(word) => Ok(word.load(Ordering::Acquire)),
+            None => self.change(offset, Atomic::FetchAdd(0)),
+        }
     }
 
     /// Writes the 8 bytes at `offset` atomically (release).
     ///
     /// # Errors
-    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    /// As [`load`](ExposedRegion::load).
     #[inline]
     pub fn store(&self, offset: usize, value: u64) -> Result<(), MemoryError> {
-        self.word(offset)?.store(value, Ordering::Release);
+        match self.word(offset)? {
+            Some(word) => word.store(value, Ordering::Release),
+            None => self.write(offset, &value.to_ne_bytes())?,
+        }
         Ok(())
     }
 
-    /// Adds to the 8 bytes at `offset`; gives the value before. Atomic towards this host's processors, and towards peers'
+    /// Adds to the 8 bytes at `offset`; gives the value before. Atomic towards whoever's memory it is, this host's processors or
+    /// a GPU's kernels, and towards peers'
     /// atomics where the device says so ([`AtomicAbility::Everywhere`](crate::AtomicAbility)): most NICs are atomic among
     /// themselves only.
     ///
     /// # Errors
-    /// [`MemoryError::Range`], [`MemoryError::Misaligned`].
+    /// As [`load`](ExposedRegion::load).
     pub fn fetch_add(&self, offset: usize, add: u64) -> Result<u64, MemoryError> {
         self.change(offset, Atomic::FetchAdd(add))
     }
@@ -232,12 +240,14 @@ impl ExposedRegion {
         if (at as usize).is_multiple_of(8) { Ok(at) } else { Err(MemoryError::Misaligned { offset }) }
     }
 
+    /// `None` in memory of a GPU.
     #[inline]
-    fn word(&self, offset: usize) -> Result<&std::sync::atomic::AtomicU64, MemoryError> {
+    fn word(&self, offset: usize) -> Result<Option<&std::sync::atomic::AtomicU64>, MemoryError> {
         let at = self.word_at(offset)?;
+        let Some(at) = self.shared().spot(at).on_host() else { return Ok(None) };
         // SAFETY: 8 aligned bytes of the region, which lives as long as `self`; all access to exposed memory is atomic
         // or by `device_copy`.
-        Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) })
+        Ok(Some(unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) }))
     }
 }
 

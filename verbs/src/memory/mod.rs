@@ -38,5 +38,5 @@ pub(crate) use local::{MAX_SGE, Sge, sge};
 pub(crate) use ranges::Ranges;
 pub(crate) use segment::{Segment, Writers};
 pub(crate) use spot::Spot;
-pub(crate) use window::sealed::Whole;
+pub(crate) use window::sealed::{Here, Whole};
 pub(crate) use window::{Bound, Window, WindowShared};

@@ -24,14 +24,19 @@ pub(crate) mod sealed {
 
     /// What the window opens a part of.
     pub trait Whole {
-        fn whole(&self) -> &ExposedRegion;
+        /// For this crate alone: on memory of a GPU not all is safe that a region does.
+        fn whole(&self, _: Here) -> &ExposedRegion;
     }
+
+    /// What only this crate has.
+    #[derive(Debug)]
+    pub struct Here(pub(crate) ());
 }
 
 impl Bindable for ExposedRegion {}
 
 impl sealed::Whole for ExposedRegion {
-    fn whole(&self) -> &ExposedRegion {
+    fn whole(&self, _: sealed::Here) -> &ExposedRegion {
         self
     }
 }

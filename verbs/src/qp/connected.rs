@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::QpAddress;
 use crate::calc::Calc;
 use crate::error::{ModifyError, Rejected};
-use crate::memory::{Bindable, Local, MemoryWindow, RemoteSlice};
+use crate::memory::{Bindable, Here, Local, MemoryWindow, RemoteSlice};
 use crate::qp::{Borrowed, Op, OwnedQp, RecvRequest, SendRequest};
 use crate::types::{Access, QpState, QpType, Qpn, Rkey};
 use crate::wc::Completion;
@@ -109,7 +109,7 @@ impl QueuePair {
         access: Access,
     ) -> SendRequest<'a> {
         let op = Op::Bind { start: range.start, end: range.end, access };
-        let with = Borrowed { bind: Some((window.window(), region.whole().shared())), ..Borrowed::default() };
+        let with = Borrowed { bind: Some((window.window(), region.whole(Here(())).shared())), ..Borrowed::default() };
         SendRequest::new(&mut self.qp, op, Local::None, with)
     }
 

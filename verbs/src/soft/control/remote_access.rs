@@ -66,5 +66,5 @@ fn moved(moved: Result<(), Box<GpuError>>) -> Option<u64> {
 
 /// What is answered to the peer.
 fn done(result: Result<u64, Box<GpuError>>) -> Option<u64> {
-    result.inspect_err(|error| tracing::error!(%error, "GPU memory was not moved for a peer")).ok()
+    result.inspect_err(|error| tracing::error!(%error, "GPU memory was not accessed for a peer")).ok()
 }

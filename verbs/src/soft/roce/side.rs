@@ -147,9 +147,10 @@ impl Host for Side {
         if !at.va.is_multiple_of(8) {
             return Err(AccessError::QueuePair);
         }
-        if word.on_gpu().is_some() {
-            // What came before is there before it.
-            self.behind.settle();
+        // What came before is there before it, or it is not done either.
+        self.behind.settle();
+        if self.behind.has_lost(qpn) {
+            return Err(AccessError::Operation);
         }
         let operation = match change {
             Change::CompareSwap { compare, swap } => Atomic::CompareSwap(compare, swap),
@@ -159,7 +160,7 @@ impl Host for Side {
         // memory is atomic or by `device_copy`.
         unsafe { word.atomic(operation) }.map_err(|error| {
             tracing::error!(%error, "a word of GPU memory was not changed");
-            AccessError::Key
+            AccessError::Operation
         })
     }
 

@@ -324,7 +324,7 @@ const DATAGRAMS: usize = 8;
 const LONGEST_DATAGRAM: usize = 1 << 16;
 /// For the control messages that a socket of the port gives: 192 bytes.
 const CONTROL_WORDS: usize = 32;
-/// Room for what waits to be read: what 32 peers may have under way, of 512 KiB each.
+/// Room for what waits to be read: what 16 peers may have under way, of 1 MiB each.
 const RECEIVE_BUFFER: usize = 16 << 20;
 /// A look at other processes' messages costs a system call; one of so many calls makes it.
 const SERVED_EVERY: u32 = 16;
