@@ -8,19 +8,21 @@
 //! The peer is a process of its own on the same GPU, whose memory this one maps. All is measured in turn, round by round;
 //! medians with least and greatest. A copy reads and writes each byte, a reduction reads two for each that it writes: GB/s
 //! count all of them, in memory of the GPU; what comes from the processor's memory is only written there. Copies between pinned
-//! memory of the processor and the GPU's are what requests between the two are held against.
+//! memory of the processor and the GPU's are what requests between the two are held against, and, both ways at once, what goes by
+//! slots as collectives have them.
 
 use std::env;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use qpair_verbs::calc::{Calc, DataType, ReduceOp};
 use qpair_verbs::{
-    Access, Buffer, CompletionQueue, Context, Gid, Gpu, GpuBuffer, GpuRegion, Local, Prepared, ProtectionDomain,
-    QpAddress, QueuePair, RegionSlice, RemoteSlice,
+    Access, Buffer, CompletionQueue, Context, Gid, Gpu, GpuBuffer, GpuRegion, GpuStage, Local, Prepared,
+    ProtectionDomain, QpAddress, QueuePair, RegionSlice, RemoteSlice,
 };
 use serde_json::json;
 
@@ -36,6 +38,7 @@ fn main() -> Result {
     wire(gpu, &mut table)?;
     pinned(gpu, &mut table)?;
     network(gpu, &mut table)?;
+    staged(gpu, &mut table)?;
     if env::args().any(|argument| argument == "--json") {
         println!("{}", json!({ "gpu": gpu.attributes().name, "rounds": ROUNDS, "rows": table.json() }));
     } else {
@@ -84,6 +87,8 @@ fn wire(gpu: Gpu, table: &mut Table) -> Result {
         table.note(counted, "WRITE to another process, 8 B", 16, write);
         let write = timed(SHORTS, || peer.write_from_host(8))?;
         table.note(counted, "WRITE from the processor's memory, 8 B", 8, write);
+        let add = timed(SHORTS, || peer.add())?;
+        table.note(counted, "FETCH_ADD to another process, 8 B", 16, add);
         let write = timed(REPEATS, || peer.write_from_host(MEDIUM))?;
         table.note(counted, "WRITE from the processor's memory, 64 MiB", MEDIUM, write);
     }
@@ -137,6 +142,43 @@ fn network(gpu: Gpu, table: &mut Table) -> Result {
             })?;
             table.note(round > 0, what, MEDIUM, write);
         }
+    }
+    Ok(())
+}
+
+/// Bytes that leave by slots while as many come, against copies of pinned memory both ways at once.
+fn staged(gpu: Gpu, table: &mut Table) -> Result {
+    let pd = Context::open("soft0")?.alloc_pd()?;
+    let (mut to, from) = (gpu.alloc(MEDIUM)?, gpu.alloc(MEDIUM)?);
+    let (given, mut got) = (pd.alloc_pinned(MEDIUM, gpu)?, pd.alloc_pinned(MEDIUM, gpu)?);
+    let stage = || GpuStage::new(&pd, gpu, SLOTS, SLOT);
+    let (mut out, mut into) = (stage()?, stage()?);
+    for round in 0..=ROUNDS {
+        let both = timed(REPEATS, || {
+            // A thread has a stream of its own.
+            let came = thread::scope(|scope| {
+                let coming = scope.spawn(|| to.write(0, &given));
+                from.read(0, &mut got)?;
+                coming.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
+            });
+            Ok(came?)
+        })?;
+        table.note(round > 0, "copy both ways, pinned memory, 64 MiB each", 2 * MEDIUM, both);
+        let by_slots = timed(REPEATS, || {
+            for (part, start) in (0..MEDIUM).step_by(SLOT).enumerate() {
+                let slot = part % SLOTS;
+                out.wait(slot)?;
+                out.fill(slot, &from, start..start + SLOT)?;
+                into.wait(slot)?;
+                into.drain(slot, &mut to, start..start + SLOT, None)?;
+            }
+            for slot in 0..SLOTS {
+                out.wait(slot)?;
+                into.wait(slot)?;
+            }
+            Ok(())
+        })?;
+        table.note(round > 0, "both ways by slots, 64 MiB each", 2 * MEDIUM, by_slots);
     }
     Ok(())
 }
@@ -212,7 +254,7 @@ impl Side {
         let pd = ctx.alloc_pd()?;
         let cq = ctx.create_cq(16)?;
         let buffer: GpuBuffer = gpu.alloc(MEDIUM)?;
-        let region = pd.register_gpu(buffer, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+        let region = pd.register_gpu(buffer, Access::REMOTE_ALL)?;
         Ok(Side { ctx, pd, cq, region })
     }
 
@@ -256,6 +298,11 @@ impl Peer {
     fn write(&mut self, len: usize) -> Result {
         let local: RegionSlice = self.side.region.local(0..len);
         self.qp.write(local, self.target.slice(0..len as u64)).signaled().post()?;
+        self.done().map(drop)
+    }
+
+    fn add(&mut self) -> Result {
+        self.qp.fetch_add(self.side.region.local(0..8), self.target.slice(8..16), 1).signaled().post()?;
         self.done().map(drop)
     }
 
@@ -318,3 +365,6 @@ const REPEATS: u32 = 5;
 const SHORTS: u32 = 200;
 const LARGE: usize = 512 << 20;
 const MEDIUM: usize = 64 << 20;
+// As collectives have them.
+const SLOTS: usize = 8;
+const SLOT: usize = 512 << 10;
