@@ -25,17 +25,28 @@ fn copied(from: &[u8], to: &mut [u8]) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Until another core sees what this one wrote; `None` if there is none, or it was not there in time.
+/// Until another core sees what this one wrote; `None` if there is none, if threads can not be held to two, or one was not there in
+/// time.
 pub(super) fn latency() -> Option<f64> {
-    (cores() > 1).then(|| ping_pong([None; 2])).flatten()
+    let mut each = each().filter(|_| cores() > 1)?;
+    ping_pong([&each.next()?, &each.next()?])
 }
 
 /// Until this core goes on with another thread, once one gives way; `None` if threads can not be held to it.
 pub(super) fn turn() -> Option<f64> {
+    let one = each()?.next()?;
+    ping_pong([&one; 2])
+}
+
+/// Each of the cores that this process may use, alone.
+fn each() -> Option<impl Iterator<Item = CpuSet>> {
     let all = sched_getaffinity(None).ok()?;
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).find(|&core| all.is_set(core))?);
-    ping_pong([Some(&one); 2])
+    let alone = |core| {
+        let mut one = CpuSet::new();
+        one.set(core);
+        one
+    };
+    Some((0..CpuSet::MAX_CPU).filter(move |&core| all.is_set(core)).map(alone))
 }
 
 /// The cores of two sockets that this process may use, and what topology says passes between them, in bytes per second; `None`
@@ -65,7 +76,7 @@ pub(super) fn beside() -> Option<Link> {
 /// Between those cores and the others: how long a written word takes to be seen, and how fast memory is copied that the others
 /// have just written, by some cores, and no faster than `most`.
 fn between(one: &CpuSet, other: &CpuSet, most: f64) -> Option<Link> {
-    let latency = ping_pong([Some(one), Some(other)]).unwrap_or(CostModel::default().beside.latency);
+    let latency = ping_pong([one, other]).unwrap_or(CostModel::default().beside.latency);
     let once = || {
         // The system gives a thread memory that is near it when it first writes there. What was read once is near who read it.
         let far = held_to(one, || vec![1_u8; BULK])?;
@@ -86,12 +97,12 @@ fn thread() -> std::thread::Builder {
     std::thread::Builder::new().name("qpair-measure".into()).stack_size(STACK)
 }
 
-/// The least time that a word takes from one thread to another and back, by two, each on some of those cores, or anywhere.
-fn ping_pong(cores: [Option<&CpuSet>; 2]) -> Option<f64> {
-    let on_one_core = cores[0].is_some_and(|one| one.count() == 1) && cores[0] == cores[1];
+/// The least time that a word takes from one thread to another and back, by two, each on some of those cores.
+fn ping_pong(cores: [&CpuSet; 2]) -> Option<f64> {
+    let on_one_core = cores[0].count() == 1 && cores[0] == cores[1];
     let word = AtomicU32::new(0);
     let over = AtomicBool::new(false);
-    let hold = |end: usize| cores[end].is_none_or(|cores| sched_setaffinity(None, cores).is_ok());
+    let hold = |end: usize| sched_setaffinity(None, cores[end]).is_ok();
     let until = Instant::now() + BUDGET;
     // Each waits for its turn, and gives way soon: the other may be on this core, or on none.
     let wait = |turn: u32| {
@@ -128,7 +139,7 @@ fn ping_pong(cores: [Option<&CpuSet>; 2]) -> Option<f64> {
         over.store(true, Ordering::Relaxed);
         least
     };
-    // Both on threads of their own, which may be held to a core.
+    // Both on threads of their own, which are held to a core.
     let least = std::thread::scope(|scope| {
         thread().spawn_scoped(scope, echo).ok()?;
         thread().spawn_scoped(scope, serve).ok()?.join().ok()

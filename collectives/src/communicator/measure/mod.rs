@@ -108,19 +108,22 @@ fn measure() -> Result<CostModel, Box<dyn std::error::Error>> {
     let (one, many) = (pair.broadcast(copied(1))?, pair.broadcast(copied(MANY))?);
     let message = each(one, many, built_in.send + built_in.receive);
     let full = pair.broadcast(Shape { messages: 1, elements: EAGER / 4, eager: EAGER as u64 })?;
+    // What disturbed the one would make the other take no time.
+    let one = one.min(pair.broadcast(copied(1))?);
     let (near, read) = (pair.broadcast(straight(1))?, pair.broadcast(straight(MANY))?);
     let long = Shape { messages: 1, elements: LONG / 4, eager: 0 };
     let (moved, combined) = (pair.broadcast(long)?, pair.reduce(long)?);
     // Of the cores that can be at it at once, a few fill the memory.
     let memory = speed(cores::BULK, cores::bulk(), built_in.copy) * parallel::cores().min(8) as f64;
+    let straight = speed(LONG, moved - near, built_in.straight);
     Ok(CostModel {
         start: time((one - message) / 2.0, built_in.start),
         send: message / 2.0,
         receive: message / 2.0,
         transfer: each(near, read, built_in.transfer),
         turn: cores::turn().unwrap_or(built_in.turn),
-        copy: speed(2 * EAGER, full - one, built_in.copy),
-        straight: speed(LONG, moved - near, built_in.straight),
+        copy: speed(2 * EAGER, full - one, straight),
+        straight,
         combine: speed(LONG, combined - near, built_in.combine),
         within: Link { latency: cores::latency().unwrap_or(built_in.within.latency), speed: memory },
         beside: cores::beside().unwrap_or(built_in.beside),
