@@ -22,6 +22,20 @@ struct Kept {
     byte_len: u32,
 }
 
+/// A request as the executor sees it.
+#[inline(always)]
+fn request<'a>(wr: &'a SendWr, with: &'a Borrowed<'a>) -> Request<'a> {
+    Request {
+        op: &wr.op,
+        local: &wr.local,
+        range: wr.range.as_ref(),
+        with,
+        imm: wr.imm,
+        invalidate: wr.invalidate,
+        solicited: wr.solicited,
+    }
+}
+
 impl SoftQp {
     /// Posts a send request. For one poster at a time: `QueuePair` is not shared and takes `&mut self`.
     ///
@@ -114,29 +128,41 @@ impl SoftQp {
             let error = PostError::SendQueueFull { depth: self.send.depth() };
             return Err(Rejected { error, memory: std::mem::take(&mut wr.local) });
         }
+        if with.to.is_some() && request(wr, with).is_on_gpu() {
+            self.post_by_host(index, wr, with);
+        } else {
+            self.post_checked(index, wr, with);
+        }
+        Ok(())
+    }
+
+    /// Posts a datagram out of GPU memory by way of the processor's: read once, however often it is tried, so that a GPU holds up
+    /// nothing of its target. Where that fails, it does when its turn comes.
+    #[cold]
+    fn post_by_host(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
+        let mut bytes = [0; Mtu::B4096.bytes() as usize];
+        let request = request(wr, with);
+        let bytes = &mut bytes[..request.len()];
+        match request.copy_to(bytes) {
+            Ok(()) => self.post_checked(index, wr, &Borrowed { inline: Some(bytes), to: with.to, bind: None }),
+            Err(error) => {
+                tracing::error!(%error, qpn = %self.qpn, "a datagram was not read from GPU memory");
+                self.post_checked(index, wr, with);
+            }
+        }
+    }
+
+    /// Posts a request that may be posted, to the slot of that index.
+    #[inline(always)]
+    fn post_checked(&self, index: u32, wr: &mut SendWr, with: &Borrowed<'_>) {
         match self.carrier.load(Ordering::Acquire) {
             POSTER => {}
-            NETWORK => {
-                self.post_to_network(index, wr, with);
-                return Ok(());
-            }
-            _ => {
-                self.post_behind(index, wr, with);
-                return Ok(());
-            }
+            NETWORK => return self.post_to_network(index, wr, with),
+            _ => return self.post_behind(index, wr, with),
         }
         // SAFETY: `carrier` is POSTER, and only the poster, which we are, changes that.
         let sender = unsafe { &mut *self.sender.get() };
-        let request = Request {
-            op: &wr.op,
-            local: &wr.local,
-            range: wr.range.as_ref(),
-            with,
-            imm: wr.imm,
-            invalidate: wr.invalidate,
-            solicited: wr.solicited,
-        };
-        match self.carry_out(sender, &request) {
+        match self.carry_out(sender, &request(wr, with)) {
             Outcome::Done(status, byte_len) => {
                 // SAFETY: the slot at `posted` is the poster's, since the queue is not full.
                 let slot = unsafe { self.send.slot(index) };
@@ -165,7 +191,6 @@ impl SoftQp {
                 self.home().attend();
             }
         }
-        Ok(())
     }
 
     #[inline(always)]
@@ -326,24 +351,11 @@ impl SoftQp {
             qp_type: self.spec.options.qp_type,
         };
         match request.with.to {
-            Some(_) if request.is_on_gpu() => self.carry_out_by_host(sender, request),
+            // It was not read when it was posted.
+            Some(_) if request.is_on_gpu() => Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0),
             Some(Target::Network(target)) => target.send(self.qpn(), request),
             _ => sender.run(&own, request),
         }
-    }
-
-    /// Carries out a datagram out of GPU memory by way of the processor's, so that a GPU holds up nothing of its target.
-    #[cold]
-    #[inline(never)]
-    fn carry_out_by_host(&self, sender: &mut Sender, request: &Request<'_>) -> Outcome {
-        let mut bytes = [0; Mtu::B4096.bytes() as usize];
-        let bytes = &mut bytes[..request.len()];
-        if let Err(error) = request.copy_to(bytes) {
-            tracing::error!(%error, qpn = %self.qpn, "a datagram was not read from GPU memory");
-            return Outcome::Done(WcStatus::LOC_QP_OP_ERR, 0);
-        }
-        let with = Borrowed { inline: Some(bytes), to: request.with.to, bind: None };
-        self.carry_out(sender, &Request { local: &Local::None, range: None, with: &with, ..*request })
     }
 
     /// The status of a request that has waited as long as the queue pair's attributes allow; an unreliable queue pair drops
