@@ -89,13 +89,14 @@ impl Workload {
         };
         let (algorithms, compare) = algorithms(&parts)?;
         let kinds = kinds(&parts)?;
+        let keep = keeps(&parts, &kinds, &algorithms)?;
         Ok(Workload {
             operation,
             root: parts.root.map(|args| args.root),
             placements: placements(operation, vectors)?,
             algorithms,
             compare,
-            keep: keeps(&parts, &kinds)?,
+            keep,
             kinds,
             sizes: vectors.map(Sizes::new).transpose()?,
             warmup: settings.warmup,
@@ -151,7 +152,7 @@ impl Workload {
 }
 
 /// Whether the fastest algorithm is kept for communicators.
-fn keeps(parts: &Parts<'_>, kinds: &[Kind]) -> Result<bool, BenchError> {
+fn keeps(parts: &Parts<'_>, kinds: &[Kind], algorithms: &[Algorithm]) -> Result<bool, BenchError> {
     let refused = |hint| Err(BenchError::NothingToKeep { hint });
     match parts.vectors {
         _ if !parts.settings.keep => Ok(false),
@@ -161,9 +162,7 @@ fn keeps(parts: &Parts<'_>, kinds: &[Kind]) -> Result<bool, BenchError> {
         Some(vectors) if vectors.gpu => {
             refused("what is kept is for vectors in the processor's memory; leave --gpu out")
         }
-        _ if parts.settings.algorithm != Wanted::These(vec![Algorithm::Auto])
-            && parts.settings.algorithm != Wanted::All =>
-        {
+        _ if algorithms.len() < parts.operation.algorithms().len() => {
             refused("only all algorithms together show which is the fastest; leave --algorithm out")
         }
         _ if kinds.len() > 1 => refused("sizes count, whatever their elements are; give one --dtype and one --op"),

@@ -116,11 +116,10 @@ impl Tuner {
 
     /// What was measured that decides the algorithm for that: with segments and copies as they are by default.
     pub fn case(&self, spec: &Spec) -> Option<Case> {
-        let Tuning { segment, eager, .. } = self.tuning;
-        let default = Tuning::default();
-        let nearest =
-            self.fastest.nearest(spec, &self.seats).filter(|_| (segment, eager) == (default.segment, default.eager));
-        nearest.filter(|case| self.chooses(spec, case.algorithm()))
+        if self.tuning.segment != Tuning::default().segment || self.tuning.eager.is_some() {
+            return None;
+        }
+        self.fastest.nearest(spec, &self.seats).filter(|case| self.chooses(spec, case.algorithm()))
     }
 
     /// The recipe for that by the algorithm that was the fastest.

@@ -152,23 +152,20 @@ impl World {
         let plain = |error| (error, String::new());
         let from = |at: usize| backing::gather(&operands[at]).map_err(plain);
         let number = launch.arguments[launch.arguments.len() - 1];
-        let (into, done) = match launch.kernel {
+        let scaled = |data_type, by| {
+            let mut vector = from(0)?;
+            Ok(calc::scale(data_type, &mut vector, by).map(|()| vector))
+        };
+        let done = match launch.kernel {
             Kernel::Combine(calc) => {
-                let mut into = from(1)?;
-                let done = calc::combine(calc, &mut into, &from(2)?);
-                (into, done)
+                let mut vector = from(1)?;
+                calc::combine(calc, &mut vector, &from(2)?).map(|()| vector)
             }
             // Integers divided by 0 are anything; floats are what the device makes of it, which the fake does not say.
-            Kernel::Divide(data_type) => {
-                let mut into = from(0)?;
-                let done = calc::scale(data_type, &mut into, Scale::Divide(number as u32));
-                (into, done)
-            }
+            Kernel::Divide(data_type) => scaled(data_type, Scale::Divide(number as u32))?,
             Kernel::Multiply(data_type) => {
                 let factor = if data_type.is_integer() { number as i64 as f64 } else { f64::from_bits(number) };
-                let mut into = from(0)?;
-                let done = calc::scale(data_type, &mut into, Scale::Multiply(factor));
-                (into, done)
+                scaled(data_type, Scale::Multiply(factor))?
             }
             Kernel::FetchAdd | Kernel::CompareSwap => {
                 let (first, second) = (launch.arguments[1], launch.arguments[2]);
@@ -182,8 +179,8 @@ impl World {
                 return backing::scatter(&operands[1], &before).map_err(plain);
             }
         };
-        done.map_err(|error| (code::LAUNCH_FAILED, error.to_string()))?;
-        backing::scatter(&operands[0], &into).map_err(plain)
+        let vector = done.map_err(|error| (code::LAUNCH_FAILED, error.to_string()))?;
+        backing::scatter(&operands[0], &vector).map_err(plain)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::device::Device;
 use super::driver::Address;
-use super::lane::{Lane, start_copy};
+use super::lane::{Lane, either, start_copy};
 use super::place::Place;
 use crate::error::GpuError;
 use crate::memory::Atomic;
@@ -18,8 +18,7 @@ use crate::memory::Atomic;
 /// It is memory of that GPU for 8 bytes, at a multiple of 8.
 #[cold]
 pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) -> Result<u64, GpuError> {
-    let none = || GpuError::NoDevice { ordinal: place.ordinal().unwrap_or(0).into(), count: 0 };
-    let device = Device::of(place).ok_or_else(none)?;
+    let device = either(place, Place::HOST)?;
     let kernel = device.kernels.atomic(device, operation)?;
     let _entered = device.enter()?;
     let lane = Lane::with_word(device)?;
@@ -28,10 +27,13 @@ pub(crate) unsafe fn atomic((word, place): (*mut u8, Place), operation: Atomic) 
         Atomic::FetchAdd(add) => (add, 0),
         Atomic::CompareSwap(compare, swap) => (compare, swap),
     };
-    let mut args: [*mut c_void; 4] = [(&raw mut word).cast(), (&raw mut first).cast(), (&raw mut before).cast(), NONE];
-    if let Atomic::CompareSwap(..) = operation {
-        args = [args[0], args[1], (&raw mut second).cast(), args[2]];
-    }
+    let [at, one, other, answer] =
+        [&raw mut word, &raw mut first, &raw mut second, &raw mut before].map(|argument| argument.cast::<c_void>());
+    let mut args = match operation {
+        // It takes three of them.
+        Atomic::FetchAdd(_) => [at, one, answer, answer],
+        Atomic::CompareSwap(..) => [at, one, other, answer],
+    };
     let mut old = 0_u64;
     // SAFETY: the kernel takes these arguments, which the driver copies before it returns; the word is the GPU's by the caller's
     // word, the lane's word is this thread's, and the stream is waited for.
@@ -55,6 +57,3 @@ pub(super) fn prepare(device: &Device) -> Result<(), GpuError> {
     }
     Ok(())
 }
-
-/// What a kernel does not take.
-const NONE: *mut c_void = std::ptr::null_mut();

@@ -271,7 +271,7 @@ pub(super) unsafe fn fill(device: &Device, to: Address, value: u8, len: usize) -
 }
 
 /// The GPU that works where two places meet: that of the target if it is one.
-fn either(to: Place, from: Place) -> Result<&'static Device, GpuError> {
+pub(super) fn either(to: Place, from: Place) -> Result<&'static Device, GpuError> {
     let device = Device::of(to).or_else(|| Device::of(from));
     device.ok_or(GpuError::NoDevice { ordinal: to.ordinal().or(from.ordinal()).unwrap_or(0).into(), count: 0 })
 }

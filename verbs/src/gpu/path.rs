@@ -71,16 +71,14 @@ pub enum Flush {
 /// listed.
 pub(crate) fn has_peermem() -> bool {
     match std::env::var("QPAIR_PEERMEM").as_deref() {
-        Ok("1") => true,
-        Ok("0") => false,
-        Ok(other) if !other.is_empty() => {
-            tracing::warn!(
-                "QPAIR_PEERMEM is `{other}`, and counts for nothing: write 1 where nvidia-peermem is loaded, 0 where not"
-            );
-            MODULES.iter().any(|path| Path::new(path).exists())
-        }
-        _ => MODULES.iter().any(|path| Path::new(path).exists()),
+        Ok("1") => return true,
+        Ok("0") => return false,
+        Err(_) | Ok("") => {}
+        Ok(other) => tracing::warn!(
+            "QPAIR_PEERMEM is `{other}`, and counts for nothing: write 1 where nvidia-peermem is loaded, 0 where not"
+        ),
     }
+    MODULES.iter().any(|path| Path::new(path).exists())
 }
 
 /// That of NVIDIA's driver, and that which it was before.

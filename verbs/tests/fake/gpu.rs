@@ -10,11 +10,17 @@ fn path(library: std::path::PathBuf) -> String {
     library.into_os_string().into_string().expect("a plain path")
 }
 
+/// A GPU of its own for a test, with these attributes.
+fn gpu_with(attributes: &[(u32, i32)]) -> (control::Device, Gpu) {
+    let cuda = control::add_device().unwrap();
+    attributes.iter().for_each(|&(attribute, value)| cuda.set_attribute(attribute, value).unwrap());
+    (cuda, Gpu::open(cuda.ordinal() as usize).unwrap())
+}
+
 #[test]
 fn a_dma_buf_is_registered_and_taken_back_before_the_memory_is_free() {
     in_fake(|| {
-        let cuda = control::add_device().unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (cuda, gpu) = gpu_with(&[]);
         let ground = Ground::new();
         let region = ground.pd.register_gpu(gpu.alloc(5000).unwrap(), Access::REMOTE_WRITE).unwrap();
         assert_eq!((region.path().name(), region.path().reason()), ("dma-buf", ""));
@@ -31,9 +37,7 @@ fn a_dma_buf_is_registered_and_taken_back_before_the_memory_is_free() {
 #[test]
 fn by_its_address_where_the_module_for_that_is_loaded() {
     in_fake_with(&[("QPAIR_PEERMEM", "1")], || {
-        let cuda = control::add_device().unwrap();
-        cuda.set_attribute(DMA_BUF, 0).unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (cuda, gpu) = gpu_with(&[(DMA_BUF, 0)]);
         let ground = Ground::new();
         let buffer = gpu.alloc(5000).unwrap();
         let address = buffer.address();
@@ -61,9 +65,7 @@ fn by_its_address_where_the_module_for_that_is_loaded() {
 #[test]
 fn a_module_that_is_said_not_to_be_there_is_not_taken() {
     in_fake_with(&[("QPAIR_PEERMEM", "0")], || {
-        let cuda = control::add_device().unwrap();
-        cuda.set_attribute(DMA_BUF, 0).unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (_, gpu) = gpu_with(&[(DMA_BUF, 0)]);
         let ground = Ground::new();
         let failed = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap_err();
         assert!(failed.error.to_string().contains("nvidia-peermem is not loaded"), "{}", failed.error);
@@ -79,10 +81,7 @@ fn what_a_nic_wrote_is_flushed_as_the_gpu_needs_it() {
         for (ordering, by_host, expected) in
             [(0, 1, Flush::Done), (0, 0, Flush::ReadBack), (100, 0, Flush::NotNeeded), (200, 1, Flush::NotNeeded)]
         {
-            let cuda = control::add_device().unwrap();
-            cuda.set_attribute(WRITES_ORDERING, ordering).unwrap();
-            cuda.set_attribute(FLUSH_OPTIONS, by_host).unwrap();
-            let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+            let (cuda, gpu) = gpu_with(&[(WRITES_ORDERING, ordering), (FLUSH_OPTIONS, by_host)]);
             let region = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_WRITE).unwrap();
             assert_eq!(region.flush().unwrap(), expected, "{ordering} {by_host}");
             let flushes = cuda.calls().matches("cuFlushGPUDirectRDMAWrites").count();
@@ -102,10 +101,8 @@ fn what_a_nic_wrote_is_flushed_as_the_gpu_needs_it() {
 #[test]
 fn synchronous_copies_are_done_before_a_nic_is_told() {
     in_fake(|| {
-        let cuda = control::add_device().unwrap();
         // No virtual memory that can be passed on, of which drivers refuse it.
-        cuda.set_attribute(102, 0).unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (cuda, gpu) = gpu_with(&[(102, 0)]);
         let ground = Ground::new();
         let register = || ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::REMOTE_READ).unwrap();
         drop(register());
@@ -121,9 +118,7 @@ fn synchronous_copies_are_done_before_a_nic_is_told() {
 #[test]
 fn where_nothing_does_each_way_is_told_with_its_reason() {
     in_fake(|| {
-        let cuda = control::add_device().unwrap();
-        cuda.set_attribute(DMA_BUF, 0).unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (_, gpu) = gpu_with(&[(DMA_BUF, 0)]);
         let ground = Ground::new();
         let failed = ground.pd.register_gpu(gpu.alloc(64).unwrap(), Access::NONE).unwrap_err();
         let MemoryError::GpuUnreachable { why, .. } = &failed.error else { panic!("{}", failed.error) };
@@ -136,8 +131,7 @@ fn where_nothing_does_each_way_is_told_with_its_reason() {
 #[test]
 fn a_device_that_refuses_a_dma_buf_is_told_of() {
     in_fake(|| {
-        let cuda = control::add_device().unwrap();
-        let gpu = Gpu::open(cuda.ordinal() as usize).unwrap();
+        let (_, gpu) = gpu_with(&[]);
         let ground = Ground::new();
         for nth in [1, 2] {
             ground.fake.fail("ibv_reg_dmabuf_mr", nth, libc::EOPNOTSUPP).unwrap();
