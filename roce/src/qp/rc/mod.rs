@@ -42,6 +42,7 @@ pub struct ReliableConnection<L> {
 #[derive(Debug, Default)]
 struct Run {
     longest: usize,
+    packets: u32,
     /// Another may go with them that is shorter.
     is_open: bool,
 }
@@ -50,6 +51,12 @@ impl Run {
     fn add(&mut self, len: usize) {
         let begins = !self.is_open || len > self.longest;
         (self.longest, self.is_open) = (if begins { len } else { self.longest }, begins || len == self.longest);
+        self.packets += 1;
+    }
+
+    /// Another goes with them, and behind that one, which may be as long as `longest`, an acknowledgment into so many bytes.
+    fn may_grow(&self, room: usize, longest: usize) -> bool {
+        self.is_empty() || self.is_open && self.packets < TURN && room >= 2 * longest
     }
 
     fn is_empty(&self) -> bool {
@@ -174,9 +181,9 @@ impl<L: Copy> ReliableConnection<L> {
             }
             return self.answer(now, to, host, counters);
         }
-        // An acknowledgment is shorter than a request, and goes with one only behind it.
+        // An acknowledgment is shorter than a request, and goes with requests only as the last.
         if self.answers_next
-            && self.run.is_empty()
+            && self.run.may_grow(to.len(), self.config.longest_packet())
             && self.responder.acknowledges()
             && let Some(made) = self.ask(now, to, host, counters)
         {

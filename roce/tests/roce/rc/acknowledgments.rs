@@ -74,14 +74,35 @@ fn an_acknowledgment_lets_requests_pass_behind_which_it_would_go_alone() {
             hears_message(&mut end, 200 + 8 * round + message);
             assert_eq!(sends_two(&mut end), TWO);
         }
-        // Of so many it goes at once, behind the first packet that is to go.
+        // Of so many it goes at once, behind what is to go.
         hears_message(&mut end, 207 + 8 * round);
-        assert_eq!(sends_two(&mut end), [TWO[0], ACKNOWLEDGED, TWO[1]]);
+        assert_eq!(sends_two(&mut end), [TWO[0], TWO[1], ACKNOWLEDGED]);
     }
     // Behind a packet as long as the first it goes with them.
     hears_message(&mut end, 224);
     end.post(NOTHING, 2048);
     assert_eq!(end.sends().into_iter().map(|(opcode, _)| opcode).collect::<Vec<_>>(), [TWO[0], TWO[1], ACKNOWLEDGED]);
+}
+
+/// It is shorter than they are, so that none of them goes with those before it.
+#[test]
+fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
+    let mut end = Lone::new(|config| config);
+    hears_message(&mut end, 200);
+    end.post(NOTHING, 40 * 1024);
+    let opcodes: Vec<_> = end.sends().into_iter().map(|(opcode, _)| opcode).collect();
+    assert_eq!(opcodes.iter().position(|opcode| *opcode == ACKNOWLEDGED), Some(16), "after as many as take turns");
+    // Where fewer have room, so that it still goes with them.
+    hears_message(&mut end, 201);
+    end.post(NOTHING, 40 * 1024);
+    let mut to = vec![0; 5 * end.rc.config().longest_packet()];
+    let mut room = &mut to[..];
+    let together = [(); 5].map(|()| {
+        let len = end.transmits(room).expect("there is more");
+        room = &mut std::mem::take(&mut room)[len + 4..];
+        len
+    });
+    assert_eq!(together, [1036, 1036, 1036, 1036, 16]);
 }
 
 #[test]

@@ -40,12 +40,17 @@ impl Lone {
     /// All that it sends now.
     pub(super) fn sends(&mut self) -> Vec<Seen> {
         let (mut to, mut seen) = (vec![0; 8192], Vec::new());
-        while let Some(len) = self.rc.transmit(self.now, &mut to, &mut self.side, &mut self.counters) {
+        while let Some(len) = self.transmits(&mut to) {
             to[len..len + 4].fill(0);
             let packet = Packet::parse(&to[..len + 4]).expect("a packet");
             seen.push((packet.headers.bth.opcode, packet.headers.bth.psn.get()));
         }
         seen
+    }
+
+    /// Its next packet, but for the CRC.
+    pub(super) fn transmits(&mut self, to: &mut [u8]) -> Option<usize> {
+        self.rc.transmit(self.now, to, &mut self.side, &mut self.counters)
     }
 
     pub(super) fn hears(&mut self, opcode: Opcode, psn: u32, extension: Extension, payload: &[u8]) {
