@@ -66,10 +66,14 @@ impl ReliableConfig {
     }
 
     /// Packets that one part of a READ has at most. A longer READ is asked for in parts, so that no more comes at once than
-    /// the window: the peer answers as fast as it can.
+    /// the window that a connection begins with, nor than half of the one that it may have: the peer answers as fast as it can.
     pub(super) const fn longest_read(&self) -> u32 {
-        let window = if self.window < WINDOW { self.window } else { WINDOW };
-        if window < 2 { 1 } else { window / 2 }
+        let half = self.window / 2;
+        match half {
+            0 => 1,
+            WINDOW.. => WINDOW,
+            _ => half,
+        }
     }
 
     pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {

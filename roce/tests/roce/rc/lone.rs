@@ -231,6 +231,22 @@ fn the_longest_read_is_asked_for_in_parts_that_there_is_room_for() {
 }
 
 #[test]
+fn parts_of_reads_are_as_long_as_the_first_window_where_that_may_grow() {
+    for (window, packets) in [(1, 1), (2, 1), (128, 64), (200, 100), (256, 128), (4096, 128)] {
+        let mut end = Lone::new(|config| ReliableConfig { window, ..config });
+        end.post(Op::Read(AT), 200 * 1024);
+        let mut to = vec![0; 2048];
+        let len = end.transmits(&mut to).expect("a request");
+        let request = Packet::parse(&to[..len + 4]).expect("a packet").headers;
+        assert_eq!(
+            (request.bth.opcode, request.extension),
+            (Opcode::RC_READ_REQUEST, reth(packets * 1024)),
+            "{window}"
+        );
+    }
+}
+
+#[test]
 fn a_message_longer_than_any_is_refused() {
     for (opcode, payload) in [(Opcode::RC_WRITE_FIRST, &[0; 1024][..]), (Opcode::RC_READ_REQUEST, b"")] {
         let mut end = Lone::new(|config| config);
