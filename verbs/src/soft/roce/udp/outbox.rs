@@ -37,7 +37,7 @@ impl Outbox {
         self.departures.len() - self.sent
     }
 
-    /// Where the next departure is to be made, if there is room for the longest packet. [`push`](Outbox::push) adds it.
+    /// Where the next departure is to be made, if there is room for some packets of the longest. [`push`](Outbox::push) adds it.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         if self.is_empty() {
@@ -45,7 +45,7 @@ impl Outbox {
             (self.sent, self.sent_bytes, self.filled) = (0, 0, 0);
         }
         let room = &mut self.bytes[self.filled..];
-        (room.len() >= LONGEST_PACKET && self.departures.len() < MOST).then_some(room)
+        (room.len() >= LEAST_ROOM && self.departures.len() < MOST).then_some(room)
     }
 
     /// Adds what was made in the room.
@@ -77,6 +77,7 @@ impl Outbox {
 
 /// Departures at a time. The first waits until the last is made.
 pub(super) const MOST: usize = 16;
-/// That of any queue pair.
-const LONGEST_PACKET: usize = qpair_roce::LONGEST_PACKET;
-const _: () = assert!(LONGEST_SEND > 2 * LONGEST_PACKET && MOST <= super::io::MOST_SENT);
+/// Room that a departure is not begun without: each costs as much as several packets, so that one of a packet or two is not
+/// worth it where more follow.
+const LEAST_ROOM: usize = 4 * qpair_roce::LONGEST_PACKET;
+const _: () = assert!(LONGEST_SEND > 2 * LEAST_ROOM && MOST <= super::io::MOST_SENT);

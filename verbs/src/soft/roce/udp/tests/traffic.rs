@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Instant;
 
 use qpair_roce::wire::{Addresses, Part};
-use qpair_roce::{Qpn, Route};
+use qpair_roce::{Departure, Qpn, Route};
 
 use super::ground::{LIMIT, TestPort, eventually, flow, loopbacks, packet, put, qpn, receive, route, send, turn};
 use crate::soft::roce::udp::counters::Loss;
@@ -99,6 +99,19 @@ fn departures_that_wait_together_all_go_in_their_order() {
     let first = outbox.room().unwrap().len();
     (0..16).for_each(|_| put(&mut outbox, route(&a, ways[0], to), &[sent[0].clone()]));
     assert!(outbox.room().is_none() && first > 16 * sent[0].len(), "as many as go by one call");
+}
+
+#[test]
+fn no_departure_is_begun_where_only_a_few_packets_have_room() {
+    let port = TestPort::new();
+    let wire = port.wire();
+    let route = route(&wire, loopbacks()[0], qpn(wire.slot().number(), 0));
+    for (left, begins) in [(3 * qpair_roce::LONGEST_PACKET, false), (5 * qpair_roce::LONGEST_PACKET, true)] {
+        let mut outbox = Outbox::new();
+        let len = outbox.room().unwrap().len() - left;
+        outbox.push(Departure { route, segment: len, len });
+        assert_eq!(outbox.room().is_some(), begins);
+    }
 }
 
 #[test]
