@@ -9,7 +9,7 @@ use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
 use super::outline::{Outline, Phase, Reach};
-use super::tree::{Tree, down_outline, through};
+use super::tree::{Descent, Tree, through};
 use crate::plan::Collective;
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -25,12 +25,12 @@ pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
 }
 
 pub(super) fn outline(extent: &Extent<'_>) -> Outline {
-    let depth = extent.ranks.saturating_sub(1);
-    let down = Phase { reach: Reach::Apart(1), ..down_outline(extent, depth, 1.0) };
+    let descent = Descent { members: extent.ranks, depth: extent.ranks.saturating_sub(1), children: 1 };
+    let down = descent.outline(extent, extent.bytes, Reach::Apart(1));
     let outline = Outline::with_peers(extent.others().min(2.0));
     match extent.collective() {
-        Collective::Broadcast { .. } => outline.then(down),
-        Collective::AllReduce => outline.then(down.combining()).then(down),
-        _ => outline.then(down.combining()),
+        Collective::Broadcast { .. } => outline.then_all(down),
+        Collective::AllReduce => outline.then_all(down.clone().map(Phase::combining)).then_all(down),
+        _ => outline.then_all(down.map(Phase::combining)),
     }
 }

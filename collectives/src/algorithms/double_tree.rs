@@ -12,9 +12,9 @@
 use super::Task;
 use super::builder::Builder;
 use super::extent::Extent;
-use super::outline::Outline;
+use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
-use super::tree::{Tree, down, down_outline, up};
+use super::tree::{Descent, Tree, down, up};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -92,13 +92,14 @@ fn below(number: u32, most: u32) -> impl Iterator<Item = u32> {
 }
 
 pub(super) fn outline(extent: &Extent<'_>) -> Outline {
-    // Two trees at a time, each for a half.
-    let down = down_outline(extent, Extent::log2(extent.ranks), 0.5).doubled();
+    // Two trees at a time, each for a half. Who has two children in one has none in the other.
+    let descent = Descent { members: extent.ranks, depth: Extent::log2(extent.ranks), children: 1 };
+    let down = descent.outline(extent, extent.bytes / 2.0, Reach::Tree).map(Phase::doubled);
     let outline = Outline::with_peers(extent.others().min(4.0));
     match extent.collective() {
-        Collective::Broadcast { .. } => outline.then(down),
-        Collective::AllReduce => outline.then(down.combining()).then(down),
-        _ => outline.then(down.combining()),
+        Collective::Broadcast { .. } => outline.then_all(down),
+        Collective::AllReduce => outline.then_all(down.clone().map(Phase::combining)).then_all(down),
+        _ => outline.then_all(down.map(Phase::combining)),
     }
 }
 

@@ -61,12 +61,6 @@ impl<'a> Extent<'a> {
         (bytes / self.segment).ceil().max(1.0)
     }
 
-    /// Rounds until a vector of so many bytes has gone through that many ranks, one segment after the other, and bytes of one.
-    pub(super) fn pipeline(&self, depth: f64, bytes: f64) -> (f64, f64) {
-        let segments = self.segments(bytes);
-        (depth + segments - 1.0, bytes / segments)
-    }
-
     /// log2 of a number, rounded up.
     pub(super) fn log2(count: u32) -> u32 {
         count.max(1).next_power_of_two().ilog2()

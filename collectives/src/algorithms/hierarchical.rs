@@ -21,7 +21,7 @@ use super::halving_doubling;
 use super::outline::{Outline, Phase, Reach};
 use super::parts::Parts;
 use super::ring;
-use super::tree::{self, Tree};
+use super::tree::{self, Descent, Tree};
 use crate::plan::{Buffer, Collective, Slice};
 
 pub(super) fn build(b: &mut Builder, task: &Task<'_>) {
@@ -322,13 +322,10 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
             outline.then(up.combining()).then_all(between.phases).then(down.passing_on())
         }
         Collective::Broadcast { .. } => {
-            let (segments, (rounds, segment)) =
-                (extent.segments(extent.bytes), extent.pipeline(f64::from(Extent::log2(nodes)), extent.bytes));
-            let taken = across * segments / rounds.max(1.0);
-            let between =
-                Phase::among(taken, 1.0, segment, Reach::Across).times(rounds).waiting(f64::from(Extent::log2(nodes)));
-            let within = Phase::spread(beside, segments, extent.bytes, Reach::Near).of_groups(nodes);
-            outline.then(between).then(within.passing_on())
+            let between = Descent::binomial(nodes).outline(extent, extent.bytes, Reach::Across);
+            let within =
+                Phase::spread(beside, extent.segments(extent.bytes), extent.bytes, Reach::Near).of_groups(nodes);
+            outline.then_all(between).then(within.passing_on())
         }
         Collective::Barrier => {
             let up = Phase::collect(beside, 1.0, 0.0, Reach::Near).of_groups(nodes);

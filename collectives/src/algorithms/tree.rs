@@ -230,9 +230,10 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
         let (messages, bytes) = (extent.segments(extent.bytes), extent.bytes);
         Phase::among(pairs(distance), messages, bytes, Reach::Flipped(distance)).combining().passing_on()
     });
+    let down = Descent::binomial(ranks).outline(extent, extent.bytes, Reach::Tree);
     match extent.collective() {
-        Collective::Broadcast { .. } => outline.then(down_outline(extent, Extent::log2(ranks), 1.0)),
-        Collective::AllReduce => outline.then_all(up).then(down_outline(extent, Extent::log2(ranks), 1.0)),
+        Collective::Broadcast { .. } => outline.then_all(down),
+        Collective::AllReduce => outline.then_all(up).then_all(down),
         Collective::Reduce { .. } => outline.then_all(up),
         // By distance: the blocks of the subtree at the far end.
         collective => {
@@ -247,11 +248,33 @@ pub(super) fn outline(extent: &Extent<'_>) -> Outline {
     }
 }
 
-/// That of a share of the vector that goes down a tree of such a depth, one segment after the other.
-pub(super) fn down_outline(extent: &Extent<'_>, depth: u32, share: f64) -> Phase {
-    let (rounds, bytes) = extent.pipeline(f64::from(depth), extent.bytes * share);
-    let taken = extent.others() * extent.segments(extent.bytes * share);
-    Phase::among(taken / rounds.max(1.0), 1.0, bytes, Reach::Tree).times(rounds).waiting(depth.into()).passing_on()
+/// A tree that a vector goes down.
+#[derive(Clone, Copy)]
+pub(super) struct Descent {
+    pub(super) members: u32,
+    /// Messages in a row from the root to the last.
+    pub(super) depth: u32,
+    /// Of the member with most.
+    pub(super) children: u32,
+}
+
+impl Descent {
+    /// Down the binomial tree, whose root has a child at each distance.
+    pub(super) fn binomial(members: u32) -> Self {
+        let depth = Extent::log2(members);
+        Self { members, depth, children: depth }
+    }
+
+    /// That of so many bytes, which go one segment after the other: the first, and then all members at a time the others.
+    pub(super) fn outline(self, extent: &Extent<'_>, bytes: f64, reach: Reach) -> impl Iterator<Item = Phase> + Clone {
+        let segments = extent.segments(bytes);
+        let bytes = bytes / segments;
+        let [others, depth, children] =
+            [self.members.saturating_sub(1), self.depth, self.children.max(1)].map(f64::from);
+        let first = Phase::among(others / depth.max(1.0), 1.0, bytes, reach).times(depth);
+        let rest = Phase::spread(children, 1.0, bytes, reach).of_groups(others / children);
+        [first, rest.times(segments - 1.0).waiting(0.0)].into_iter().map(Phase::passing_on)
+    }
 }
 
 #[cfg(test)]
