@@ -116,7 +116,7 @@ impl<'a> Clock<'a> {
             let mut peers: Vec<u32> = program.steps().iter().filter_map(|step| step.kind.peer()).collect();
             peers.sort_unstable();
             peers.dedup();
-            let word = |peer: &u32| model.send + clock.packet(rank, *peer);
+            let word = |peer: &u32| model.send + clock.ends(rank, *peer, 0.0).0;
             let words = if copied { 0.0 } else { peers.iter().map(word).sum() };
             for (step, _) in program.numbered().filter(|(_, step)| step.deps.is_empty()) {
                 clock.possible(model.start + words, (rank, step), true, None, 0.0);
@@ -201,26 +201,29 @@ impl<'a> Clock<'a> {
     /// What a rank has to do to send.
     fn sending(&self, send: Node) -> f64 {
         let (rank, step) = send;
-        let packet = self.kind(send).and_then(|kind| kind.peer()).map_or(0.0, |peer| self.packet(rank, peer));
+        let bytes = self.bytes(send);
+        let ends = self.kind(send).and_then(|kind| kind.peer()).map(|peer| self.ends(rank, peer, bytes));
+        let (packet, carried) = ends.unwrap_or_default();
         let word = self.model.send + packet;
-        if self.copied || self.bytes(send) == 0.0 {
-            word + self.bytes(send) / self.model.copy
+        if self.copied || bytes == 0.0 {
+            word + bytes / self.model.copy + carried
         } else if self.plan.programs[rank as usize].deps(step).is_empty() {
-            READ * packet
+            READ * packet + carried
         } else {
-            word + READ * packet
+            word + READ * packet + carried
         }
     }
 
-    /// What either end of a packet takes between two ranks.
-    fn packet(&self, one: u32, other: u32) -> f64 {
+    /// What either end of a packet takes between two ranks, and of so many bytes.
+    fn ends(&self, one: u32, other: u32, bytes: f64) -> (f64, f64) {
         let [one, other] = [one, other].map(|rank| self.places[rank as usize].node);
-        if one == other { 0.0 } else { self.model.packet }
+        if one == other { (0.0, 0.0) } else { (self.model.packet, self.model.carrying(bytes)) }
     }
 
     /// What a rank has to do to receive, copy or combine.
     fn working(&self, node: Node, kind: &StepKind) -> f64 {
         let model = self.model;
+        let bytes = self.bytes(node);
         let straight = !self.copied && kind.peer().is_some() && kind.elements() > 0;
         let speed = if kind.is_reduction() {
             model.combine
@@ -231,15 +234,18 @@ impl<'a> Clock<'a> {
         };
         let message = match kind.peer() {
             None => 0.0,
-            Some(peer) if !straight => model.receive + self.packet(node.0, peer),
+            Some(peer) if !straight => {
+                let (packet, carried) = self.ends(node.0, peer, bytes);
+                model.receive + packet + carried
+            }
             Some(peer) => {
-                let packet = self.packet(node.0, peer);
+                let (packet, carried) = self.ends(node.0, peer, bytes);
                 let send = self.matching.partner(node.0, node.1);
                 let told = !self.plan.programs[peer as usize].deps(send).is_empty();
-                model.transfer + READ * packet + if told { model.receive + packet } else { 0.0 }
+                model.transfer + READ * packet + carried + if told { model.receive + packet } else { 0.0 }
             }
         };
-        message + self.bytes(node) / speed
+        message + bytes / speed
     }
 
     /// Lets a rank send at once, between other work, which takes so much longer; when it has.

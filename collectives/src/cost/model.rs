@@ -31,6 +31,9 @@ pub struct CostModel {
     /// Of a rank, for either end of a packet between nodes: what the system takes to send it, or to take it, where the software
     /// device does that; nothing where a NIC does.
     pub packet: f64,
+    /// Of a rank, for either end of each 4 KiB that packets carry between nodes: what it takes to copy and check them, where the
+    /// software device does that; nothing where a NIC does.
+    pub payload: f64,
     /// Until a rank that waits for a core has its turn.
     pub turn: f64,
     /// At which a rank copies; a message that is copied is so at both ends.
@@ -81,6 +84,9 @@ pub struct Link {
     pub speed: f64,
 }
 
+/// Bytes that [`CostModel::payload`] is of.
+const PAYLOAD: f64 = 4096.0;
+
 /// Which link messages go over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkClass {
@@ -113,6 +119,7 @@ impl Default for CostModel {
             receive: 0.1e-6,
             transfer: 0.3e-6,
             packet: 0.0,
+            payload: 0.0,
             turn: 0.7e-6,
             copy: 12e9,
             straight: 12e9,
@@ -165,6 +172,7 @@ impl CostModel {
             receive: 0.0,
             transfer: 0.0,
             packet: 0.0,
+            payload: 0.0,
             turn: 0.0,
             copy: speed,
             straight: speed,
@@ -182,6 +190,11 @@ impl CostModel {
                 staged: speed,
             },
         }
+    }
+
+    /// Of a rank, for either end of so many bytes that go between nodes: beside what each packet takes.
+    pub(super) const fn carrying(&self, bytes: f64) -> f64 {
+        self.payload * bytes / PAYLOAD
     }
 
     /// The link of a class.
@@ -211,7 +224,7 @@ impl CostModel {
     }
 
     /// Each parameter, with its name.
-    fn parameters(&self) -> [(&'static str, f64, Unit); 22] {
+    fn parameters(&self) -> [(&'static str, f64, Unit); 23] {
         use Unit::{BytesPerSecond, Seconds};
         [
             ("start", self.start, Seconds),
@@ -219,6 +232,7 @@ impl CostModel {
             ("receive", self.receive, Seconds),
             ("transfer", self.transfer, Seconds),
             ("packet between nodes", self.packet, Seconds),
+            ("4 KiB between nodes", self.payload, Seconds),
             ("turn", self.turn, Seconds),
             ("copy", self.copy, BytesPerSecond),
             ("straight", self.straight, BytesPerSecond),
@@ -305,6 +319,6 @@ mod tests {
     #[test]
     fn people_read_a_parameter_a_line() {
         let text = CostModel::default().to_string();
-        assert!(text.lines().count() == 22 && text.contains("\nsend                         0.100 us\n"), "{text}");
+        assert!(text.lines().count() == 23 && text.contains("\nsend                         0.100 us\n"), "{text}");
     }
 }

@@ -85,7 +85,8 @@ fn rounds_are_the_messages_in_a_row() {
 fn closed_forms_are_near_the_simulation() {
     let within = Link { latency: 1e-6, speed: f64::MAX };
     let beside = Link { latency: 2e-6, speed: 8e9 };
-    let model = CostModel { within, beside, send: 0.03e-6, receive: 0.03e-6, packet: 3e-6, ..CostModel::default() };
+    let (send, receive, packet, payload) = (0.03e-6, 0.03e-6, 3e-6, 0.5e-6);
+    let model = CostModel { within, beside, send, receive, packet, payload, ..CostModel::default() };
     let mut wrong = Vec::new();
     for elements in [1 << 4, 1 << 10, 1 << 14, 1 << 20] {
         let recipes = recipes(&[2, 4, 8, 16], elements, 1 << 15).into_iter();

@@ -107,13 +107,13 @@ impl Pricing<'_> {
     /// Of a rank that gives, in a round, if that part of its messages goes to other nodes.
     fn giving(&self, phase: &Phase, crossing: f64) -> Work {
         let (side, model) = (phase.gives, self.model);
-        let packet = model.packet * crossing;
+        let (packet, carried) = (model.packet * crossing, model.carrying(side.bytes * crossing));
         if self.copied {
-            return Work { messages: side.messages * (model.send + packet), bytes: side.bytes / model.copy };
+            return Work { messages: side.messages * (model.send + packet), bytes: side.bytes / model.copy + carried };
         }
         // A word says when what was passed on may be read; what is read is asked for and answered.
         let told = if phase.passes_on { model.send + packet } else { 0.0 };
-        Work { messages: side.messages * (told + READ * packet), bytes: 0.0 }
+        Work { messages: side.messages * (told + READ * packet), bytes: carried }
     }
 
     /// Of a rank that takes.
@@ -130,7 +130,8 @@ impl Pricing<'_> {
         } else {
             model.copy
         };
-        Work { messages: side.messages * each, bytes: side.bytes / speed }
+        let carried = if side.messages > 0.0 { model.carrying(side.bytes * crossing) } else { 0.0 };
+        Work { messages: side.messages * each, bytes: side.bytes / speed + carried }
     }
 }
 

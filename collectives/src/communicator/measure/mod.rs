@@ -79,6 +79,7 @@ fn rounded(mut model: CostModel) -> CostModel {
         receive,
         transfer,
         packet,
+        payload,
         turn,
         copy,
         straight,
@@ -89,7 +90,9 @@ fn rounded(mut model: CostModel) -> CostModel {
         gpu: _,
     } = &mut model;
     let links = [within, beside, between].into_iter().flat_map(|link| [&mut link.latency, &mut link.speed]);
-    for value in [start, send, receive, transfer, packet, turn, copy, straight, combine].into_iter().chain(links) {
+    for value in
+        [start, send, receive, transfer, packet, payload, turn, copy, straight, combine].into_iter().chain(links)
+    {
         digits(value);
     }
     model
