@@ -100,6 +100,7 @@ fn batch<L: Copy>(
     mut make: impl FnMut(&mut Slot<L>, &mut [u8]) -> Option<(usize, Route)>,
 ) -> (Option<Departure>, bool) {
     let longest = slot.queue_pair.longest_packet();
+    slot.queue_pair.begin();
     let Some((len, route)) = make(slot, to) else { return (None, false) };
     let mut departure = Departure::of_one(route, to, len);
     for index in 1..segments {

@@ -108,6 +108,13 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
+    /// What it makes from now on goes by itself.
+    pub(super) fn begin(&mut self) {
+        if let QueuePair::Reliable(rc, _) = self {
+            rc.begin();
+        }
+    }
+
     /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.
     fn make<H: Host<Local = L>>(
         &mut self,

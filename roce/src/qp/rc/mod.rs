@@ -34,33 +34,34 @@ pub struct ReliableConnection<L> {
     /// Where both have packets, they take turns: whose it is, and for how many packets yet.
     answers_next: bool,
     turn: u32,
-    /// Requests that went just before the acknowledgment that is next.
+    /// Requests that went in a turn of answers, before an acknowledgment that goes behind them: their next turn is shorter.
+    ahead: u32,
+    /// Requests that go with what is made next.
     run: Run,
+    /// Whether requests went since the acknowledgment that is next was owed, and how often some went without it.
+    passed: bool,
+    skipped: u32,
 }
 
-/// Packets that were made one after the other, as far as they go together: all as long as the first, or the last is shorter.
+/// Requests that go together: all as long as the first, or the last is shorter.
 #[derive(Debug, Default)]
 struct Run {
     longest: usize,
     packets: u32,
-    /// Another may go with them that is shorter.
+    /// Another may go with them.
     is_open: bool,
 }
 
 impl Run {
     fn add(&mut self, len: usize) {
         let begins = !self.is_open || len > self.longest;
-        (self.longest, self.is_open) = (if begins { len } else { self.longest }, begins || len == self.longest);
-        self.packets += 1;
+        let (longest, packets) = if begins { (len, 0) } else { (self.longest, self.packets) };
+        *self = Run { longest, packets: packets + 1, is_open: begins || len == longest };
     }
 
-    /// Another goes with them, and behind that one, which may be as long as `longest`, an acknowledgment into so many bytes.
-    fn may_grow(&self, room: usize, longest: usize) -> bool {
-        self.is_empty() || self.is_open && self.packets < TURN && room >= 2 * longest
-    }
-
-    fn is_empty(&self) -> bool {
-        self.longest == 0
+    /// Whether one more may go before the acknowledgment that is to be the last of them: there is room for both.
+    fn may_grow(&self, room: usize, longest_packet: usize) -> bool {
+        self.packets == 0 || self.is_open && self.packets < TURN && room >= 2 * longest_packet
     }
 }
 
@@ -84,7 +85,10 @@ impl<L: Copy> ReliableConnection<L> {
             arrivals: 0,
             answers_next: true,
             turn: TURN,
+            ahead: 0,
             run: Run::default(),
+            passed: false,
+            skipped: 0,
             config,
         }
     }
@@ -169,35 +173,54 @@ impl<L: Copy> ReliableConnection<L> {
         if self.turn == 0 {
             self.pass();
         }
+        let acknowledges = self.responder.acknowledges();
+        if !acknowledges {
+            (self.passed, self.skipped) = (false, 0);
+        }
         // An acknowledgment that waits goes behind what there is to ask for, and not alone.
         if self.state == State::Ready && self.responder.is_patient(now, host) {
             if let Some(made) = self.ask(now, to, host, counters) {
-                self.run.add(made);
+                (self.passed, self.skipped) = (true, 0);
                 return Some(made);
             }
-            let before = std::mem::take(&mut self.run);
-            if self.state == State::Ready && (before.is_empty() || !before.is_open && !self.responder.goes_alone()) {
+            let passed = std::mem::take(&mut self.passed);
+            if self.state == State::Ready && (!passed || !self.run.is_open && !self.responder.goes_alone()) {
                 return None;
             }
             return self.answer(now, to, host, counters);
         }
-        // An acknowledgment is shorter than a request, and goes with requests only as the last.
-        if self.answers_next
-            && self.run.may_grow(to.len(), self.config.longest_packet())
-            && self.responder.acknowledges()
-            && let Some(made) = self.ask(now, to, host, counters)
-        {
-            self.run.add(made);
-            return Some(made);
+        if acknowledges {
+            // It is shorter than a request, and goes with requests only as the last.
+            if self.skipped < MOST_SKIPPED
+                && self.ahead < TURN
+                && self.run.may_grow(to.len(), self.config.longest_packet())
+                && let Some(made) = self.ask(now, to, host, counters)
+            {
+                self.passed = true;
+                if self.answers_next {
+                    self.ahead += 1;
+                } else {
+                    self.turn = self.turn.saturating_sub(1);
+                }
+                return Some(made);
+            }
+            let made = self.answer(now, to, host, counters);
+            self.turn = self.turn.saturating_sub(u32::from(self.answers_next));
+            return made;
         }
-        self.run = Run::default();
         let made = self.take_turn(now, to, host, counters);
         let made = made.or_else(|| {
             self.pass();
             self.take_turn(now, to, host, counters)
         });
-        self.turn -= u32::from(made.is_some());
+        self.turn = self.turn.saturating_sub(u32::from(made.is_some()));
         made
+    }
+
+    /// What is made from now on does not go with what was made before.
+    pub fn begin(&mut self) {
+        self.run = Run::default();
+        self.skipped += u32::from(self.passed);
     }
 
     fn take_turn<H: Host<Local = L>>(
@@ -212,7 +235,8 @@ impl<L: Copy> ReliableConnection<L> {
 
     /// The other half is next.
     fn pass(&mut self) {
-        (self.answers_next, self.turn) = (!self.answers_next, TURN);
+        self.answers_next = !self.answers_next;
+        self.turn = if self.answers_next { TURN } else { TURN - std::mem::take(&mut self.ahead).min(TURN) };
     }
 
     fn ask<H: Host<Local = L>>(
@@ -227,11 +251,13 @@ impl<L: Copy> ReliableConnection<L> {
         }
         let packet = self.requester.next(now, &self.config, counters)?;
         let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
-        made.inspect_err(|_| {
+        let made = made.inspect_err(|_| {
             let psn = Some(packet.headers.bth.psn);
             self.fail(Failure { outcome: Outcome::LocalProtection, psn, cause: Cause::Request }, false, host);
-        })
-        .ok()
+        });
+        let len = made.ok()?;
+        self.run.add(len);
+        Some(len)
     }
 
     fn answer<H: Host<Local = L>>(
@@ -242,6 +268,9 @@ impl<L: Copy> ReliableConnection<L> {
         counters: &mut Counters,
     ) -> Option<usize> {
         let made = self.responder.transmit(now, to, &self.config, host, counters);
+        if made.is_some() {
+            (self.run, self.passed, self.skipped) = (Run::default(), false, 0);
+        }
         if self.responder.is_broken() {
             self.fail(Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Memory }, false, host);
         }
@@ -295,8 +324,10 @@ impl<L: Copy> ReliableConnection<L> {
 
 /// Nothing is to blame.
 const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Closed };
-/// Packets in a row of requests, or of answers, where there are both: few enough for an acknowledgment to be in time, and
-/// enough to be sent at once.
+/// Packets in a row of requests, or of answers, where there are both, and requests before an acknowledgment that goes behind them:
+/// few enough for it to be in time, and enough to be sent at once.
 const TURN: u32 = 16;
+/// Times that requests go without an acknowledgment that is owed: the first two packets of a WRITE go together, and alone.
+const MOST_SKIPPED: u32 = 2;
 /// Half of the half of sequence numbers that are new to the other side.
 const MAX_WINDOW: u32 = 1 << 22;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use qpair_roce::ReliableConfig;
 use qpair_roce::wire::{Extension, Opcode};
 
 use super::lone::{FINE, Lone, NOTHING, reth};
@@ -84,19 +85,27 @@ fn an_acknowledgment_lets_requests_pass_behind_which_it_would_go_alone() {
     assert_eq!(end.sends().into_iter().map(|(opcode, _)| opcode).collect::<Vec<_>>(), [TWO[0], TWO[1], ACKNOWLEDGED]);
 }
 
-/// It is shorter than they are, so that none of them goes with those before it.
+/// Nothing goes behind it by the same call, since it is shorter than the requests.
 #[test]
 fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
     let mut end = Lone::new(|config| config);
+    let opcodes = |end: &mut Lone| end.sends().into_iter().map(|(opcode, _)| opcode).collect::<Vec<_>>();
+    let place = |seen: &[Opcode]| seen.iter().position(|opcode| *opcode == ACKNOWLEDGED);
     hears_message(&mut end, 200);
     end.post(NOTHING, 40 * 1024);
-    let opcodes: Vec<_> = end.sends().into_iter().map(|(opcode, _)| opcode).collect();
-    assert_eq!(opcodes.iter().position(|opcode| *opcode == ACKNOWLEDGED), Some(16), "after as many as take turns");
-    // Where fewer have room, so that it still goes with them.
+    assert_eq!(place(&opcodes(&mut end)), Some(16), "after as many as take turns");
+    // Also where another went alone before, and whoever's turn it is.
     hears_message(&mut end, 201);
+    assert_eq!(opcodes(&mut end), [ACKNOWLEDGED]);
+    hears_message(&mut end, 202);
+    end.post(NOTHING, 40 * 1024);
+    assert_eq!(place(&opcodes(&mut end)), Some(16));
+    // Where fewer have room, so that it still goes with them.
+    hears_message(&mut end, 203);
     end.post(NOTHING, 40 * 1024);
     let mut to = vec![0; 5 * end.rc.config().longest_packet()];
     let mut room = &mut to[..];
+    end.rc.begin();
     let together = [(); 5].map(|()| {
         let len = end.transmits(room).expect("there is more");
         room = &mut std::mem::take(&mut room)[len + 4..];
@@ -104,6 +113,36 @@ fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
     });
     assert_eq!(together, [1036, 1036, 1036, 1036, 16]);
 }
+
+#[test]
+fn an_acknowledgment_waits_for_two_calls_at_most() {
+    let mut end = Lone::new(|config| config);
+    hears_message(&mut end, 200);
+    end.post(NOTHING, 40 * 1024);
+    let (mut to, mut lens) = (vec![0; 8192], Vec::new());
+    for _ in 0..4 {
+        end.rc.begin();
+        lens.extend(end.transmits(&mut to));
+    }
+    assert_eq!(lens, [1036, 1036, 16, 1036]);
+}
+
+#[test]
+fn requests_that_go_before_acknowledgments_are_of_their_turns() {
+    let mut end = Lone::new(|config| ReliableConfig { max_reads: 16, ..config });
+    end.post(NOTHING, 100 * 1024);
+    for round in 0..8 {
+        hears_message(&mut end, 200 + 5 * round);
+        end.hears(Opcode::RC_READ_REQUEST, 201 + 5 * round, reth(4 * 1024), b"");
+    }
+    let seen = end.sends();
+    // 32 packets of answers, and 8 acknowledgments.
+    let last = seen.iter().rposition(|(opcode, _)| *opcode == Opcode::RC_READ_RESPONSE_LAST).expect("answers");
+    let requests = seen[..last].iter().filter(|(opcode, _)| *opcode == TWO[0] || *opcode == MIDDLE).count();
+    assert!((32..=64).contains(&requests), "{requests} before {last}");
+}
+
+const MIDDLE: Opcode = Opcode::RC_SEND_MIDDLE;
 
 #[test]
 fn an_acknowledgment_that_was_waited_for_lets_fewer_requests_pass() {

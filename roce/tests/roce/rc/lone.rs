@@ -37,8 +37,9 @@ impl Lone {
         self.rc.post(work, &mut self.side).expect("it is taken");
     }
 
-    /// All that it sends now.
+    /// All that it sends now, by one call.
     pub(super) fn sends(&mut self) -> Vec<Seen> {
+        self.rc.begin();
         let (mut to, mut seen) = (vec![0; 8192], Vec::new());
         while let Some(len) = self.transmits(&mut to) {
             to[len..len + 4].fill(0);
