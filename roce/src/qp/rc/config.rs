@@ -65,17 +65,6 @@ impl ReliableConfig {
         longest_packet(self.mtu)
     }
 
-    /// Packets that one part of a READ has at most. A longer READ is asked for in parts, so that no more comes at once than
-    /// the window that a connection begins with, nor than half of the one that it may have: the peer answers as fast as it can.
-    pub(super) const fn longest_read(&self) -> u32 {
-        let half = self.window / 2;
-        match half {
-            0 => 1,
-            WINDOW.. => WINDOW,
-            _ => half,
-        }
-    }
-
     pub(super) fn headers(&self, bth: Bth, extension: Extension) -> Headers {
         Headers { bth: Bth { pkey: self.pkey, ..bth }, extension }
     }

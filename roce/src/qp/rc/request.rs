@@ -17,19 +17,21 @@ pub(super) struct Request<L> {
     /// Number of the message among all, for credits: the one that its responder has done them with. A READ of several parts
     /// is as many messages.
     pub(super) ssn: Msn,
+    /// Of a READ: packets of a part that is asked for at once.
+    longest_read: u32,
     /// Packets of the answer to a READ that came.
     pub(super) answered: u32,
 }
 
 impl<L: Copy> Request<L> {
-    /// Numbered from `psn` and `ssn` on.
-    pub(super) fn new(work: Send<L>, psn: Psn, ssn: Msn, config: &ReliableConfig) -> Self {
+    /// Numbered from `psn` and `ssn` on; a READ is asked for in parts of so many packets.
+    pub(super) fn new(work: Send<L>, psn: Psn, ssn: Msn, longest_read: u32, config: &ReliableConfig) -> Self {
         let packets = match work.op {
             Op::CompareSwap { .. } | Op::FetchAdd { .. } => 1,
             Op::Send(_) | Op::Write(..) | Op::Read(_) => message::packets(work.len, config.mtu),
         };
-        let messages = if let Op::Read(_) = work.op { packets.div_ceil(config.longest_read()) } else { 1 };
-        Request { work, psn, packets, ssn: ssn.advance(messages - 1), answered: 0 }
+        let messages = if let Op::Read(_) = work.op { packets.div_ceil(longest_read) } else { 1 };
+        Request { work, psn, packets, ssn: ssn.advance(messages - 1), longest_read, answered: 0 }
     }
 
     /// True if it is done only once the peer has answered it: a READ or an atomic.
@@ -42,12 +44,9 @@ impl<L: Copy> Request<L> {
     }
 
     /// Sequence numbers from packet `packet` on that one packet stands for: of a READ, those of the part that it asks for.
-    pub(super) fn span(&self, packet: u32, config: &ReliableConfig) -> u32 {
+    pub(super) fn span(&self, packet: u32) -> u32 {
         match self.work.op {
-            Op::Read(_) => {
-                let longest = config.longest_read();
-                (longest - packet % longest).min(self.packets - packet)
-            }
+            Op::Read(_) => (self.longest_read - packet % self.longest_read).min(self.packets - packet),
             _ => 1,
         }
     }
@@ -74,7 +73,7 @@ impl<L: Copy> Request<L> {
             Op::Read(remote) => {
                 let (offset, _) = part;
                 let Remote { va, rkey } = remote.advance(offset.into());
-                let end = packet + self.span(packet, config);
+                let end = packet + self.span(packet);
                 let end = if end == self.packets { self.work.len } else { end * config.mtu.bytes() };
                 let rest = Reth { va, rkey, len: end - offset };
                 (Opcode::RC_READ_REQUEST, Extension::Remote(rest), (0, 0))

@@ -99,7 +99,7 @@ impl<L: Copy> Requester<L> {
         if config.max_reads == 0 && (is_atomic || matches!(work.op, Op::Read(_))) {
             return Err(PostError::Unsupported);
         }
-        let request = Request::new(work, self.next_psn, self.next_ssn, config);
+        let request = Request::new(work, self.next_psn, self.next_ssn, self.window.longest_read(), config);
         self.next_psn = self.next_psn.advance(request.packets);
         self.next_ssn = request.ssn.advance(1);
         self.requests.push_back(request);
@@ -120,11 +120,11 @@ impl<L: Copy> Requester<L> {
         let Cursor { request: number, packet } = self.cursor;
         let request = self.requests.get((number - self.first) as usize)?;
         let psn = request.psn.advance(packet);
-        if !self.may_send(request, psn, config) {
+        if !self.may_send(request, psn) {
             return None;
         }
         let (opcode, extension, (offset, len)) = request.packet(packet, config)?;
-        let span = request.span(packet, config);
+        let span = request.span(packet);
         let after = psn.advance(span);
         let is_last = packet + span == request.packets;
         let window = self.window.size();
@@ -154,11 +154,11 @@ impl<L: Copy> Requester<L> {
         Some(outgoing)
     }
 
-    fn may_send(&self, request: &Request<L>, psn: Psn, config: &ReliableConfig) -> bool {
+    fn may_send(&self, request: &Request<L>, psn: Psn) -> bool {
         let under_way = psn.since(self.unacked);
         if request.wants_answer() {
             // The answer is under way too, and whoever sends it does not look whether there is room for it here.
-            let span = request.span(psn.since(request.psn), config);
+            let span = request.span(psn.since(request.psn));
             if self.pending >= self.reads || under_way > 0 && under_way + span > self.window.size() {
                 return false;
             }
@@ -313,7 +313,7 @@ impl<L: Copy> Requester<L> {
         let Some(front) = self.requests.front_mut() else { return Ok(()) };
         let Op::Read(_) = front.work.op else { return Err(Outcome::BadResponse) };
         let (offset, len) = front.part(front.answered, config.mtu);
-        let ends = front.span(front.answered, config) == 1;
+        let ends = front.span(front.answered) == 1;
         if payload.len() != len as usize || is_last != ends {
             return Err(Outcome::BadResponse);
         }

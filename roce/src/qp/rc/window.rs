@@ -24,6 +24,12 @@ impl Window {
         self.size
     }
 
+    /// Packets that one part of a READ has, which is asked for from now on. A longer READ is asked for in parts, so that one brings
+    /// no more than half of the window, nor of twice the one that `rdma_rxe` has: the peer answers as fast as it can.
+    pub(super) fn longest_read(&self) -> u32 {
+        (self.size.max(self.most.min(WINDOW)) / 2).clamp(1, WINDOW)
+    }
+
     /// Packets were answered.
     #[inline]
     pub(super) fn answered(&mut self, count: u32) {
@@ -57,6 +63,19 @@ const LEAST: u32 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_reads_are_half_of_it_but_not_of_one_that_shrank_by_a_loss() {
+        let mut window = Window::new(1000);
+        assert_eq!(window.longest_read(), 64);
+        window.answered(128 * 8);
+        assert_eq!((window.size(), window.longest_read()), (256, 128));
+        window.answered(256 * 8);
+        assert_eq!((window.size(), window.longest_read()), (512, 128));
+        (0..9).for_each(|_| window.unanswered());
+        assert_eq!((window.size(), window.longest_read()), (8, 64));
+        assert_eq!([1, 2, 100, 200].map(|most| Window::new(most).longest_read()), [1, 1, 50, 64]);
+    }
 
     #[test]
     fn it_grows_where_nothing_is_lost_and_shrinks_where_something_is() {
