@@ -85,8 +85,8 @@ impl Engine {
     pub(super) fn detach(&mut self, qpn: Qpn) -> Option<Attached> {
         self.close(qpn);
         let now = Instant::now();
-        // It is made now, whatever waits for room before it.
-        self.fill_outbox(now);
+        // It is made now, whatever waits for room before it: where others left room for one packet.
+        self.fill_outbox(now, Outbox::room_for_one);
         self.transmit(now);
         self.port.remove(qpn);
         self.side.remove(qpn)
@@ -194,7 +194,7 @@ impl Engine {
         let mut sent = false;
         for _ in 0..SENDS {
             if self.outbox.is_empty() {
-                self.fill_outbox(now);
+                self.fill_outbox(now, Outbox::room);
             }
             self.has_more = !self.outbox.is_empty();
             if !self.has_more {
@@ -210,14 +210,14 @@ impl Engine {
         sent
     }
 
-    fn fill_outbox(&mut self, now: Instant) {
+    fn fill_outbox(&mut self, now: Instant, room: fn(&mut Outbox) -> Option<&mut [u8]>) {
         let Engine { home, port, side, udp, outbox, .. } = self;
         if port.is_quiet() {
             return;
         }
         let segments = udp.segments();
         home.as_engine(|| {
-            while let Some(room) = outbox.room() {
+            while let Some(room) = room(outbox) {
                 let Some(departure) = port.transmit(now, room, segments, side) else { break };
                 outbox.push(departure);
             }

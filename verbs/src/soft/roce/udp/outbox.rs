@@ -40,12 +40,21 @@ impl Outbox {
     /// Where the next departure is to be made, if there is room for some packets of the longest. [`push`](Outbox::push) adds it.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        self.room_for(LEAST_ROOM)
+    }
+
+    /// The same where one packet of the longest has room.
+    pub(crate) fn room_for_one(&mut self) -> Option<&mut [u8]> {
+        self.room_for(qpair_roce::LONGEST_PACKET)
+    }
+
+    fn room_for(&mut self, least: usize) -> Option<&mut [u8]> {
         if self.is_empty() {
             self.departures.clear();
             (self.sent, self.sent_bytes, self.filled) = (0, 0, 0);
         }
         let room = &mut self.bytes[self.filled..];
-        (room.len() >= LEAST_ROOM && self.departures.len() < MOST).then_some(room)
+        (room.len() >= least && self.departures.len() < MOST).then_some(room)
     }
 
     /// Adds what was made in the room.
@@ -77,7 +86,7 @@ impl Outbox {
 
 /// Departures at a time. The first waits until the last is made.
 pub(super) const MOST: usize = 16;
-/// Room that a departure is not begun without: each costs as much as several packets, so that one of a packet or two is not
-/// worth it where more follow.
+/// Room that a departure is not begun without. Each takes the system 4.7 us, as long as six packets of 4 KiB take to be put
+/// together: of the packets that wait fewer than so go by the next call, with others.
 const LEAST_ROOM: usize = 4 * qpair_roce::LONGEST_PACKET;
 const _: () = assert!(LONGEST_SEND > 2 * LEAST_ROOM && MOST <= super::io::MOST_SENT);

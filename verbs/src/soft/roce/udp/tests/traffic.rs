@@ -110,7 +110,7 @@ fn no_departure_is_begun_where_only_a_few_packets_have_room() {
         let mut outbox = Outbox::new();
         let len = outbox.room().unwrap().len() - left;
         outbox.push(Departure { route, segment: len, len });
-        assert_eq!(outbox.room().is_some(), begins);
+        assert_eq!((outbox.room().is_some(), outbox.room_for_one().is_some()), (begins, true));
     }
 }
 
