@@ -41,6 +41,7 @@ class Start(unittest.TestCase):
             RXE_ACCEL="tcg",
             RXE_TEST=str(self.folder),
         )
+        self.addCleanup(self.hosts, "down")
 
     def hosts(self, *arguments, panics=0):
         environment = dict(self.environment, RXE_TEST_PANICS=str(panics))
@@ -51,11 +52,20 @@ class Start(unittest.TestCase):
 
     def test_hosts_start_again_where_the_kernel_of_one_gives_up(self):
         up = self.hosts("up", "1", "2", panics=2)
-        self.addCleanup(self.hosts, "down")
         self.assertEqual(up.returncode, 0, up.stderr)
         self.assertEqual((self.starts(1), self.starts(2)), (3, 3))
         self.assertIn("Kernel panic", up.stderr)
         self.assertEqual(self.hosts("run", "2", "echo here").stdout, "here\n")
+
+    def test_who_stays_says_once_that_they_are_up_and_ends_them(self):
+        environment = dict(self.environment, RXE_TEST_PANICS="1")
+        command = [HOSTS, "up", "--stay", "1", "2"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+            self.assertEqual(up.stdout.readline(), "up\n")
+            self.assertEqual(self.hosts("run", "1", "echo here").stdout, "here\n")
+            up.kill()
+            self.assertEqual(up.stdout.read(), "")
+        self.assertNotEqual(self.hosts("run", "-t", "1", "1", "echo here").returncode, 0)
 
     def test_after_three_tries_no_host_is_left_and_the_kernel_s_words_are_told(self):
         up = self.hosts("up", "1", "2", panics=9)
