@@ -3,7 +3,8 @@
 //!
 //! Scatter and gather go by the binomial tree too: what a member passes on is what its subtree gives or gets.
 //!
-//! - Steps: log2 N messages in a row, twice for an all-reduce, and one more for each further segment.
+//! - Steps: log2 N messages in a row, twice for an all-reduce, and one more for each further segment, which the root sends
+//!   log2 N times.
 //! - On the wire: each rank but the root receives S once (sends, for a reduce), and the root sends up to S log2 N; for
 //!   scatter and gather the root's part is S (N - 1) / N.
 //! - Scratch: a reduce into another vector combines in four segments; scatter and gather pass on up to half of the vector.
@@ -254,7 +255,7 @@ pub(super) struct Descent {
     pub(super) members: u32,
     /// Messages in a row from the root to the last.
     pub(super) depth: u32,
-    /// Of the member with most.
+    /// Children of the member that has most.
     pub(super) children: u32,
 }
 
@@ -265,7 +266,8 @@ impl Descent {
         Self { members, depth, children: depth }
     }
 
-    /// That of so many bytes, which go one segment after the other: the first, and then all members at a time the others.
+    /// The outline of so many bytes that go down, one segment after the other: first one goes from member to member, then all
+    /// members are at work, each at another segment.
     pub(super) fn outline(self, extent: &Extent<'_>, bytes: f64, reach: Reach) -> impl Iterator<Item = Phase> + Clone {
         let segments = extent.segments(bytes);
         let bytes = bytes / segments;

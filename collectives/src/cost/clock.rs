@@ -116,7 +116,7 @@ impl<'a> Clock<'a> {
             let mut peers: Vec<u32> = program.steps().iter().filter_map(|step| step.kind.peer()).collect();
             peers.sort_unstable();
             peers.dedup();
-            let word = |peer: &u32| model.send + clock.ends(rank, *peer, 0.0).0;
+            let word = |peer: &u32| model.send + clock.packet(rank, *peer);
             let words = if copied { 0.0 } else { peers.iter().map(word).sum() };
             for (step, _) in program.numbered().filter(|(_, step)| step.deps.is_empty()) {
                 clock.possible(model.start + words, (rank, step), true, None, 0.0);
@@ -202,8 +202,8 @@ impl<'a> Clock<'a> {
     fn sending(&self, send: Node) -> f64 {
         let (rank, step) = send;
         let bytes = self.bytes(send);
-        let ends = self.kind(send).and_then(|kind| kind.peer()).map(|peer| self.ends(rank, peer, bytes));
-        let (packet, carried) = ends.unwrap_or_default();
+        let peer = self.kind(send).and_then(|kind| kind.peer()).unwrap_or(rank);
+        let (packet, carried) = (self.packet(rank, peer), self.carrying(rank, peer, bytes));
         let word = self.model.send + packet;
         if self.copied || bytes == 0.0 {
             word + bytes / self.model.copy + carried
@@ -214,10 +214,19 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// What either end of a packet takes between two ranks, and of so many bytes.
-    fn ends(&self, one: u32, other: u32, bytes: f64) -> (f64, f64) {
-        let [one, other] = [one, other].map(|rank| self.places[rank as usize].node);
-        if one == other { (0.0, 0.0) } else { (self.model.packet, self.model.carrying(bytes)) }
+    /// What either end of a packet takes between two ranks.
+    fn packet(&self, one: u32, other: u32) -> f64 {
+        if self.are_beside(one, other) { 0.0 } else { self.model.packet }
+    }
+
+    /// What either end of so many bytes takes in packets between them.
+    fn carrying(&self, one: u32, other: u32, bytes: f64) -> f64 {
+        if self.are_beside(one, other) { 0.0 } else { self.model.carrying(bytes) }
+    }
+
+    /// Whether two ranks are on one node.
+    fn are_beside(&self, one: u32, other: u32) -> bool {
+        self.places[one as usize].node == self.places[other as usize].node
     }
 
     /// What a rank has to do to receive, copy or combine.
@@ -235,11 +244,11 @@ impl<'a> Clock<'a> {
         let message = match kind.peer() {
             None => 0.0,
             Some(peer) if !straight => {
-                let (packet, carried) = self.ends(node.0, peer, bytes);
+                let (packet, carried) = (self.packet(node.0, peer), self.carrying(node.0, peer, bytes));
                 model.receive + packet + carried
             }
             Some(peer) => {
-                let (packet, carried) = self.ends(node.0, peer, bytes);
+                let (packet, carried) = (self.packet(node.0, peer), self.carrying(node.0, peer, bytes));
                 let send = self.matching.partner(node.0, node.1);
                 let told = !self.plan.programs[peer as usize].deps(send).is_empty();
                 model.transfer + READ * packet + carried + if told { model.receive + packet } else { 0.0 }

@@ -84,9 +84,6 @@ pub struct Link {
     pub speed: f64,
 }
 
-/// Bytes that [`CostModel::payload`] is of.
-const PAYLOAD: f64 = 4096.0;
-
 /// Which link messages go over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkClass {
@@ -194,7 +191,7 @@ impl CostModel {
 
     /// Of a rank, for either end of so many bytes that go between nodes: beside what each packet takes.
     pub(super) const fn carrying(&self, bytes: f64) -> f64 {
-        self.payload * bytes / PAYLOAD
+        self.payload * bytes / PAYLOAD_BYTES
     }
 
     /// The link of a class.
@@ -270,6 +267,9 @@ impl fmt::Display for CostModel {
         f.write_str(&lines.join("\n"))
     }
 }
+
+/// Bytes that [`CostModel::payload`] is of.
+const PAYLOAD_BYTES: f64 = 4096.0;
 
 #[cfg(test)]
 mod tests {

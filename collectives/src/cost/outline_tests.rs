@@ -3,7 +3,7 @@
 use super::{CostModel, Link, Seats};
 use crate::algorithms::{Algorithm, Nodes, Phase, Recipe, Shape, Side, outline};
 use crate::plan::{Collective, Elements, Plan, Ranks, Spec, StepKind};
-use crate::tune::Tuner;
+use crate::tune::{Tuner, Tuning};
 
 /// Plans of powers of two, where nothing is rounded.
 fn recipes(ranks: &[u32], elements: u64, segment: u64) -> Vec<Recipe> {
@@ -38,7 +38,8 @@ fn counted(plan: &Plan) -> [f64; 3] {
 #[test]
 fn messages_and_bytes_are_those_of_the_plan() {
     let mut wrong = Vec::new();
-    for recipe in recipes(&[4, 8, 16], 1 << 14, 1 << 30) {
+    let segments = [1 << 30, 1 << 11];
+    for recipe in segments.into_iter().flat_map(|segment| recipes(&[4, 8, 16], 1 << 14, segment)) {
         let sums = |side: fn(&Phase) -> Side| {
             let mut sums = [0.0; 3];
             for phase in outline(&recipe, false).phases {
@@ -62,6 +63,25 @@ fn messages_and_bytes_are_those_of_the_plan() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Where the work is of those who send: of a binomial tree the root, which sends each segment to all its children.
+#[test]
+fn pipelines_down_trees_take_what_their_busiest_members_do() {
+    let seats = Seats { nodes: Nodes::Of(1), by_software: true, ..Seats::default() };
+    let model = CostModel { packet: 3e-6, payload: 0.5e-6, ..CostModel::default() };
+    for algorithm in [Algorithm::Chain, Algorithm::BinomialTree, Algorithm::Hierarchical] {
+        for (ranks, segments) in [(4, 16), (8, 8), (8, 64), (16, 32)] {
+            let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(ranks), Elements(segments << 15), 4);
+            let nodes = if algorithm == Algorithm::Hierarchical { Nodes::Of(1) } else { Nodes::One };
+            let recipe = Recipe::with(spec, algorithm, Shape { segment: 1 << 15, nodes, ..Shape::default() }).unwrap();
+            let simulated = recipe.plan().timeline_at(&model, &seats, u64::MAX).unwrap().cost().seconds;
+            let tuning = Tuning { segment: 1 << 17, eager: Some(u64::MAX), ..Tuning::default() };
+            let priced = Tuner { model, seats: seats.clone(), tuning, ..Tuner::default() }.price(&recipe).seconds;
+            let ratio = priced / simulated;
+            assert!((0.6..=1.1).contains(&ratio), "{ratio:.2} {algorithm} {ranks} {segments}: {priced:.2e}");
+        }
+    }
 }
 
 #[test]

@@ -216,7 +216,7 @@ const CHOSEN: [Algorithm; 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Link;
+    use crate::machine::{Known, Rail};
     use crate::plan::{Collective, Elements, Ranks};
 
     #[test]
@@ -229,14 +229,15 @@ mod tests {
         assert_eq!([false, true].map(|by_software| eager(Nodes::Of(1), by_software)), [(64, 64), (256, 256)]);
     }
 
-    /// Four containers on two cores take 175 us by flat, and 208 us by a binomial tree.
+    /// Among four containers on two cores, where it takes 175 us by flat, and 208 us by a binomial tree.
     #[test]
     fn what_packets_carry_is_work_of_cores() {
-        let between = Link { latency: 5e-6, speed: 7e9 };
-        let model = CostModel { between, packet: 3.3e-6, copy: 70e9, straight: 70e9, ..CostModel::default() };
+        let soft = |node| Rail { node, device: "soft0", is_software: true, rate_mbps: None };
+        let cores = CostModel { copy: 70e9, straight: 70e9, ..CostModel::default() };
+        let known = Known { model: cores, ..Known::default() }.with_rails([soft("a"), soft("b")]).model;
         let seats = Seats { nodes: Nodes::Of(1), cores: 0.5, by_software: true, ..Seats::default() };
-        let chosen = [0.5e-6, 0.0].map(|payload| {
-            let tuner = Tuner { model: CostModel { payload, ..model }, seats: seats.clone(), ..Tuner::default() };
+        let chosen = [known.payload, 0.0].map(|payload| {
+            let tuner = Tuner { model: CostModel { payload, ..known }, seats: seats.clone(), ..Tuner::default() };
             let spec = Spec::new(Collective::Broadcast { root: 0 }, Ranks(4), Elements(64 << 10), 4);
             tuner.choose(&spec, Algorithm::Auto).unwrap()
         });
