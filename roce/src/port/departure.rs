@@ -105,7 +105,7 @@ fn batch<L: Copy>(
     let mut departure = Departure::of_one(route, to, len);
     for index in 1..segments {
         let room = &mut to[departure.len..];
-        if room.len() < longest {
+        if room.len() < longest || slot.queue_pair.is_over() {
             break;
         }
         let Some((len, route)) = make(slot, room) else { return (Some(departure), false) };

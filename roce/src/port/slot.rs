@@ -108,6 +108,11 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
+    /// Whether nothing that it makes now goes with the packet before.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self, QueuePair::Reliable(rc, _) if rc.is_over())
+    }
+
     /// What it makes from now on goes by itself.
     pub(super) fn begin(&mut self) {
         if let QueuePair::Reliable(rc, _) = self {

@@ -153,6 +153,26 @@ fn packets_of_one_message_leave_together() {
     assert_eq!((counters.rcvd_pkts, counters.rx_icrc_encapsulated), (8, 0));
 }
 
+/// The first packet of a write has a longer header than the second, which ends what goes together.
+#[test]
+fn an_acknowledgment_parts_no_message_that_comes_behind_it() {
+    let (mut end, mut buffer) = (end(0, None), vec![0; 1 << 16]);
+    let bth = Bth { ack_request: true, ..Bth::new(Opcode::RC_WRITE_ONLY, connection(0), Psn::new(0)) };
+    let mut write = Vec::new();
+    let extension = Extension::Remote(Reth { va: BASE, rkey: KEY, len: 0 });
+    Headers { bth, extension }.emit_packet(b"", &mut write).unwrap();
+    let flow = Flow { addresses: end.addresses.reversed(), source_port: 50_000, destination_port: PORT };
+    flow.seal(Part::WHOLE, &mut write);
+    end.receives(&write, Some(Part::WHOLE));
+    (0..10).for_each(|_| _ = end.write(0, vec![1; 2048]));
+    let now = Instant::now();
+    let lens: Vec<_> =
+        std::iter::from_fn(|| end.port.transmit(now, &mut buffer, 32, &mut end.side)).map(|it| it.len).collect();
+    let message = 1056 + 1040;
+    assert_eq!(lens[..3], [message, message, 20]);
+    assert_eq!(lens[3..], [message; 8]);
+}
+
 #[test]
 fn datagrams_and_unreliable_messages_arrive() {
     let mut net = Net::new(1, Faults::default());

@@ -128,6 +128,11 @@ impl Answers {
         self.queue.len() == 1 && matches!(self.queue.front(), Some(Answer { kind: Kind::Done, .. }))
     }
 
+    /// True if more than one answer is owed.
+    pub(super) fn has_several(&self) -> bool {
+        self.queue.len() > 1
+    }
+
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.queue.clear();

@@ -2,6 +2,7 @@
 
 mod answers;
 mod config;
+mod halves;
 mod patience;
 mod replay;
 mod request;
@@ -13,6 +14,7 @@ pub use config::ReliableConfig;
 
 use std::time::Instant;
 
+use self::halves::Halves;
 use self::requester::Requester;
 use self::responder::Responder;
 use super::outgoing::Outgoing;
@@ -31,38 +33,7 @@ pub struct ReliableConnection<L> {
     arrivals: u64,
     requester: Requester<L>,
     responder: Responder<L>,
-    /// Where both have packets, they take turns: whose it is, and for how many packets yet.
-    answers_next: bool,
-    turn: u32,
-    /// Requests that went in a turn of answers, before an acknowledgment that goes behind them: their next turn is shorter.
-    ahead: u32,
-    /// Requests that go with what is made next.
-    run: Run,
-    /// Whether requests went since the acknowledgment that is next was owed, and how often some went without it.
-    passed: bool,
-    skipped: u32,
-}
-
-/// Requests that go together: all as long as the first, or the last is shorter.
-#[derive(Debug, Default)]
-struct Run {
-    longest: usize,
-    packets: u32,
-    /// Another may go with them.
-    is_open: bool,
-}
-
-impl Run {
-    fn add(&mut self, len: usize) {
-        let begins = !self.is_open || len > self.longest;
-        let (longest, packets) = if begins { (len, 0) } else { (self.longest, self.packets) };
-        *self = Run { longest, packets: packets + 1, is_open: begins || len == longest };
-    }
-
-    /// Whether one more may go before the acknowledgment that is to be the last of them: there is room for both.
-    fn may_grow(&self, room: usize, longest_packet: usize) -> bool {
-        self.packets == 0 || self.is_open && self.packets < TURN && room >= 2 * longest_packet
-    }
+    halves: Halves,
 }
 
 /// The connection has failed, and with it a request of this side, if one was to blame.
@@ -83,12 +54,7 @@ impl<L: Copy> ReliableConnection<L> {
             responder: Responder::new(&config),
             state: State::Ready,
             arrivals: 0,
-            answers_next: true,
-            turn: TURN,
-            ahead: 0,
-            run: Run::default(),
-            passed: false,
-            skipped: 0,
+            halves: Halves::new(),
             config,
         }
     }
@@ -158,7 +124,8 @@ impl<L: Copy> ReliableConnection<L> {
     }
 
     /// Makes the next packet in `to`, but for its CRC; its length, `None` if there is nothing to send now. One answer to a
-    /// peer may be a million packets: whoever drives several connections makes some of each in turn.
+    /// peer may be a million packets: whoever drives several connections makes some of each in turn, and says where packets
+    /// [begin](ReliableConnection::begin) that go together.
     ///
     /// # Panics
     /// If `to` is shorter than [`longest_packet`](ReliableConfig::longest_packet).
@@ -170,57 +137,48 @@ impl<L: Copy> ReliableConnection<L> {
         counters: &mut Counters,
     ) -> Option<usize> {
         assert!(to.len() >= self.config.longest_packet(), "{} bytes are too few for a packet", to.len());
-        if self.turn == 0 {
-            self.pass();
-        }
         let acknowledges = self.responder.acknowledges();
         if !acknowledges {
-            (self.passed, self.skipped) = (false, 0);
+            self.halves.owe_nothing();
         }
         // An acknowledgment that waits goes behind what there is to ask for, and not alone.
         if self.state == State::Ready && self.responder.is_patient(now, host) {
             if let Some(made) = self.ask(now, to, host, counters) {
-                (self.passed, self.skipped) = (true, 0);
+                self.halves.asked_for(made);
                 return Some(made);
             }
-            let passed = std::mem::take(&mut self.passed);
-            if self.state == State::Ready && (!passed || !self.run.is_open && !self.responder.goes_alone()) {
+            let (passed, goes_with_them) = self.halves.take_passed();
+            if self.state == State::Ready && (!passed || !goes_with_them && !self.responder.goes_alone()) {
                 return None;
             }
             return self.answer(now, to, host, counters);
         }
         if acknowledges {
-            // It is shorter than a request, and goes with requests only as the last.
-            if self.skipped < MOST_SKIPPED
-                && self.ahead < TURN
-                && self.run.may_grow(to.len(), self.config.longest_packet())
+            let others_wait = self.responder.owes_several();
+            if self.halves.may_pass(to.len(), self.config.longest_packet(), others_wait)
                 && let Some(made) = self.ask(now, to, host, counters)
             {
-                self.passed = true;
-                if self.answers_next {
-                    self.ahead += 1;
-                } else {
-                    self.turn = self.turn.saturating_sub(1);
-                }
+                self.halves.asked_before(made);
                 return Some(made);
             }
-            let made = self.answer(now, to, host, counters);
-            self.turn = self.turn.saturating_sub(u32::from(self.answers_next));
-            return made;
+            return self.answer(now, to, host, counters);
         }
         let made = self.take_turn(now, to, host, counters);
-        let made = made.or_else(|| {
-            self.pass();
+        made.or_else(|| {
+            self.halves.pass();
             self.take_turn(now, to, host, counters)
-        });
-        self.turn = self.turn.saturating_sub(u32::from(made.is_some()));
-        made
+        })
     }
 
-    /// What is made from now on does not go with what was made before.
+    /// What is made from now on goes by another call than what was made before: whoever sends packets together says so before the
+    /// first of them. Who never does takes all for one call.
     pub fn begin(&mut self) {
-        self.run = Run::default();
-        self.skipped += u32::from(self.passed);
+        self.halves.begin();
+    }
+
+    /// Whether nothing that is made now can go by the same call as the packet before.
+    pub fn is_over(&self) -> bool {
+        self.halves.is_over()
     }
 
     fn take_turn<H: Host<Local = L>>(
@@ -230,13 +188,12 @@ impl<L: Copy> ReliableConnection<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<usize> {
-        if self.answers_next { self.answer(now, to, host, counters) } else { self.ask(now, to, host, counters) }
-    }
-
-    /// The other half is next.
-    fn pass(&mut self) {
-        self.answers_next = !self.answers_next;
-        self.turn = if self.answers_next { TURN } else { TURN - std::mem::take(&mut self.ahead).min(TURN) };
+        if self.halves.answers_next() {
+            return self.answer(now, to, host, counters);
+        }
+        let made = self.ask(now, to, host, counters)?;
+        self.halves.asked(made);
+        Some(made)
     }
 
     fn ask<H: Host<Local = L>>(
@@ -251,13 +208,11 @@ impl<L: Copy> ReliableConnection<L> {
         }
         let packet = self.requester.next(now, &self.config, counters)?;
         let made = packet.emit(to, |local, offset, to| host.gather(local, offset, to));
-        let made = made.inspect_err(|_| {
+        made.inspect_err(|_| {
             let psn = Some(packet.headers.bth.psn);
             self.fail(Failure { outcome: Outcome::LocalProtection, psn, cause: Cause::Request }, false, host);
-        });
-        let len = made.ok()?;
-        self.run.add(len);
-        Some(len)
+        })
+        .ok()
     }
 
     fn answer<H: Host<Local = L>>(
@@ -267,9 +222,10 @@ impl<L: Copy> ReliableConnection<L> {
         host: &mut H,
         counters: &mut Counters,
     ) -> Option<usize> {
+        let acknowledges = self.responder.acknowledges();
         let made = self.responder.transmit(now, to, &self.config, host, counters);
         if made.is_some() {
-            (self.run, self.passed, self.skipped) = (Run::default(), false, 0);
+            self.halves.answered(acknowledges);
         }
         if self.responder.is_broken() {
             self.fail(Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Memory }, false, host);
@@ -324,10 +280,5 @@ impl<L: Copy> ReliableConnection<L> {
 
 /// Nothing is to blame.
 const CLOSED: Failure = Failure { outcome: Outcome::Flushed, psn: None, cause: Cause::Closed };
-/// Packets in a row of requests, or of answers, where there are both, and requests before an acknowledgment that goes behind them:
-/// few enough for it to be in time, and enough to be sent at once.
-const TURN: u32 = 16;
-/// Times that requests go without an acknowledgment that is owed: the first two packets of a WRITE go together, and alone.
-const MOST_SKIPPED: u32 = 2;
 /// Half of the half of sequence numbers that are new to the other side.
 const MAX_WINDOW: u32 = 1 << 22;

@@ -245,9 +245,14 @@ impl<L: Copy> Responder<L> {
         self.patience.handle_timeout(now);
     }
 
-    /// True if an acknowledgment is owed before all else.
+    /// True if an acknowledgment is owed before all else, or a refusal.
     pub(super) fn acknowledges(&mut self) -> bool {
-        matches!(self.answers.front(), Some(Answer { kind: Kind::Done, .. }))
+        matches!(self.answers.front(), Some(Answer { kind: Kind::Done | Kind::Refused(_), .. }))
+    }
+
+    /// True if more than one answer is owed.
+    pub(super) fn owes_several(&self) -> bool {
+        self.answers.has_several()
     }
 
     /// Makes the next packet of an answer in `to`, but for its CRC.

@@ -115,16 +115,18 @@ fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
 }
 
 #[test]
-fn an_acknowledgment_waits_for_two_calls_at_most() {
-    let mut end = Lone::new(|config| config);
-    hears_message(&mut end, 200);
-    end.post(NOTHING, 40 * 1024);
-    let (mut to, mut lens) = (vec![0; 8192], Vec::new());
-    for _ in 0..4 {
-        end.rc.begin();
-        lens.extend(end.transmits(&mut to));
+fn an_acknowledgment_or_a_refusal_waits_for_two_calls_at_most() {
+    for psn in [200, 205] {
+        let mut end = Lone::new(|config| config);
+        hears_message(&mut end, psn);
+        end.post(NOTHING, 40 * 1024);
+        let (mut to, mut lens) = (vec![0; 8192], Vec::new());
+        for _ in 0..4 {
+            end.rc.begin();
+            lens.extend(end.transmits(&mut to));
+        }
+        assert_eq!(lens, [1036, 1036, 16, 1036], "{psn}");
     }
-    assert_eq!(lens, [1036, 1036, 16, 1036]);
 }
 
 #[test]

@@ -97,7 +97,7 @@ proptest! {
         let config = ReliableConfig { mtu: Mtu::B256, send_depth: 16, ..ReliableConfig::new(Qpn(1), Qpn(2), first, first) };
         let mut rc = ReliableConnection::new(config);
         let (mut side, mut counters, mut now) = (Side::new(1 << 16), Counters::default(), Instant::now());
-        let mut to = vec![0; config.longest_packet()];
+        let mut to = vec![0; 4 * config.longest_packet()];
         let (mut posted, mut sent, mut heard) = (0u64, first, first);
         for event in events {
             match event {
@@ -121,6 +121,7 @@ proptest! {
                     }
                 }
                 Event::Send(most) => {
+                    rc.begin();
                     for _ in 0..most {
                         let Some(len) = rc.transmit(now, &mut to, &mut side, &mut counters) else { break };
                         let mut bytes = to[..len].to_vec();

@@ -24,6 +24,8 @@ pub struct Pair {
     /// When a link takes a packet again, if one is taken now.
     held: Option<Instant>,
     posted: u64,
+    /// Packets so far: some go by one call.
+    packets: u32,
 }
 
 impl Pair {
@@ -58,6 +60,7 @@ impl Pair {
             network: Network::new(seed, faults),
             held: None,
             posted: 0,
+            packets: 0,
         }
     }
 
@@ -114,6 +117,10 @@ impl Pair {
                 if held.is_some() {
                     break held;
                 }
+                if self.packets.is_multiple_of(3) || rc.is_over() {
+                    rc.begin();
+                }
+                self.packets = self.packets.wrapping_add(1);
                 let Some(len) = rc.transmit(self.now, &mut packet, side, counters) else { break None };
                 let mut whole = packet[..len].to_vec();
                 flow.seal(Part::WHOLE, &mut whole);
