@@ -24,8 +24,9 @@ impl Window {
         self.size
     }
 
-    /// Packets that one part of a READ has, which is asked for from now on. A longer READ is asked for in parts, so that one brings
-    /// no more than half of the window, nor of twice the one that `rdma_rxe` has: the peer answers as fast as it can.
+    /// Packets that one part of a READ has that is posted now. A longer READ is asked for in parts, so that one brings no more than
+    /// half of the window, or of the one that it began with where it is less now, nor than that: the peer answers as fast as it
+    /// can.
     pub(super) fn longest_read(&self) -> u32 {
         (self.size.max(self.most.min(WINDOW)) / 2).clamp(1, WINDOW)
     }

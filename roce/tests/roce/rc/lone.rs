@@ -247,6 +247,39 @@ fn parts_of_a_read_are_longer_where_the_window_has_grown() {
     }
 }
 
+/// Whose parts are as long as the window then.
+#[test]
+fn the_next_part_of_a_read_does_not_wait_for_all_of_the_one_before_where_the_window_has_shrunk() {
+    let mut end = Lone::new(|config| ReliableConfig { window: 256, ..config });
+    for first in (100..1124).step_by(64) {
+        end.post(NOTHING, 64 * 1024);
+        end.sends();
+        end.is_answered(first + 63, FINE);
+    }
+    end.post(Op::Read(AT), 512 * 1024);
+    let asks = |psn| (Opcode::RC_READ_REQUEST, psn);
+    assert_eq!(end.sends(), [asks(1124), asks(1252)]);
+    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
+    let answer = |end: &mut Lone, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let (opcode, extension) = match number % 128 {
+                0 => (Opcode::RC_READ_RESPONSE_FIRST, aeth),
+                127 => (Opcode::RC_READ_RESPONSE_LAST, aeth),
+                _ => (Opcode::RC_READ_RESPONSE_MIDDLE, Extension::None),
+            };
+            end.hears(opcode, 1124 + number, extension, &[0; 1024]);
+        }
+    };
+    answer(&mut end, 5..6);
+    assert_eq!(end.sends(), [asks(1124)], "what was lost is asked for again");
+    answer(&mut end, 0..128);
+    assert_eq!(end.sends(), [asks(1252)]);
+    answer(&mut end, 128..191);
+    assert_eq!(end.sends(), []);
+    answer(&mut end, 191..192);
+    assert_eq!(end.sends(), [asks(1380)], "there is room for another part and a half");
+}
+
 #[test]
 fn a_message_longer_than_any_is_refused() {
     for (opcode, payload) in [(Opcode::RC_WRITE_FIRST, &[0; 1024][..]), (Opcode::RC_READ_REQUEST, b"")] {
