@@ -86,7 +86,8 @@ impl Outbox {
 
 /// Departures at a time. The first waits until the last is made.
 pub(super) const MOST: usize = 16;
-/// Room that a departure is not begun without. Each takes the system 4.7 us, as long as six packets of 4 KiB take to be put
-/// together: of the packets that wait fewer than so go by the next call, with others.
+/// Room that a departure is not begun without: each takes the system 4.7 us, as long as six packets of 4 KiB take to be put together,
+/// and those that wait go by the next call, with others. Behind fourteen of them and an acknowledgment fewer than two have room,
+/// behind what is half as much there is room for enough.
 const LEAST_ROOM: usize = 4 * qpair_roce::LONGEST_PACKET;
 const _: () = assert!(LONGEST_SEND > 2 * LEAST_ROOM && MOST <= super::io::MOST_SENT);
