@@ -56,8 +56,13 @@ impl Halves {
         self.answers_next
     }
 
-    /// The half that is next has nothing: the other is.
-    pub(super) fn pass(&mut self) {
+    /// The half that is next has nothing: the other is, whatever went before.
+    pub(super) fn skip(&mut self) {
+        self.ahead = 0;
+        self.pass();
+    }
+
+    fn pass(&mut self) {
         self.answers_next = !self.answers_next;
         self.left = if self.answers_next { TURN } else { TURN - std::mem::take(&mut self.ahead).min(TURN) };
     }

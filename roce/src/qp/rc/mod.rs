@@ -165,7 +165,7 @@ impl<L: Copy> ReliableConnection<L> {
         }
         let made = self.take_turn(now, to, host, counters);
         made.or_else(|| {
-            self.halves.pass();
+            self.halves.skip();
             self.take_turn(now, to, host, counters)
         })
     }

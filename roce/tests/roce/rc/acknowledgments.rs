@@ -142,6 +142,16 @@ fn requests_that_go_before_acknowledgments_are_of_their_turns() {
     let last = seen.iter().rposition(|(opcode, _)| *opcode == Opcode::RC_READ_RESPONSE_LAST).expect("answers");
     let requests = seen[..last].iter().filter(|(opcode, _)| *opcode == TWO[0] || *opcode == MIDDLE).count();
     assert!((32..=64).contains(&requests), "{requests} before {last}");
+    assert_eq!(seen.len(), 8 + 32 + 100);
+}
+
+#[test]
+fn requests_go_on_where_no_answer_is_owed_any_more() {
+    let mut end = Lone::new(|config| config);
+    end.post(NOTHING, 40 * 1024);
+    hears_message(&mut end, 200);
+    end.hears(Opcode::RC_READ_REQUEST, 201, reth(1024), b"");
+    assert_eq!(end.sends().len(), 40 + 2);
 }
 
 const MIDDLE: Opcode = Opcode::RC_SEND_MIDDLE;
