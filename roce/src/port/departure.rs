@@ -100,12 +100,12 @@ fn batch<L: Copy>(
     mut make: impl FnMut(&mut Slot<L>, &mut [u8]) -> Option<(usize, Route)>,
 ) -> (Option<Departure>, bool) {
     let longest = slot.queue_pair.longest_packet();
-    slot.queue_pair.begin();
+    slot.queue_pair.begin_departure();
     let Some((len, route)) = make(slot, to) else { return (None, false) };
     let mut departure = Departure::of_one(route, to, len);
     for index in 1..segments {
         let room = &mut to[departure.len..];
-        if room.len() < longest || slot.queue_pair.is_over() {
+        if room.len() < longest || slot.queue_pair.ends_departure() {
             break;
         }
         let Some((len, route)) = make(slot, room) else { return (Some(departure), false) };

@@ -108,16 +108,16 @@ impl<L: Copy> QueuePair<L> {
         }
     }
 
-    /// Whether nothing that it makes now goes with the packet before.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self, QueuePair::Reliable(rc, _) if rc.is_over())
+    /// What it makes from now on goes in another departure.
+    pub(super) fn begin_departure(&mut self) {
+        if let QueuePair::Reliable(rc, _) = self {
+            rc.begin_departure();
+        }
     }
 
-    /// What it makes from now on goes by itself.
-    pub(super) fn begin(&mut self) {
-        if let QueuePair::Reliable(rc, _) = self {
-            rc.begin();
-        }
+    /// Whether nothing that it makes now can go with the packet before.
+    pub(super) fn ends_departure(&self) -> bool {
+        matches!(self, QueuePair::Reliable(rc, _) if rc.ends_departure())
     }
 
     /// Makes its next packet in `to`, but for its CRC; its length, and where it goes.

@@ -1,8 +1,8 @@
 //! Which half of a connection makes the next packet, requester or responder, and where acknowledgments go among requests.
 //!
-//! Where both have packets, they take turns. Packets go by one call, and through the network as one, where all are as long as the
-//! first and the last may be shorter. An acknowledgment is shorter than any request: nothing goes behind it by the same call, and
-//! it goes for nothing as the last of the requests of one call. So some requests go first, as many as take turns at most.
+//! Where both have packets, they take turns. Packets of one [departure](crate::Departure) are all as long as the first, and the
+//! last may be shorter. An acknowledgment is shorter than any request: nothing goes behind it in a departure, and it goes for
+//! nothing as the last. So some requests go before it, as many as take turns at most.
 
 /// Whose turn it is, and what went.
 #[derive(Debug)]
@@ -12,15 +12,15 @@ pub(super) struct Halves {
     left: u32,
     /// Requests that went in this turn of answers, before acknowledgments: the next turn of requests is shorter by them.
     ahead: u32,
-    /// Requests that went since the acknowledgment that is next was owed, and calls that some of them went by.
+    /// Requests that went since the acknowledgment that is next was owed, and departures that some of them went in.
     passed: u32,
     skipped: u32,
-    call: Call,
+    departure: Packets,
 }
 
-/// Packets that go by one call.
+/// Those of the departure that is being made.
 #[derive(Debug, Default)]
-struct Call {
+struct Packets {
     requests: u32,
     longest: usize,
     /// Another request may go with them.
@@ -33,19 +33,19 @@ struct Call {
 
 impl Halves {
     pub(super) fn new() -> Self {
-        Halves { answers_next: true, left: TURN, ahead: 0, passed: 0, skipped: 0, call: Call::default() }
+        Halves { answers_next: true, left: TURN, ahead: 0, passed: 0, skipped: 0, departure: Packets::default() }
     }
 
-    /// The next call begins.
-    pub(super) fn begin(&mut self) {
-        let went = self.passed > 0 && self.call.requests > 0;
+    /// The next departure begins.
+    pub(super) fn begin_departure(&mut self) {
+        let went = self.passed > 0 && self.departure.requests > 0;
         self.skipped = self.skipped.saturating_add(u32::from(went));
-        self.call = Call::default();
+        self.departure = Packets::default();
     }
 
-    /// Whether nothing goes by this call any more.
-    pub(super) fn is_over(&self) -> bool {
-        self.call.is_over
+    /// Whether nothing goes with this departure any more.
+    pub(super) fn ends_departure(&self) -> bool {
+        self.departure.is_over
     }
 
     /// Whether answers are next.
@@ -74,50 +74,51 @@ impl Halves {
 
     /// Whether one more request may go before the acknowledgment that is owed, so that this one still goes with it into so many
     /// bytes, or with others soon. Behind it other answers wait, or none.
-    pub(super) fn may_pass(&mut self, room: usize, longest_packet: usize, others_wait: bool) -> bool {
-        if !others_wait {
-            self.ahead = 0;
-        }
-        let Call { requests, is_open, has_answer, .. } = self.call;
+    pub(super) fn may_pass(&self, room: usize, longest_packet: usize, others_wait: bool) -> bool {
+        let Packets { requests, is_open, has_answer, .. } = self.departure;
         let fits = requests == 0 || is_open && room >= 2 * longest_packet;
-        fits && !has_answer && self.passed < TURN && self.ahead < TURN && self.skipped < MOST_SKIPPED
+        let is_fair = !others_wait || self.ahead < TURN;
+        fits && is_fair && !has_answer && self.passed < TURN && self.skipped < MOST_SKIPPED
     }
 
     /// Whether requests went since the acknowledgment that waits for some was owed, which counts anew then; and whether it goes
     /// with them.
     pub(super) fn take_passed(&mut self) -> (bool, bool) {
-        (std::mem::take(&mut self.passed) > 0, self.call.is_open)
+        (std::mem::take(&mut self.passed) > 0, self.departure.is_open)
     }
 
     /// A request went, in its turn.
     pub(super) fn asked(&mut self, len: usize) {
         self.left = self.left.saturating_sub(1);
-        self.call.add(len);
+        self.departure.add(len);
     }
 
-    /// A request went before the acknowledgment that is owed.
-    pub(super) fn asked_before(&mut self, len: usize) {
+    /// A request went before the acknowledgment that is owed, behind which other answers wait, or none.
+    pub(super) fn asked_before(&mut self, len: usize, others_wait: bool) {
         self.passed = self.passed.saturating_add(1);
-        let turn = if self.answers_next { &mut self.ahead } else { &mut self.left };
-        *turn = if self.answers_next { turn.saturating_add(1) } else { turn.saturating_sub(1) };
-        self.call.add(len);
+        if !self.answers_next {
+            self.left = self.left.saturating_sub(1);
+        } else if others_wait {
+            self.ahead = self.ahead.saturating_add(1);
+        }
+        self.departure.add(len);
     }
 
     /// A request went that the acknowledgment waits for.
     pub(super) fn asked_for(&mut self, len: usize) {
         (self.passed, self.skipped) = (1, 0);
-        self.call.add(len);
+        self.departure.add(len);
     }
 
     /// An answer went.
     pub(super) fn answered(&mut self, acknowledges: bool) {
         self.left = self.left.saturating_sub(u32::from(self.answers_next));
         self.owe_nothing();
-        self.call = Call { has_answer: true, is_over: acknowledges, ..Call::default() };
+        self.departure = Packets { has_answer: true, is_over: acknowledges, ..Packets::default() };
     }
 }
 
-impl Call {
+impl Packets {
     fn add(&mut self, len: usize) {
         self.is_open = self.requests == 0 || self.is_open && len == self.longest;
         self.longest = self.longest.max(len);
@@ -128,31 +129,31 @@ impl Call {
 /// Packets in a row of requests, or of answers, where there are both, and requests before an acknowledgment: few enough for it to
 /// be in time, and enough to be sent at once.
 const TURN: u32 = 16;
-/// Calls that go without an acknowledgment that is owed. By the first go the first two packets of a WRITE, of which the first is
-/// the longest; it goes with those behind.
+/// Departures without an acknowledgment that is owed. The first may be that of the first two packets of a WRITE, of which the
+/// first is the longest: it goes with those behind.
 const MOST_SKIPPED: u32 = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a half of each kind makes that always has packets, in so many calls of so much room: `r` a request, `a` an
+    /// What a half of each kind makes that always has packets, in so many departures of so much room: `r` a request, `a` an
     /// acknowledgment, `d` another answer, which are owed in turn.
-    fn calls(count: u32, room: usize, lens: &[usize], owed: &str) -> Vec<String> {
+    fn departures(count: u32, room: usize, lens: &[usize], owed: &str) -> Vec<String> {
         let others_wait = owed.contains('d');
         let (mut halves, mut lens, mut owed) = (Halves::new(), lens.iter().cycle(), owed.chars().cycle().peekable());
         let longest = *lens.clone().take(100).max().unwrap();
-        let call = |_| {
+        let departure = |_| {
             let (mut went, mut left) = (String::new(), room);
-            halves.begin();
-            while left >= longest && !halves.is_over() {
+            halves.begin_departure();
+            while left >= longest && !halves.ends_departure() {
                 let answer = *owed.peek().unwrap();
                 if answer != 'a' {
                     halves.owe_nothing();
                 }
                 let len = *lens.clone().next().unwrap();
                 if answer == 'a' && halves.may_pass(left, longest, others_wait) {
-                    halves.asked_before(len);
+                    halves.asked_before(len, others_wait);
                 } else if answer == 'a' || halves.answers_next() {
                     went.push(owed.next().unwrap());
                     halves.answered(answer == 'a');
@@ -167,22 +168,22 @@ mod tests {
             }
             went
         };
-        (0..count).map(call).collect()
+        (0..count).map(departure).collect()
     }
 
     #[test]
-    fn an_acknowledgment_is_the_last_of_the_requests_of_a_call() {
-        assert_eq!(calls(2, 5000, &[1000], "a"), ["rrrra"; 2]);
-        assert_eq!(calls(2, 100_000, &[1000], "a"), ["rrrrrrrrrrrrrrrra"; 2]);
+    fn an_acknowledgment_is_the_last_of_a_departure() {
+        assert_eq!(departures(2, 5000, &[1000], "a"), ["rrrra"; 2]);
+        assert_eq!(departures(2, 100_000, &[1000], "a"), ["rrrrrrrrrrrrrrrra"; 2]);
         // The first packet of a message is longer, as that of a WRITE is.
-        assert_eq!(calls(3, 1000, &[1000], "a"), ["r", "r", "a"], "two calls at most");
+        assert_eq!(departures(3, 1000, &[1000], "a"), ["r", "r", "a"], "two at most");
     }
 
     #[test]
     fn both_halves_have_their_share() {
         for owed in ["d", "ad", "addd", "aaaad"] {
             for lens in [&[1000][..], &[1016, 1000], &[1000, 1000, 20]] {
-                let all = calls(1000, 10_000, lens, owed).concat();
+                let all = departures(1000, 10_000, lens, owed).concat();
                 let count = |what: char| all.chars().filter(|one| *one == what).count() as f64;
                 let share = count('r') / all.len() as f64;
                 assert!((0.3..=0.97).contains(&share), "{share:.2} of {owed}, {lens:?}");

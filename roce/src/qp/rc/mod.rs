@@ -125,7 +125,7 @@ impl<L: Copy> ReliableConnection<L> {
 
     /// Makes the next packet in `to`, but for its CRC; its length, `None` if there is nothing to send now. One answer to a
     /// peer may be a million packets: whoever drives several connections makes some of each in turn, and says where packets
-    /// [begin](ReliableConnection::begin) that go together.
+    /// begin [that go together](ReliableConnection::begin_departure).
     ///
     /// # Panics
     /// If `to` is shorter than [`longest_packet`](ReliableConfig::longest_packet).
@@ -158,7 +158,7 @@ impl<L: Copy> ReliableConnection<L> {
             if self.halves.may_pass(to.len(), self.config.longest_packet(), others_wait)
                 && let Some(made) = self.ask(now, to, host, counters)
             {
-                self.halves.asked_before(made);
+                self.halves.asked_before(made, others_wait);
                 return Some(made);
             }
             return self.answer(now, to, host, counters);
@@ -170,15 +170,15 @@ impl<L: Copy> ReliableConnection<L> {
         })
     }
 
-    /// What is made from now on goes by another call than what was made before: whoever sends packets together says so before the
-    /// first of them. Who never does takes all for one call.
-    pub fn begin(&mut self) {
-        self.halves.begin();
+    /// What is made from now on goes in another [departure](crate::Departure) than what was made before: whoever sends packets
+    /// together says so before the first of them. Who never does takes all for one.
+    pub fn begin_departure(&mut self) {
+        self.halves.begin_departure();
     }
 
-    /// Whether nothing that is made now can go by the same call as the packet before.
-    pub fn is_over(&self) -> bool {
-        self.halves.is_over()
+    /// Whether nothing that is made now can go with the packet before.
+    pub fn ends_departure(&self) -> bool {
+        self.halves.ends_departure()
     }
 
     fn take_turn<H: Host<Local = L>>(

@@ -159,10 +159,10 @@ impl<L: Copy> Requester<L> {
         if request.wants_answer() {
             // The answer is under way too, and whoever sends it does not look whether there is room for it here.
             let span = request.span(psn.since(request.psn));
+            // A part that is longer than half of the window, since it has shrunk, waits until half of it is free.
             let window = self.window.size();
-            // A part that is longer than half of it, since it has shrunk, does not wait until nothing is under way.
-            let has_room = under_way + span <= window || 2 * span > window && under_way <= window / 2;
-            if self.pending >= self.reads || under_way > 0 && !has_room {
+            let most = window.max(window / 2 + span);
+            if self.pending >= self.reads || under_way > 0 && under_way + span > most {
                 return false;
             }
         } else if under_way >= self.window.size() {

@@ -85,7 +85,7 @@ fn an_acknowledgment_lets_requests_pass_behind_which_it_would_go_alone() {
     assert_eq!(end.sends().into_iter().map(|(opcode, _)| opcode).collect::<Vec<_>>(), [TWO[0], TWO[1], ACKNOWLEDGED]);
 }
 
-/// Nothing goes behind it by the same call, since it is shorter than the requests.
+/// Nothing goes behind it in a departure, since it is shorter than the requests.
 #[test]
 fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
     let mut end = Lone::new(|config| config);
@@ -105,7 +105,7 @@ fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
     end.post(NOTHING, 40 * 1024);
     let mut to = vec![0; 5 * end.rc.config().longest_packet()];
     let mut room = &mut to[..];
-    end.rc.begin();
+    end.rc.begin_departure();
     let together = [(); 5].map(|()| {
         let len = end.transmits(room).expect("there is more");
         room = &mut std::mem::take(&mut room)[len + 4..];
@@ -115,14 +115,14 @@ fn an_acknowledgment_goes_as_the_last_of_packets_that_go_together() {
 }
 
 #[test]
-fn an_acknowledgment_or_a_refusal_waits_for_two_calls_at_most() {
+fn an_acknowledgment_or_a_refusal_waits_for_two_departures_at_most() {
     for psn in [200, 205] {
         let mut end = Lone::new(|config| config);
         hears_message(&mut end, psn);
         end.post(NOTHING, 40 * 1024);
         let (mut to, mut lens) = (vec![0; 8192], Vec::new());
         for _ in 0..4 {
-            end.rc.begin();
+            end.rc.begin_departure();
             lens.extend(end.transmits(&mut to));
         }
         assert_eq!(lens, [1036, 1036, 16, 1036], "{psn}");
@@ -140,7 +140,7 @@ fn requests_that_go_before_acknowledgments_are_of_their_turns() {
     let seen = end.sends();
     // 32 packets of answers, and 8 acknowledgments.
     let last = seen.iter().rposition(|(opcode, _)| *opcode == Opcode::RC_READ_RESPONSE_LAST).expect("answers");
-    let requests = seen[..last].iter().filter(|(opcode, _)| *opcode == TWO[0] || *opcode == MIDDLE).count();
+    let requests = seen[..last].iter().filter(|(opcode, _)| [TWO[0], Opcode::RC_SEND_MIDDLE].contains(opcode)).count();
     assert!((32..=64).contains(&requests), "{requests} before {last}");
     assert_eq!(seen.len(), 8 + 32 + 100);
 }
@@ -153,8 +153,6 @@ fn requests_go_on_where_no_answer_is_owed_any_more() {
     end.hears(Opcode::RC_READ_REQUEST, 201, reth(1024), b"");
     assert_eq!(end.sends().len(), 40 + 2);
 }
-
-const MIDDLE: Opcode = Opcode::RC_SEND_MIDDLE;
 
 #[test]
 fn an_acknowledgment_that_was_waited_for_lets_fewer_requests_pass() {

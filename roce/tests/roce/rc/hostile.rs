@@ -121,7 +121,7 @@ proptest! {
                     }
                 }
                 Event::Send(most) => {
-                    rc.begin();
+                    rc.begin_departure();
                     for _ in 0..most {
                         let Some(len) = rc.transmit(now, &mut to, &mut side, &mut counters) else { break };
                         let mut bytes = to[..len].to_vec();

@@ -37,9 +37,9 @@ impl Lone {
         self.rc.post(work, &mut self.side).expect("it is taken");
     }
 
-    /// All that it sends now, by one call.
+    /// All that it sends now, in one departure.
     pub(super) fn sends(&mut self) -> Vec<Seen> {
-        self.rc.begin();
+        self.rc.begin_departure();
         let (mut to, mut seen) = (vec![0; 8192], Vec::new());
         while let Some(len) = self.transmits(&mut to) {
             to[len..len + 4].fill(0);
@@ -65,6 +65,29 @@ impl Lone {
 
     pub(super) fn is_answered(&mut self, psn: u32, syndrome: Syndrome) {
         self.hears(Opcode::RC_ACKNOWLEDGE, psn, Extension::Acknowledge(Aeth { syndrome, msn: Msn::new(0) }), b"");
+    }
+
+    /// Hears packets of the answer to a READ that begins with `first`, asked for in parts of so many.
+    fn hears_read(&mut self, first: u32, part: u32, numbers: std::ops::Range<u32>) {
+        let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
+        let payload = vec![0; self.rc.config().mtu.bytes() as usize];
+        for number in numbers {
+            let (opcode, extension) = match number % part {
+                0 => (Opcode::RC_READ_RESPONSE_FIRST, aeth),
+                place if place + 1 == part => (Opcode::RC_READ_RESPONSE_LAST, aeth),
+                _ => (Opcode::RC_READ_RESPONSE_MIDDLE, Extension::None),
+            };
+            self.hears(opcode, first + number, extension, &payload);
+        }
+    }
+
+    /// Sends so many packets, 64 at a time, which are answered.
+    fn loses_nothing_of(&mut self, packets: u32) {
+        for first in (100..100 + packets).step_by(64) {
+            self.post(NOTHING, 64 * 1024);
+            assert_eq!(self.sends().len(), 64);
+            self.is_answered(first + 63, FINE);
+        }
     }
 
     pub(super) fn done(&self) -> usize {
@@ -212,17 +235,7 @@ fn the_longest_read_is_asked_for_in_parts_that_there_is_room_for() {
     assert_eq!(end.sends(), [(Opcode::RC_SEND_ONLY, 100), (Opcode::RC_READ_REQUEST, 101)], "half of the window each");
     end.is_answered(100, FINE);
     assert_eq!(end.sends(), [(Opcode::RC_READ_REQUEST, 165)]);
-    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
-    let answer = |end: &mut Lone, numbers: std::ops::Range<u32>| {
-        for number in numbers {
-            let (opcode, extension) = match number % 64 {
-                0 => (Opcode::RC_READ_RESPONSE_FIRST, aeth),
-                63 => (Opcode::RC_READ_RESPONSE_LAST, aeth),
-                _ => (Opcode::RC_READ_RESPONSE_MIDDLE, Extension::None),
-            };
-            end.hears(opcode, 101 + number, extension, &[0; 256]);
-        }
-    };
+    let answer = |end: &mut Lone, numbers| end.hears_read(101, 64, numbers);
     answer(&mut end, 0..63);
     assert_eq!(end.sends(), []);
     answer(&mut end, 63..64);
@@ -237,11 +250,7 @@ fn parts_of_a_read_are_longer_where_the_window_has_grown() {
     let asks = |psn| (Opcode::RC_READ_REQUEST, psn);
     for (answered, seen) in [(0, [asks(100), asks(164)]), (1024, [asks(1124), asks(1252)])] {
         let mut end = Lone::new(|config| ReliableConfig { window: 256, ..config });
-        for first in (100..100 + answered).step_by(64) {
-            end.post(NOTHING, 64 * 1024);
-            assert_eq!(end.sends().len(), 64);
-            end.is_answered(first + 63, FINE);
-        }
+        end.loses_nothing_of(answered);
         end.post(Op::Read(AT), 200 * 1024);
         assert_eq!(end.sends()[..2], seen);
     }
@@ -251,25 +260,11 @@ fn parts_of_a_read_are_longer_where_the_window_has_grown() {
 #[test]
 fn the_next_part_of_a_read_does_not_wait_for_all_of_the_one_before_where_the_window_has_shrunk() {
     let mut end = Lone::new(|config| ReliableConfig { window: 256, ..config });
-    for first in (100..1124).step_by(64) {
-        end.post(NOTHING, 64 * 1024);
-        end.sends();
-        end.is_answered(first + 63, FINE);
-    }
+    end.loses_nothing_of(1024);
     end.post(Op::Read(AT), 512 * 1024);
     let asks = |psn| (Opcode::RC_READ_REQUEST, psn);
     assert_eq!(end.sends(), [asks(1124), asks(1252)]);
-    let aeth = Extension::Acknowledge(Aeth { syndrome: FINE, msn: Msn::new(0) });
-    let answer = |end: &mut Lone, numbers: std::ops::Range<u32>| {
-        for number in numbers {
-            let (opcode, extension) = match number % 128 {
-                0 => (Opcode::RC_READ_RESPONSE_FIRST, aeth),
-                127 => (Opcode::RC_READ_RESPONSE_LAST, aeth),
-                _ => (Opcode::RC_READ_RESPONSE_MIDDLE, Extension::None),
-            };
-            end.hears(opcode, 1124 + number, extension, &[0; 1024]);
-        }
-    };
+    let answer = |end: &mut Lone, numbers| end.hears_read(1124, 128, numbers);
     answer(&mut end, 5..6);
     assert_eq!(end.sends(), [asks(1124)], "what was lost is asked for again");
     answer(&mut end, 0..128);

@@ -24,7 +24,7 @@ pub struct Pair {
     /// When a link takes a packet again, if one is taken now.
     held: Option<Instant>,
     posted: u64,
-    /// Packets so far: some go by one call.
+    /// Packets so far, of which some go in one departure.
     packets: u32,
 }
 
@@ -117,8 +117,8 @@ impl Pair {
                 if held.is_some() {
                     break held;
                 }
-                if self.packets.is_multiple_of(3) || rc.is_over() {
-                    rc.begin();
+                if self.packets.is_multiple_of(3) || rc.ends_departure() {
+                    rc.begin_departure();
                 }
                 self.packets = self.packets.wrapping_add(1);
                 let Some(len) = rc.transmit(self.now, &mut packet, side, counters) else { break None };

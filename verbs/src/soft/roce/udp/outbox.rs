@@ -86,8 +86,7 @@ impl Outbox {
 
 /// Departures at a time. The first waits until the last is made.
 pub(super) const MOST: usize = 16;
-/// Room that a departure is not begun without: each takes the system 4.7 us, as long as six packets of 4 KiB take to be put together,
-/// and those that wait go by the next call, with others. Behind fourteen of them and an acknowledgment fewer than two have room,
-/// behind what is half as much there is room for enough.
+/// Room that a departure is not begun without. Each takes the system 4.7 us, as long as six packets of 4 KiB take to be put
+/// together; behind a full one, of fourteen such packets and an acknowledgment, one has room, which goes in the next with others.
 const LEAST_ROOM: usize = 4 * qpair_roce::LONGEST_PACKET;
 const _: () = assert!(LONGEST_SEND > 2 * LEAST_ROOM && MOST <= super::io::MOST_SENT);
