@@ -37,8 +37,9 @@ for _size in ("64 B", "256 B", "1 KiB", "4 KiB", "16 KiB"):
 # Between hosts, by `perf record`, by the times of the system's calls, and by a program that only sends.
 _PACKETS = ("A datagram takes the core that sends 4.7 us, however short it is, from `sendmsg` over the bridge to its socket, and of what"
             " is around it some 2 us are qpair's. An acknowledgment that finds no request to go with is one more.")
-_COPIES = ("A datagram of 60 KiB takes the core that sends 7 us in the system, and 4.5 us to be put together, half of which is the CRC of"
-           " RoCEv2. What is up to 256 KiB long is copied once more at either end; by TCP it is copied twice in all.")
+_COPIES = ("A datagram of 60 KiB takes the core that sends 7 us in the system, and 4.5 us to be put together, of which the CRC of RoCEv2"
+           " and a copy are a third each. What is up to 256 KiB long is copied once more at either end; by TCP it is copied twice in"
+           " all.")
 for _operation in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"):
     for _count in (2, 4):
         for _size in ("1 KiB", "4 KiB", "16 KiB", "64 KiB"):
