@@ -31,6 +31,9 @@ pub enum PostError {
     /// The memory or the address handle belongs to another protection domain.
     #[error("the memory or address handle belongs to another protection domain; make it from the queue pair's own")]
     WrongDomain,
+    /// What peers may do with the region has been withdrawn, by an attempt to revoke it that could not finish.
+    #[error("peers' access to this region has been withdrawn; revoke it, and expose its memory anew")]
+    Withdrawn,
     /// A slab still has `Bytes` of it alive.
     #[error("`Bytes` of this slab are still alive; drop them before posting it")]
     StillShared,

@@ -1,11 +1,14 @@
 //! The right of peers to a region: a registration of its own, beside the one that its memory has for local use.
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, Weak};
+
+use qpair_verbs_sys as sys;
 
 use super::mw::Mw;
 use super::pd::Pd;
 use super::registered::Registered;
-use crate::error::{MemoryError, RevokeBlocked};
+use crate::error::{MemoryError, PostError, RevokeBlocked};
 use crate::memory::Backing;
 use crate::sync::lock;
 use crate::types::{Access, Rkey};
@@ -51,9 +54,21 @@ impl Grant {
         lock(&self.registered).rkey_in(domain)
     }
 
+    /// Whether the registration has ended.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        lock(&self.registered).raw().is_none()
+    }
+
     /// Runs `bind` with the library's object, which is not ended meanwhile.
-    pub(super) fn with_mr<R>(&self, bind: impl FnOnce(*mut qpair_verbs_sys::ibv_mr) -> R) -> R {
-        bind(lock(&self.registered).raw())
+    ///
+    /// # Errors
+    /// [`PostError::Withdrawn`] if it has ended before, and those of `bind`.
+    pub(super) fn with_mr<R>(
+        &self,
+        bind: impl FnOnce(NonNull<sys::ibv_mr>) -> Result<R, PostError>,
+    ) -> Result<R, PostError> {
+        let registered = lock(&self.registered);
+        bind(registered.raw().ok_or(PostError::Withdrawn)?)
     }
 
     /// Notes a window that is bound to the region from now on.

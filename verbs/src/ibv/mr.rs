@@ -69,9 +69,9 @@ impl Mr {
         self.on_demand
     }
 
-    /// The library's object; null once it is closed.
-    pub(super) fn raw(&self) -> *mut sys::ibv_mr {
-        self.mr.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+    /// The library's object; `None` once it has ended.
+    pub(super) fn raw(&self) -> Option<NonNull<sys::ibv_mr>> {
+        self.mr
     }
 
     /// Ends the registration: no device and no peer reaches the memory by it any more.

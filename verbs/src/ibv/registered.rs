@@ -44,8 +44,8 @@ impl Registered {
         self.further.iter().find(|(number, _)| *number == domain).map(|(_, mr)| mr.rkey())
     }
 
-    /// The registration with the domain's own device; null once it has ended.
-    pub(super) fn raw(&self) -> *mut sys::ibv_mr {
+    /// The registration with the domain's own device; `None` once it has ended.
+    pub(super) fn raw(&self) -> Option<NonNull<sys::ibv_mr>> {
         self.first.raw()
     }
 

@@ -39,6 +39,14 @@ impl Grant {
         }
     }
 
+    /// Whether peers' access is withdrawn, by an attempt to revoke it that may not have finished.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        match self {
+            Grant::Soft(grant) => grant.is_withdrawn(),
+            Grant::Ibv(grant) => grant.is_withdrawn(),
+        }
+    }
+
     /// The key that peers present to the device of a further domain.
     pub(crate) fn rkey_in(&self, domain: u64) -> Option<Rkey> {
         match self {

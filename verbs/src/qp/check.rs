@@ -75,6 +75,9 @@ impl Limits {
                 same(remote)
             }
             Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => same(remote),
+            Op::Bind { .. } if with.bind.is_some_and(|(_, region)| region.grant().is_withdrawn()) => {
+                Err(PostError::Withdrawn)
+            }
             Op::Bind { .. } | Op::Invalidate(_) => Ok(()),
         }?;
         Ok(len)

@@ -73,6 +73,11 @@ impl Grant {
         !windows.is_empty()
     }
 
+    /// Whether the key is withdrawn, by an attempt that may not have finished.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        lock(&self.withdrawal).rkey.is_some()
+    }
+
     /// Withdraws the key, once.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ two_sided! {
     a_message_with_a_wrong_key_to_withdraw_fails,
     dropping_a_window_withdraws_the_key,
     a_region_with_a_window_can_not_be_revoked,
+    a_region_that_was_to_be_revoked_takes_no_window,
     windows_need_a_region_that_allows_them,
     a_window_must_lie_within_its_region,
 }
@@ -181,6 +182,19 @@ fn a_region_with_a_window_can_not_be_revoked(env: &Env) {
     let content = pair.far.revoke(&region).expect("no window is bound to it any more");
     assert_eq!(content.len, 300);
     write_fails(&mut pair, remote);
+}
+
+fn a_region_that_was_to_be_revoked_takes_no_window(env: &Env) {
+    let mut pair = env.rc();
+    let (region, window) = (pair.far.expose(300, bindable()), pair.far.new_window());
+    pair.far.recv(Mem::Region { region: region.id, start: 0, end: 100 }, 1);
+    assert_eq!(pair.far.revoke(&region).expect_err("a receive is posted"), "PostedWork");
+    let refused = pair.far.try_post(QpId(0), bind(window, &region, 0, 100, ALL)).expect_err("its key is withdrawn");
+    assert_eq!(refused.kind, "Withdrawn");
+    assert_eq!(pair.far.window_remote(window), None);
+    pair.near.post(Work::send(Mem::seeded(100, 2)).signaled());
+    pair.far.done().assert_success(WcOpcode::RECV);
+    pair.far.revoke(&region).expect("nothing is posted any more");
 }
 
 fn windows_need_a_region_that_allows_them(env: &Env) {

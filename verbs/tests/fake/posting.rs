@@ -166,7 +166,7 @@ fn datagrams_go_the_way_that_their_queue_pair_was_given() {
 }
 
 #[test]
-fn windows_of_other_domains_and_ranges_beyond_their_region_are_refused() {
+fn windows_of_other_domains_and_beyond_their_region_or_its_registration_are_refused() {
     in_fake(|| {
         let ground = Ground::new();
         let (mut a, b) = ground.pair();
@@ -180,6 +180,13 @@ fn windows_of_other_domains_and_ranges_beyond_their_region_are_refused() {
             let error = a.bind(&own, &region, range, Access::REMOTE_READ).post().unwrap_err().error;
             assert_eq!(error, PostError::Range { start, end, len: 64 });
         }
+        // Its registration ends at once, even where the memory is not given back yet.
+        let part = region.local(0..8);
+        let region = region.revoke().unwrap_err().region;
+        let error = a.bind(&own, &region, 0..64, Access::REMOTE_READ).post().unwrap_err().error;
+        assert_eq!(error, PostError::Withdrawn);
+        drop(part);
+        let region = region.revoke().unwrap();
         drop((a, b, region, own, other));
         ground.close();
     });

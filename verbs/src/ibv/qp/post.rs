@@ -138,10 +138,11 @@ impl OwnedQp {
         let tag = self.tag(index);
         let rkey = grant.with_mr(|mr| {
             window.bind((addr, len), access, |mw, rkey| {
-                let bind = sys::ibv_mw_bind_info { mr, addr, length: len, mw_access_flags: access.bits() };
+                let bind = sys::ibv_mw_bind_info { mr: mr.as_ptr(), addr, length: len, mw_access_flags: access.bits() };
                 let held = Held::Bind(window.clone(), rkey);
                 let slot = SendSlot { local: Local::None, wr_id, opcode: WcOpcode::BIND_MW, len: 0, held };
-                // SAFETY: `index` is the next one, and this is the one owner. Queue pair, window and region are alive.
+                // SAFETY: `index` is the next one, and this is the one owner. Queue pair and window are alive, and so is
+                // the registration, which `with_mr` holds.
                 let handed =
                     unsafe { self.hand_over(index, slot, || self.submit.bind(self.qp, tag, flags, (mw, rkey), &bind)) };
                 handed.map_err(|rejected| rejected.error)
