@@ -13,6 +13,8 @@ mod arming;
 mod claims;
 #[path = "../src/soft/entry.rs"]
 mod entry;
+#[path = "../src/soft/filling.rs"]
+mod filling;
 #[path = "../src/soft/hazard.rs"]
 mod hazard;
 #[path = "../src/ibv/recv_slots.rs"]
@@ -27,6 +29,20 @@ mod send_queue;
 mod sync;
 
 /// What the rest of the crate is to these files.
+mod barrier {
+    pub fn registered() -> bool {
+        false
+    }
+
+    pub fn light(_asymmetric: bool) {
+        loom::sync::atomic::fence(super::sync::Ordering::SeqCst);
+    }
+
+    pub fn heavy() {
+        light(false);
+    }
+}
+
 mod memory {
     /// Memory of a request: what it is does not matter to the models, but which it is.
     #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::blocks::Blocks;
 use super::eventfd::EventFd;
+use super::filler::{Filled, Filler};
 use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
 use super::keys::KeyTable;
@@ -95,8 +96,11 @@ pub(crate) trait Member: Send + Sync {
     fn hazard(&self) -> &AtomicU32;
     /// A glance at its peer's hazard.
     fn sight_peer(&self) -> Option<PeerSighting>;
-    /// The piece of a posted receive that a peer may fill, as address, length and arena; valid inside the engine's hazard.
-    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64, u32)>;
+    /// For who fills its receives within this process.
+    fn filler(&self) -> Option<Filler>;
+    /// Marks a posted receive that a peer may fill, and says where a piece of it lies, as address, length and arena; valid
+    /// inside the engine's hazard.
+    fn fill(&self, receive: u32, piece: u32) -> Option<(Filled, (u64, u64, u32))>;
     /// A peer's word that its own request was not valid.
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind);
     /// The link of that number, to that device, is over. Unless the device is `gone` too, it may be inside an access.

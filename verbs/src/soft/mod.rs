@@ -19,6 +19,10 @@ mod crowd;
 mod entry;
 mod eventfd;
 mod exec;
+mod filler;
+mod filling;
+#[cfg(test)]
+mod forged;
 mod grant;
 mod hazard;
 mod home;

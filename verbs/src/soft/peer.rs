@@ -9,6 +9,7 @@ use super::control::Link;
 use super::cq_shared::call;
 use super::entry::RING_INLINE;
 use super::eventfd::EventFd;
+use super::filler::Filler;
 use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
 use super::rest::Board;
 use super::ring::{Lines, Producer, Slot};
@@ -49,6 +50,8 @@ pub(crate) struct PeerView {
     claimed: Option<Receive>,
     /// Properties that hold once the peer was seen ready; `None` before.
     settled: Option<Settled>,
+    /// Of a queue pair of this process.
+    filler: Option<Filler>,
 }
 
 // SAFETY: the pointers name atomics in mappings that `link` keeps.
@@ -83,8 +86,13 @@ pub(crate) enum Gate {
 }
 
 impl PeerView {
-    /// Checks what the peer says of its queue pair against its mappings.
-    pub(crate) fn new(link: Arc<Link>, info: &QpInfo, bell: Arc<EventFd>) -> Result<Self, ConnectError> {
+    /// Checks what the peer says of its queue pair against its mappings. One of this process has a `filler`.
+    pub(crate) fn new(
+        link: Arc<Link>,
+        info: &QpInfo,
+        bell: Arc<EventFd>,
+        filler: Option<Filler>,
+    ) -> Result<Self, ConnectError> {
         if !info.wqe_count.is_power_of_two() || !info.ring_lines.is_power_of_two() {
             return Err(bad("a queue's size is no power of two"));
         }
@@ -139,6 +147,7 @@ impl PeerView {
             short_by: 0,
             claimed: None,
             settled: None,
+            filler,
         })
     }
 
@@ -263,6 +272,20 @@ impl PeerView {
             (is_posted && usable(self.wqe(index))).then_some(())
         };
         claims.claim(taker, posted).map(|(index, ())| index)
+    }
+
+    /// Marks a receive before anything is written to it. False if nothing may be: only peers that lie bring that about.
+    #[inline(always)]
+    pub(crate) fn begin_filling(&self, receive: Receive) -> bool {
+        self.filler.as_ref().is_none_or(|filler| filler.begin(receive))
+    }
+
+    /// Nothing is written to the receive any more.
+    #[inline(always)]
+    pub(crate) fn end_filling(&self, receive: Receive) {
+        if let Some(filler) = &self.filler {
+            filler.end(receive);
+        }
     }
 
     /// Notes that the message took the receive.

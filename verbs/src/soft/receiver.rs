@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::entry::Entry;
+use super::filler::Filler;
+use super::filling::Filling;
 use super::layout::Receives;
 use super::recv_queue::{RecvSlot, RecvSlots, WqeRing};
 use super::ring::{Consumer, Lines};
@@ -42,8 +44,8 @@ pub(super) struct OwnQueue {
     depth: u32,
     /// Written by the poster.
     pub(super) posted: AtomicU32,
-    /// Written by the poller.
-    pub(super) retired: AtomicU32,
+    /// What the poller has taken, and who fills what it has not.
+    pub(super) filling: Arc<Filling>,
 }
 
 /// The place of the next receive of a queue that is not full.
@@ -71,7 +73,7 @@ impl Receiver {
                     slots: RecvSlots::new(count),
                     depth: spec.options.recv_depth,
                     posted: AtomicU32::new(0),
-                    retired: AtomicU32::new(0),
+                    filling: Arc::new(Filling::new(count)),
                 };
                 // Datagrams have one line for each receive.
                 let lines =
@@ -113,7 +115,7 @@ impl Receiver {
     pub(crate) fn room(&self) -> Option<Room<'_>> {
         let own = self.own.as_ref()?;
         let index = own.posted.load(Ordering::Relaxed);
-        let is_full = index.wrapping_sub(own.retired.load(Ordering::Acquire)) >= own.depth;
+        let is_full = index.wrapping_sub(own.filling.retired()) >= own.depth;
         (!is_full).then_some(Room { own, index })
     }
 
@@ -131,10 +133,19 @@ impl Receiver {
         Ok(())
     }
 
+    /// For who fills receives within this process.
+    pub(crate) fn filler(&self) -> Option<Filler> {
+        if let Some(own) = &self.own {
+            own.filling.allow();
+            return Some(Filler::Own(own.filling.clone()));
+        }
+        self.srq.as_ref().map(|srq| srq.filler())
+    }
+
     /// True if receive `index` is posted and not completed.
     pub(crate) fn is_outstanding(&self, index: u32) -> bool {
         self.own.as_ref().is_some_and(|own| {
-            let retired = own.retired.load(Ordering::Acquire);
+            let retired = own.filling.retired();
             index.wrapping_sub(retired) < own.posted.load(Ordering::Acquire).wrapping_sub(retired)
         })
     }
@@ -161,7 +172,7 @@ impl Receiver {
 
     /// Receives that are claimed and not completed yet.
     fn claimed(&self, own: &OwnQueue, table: &ClaimTable) -> impl Iterator<Item = u32> + use<> {
-        let retired = own.retired.load(Ordering::Acquire);
+        let retired = own.filling.retired();
         // A head that makes no sense claims no more than there is.
         let count = table.claims.count().wrapping_sub(retired).min(self.lines);
         (0..count).map(move |ahead| retired.wrapping_add(ahead))
@@ -204,7 +215,7 @@ impl Receiver {
             std::mem::forget(srq.clone());
         }
         let Some(own) = &self.own else { return };
-        let (mut index, end) = (own.retired.load(Ordering::Acquire), own.posted.load(Ordering::Acquire));
+        let (mut index, end) = (own.filling.retired(), own.posted.load(Ordering::Acquire));
         while index != end {
             // SAFETY: `&mut self`: neither poster nor poller is left.
             std::mem::forget(std::mem::take(unsafe { own.slots.slot(index) }));

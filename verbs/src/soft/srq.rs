@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::MAX_SRQ_WR;
 use super::block::Block;
 use super::claims::{Claims, Taker};
+use super::filler::Filler;
 use super::home::Home;
 use super::layout::{ClaimHead, ClaimInfo, Receives, ordered, slot_of};
+use super::peer::Receive;
 use super::recv_queue::{RecvSlot, RecvSlots, Taken, WqeRing};
 use crate::error::{CreateError, PostError, Rejected};
 use crate::events::AsyncEvent;
@@ -30,10 +32,7 @@ pub(crate) struct SoftSrq {
     order: Block<AtomicU64>,
     table: ClaimTable,
     slots: RecvSlots,
-    /// Per slot: `LIVE` while a receive is posted there and not taken by a completion.
-    live: Box<[AtomicU32]>,
-    /// Per slot: running number of its receive.
-    number: Box<[AtomicU32]>,
+    lives: Arc<Lives>,
     /// A bit per slot: 1 while it is free.
     free: Box<[AtomicU64]>,
     displaced: Mutex<HashMap<u32, Displaced>>,
@@ -48,9 +47,20 @@ struct Displaced {
     taker: u32,
 }
 
+/// What becomes of the receives in the slots, in memory of this process alone.
+#[derive(Debug)]
+pub(crate) struct Lives {
+    /// Per slot: `LIVE` while a receive is posted there and not taken by a completion, or `FILLING`.
+    live: Box<[AtomicU32]>,
+    /// Per slot: running number of its receive.
+    number: Box<[AtomicU32]>,
+}
+
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
 const TAKEN: u32 = 2;
+/// Somebody in this process is at it, who marked it as [`Filler`] says.
+const FILLING: u32 = 3;
 
 /// A claim table of ours.
 #[derive(Debug)]
@@ -100,8 +110,7 @@ impl SoftSrq {
             order,
             table,
             slots: RecvSlots::new(count),
-            live: (0..count).map(|_| AtomicU32::new(FREE)).collect(),
-            number: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            lives: Arc::new(Lives::new(count)),
             free: free.collect(),
             displaced: Mutex::default(),
             posted: AtomicU32::new(0),
@@ -133,6 +142,11 @@ impl SoftSrq {
         self.table.info
     }
 
+    /// For who fills receives within this process.
+    pub(crate) fn filler(&self) -> Filler {
+        Filler::Shared(self.lives.clone())
+    }
+
     /// Posts a receive. For one poster at a time: `SharedReceiveQueue` is not shared and takes `&mut self`.
     #[inline]
     pub(crate) fn post(&self, memory: Local, wr_id: u64) -> Result<(), Rejected> {
@@ -148,8 +162,7 @@ impl SoftSrq {
         let len = self.wqes.describe(slot, &memory, receives);
         // SAFETY: the slot is free, so it is the poster's.
         *unsafe { self.slots.slot(slot) } = RecvSlot { memory, wr_id, len };
-        self.number[slot as usize].store(index, Ordering::Relaxed);
-        self.live[slot as usize].store(LIVE, Ordering::Release);
+        self.lives.begin_life(slot, index);
         self.order(index).store(ordered(index, slot), Ordering::Release);
         let next = index.wrapping_add(1);
         self.posted.store(next, Ordering::Relaxed);
@@ -162,16 +175,12 @@ impl SoftSrq {
     #[inline]
     pub(crate) fn take(&self, index: u32, memory: &mut Local) -> Option<Taken> {
         let slot = self.slot(index)?;
-        let live = &self.live[slot as usize];
-        live.compare_exchange(LIVE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        if self.number[slot as usize].load(Ordering::Relaxed) != index {
-            // Two takers of one number, which only a peer that lies brings about: the slot has a new life already.
-            live.store(LIVE, Ordering::Release);
+        if !self.lives.turn(Receive { index, slot }, TAKEN) {
             return None;
         }
         // SAFETY: only one taker wins the slot's word, and the poster waits until the slot is free.
         let taken = unsafe { self.slots.slot(slot) }.take(memory);
-        live.store(FREE, Ordering::Release);
+        self.lives.live[slot as usize].store(FREE, Ordering::Release);
         self.free[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::Release);
         let limit = self.limit.load(Ordering::Relaxed);
         if limit != 0 && self.available() < limit && self.limit.swap(0, Ordering::Relaxed) != 0 {
@@ -190,7 +199,7 @@ impl SoftSrq {
     /// Receives that messages to queue pair `qpn` claimed and that never completed.
     pub(crate) fn unfinished(&self, qpn: u32) -> Vec<u32> {
         let claimed = self.table.claims.count();
-        let numbers = self.number.iter().map(|number| number.load(Ordering::Acquire));
+        let numbers = self.lives.number.iter().map(|number| number.load(Ordering::Acquire));
         let mut found: Vec<u32> = numbers
             .zip(0..)
             .filter(|&(index, slot)| {
@@ -240,8 +249,7 @@ impl SoftSrq {
     }
 
     fn holds(&self, slot: u32, index: u32) -> bool {
-        self.live[slot as usize].load(Ordering::Acquire) == LIVE
-            && self.number[slot as usize].load(Ordering::Relaxed) == index
+        self.lives.hold(slot, index)
     }
 
     fn take_free(&self) -> Option<u32> {
@@ -273,6 +281,50 @@ impl SoftSrq {
 
     pub(crate) fn available(&self) -> u32 {
         self.posted.load(Ordering::Acquire).wrapping_sub(self.table.claims.count())
+    }
+}
+
+impl Lives {
+    fn new(count: u32) -> Self {
+        let words = || (0..count).map(|_| AtomicU32::new(0)).collect();
+        Lives { live: words(), number: words() }
+    }
+
+    fn begin_life(&self, slot: u32, index: u32) {
+        self.number[slot as usize].store(index, Ordering::Relaxed);
+        self.live[slot as usize].store(LIVE, Ordering::Release);
+    }
+
+    fn hold(&self, slot: u32, index: u32) -> bool {
+        matches!(self.live[slot as usize].load(Ordering::Acquire), LIVE | FILLING)
+            && self.number[slot as usize].load(Ordering::Relaxed) == index
+    }
+
+    /// Turns a receive that lives into what is `to` be. False if it does not.
+    #[inline]
+    fn turn(&self, Receive { index, slot }: Receive, to: u32) -> bool {
+        let live = &self.live[slot as usize];
+        if live.compare_exchange(LIVE, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        if self.number[slot as usize].load(Ordering::Relaxed) == index {
+            return true;
+        }
+        // Two takers of one number, which only a peer that lies brings about: the slot has a new life already.
+        live.store(LIVE, Ordering::Release);
+        false
+    }
+
+    /// As [`Filler::begin`].
+    #[inline]
+    pub(super) fn begin(&self, receive: Receive) -> bool {
+        self.turn(receive, FILLING)
+    }
+
+    /// As [`Filler::end`].
+    #[inline]
+    pub(super) fn end(&self, receive: Receive) {
+        self.live[receive.slot as usize].store(LIVE, Ordering::Release);
     }
 }
 

@@ -18,11 +18,11 @@ pub(crate) fn resolve(node: &Arc<Node>, domain: u64, address: &QpAddress) -> Res
         why: "it is on a network, and this device reaches software devices of its own host only",
     })?;
     let link = node.link_to(soft)?;
-    let (info, bell) = link.query(address.qpn.0)?;
+    let (info, bell, filler) = link.query(address.qpn.0)?;
     if info.qpn != address.qpn.0 || info.qp_type != QpType::Ud || info.claims.is_none() {
         return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
     }
-    let view = PeerView::new(link, &info, bell)?;
+    let view = PeerView::new(link, &info, bell, filler)?;
     let home = node.home();
     Ok(UdTarget::new(view, domain, address.qkey, home.id(), [home.host().gid(), address.gid]))
 }

@@ -22,6 +22,7 @@ use crate::gpu::{Allocation, Export, Imported, Place};
 use crate::memory::Arena;
 use crate::memory::Segment;
 use crate::soft::eventfd::EventFd;
+use crate::soft::filler::Filler;
 use crate::soft::home::{Home, Initiators};
 use crate::soft::keys::KeyView;
 use crate::soft::layout::{FaultKind, LAYOUT_VERSION, MAGIC, NodeHeader, PUBLIC_BYTES, QpInfo, SHARED_BYTES};
@@ -235,20 +236,21 @@ impl Link {
     }
 
     /// Asks the peer's device for a queue pair. Blocks until the answer comes, some seconds at most.
-    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Arc<EventFd>), ConnectError> {
+    /// Of one of this process also by what its receives are marked.
+    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Arc<EventFd>, Option<Filler>), ConnectError> {
         let missing = ConnectError::NoSuchQueuePair { qpn: crate::Qpn(qpn) };
         let remote = match &self.wire {
             Wire::Local(home) => {
                 let home = home.upgrade().ok_or(ConnectError::PeerGone { node: self.peer })?;
                 let qp = home.member(qpn).ok_or(missing)?;
-                return Ok((qp.info(), qp.bell().clone()));
+                return Ok((qp.info(), qp.bell().clone(), qp.filler()));
             }
             Wire::Remote(remote) => remote,
         };
         let request = remote.answers.open();
         self.send(&Message::Query { request, qpn }, &[]);
         match remote.answers.wait(request, &self.dead, ANSWER) {
-            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.bell(info.bell, fd))),
+            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.bell(info.bell, fd), None)),
             Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
             Answer::Info(Some((_, Bell::Missing))) => {
                 Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })

@@ -32,13 +32,14 @@ pub(super) fn serve(home: &Home, link: &Link, op: BounceOp) -> Option<u64> {
         }
         BounceOp::Receive { qpn, receive, piece, offset, len, slot } => {
             let qp = home.member(qpn).filter(|qp| qp.is_peer(link.peer()))?;
-            let (to, room, arena) = qp.posted_piece(receive, piece)?;
+            let (_filled, (to, room, arena)) = qp.fill(receive, piece)?;
             if u64::from(offset) + u64::from(len) > room {
                 return None;
             }
-            // The receive is posted and stays so until the engine's hazard is left; the range was checked.
+            // The receive is posted. It stays so while it is marked, whatever the peer has its owner believe, and until the
+            // engine's hazard is left, where the queue pair fails. The range was checked.
             let to = here(to + u64::from(offset), arena);
-            // SAFETY: as the receive says.
+            // SAFETY: the receive has those bytes until then.
             moved(unsafe { to.copy_from(Spot::host(area(slot, len)?), len as usize) })
         }
         BounceOp::CompareSwap { qpn, rkey, addr, compare, swap } => {

@@ -13,7 +13,7 @@ use crate::soft::control::Reach;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_SOLICITED, KIND_SEND, KIND_VOID};
 use crate::soft::hazard::Hazard;
 use crate::soft::layout::{RecvWqe, gate};
-use crate::soft::peer::PeerView;
+use crate::soft::peer::{PeerView, Receive};
 use crate::soft::{barrier, vm};
 use crate::status::WcStatus;
 use crate::sync::Ordering;
@@ -94,8 +94,13 @@ impl UdTarget {
             Err(NoClaim::Empty | NoClaim::Closed) => return Fate::Dropped,
         };
         let fits = needed <= u64::from(self.view.wqe(receive).total.load(Ordering::Relaxed));
+        let place = Receive { index: receive, slot: receive };
+        if !self.view.begin_filling(place) {
+            return Fate::Dropped;
+        }
         // A receive that is too short completes with a length error at its owner.
         let filled = !fits || self.fill(request, receive, len);
+        self.view.end_filling(place);
         let mut flags = if request.solicited { FLAG_SOLICITED } else { 0 };
         flags |= if request.imm.is_some() { FLAG_IMM } else { 0 };
         let entry = Entry {
@@ -154,7 +159,8 @@ impl UdTarget {
         let with = Borrowed { inline: Some(&header), ..Borrowed::default() };
         let head = Request::of_bytes(&with);
         let write = |to: (&_, u64), piece: Piece| {
-            // SAFETY: the receive is claimed, so ours until its entry is placed; the pieces are posted memory.
+            // SAFETY: the receive is claimed, so ours until its entry is placed, and in this process while it is marked,
+            // whatever its owner is told; the pieces are posted memory.
             unsafe { put(&self.view, to, piece) }
         };
         let result = scatter(&self.view, receive, 0, &head, write)

@@ -125,11 +125,15 @@ impl Sender {
     fn place(&mut self, own: &Own, request: &Request<'_>, receive: Receive) -> Option<Outcome> {
         let peer = self.peer.as_ref()?;
         if self.bouncing.is_none() {
+            if !peer.begin_filling(receive) {
+                return Some(self.leave(own, LOST));
+            }
             let result = scatter(peer, receive.slot, 0, request, |to, piece| {
-                // SAFETY: the receive is ours until we publish its completion, its owner waits for the hazard, and the
-                // local piece is posted memory.
+                // SAFETY: the receive is ours until we publish its completion, and in this process while it is marked, whatever
+                // its owner is told; its owner waits for the hazard; the local piece is posted memory.
                 unsafe { put(peer, to, piece) }
             });
+            peer.end_filling(receive);
             match result {
                 Ok(()) => return None,
                 Err(NotPut::Pending) => return Some(self.leave(own, Outcome::Wait(Wait::Memory))),

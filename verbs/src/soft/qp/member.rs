@@ -7,8 +7,10 @@ use crate::address::NodeId;
 use crate::events::AsyncEvent;
 use crate::soft::eventfd::EventFd;
 use crate::soft::exec::taker;
+use crate::soft::filler::{Filled, Filler};
 use crate::soft::home::Member;
 use crate::soft::layout::{FaultKind, QpInfo, QpPublic};
+use crate::soft::peer::Receive;
 use crate::soft::withdrawal::PeerSighting;
 use crate::sync::{AtomicU32, Ordering};
 use crate::types::Access;
@@ -72,15 +74,23 @@ impl Member for SoftQp {
         SoftQp::sight_peer(self)
     }
 
-    fn posted_piece(&self, receive: u32, piece: u32) -> Option<(u64, u64, u32)> {
+    fn filler(&self) -> Option<Filler> {
+        self.receiver.filler()
+    }
+
+    fn fill(&self, receive: u32, piece: u32) -> Option<(Filled, (u64, u64, u32))> {
         // The caller is inside the engine's hazard, which a queue pair that fails waits for.
         if self.has_failed() {
             return None;
         }
-        match &self.spec.srq {
-            Some(srq) => srq.wqes().piece(srq.outstanding(receive)?, piece),
+        let srq = self.spec.srq.as_ref();
+        let slot = srq.map_or(Some(receive), |srq| srq.outstanding(receive))?;
+        let filled = self.filler()?.fill(Receive { index: receive, slot })?;
+        let piece = match srq {
+            Some(srq) => srq.wqes().piece(slot, piece),
             None => self.receiver.wqe_ring().filter(|_| self.receiver.is_outstanding(receive))?.piece(receive, piece),
-        }
+        };
+        Some((filled, piece?))
     }
 
     fn fault(&self, from: NodeId, from_qpn: u32, kind: FaultKind) {

@@ -46,7 +46,7 @@ impl SoftQp {
         // SAFETY: as in `poll_receive`.
         let poller = unsafe { &mut *self.receiver.poller.get() };
         let Some(poller) = poller else { return false };
-        let next = self.receiver.own.as_ref().map_or(0, |own| own.retired.load(Ordering::Relaxed));
+        let next = self.receiver.own.as_ref().map_or(0, |own| own.filling.retired());
         if poller.peek().is_some() || self.receiver.is_void(next) {
             return true;
         }
@@ -54,7 +54,7 @@ impl SoftQp {
             return false;
         }
         match (&self.receiver.own, &self.receiver.srq) {
-            (Some(own), _) => own.retired.load(Ordering::Relaxed) != own.posted.load(Ordering::Acquire),
+            (Some(own), _) => own.filling.retired() != own.posted.load(Ordering::Acquire),
             (None, Some(srq)) => !self.unfinished(poller, srq).is_empty(),
             (None, None) => false,
         }
@@ -96,7 +96,7 @@ impl SoftQp {
     #[inline(always)]
     fn complete_short(&self, poller: &mut Poller, entry: &Entry, into: &mut Current) -> bool {
         let Some(own) = self.receiver.own.as_ref().filter(|_| self.claims.is_none()) else { return false };
-        let receive = own.retired.load(Ordering::Relaxed);
+        let receive = own.filling.retired();
         let is_next = entry.receive == receive && receive != own.posted.load(Ordering::Acquire);
         if !is_next || !entry.is_short() || entry.byte_len > into.short.most {
             return false;
@@ -104,14 +104,15 @@ impl SoftQp {
         // SAFETY: published and not retired, so it is the poller's.
         let slot = unsafe { own.slots.slot(receive) };
         let (wr_id, len) = (slot.wr_id, slot.len);
-        if len < entry.byte_len as usize || !matches!(slot.memory, Local::Buffer(_) | Local::Slab(_)) {
+        let fits = len >= entry.byte_len as usize && matches!(slot.memory, Local::Buffer(_) | Local::Slab(_));
+        if !fits || !own.filling.take(receive) {
             return false;
         }
         // SAFETY: the completion before this one was dropped, with its memory.
         unsafe { slot.take_into_empty(&mut into.memory) };
         poller.consumer.read_short(entry, &mut into.short.bytes);
         poller.consumer.advance(entry, &self.public().consumed.0);
-        own.retired.store(receive.wrapping_add(1), Ordering::Release);
+        own.filling.retire(receive);
         into.short.origin = Some(Origin { of: self.name(), receive, len });
         into.wc = WorkCompletion {
             wr_id,
@@ -187,7 +188,7 @@ impl SoftQp {
         }
         let slot = match (&self.receiver.own, &self.receiver.srq) {
             (Some(own), _) => {
-                let index = own.retired.load(Ordering::Relaxed);
+                let index = own.filling.retired();
                 if index == own.posted.load(Ordering::Acquire) {
                     return None;
                 }
@@ -208,7 +209,7 @@ impl SoftQp {
 
     /// A receive that a dead sender claimed (UD).
     fn complete_void(&self, poller: &mut Poller, into: &mut Current) -> Option<()> {
-        let index = self.receiver.own.as_ref()?.retired.load(Ordering::Relaxed);
+        let index = self.receiver.own.as_ref()?.filling.retired();
         if !self.receiver.take_void(index) {
             return None;
         }
@@ -234,8 +235,8 @@ impl SoftQp {
     fn take_slot(&self, index: u32, memory: &mut Local) -> Option<Taken> {
         match (&self.receiver.own, &self.receiver.srq) {
             (Some(own), _) => {
-                let next = own.retired.load(Ordering::Relaxed);
-                if index != next || next == own.posted.load(Ordering::Acquire) {
+                let next = own.filling.retired();
+                if index != next || next == own.posted.load(Ordering::Acquire) || !own.filling.take(index) {
                     return None;
                 }
                 // SAFETY: published and not retired, so it is the poller's.
@@ -249,7 +250,7 @@ impl SoftQp {
     #[inline(always)]
     fn retire(&self, index: u32) {
         if let Some(own) = &self.receiver.own {
-            own.retired.store(index.wrapping_add(1), Ordering::Release);
+            own.filling.retire(index);
             // A sender that died after it had filled the receive.
             self.receiver.take_void(index);
         }

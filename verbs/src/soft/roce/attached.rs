@@ -16,7 +16,7 @@ use crate::soft::cq_shared::Seat;
 use crate::soft::entry::{Entry, FLAG_IMM, FLAG_INVALIDATE, FLAG_SOLICITED, KIND_SEND, KIND_VOID, KIND_WRITE_IMM};
 use crate::soft::exec::{self, NotPut, Own, Piece, Request, find, put_at, scatter, take};
 use crate::soft::home::Home;
-use crate::soft::peer::PeerView;
+use crate::soft::peer::{self, PeerView};
 use crate::soft::send_queue::{SendQueue, SendSlot};
 use crate::soft::withdrawal::Withdrawal;
 use crate::status::WcStatus;
@@ -36,6 +36,8 @@ pub(super) struct Attached {
     is_unseen: bool,
     /// Where the answer ends that is being made, to a READ of the peer.
     answer_ends: u64,
+    /// The receive that a message is being put into.
+    filling: Option<peer::Receive>,
     /// The protocol gave it up, and is out of its memory.
     pub(super) is_closed: bool,
 }
@@ -75,7 +77,17 @@ pub(super) enum Next {
 impl Attached {
     pub(super) fn new(qpn: Qpn, join: Join) -> Self {
         let taken = join.send.retired();
-        Attached { qpn, taken, done: taken, join, refused: None, is_unseen: false, answer_ends: 0, is_closed: false }
+        Attached {
+            qpn,
+            taken,
+            done: taken,
+            join,
+            refused: None,
+            is_unseen: false,
+            answer_ends: 0,
+            filling: None,
+            is_closed: false,
+        }
     }
 
     pub(super) fn owner(&self) -> &Arc<dyn Owner> {
@@ -289,23 +301,36 @@ impl Attached {
     /// The next receive, taken for a message: a datagram's has room for so many bytes.
     pub(super) fn take_receive(&mut self, room: u32) -> Option<Receive<Memory>> {
         let inbound = &mut self.join.inbound;
-        let (index, slot) = if self.join.qp_type == QpType::Ud {
+        let receive = if self.join.qp_type == QpType::Ud {
             // The line of a datagram is that of its receive: there is room.
             let index = inbound.claim_now(NETWORK, |wqe| wqe.total.load(Ordering::Relaxed) >= room).ok()?;
-            (index, index)
+            peer::Receive { index, slot: index }
         } else {
             if !inbound.has_room(1) {
                 return None;
             }
             let receive = inbound.next_receive(self.qpn.0, true).ok()?;
             inbound.took_receive();
-            (receive.index, receive.slot)
+            receive
         };
-        if !self.join.owner.is_outstanding(index) {
+        if !inbound.begin_filling(receive) {
             return None;
         }
-        let len = inbound.wqe(slot).total.load(Ordering::Relaxed);
-        Some(Receive { id: index.into(), local: Memory { qpn: self.qpn, place: Place::Receive(slot) }, len })
+        self.filling = Some(receive);
+        if !self.join.owner.is_outstanding(receive.index) {
+            self.filled();
+            return None;
+        }
+        let local = Memory { qpn: self.qpn, place: Place::Receive(receive.slot) };
+        let len = self.join.inbound.wqe(receive.slot).total.load(Ordering::Relaxed);
+        Some(Receive { id: receive.index.into(), local, len })
+    }
+
+    /// Nothing is put any more into the receive that was taken.
+    fn filled(&mut self) {
+        if let Some(receive) = self.filling.take() {
+            self.join.inbound.end_filling(receive);
+        }
     }
 
     /// Puts bytes of a message into the receive that was taken for it; those for a GPU are written behind.
@@ -320,14 +345,14 @@ impl Attached {
                 // SAFETY: the piece is part of `bytes`.
                 let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
                 let bytes = Bytes { qpn: self.qpn, request: None, calc: None, bytes };
-                // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; what is
-                // written behind is settled before the receive completes, and after each round.
+                // SAFETY: the receive is taken and marked, and the queue pair does not take it back before the protocol has
+                // left; what is written behind is settled before the receive completes, and after each round.
                 if let Some(put) = unsafe { behind.put((at.as_ptr(), place), bytes) } {
                     return if is_moved(put.map_err(Box::new)) { Ok(()) } else { Err(NotPut::Fault) };
                 }
             }
-            // SAFETY: the receive is taken, and the queue pair does not take it back before the protocol has left; the
-            // piece is part of `bytes`.
+            // SAFETY: the receive is taken and marked, and the queue pair does not take it back before the protocol has
+            // left; the piece is part of `bytes`.
             unsafe { put_at(inbound, to.0, found, piece) }
         })
         .ok()
@@ -335,6 +360,7 @@ impl Attached {
 
     /// A message is in its receive, or failed it.
     pub(super) fn received(&mut self, index: u32, outcome: Outcome, message: &Incoming) {
+        self.filled();
         if outcome == Outcome::Flushed {
             return; // What was taken and is not filled is flushed with what was not taken.
         }
