@@ -55,7 +55,8 @@ pub struct LaunchArgs {
     /// Port for the ranks to meet at [default: a free one]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Device for the ranks' communicators (QPAIR_DEVICE in their environment) [default: soft0]
+    /// Device for the ranks' communicators [default: QPAIR_DEVICE, or else soft0 within one host, and what topology names
+    /// between hosts]
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
     /// End the job after this time: 90, 500ms, 5m, 2h [default: none]

@@ -4,6 +4,8 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use rustix::net::sockopt;
+
 use super::args::PerfArgs;
 use super::error::PerfError;
 
@@ -31,6 +33,17 @@ pub fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+/// Has the system find out within a minute that the other side's host is gone.
+///
+/// # Errors
+/// What the system says.
+pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
+    Ok(sockopt::set_tcp_keepcnt(stream, 3)?)
 }
 
 const LIMIT: Duration = Duration::from_secs(10);

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::perf::error::PerfError;
+use crate::perf::reach::keep_alive;
 use crate::perf::test::Parameters;
 
 /// One side of the control connection.
@@ -114,6 +115,7 @@ impl Exchange {
     pub fn open(stream: TcpStream, introduction: Duration) -> Result<Self, PerfError> {
         stream.set_nodelay(true).map_err(PerfError::Exchange)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(PerfError::Exchange)?;
+        keep_alive(&stream).map_err(PerfError::Exchange)?;
         let reader = Timed { stream: stream.try_clone().map_err(PerfError::Exchange)?, until: None };
         let mut exchange = Exchange { stream, reader: BufReader::new(reader), patience: PATIENCE };
         exchange.allow(Some(introduction));

@@ -5,12 +5,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv, sockopt};
+use rustix::net::{RecvFlags, recv};
 
 use super::engine::{Engine, Event, Introduced, Introduction, Role, State};
 use super::error::{ExchangeError, Step};
 use super::wire::{BandwidthReport, Key};
 use crate::perf::error::PerfError;
+use crate::perf::reach::keep_alive;
 
 /// A connection to the other side.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Link {
     ) -> Result<Self, PerfError> {
         stream.set_nodelay(true).map_err(PerfError::Exchange)?;
         stream.set_write_timeout(Some(patience)).map_err(PerfError::Exchange)?;
-        keep_alive(&stream).map_err(|errno| PerfError::Exchange(errno.into()))?;
+        keep_alive(&stream).map_err(PerfError::Exchange)?;
         Ok(Link { stream, engine: Engine::new(role, introduction), patience })
     }
 
@@ -197,13 +198,6 @@ impl Link {
 }
 
 /// A host that is gone without a word is found out within a minute, also where nothing is due.
-fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepcnt(stream, 3)
-}
-
 /// Which of the two a socket's time limit gives is up to the system.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
