@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use qpair_roce::Arrival;
-use qpair_roce::wire::cm::{LEN, SERVICE_TCP};
+use qpair_roce::wire::cm::{LEN, Reason, SERVICE_TCP};
 use qpair_roce::wire::{Addresses, ICRC_LEN, Identifier, Packet, Part};
 
 use super::SLOTS;
@@ -36,6 +36,14 @@ pub(super) struct Desk {
     /// Bytes that wait.
     waiting_bytes: usize,
     identifier: Identifier,
+    for_all: Allowance,
+}
+
+/// How many packets may go to all: anybody can send such, and each costs a call of the system for each slot.
+#[derive(Debug, Default)]
+struct Allowance {
+    since: Option<Instant>,
+    used: u32,
 }
 
 /// Packets for one who had no room, until they are lost.
@@ -69,12 +77,25 @@ impl Whom {
             return port.map_or(Whom::Nobody, Whom::Listener);
         }
         match word(28) {
-            // A refusal by one who gave up before it was told.
-            Some(0) if attribute == REJECT => Whom::All,
+            Some(0) if attribute == REJECT => {
+                if gave_up(packet) {
+                    Whom::All
+                } else {
+                    Whom::Nobody
+                }
+            }
             Some(id) => Whom::Slot(id % SLOTS),
             None => Whom::Nobody,
         }
     }
+}
+
+/// Whether a refusal is by one who gave up before it was told whom it refuses, and says what names the request.
+fn gave_up(packet: &[u8]) -> bool {
+    let fields = packet.get(MESSAGE + 32..).and_then(|bytes| bytes.first_chunk());
+    fields.is_some_and(|&[_, info_len, high, low]| {
+        Reason(u16::from_be_bytes([high, low])) == Reason::TIMEOUT && info_len >> 1 >= GUID_LEN
+    })
 }
 
 impl Desk {
@@ -109,16 +130,19 @@ impl Desk {
         counters: &mut NetworkCounters,
         mut here: impl FnMut(Arrival<'a>),
     ) {
-        let mut for_all = 0;
         for (index, packet) in datagram.packets().enumerate() {
             let whom = Whom::of(packet);
             if whom == Whom::All {
-                // Anybody can send such. Each is looked at by itself, and few go on.
-                let goes_on = for_all < MOST_FOR_ALL && self.is_whole(datagram, packet);
-                for_all += u32::from(goes_on);
+                // Each is looked at by itself, and few go on. Where there is no room they are lost: nobody repeats them.
+                let goes_on = self.is_whole(datagram, packet) && self.for_all.take(Instant::now());
                 for slot in (0..SLOTS).filter(|&slot| goes_on && slot != own) {
                     let this = |other: &[u8]| std::ptr::eq(other, packet);
-                    self.hand_on(What::Serving(slot), datagram, this, from, room, counters);
+                    let count = datagram.hand_on(room, this);
+                    match from.send(What::Serving(slot), room) {
+                        Ok(()) => counters.forwarded += count,
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                        Err(_) => counters.dropped_forwards += count,
+                    }
                 }
                 here(datagram.arrival(packet));
                 continue;
@@ -180,18 +204,38 @@ impl Desk {
 
     /// Tries once more what there was no room for.
     pub(super) fn hand_on_waiting(&mut self, from: &Serving, counters: &mut NetworkCounters) {
+        let (mut full, now) = (Vec::new(), Instant::now());
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { return };
-            self.waiting_bytes -= waiting.message.len();
-            match from.send(waiting.name, &waiting.message) {
-                Ok(()) => counters.forwarded += 1,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < waiting.until => {
-                    self.waiting_bytes += waiting.message.len();
+            // Who has no room for one has none for those behind it.
+            let sent = if full.contains(&waiting.name) {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                from.send(waiting.name, &waiting.message)
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && now < waiting.until => {
+                    full.push(waiting.name);
                     self.waiting.push_back(waiting);
+                    continue;
                 }
+                Ok(()) => counters.forwarded += 1,
                 Err(_) => counters.dropped_forwards += 1,
             }
+            self.waiting_bytes -= waiting.message.len();
         }
+    }
+}
+
+impl Allowance {
+    /// Takes one, if one is left.
+    fn take(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD) {
+            *self = Allowance { since: Some(now), used: 0 };
+        }
+        let is_left = self.used < MOST_FOR_ALL;
+        self.used += u32::from(is_left);
+        is_left
     }
 }
 
@@ -202,14 +246,17 @@ const REJECT: u16 = 0x12;
 /// Bytes of messages that wait for room: Linux gives each receiver room for ten messages, and a busy host is to bear hundreds
 /// at once, of 280 bytes or so.
 const MOST_WAITING: usize = 1 << 19;
-/// Packets of a datagram that go to all, at most.
-const MOST_FOR_ALL: u32 = 4;
+/// Packets that go to all in a period, at most: 63 calls each, and so 2 or 3 % of a core's time.
+const MOST_FOR_ALL: u32 = 16;
+const PERIOD: Duration = Duration::from_millis(100);
+/// Bytes of the GUID by which such a refusal names the request.
+const GUID_LEN: u8 = 8;
 /// How long they wait. Their senders repeat them after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use qpair_roce::wire::cm::{Message, Pair, Reason, Refused, Reject};
+    use qpair_roce::wire::cm::{Message, Pair, Refused, Reject};
 
     use super::*;
 
@@ -224,7 +271,7 @@ mod tests {
             ids: Pair { local: 9, remote },
             refused: Refused::Other,
             reason: Reason::TIMEOUT,
-            info_len: 0,
+            info_len: 8,
             info: [0; 72],
             private: [0; 148],
         })
@@ -242,9 +289,23 @@ mod tests {
             assert_eq!(Whom::of(&packet(message)), Whom::Slot(7));
         }
         assert_eq!(Whom::of(&packet(reject(0))), Whom::All);
+        // What names no request is nobody's.
+        let Message::Reject(named) = reject(0) else { unreachable!() };
+        for reject in [Reject { info_len: 7, ..named }, Reject { reason: Reason::CONSUMER, ..named }] {
+            assert_eq!(Whom::of(&packet(Message::Reject(reject))), Whom::Nobody);
+        }
         let mut cut_off = packet(reject(ids.remote));
         cut_off.pop();
         assert_eq!(Whom::of(&cut_off), Whom::Nobody);
+    }
+
+    #[test]
+    fn few_packets_go_to_all_in_a_period() {
+        let (mut allowance, start) = (Allowance::default(), Instant::now());
+        let taken = |allowance: &mut Allowance, at| (0..1000).filter(|_| allowance.take(start + at)).count();
+        assert_eq!(taken(&mut allowance, Duration::ZERO), MOST_FOR_ALL as usize);
+        assert_eq!(taken(&mut allowance, PERIOD / 2), 0);
+        assert_eq!(taken(&mut allowance, PERIOD), MOST_FOR_ALL as usize);
     }
 
     #[test]

@@ -148,6 +148,9 @@ impl Senders {
         }
         let is_for_segments = error.raw_os_error() == Some(libc::EOPNOTSUPP);
         let loss = if is_for_segments { Loss::Segments } else { Loss::of(&error) };
+        if loss == Loss::NoAddress {
+            self.forget_scope(&departure.route);
+        }
         let count = &mut counters.lost[loss as usize];
         if *count == 0 {
             let addresses = departure.route.addresses;
@@ -177,15 +180,22 @@ impl Senders {
         if let Addresses::V4(..) = addresses { &self.v4 } else { &self.v6 }
     }
 
-    /// The interface that has a link-local address, looked up once; 0 if there is none.
+    /// The interface that has a link-local address, looked up once, and again after it was not there; 0 if there is none.
     fn scope(&mut self, address: Ipv6Addr) -> u32 {
         if let Some(&(_, index)) = self.scopes.iter().find(|(known, _)| *known == address) {
             return index;
         }
         let found = crate::soft::roce::interfaces::interfaces().unwrap_or_default();
-        let index = found.iter().find(|one| one.address == address).map_or(0, |one| one.index);
-        self.scopes.push((address, index));
-        index
+        let index = found.iter().find(|one| one.address == address).map(|one| one.index);
+        self.scopes.extend(index.map(|index| (address, index)));
+        index.unwrap_or(0)
+    }
+
+    /// Forgets the interface of a packet that was lost since there is none: it may have been made anew, with another number.
+    fn forget_scope(&mut self, route: &Route) {
+        if let Addresses::V6(source, _) = route.addresses {
+            self.scopes.retain(|(known, _)| *known != source);
+        }
     }
 
     /// True if several packets that are sent at once come one by one, as the loopback shows.
@@ -314,3 +324,22 @@ const FIRST_PORT: u16 = 0xc000;
 const PORTS: u16 = 0x4000;
 const ATTEMPTS: u32 = 64;
 const SEND_BUFFER: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_not_there_is_looked_up_again() {
+        let mut senders = Senders::open(4791).unwrap();
+        let absent: Ipv6Addr = "fe80::dead:beef:dead:beef".parse().unwrap();
+        assert_eq!(senders.scope(absent), 0);
+        assert!(senders.scopes.is_empty());
+        // One that was there, and is no more.
+        senders.scopes.push((absent, 7));
+        assert_eq!(senders.scope(absent), 7);
+        let addresses = Addresses::V6(absent, Ipv6Addr::LOCALHOST);
+        senders.forget_scope(&Route { addresses, source_port: 0xc000, traffic_class: 0, hop_limit: 1 });
+        assert_eq!(senders.scope(absent), 0);
+    }
+}
