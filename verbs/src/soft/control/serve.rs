@@ -64,29 +64,34 @@ fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
 pub(crate) enum Drained {
     /// It goes on.
     Open,
+    /// It goes on, and more waits: what is one link's turn is over.
+    More,
     /// The peer makes no sense. It lives, and may be inside an access.
     Nonsense,
     /// The peer is gone, or has closed it.
     Over,
 }
 
-/// Handles all that waits on a link.
+/// Handles what waits on a link, up to one turn of it: peers that send without end keep nobody else from being heard. Of a
+/// spurned one nothing is read any more, so that it is stopped by its full socket; only its end is looked for.
 pub(crate) fn drain(home: &Home, link: &Link) -> Drained {
     use io::ErrorKind::{ConnectionReset, WouldBlock};
-    loop {
-        match link.socket().map(Socket::recv) {
-            Some(Ok(Some(packet))) if !link.is_spurned() => handle(home, link, packet),
-            Some(Ok(Some(_))) => {}
-            Some(Err(error)) if error.kind() == WouldBlock => return Drained::Open,
-            Some(Err(error)) if error.kind() != ConnectionReset => {
-                if !link.is_spurned() {
-                    tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; it is heard no more");
-                    return Drained::Nonsense;
-                }
+    let Some(socket) = link.socket() else { return Drained::Over };
+    if link.is_spurned() {
+        return if socket.is_hung_up() { Drained::Over } else { Drained::Open };
+    }
+    for _ in 0..TURN {
+        match socket.recv() {
+            Ok(Some(packet)) => handle(home, link, packet),
+            Err(error) if error.kind() == WouldBlock => return Drained::Open,
+            Err(error) if error.kind() != ConnectionReset => {
+                tracing::warn!(%error, peer = %link.peer(), "a peer sent what is no message; it is heard no more");
+                return Drained::Nonsense;
             }
-            Some(Ok(None) | Err(_)) | None => return Drained::Over,
+            Ok(None) | Err(_) => return Drained::Over,
         }
     }
+    Drained::More
 }
 
 /// Goes on with what peers told of and asked for while initiators were inside an access; true if something is left.
@@ -145,5 +150,32 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
         Message::Hello { .. } | Message::Refused(_) => {
             tracing::warn!(peer = %link.peer(), "a greeting out of order is ignored");
         }
+    }
+}
+
+/// Messages of one link that are handled before others are looked at: some milliseconds where each is a copy.
+const TURN: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::control::socket::pair;
+
+    #[test]
+    fn a_link_has_its_turn_and_a_spurned_one_is_read_no_more() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let (ours, theirs) = pair();
+        let greeting = Message::hello(peer.id());
+        theirs.send(&greeting, &peer.mappings()).unwrap();
+        let link = greet(&home, ours).expect("it is a greeting");
+        let flood = || (0..=TURN).for_each(|_| theirs.send(&Message::Quiet { turn: 1 }, &[]).unwrap());
+        flood();
+        assert!(matches!(drain(&home, &link), Drained::More));
+        assert!(matches!(drain(&home, &link), Drained::Open));
+        flood();
+        link.spurn();
+        assert!(matches!(drain(&home, &link), Drained::Open));
+        drop(theirs);
+        assert!(matches!(drain(&home, &link), Drained::Over));
     }
 }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, recvmsg,
@@ -61,6 +62,13 @@ impl Socket {
     /// Tells the other end that nothing follows; what it sends is still received.
     pub(crate) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+    }
+
+    /// True once nothing follows what was received or waits: the other end is closed, or has hung up.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let found = poll(&mut fds, Some(&Timespec::default()));
+        found.is_ok() && !fds[0].revents().is_empty()
     }
 
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
@@ -38,7 +39,7 @@ pub(crate) struct Control {
 pub(crate) trait Handler: Send + Sync {
     /// Answers the first message of a new connection; the link, if it can be accepted.
     fn greet(&self, socket: Socket) -> Option<Arc<Link>>;
-    /// Handles all that waits on a link.
+    /// Handles what waits on a link, up to one turn of it.
     fn drain(&self, link: &Link) -> Drained;
     /// Goes on with what a peer waits for; true if something is left.
     fn settle(&self, link: &Link) -> bool;
@@ -65,6 +66,8 @@ struct Loop {
     refused: bool,
     retiring: Vec<Retiring>,
     turn: u64,
+    /// Sockets of which more waits than one turn took; they tell of it only once.
+    again: Vec<Token>,
     /// Links with something that is over once others have left an access, or a driver has closed it.
     unsettled: Vec<Arc<Link>>,
 }
@@ -155,6 +158,7 @@ impl Loop {
             refused: false,
             retiring: Vec::new(),
             turn: 0,
+            again: Vec::new(),
             unsettled: Vec::new(),
         })
     }
@@ -166,6 +170,7 @@ impl Loop {
         while !self.control.closing.load(Ordering::Acquire) {
             let ticking = self.control.ticking.load(Ordering::Acquire);
             let limit = match ticking {
+                _ if !self.again.is_empty() => Some(Duration::ZERO),
                 true => Some(TICK),
                 false if !self.unsettled.is_empty() => Some(SETTLE_AGAIN),
                 false if self.refused => Some(ACCEPT_AGAIN),
@@ -180,9 +185,7 @@ impl Loop {
                 }
             }
             let Some(handler) = self.handler.upgrade() else { return };
-            for event in &events {
-                self.handle(&*handler, event.token());
-            }
+            self.hear(&*handler, &events);
             if self.refused {
                 self.accept_all();
             }
@@ -213,6 +216,23 @@ impl Loop {
         }
     }
 
+    /// Gives each socket of which something waits one turn, unless the device closes meanwhile.
+    fn hear(&mut self, handler: &dyn Handler, events: &Events) {
+        let again = std::mem::take(&mut self.again);
+        for token in events.iter().map(Event::token).chain(again) {
+            if self.control.closing.load(Ordering::Acquire) {
+                return;
+            }
+            self.handle(handler, token);
+        }
+    }
+
+    fn hear_again(&mut self, token: Token) {
+        if !self.again.contains(&token) {
+            self.again.push(token);
+        }
+    }
+
     fn handle(&mut self, handler: &dyn Handler, token: Token) {
         match token {
             WAKER => self.take_inbox(),
@@ -227,9 +247,12 @@ impl Loop {
                 }
                 match drained {
                     Drained::Open => {}
+                    Drained::More => self.hear_again(token),
                     Drained::Nonsense => {
                         link.spurn();
                         handler.lost(&link);
+                        // It may have ended already, which is not told again.
+                        self.hear_again(token);
                     }
                     Drained::Over => {
                         self.links.remove(&token);
@@ -287,7 +310,7 @@ impl Loop {
 
     fn accept_all(&mut self) {
         use std::os::fd::AsFd;
-        loop {
+        for _ in 0..MAX_GREETING {
             match accept(self.listener.as_fd()) {
                 Ok(Some(socket)) if !admit(&socket) => {}
                 Ok(Some(socket)) if self.greeting.len() < MAX_GREETING => {
@@ -311,6 +334,7 @@ impl Loop {
                 }
             }
         }
+        self.hear_again(LISTENER);
     }
 
     fn greet(&mut self, handler: &dyn Handler, token: Token) {
@@ -352,19 +376,26 @@ mod tests {
     use super::*;
     use crate::address::NodeId;
     use crate::memory::Left;
-    use crate::soft::control::listen;
+    use crate::soft::control::socket::pair;
+    use crate::soft::control::{greet, listen};
+    use crate::soft::home::Home;
     use crate::soft::random;
 
-    /// Hears of one piece of memory that went.
-    struct Deaf(Mutex<Vec<Retired>>);
+    /// Hears of one piece of memory that went. Its peers send without end: for each turn of one it counts.
+    #[derive(Default)]
+    struct Deaf {
+        went: Mutex<Vec<Retired>>,
+        turns: Mutex<HashMap<u64, usize>>,
+    }
 
     impl Handler for Deaf {
         fn greet(&self, _: Socket) -> Option<Arc<Link>> {
             None
         }
 
-        fn drain(&self, _: &Link) -> Drained {
-            Drained::Open
+        fn drain(&self, link: &Link) -> Drained {
+            *lock(&self.turns).entry(link.number()).or_default() += 1;
+            Drained::More
         }
 
         fn settle(&self, _: &Link) -> bool {
@@ -378,7 +409,7 @@ mod tests {
         }
 
         fn retired(&self) -> Vec<Retired> {
-            std::mem::take(&mut *lock(&self.0))
+            std::mem::take(&mut *lock(&self.went))
         }
 
         fn tick(&self) -> bool {
@@ -391,7 +422,8 @@ mod tests {
         let memory = [(); 3].map(|()| Arc::new(()));
         let device = Arc::new(());
         let retired = |memory: &Arc<()>| Retired::Left(Left::new(memory.clone(), Box::new(device.clone())));
-        let handler: Arc<dyn Handler> = Arc::new(Deaf(Mutex::new(vec![retired(&memory[0])])));
+        let handler: Arc<dyn Handler> =
+            Arc::new(Deaf { went: Mutex::new(vec![retired(&memory[0])]), ..Deaf::default() });
         let mut state = Loop::new(Arc::downgrade(&handler), listen(NodeId(random::bytes())).unwrap()).unwrap();
         let waiting = vec![retired(&memory[1]), Retired::Block(Box::new(memory[2].clone()))];
         state.retiring.push(Retiring { turn: 1, links: Vec::new(), memory: waiting });
@@ -400,5 +432,28 @@ mod tests {
         drop((state, handler));
         assert!(memory.iter().all(|memory| Arc::strong_count(memory) == 2));
         assert_eq!(Arc::strong_count(&device), 1);
+    }
+
+    #[test]
+    fn peers_that_send_without_end_have_turns_and_do_not_keep_the_thread_from_ending() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let handler = Arc::new(Deaf::default());
+        let deaf: Arc<dyn Handler> = handler.clone();
+        let control = Control::start(Arc::downgrade(&deaf), listen(NodeId(random::bytes())).unwrap()).unwrap();
+        let _theirs = [(); 2].map(|()| {
+            let (ours, theirs) = pair();
+            theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+            control.watch(Arc::new(greet(&home, ours).expect("it is a greeting")));
+            theirs.send(&Message::Quiet { turn: 1 }, &[]).unwrap();
+            theirs
+        });
+        let had_turns = || {
+            let turns = lock(&handler.turns);
+            turns.len() == 2 && turns.values().all(|&count| count > 10)
+        };
+        while !had_turns() {
+            std::thread::yield_now();
+        }
+        control.close();
     }
 }
