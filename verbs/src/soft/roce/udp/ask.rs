@@ -58,7 +58,7 @@ pub(super) fn for_sockets(place: Place) -> io::Result<Answer> {
         .map_or(if refused { Answer::Refused } else { Answer::Silent }, Answer::Sockets))
 }
 
-/// Waits for sockets, or a refusal.
+/// Waits for sockets, or a refusal, no longer than `limit` whatever else comes.
 fn wait(
     place: Place,
     own: &OwnedFd,
@@ -70,7 +70,8 @@ fn wait(
     loop {
         if let Some(descriptors) = inbox.receive_descriptors(own.as_fd())? {
             let message = inbox.get(0);
-            // Anyone may send to the name here; what counts comes from the own user. A refusal comes from another.
+            // Anyone may send to the name here; what counts comes from the own user. A refusal comes from another, and counts
+            // from one who has a name that is asked: such a user could take the port, too.
             if message.bytes == ANSWER && is_own_user(message.control) {
                 if sockets::are_of(place, &descriptors) {
                     return Ok(Some(descriptors));
@@ -78,11 +79,10 @@ fn wait(
                 if message.truncated && descriptors.len() < SOCKETS {
                     return Err(io::Error::from_raw_os_error(libc::EMFILE));
                 }
-            } else if message.bytes == REFUSAL {
+            } else if message.bytes == REFUSAL && is_asked(place, message.name) {
                 *refused = true;
                 return Ok(None);
             }
-            continue;
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -96,6 +96,11 @@ fn wait(
     }
 }
 
+/// True if that is the name of one who serves the port.
+fn is_asked(place: Place, name: &[u8]) -> bool {
+    (0..SLOTS).any(|slot| place.name(What::Serving(slot)).as_bytes() == name)
+}
+
 /// For all sockets' descriptors, and who sends them.
 const CONTROL_WORDS: usize = 64;
 const _: () = assert!(CONTROL_WORDS * 8 >= 16 + SOCKETS * 4 + 4 + 32);
@@ -105,3 +110,46 @@ const BEFORE_THE_NEXT: Duration = Duration::from_millis(30);
 const ATTEMPTS: u32 = 4;
 /// How long a busy machine is given.
 const AFTER_THE_LAST: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that are free, of one who asks, one who serves and a stranger.
+    fn sockets() -> (Place, [OwnedFd; 3], What) {
+        loop {
+            let place = Place { port: random_u32() as u16 };
+            let asking = What::Asking(random_u32().into());
+            let names = [asking, What::Serving(random_u32() % SLOTS), What::Asking(u64::MAX)];
+            let [Some(own), Some(serving), Some(stranger)] = names.map(|name| place.bind(name).unwrap()) else {
+                continue;
+            };
+            return (place, [own, serving, stranger], asking);
+        }
+    }
+
+    #[test]
+    fn messages_that_say_nothing_do_not_prolong_the_wait() {
+        let (place, [own, _, stranger], name) = sockets();
+        let junk = || send(stranger.as_fd(), place.name(name).as_bytes(), &[IoSlice::new(b"junk")], &[]);
+        for _ in 0..3 {
+            junk().unwrap();
+        }
+        let mut inbox = Batch::new(1, 64, CONTROL_WORDS);
+        assert!(wait(place, &own, &mut inbox, &mut false, Duration::ZERO).unwrap().is_none());
+        assert!(inbox.receive_descriptors(own.as_fd()).unwrap().is_some(), "it read on after its time");
+    }
+
+    #[test]
+    fn only_one_who_is_asked_refuses() {
+        let (place, [own, serving, stranger], name) = sockets();
+        let mut inbox = Batch::new(1, 64, CONTROL_WORDS);
+        for (from, counts) in [(stranger, false), (serving, true)] {
+            let mut refused = false;
+            send(from.as_fd(), place.name(name).as_bytes(), &[IoSlice::new(REFUSAL)], credentials().as_bytes())
+                .unwrap();
+            assert!(wait(place, &own, &mut inbox, &mut refused, Duration::ZERO).unwrap().is_none());
+            assert_eq!(refused, counts);
+        }
+    }
+}
