@@ -81,7 +81,8 @@ impl KeyView {
         let within = addr.wrapping_sub(start);
         let size = entry.len.load(Ordering::Relaxed);
         let bound = entry.bound_qpn.load(Ordering::Relaxed);
-        let fits = addr >= start && within <= size && len <= size - within;
+        // What the entry says is its owner's to choose: a range that goes round the end is none.
+        let fits = addr >= start && within <= size && len <= size - within && addr.checked_add(len).is_some();
         let may = entry.access.load(Ordering::Relaxed) & right.bits() == right.bits();
         if !fits || !may || entry.domain.load(Ordering::Relaxed) != domain || (bound != ANY_QPN && bound != qpn) {
             return None;
@@ -230,6 +231,8 @@ mod tests {
         for fill in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
             let rkey = table.publish(&spec(fill, fill)).unwrap();
             table.view.entry(slot_of(rkey)).arena_offset.store(u64::MAX, Ordering::Relaxed);
+            let rounds = table.view().check(rkey, fill.max(1), u64::MAX, Access::REMOTE_WRITE, 3, 7);
+            assert!(rounds.is_none(), "it goes round the end");
             for addr in [0, 1, fill, fill.wrapping_add(1), fill.wrapping_add(fill), u64::MAX] {
                 let grant = table.view().check(rkey, addr, 1, Access::REMOTE_WRITE, 3, 7);
                 assert!(grant.is_none_or(|grant| grant.arena_offset == addr.wrapping_sub(fill).wrapping_sub(1)));

@@ -9,7 +9,8 @@ use std::io;
 pub(crate) unsafe fn write(pid: i32, to: u64, from: *const u8, len: usize) -> io::Result<()> {
     transfer(len, |done| {
         let local = libc::iovec { iov_base: from.wrapping_add(done).cast_mut().cast(), iov_len: len - done };
-        let remote = libc::iovec { iov_base: (to as usize + done) as *mut libc::c_void, iov_len: len - done };
+        let remote =
+            libc::iovec { iov_base: (to as usize).wrapping_add(done) as *mut libc::c_void, iov_len: len - done };
         // SAFETY: the local part is readable by the caller's word.
         unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) }
     })
@@ -22,7 +23,8 @@ pub(crate) unsafe fn write(pid: i32, to: u64, from: *const u8, len: usize) -> io
 pub(crate) unsafe fn read(pid: i32, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
     transfer(len, |done| {
         let local = libc::iovec { iov_base: to.wrapping_add(done).cast(), iov_len: len - done };
-        let remote = libc::iovec { iov_base: (from as usize + done) as *mut libc::c_void, iov_len: len - done };
+        let remote =
+            libc::iovec { iov_base: (from as usize).wrapping_add(done) as *mut libc::c_void, iov_len: len - done };
         // SAFETY: the local part is writable by the caller's word.
         unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) }
     })
