@@ -131,9 +131,12 @@ impl SoftQp {
         if !entry.is_sound() {
             return self.nonsense(poller, into);
         }
+        let is_datagram = self.qp_type() == QpType::Ud;
+        if is_datagram && !matches!(entry.kind, KIND_SEND | KIND_VOID) {
+            return self.nonsense(poller, into);
+        }
         let Some(slot) = self.take_slot(entry.receive, &mut into.memory) else { return self.nonsense(poller, into) };
-        let header = if self.qp_type() == QpType::Ud { GRH_BYTES } else { 0 };
-        let total = entry.byte_len as usize + header;
+        let total = entry.byte_len as usize + if is_datagram { GRH_BYTES } else { 0 };
         let mut status = WcStatus::SUCCESS;
         let mut invalidated = None;
         match entry.kind {
@@ -149,7 +152,6 @@ impl SoftQp {
         }
         poller.consumer.advance(entry, &self.public().consumed.0);
         self.retire(entry.receive);
-        let is_datagram = header != 0;
         if !status.is_success() && !is_datagram {
             self.fail();
         }

@@ -7,7 +7,7 @@ use super::{OwnedQp, SoftQp};
 use crate::memory::ExposedRegion;
 use crate::qp::QpOptions;
 use crate::soft::QpSpec;
-use crate::soft::entry::{Entry, KIND_SEND};
+use crate::soft::entry::{Entry, FLAG_IMM, KIND_SEND, KIND_WRITE_IMM};
 use crate::soft::exec::taker;
 use crate::soft::home::Member;
 use crate::soft::ring::{Lines, Slot};
@@ -83,6 +83,19 @@ fn closing_waits_until_a_sender_is_done() {
     for region in receives {
         assert_eq!(region.revoke().expect("nobody is left").len(), 4096);
     }
+}
+
+#[test]
+fn datagrams_are_sends_alone() {
+    let mut claimed = Claimed::new();
+    let write = Entry { kind: KIND_WRITE_IMM, flags: FLAG_IMM, lines: 1, byte_len: u32::MAX - 10, ..Entry::default() };
+    lines(&claimed.qp).place(0, write);
+    while let Some(done) = claimed.cq.poll().unwrap() {
+        assert!(!done.status().is_success(), "{done:?}");
+    }
+    assert_eq!(claimed.qp.state(), QpState::Err);
+    claimed.qp.link_lost(u64::MAX, SENDER, true);
+    claimed.close();
 }
 
 #[test]
