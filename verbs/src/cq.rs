@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{CqError, CreateError};
 use crate::ibv;
 use crate::qp::CqHandle;
-use crate::soft::{self, EventFd, Home};
+use crate::soft::{self, Bell, Home};
 use crate::wc::{Completion, Current};
 
 /// A completion queue. Whoever owns it polls it; a [`Completion`] can not outlive the next poll.
@@ -53,8 +53,8 @@ enum Channel {
 
 impl CompletionQueue {
     pub(crate) fn soft(home: &Arc<Home>, depth: u32, channel: Option<&CompletionChannel>) -> Result<Self, CreateError> {
-        let bell = EventFd::new().map_err(no_descriptor)?;
-        let queue = soft::SoftCq::new(home, depth, Arc::new(bell))?;
+        let bell = Bell::new().map_err(no_descriptor)?;
+        let queue = soft::SoftCq::new(home, depth, bell)?;
         let attached = match channel.map(|channel| &channel.channel) {
             None => None,
             Some(Channel::Soft(channel)) => Some(soft::Attached::new(channel, queue.shared()).map_err(no_descriptor)?),

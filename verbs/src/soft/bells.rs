@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::eventfd::EventFd;
+use super::bell::Bell;
 
 /// A set of bells: its descriptor is readable while any of them rings.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ impl Bells {
         Ok(Bells(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    pub(crate) fn add(&self, bell: &EventFd) -> io::Result<()> {
+    pub(crate) fn add(&self, bell: &Bell) -> io::Result<()> {
         Ok(epoll::add(&self.0, bell, EventData::new_u64(name(bell)), EventFlags::IN)?)
     }
 
-    /// Takes a bell out. Peers keep descriptors of it too, so that closing it is not enough.
-    pub(crate) fn remove(&self, bell: &EventFd) {
+    /// Takes a bell out.
+    pub(crate) fn remove(&self, bell: &Bell) {
         let _ = epoll::delete(&self.0, bell);
     }
 
@@ -42,7 +42,7 @@ impl Bells {
 }
 
 /// What a bell is called among others of this process.
-pub(crate) fn name(bell: &EventFd) -> u64 {
+pub(crate) fn name(bell: &Bell) -> u64 {
     bell.as_raw_fd() as u64
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn each_rings_until_it_is_cleared_itself() {
         let bells = Bells::new().unwrap();
-        let all: Vec<EventFd> = (0..40).map(|_| EventFd::new().unwrap()).collect();
+        let all: Vec<Bell> = (0..40).map(|_| Bell::new().unwrap()).collect();
         all.iter().for_each(|bell| bells.add(bell).unwrap());
         let rings = || wait(&bells, Some(Duration::ZERO)).unwrap();
         let cleared = |clear: &[usize]| {
@@ -88,13 +88,13 @@ mod tests {
             found
         };
         assert!(!rings());
-        (1..40).for_each(|place| all[place].ring());
+        (1..40).for_each(|place| all[place].rope().ring());
         assert!(rings());
         assert_eq!(cleared(&(2..40).collect::<Vec<_>>()), (1..40).collect::<Vec<_>>());
         assert!(rings(), "one was not cleared");
         assert_eq!(cleared(&[1]), [1]);
         assert!(!rings());
-        all[0].ring();
+        all[0].rope().ring();
         bells.remove(&all[0]);
         assert!(!rings(), "it was taken out");
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::arming::Call;
+use super::bell::Bell;
 use super::cq_shared::CqShared;
 use super::entry::{RING_INLINE, SHORT};
-use super::eventfd::EventFd;
 use super::home::Home;
 use super::members::Members;
 use super::roce::Network;
@@ -32,7 +32,7 @@ pub(crate) struct SoftCq {
 }
 
 impl SoftCq {
-    pub(crate) fn new(home: &Arc<Home>, depth: u32, bell: Arc<EventFd>) -> Result<Self, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, depth: u32, bell: Bell) -> Result<Self, CreateError> {
         Ok(SoftCq {
             shared: CqShared::new(home, depth, bell)?,
             members: Members::default(),
@@ -53,7 +53,7 @@ impl SoftCq {
         self.shared.depth()
     }
 
-    fn bell(&self) -> &EventFd {
+    fn bell(&self) -> &Bell {
         self.shared.bell()
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::arming::Arming;
 use super::at::At;
 use super::barrier;
-use super::eventfd::EventFd;
+use super::bell::Bell;
 use super::home::Home;
 use super::layout::{CqPublic, PlaceInfo};
 use super::rest::{Board, PLACES, Rest};
@@ -20,7 +20,7 @@ use crate::sync::{AtomicU32, Ordering, fence, lock};
 pub(crate) struct CqShared {
     home: Arc<Home>,
     depth: u32,
-    bell: Arc<EventFd>,
+    bell: Bell,
     bell_number: u64,
     public: NonNull<CqPublic>,
     offset: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Seat {
 }
 
 impl CqShared {
-    pub(crate) fn new(home: &Arc<Home>, depth: u32, bell: Arc<EventFd>) -> Result<Arc<Self>, CreateError> {
+    pub(crate) fn new(home: &Arc<Home>, depth: u32, bell: Bell) -> Result<Arc<Self>, CreateError> {
         if depth == 0 || depth > MAX_CQE {
             let limit = MAX_CQE.into();
             return Err(CreateError::OutOfRange { what: "a completion queue", asked: depth.into(), limit });
@@ -106,7 +106,7 @@ impl CqShared {
         &self.home
     }
 
-    pub(crate) fn bell(&self) -> &Arc<EventFd> {
+    pub(crate) fn bell(&self) -> &Bell {
         &self.bell
     }
 
@@ -218,7 +218,7 @@ impl Seat {
         self.call();
         let queue = &self.queue;
         if queue.arming().must_ring(solicited, &queue.rung) {
-            queue.bell.ring();
+            queue.bell.rope().ring();
         }
     }
 

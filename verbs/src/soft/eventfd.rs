@@ -1,4 +1,4 @@
-//! A counter to sleep on (eventfd): one process rings, another wakes.
+//! A counter to sleep on (eventfd): one thread rings, another wakes. Other processes have none of them: they could have calls wait.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,10 +15,6 @@ impl EventFd {
         Ok(EventFd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
-        EventFd(fd)
-    }
-
     /// Wakes who sleeps on it. A counter that is full already is rung.
     pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
@@ -27,11 +23,6 @@ impl EventFd {
     /// Forgets all rings so far.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
-    }
-
-    /// Sleeps until it rings or `limit` is over; true if it rings. It keeps ringing until cleared.
-    pub(crate) fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
-        wait(&self.0, limit)
     }
 }
 

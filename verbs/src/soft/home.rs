@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::bell::Rope;
 use super::blocks::Blocks;
-use super::eventfd::EventFd;
 use super::filler::{Filled, Filler};
 use super::hazard::{Hazard, Sighting};
 use super::host::{self, Host};
@@ -84,8 +84,8 @@ pub(crate) trait Member: Send + Sync {
     fn visits(&self) -> &Arc<AtomicU32>;
     /// Where its parts lie, for peers.
     fn info(&self) -> QpInfo;
-    /// The bell of its receive completion queue.
-    fn bell(&self) -> &Arc<EventFd>;
+    /// What the bell of its receive completion queue is rung by.
+    fn rope(&self) -> &Rope;
     /// Protection domain.
     fn domain(&self) -> u64;
     /// Rights of its peer.

@@ -4,6 +4,7 @@
 mod arming;
 mod at;
 mod barrier;
+mod bell;
 mod bells;
 mod block;
 mod blocks;
@@ -51,6 +52,7 @@ mod withdrawal;
 
 use std::path::Path;
 
+pub(crate) use bell::Bell;
 pub(crate) use channel::{Attached, Channel};
 pub(crate) use copy::device_copy;
 pub(crate) use cq::SoftCq;

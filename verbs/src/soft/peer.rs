@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::at::At;
+use super::bell::Rope;
 use super::claims::{Claims, NoClaim, Taker};
 use super::control::Link;
 use super::cq_shared::call;
 use super::entry::RING_INLINE;
-use super::eventfd::EventFd;
 use super::filler::Filler;
 use super::layout::{ClaimInfo, CqPublic, QpInfo, QpPublic, Receives, RecvWqe, gate, slot_of};
 use super::rest::Board;
@@ -35,7 +35,7 @@ pub(crate) struct PeerView {
     cq: NonNull<CqPublic>,
     /// For which arming of it the bell was rung last.
     rung: AtomicU32,
-    bell: Arc<EventFd>,
+    bell: Rope,
     /// Where it is called while its owner's polls pass it by, and for which rest it was called last.
     board: Option<(At<Board>, u32)>,
     called: AtomicU32,
@@ -90,7 +90,7 @@ impl PeerView {
     pub(crate) fn new(
         link: Arc<Link>,
         info: &QpInfo,
-        bell: Arc<EventFd>,
+        bell: Rope,
         filler: Option<Filler>,
     ) -> Result<Self, ConnectError> {
         if !info.wqe_count.is_power_of_two() || !info.ring_lines.is_power_of_two() {

@@ -20,7 +20,7 @@ pub(super) struct Answers {
 #[derive(Debug)]
 pub(super) enum Answer {
     Waiting,
-    /// Of a queue pair, with the bell of its completion queue.
+    /// Of a queue pair, with what the bell of its completion queue is rung by.
     Info(Option<(QpInfo, Bell)>),
     /// Of a bounce: `None` if it was refused.
     Bounced(Option<u64>),

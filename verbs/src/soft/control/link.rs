@@ -21,7 +21,7 @@ use crate::error::{ConnectError, GpuError};
 use crate::gpu::{Allocation, Export, Imported, Place};
 use crate::memory::Arena;
 use crate::memory::Segment;
-use crate::soft::eventfd::EventFd;
+use crate::soft::bell::Rope;
 use crate::soft::filler::Filler;
 use crate::soft::home::{Home, Initiators};
 use crate::soft::keys::KeyView;
@@ -63,9 +63,9 @@ struct Remote {
     /// Arenas of ours that the peer was sent.
     lent: Mutex<HashSet<u32>>,
     answers: Answers,
-    /// Bells of the peer's completion queues that are in use here, by their numbers: one descriptor for all queue pairs of a
-    /// queue.
-    bells: Mutex<HashMap<u64, Weak<EventFd>>>,
+    /// What rings the bells of the peer's completion queues that are in use here, by their numbers: one descriptor for all
+    /// queue pairs of a queue.
+    ropes: Mutex<HashMap<u64, Weak<OwnedFd>>>,
     /// True once process_vm_readv and writev are known to be refused.
     vm_refused: AtomicBool,
     /// True if its memory may be pinned for GPUs.
@@ -121,7 +121,7 @@ impl Link {
             departures: Departures::default(),
             lent: Mutex::default(),
             answers: Answers::default(),
-            bells: Mutex::default(),
+            ropes: Mutex::default(),
             vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
             may_pin: !switches::no_pinning(),
         };
@@ -237,20 +237,20 @@ impl Link {
 
     /// Asks the peer's device for a queue pair. Blocks until the answer comes, some seconds at most.
     /// Of one of this process also by what its receives are marked.
-    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Arc<EventFd>, Option<Filler>), ConnectError> {
+    pub(crate) fn query(&self, qpn: u32) -> Result<(QpInfo, Rope, Option<Filler>), ConnectError> {
         let missing = ConnectError::NoSuchQueuePair { qpn: crate::Qpn(qpn) };
         let remote = match &self.wire {
             Wire::Local(home) => {
                 let home = home.upgrade().ok_or(ConnectError::PeerGone { node: self.peer })?;
                 let qp = home.member(qpn).ok_or(missing)?;
-                return Ok((qp.info(), qp.bell().clone(), qp.filler()));
+                return Ok((qp.info(), qp.rope().clone(), qp.filler()));
             }
             Wire::Remote(remote) => remote,
         };
         let request = remote.answers.open();
         self.send(&Message::Query { request, qpn }, &[]);
         match remote.answers.wait(request, &self.dead, ANSWER) {
-            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.bell(info.bell, fd), None)),
+            Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.rope(info.bell, fd)?, None)),
             Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
             Answer::Info(Some((_, Bell::Missing))) => {
                 Err(ConnectError::BadAnswer { why: "the peer's queue pair has no bell" })
@@ -450,18 +450,19 @@ impl Link {
 }
 
 impl Remote {
-    /// The bell of that number; `fd` becomes it if it is not in use here.
-    fn bell(&self, number: u64, fd: OwnedFd) -> Arc<EventFd> {
-        let mut bells = lock(&self.bells);
-        if let Some(bell) = bells.get(&number).and_then(Weak::upgrade) {
-            return bell;
+    /// What rings the bell of that number; `fd` does if none is in use here.
+    fn rope(&self, number: u64, fd: OwnedFd) -> Result<Rope, ConnectError> {
+        let mut ropes = lock(&self.ropes);
+        if let Some(rope) = ropes.get(&number).and_then(Rope::again) {
+            return Ok(rope);
         }
-        if bells.len().is_power_of_two() {
-            bells.retain(|_, bell| bell.strong_count() > 0);
+        if ropes.len().is_power_of_two() {
+            ropes.retain(|_, rope| rope.strong_count() > 0);
         }
-        let bell = Arc::new(EventFd::from_fd(fd));
-        bells.insert(number, Arc::downgrade(&bell));
-        bell
+        let no_rope = |_| ConnectError::BadAnswer { why: "what its queue pair is to be rung by is no bell's" };
+        let rope = Rope::from_peer(fd).map_err(no_rope)?;
+        ropes.insert(number, Arc::downgrade(rope.descriptor()));
+        Ok(rope)
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Message {
     Refused(Refusal),
     /// Asks for a queue pair.
     Query { request: u32, qpn: u32 },
-    /// The answer to Query, `None` if there is no such queue pair. Carries the bell of its completion queue.
+    /// The answer to Query, `None` if there is no such queue pair. Carries what the bell of its completion queue is rung by.
     Info { request: u32, info: Option<QpInfo> },
     /// Asks for an arena.
     MapArena { arena: u32 },

@@ -106,7 +106,7 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             let info = found.as_ref().map(|qp| qp.info());
             let answer = Message::Info { request, info };
             match &found {
-                Some(qp) => link.send(&answer, &[qp.bell().as_fd()]),
+                Some(qp) => link.send(&answer, &[qp.rope().as_fd()]),
                 None => link.send(&answer, &[]),
             };
         }
@@ -159,7 +159,45 @@ const TURN: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Context;
+    use crate::error::ConnectError;
     use crate::soft::control::socket::pair;
+
+    #[test]
+    fn what_could_have_its_ringer_wait_is_no_bell() {
+        let ctx = Context::open("soft0").unwrap();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(1).unwrap());
+        let qp = pd.rc(&cq).build().unwrap();
+        let info = pd.node().home().member(qp.number().0).map(|qp| qp.info());
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let (ours, theirs) = pair();
+        theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+        let link = greet(&home, ours).expect("it is a greeting");
+        theirs.recv().expect("it is answered");
+        let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let bell = crate::soft::Bell::new().unwrap();
+        for (fd, is_bell) in [(counter.as_fd(), false), (bell.rope().descriptor().as_fd(), true)] {
+            std::thread::scope(|scope| {
+                let query = scope.spawn(|| link.query(qp.number().0));
+                let Message::Query { request, .. } = next(&theirs) else { panic!("nothing else is asked") };
+                theirs.send(&Message::Info { request, info }, &[fd]).unwrap();
+                assert!(matches!(drain(&home, &link), Drained::Open));
+                match query.join().unwrap() {
+                    Ok(_) => assert!(is_bell),
+                    Err(error) => assert!(!is_bell && matches!(error, ConnectError::BadAnswer { .. }), "{error}"),
+                }
+            });
+        }
+    }
+
+    fn next(socket: &Socket) -> Message {
+        loop {
+            match socket.recv() {
+                Ok(packet) => return packet.expect("it is open").message,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+    }
 
     #[test]
     fn a_link_has_its_turn_and_a_spurned_one_is_read_no_more() {

@@ -10,11 +10,11 @@ use crate::QpAddress;
 use crate::address::NodeId;
 use crate::error::ConnectError;
 use crate::qp::Target;
+use crate::soft::bell::Rope;
 use crate::soft::block::Block;
 use crate::soft::control::Link;
 use crate::soft::cq_shared::Seat;
 use crate::soft::entry::RING_INLINE;
-use crate::soft::eventfd::EventFd;
 use crate::soft::exec::Sender;
 use crate::soft::hazard::Sighting;
 use crate::soft::home::Home;
@@ -136,8 +136,8 @@ impl SoftQp {
         &self.send
     }
 
-    pub(super) fn recv_bell(&self) -> &Arc<EventFd> {
-        self.spec.recv_cq.bell()
+    pub(super) fn recv_rope(&self) -> &Rope {
+        self.spec.recv_cq.bell().rope()
     }
 
     #[inline(always)]

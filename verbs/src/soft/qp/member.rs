@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::core::{PROGRESS, SoftQp};
 use crate::address::NodeId;
 use crate::events::AsyncEvent;
-use crate::soft::eventfd::EventFd;
+use crate::soft::bell::Rope;
 use crate::soft::exec::taker;
 use crate::soft::filler::{Filled, Filler};
 use crate::soft::home::Member;
@@ -50,8 +50,8 @@ impl Member for SoftQp {
         }
     }
 
-    fn bell(&self) -> &Arc<EventFd> {
-        self.recv_bell()
+    fn rope(&self) -> &Rope {
+        self.recv_rope()
     }
 
     fn domain(&self) -> u64 {

@@ -179,7 +179,7 @@ impl SoftQp {
     /// Its own receives, as a peer on this device sees them.
     fn own_view(&self) -> Result<PeerView, ConnectError> {
         let link = Arc::new(Link::local(self.home()));
-        PeerView::new(link, &self.info(), self.recv_bell().clone(), self.receiver.filler())
+        PeerView::new(link, &self.info(), self.recv_rope().clone(), self.receiver.filler())
     }
 
     /// The network that it is on.

@@ -126,11 +126,11 @@ impl SoftQp {
             return Ok(self.modify(QpState::Rtr)?);
         };
         let link = self.spec.node.link_to(soft)?;
-        let (info, bell, filler) = link.query(address.qpn.0)?;
+        let (info, rope, filler) = link.query(address.qpn.0)?;
         if info.qpn != address.qpn.0 || info.qp_type != theirs {
             return Err(ConnectError::BadAnswer { why: "the peer's device speaks of another queue pair" });
         }
-        let view = PeerView::new(link.clone(), &info, bell, filler)?;
+        let view = PeerView::new(link.clone(), &info, rope, filler)?;
         let public = NonNull::from(view.public());
         self.public().peer_qpn.store(address.qpn.0, Ordering::Release);
         // SAFETY: nothing is posted before RTS, so nobody carries out requests yet; set-up is by one owner.
