@@ -22,7 +22,8 @@ use crate::sync::lock;
 pub(crate) struct Segment {
     base: NonNull<u8>,
     len: usize,
-    fd: OwnedFd,
+    /// Messages that lend the memory to peers share it.
+    fd: Arc<OwnedFd>,
     /// Ended before it is unmapped.
     pinning: Mutex<Pinning>,
     /// True once it was to be pinned aside.
@@ -108,7 +109,7 @@ impl Segment {
     }
 
     fn mapped(base: NonNull<u8>, len: usize, fd: OwnedFd) -> Self {
-        Segment { base, len, fd, pinning: Mutex::new(Pinning::No), is_tried: AtomicBool::new(false) }
+        Segment { base, len, fd: Arc::new(fd), pinning: Mutex::new(Pinning::No), is_tried: AtomicBool::new(false) }
     }
 
     /// Makes the first `len` bytes present, so that the data path does not fault.
@@ -177,6 +178,10 @@ impl Segment {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 
     /// A `T` at `offset`, if it lies within the segment and is aligned for `T`.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -231,8 +231,13 @@ impl Link {
     }
 
     /// Sends a control message, now or once the socket has room. False if it is lost: the link is over.
-    pub(super) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
-        self.remote_end().is_some_and(|remote| remote.outbox.send(message, fds))
+    pub(super) fn send(&self, message: &Message) -> bool {
+        self.send_with(message, None)
+    }
+
+    /// The same with a descriptor.
+    pub(super) fn send_with(&self, message: &Message, with: Option<&Arc<OwnedFd>>) -> bool {
+        self.remote_end().is_some_and(|remote| remote.outbox.send(message, with))
     }
 
     /// Asks the peer's device for a queue pair. Blocks until the answer comes, some seconds at most.
@@ -248,7 +253,7 @@ impl Link {
             Wire::Remote(remote) => remote,
         };
         let request = remote.answers.open();
-        self.send(&Message::Query { request, qpn }, &[]);
+        self.send(&Message::Query { request, qpn });
         match remote.answers.wait(request, &self.dead, ANSWER) {
             Answer::Info(Some((info, Bell::Here(fd)))) => Ok((info, remote.rope(info.bell, fd)?, None)),
             Answer::Info(Some((_, Bell::NoRoom))) => Err(no_descriptors("take the bell of the peer's queue pair")),
@@ -270,7 +275,7 @@ impl Link {
     /// Starts an access by the peer's own control thread; the number to ask [`bounce_result`](Link::bounce_result) with.
     pub(crate) fn bounce(&self, op: BounceOp) -> Option<u32> {
         let request = self.remote_end()?.answers.open();
-        self.send(&Message::Bounce { request, op }, &[]);
+        self.send(&Message::Bounce { request, op });
         Some(request)
     }
 
@@ -305,7 +310,7 @@ impl Link {
         }
         match remote.arenas.find(arena, offset, len) {
             Some(reach) => reach,
-            None => remote.arenas.ask(arena, || self.send(&Message::MapArena { arena }, &[])),
+            None => remote.arenas.ask(arena, || self.send(&Message::MapArena { arena })),
         }
     }
 
@@ -352,7 +357,7 @@ impl Link {
 
     /// Unmaps what can be and answers what can be answered; true if something is left. `is_over` as in [`Departures::settle`].
     pub(super) fn settle(&self, is_over: impl FnMut(&mut Initiators) -> bool) -> bool {
-        let answer = |turn| _ = self.send(&Message::Quiet { turn }, &[]);
+        let answer = |turn| _ = self.send(&Message::Quiet { turn });
         self.remote_end().is_some_and(|remote| remote.departures.settle(is_over, answer))
     }
 
@@ -360,21 +365,28 @@ impl Link {
     pub(super) fn lend(&self, arena: &Arena) {
         let Wire::Remote(remote) = &self.wire else { return };
         let (id, len) = (arena.id(), arena.len() as u64);
-        if self.send(&Message::Arena { arena: id, len }, &[arena.segment().fd()]) {
+        if self.send_with(&Message::Arena { arena: id, len }, Some(arena.segment().shared_fd())) {
             lock(&remote.lent).insert(id);
         }
     }
 
     /// Sends the peer memory of a GPU of ours; false if it can not be mapped. For the control thread.
     pub(super) fn lend_gpu(&self, arena: u32, allocation: &Allocation) -> bool {
-        let (Wire::Remote(remote), Some(export)) = (&self.wire, allocation.export(arena)) else { return false };
+        let Wire::Remote(remote) = &self.wire else { return false };
+        // Each export is a descriptor of its own, and nobody needs a second.
+        if lock(&remote.lent).contains(&arena) {
+            return true;
+        }
+        let Some(export) = allocation.export(arena) else { return false };
         let gpu = allocation.uuid();
         let is_sent = match export {
-            Export::Descriptor(fd, len) => self.send(&Message::GpuArena { arena, len: len as u64, gpu }, &[fd.as_fd()]),
+            Export::Descriptor(fd, len) => {
+                self.send_with(&Message::GpuArena { arena, len: len as u64, gpu }, Some(&Arc::new(fd)))
+            }
             Export::Handle(handle, offset) => {
                 let (halves, _) = handle.as_chunks();
                 let handle = [halves[0], halves[1]];
-                self.send(&Message::GpuHandle { arena, len: allocation.len() as u64, gpu, handle, offset }, &[])
+                self.send(&Message::GpuHandle { arena, len: allocation.len() as u64, gpu, handle, offset })
             }
         };
         if is_sent {
@@ -404,7 +416,7 @@ impl Link {
     pub(super) fn take_back(&self, arena: u32) {
         let Wire::Remote(remote) = &self.wire else { return };
         if lock(&remote.lent).remove(&arena) {
-            self.send(&Message::ArenaGone { arena }, &[]);
+            self.send(&Message::ArenaGone { arena });
         }
     }
 
@@ -430,7 +442,7 @@ impl Link {
                     member.fault(from, from_qpn, kind);
                 }
             }
-            Wire::Remote(_) => drop(self.send(&Message::Fault { qpn, from_qpn, kind }, &[])),
+            Wire::Remote(_) => drop(self.send(&Message::Fault { qpn, from_qpn, kind })),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use mio::unix::SourceFd;
@@ -16,9 +16,13 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: Socket,
-    waiting: Mutex<VecDeque<(Message, Vec<OwnedFd>)>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     watch: OnceLock<Watch>,
 }
+
+/// A message with its descriptor, which is shared with all others that carry the same: peers that ask without end and read no
+/// answer take none from this process.
+type Waiting = (Message, Option<Arc<OwnedFd>>);
 
 /// The socket's place among those that the control thread sleeps on.
 #[derive(Debug)]
@@ -45,10 +49,10 @@ impl Outbox {
     }
 
     /// Sends a message, now or as soon as the socket takes it, after those before it. False if it is lost.
-    pub(super) fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> bool {
+    pub(super) fn send(&self, message: &Message, with: Option<&Arc<OwnedFd>>) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_empty() {
-            match self.socket.send(message, fds) {
+            match self.send_now(message, with) {
                 Ok(()) => return true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
@@ -57,28 +61,23 @@ impl Outbox {
                 }
             }
         }
-        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>();
-        match fds {
-            Ok(fds) if waiting.len() < MOST => waiting.push_back((message.clone(), fds)),
-            _ => {
-                tracing::warn!(?message, waiting = waiting.len(), "a control message is lost; the peer takes none");
-                return false;
-            }
+        if waiting.len() >= MOST {
+            tracing::warn!(?message, waiting = waiting.len(), "a control message is lost; the peer takes none");
+            return false;
         }
+        waiting.push_back((message.clone(), with.cloned()));
         self.want_room(true);
         true
     }
 
     /// Sends what waits, as far as the socket takes it.
     pub(super) fn flush(&self) {
-        use std::os::fd::AsFd;
         let mut waiting = self.waiting();
         if waiting.is_empty() {
             return;
         }
-        while let Some((message, fds)) = waiting.front() {
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match self.socket.send(message, &fds) {
+        while let Some((message, with)) = waiting.front() {
+            match self.send_now(message, with.as_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.want_room(true),
                 Err(error) => tracing::debug!(%error, ?message, "a control message is lost"),
                 Ok(()) => {}
@@ -86,6 +85,10 @@ impl Outbox {
             waiting.pop_front();
         }
         self.want_room(false);
+    }
+
+    fn send_now(&self, message: &Message, with: Option<&Arc<OwnedFd>>) -> io::Result<()> {
+        self.socket.send(message, with.map(AsFd::as_fd).as_slice())
     }
 
     /// Whether the control thread shall hear when the socket has room. Before it is watched, `watch` sees to that.
@@ -96,7 +99,7 @@ impl Outbox {
         let _ = watch.registry.reregister(&mut SourceFd(&self.socket.as_raw_fd()), watch.token, interest);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<(Message, Vec<OwnedFd>)>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         lock(&self.waiting)
     }
 }
@@ -116,7 +119,7 @@ mod tests {
         let outbox = Outbox::new(ours);
         let count = 3000;
         for arena in 0..count {
-            assert!(outbox.send(&Message::MapArena { arena }, &[]));
+            assert!(outbox.send(&Message::MapArena { arena }, None));
         }
         assert!(!outbox.waiting().is_empty(), "the socket took all of it");
         let mut next = 0;
@@ -138,6 +141,22 @@ mod tests {
     }
 
     #[test]
+    fn a_descriptor_that_waits_often_is_one() {
+        let (ours, theirs) = pair();
+        let outbox = Outbox::new(ours);
+        let shared = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap());
+        while outbox.waiting().len() < 1000 {
+            assert!(outbox.send(&Message::MapArena { arena: 1 }, Some(&shared)));
+        }
+        assert_eq!(Arc::strong_count(&shared), 1001);
+        while theirs.recv().is_ok_and(|packet| packet.unwrap().fds.len() == 1) {
+            outbox.flush();
+        }
+        assert!(outbox.waiting().is_empty());
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
     fn the_control_thread_hears_when_there_is_room() {
         let mut poll = mio::Poll::new().unwrap();
         let registry = Arc::new(poll.registry().try_clone().unwrap());
@@ -145,7 +164,7 @@ mod tests {
         let outbox = Outbox::new(ours);
         outbox.watch(&registry, Token(7)).unwrap();
         while outbox.waiting().is_empty() {
-            assert!(outbox.send(&Message::MapArena { arena: 1 }, &[]));
+            assert!(outbox.send(&Message::MapArena { arena: 1 }, None));
         }
         let mut events = mio::Events::with_capacity(4);
         let mut ready = |limit| {

@@ -1,7 +1,6 @@
 //! The passive side: answers greetings and questions of peers. Nothing in a message is trusted before it is checked.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use super::answers::{Answer, Bell};
 use super::link::Link;
@@ -51,7 +50,9 @@ pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
             return None;
         }
     };
-    link.send(&Message::hello(home.id()), &home.mappings()).then_some(link)
+    let answered = link.socket()?.send(&Message::hello(home.id()), &home.mappings());
+    answered.inspect_err(|error| tracing::debug!(%error, %peer, "a greeting is not answered")).ok()?;
+    Some(link)
 }
 
 fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
@@ -105,10 +106,7 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             let found = home.member(qpn);
             let info = found.as_ref().map(|qp| qp.info());
             let answer = Message::Info { request, info };
-            match &found {
-                Some(qp) => link.send(&answer, &[qp.rope().as_fd()]),
-                None => link.send(&answer, &[]),
-            };
+            link.send_with(&answer, found.as_ref().map(|qp| qp.rope().descriptor()));
         }
         Message::Info { request, info } => {
             let bell = match packet.fds.pop() {
@@ -122,7 +120,7 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
             if let Some(found) = home.arenas().get(arena) {
                 link.lend(&found);
             } else if !home.arenas().get_gpu(arena).is_some_and(|found| link.lend_gpu(arena, &found)) {
-                link.send(&Message::Arena { arena, len: 0 }, &[]);
+                link.send(&Message::Arena { arena, len: 0 });
             }
         }
         Message::GpuArena { arena, len, gpu } => {
@@ -144,7 +142,7 @@ fn handle(home: &Home, link: &Link, mut packet: Packet) {
         }
         Message::Bounce { request, op } => {
             let result = home.as_engine(|| if home.lies() { Some(0) } else { remote_access::serve(home, link, op) });
-            link.send(&Message::Bounced { request, result }, &[]);
+            link.send(&Message::Bounced { request, result });
         }
         Message::Bounced { request, result } => link.answered(request, Answer::Bounced(result)),
         Message::Hello { .. } | Message::Refused(_) => {
@@ -158,6 +156,8 @@ const TURN: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use crate::Context;
     use crate::error::ConnectError;

@@ -301,7 +301,7 @@ impl Loop {
             self.turn += 1;
             let links: Vec<_> = self.links.values().cloned().collect();
             for link in &links {
-                link.send(&Message::Quiesce { turn: self.turn }, &[]);
+                link.send(&Message::Quiesce { turn: self.turn });
             }
             self.retiring.push(Retiring { turn: self.turn, links, memory });
         }
