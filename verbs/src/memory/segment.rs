@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -53,13 +53,16 @@ pub(crate) enum Writers {
 }
 
 impl Segment {
-    /// A new zeroed segment. It can not be resized by anybody, so that no access to it can fault.
+    /// A new zeroed segment. It can not be resized by anybody, so that no access to it is behind its end, which would fault. Pages
+    /// come at first use, also where somebody has freed them.
     pub(crate) fn create(name: &str, len: usize, writers: Writers) -> io::Result<Self> {
         Self::sealed(name, len, writers, PLAIN)
     }
 
     /// The same with all its memory present, on huge pages where asked. What the machine does not have is refused: memory
-    /// that is promised and not there ends the process at its first use.
+    /// that is promised and not there ends the process at its first use. So does a huge page that was freed, while the machine
+    /// has no other: whoever is passed the segment must be trusted not to free pages of it (fallocate(2) can), which nothing
+    /// that lets peers write keeps them from. No peer is that is not of the own user, who could end the process anyway.
     pub(crate) fn create_present(name: &str, len: usize, writers: Writers, huge: HugePages) -> io::Result<Self> {
         let tried = match huge {
             HugePages::No => None,
@@ -97,8 +100,16 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps what a peer passed. Refuses memory that the peer could shrink under us.
+    /// Maps what a peer passed. Refuses memory that the peer could shrink under us, or free pages of that do not come back.
     pub(crate) fn map_peer(fd: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
+        if is_on_huge_pages(&fd)? {
+            return Err(io::Error::other("the peer's memory is on huge pages"));
+        }
+        Self::map_peer_arena(fd, len, writable)
+    }
+
+    /// The same for memory that may be on huge pages, as in [`create_present`](Segment::create_present).
+    pub(crate) fn map_peer_arena(fd: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
         let seals = fcntl_get_seals(&fd)?;
         let size = fstat(&fd)?.st_size;
         if !seals.contains(SealFlags::SHRINK) || u64::try_from(size).unwrap_or(0) < len as u64 || len == 0 {
@@ -252,6 +263,15 @@ impl Drop for PinnedMapping {
     }
 }
 
+/// Whether a file takes its memory from the machine's pool of huge pages, where accesses fault once that is empty.
+fn is_on_huge_pages(fd: &OwnedFd) -> io::Result<bool> {
+    // The type differs between systems, the number fits each.
+    Ok(fstatfs(fd)?.f_type as u32 == HUGETLBFS_MAGIC)
+}
+
+/// <https://man7.org/linux/man-pages/man2/statfs.2.html>
+const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+
 const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 
 fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
@@ -311,6 +331,25 @@ mod tests {
             assert!(!fake.live().contains("registration"), "{}", fake.live());
         }
         assert_eq!(fake.violations(), "");
+    }
+
+    #[test]
+    fn only_arenas_of_peers_may_be_on_huge_pages() {
+        const LEN: usize = 2 << 20;
+        let sealed = |flags| {
+            let fd = memfd_create("t", PLAIN | flags)?;
+            ftruncate(&fd, LEN as u64)?;
+            fcntl_add_seals(&fd, SealFlags::SHRINK)?;
+            Ok::<_, Errno>(fd)
+        };
+        Segment::map_peer(sealed(MemfdFlags::empty()).unwrap(), 4096, true).unwrap();
+        let Ok(huge) = sealed(MemfdFlags::HUGETLB) else { return println!("skipped: no huge pages in this system") };
+        let refused = Segment::map_peer(huge.try_clone().unwrap(), LEN, true).unwrap_err();
+        assert!(refused.to_string().contains("huge pages"), "{refused}");
+        // Unless the machine has none.
+        if let Err(error) = Segment::map_peer_arena(huge, LEN, true) {
+            assert_eq!(error.raw_os_error(), Some(Errno::NOMEM.raw_os_error()), "{error}");
+        }
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl PeerArenas {
     /// Maps an arena that the peer sent.
     pub(super) fn install(&self, arena: u32, len: u64, fd: Option<OwnedFd>) {
         self.install_with(arena, || {
-            let segment = Segment::map_peer(fd?, usize::try_from(len).ok()?, true).ok()?;
+            let segment = Segment::map_peer_arena(fd?, usize::try_from(len).ok()?, true).ok()?;
             segment.populate_start(POPULATE);
             Some(Mapped::of_host(arena, segment))
         });
