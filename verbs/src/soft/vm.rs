@@ -1,11 +1,15 @@
 //! Copies to and from memory of another process that is not mapped here: process_vm_writev(2) and process_vm_readv(2).
+//!
+//! They take its number, which the system gives to another process one day: the link says right before each whether it is that
+//! of its peer still.
 
 use std::io;
 
 /// Writes `len` bytes at `from` to address `to` of process `pid`.
 ///
 /// # Safety
-/// `from` is readable for `len` bytes. The other process's memory is that process's own affair: the kernel checks it.
+/// `from` is readable for `len` bytes. The other process's memory is that process's own affair: the kernel checks it. `pid` is
+/// what the peer's link gave just now.
 pub(crate) unsafe fn write(pid: i32, to: u64, from: *const u8, len: usize) -> io::Result<()> {
     transfer(len, |done| {
         let local = libc::iovec { iov_base: from.wrapping_add(done).cast_mut().cast(), iov_len: len - done };
@@ -19,7 +23,7 @@ pub(crate) unsafe fn write(pid: i32, to: u64, from: *const u8, len: usize) -> io
 /// Reads `len` bytes at address `from` of process `pid` to `to`.
 ///
 /// # Safety
-/// `to` is writable for `len` bytes.
+/// `to` is writable for `len` bytes. `pid` as for [`write()`].
 pub(crate) unsafe fn read(pid: i32, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
     transfer(len, |done| {
         let local = libc::iovec { iov_base: to.wrapping_add(done).cast(), iov_len: len - done };

@@ -15,6 +15,7 @@ use super::departures::Departures;
 use super::message::{BounceOp, Message};
 use super::outbox::Outbox;
 use super::peer_arenas::{Mapped, PeerArenas, Reach};
+use super::process::Process;
 use super::socket::{Packet, Socket};
 use crate::address::NodeId;
 use crate::error::{ConnectError, GpuError};
@@ -56,8 +57,7 @@ enum Wire {
 #[derive(Debug)]
 struct Remote {
     outbox: Outbox,
-    /// Process at the other end; 0 if it can not be seen from here.
-    pid: i32,
+    process: Process,
     arenas: PeerArenas,
     departures: Departures,
     /// Arenas of ours that the peer was sent.
@@ -66,8 +66,6 @@ struct Remote {
     /// What rings the bells of the peer's completion queues that are in use here, by their numbers: one descriptor for all
     /// queue pairs of a queue.
     ropes: Mutex<HashMap<u64, Weak<OwnedFd>>>,
-    /// True once process_vm_readv and writev are known to be refused.
-    vm_refused: AtomicBool,
     /// True if its memory may be pinned for GPUs.
     may_pin: bool,
 }
@@ -113,16 +111,14 @@ impl Link {
             return Err(bad("its public memory is not of this version"));
         }
         let keys = KeyView::in_segment(&public).ok_or(bad("its public memory is too short"))?;
-        let pid = socket.peer().map_err(system("identify the peer"))?.pid;
         let remote = Remote {
+            process: Process::of(&socket).map_err(system("identify the peer"))?,
             outbox: Outbox::new(socket),
-            pid,
             arenas: PeerArenas::new(),
             departures: Departures::default(),
             lent: Mutex::default(),
             answers: Answers::default(),
             ropes: Mutex::default(),
-            vm_refused: AtomicBool::new(pid == 0 || switches::no_process_vm()),
             may_pin: !switches::no_pinning(),
         };
         Ok(Link {
@@ -223,11 +219,6 @@ impl Link {
             Wire::Remote(remote) => Some(remote),
             Wire::Local(_) => None,
         }
-    }
-
-    /// Process at the other end; `None` if it is this one.
-    pub(crate) fn pid(&self) -> Option<i32> {
-        self.remote_end().map(|remote| remote.pid)
     }
 
     /// Sends a control message, now or once the socket has room. False if it is lost: the link is over.
@@ -446,15 +437,16 @@ impl Link {
         }
     }
 
-    /// Whether process_vm_readv and writev may be tried.
-    pub(crate) fn vm_allowed(&self) -> bool {
-        self.remote_end().is_some_and(|remote| !remote.vm_refused.load(Ordering::Relaxed))
+    /// The process at the other end, if process_vm_readv and writev may be tried now. Takes a system call.
+    pub(crate) fn vm_pid(&self) -> Option<i32> {
+        let remote = self.remote_end()?;
+        remote.process.reachable(remote.outbox.socket())
     }
 
     /// Notes that the system refuses them.
     pub(crate) fn vm_refused(&self) {
         if let Wire::Remote(remote) = &self.wire
-            && !remote.vm_refused.swap(true, Ordering::Relaxed)
+            && remote.process.refuse()
         {
             tracing::info!(peer = %self.peer, "process_vm_writev is refused here; a bounce area is used");
         }

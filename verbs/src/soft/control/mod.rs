@@ -8,6 +8,7 @@ mod link;
 mod message;
 mod outbox;
 mod peer_arenas;
+mod process;
 mod remote_access;
 mod serve;
 mod socket;

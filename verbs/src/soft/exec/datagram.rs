@@ -141,7 +141,7 @@ impl UdTarget {
 
     /// Whether memory of the target at `addr`, which is not mapped here, can be written by system call: tried by reading.
     fn may_copy(&self, addr: u64) -> bool {
-        let Some(pid) = self.view.link.pid().filter(|_| self.view.link.vm_allowed()) else { return false };
+        let Some(pid) = self.view.link.vm_pid() else { return false };
         let mut byte = 0;
         // SAFETY: `byte` is writable.
         let tried = unsafe { vm::read(pid, &mut byte, addr, 1) };

@@ -247,20 +247,19 @@ pub(crate) unsafe fn put_at(
             })
         }
         (Reach::Pending, _) => Err(NotPut::Pending),
-        (Reach::Unmapped, addr) => match peer.link.pid() {
-            // The system copies between memory of processors only.
-            Some(pid) if peer.link.vm_allowed() && from.place.is_host() && is_on_host(piece) => {
-                // SAFETY: by the caller's word.
-                unsafe { vm::write(pid, addr, from.ptr, from.len) }.map_err(|error| {
-                    if !vm::is_refused(&error) {
-                        return NotPut::Fault;
-                    }
-                    peer.link.vm_refused();
-                    NotPut::Bounce
-                })
-            }
-            _ => Err(NotPut::Bounce),
-        },
+        // The system copies between memory of processors only.
+        (Reach::Unmapped, addr) if from.place.is_host() && is_on_host(piece) => {
+            let pid = peer.link.vm_pid().ok_or(NotPut::Bounce)?;
+            // SAFETY: by the caller's word.
+            unsafe { vm::write(pid, addr, from.ptr, from.len) }.map_err(|error| {
+                if !vm::is_refused(&error) {
+                    return NotPut::Fault;
+                }
+                peer.link.vm_refused();
+                NotPut::Bounce
+            })
+        }
+        (Reach::Unmapped, _) => Err(NotPut::Bounce),
     }
 }
 

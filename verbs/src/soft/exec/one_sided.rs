@@ -248,13 +248,11 @@ fn reach(peer: &PeerView, settled: Settled, remote: RemoteSlice, right: Access, 
             Found::At(Spot::new(at.as_ptr(), place))
         }
         Reach::Pending => Found::Pending,
-        Reach::Unmapped => match peer.link.pid() {
-            // The system copies between memory of processors only.
-            Some(pid) if peer.link.vm_allowed() && local.is_host() && Place::of_arena(grant.arena).is_host() => {
-                Found::Vm(pid)
-            }
-            _ => Found::Bounce,
-        },
+        // The system copies between memory of processors only.
+        Reach::Unmapped if local.is_host() && Place::of_arena(grant.arena).is_host() => {
+            peer.link.vm_pid().map_or(Found::Bounce, Found::Vm)
+        }
+        Reach::Unmapped => Found::Bounce,
     }
 }
 
