@@ -1,6 +1,7 @@
 //! The blocks of one mapping of a device. Memory that was never used is zero, and no page of it is there yet: an inbound ring
 //! of which few lines are in use takes few pages.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::memory::{Ranges, Segment};
@@ -31,9 +32,7 @@ impl Blocks {
         let used = free.fresh.saturating_sub(offset).min(len);
         free.fresh = free.fresh.max(offset + len);
         drop(free);
-        // SAFETY: the block lies within the segment and was free: nobody of this device uses it, and peers leave a block
-        // before it is given back (gates and hazards).
-        unsafe { segment.base().add(offset).write_bytes(0, used) };
+        zero(segment, offset, used)?;
         Some(offset)
     }
 
@@ -44,6 +43,20 @@ impl Blocks {
     fn free(&self) -> MutexGuard<'_, Free> {
         lock(&self.0)
     }
+}
+
+/// Zeroes a block that was free: whole words. Nobody of this device uses it, and peers have left it as far as they are inside
+/// their hazards (gates and hazards). But late ones look at words of 32 bits outside of them still, whether somebody sleeps or
+/// rests there and how far it has read, and make nothing worse of what they find than a wake-up in vain: so each is stored at
+/// once. `None` if it is not of the segment.
+fn zero(segment: &Segment, offset: usize, len: usize) -> Option<()> {
+    // SAFETY: words have no invalid pattern, and whoever may be at these now accesses them by their atomics.
+    let first = unsafe { segment.array::<AtomicU32>(offset, len / 4) }?;
+    for word in 0..len / 4 {
+        // SAFETY: so many were found to lie within the segment, which is mapped as long as it lives.
+        unsafe { first.add(word).as_ref() }.store(0, Ordering::Relaxed);
+    }
+    Some(())
 }
 
 fn block_len(len: usize) -> usize {
@@ -79,5 +92,25 @@ mod tests {
         assert_eq!(unsafe { byte.read_volatile() }, 0);
         assert!(pages() as usize * 512 <= LEN / 2 + 4096, "the fresh half was touched");
         assert!(blocks.take(&segment, 1).is_none());
+    }
+
+    /// ThreadSanitizer tells what this is about.
+    #[test]
+    fn a_block_is_zeroed_while_somebody_is_late_with_a_look() {
+        let segment = Segment::create("t", 4096, Writers::Peers).unwrap();
+        let blocks = Blocks::new(0, 4096);
+        // SAFETY: words have no invalid pattern, and all access to this one is atomic.
+        let word = unsafe { segment.at::<AtomicU32>(64).unwrap().as_ref() };
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| while word.load(Ordering::Relaxed) != u32::MAX {});
+            for turn in 1..=1000 {
+                let offset = blocks.take(&segment, 4096).unwrap();
+                assert_eq!((offset, word.load(Ordering::Relaxed)), (0, 0));
+                word.store(turn, Ordering::Relaxed);
+                blocks.give(offset, 4096);
+            }
+            word.store(u32::MAX, Ordering::Relaxed);
+            late.join().unwrap();
+        });
     }
 }
