@@ -129,11 +129,18 @@ impl Segment {
         Ok(unsafe { madvise(self.base.as_ptr().cast(), len.min(self.len), Advice::LinuxPopulateWrite) }?)
     }
 
-    /// The same for a mapping of a peer's memory, whose pages the peer has made present. Best effort.
-    pub(crate) fn populate_start(&self, len: usize) {
-        if let Err(error) = self.populate(len) {
+    /// The same for a mapping of a peer's memory, whose pages the peer has made present: for as many bytes as the system says
+    /// are there, so that none are made for it, and no more than `limit`. Best effort; for how many it was tried.
+    pub(crate) fn populate_present(&self, limit: usize) -> usize {
+        let blocks = fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        let present = usize::try_from(blocks).unwrap_or(0).saturating_mul(BLOCK);
+        let len = self.len.min(limit).min(present);
+        if len > 0
+            && let Err(error) = self.populate(len)
+        {
             tracing::debug!(%error, len, "pages are not populated ahead");
         }
+        len
     }
 
     /// Pins all of it, unless it is pinned. It stays so until it is unmapped.
@@ -271,6 +278,9 @@ fn is_on_huge_pages(fd: &OwnedFd) -> io::Result<bool> {
 
 /// <https://man7.org/linux/man-pages/man2/statfs.2.html>
 const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+
+/// Of `st_blocks`, in bytes.
+const BLOCK: usize = 512;
 
 const PLAIN: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
 

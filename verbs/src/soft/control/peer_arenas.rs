@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::aside;
@@ -18,6 +18,8 @@ pub(super) struct PeerArenas {
     mapped: Box<[AtomicPtr<Mapped>]>,
     /// Asked for and not mapped; `true` once it is known that they are reached without mapping.
     asked: Mutex<HashMap<u32, bool>>,
+    /// Bytes that may be made present still. The control thread's own.
+    left: AtomicUsize,
 }
 
 /// How to reach a range of the peer's memory.
@@ -38,6 +40,8 @@ pub(super) struct Mapped {
     place: Place,
     base: NonNull<u8>,
     len: usize,
+    /// Bytes that were made present when it was mapped.
+    populated: usize,
     memory: Memory,
 }
 
@@ -77,15 +81,16 @@ impl Drop for Forgotten {
 }
 
 impl Mapped {
-    fn of_host(id: u32, segment: Segment) -> Self {
-        let (base, len) = (segment.base(), segment.len());
-        Mapped { id, place: Place::HOST, base, len, memory: Memory::Host(Arc::new(segment)) }
+    /// Makes its first pages present, `limit` bytes at most.
+    fn of_host(id: u32, segment: Segment, limit: usize) -> Self {
+        let (base, len, populated) = (segment.base(), segment.len(), segment.populate_present(limit));
+        Mapped { id, place: Place::HOST, base, len, populated, memory: Memory::Host(Arc::new(segment)) }
     }
 
     pub(super) fn of_gpu(id: u32, imported: Imported) -> Self {
         let base = std::ptr::without_provenance_mut(imported.address() as usize);
         let (base, len, place) = (NonNull::new(base).unwrap_or(NonNull::dangling()), imported.len(), imported.place());
-        Mapped { id, place, base, len, memory: Memory::Gpu(imported) }
+        Mapped { id, place, base, len, populated: 0, memory: Memory::Gpu(imported) }
     }
 }
 
@@ -94,6 +99,7 @@ impl PeerArenas {
         PeerArenas {
             mapped: (0..SLOTS).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
             asked: Mutex::default(),
+            left: AtomicUsize::new(POPULATE_ALL),
         }
     }
 
@@ -146,8 +152,9 @@ impl PeerArenas {
     pub(super) fn install(&self, arena: u32, len: u64, fd: Option<OwnedFd>) {
         self.install_with(arena, || {
             let segment = Segment::map_peer_arena(fd?, usize::try_from(len).ok()?, true).ok()?;
-            segment.populate_start(POPULATE);
-            Some(Mapped::of_host(arena, segment))
+            let mapped = Mapped::of_host(arena, segment, POPULATE.min(self.left.load(Ordering::Relaxed)));
+            self.left.fetch_sub(mapped.populated, Ordering::Relaxed);
+            Some(mapped)
         });
     }
 
@@ -176,9 +183,8 @@ impl PeerArenas {
         self.asked().remove(&arena);
         let mapped = self.place(arena).load(Ordering::Acquire);
         // SAFETY: only this thread, the device's control thread, frees mapped arenas.
-        if unsafe { mapped.as_ref() }.is_none_or(|mapped| mapped.id != arena) {
-            return None;
-        }
+        let known = unsafe { mapped.as_ref() }.filter(|mapped| mapped.id == arena)?;
+        self.left.fetch_add(known.populated, Ordering::Relaxed);
         self.place(arena).store(std::ptr::null_mut(), Ordering::Release);
         std::sync::atomic::fence(Ordering::SeqCst);
         Some(Forgotten(NonNull::new(mapped)))
@@ -210,3 +216,51 @@ impl Drop for PeerArenas {
 const SLOTS: usize = 4096;
 /// Bytes of an arena that are made present when it is mapped: some 10 ms of the control thread. The rest comes at first use.
 const POPULATE: usize = 256 << 20;
+/// The same of all arenas of one peer that are mapped: it may name one memory as many arenas.
+const POPULATE_ALL: usize = 4 << 30;
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::fstat;
+
+    use super::*;
+    use crate::memory::Writers;
+
+    const LEN: usize = 64 << 10;
+
+    /// Memory of a peer of which `present` bytes are there, installed as that arena.
+    fn install(arenas: &PeerArenas, arena: u32, present: usize) -> Segment {
+        let theirs = Segment::create("t", LEN, Writers::Peers).unwrap();
+        // SAFETY: the bytes are this test's, and within the segment.
+        unsafe { theirs.base().write_bytes(7, present) };
+        assert!(matches!(arenas.ask(arena, || true), Reach::Pending));
+        arenas.install(arena, LEN as u64, Some(theirs.fd().try_clone_to_owned().unwrap()));
+        assert!(matches!(arenas.find(arena, 0, LEN as u64), Some(Reach::Mapped(..))));
+        theirs
+    }
+
+    #[test]
+    fn no_memory_is_made_for_a_peer() {
+        let arenas = PeerArenas::new();
+        let sparse = install(&arenas, 1, 0);
+        assert_eq!(fstat(sparse.fd()).unwrap().st_blocks, 0);
+        assert_eq!(arenas.left.load(Ordering::Relaxed), POPULATE_ALL);
+        let part = install(&arenas, 2, LEN / 2);
+        assert_eq!(fstat(part.fd()).unwrap().st_blocks as usize * 512, LEN / 2);
+        assert_eq!(arenas.left.load(Ordering::Relaxed), POPULATE_ALL - LEN / 2);
+    }
+
+    #[test]
+    fn a_peer_has_so_much_made_present_and_no_more_until_some_is_gone() {
+        let arenas = PeerArenas::new();
+        arenas.left.store(LEN + LEN / 2, Ordering::Relaxed);
+        for (arena, left) in [(1, LEN / 2), (2, 0), (3, 0)] {
+            install(&arenas, arena, LEN);
+            assert_eq!(arenas.left.load(Ordering::Relaxed), left);
+        }
+        drop((arenas.forget(3), arenas.forget(1)));
+        assert_eq!(arenas.left.load(Ordering::Relaxed), LEN);
+        assert!(arenas.forget(1).is_none());
+        assert_eq!(arenas.left.load(Ordering::Relaxed), LEN);
+    }
+}
