@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::control::{self, Control, Drained, Handler, Link, Socket};
+use super::control::{self, Control, Drained, Greeted, Handler, Link, Socket};
 use super::home::Home;
 use super::roce::{Network, SLOTS};
 use crate::address::{NodeId, SoftAddress};
@@ -187,7 +187,7 @@ impl Node {
         link
     }
 
-    /// Takes a new link into the table. Where two devices link to each other at once both links live.
+    /// Takes a new link to a peer that is known into the table. Where two devices link to each other at once both links live.
     fn enter(&self, link: Link) -> Arc<Link> {
         let link = Arc::new(link);
         let mut links = lock(&self.links);
@@ -200,7 +200,8 @@ impl Node {
 
 impl Handler for Node {
     fn greet(&self, socket: Socket) -> Option<Arc<Link>> {
-        control::greet(&self.home, socket).map(|link| self.enter(link))
+        let Greeted { link, is_known } = control::greet(&self.home, socket)?;
+        Some(if is_known { self.enter(link) } else { Arc::new(link) })
     }
 
     fn drain(&self, link: &Link) -> Drained {

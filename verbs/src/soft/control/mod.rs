@@ -18,6 +18,6 @@ pub(crate) use establish::establish;
 pub(crate) use link::Link;
 pub(crate) use message::{BounceOp, Message};
 pub(crate) use peer_arenas::Reach;
-pub(crate) use serve::{Drained, drain, greet, settle};
+pub(crate) use serve::{Drained, Greeted, drain, greet, settle};
 pub(crate) use socket::{Socket, listen};
 pub(crate) use thread::{Control, Handler};

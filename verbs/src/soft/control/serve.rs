@@ -16,7 +16,7 @@ pub(super) fn admit(socket: &Socket) -> bool {
     let ours = rustix::process::geteuid().as_raw();
     match socket.peer() {
         Ok(peer) if peer.user == ours => true,
-        Ok(peer) => refuse(socket, Refusal::User { ours, theirs: peer.user }).is_some(),
+        Ok(peer) => refuse::<()>(socket, Refusal::User { ours, theirs: peer.user }).is_some(),
         Err(error) => {
             tracing::warn!(%error, "a connection from an unknown user is dropped");
             false
@@ -24,8 +24,16 @@ pub(super) fn admit(socket: &Socket) -> bool {
     }
 }
 
+/// A connection that was accepted.
+pub(crate) struct Greeted {
+    pub(crate) link: Link,
+    /// True if its peer is known to be the device that it says. Else it is served as that: it may be, and this device's own
+    /// queue pairs go by a link of their own.
+    pub(crate) is_known: bool,
+}
+
 /// Answers the first message of a new connection; the link, if it was a greeting that can be accepted.
-pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
+pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Greeted> {
     let packet = match socket.recv() {
         Ok(Some(packet)) => packet,
         Ok(None) => return None,
@@ -43,6 +51,10 @@ pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
     if packet.truncated {
         return refuse(&socket, Refusal::Descriptors);
     }
+    let speaks_for = socket.speaks_for(peer);
+    if speaks_for == Some(false) {
+        return refuse(&socket, Refusal::Malformed);
+    }
     let link = match Link::remote(peer, socket, packet, registered) {
         Ok(link) => link,
         Err(error) => {
@@ -52,10 +64,10 @@ pub(crate) fn greet(home: &Home, socket: Socket) -> Option<Link> {
     };
     let answered = link.socket()?.send(&Message::hello(home.id()), &home.mappings());
     answered.inspect_err(|error| tracing::debug!(%error, %peer, "a greeting is not answered")).ok()?;
-    Some(link)
+    Some(Greeted { link, is_known: speaks_for.is_some() })
 }
 
-fn refuse(socket: &Socket, refusal: Refusal) -> Option<Link> {
+fn refuse<T>(socket: &Socket, refusal: Refusal) -> Option<T> {
     tracing::warn!(?refusal, "a connection was refused");
     let _ = socket.send(&Message::Refused(refusal), &[]);
     None
@@ -159,9 +171,42 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::Context;
+    use crate::companion::Companion;
     use crate::error::ConnectError;
-    use crate::soft::control::socket::pair;
+    use crate::soft::control::socket::{listen, pair};
+    use crate::{Context, NodeId};
+
+    /// What another process does: it listens as the device of that number, until nobody waits for it.
+    #[test]
+    #[ignore = "needs another test to start it, as its other process"]
+    fn process() {
+        let Ok(node) = std::env::var(NODE_VARIABLE) else { return };
+        let _door = listen(NodeId(node.parse::<u128>().unwrap().to_be_bytes())).unwrap();
+        println!("\n!listening");
+        let _ = io::Read::read(&mut io::stdin(), &mut [0]);
+    }
+
+    #[test]
+    fn nobody_greets_as_the_device_of_another_process() {
+        let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
+        let greeted = || {
+            let (ours, theirs) = pair();
+            theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+            let greeted = greet(&home, ours);
+            let answer = theirs.recv().unwrap().expect("it is answered").message;
+            assert_eq!(greeted.is_none(), matches!(answer, Message::Refused(Refusal::Malformed)));
+            greeted.map(|greeted| greeted.is_known)
+        };
+        assert_eq!(greeted(), None, "there is no such device");
+        let door = listen(peer.id()).unwrap();
+        assert_eq!(greeted(), Some(true));
+        drop(door);
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.env(NODE_VARIABLE, u128::from_be_bytes(peer.id().0).to_string());
+        let other = Companion::start(command, "soft::control::serve::tests::process");
+        assert_eq!(other.line(), "listening");
+        assert_eq!(greeted(), None, "it is another's");
+    }
 
     #[test]
     fn what_could_have_its_ringer_wait_is_no_bell() {
@@ -171,8 +216,9 @@ mod tests {
         let info = pd.node().home().member(qp.number().0).map(|qp| qp.info());
         let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
         let (ours, theirs) = pair();
+        let _door = listen(peer.id()).unwrap();
         theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
-        let link = greet(&home, ours).expect("it is a greeting");
+        let link = greet(&home, ours).expect("it is a greeting").link;
         theirs.recv().expect("it is answered");
         let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let bell = crate::soft::Bell::new().unwrap();
@@ -203,9 +249,9 @@ mod tests {
     fn a_link_has_its_turn_and_a_spurned_one_is_read_no_more() {
         let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
         let (ours, theirs) = pair();
-        let greeting = Message::hello(peer.id());
-        theirs.send(&greeting, &peer.mappings()).unwrap();
-        let link = greet(&home, ours).expect("it is a greeting");
+        let _door = listen(peer.id()).unwrap();
+        theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
+        let link = greet(&home, ours).expect("it is a greeting").link;
         let flood = || (0..=TURN).for_each(|_| theirs.send(&Message::Quiet { turn: 1 }, &[]).unwrap());
         flood();
         assert!(matches!(drain(&home, &link), Drained::More));
@@ -216,4 +262,6 @@ mod tests {
         drop(theirs);
         assert!(matches!(drain(&home, &link), Drained::Over));
     }
+
+    const NODE_VARIABLE: &str = "QPAIR_TEST_NODE";
 }

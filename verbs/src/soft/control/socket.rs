@@ -59,6 +59,20 @@ impl Socket {
         Ok(Credentials { user: found.uid, pid: found.pid })
     }
 
+    /// Whether the process at the other end, which has connected, is the one that listens as the device `node`; `None` if that
+    /// can not be told now, as between namespaces in which processes have no number for each other. Never blocks.
+    pub(crate) fn speaks_for(&self, node: NodeId) -> Option<bool> {
+        let probe = Socket(new_socket().ok()?);
+        probe.set_nonblocking().ok()?;
+        match connect(&probe.0, &name(node).ok()?) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::CONNREFUSED) => return Some(false),
+            Err(_) => return None,
+        }
+        let (theirs, listener) = (self.peer().ok()?.pid, probe.peer().ok()?.pid);
+        (theirs != 0 || listener != 0).then_some(theirs == listener)
+    }
+
     /// Tells the other end that nothing follows; what it sends is still received.
     pub(crate) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);

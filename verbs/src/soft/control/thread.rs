@@ -439,11 +439,12 @@ mod tests {
         let (home, peer) = (Home::new().unwrap(), Home::new().unwrap());
         let handler = Arc::new(Deaf::default());
         let deaf: Arc<dyn Handler> = handler.clone();
+        let _door = listen(peer.id()).unwrap();
         let control = Control::start(Arc::downgrade(&deaf), listen(NodeId(random::bytes())).unwrap()).unwrap();
         let _theirs = [(); 2].map(|()| {
             let (ours, theirs) = pair();
             theirs.send(&Message::hello(peer.id()), &peer.mappings()).unwrap();
-            control.watch(Arc::new(greet(&home, ours).expect("it is a greeting")));
+            control.watch(Arc::new(greet(&home, ours).expect("it is a greeting").link));
             theirs.send(&Message::Quiet { turn: 1 }, &[]).unwrap();
             theirs
         });
