@@ -19,7 +19,18 @@ use crate::work::Outcome;
 pub(super) struct Responder<L> {
     /// Sequence number of the next packet.
     expected: Psn,
+    /// Where the numbers would have gone on, but for a gap that nothing has confirmed yet.
+    left: Option<Left>,
     assembly: Assembly<L>,
+}
+
+/// A place in the sequence that was left behind a gap.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// Sequence number of the next packet there.
+    next: Psn,
+    /// Packets that have gone on from there since, and none on the other side of the gap.
+    went_on: u32,
 }
 
 /// The memory of a receive is gone.
@@ -27,7 +38,7 @@ pub(super) struct Gone;
 
 impl<L: Copy> Responder<L> {
     pub(super) fn new(config: &UnreliableConfig) -> Self {
-        Responder { expected: config.receive_psn, assembly: Assembly::new() }
+        Responder { expected: config.receive_psn, left: None, assembly: Assembly::new() }
     }
 
     /// True once a request was taken, though not many million ones.
@@ -51,11 +62,15 @@ impl<L: Copy> Responder<L> {
         let ahead = bth.psn.relative_to(self.expected);
         if (-LATE..0).contains(&ahead) {
             counters.duplicate_request += 1;
+            self.go_back(bth.psn);
             return Ok(());
         }
-        if ahead != 0 {
+        if ahead == 0 {
+            self.left = None;
+        } else {
             counters.out_of_sequence += 1;
             self.assembly.abandon();
+            self.left.get_or_insert(Left { next: self.expected, went_on: 0 });
         }
         self.expected = bth.psn.advance(1);
         if meaning.position.is_first() {
@@ -79,6 +94,18 @@ impl<L: Copy> Responder<L> {
         Ok(())
     }
 
+    /// A late packet came. Where many go on from before a gap, and none from behind it, the packet that showed the gap was no
+    /// packet of the peer's, or damaged where nothing protects it: the sequence is where it was.
+    fn go_back(&mut self, psn: Psn) {
+        let Some(left) = self.left.as_mut().filter(|left| left.next == psn) else { return };
+        *left = Left { next: psn.advance(1), went_on: left.went_on + 1 };
+        if left.went_on == ENOUGH {
+            self.expected = left.next;
+            self.left = None;
+            self.assembly.abandon();
+        }
+    }
+
     /// Flushes a receive that was taken.
     pub(super) fn flush<H: Host<Local = L>>(&mut self, qpn: Qpn, host: &mut H) {
         self.assembly.fail(Outcome::Flushed, qpn, host);
@@ -91,3 +118,7 @@ impl<L: Copy> Responder<L> {
 /// take 1.4 ms at 400 Gbit/s, and 58 ms at 10: about what the buffers of switches hold. They are a 256th of all numbers, so
 /// that such a gap hardly ever ends among them; and if it does, only so many packets more are lost.
 const LATE: i32 = 1 << 16;
+
+/// Packets that a network is not taken to hold up together, all in order, while none of what was sent behind them comes. If it
+/// did, the packet that overtook them would count as lost.
+const ENOUGH: u32 = 16;

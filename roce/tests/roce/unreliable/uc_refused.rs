@@ -129,6 +129,36 @@ fn a_right_withdrawn_during_a_write_leaves_the_receive_to_the_next() {
     assert_eq!(received(&pair.ends[1]), [(5, 2, 8)]);
 }
 
+/// Gives the second end a packet that is a message, with that number.
+fn hand_over(pair: &mut Pair, psn: Psn) {
+    let bth = Bth::new(Opcode::UC_SEND_ONLY, Qpn(0x12), psn);
+    let mut packet = Vec::new();
+    Headers { bth, extension: Extension::None }.emit_packet(&[1; 4], &mut packet).unwrap();
+    packet.extend([0; 4]);
+    pair.handle(1, &Packet::parse(&packet).unwrap());
+}
+
+#[test]
+fn one_packet_with_a_number_far_ahead_silences_no_connection() {
+    let mut pair = Pair::perfect();
+    for id in 0..200 {
+        pair.ends[1].side.receive(id, 100);
+    }
+    let first = Psn::new(0x00ff_fff0);
+    let taken = |pair: &Pair| pair.ends[1].side.completions.len();
+    hand_over(&mut pair, first);
+    // It is taken, as it may be behind a gap. Those that go on from before it are late, until it is clear that there is none.
+    hand_over(&mut pair, first.advance(50_000));
+    (1..=16).for_each(|ahead| hand_over(&mut pair, first.advance(ahead)));
+    assert_eq!(taken(&pair), 2);
+    (17..100).for_each(|ahead| hand_over(&mut pair, first.advance(ahead)));
+    assert_eq!(taken(&pair), 2 + 83);
+    // Behind a gap that another packet confirms, the late ones are late for good, however many come.
+    (200..202).for_each(|ahead| hand_over(&mut pair, first.advance(ahead)));
+    (100..150).for_each(|ahead| hand_over(&mut pair, first.advance(ahead)));
+    assert_eq!(taken(&pair), 2 + 83 + 2);
+}
+
 #[test]
 fn what_is_a_little_behind_is_late_and_what_is_far_behind_is_new() {
     let mut pair = Pair::perfect();
@@ -140,11 +170,7 @@ fn what_is_a_little_behind_is_late_and_what_is_far_behind_is_new() {
     let steps = [(0, true), (0, false), (1, true), (0x00ff_0002, false), (0x00ff_0001, true), (0x00ff_0003, true)];
     let mut taken = 0;
     for (ahead, is_taken) in steps {
-        let bth = Bth::new(Opcode::UC_SEND_ONLY, Qpn(0x12), first.advance(ahead));
-        let mut packet = Vec::new();
-        Headers { bth, extension: Extension::None }.emit_packet(&[1; 4], &mut packet).unwrap();
-        packet.extend([0; 4]);
-        pair.handle(1, &Packet::parse(&packet).unwrap());
+        hand_over(&mut pair, first.advance(ahead));
         taken += usize::from(is_taken);
         assert_eq!(pair.ends[1].side.completions.len(), taken, "{ahead:#x}");
     }
