@@ -62,7 +62,7 @@ impl ConnectionManager {
         let Some(connection) = self.table.get_mut(id) else { return };
         let message = Message::Disconnect { ids: connection.ids(id), qpn: connection.terms.peer, private: *private };
         connection.sent = self.outbox.send(connection.terms.address, connection.transaction, message);
-        connection.retries = connection.max_retries;
+        (connection.retries, connection.last) = (connection.max_retries, None);
         let deadline = now + connection.wait;
         self.table.enter(id, CmState::DisconnectSent, Some(deadline));
     }

@@ -54,11 +54,11 @@ impl ConnectionManager {
             // Nothing of the peer is awaited in the others.
             state => return self.table.enter(id, state, None),
         };
-        if connection.retries > 0 {
+        if connection.retries > 0 && connection.last.is_none_or(|last| now < last) {
             connection.retries -= 1;
             self.outbox.counters.resent += 1;
             self.outbox.send_again(connection.terms.address, connection.sent);
-            let deadline = now + connection.wait;
+            let deadline = connection.until(now + connection.wait);
             self.table.enter(id, again, Some(deadline));
             return;
         }
@@ -91,7 +91,7 @@ impl ConnectionManager {
     }
 
     /// MRA: the answer will take a while. Only the first one after each message counts, so that a peer can not hold this
-    /// end up for longer than the retries last.
+    /// end up for longer than the retries last, and none holds up one that has accepted it for longer than that waits at most.
     fn asked_for_time(&mut self, now: Instant, from: IpAddr, ids: Pair, message: Refused, time: Timeout) {
         let Some(connection) = self.table.named(from, ids) else {
             self.outbox.counters.unknown += 1;
@@ -109,7 +109,7 @@ impl ConnectionManager {
                 return;
             }
         };
-        let deadline = now + time.bounded() + connection.wait;
+        let deadline = connection.until(now + time.bounded() + connection.wait);
         self.table.enter(ids.remote, state, Some(deadline));
     }
 

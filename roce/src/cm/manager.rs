@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::config::{Accept, CmConfig, Connect, Offered};
 use super::counters::CmCounters;
@@ -108,7 +108,10 @@ impl ConnectionManager {
         };
         connection.sent = self.outbox.send(terms.address, connection.transaction, Message::Reply(reply));
         connection.retries = connection.max_retries;
-        let deadline = now + connection.wait;
+        // How long it waits, and how often, a stranger says.
+        let last = now + LONGEST_REPLY;
+        connection.last = Some(last);
+        let deadline = (now + connection.wait).min(last);
         self.table.enter(id, CmState::ReplySent(false), Some(deadline));
         Ok(terms)
     }
@@ -320,3 +323,6 @@ pub(super) fn mtu_code(mtu: Mtu) -> u8 {
 const NO_ALTERNATE: u8 = 0;
 /// The local identifier where there are none, as Linux' rdma_cm has it over RoCE.
 const PERMISSIVE: u16 = 0xffff;
+/// How long this end waits at most until a peer that it accepted says that it is ready: as long as Linux' rdma_cm has its peers
+/// wait, 16 times 4.3 s. One that asks for more would hold a place among those that are not confirmed for 18 minutes.
+const LONGEST_REPLY: Duration = Duration::from_secs(70);

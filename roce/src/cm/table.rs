@@ -51,6 +51,8 @@ pub(super) struct Connection {
     pub(super) max_retries: u8,
     /// Those that are left of the message under way.
     pub(super) retries: u8,
+    /// When it is waited for no longer, whatever the peer asked for.
+    pub(super) last: Option<Instant>,
     /// The last message sent, to be sent again.
     pub(super) sent: [u8; LEN],
 }
@@ -70,12 +72,18 @@ impl Connection {
             wait: Duration::ZERO,
             max_retries: 0,
             retries: 0,
+            last: None,
             sent: [0; LEN],
         }
     }
 
     pub(super) fn state(&self) -> CmState {
         self.state
+    }
+
+    /// That time, or the last at which it is waited for.
+    pub(super) fn until(&self, deadline: Instant) -> Instant {
+        self.last.map_or(deadline, |last| deadline.min(last))
     }
 
     /// The IDs as a message of this end has them; `own` is its own.

@@ -70,6 +70,31 @@ fn events_and_datagrams_that_nobody_takes_are_bounded() {
     assert_eq!((sent(&mut cm).len(), cm.counters().dropped), (20, 1980));
 }
 
+/// A stranger that asks to be waited for as long as can be said, and again each time.
+#[test]
+fn a_peer_that_was_accepted_is_waited_for_a_minute_or_so() {
+    let (mut cm, start, mut entropy) = (small(), Instant::now(), counting());
+    let Message::Request(asked) = request() else { unreachable!() };
+    let asked = qpair_roce::wire::cm::Request { local_response_timeout: 31, max_cm_retries: 15, ..asked };
+    cm.handle(start, PEER, &Packet { transaction: 1, message: Message::Request(asked) }.emit(), &mut entropy);
+    let Some(Event::Requested { id, .. }) = cm.poll_event() else { panic!("it is a request") };
+    cm.accept(start, id, &Accept::new(Offered::new(Qpn(5)))).unwrap();
+    let Message::Reply(reply) = sent(&mut cm)[0] else { panic!("REP") };
+    let ids = Pair { local: asked.local_id, remote: reply.ids.local };
+    let wait = Message::Wait { ids, message: Refused::Reply, timeout: 31, private: [0; 222] };
+    let mut now = start;
+    for _ in 0..100 {
+        cm.handle(now, PEER, &Packet { transaction: 1, message: wait }.emit(), &mut entropy);
+        now = cm.timeout().expect("it is waited for");
+        cm.handle_timeout(now);
+        if let Some(Event::TimedOut { .. }) = cm.poll_event() {
+            break;
+        }
+    }
+    assert_eq!(now - start, Duration::from_secs(70));
+    assert_eq!(cm.state(id), Some(CmState::TimeWait));
+}
+
 /// What an application or a peer does. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Step {
