@@ -106,7 +106,8 @@ mod sealed {
 }
 
 impl Communicator {
-    /// Starts an operation and goes on: it is waited for later. Those started are carried out in order.
+    /// Starts an operation and goes on: it is waited for later. Those started are carried out in order, but for transfers: what
+    /// is received does not wait for what is sent, however many sends are started before it.
     ///
     /// ```
     /// # use qpair_collectives::{Communicator, ReduceOp};

@@ -6,7 +6,7 @@ use qpair_verbs::calc::{Calc, DataType, ReduceOp, Scale};
 use super::call::Call;
 use super::fuse::fuse;
 use super::lower::{Lowered, Way, lower, lower_alone};
-use super::net::Net;
+use super::net::{Net, stream};
 use super::source::{Known, OwnPlan, Programs, Source};
 use super::straight::{SCRATCH, straight_order};
 use super::tag::MAX_MESSAGES;
@@ -287,9 +287,10 @@ impl Compiled {
         self.slot(rank).map_or(0, |slot| self.peers[slot as usize].ahead)
     }
 
-    /// Whether there is a rank that both have messages with.
-    pub(super) fn shares_peers(&self, other: &Compiled) -> bool {
-        self.peers.iter().any(|peer| other.slot(peer.rank).is_some())
+    /// Whether there is a rank that numbers both in one stream: the one has to start before the other.
+    pub(super) fn is_numbered_with(&self, other: &Compiled) -> bool {
+        let is_one = stream(self.call.collective) == stream(other.call.collective);
+        is_one && self.peers.iter().any(|peer| other.slot(peer.rank).is_some())
     }
 
     /// What it does.

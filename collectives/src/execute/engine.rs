@@ -25,7 +25,7 @@ pub(crate) struct Engine<'a> {
     pub(crate) patience: Patience,
     /// How long nothing may happen.
     pub(crate) limit: Duration,
-    /// Of those that have no room yet: the one whose time is over first. None where the next waits for something else.
+    /// Of those that have no room yet: the one whose time is over first.
     pub(crate) waiting: Option<&'a TimeLimit>,
 }
 
@@ -45,14 +45,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts the operation that was prepared last, as far as that can be done at once.
+    /// Starts the operation at a place, which was prepared, as far as that can be done at once.
     #[inline]
-    pub(crate) fn start(&mut self) -> Outcome<()> {
+    pub(crate) fn start(&mut self, at: usize) -> Outcome<()> {
         self.wait.reset();
-        self.activate(self.runs.len().saturating_sub(1))
+        self.activate(at)
     }
 
-    /// Goes on with the operation that was prepared last, which was run straight up to where that stopped.
+    /// Goes on with the operation that was prepared, the only one, which was run straight up to where that stopped.
     #[cold]
     pub(crate) fn resume(&mut self, straight: &mut Straight) -> Outcome<()> {
         let mut exec = self.exec(self.runs.len().saturating_sub(1))?;
@@ -65,8 +65,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Starts the operation at a place, if its peers are connected, and the operations before it that have to do with any of
-    /// them have started: the two number those alike.
+    /// Starts the operation at a place, if its peers are connected, and the operations before it have started that any of them
+    /// numbers with it.
     #[inline]
     fn activate(&mut self, at: usize) -> Outcome<()> {
         let (epoch, links) = (self.net.epoch, self.net.links);
@@ -93,7 +93,7 @@ impl Engine<'_> {
         let plan = |run: &Run| self.cache.get(run.plan);
         let Some(own) = self.runs.get(at).and_then(|run| plan(run)) else { return false };
         let mut waiting = self.runs.iter().take(at).filter(|run| !run.is_active());
-        waiting.any(|run| plan(run).is_some_and(|before| own.shares_peers(before)))
+        waiting.any(|run| plan(run).is_some_and(|before| own.is_numbered_with(before)))
     }
 
     /// Runs the operation at a place to its end.

@@ -86,6 +86,15 @@ impl Number {
 const NUMBER_BITS: u32 = 14;
 const NUMBER_MASK: u16 = (1 << NUMBER_BITS) - 1;
 
+/// Which of a peer's streams an operation belongs to.
+#[inline]
+pub(super) fn stream(collective: Collective) -> u8 {
+    match collective {
+        Collective::Transfer { from, to } => 1 + u8::from(from > to),
+        _ => 0,
+    }
+}
+
 /// Operations with a peer that are remembered, to tell what a late message was for.
 const PAST: usize = 4;
 
@@ -371,10 +380,7 @@ impl Net {
     /// Begins an operation with a peer. Gives its number.
     #[inline]
     pub(super) fn enlist(&mut self, rank: u32, call: Call) -> Number {
-        let stream = match call.collective {
-            Collective::Transfer { from, to } => 1 + u8::from(from > to),
-            _ => 0,
-        };
+        let stream = stream(call.collective);
         let Stream { begun, past } = &mut self.peers[rank as usize].streams[usize::from(stream)];
         let number = *begun;
         past[number as usize % PAST] = Some(call);

@@ -215,3 +215,91 @@ fn pairs_left_out(ranks: u32) -> Vec<(usize, usize)> {
     let pairs = (0..ranks).flat_map(|low| (low + 1..ranks).map(move |high| (low, high)));
     pairs.filter(|&(low, high)| !talk(low, high)).map(|(low, high)| (low as usize, high as usize)).collect()
 }
+
+/// Both ranks start more sends than there is room for, and then receive: what is received makes the room.
+#[test]
+fn receives_pass_sends_that_have_no_room() {
+    const SENDS: usize = 100;
+    for len in [4, 100_000] {
+        group(2, |comm: Communicator| {
+            comm.set_timeout(Duration::from_secs(60));
+            let (me, other) = (comm.rank(), 1 - comm.rank());
+            let sends: Vec<_> = (0..SENDS)
+                .map(|i| {
+                    let mut vector = comm.buffer::<i32>(len).unwrap();
+                    vector.fill((SENDS * me + i) as i32);
+                    comm.start().send(vector, other).unwrap()
+                })
+                .collect();
+            let mut vector = comm.buffer::<i32>(len).unwrap();
+            for i in 0..SENDS / 2 {
+                comm.recv(&mut vector, other).unwrap();
+                assert!(vector.iter().all(|&element| element == (SENDS * other + i) as i32));
+            }
+            let recvs: Vec<_> = (SENDS / 2..SENDS)
+                .map(|_| comm.start().recv(comm.buffer::<i32>(len).unwrap(), other).unwrap())
+                .collect();
+            // The sends first, which wait for the other's receives.
+            for send in sends {
+                send.wait().unwrap();
+            }
+            for (i, recv) in (SENDS / 2..).zip(recvs) {
+                assert!(recv.wait().unwrap().iter().all(|&element| element == (SENDS * other + i) as i32));
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+/// While a rank waits for one operation, it starts those for which there is room by then: others count on them.
+#[test]
+fn what_waits_for_room_is_started_meanwhile() {
+    const SENDS: usize = 40;
+    group(3, |comm: Communicator| {
+        comm.set_timeout(Duration::from_secs(60));
+        let vector = || comm.buffer::<f32>(100_000).unwrap();
+        match comm.rank() {
+            0 => {
+                let sends: Vec<_> = (0..SENDS).map(|_| comm.start().send(vector(), 1).unwrap()).collect();
+                comm.recv(&mut vector(), 2).unwrap();
+                sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+            }
+            1 => {
+                (0..SENDS).for_each(|_| comm.recv(&mut vector(), 0).unwrap());
+                comm.send(&mut vector(), 2).unwrap();
+            }
+            _ => {
+                comm.recv(&mut vector(), 1).unwrap();
+                comm.send(&mut vector(), 0).unwrap();
+            }
+        }
+        comm.barrier().unwrap();
+    });
+}
+
+/// Collectives stay in order, also behind sends without room: so do those behind them.
+#[test]
+fn collectives_stay_behind_sends_that_have_no_room() {
+    const SENDS: usize = 50;
+    group(2, |comm: Communicator| {
+        comm.set_timeout(Duration::from_secs(60));
+        let other = 1 - comm.rank();
+        let vector = |value| {
+            let mut vector = comm.buffer::<f64>(5000).unwrap();
+            vector.fill(value);
+            vector
+        };
+        let sends: Vec<_> = (0..SENDS).map(|i| comm.start().send(vector(i as f64), other).unwrap()).collect();
+        let sums: Vec<_> = (0..3).map(|i| comm.start().all_reduce(vector(i as f64), ReduceOp::Sum).unwrap()).collect();
+        let root = comm.start().broadcast(vector(comm.rank() as f64), 1).unwrap();
+        let recvs: Vec<_> = (0..SENDS).map(|_| comm.start().recv(vector(-1.0), other).unwrap()).collect();
+        assert_eq!(root.wait().unwrap()[4999], 1.0);
+        for (i, sum) in sums.into_iter().enumerate() {
+            assert_eq!(sum.wait().unwrap()[0], 2.0 * i as f64);
+        }
+        for (i, recv) in recvs.into_iter().enumerate() {
+            assert_eq!(recv.wait().unwrap()[17], i as f64);
+        }
+        sends.into_iter().for_each(|send| drop(send.wait().unwrap()));
+    });
+}

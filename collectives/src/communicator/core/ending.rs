@@ -13,6 +13,7 @@ impl Core {
     #[inline]
     pub(super) fn finish(&mut self, at: usize) -> Ended {
         let mut run = self.runs.remove(at);
+        self.queue.look_again();
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
             recorder.end(run.id, None);
         }

@@ -2,14 +2,15 @@
 
 mod ending;
 mod holds;
+mod queue;
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qpair_verbs::calc::ReduceOp;
 use qpair_verbs::{Gpu, ProtectionDomain};
 
 use self::holds::Holding;
+use self::queue::Queue;
 use super::operands::{Ended, Operands, Ticket};
 use crate::bootstrap::Watch;
 use crate::cost::Seats;
@@ -47,7 +48,7 @@ pub(super) struct Core {
     /// What was recorded up to the end of the communicator.
     last_trace: Trace,
     error: Option<CollectiveError>,
-    waiting: VecDeque<Waiting>,
+    queue: Queue,
     done: Vec<Done>,
     forgotten: Vec<Ticket>,
     /// Streams that wait for the end of operations. Dropping one lets it go on.
@@ -64,15 +65,6 @@ enum Ran {
     Not,
     InPart,
     Whole,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    ticket: Ticket,
-    key: Key,
-    operands: Operands,
-    /// Since when it is the next and waits for a GPU.
-    held: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -101,7 +93,7 @@ impl Core {
             straight: Straight::default(),
             last_trace: Trace::default(),
             error: None,
-            waiting: VecDeque::new(),
+            queue: Queue::default(),
             done: Vec::new(),
             forgotten: Vec::new(),
             holds: Vec::new(),
@@ -113,7 +105,7 @@ impl Core {
     /// Runs an operation to its end.
     #[inline]
     pub(super) fn operate(&mut self, key: &Key, mut operands: Operands) -> Ended {
-        if !self.runs.is_empty() || !self.waiting.is_empty() {
+        if !self.runs.is_empty() || !self.queue.is_empty() {
             let ticket = self.enqueue(key.clone(), operands);
             return self.wait_for(ticket);
         }
@@ -200,18 +192,17 @@ impl Core {
                 return ended;
             }
             self.start_waiting();
-            if self.is_next_held() {
-                self.go_on();
-                continue;
-            }
             let own = self.runs.iter().position(|run| run.id == ticket.0);
-            if own.is_none() && self.runs.is_empty() {
-                // It could not be started, and is among those that are done, unless its end was taken before.
-                let ended = self.take_done(ticket);
-                return ended.unwrap_or_else(|| Ended { input: None, data: None, result: Err(self.unknown()) });
+            match own {
+                Some(at) if self.queue.is_empty() => self.complete(at),
+                None if self.runs.is_empty() && !self.queue.is_held() => {
+                    // It could not be started, and is among those that are done, unless its end was taken before.
+                    let ended = self.take_done(ticket);
+                    return ended.unwrap_or_else(|| Ended { input: None, data: None, result: Err(self.unknown()) });
+                }
+                // There may be room for others before it is done, which other ranks may wait for.
+                _ => self.go_on(),
             }
-            // While it waits for room, the oldest goes first.
-            self.complete(own.unwrap_or(0));
         }
     }
 
@@ -229,26 +220,13 @@ impl Core {
     pub(super) fn run_all(&mut self) {
         loop {
             self.start_waiting();
-            if self.is_next_held() {
+            if !self.queue.is_empty() {
                 self.go_on();
             } else if self.runs.is_empty() {
                 return;
             } else {
                 self.complete(0);
             }
-        }
-    }
-
-    /// Whether the next operation waits for a GPU.
-    fn is_next_held(&self) -> bool {
-        self.waiting.front().is_some_and(|next| next.operands.after.is_some())
-    }
-
-    /// Lets those under way go on while the next is held, which may be what they wait for on other ranks.
-    fn go_on(&mut self) {
-        match self.engine().and_then(|mut engine| engine.step(NAP)) {
-            Ok(()) => self.keep_complete(),
-            Err(fault) => _ = self.fail_all(*fault, None),
         }
     }
 
@@ -285,85 +263,10 @@ impl Core {
         ticket
     }
 
-    fn enqueue(&mut self, key: Key, operands: Operands) -> Ticket {
-        let ticket = self.ticket();
-        self.waiting.push_back(Waiting { ticket, key, operands, held: None });
-        ticket
-    }
-
-    /// Starts what waits, in order, as long as there is room, and no GPU has to do something before. Operations that can not
-    /// start are done.
-    fn start_waiting(&mut self) {
-        while let Some(mut next) = self.waiting.pop_front() {
-            if self.is_over() {
-                let ended = self.refuse(next.operands);
-                self.keep(next.ticket, ended);
-                continue;
-            }
-            match self.is_held(&mut next) {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.waiting.push_front(next);
-                    return;
-                }
-                Err(reason) => {
-                    self.waiting.push_front(next);
-                    self.fail_all(Fault::Failed { rank: self.me, reason }, None);
-                    continue;
-                }
-            }
-            let found = self.find(&next.key);
-            if let Ok(plan) = &found
-                && !self.has_room(*plan)
-            {
-                self.waiting.push_front(next);
-                return;
-            }
-            let Waiting { ticket, key, operands, .. } = next;
-            if let Err(ended) = self.begin(ticket, (&key, found), operands, Ran::Not) {
-                self.keep(ticket, ended);
-            }
-        }
-    }
-
-    /// Whether the next operation has to wait for a GPU; or why it can not be waited for any more.
-    fn is_held(&self, next: &mut Waiting) -> Result<bool, String> {
-        let Some(events) = &mut next.operands.after else { return Ok(false) };
-        let gpu = loop {
-            let Some(event) = events.0.last() else {
-                next.operands.after = None;
-                return Ok(false);
-            };
-            if !event.is_done().map_err(|error| format!("what its GPU was to do before: {error}"))? {
-                break event.gpu().ordinal();
-            }
-            events.0.pop();
-        };
-        let held = next.held.get_or_insert_with(Instant::now).elapsed();
-        // Those behind it wait as well.
-        let mut all = std::iter::once(&*next).chain(&self.waiting);
-        if held > self.limit || all.any(|one| one.operands.limit.is_some_and(|limit| limit.left().is_zero())) {
-            return Err(format!(
-                "GPU {gpu} did not come to the event that an operation starts after; see what its stream does"
-            ));
-        }
-        Ok(true)
-    }
-
-    /// Whether an operation may be started beside those under way. What a rank sends for operations that its peer has not
-    /// begun takes up room there; so much is left that the oldest with that peer can always go on.
-    fn has_room(&self, plan: usize) -> bool {
-        if self.runs.is_empty() {
-            return true;
-        }
-        let window = self.net.as_ref().map_or(0, Net::window) / 2;
-        let Some(next) = self.cache.get(plan) else { return true };
-        next.ahead().all(|(rank, ahead)| {
-            let with_it =
-                self.runs.iter().filter_map(|run| self.cache.get(run.plan)).filter(|plan| plan.has_peer(rank));
-            let mut younger = with_it.map(|plan| plan.ahead_of(rank));
-            younger.next().is_none() || younger.sum::<u32>() + ahead <= window
-        })
+    /// Where an operation is among those under way, or would be.
+    #[inline]
+    fn place_of(&self, ticket: Ticket) -> usize {
+        self.runs.partition_point(|run| run.id < ticket.0)
     }
 
     /// The place of the plan for `key`.
@@ -432,7 +335,8 @@ impl Core {
         let memory = (&self.domain, &mut self.spent);
         let prepared = run.prepare(compiled, (operands.input, operands.data), memory);
         let prepared = slots.and(prepared);
-        self.runs.push(run);
+        let at = self.place_of(ticket);
+        self.runs.insert(at, run);
         self.free_spent();
         if let Err(error) = prepared {
             // The other ranks have begun, or will.
@@ -441,7 +345,7 @@ impl Core {
         let started = match ran {
             Ran::InPart => self.go_on_from_straight(),
             Ran::Not | Ran::Whole => match self.engine() {
-                Ok(mut engine) => engine.start(),
+                Ok(mut engine) => engine.start(at),
                 Err(fault) => Err(fault),
             },
         };
@@ -460,8 +364,6 @@ impl Core {
     /// wrote for peers has left it: a load of two stores is not forwarded.
     #[inline(always)]
     fn engine(&mut self) -> Outcome<Engine<'_>> {
-        let limits = || self.waiting.iter().filter_map(|next| next.operands.limit.as_ref());
-        let waiting = if self.is_next_held() { None } else { limits().min_by_key(|limit| limit.left()) };
         match &mut self.net {
             Some(net) => Ok(Engine {
                 net,
@@ -471,7 +373,7 @@ impl Core {
                 alarm: self.watch.alarm(),
                 patience: self.patience,
                 limit: self.limit,
-                waiting,
+                waiting: self.queue.first_limit(),
             }),
             None => Err(Box::new(Fault::Failed { rank: self.me, reason: "there is no operation".into() })),
         }
