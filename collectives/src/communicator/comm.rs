@@ -388,7 +388,7 @@ impl Communicator {
         (!one_host).then(|| self.near.clone())
     }
 
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.core.borrow().limit
     }
 

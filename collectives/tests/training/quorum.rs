@@ -1,4 +1,6 @@
-use std::sync::Barrier;
+use std::sync::mpsc::channel;
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
 
 use qpair_collectives::CollectiveError;
 use qpair_collectives::training::quorum::{Worker, serve};
@@ -89,7 +91,8 @@ fn a_worker_that_leaves_ends_the_service() {
         }
         let worker = Worker::new(&comm, 0, 1);
         if comm.rank() == 1 {
-            return None; // without a word
+            std::mem::forget(worker); // without a word
+            return None;
         }
         // The other may have left before this one came.
         worker.and_then(|mut worker| worker.give(&[1], &mut parameters)).err()
@@ -120,4 +123,73 @@ fn what_is_no_worker_is_refused() {
         assert!(matches!(error, CollectiveError::Aborted { rank: 0, .. }), "{error}");
         assert!(error.to_string().contains("rank 1 sent 77"), "{error}");
     }
+}
+
+/// Its communicator stays: the server hears that it gives no more from the worker alone.
+#[test]
+fn a_worker_that_is_dropped_is_not_waited_for() {
+    let (served, is_over) = channel();
+    let (served, is_over) = (Mutex::new(served), Mutex::new(is_over));
+    let results = group(3, |comm| {
+        let mut parameters = [0];
+        if comm.rank() == 0 {
+            let result = serve(&comm, &mut parameters, 2, |parameters, given| add(parameters, given.vector));
+            served.lock().unwrap().send(()).unwrap();
+            return Some(result.unwrap());
+        }
+        let mut worker = Worker::new(&comm, 0, 1).unwrap();
+        if comm.rank() == 1 {
+            drop(worker);
+            // Where it is not over after so long, the server is waiting, and sees that this rank leaves.
+            let _ = is_over.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        } else {
+            worker.give(&[5], &mut parameters).unwrap();
+            assert_eq!(parameters, [5]);
+            worker.end().unwrap();
+        }
+        None
+    });
+    assert_eq!(results[0].as_ref().unwrap().applied, [0, 0, 1]);
+}
+
+/// The server waits no longer for a rank that makes no worker than the communicator's operations do.
+#[test]
+fn a_rank_that_does_not_join_is_not_waited_for_without_end() {
+    let (served, is_over) = channel();
+    let (served, is_over) = (Mutex::new(served), Mutex::new(is_over));
+    let errors = group(2, |comm| {
+        if comm.rank() == 1 {
+            let _ = is_over.lock().unwrap().recv_timeout(Duration::from_secs(20));
+            return None;
+        }
+        comm.set_timeout(Duration::from_millis(100));
+        let error = serve(&comm, &mut [0_i64], 1, |_, _| ()).err();
+        served.lock().unwrap().send(()).unwrap();
+        error
+    });
+    let error = errors[0].as_ref().expect("nobody joins");
+    assert!(matches!(error, CollectiveError::TimedOut { by: 0, .. }), "{error}");
+}
+
+/// One that has no more to give waits for the others far longer than an operation may take.
+#[test]
+fn a_worker_that_ends_early_ends_nobody_else() {
+    let limit = Duration::from_millis(50);
+    group(3, |comm| {
+        let mut parameters = [0];
+        if comm.rank() == 0 {
+            let served = serve(&comm, &mut parameters, 1, |parameters, given| add(parameters, given.vector)).unwrap();
+            assert_eq!((parameters, &served.applied[..]), ([7], &[0, 0, 1][..]));
+            return;
+        }
+        let mut worker = Worker::new(&comm, 0, 1).unwrap();
+        if comm.rank() == 1 {
+            comm.set_timeout(limit);
+        } else {
+            // The other one's limit is over long before this one gives anything.
+            std::thread::sleep(10 * limit);
+            worker.give(&[7], &mut parameters).unwrap();
+        }
+        worker.end().unwrap();
+    });
 }

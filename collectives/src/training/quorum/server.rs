@@ -1,10 +1,8 @@
 //! The server.
 
-use std::time::Duration;
-
 use qpair_verbs::calc::Element;
 
-use super::{END, GIVE, JOIN};
+use super::{END, GIVE, JOIN, LEAVE, pause};
 use crate::communicator::{CommBuffer, Communicator};
 use crate::error::CollectiveError;
 use crate::training::slot::Slot;
@@ -33,9 +31,12 @@ pub struct Served {
     pub behind: u64,
 }
 
-/// Serves on this rank, until all others have [ended](super::Worker::end): a step closes when `quorum` contributions have come, or
-/// one of each worker that is left. Then `apply` is called with each of them, by rank, and those who gave them get the
-/// parameters. Meanwhile this rank serves no other purpose.
+/// Serves on this rank, until all others have [ended](super::Worker::end), or dropped their workers: a step closes when `quorum`
+/// contributions have come, or one of each worker that is left. Then `apply` is called with each of them, by rank, and those who
+/// gave them get the parameters. Meanwhile this rank serves no other purpose.
+///
+/// The communicator's [`set_timeout`](Communicator::set_timeout) counts for what a rank owes at once: that it joins, the contribution
+/// that it has announced, and that it takes the parameters. Between its contributions a worker may compute for as long as it likes.
 ///
 /// ```
 /// use qpair_collectives::Communicator;
@@ -65,7 +66,8 @@ pub struct Served {
 /// ```
 ///
 /// # Errors
-/// [`CollectiveError`]; [`Aborted`](CollectiveError::Aborted) where another rank sends something else than a [`Worker`](super::Worker)
+/// [`CollectiveError`]; [`TimedOut`](CollectiveError::TimedOut) where a rank makes no worker, or stops in the middle of an exchange;
+/// [`Aborted`](CollectiveError::Aborted) where another rank sends something else than a [`Worker`](super::Worker)
 /// does: the communicator is ended then.
 pub fn serve<T: Element>(
     comm: &Communicator,
@@ -82,11 +84,10 @@ pub fn serve<T: Element>(
         for client in &mut clients {
             moved |= client.advance()?;
         }
-        let left = clients.iter().filter(|client| client.turn != Turn::Ended).count();
+        let left = clients.iter().filter(|client| !client.gives_no_more()).count();
         let come = clients.iter().filter(|client| client.turn == Turn::Given).count();
         if left == 0 {
-            drop(clients);
-            comm.barrier()?; // nobody leaves while others are served
+            dismiss(&mut clients)?;
             return Ok(served);
         }
         if come >= quorum.clamp(1, left) {
@@ -120,6 +121,16 @@ fn close<T: Element>(
     Ok(())
 }
 
+/// Answers those who have waited until nobody gives any more.
+fn dismiss<T: Element>(clients: &mut [Client<'_, T>]) -> Result<(), CollectiveError> {
+    for client in clients.iter_mut().filter(|client| client.turn == Turn::Ended) {
+        let (comm, rank) = (client.comm, client.rank);
+        client.word.wait()?[0] = END;
+        client.word.start(|word| comm.start().send(word, rank))?;
+    }
+    clients.iter_mut().try_for_each(|client| client.word.wait().map(drop))
+}
+
 /// What the server has of a worker.
 struct Client<'a, T: Element> {
     comm: &'a Communicator,
@@ -134,6 +145,8 @@ struct Client<'a, T: Element> {
 /// How far a worker's exchange with the server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
+    /// It is to join.
+    Joining,
     /// It is to say what it does next.
     Word,
     /// It gives a contribution, which is to come.
@@ -142,15 +155,17 @@ enum Turn {
     Given,
     /// The parameters are on their way to it.
     Answering,
-    /// It gives no more.
+    /// It gives no more, and waits until the others do neither.
     Ended,
+    /// It gives no more.
+    Left,
 }
 
 impl<'a, T: Element> Client<'a, T> {
     fn new(comm: &'a Communicator, rank: usize, len: usize) -> Result<Self, CollectiveError> {
         let (word, vector) = (Slot::Here(comm.buffer(1)?), Slot::Here(comm.buffer(len)?));
-        let mut client = Client { comm, rank, turn: Turn::Word, word, vector, since: 0 };
-        client.listen()?;
+        let mut client = Client { comm, rank, turn: Turn::Joining, word, vector, since: 0 };
+        client.word.start(|word| comm.start().within(comm.timeout()).recv(word, rank))?;
         Ok(client)
     }
 
@@ -163,14 +178,15 @@ impl<'a, T: Element> Client<'a, T> {
     /// Goes on as far as can be at once, by one turn. False if that was nothing.
     fn advance(&mut self) -> Result<bool, CollectiveError> {
         match self.turn {
-            Turn::Word if self.word.test() => match self.word.wait()?[0] {
+            Turn::Joining | Turn::Word if self.word.test() => match self.word.wait()?[0] {
                 JOIN => self.listen()?,
                 GIVE => {
                     let (comm, rank) = (self.comm, self.rank);
-                    self.vector.start(|vector| comm.start().recv(vector, rank))?;
+                    self.vector.start(|vector| comm.start().within(comm.timeout()).recv(vector, rank))?;
                     self.turn = Turn::Giving;
                 }
                 END => self.turn = Turn::Ended,
+                LEAVE => self.turn = Turn::Left,
                 other => return Err(self.refuse(other)),
             },
             Turn::Giving if self.vector.test() => {
@@ -182,9 +198,14 @@ impl<'a, T: Element> Client<'a, T> {
                 self.listen()?;
             }
             // Not yet; or it is not its turn.
-            Turn::Word | Turn::Giving | Turn::Answering | Turn::Given | Turn::Ended => return Ok(false),
+            Turn::Joining | Turn::Word | Turn::Giving | Turn::Answering => return Ok(false),
+            Turn::Given | Turn::Ended | Turn::Left => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn gives_no_more(&self) -> bool {
+        matches!(self.turn, Turn::Ended | Turn::Left)
     }
 
     /// Ends the communicator, so that nobody waits for a service that is over.
@@ -197,18 +218,8 @@ impl<'a, T: Element> Client<'a, T> {
     fn answer(&mut self, parameters: &[T], steps: u64) -> Result<(), CollectiveError> {
         let (comm, rank) = (self.comm, self.rank);
         self.vector.wait()?.copy_from_slice(parameters);
-        self.vector.start(|vector| comm.start().send(vector, rank))?;
+        self.vector.start(|vector| comm.start().within(comm.timeout()).send(vector, rank))?;
         (self.turn, self.since) = (Turn::Answering, steps);
         Ok(())
-    }
-}
-
-/// Yields at first, since an answer may come at once, and then sleeps: workers compute for long.
-fn pause(idle: &mut u32) {
-    *idle = idle.saturating_add(1);
-    if *idle < 1000 {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -1,19 +1,38 @@
 //! A worker.
 
 use std::fmt;
+use std::time::Duration;
 
 use qpair_verbs::calc::Element;
 
-use super::{END, GIVE, JOIN};
+use super::{END, GIVE, JOIN, LEAVE, pause};
 use crate::communicator::{CommBuffer, Communicator};
+use crate::deadline::Deadline;
 use crate::error::CollectiveError;
+use crate::training::slot::Slot;
 
 /// A rank that gives contributions to a [server](super::serve).
+///
+/// Where it is dropped instead of [ended](Self::end), the server is told that it gives no more, and goes on with the others. In the
+/// middle of a contribution that did not come about it ends the communicator instead.
+#[must_use = "the server is told that a worker that is dropped gives no more"]
 pub struct Worker<'a, T: Element> {
     comm: &'a Communicator,
     server: usize,
-    word: CommBuffer<u64>,
+    word: Slot<'a, CommBuffer<u64>>,
     vector: CommBuffer<T>,
+    /// How far its exchange with the server is.
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The server waits for its next word.
+    Between,
+    /// It has said that it gives a contribution.
+    Giving,
+    /// It has said that it gives no more.
+    Over,
 }
 
 impl<'a, T: Element> Worker<'a, T> {
@@ -22,7 +41,8 @@ impl<'a, T: Element> Worker<'a, T> {
     /// # Errors
     /// [`CollectiveError`].
     pub fn new(comm: &'a Communicator, server: usize, len: usize) -> Result<Self, CollectiveError> {
-        let mut worker = Self { comm, server, word: comm.buffer(1)?, vector: comm.buffer(len)? };
+        let (word, vector) = (Slot::Here(comm.buffer(1)?), comm.buffer(len)?);
+        let mut worker = Self { comm, server, word, vector, stage: Stage::Between };
         worker.say(JOIN)?;
         Ok(worker)
     }
@@ -39,26 +59,65 @@ impl<'a, T: Element> Worker<'a, T> {
                 return Err(CollectiveError::Length { what, len, expected, hint: "see what the worker was made for" });
             }
         }
+        self.stage = Stage::Giving;
         self.say(GIVE)?;
         self.vector.copy_from_slice(contribution);
         self.comm.send(&mut self.vector, self.server)?;
         self.comm.recv(&mut self.vector, self.server)?;
+        self.stage = Stage::Between;
         parameters.copy_from_slice(&self.vector);
         Ok(())
     }
 
-    /// Gives no more, and waits until the other workers do neither.
+    /// Gives no more, and waits until the other workers do neither, however long they take: for that time the communicator's
+    /// [`set_timeout`](Communicator::set_timeout) does not count.
     ///
     /// # Errors
-    /// [`CollectiveError`].
+    /// [`CollectiveError`]; also if the server, or another worker that it waits for, fails meanwhile.
     pub fn end(mut self) -> Result<(), CollectiveError> {
+        self.stage = Stage::Over;
         self.say(END)?;
-        self.comm.barrier()
+        let (comm, server, mut idle) = (self.comm, self.server, 0);
+        self.word.start(|word| comm.start().recv(word, server))?;
+        // Who only tests has no limit.
+        while !self.word.test() {
+            pause(&mut idle);
+        }
+        self.word.wait().map(drop)
     }
 
     fn say(&mut self, word: u64) -> Result<(), CollectiveError> {
-        self.word[0] = word;
-        self.comm.send(&mut self.word, self.server)
+        self.begin_to_say(word)?;
+        self.word.wait().map(drop)
+    }
+
+    fn begin_to_say(&mut self, word: u64) -> Result<(), CollectiveError> {
+        self.word.wait()?[0] = word;
+        let (comm, server) = (self.comm, self.server);
+        self.word.start(|word| comm.start().send(word, server))
+    }
+
+    /// Tells the server that it gives no more, within a bounded time: what takes longer is done by what comes after it.
+    fn leave(&mut self) {
+        let (limit, mut idle) = (Deadline::after(FAREWELL), 0);
+        if let Err(error) = self.begin_to_say(LEAVE) {
+            tracing::debug!(%error, "a worker leaves, and its server is not told");
+        }
+        while !self.word.test() && !limit.is_over() {
+            pause(&mut idle);
+        }
+    }
+}
+
+impl<T: Element> Drop for Worker<'_, T> {
+    fn drop(&mut self) {
+        match self.stage {
+            // The communicator tells the others.
+            _ if std::thread::panicking() => {}
+            Stage::Between => self.leave(),
+            Stage::Giving => self.comm.abort("a quorum::Worker was dropped in the middle of a contribution"),
+            Stage::Over => {}
+        }
     }
 }
 
@@ -67,3 +126,6 @@ impl<T: Element> fmt::Debug for Worker<'_, T> {
         write!(f, "Worker(of rank {}, {} {})", self.server, self.vector.len(), T::TYPE)
     }
 }
+
+/// How long a server may take to connect to a worker that leaves.
+const FAREWELL: Duration = Duration::from_secs(5);
