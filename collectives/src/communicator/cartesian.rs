@@ -26,10 +26,12 @@ impl Cartesian {
     /// A grid of these dimensions; those that are periodic are rings.
     ///
     /// # Panics
-    /// If it is not told for each dimension whether it is periodic, or a dimension is 0.
+    /// If it is not told for each dimension whether it is periodic, a dimension is 0, or there are more places than a `usize` counts.
     pub fn new(dims: &[usize], periodic: &[bool]) -> Self {
         assert_eq!(dims.len(), periodic.len(), "say for each dimension whether it is periodic");
         assert!(dims.iter().all(|&dim| dim > 0), "a dimension of 0 holds no ranks");
+        let places = dims.iter().try_fold(1, |places: usize, &dim| places.checked_mul(dim));
+        assert!(places.is_some(), "a grid of {dims:?} has more places than can be counted");
         Self { dims: dims.to_vec(), periodic: periodic.to_vec() }
     }
 
@@ -88,8 +90,10 @@ impl Cartesian {
     /// If there is no such rank or dimension.
     pub fn shift(&self, rank: usize, dimension: usize, by: isize) -> (Option<usize>, Option<usize>) {
         let own = self.coordinates(rank);
-        let neighbour = |by: isize| {
-            let (dim, at) = (self.dims[dimension] as isize, own[dimension] as isize + by);
+        // Wide enough for any place and any distance.
+        let (by, place, dim) = (by as i128, own[dimension] as i128, self.dims[dimension] as i128);
+        let neighbour = |by: i128| {
+            let at = place + by;
             let at = if self.periodic[dimension] { at.rem_euclid(dim) } else { at };
             let inside = (0..dim).contains(&at);
             let mut coordinates = own.clone();

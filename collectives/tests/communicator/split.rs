@@ -127,3 +127,20 @@ fn an_abort_reaches_all() {
         assert_eq!(error.to_string(), "rank 1 ended the communicator: the loss is not a number");
     });
 }
+
+#[test]
+fn shifts_go_any_distance() {
+    let grid = Cartesian::new(&[5, 3], &[true, false]);
+    for by in [isize::MIN, isize::MIN + 1, -6, 6, isize::MAX] {
+        let far = |by: i128| grid.rank(&[(2 + by).rem_euclid(5) as usize, 1]);
+        let expected = (far(-(by as i128)), far(by as i128));
+        assert_eq!(grid.shift(7, 0, by), expected, "{by}");
+        assert_eq!(grid.shift(7, 1, by), (None, None));
+    }
+}
+
+#[test]
+#[should_panic(expected = "more places than can be counted")]
+fn a_grid_has_no_more_places_than_can_be_counted() {
+    let _ = Cartesian::new(&[1 << 40, 1 << 40], &[false; 2]);
+}
