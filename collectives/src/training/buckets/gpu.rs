@@ -64,7 +64,7 @@ impl<'a, T: Element> GradientBuckets<'a, T, OnGpu> {
     pub fn address(&mut self, param: usize) -> Result<u64, BucketError> {
         let place = self.parameter(param)?.place.clone();
         let vector = self.buckets[place.bucket].vector.wait()?;
-        Ok(vector.address() + (place.range.start * T::TYPE.size()) as u64)
+        Ok(address(vector, place.range))
     }
 
     /// Gives the gradient of a parameter that a stream writes, or has written, to its [place](Self::address): `written` is an
@@ -129,7 +129,7 @@ impl<T: Element> Gradients<'_, '_, T, OnGpu> {
     /// If there is no such parameter.
     pub fn address(&self, param: usize) -> u64 {
         let (vector, place) = self.place(param);
-        vector.map_or(0, |vector| vector.address() + (place.start * T::TYPE.size()) as u64)
+        vector.map_or(0, |vector| address(vector, place))
     }
 
     /// Copies the reduced gradient of a parameter, or its first elements, to memory of the processor.
@@ -146,4 +146,9 @@ impl<T: Element> Gradients<'_, '_, T, OnGpu> {
         }
         vector.map_or(Ok(()), |vector| vector.read(place.start, into))
     }
+}
+
+/// Where elements of a vector are: 0 for none.
+fn address<T: Element>(vector: &CommBuffer<T, OnGpu>, elements: Range<usize>) -> u64 {
+    if elements.is_empty() { 0 } else { vector.address() + (elements.start * T::TYPE.size()) as u64 }
 }
