@@ -100,14 +100,18 @@ impl<'a, T: Element> Dispatch<'a, T> {
         Ok(Routed::new(self, route, dropped))
     }
 
-    /// Tells each rank a number for each of its experts. Gives what the ranks tell of this rank's: rank by rank.
+    /// Tells each rank a number for each of its experts. Gives what the ranks tell of this rank's: rank by rank. The rows of all
+    /// together are no more than memory can hold, so that they can be added and multiplied.
     fn exchange(&mut self, numbers: &[usize]) -> Result<Vec<usize>, DispatchError> {
         let [gives, gets] = &mut self.counts;
         gives.iter_mut().zip(numbers).for_each(|(place, &number)| *place = number as i64);
         self.comm.all_to_all_into(gives, gets)?;
         let own = self.experts / self.comm.size();
         let check = |(at, &rows): (usize, &i64)| {
-            usize::try_from(rows).map_err(|_| DispatchError::Announced { rank: at / own, rows })
+            let count = usize::try_from(rows).ok();
+            let sum = count.and_then(|count| all.checked_add(count)).filter(|&sum| sum <= isize::MAX as usize / row);
+            all = sum.ok_or(DispatchError::Announced { rank: at / own, rows })?;
+            Ok(count.unwrap_or_default())
         };
         gets.iter().enumerate().map(check).collect()
     }

@@ -79,7 +79,7 @@ pub enum DispatchError {
         /// The length given.
         len: usize,
     },
-    /// A rank announced what can not be.
+    /// A rank announced what can not be: fewer rows than none, or more than memory can hold.
     #[error("rank {rank} announces {rows} rows for an expert: all ranks must make their Dispatch alike")]
     Announced {
         /// The rank.

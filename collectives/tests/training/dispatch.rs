@@ -116,3 +116,24 @@ fn mistakes_are_told() {
         dispatch.route(&[0.0; 8], &[0, 3]).unwrap().combine(|_, _| ()).unwrap();
     });
 }
+
+/// Whatever the numbers of rows are that come of a rank that is not alike: they are not added up beyond what there can be.
+#[test]
+fn numbers_of_rows_that_can_not_be_are_refused() {
+    for capacity in [None, Some(3)] {
+        for told in [i64::MIN, -1, i64::MAX / 16, i64::MAX] {
+            group(2, |comm| {
+                if comm.rank() == 1 {
+                    let (mut gives, mut gets) = (comm.buffer::<i64>(4).unwrap(), comm.buffer(4).unwrap());
+                    gives.fill(told);
+                    comm.all_to_all_into(&mut gives, &mut gets).unwrap();
+                    return;
+                }
+                let mut dispatch = Dispatch::<i64>::new(&comm, 4, WIDTH).unwrap();
+                dispatch = capacity.into_iter().fold(dispatch, Dispatch::with_capacity);
+                let error = dispatch.route(&[], &[]).unwrap_err();
+                assert!(matches!(error, DispatchError::Announced { rank: 1, rows } if rows == told), "{error}");
+            });
+        }
+    }
+}
