@@ -16,6 +16,7 @@ use crate::execute::{Block, Key};
 use crate::plan::{Collective, Counts};
 
 /// Starts operations; see [`Communicator::start`].
+#[must_use = "it starts nothing before it is told what"]
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     comm: &'a Communicator,

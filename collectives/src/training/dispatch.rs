@@ -61,6 +61,7 @@ impl<'a, T: Element> Dispatch<'a, T> {
     /// Each expert takes at most so many rows per call, from all ranks together: the ranks that want more than an even part
     /// share what is left. Of the tokens of a rank for an expert, the first ones go; [`Routed::dropped`] tells the others.
     /// The same on all ranks. It costs a second exchange of counts.
+    #[must_use = "it is the dispatch that has the capacity"]
     pub fn with_capacity(self, rows: usize) -> Self {
         Self { capacity: Some(rows), ..self }
     }

@@ -77,6 +77,7 @@ impl<'a, T: Element> Shards<'a, T> {
     }
 
     /// The same, where gradients are combined by another operation.
+    #[must_use = "it is what comes of it that combines so"]
     pub fn reduced_by(self, op: ReduceOp) -> Self {
         Self { op, ..self }
     }
