@@ -36,6 +36,15 @@ pub(super) struct Ended {
     pub(super) result: Result<(), CollectiveError>,
 }
 
+/// Why the vector of a pre-multiplied sum was not multiplied.
+#[derive(Debug)]
+pub(super) enum NotScaled {
+    /// Its type does not hold the factor: nothing was begun.
+    Unsupported(CollectiveError),
+    /// This rank failed, with the memory for the copy. The others may have begun.
+    Failed(String, Option<Block>),
+}
+
 impl Operands {
     /// A vector that is given, if that stays as it is, and one for the result.
     #[inline]
@@ -58,24 +67,26 @@ impl Operands {
     }
 
     /// Multiplies what this rank gives, for a pre-multiplied sum: a copy of it, which takes its place, where it is to stay as
-    /// it is. Gives what is to be given back then; with an error, the memory for the copy.
+    /// it is. Gives what is to be given back then.
     #[inline]
     pub(super) fn scale(
         &mut self,
         key: &Key,
         me: u32,
         alloc: impl FnOnce(Option<Gpu>, usize) -> Result<Block, CollectiveError>,
-    ) -> Result<Option<Block>, (CollectiveError, Option<Block>)> {
+    ) -> Result<Option<Block>, NotScaled> {
         let by = key.op.and_then(|op| op.scale_before());
         let Some((op, (data_type, by))) = key.op.zip(key.data_type.zip(by)) else { return Ok(None) };
-        let unsupported = |_| CollectiveError::Unsupported { op, data_type };
+        if !op.supports(data_type) {
+            return Err(NotScaled::Unsupported(CollectiveError::Unsupported { op, data_type }));
+        }
         if key.spec.in_place {
             let (given, size) = (key.spec.contribution(me), data_type.size());
             let (offset, len) = (given.offset as usize * size, given.len as usize * size);
             return match self.data.plain_mut() {
-                Some(block) => match block.scale(offset, len, data_type, by).map_err(unsupported) {
+                Some(block) => match block.scale(offset, len, data_type, by) {
                     Ok(()) => Ok(None),
-                    Err(error) => Err((error, None)),
+                    Err(reason) => Err(NotScaled::Failed(reason, None)),
                 },
                 None => Ok(None), // of a vector without elements
             };
@@ -85,18 +96,18 @@ impl Operands {
             Ok(copy) => copy,
             Err(error) => {
                 self.input = Memory::Plain(own);
-                return Err((error, None));
+                return Err(NotScaled::Failed(error.to_string(), None));
             }
         };
-        let copied = copy.copy_from(&own).map_err(CollectiveError::from);
-        match copied.and_then(|()| copy.scale(0, own.len(), data_type, by).map_err(unsupported)) {
+        let copied = copy.copy_from(&own).map_err(|error| error.to_string());
+        match copied.and_then(|()| copy.scale(0, own.len(), data_type, by)) {
             Ok(()) => {
                 self.input = Memory::Plain(copy);
                 Ok(Some(own))
             }
-            Err(error) => {
+            Err(reason) => {
                 self.input = Memory::Plain(own);
-                Err((error, Some(copy)))
+                Err(NotScaled::Failed(reason, Some(copy)))
             }
         }
     }

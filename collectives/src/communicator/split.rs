@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::comm::Communicator;
 use crate::bootstrap::{Host, SPOT, Spot, regroup};
 use crate::error::{BootstrapError, CollectiveError, SplitError};
+use crate::fault::Fault;
 
 impl Communicator {
     /// A communicator of the ranks that name the same colour, numbered in the order of their keys, and by rank where those are
@@ -37,7 +38,7 @@ impl Communicator {
     /// each other, which ends neither this one nor other colours'.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>, SplitError> {
         let size = self.size();
-        let mut all = self.buffer::<i64>(2 * size)?;
+        let mut all = self.needed(self.buffer::<i64>(2 * size))?;
         let own = 2 * self.rank();
         all[own..own + 2].copy_from_slice(&[color.map_or(NO_COLOR, i64::from), key]);
         self.all_gather(&mut all)?;
@@ -56,7 +57,7 @@ impl Communicator {
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
-        let mut spots = self.buffer::<u64>(SPOT * size)?;
+        let mut spots = self.needed(self.buffer::<u64>(SPOT * size))?;
         if let Some(host) = &host {
             spots[SPOT * self.rank()..][..SPOT].copy_from_slice(&host.spot.encode());
         }
@@ -84,6 +85,15 @@ impl Communicator {
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>, SplitError> {
         let wrong = ranks.iter().enumerate().find(|&(at, &rank)| rank >= self.size() || ranks[..at].contains(&rank));
         if let Some((_, &rank)) = wrong {
+    /// Memory without which this rank can not do what all do: where there is none, nobody waits for it.
+    fn needed<V>(&self, memory: Result<V, CollectiveError>) -> Result<V, CollectiveError> {
+        memory.or_else(|error| {
+            let fault = Fault::Failed { rank: self.rank() as u32, reason: error.to_string() };
+            let ended = self.core().borrow_mut().fail_all(fault, None);
+            ended.result.and(Err(error))
+        })
+    }
+
             return Err(CollectiveError::NoSuchPeer { rank, ranks: self.size() }.into());
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
@@ -114,3 +124,27 @@ const NO_COLOR: i64 = -1;
 
 /// How long the ranks of a group may take to meet.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use qpair_verbs::MemoryError;
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_rank_without_memory() {
+        let mut comms = Communicator::group(2).unwrap();
+        let (other, comm) = (comms.remove(1), comms.remove(0));
+        let none = || CollectiveError::from(MemoryError::Length { len: 0, limit: 1 });
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(move || {
+                other.set_timeout(Duration::from_secs(60));
+                other.barrier().unwrap_err()
+            });
+            let errors = [comm.needed::<()>(Err(none())).unwrap_err(), waits.join().unwrap()];
+            for error in errors {
+                assert!(matches!(error, CollectiveError::RankFailed { rank: 0, .. }), "{error}");
+            }
+        });
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use qpair_collectives::{Communicator, Pending, ReduceOp};
+use qpair_collectives::{CollectiveError, Communicator, Pending, ReduceOp};
 use qpair_fake_cuda::code;
 use qpair_verbs::GpuEvent;
 
@@ -185,4 +185,30 @@ fn a_stream_goes_on_as_its_thread_panics() {
     });
     tells.recv().expect("an event").wait().expect("no failure");
     assert!(panics.join().is_err());
+}
+
+/// What one rank alone fails at, the others do not wait for.
+#[test]
+fn a_vector_that_is_not_multiplied_ends_the_operation_everywhere() {
+    for in_place in [false, true] {
+        let errors = ranks(2, |comm| {
+            comm.set_timeout(Duration::from_secs(60));
+            let ground = Ground::new(comm.rank() as i32 + 1);
+            let [mut input, mut output] = [(); 2].map(|()| ground.vector(&comm));
+            if comm.rank() == 1 {
+                let symbol = if in_place { "cuLaunchKernel" } else { "cuMemcpyAsync" };
+                ground.fake.fail(symbol, 1, code::INVALID_VALUE).expect("a symbol");
+            }
+            let op = ReduceOp::pre_mul_sum(2.0);
+            let error = match in_place {
+                false => comm.all_reduce_into(&mut input, &mut output, op).unwrap_err(),
+                true => comm.all_reduce(&mut input, op).unwrap_err(),
+            };
+            assert_eq!((input.len(), output.len()), (LEN, LEN));
+            error
+        });
+        for error in errors {
+            assert!(matches!(error, CollectiveError::RankFailed { rank: 1, .. }), "{error}");
+        }
+    }
 }

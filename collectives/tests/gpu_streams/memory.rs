@@ -156,7 +156,7 @@ fn so_is_memory_of_an_operation_that_can_not_begin() {
     let failed = first.wait().unwrap_err();
     assert_eq!(ground.fake.violations(), "");
     gates[1].open();
-    drop((failed, second.wait().expect("done")));
+    drop((failed, second.wait().unwrap_err()));
     assert_eq!(ground.fake.violations(), "");
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Core;
-use crate::communicator::operands::{Ended, Operands, Ticket};
+use crate::communicator::operands::{Ended, NotScaled, Operands, Ticket};
 use crate::error::CollectiveError;
-use crate::execute::{Block, Buffers, Grace, Kept};
+use crate::execute::{Block, Buffers, Grace, Kept, Run};
 use crate::fault::Fault;
 
 impl Core {
@@ -112,6 +112,24 @@ impl Core {
     }
 
     /// The communicator has ended before.
+    /// An operation does not begin, as its vector was not multiplied.
+    #[cold]
+    pub(super) fn not_scaled(&mut self, mut run: Box<Run>, operands: Operands, why: NotScaled) -> Ended {
+        let (error, copy) = match why {
+            NotScaled::Unsupported(error) => (Ok(error), None),
+            NotScaled::Failed(reason, copy) => (Err(reason), copy),
+        };
+        run.keep(Kept::Input, copy);
+        self.spare.push(run);
+        self.free_spent();
+        let result = match error {
+            Ok(error) => Err(error),
+            // The other ranks have begun, or will.
+            Err(reason) => self.fail_all(Fault::Failed { rank: self.me, reason }, None).result,
+        };
+        operands.back(result)
+    }
+
     #[cold]
     pub(super) fn refuse(&mut self, operands: Operands) -> Ended {
         let error = match &self.error {

@@ -317,12 +317,7 @@ impl Core {
         let memory = (&self.domain, &mut self.spent);
         match operands.scale(key, self.me, |gpu, len| run.alloc(Kept::Input, (gpu, len), memory)) {
             Ok(own) => run.own_input = own,
-            Err((error, copy)) => {
-                run.keep(Kept::Input, copy);
-                self.spare.push(run);
-                self.free_spent();
-                return Err(operands.back(Err(error)));
-            }
+            Err(why) => return Err(self.not_scaled(run, operands, why)),
         }
         (run.id, run.plan, run.limit) = (ticket.0, plan, operands.limit);
         if let Some(recorder) = self.net.as_mut().and_then(|net| net.recorder.as_mut()) {
