@@ -29,7 +29,11 @@ use crate::tune::{Fastest, Tuner, Tuning};
 ///
 /// It makes progress only within its calls, and belongs to one thread at a time. An error that
 /// [is fatal](CollectiveError::is_fatal) ends it, on all ranks: each later call returns the same error at once, and
-/// buffers are the caller's again. Dropping it says goodbye to the other ranks.
+/// buffers are the caller's again.
+///
+/// Dropping it says goodbye to the other ranks, after what was [started](Self::start) and not waited for: that has 5 s, or the
+/// time of [`set_timeout`](Self::set_timeout) if that is less, while nothing comes. Where the others do not come to it in that time,
+/// the communicator ends on all ranks, with [`CollectiveError::RankFailed`]. So wait for what was started before it is dropped.
 ///
 /// ```
 /// use qpair_collectives::{Communicator, ReduceOp};

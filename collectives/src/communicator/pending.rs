@@ -28,7 +28,9 @@ pub struct Start<'a> {
 /// is given and what the result is put into.
 ///
 /// It makes progress within calls of its communicator, and peers read what they need meanwhile. Dropping it does not
-/// cancel it, since the other ranks count on it: it is carried out before what comes after it.
+/// cancel it, since the other ranks count on it: it is carried out before what comes after it. As the communicator is dropped it
+/// has 5 s, or the time of [`set_timeout`](Communicator::set_timeout) if that is less, while nothing comes; where the other ranks do
+/// not come to it, the communicator ends on all of them.
 #[must_use = "the buffer is inside; `wait` gives it back"]
 #[derive(Debug)]
 pub struct Pending<'a, B: Held> {

@@ -202,3 +202,26 @@ fn what_was_decided_is_explained() {
         }
     });
 }
+
+/// What was started and is not waited for has a short time as the communicator is dropped; the error says what to do about it.
+#[test]
+fn a_communicator_that_is_dropped_does_not_wait_for_long_for_what_was_started() {
+    let dropped = Barrier::new(2);
+    let errors = group(2, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            dropped.wait();
+            return comm.barrier().err();
+        }
+        comm.set_timeout(Duration::from_millis(100));
+        let vector = comm.buffer::<f32>(100).unwrap();
+        drop(comm.start().all_reduce(vector, ReduceOp::Sum).unwrap());
+        drop(comm);
+        dropped.wait();
+        None
+    });
+    let error = errors[1].as_ref().expect("it ended");
+    assert!(matches!(error, CollectiveError::RankFailed { rank: 0, .. }), "{error}");
+    let words = error.to_string();
+    assert!(words.contains("wait for what was started") && !words.contains("set_timeout"), "{words}");
+}

@@ -41,6 +41,7 @@ impl Core {
     pub(in crate::communicator) fn run_last(&mut self) {
         if self.error.is_none() {
             self.limit = self.limit.min(LAST_LIMIT);
+            self.leaving = true;
             self.run_all();
         }
     }
@@ -98,7 +99,7 @@ impl Core {
     pub(in crate::communicator) fn fail_all(&mut self, fault: Fault, asked: Option<Ticket>) -> Ended {
         // Those have come about.
         self.keep_complete();
-        let verdict = self.watch.report(fault);
+        let verdict = self.watch.report(if self.leaving { left_undone(fault) } else { fault });
         let rank = match &verdict {
             Fault::Gone { rank } | Fault::Left { rank } | Fault::Failed { rank, .. } => Some(*rank),
             Fault::TimedOut { .. } | Fault::Differs(_) | Fault::Aborted { .. } => None,
@@ -111,7 +112,6 @@ impl Core {
         ended.unwrap_or(Ended { input: None, data: None, result: Err(error) })
     }
 
-    /// The communicator has ended before.
     /// An operation does not begin, as its vector was not multiplied.
     #[cold]
     pub(super) fn not_scaled(&mut self, mut run: Box<Run>, operands: Operands, why: NotScaled) -> Ended {
@@ -130,6 +130,7 @@ impl Core {
         operands.back(result)
     }
 
+    /// The communicator has ended before.
     #[cold]
     pub(super) fn refuse(&mut self, operands: Operands) -> Ended {
         let error = match &self.error {
@@ -151,6 +152,21 @@ impl Core {
     pub(super) fn unknown(&self) -> CollectiveError {
         let fault = Fault::Failed { rank: self.me, reason: "there is no such operation".into() };
         CollectiveError::new(fault, None)
+    }
+}
+
+/// What it is that operations were not done in time that a rank started, and did not wait for: more time is not what they need.
+fn left_undone(fault: Fault) -> Fault {
+    match fault {
+        Fault::TimedOut { by, place, limit, .. } => Fault::Failed {
+            rank: by,
+            reason: format!(
+                "it dropped its communicator with operations that it had started, and rank {} did not come to {place} within \
+                 {limit:?}: wait for what was started before the communicator is dropped",
+                place.rank
+            ),
+        },
+        other => other,
     }
 }
 

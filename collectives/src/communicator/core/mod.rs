@@ -48,6 +48,8 @@ pub(super) struct Core {
     /// What was recorded up to the end of the communicator.
     last_trace: Trace,
     error: Option<CollectiveError>,
+    /// Whether the communicator is being dropped, with what was started.
+    leaving: bool,
     queue: Queue,
     done: Vec<Done>,
     forgotten: Vec<Ticket>,
@@ -93,6 +95,7 @@ impl Core {
             straight: Straight::default(),
             last_trace: Trace::default(),
             error: None,
+            leaving: false,
             queue: Queue::default(),
             done: Vec::new(),
             forgotten: Vec::new(),
