@@ -250,10 +250,12 @@ impl Communicator {
     }
 
     /// Runs that plan for operations that are what its [`spec`](Plan::spec) says, instead of one that an algorithm makes. It
-    /// takes the place of an earlier plan for the same. All ranks must set the same, between the same operations.
+    /// takes the place of an earlier plan for the same. All ranks must set the same, between the same operations. What was
+    /// [started](Self::start) before is run to its end first, so that it waits for the other ranks.
     ///
     /// # Errors
-    /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, or is not [proved right](Plan::verify).
+    /// [`CollectiveError::OwnPlan`] if it is for another number of ranks, or is not [proved right](Plan::verify). Where the
+    /// communicator has ended, also by what was started before, its error.
     pub fn set_plan(&self, plan: Plan) -> Result<(), CollectiveError> {
         self.use_plan(plan, false)
     }
@@ -267,6 +269,9 @@ impl Communicator {
         let proof = plan.verify().map_err(|error| wrong(error.to_string()))?;
         let mut core = self.core.borrow_mut();
         core.run_all();
+        if let Some(error) = core.error() {
+            return Err(error.clone());
+        }
         let before = core.own_plans.iter().position(|other| other.plan.spec == plan.spec);
         let own = OwnPlan { plan, canonical: proof.canonical, fixed };
         match before.and_then(|at| core.own_plans.get_mut(at)) {
@@ -283,6 +288,9 @@ impl Communicator {
     ///
     /// No more than 16 KiB is copied where ranks are on one node, and where they are on several no more than is copied there
     /// [by default](Tuning::eager), however large that is.
+    ///
+    /// What was [started](Self::start) before is run to its end first, so that it waits for the other ranks. How that ended its
+    /// [`Pending`](crate::Pending) tells.
     pub fn set_tuning(&self, tuning: Tuning) {
         let mut core = self.core.borrow_mut();
         core.run_all();
@@ -292,7 +300,9 @@ impl Communicator {
     }
 
     /// What operations cost, by which algorithms are chosen, instead of what rank 0 measured, also of the
-    /// [algorithms](crate::tune::Fastest) themselves. All ranks must set the same, between the same operations.
+    /// [algorithms](crate::tune::Fastest) themselves. All ranks must set the same, between the same operations. What was
+    /// [started](Self::start) before is run to its end first, so that it waits for the other ranks; how that ended its
+    /// [`Pending`](crate::Pending) tells.
     ///
     /// # Errors
     /// [`ModelError`] if a parameter makes no sense.

@@ -112,6 +112,9 @@ impl Communicator {
     /// Starts an operation and goes on: it is waited for later. Those started are carried out in order, but for transfers: what
     /// is received does not wait for what is sent, however many sends are started before it.
     ///
+    /// They go on within calls of this communicator alone. Who waits in another meanwhile may keep ranks waiting that wait for
+    /// these: see [`split`](Self::split#several-at-once).
+    ///
     /// ```
     /// # use qpair_collectives::{Communicator, ReduceOp};
     /// # let comm = Communicator::group(1)?.remove(0);

@@ -14,6 +14,14 @@ impl Communicator {
     /// The new one is independent: it has connections of its own, may be moved to another thread, and has operations under
     /// way beside those of this one; neither's messages or errors reach the other.
     ///
+    /// # Several at once
+    /// A call of one communicator moves its own operations on, and none of another's. So, with `a` and `b` of the same ranks, they
+    /// wait for each other until time is over where one calls `let p = b.start().all_reduce(..)?; a.barrier()?; p.wait()?` and
+    /// another `b.all_reduce(..)?; a.barrier()?`: the first waits in `a` for the second, which waits in `b` for the first. It does
+    /// not come to that where a thread waits for what it has started in one communicator before it calls another that waits, and
+    /// all ranks wait in the same order. Else [test](crate::Pending::test) what was started until it is done, or have a thread for
+    /// each communicator.
+    ///
     /// ```
     /// use qpair_collectives::{Communicator, ReduceOp};
     ///
@@ -77,14 +85,6 @@ impl Communicator {
         Ok(Some(new))
     }
 
-    /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it with the same
-    /// list.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split); [`CollectiveError::NoSuchPeer`] if one is no rank, or is named twice.
-    pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>, SplitError> {
-        let wrong = ranks.iter().enumerate().find(|&(at, &rank)| rank >= self.size() || ranks[..at].contains(&rank));
-        if let Some((_, &rank)) = wrong {
     /// Memory without which this rank can not do what all do: where there is none, nobody waits for it.
     fn needed<V>(&self, memory: Result<V, CollectiveError>) -> Result<V, CollectiveError> {
         memory.or_else(|error| {
@@ -94,13 +94,22 @@ impl Communicator {
         })
     }
 
+    /// A communicator of these ranks, in this order; `None` for ranks that are not among them. All ranks call it with the same
+    /// list.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split); [`CollectiveError::NoSuchPeer`] if one is no rank, or is named twice.
+    pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>, SplitError> {
+        let wrong = ranks.iter().enumerate().find(|&(at, &rank)| rank >= self.size() || ranks[..at].contains(&rank));
+        if let Some((_, &rank)) = wrong {
             return Err(CollectiveError::NoSuchPeer { rank, ranks: self.size() }.into());
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
 
-    /// A communicator of the same ranks, for another thread or library. All ranks call it.
+    /// A communicator of the same ranks, for another thread or library. All ranks call it. Who uses both in one thread has to
+    /// [wait in one order](Self::split#several-at-once).
     ///
     /// # Errors
     /// As [`split`](Self::split).

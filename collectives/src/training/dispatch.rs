@@ -108,6 +108,7 @@ impl<'a, T: Element> Dispatch<'a, T> {
         gives.iter_mut().zip(numbers).for_each(|(place, &number)| *place = number as i64);
         self.comm.all_to_all_into(gives, gets)?;
         let own = self.experts / self.comm.size();
+        let (row, mut all) = (self.width.saturating_mul(T::TYPE.size()).max(1), 0_usize);
         let check = |(at, &rows): (usize, &i64)| {
             let count = usize::try_from(rows).ok();
             let sum = count.and_then(|count| all.checked_add(count)).filter(|&sum| sum <= isize::MAX as usize / row);
